@@ -1,0 +1,14 @@
+//! The words every other crate speaks: time, sizes, rates, seeded chance.
+//!
+//! Owns units that carry their dimension in the type, so that arithmetic reads like the formula
+//! and a bare integer never crosses a function border. Knows no protocol of ours, reads no clock.
+
+mod rate;
+mod rng;
+mod size;
+mod time;
+
+pub use rate::Rate;
+pub use rng::{Rng, Seed};
+pub use size::Bytes;
+pub use time::{Duration, Instant, scale};
