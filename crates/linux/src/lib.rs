@@ -1,1 +1,12 @@
-//! (being written)
+//! Everything tabane asks of the kernel, behind safe types.
+//!
+//! Owns sockets bound to interfaces, precise timers, the list of interfaces, the cgroups that
+//! commands run in and the socket hooks that capture their traffic. The only crate with `unsafe`.
+//! Knows neither our protocol nor any policy: it moves values, others decide.
+
+mod reactor;
+pub mod timer;
+pub mod udp;
+
+pub use timer::{HostClock, Timer, minimize_timer_slack};
+pub use udp::{Datagram, Meta, RecvBatch, SendFault, Transmit, UdpBind, UdpError, UdpSocket};

@@ -1,0 +1,362 @@
+//! UDP sockets that carry a session's packets: one per interface, sent and received in batches.
+//!
+//! Owns the socket, its options (device, buffers, do-not-fragment, GSO, GRO, packet info) and the
+//! translation of addresses: callers see plain IPv4 and IPv6, never the v4-mapped form that a
+//! dual-stack socket speaks. One failing datagram never ends a batch, so send errors are values
+//! ([`SendFault`]), not reasons to close. Leaves to others what a packet means and when it is sent.
+
+mod fault;
+mod receive;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use quinn_udp::{UdpSockRef, UdpSocketState};
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::reactor::watch;
+
+pub use fault::SendFault;
+pub use receive::{Datagram, Meta, RecvBatch};
+
+/// Receive buffer asked for, in bytes: 6 ms at 10 Gbit/s, the longest we expect to be descheduled
+/// on a busy two-core machine. Too small shows as loss that no link caused.
+const RECV_BUFFER_BYTES: usize = 8 << 20;
+
+/// Send buffer asked for, in bytes. The kernel counts the whole `sk_buff`, about twice the payload;
+/// pacing keeps the queue short, so this only has to hold a few GSO batches.
+const SEND_BUFFER_BYTES: usize = 4 << 20;
+
+/// The most bytes one [`Transmit`] may hold over all its segments: the largest UDP payload over
+/// IPv4 (65,535 less 20 and 8 of headers), which the kernel applies to the GSO batch as a whole.
+pub const MAX_TRANSMIT_BYTES: usize = 65_507;
+
+/// What to bind and where.
+#[derive(Clone, Copy, Debug)]
+pub struct UdpBind<'a> {
+    /// Name of the interface that every packet shall use, whatever the routing table says. `None`
+    /// leaves the choice to the routing table.
+    pub interface: Option<&'a str>,
+    /// Local address; `[::]` serves IPv4 as well.
+    pub local: SocketAddr,
+}
+
+/// Why a UDP socket could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum UdpError {
+    /// The kernel gave no socket: out of descriptors, or the address family is switched off.
+    #[error("cannot open a UDP socket for {local}: {source}")]
+    Open {
+        /// The address asked for.
+        local: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// `SO_BINDTODEVICE` is not allowed to us.
+    #[error(
+        "not allowed to bind a socket to interface {interface}: \
+         run as root, grant CAP_NET_RAW, or use Linux 5.7 or later"
+    )]
+    BindToInterfaceDenied {
+        /// The interface asked for.
+        interface: String,
+    },
+    /// There is no such interface (any more).
+    #[error("there is no interface {interface}; `ip link` lists those there are")]
+    NoSuchInterface {
+        /// The interface asked for.
+        interface: String,
+    },
+    /// `SO_BINDTODEVICE` failed otherwise.
+    #[error("cannot bind a socket to interface {interface}: {source}")]
+    BindToInterface {
+        /// The interface asked for.
+        interface: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The local address is taken or not ours.
+    #[error("cannot bind UDP {local}: {source}")]
+    BindAddress {
+        /// The address asked for.
+        local: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A socket option that we cannot do without was refused.
+    #[error("cannot set {option} on the UDP socket for {local}: {source}")]
+    Configure {
+        /// The address asked for.
+        local: SocketAddr,
+        /// The option, by its name in the manual page.
+        option: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// One or more datagrams of equal size to one address, as one system call.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit<'a> {
+    /// Where to.
+    pub remote: SocketAddr,
+    /// The source address to use; `None` lets the kernel choose.
+    pub local_ip: Option<IpAddr>,
+    /// The size in bytes of every datagram in `contents` but the last, which may be shorter.
+    /// `None` where `contents` is a single datagram.
+    pub segment_size: Option<usize>,
+    /// The payloads one after another, at most [`MAX_TRANSMIT_BYTES`].
+    pub contents: &'a [u8],
+}
+
+/// A non-blocking UDP socket, registered with the tokio runtime it was made in.
+#[derive(Debug)]
+pub struct UdpSocket {
+    io: AsyncFd<OwnedFd>,
+    state: UdpSocketState,
+    /// How many segments one send may hold; 1 once the route has shown that it cannot segment.
+    /// Ours and not quinn-udp's, which gives GSO up at any `EINVAL`, even for a source address
+    /// that has just left the interface.
+    gso_segments: AtomicUsize,
+    /// An `AF_INET6` socket: IPv4 addresses travel in their v4-mapped form.
+    is_v6: bool,
+}
+
+impl UdpSocket {
+    /// Opens, configures and binds a socket.
+    ///
+    /// # Errors
+    /// See [`UdpError`]; each message says what to do.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with its I/O driver enabled.
+    pub fn bind(bind: UdpBind<'_>) -> Result<Self, UdpError> {
+        let local = bind.local;
+        let open = |source| UdpError::Open { local, source };
+        let configure = |option| {
+            move |source| UdpError::Configure {
+                local,
+                option,
+                source,
+            }
+        };
+
+        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))
+            .map_err(open)?;
+        if local.is_ipv6() {
+            let dual_stack = local.ip().is_unspecified();
+            socket
+                .set_only_v6(!dual_stack)
+                .map_err(configure("IPV6_V6ONLY"))?;
+        }
+        if let Some(interface) = bind.interface {
+            bind_to_interface(&socket, interface)?;
+        }
+        grow_buffers(&socket);
+        socket
+            .bind(&local.into())
+            .map_err(|source| UdpError::BindAddress { local, source })?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))
+            .map_err(configure("IP_PKTINFO, IP_MTU_DISCOVER or UDP_GRO"))?;
+        Ok(Self {
+            gso_segments: AtomicUsize::new(state.max_gso_segments()),
+            state,
+            is_v6: local.is_ipv6(),
+            io: watch(socket.into()).map_err(open)?,
+        })
+    }
+
+    /// Marks every packet for policy routing and firewalls (`SO_MARK`; needs `CAP_NET_ADMIN`).
+    ///
+    /// # Errors
+    /// `PermissionDenied` without the capability.
+    pub fn set_mark(&self, mark: u32) -> io::Result<()> {
+        SockRef::from(self.io.get_ref()).set_mark(mark)
+    }
+
+    /// The address bound to, with the port the kernel chose where 0 was asked for.
+    ///
+    /// # Errors
+    /// Those of `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        let address = SockRef::from(self.io.get_ref()).local_addr()?;
+        address
+            .as_socket()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    /// How many segments one [`Transmit`] may hold: 64 with GSO, 1 without. May fall while running.
+    #[must_use]
+    pub fn max_gso_segments(&self) -> usize {
+        self.gso_segments.load(Ordering::Relaxed)
+    }
+
+    /// Receives what is there, at most as much as `batch` holds, and returns the number of
+    /// buffers filled (a buffer may hold several datagrams).
+    ///
+    /// # Errors
+    /// `WouldBlock` where nothing is there; else what the kernel reports, after which receiving
+    /// may simply go on.
+    pub fn try_recv(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+        batch.clear();
+        self.io
+            .try_io(Interest::READABLE, |socket| batch.fill(&self.state, socket))
+    }
+
+    /// Sends `transmit`, as one GSO batch where the route can do so, else datagram by datagram.
+    ///
+    /// # Errors
+    /// `WouldBlock` where the socket's buffer is full and nothing was sent. For everything else
+    /// ask [`SendFault::of`]; what was not sent counts as lost.
+    pub fn try_send(&self, transmit: Transmit<'_>) -> io::Result<()> {
+        debug_assert!(transmit.contents.len() <= MAX_TRANSMIT_BYTES);
+        let Some(segment_size) = transmit
+            .segment_size
+            .filter(|size| *size < transmit.contents.len())
+        else {
+            return self.send_once(transmit, None);
+        };
+        if self.max_gso_segments() == 1 {
+            return self.send_singly(transmit, segment_size);
+        }
+        let error = match self.send_once(transmit, Some(segment_size)) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => error,
+            result => return result,
+        };
+        // Only where the same datagrams pass one by one was GSO to blame.
+        self.send_singly(transmit, segment_size)?;
+        tracing::info!(%error, "this route cannot segment; sending datagrams one by one");
+        self.gso_segments.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn send_singly(&self, transmit: Transmit<'_>, segment_size: usize) -> io::Result<()> {
+        for (sent, contents) in transmit.contents.chunks(segment_size.max(1)).enumerate() {
+            match self.send_once(
+                Transmit {
+                    contents,
+                    ..transmit
+                },
+                None,
+            ) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && sent > 0 => {
+                    return Ok(());
+                }
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    fn send_once(&self, transmit: Transmit<'_>, segment_size: Option<usize>) -> io::Result<()> {
+        let raw = quinn_udp::Transmit {
+            destination: self.to_socket_family(transmit.remote),
+            ecn: None,
+            contents: transmit.contents,
+            segment_size,
+            src_ip: transmit.local_ip.map(|ip| match ip {
+                IpAddr::V4(v4) if self.is_v6 => IpAddr::V6(v4.to_ipv6_mapped()),
+                ip => ip,
+            }),
+        };
+        self.io.try_io(Interest::WRITABLE, |socket| {
+            self.state.try_send(UdpSockRef::from(socket), &raw)
+        })
+    }
+
+    fn to_socket_family(&self, address: SocketAddr) -> SocketAddr {
+        match address {
+            SocketAddr::V4(v4) if self.is_v6 => {
+                SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into()
+            }
+            address => address,
+        }
+    }
+
+    /// Ready once [`try_recv`](Self::try_recv) is worth calling. Several may wait; the waker of
+    /// the last call to `poll_readable` is kept.
+    ///
+    /// # Errors
+    /// Where the runtime is shutting down.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_read_ready(cx).map_ok(drop)
+    }
+
+    /// Ready once [`try_send`](Self::try_send) is worth calling again after `WouldBlock`.
+    ///
+    /// # Errors
+    /// Where the runtime is shutting down.
+    pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_write_ready(cx).map_ok(drop)
+    }
+
+    /// Waits until [`try_recv`](Self::try_recv) is worth calling.
+    ///
+    /// # Errors
+    /// Where the runtime is shutting down.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.io.readable().await.map(drop)
+    }
+
+    /// Waits until [`try_send`](Self::try_send) is worth calling.
+    ///
+    /// # Errors
+    /// Where the runtime is shutting down.
+    pub async fn writable(&self) -> io::Result<()> {
+        self.io.writable().await.map(drop)
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.io.get_ref().as_fd()
+    }
+}
+
+fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), UdpError> {
+    socket
+        .bind_device(Some(interface.as_bytes()))
+        .map_err(|source| {
+            let interface = interface.to_owned();
+            match source.raw_os_error() {
+                Some(libc::EPERM) => UdpError::BindToInterfaceDenied { interface },
+                Some(libc::ENODEV) => UdpError::NoSuchInterface { interface },
+                _ => UdpError::BindToInterface { interface, source },
+            }
+        })
+}
+
+/// Asks for large buffers beyond `net.core.{r,w}mem_max`, which needs `CAP_NET_ADMIN`, else for as
+/// much as those allow. A small buffer costs throughput only, so failure is not an error.
+fn grow_buffers(socket: &Socket) {
+    if sockopt::set_socket_recv_buffer_size_force(socket, RECV_BUFFER_BYTES).is_err()
+        && let Err(error) = socket.set_recv_buffer_size(RECV_BUFFER_BYTES)
+    {
+        tracing::debug!(%error, "SO_RCVBUF stays as it is");
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, SEND_BUFFER_BYTES).is_err()
+        && let Err(error) = socket.set_send_buffer_size(SEND_BUFFER_BYTES)
+    {
+        tracing::debug!(%error, "SO_SNDBUF stays as it is");
+    }
+}
+
+/// An address as its own family writes it, out of the v4-mapped form of a dual-stack socket.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(IpAddr::V4(v4), v6.port()),
+            None => address,
+        },
+        SocketAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests;
