@@ -1,1 +1,22 @@
-//! (being written)
+//! One model of a link, shared by the simulator (virtual time), the lab (real time, between
+//! namespaces) and the loopback relays of the demonstration.
+//!
+//! Owns the [`Link`] (queue → rate or trace → delay and jitter → loss and outage), the [`Trace`]
+//! format and the [`Scenario`] files. Pure: time, chance and the contents of files are arguments.
+//! Knows nothing of what a packet is, nor of who uses it.
+
+mod counters;
+mod link;
+mod loss;
+mod quantity;
+mod scenario;
+mod schedule;
+mod trace;
+mod transmitter;
+
+pub use counters::{Count, Counters, DropReason};
+pub use link::{Link, LinkConfig, RateModel};
+pub use loss::{LossModel, Probability};
+pub use scenario::{LinkSpec, MAX_LINKS, Scenario, ScenarioError};
+pub use schedule::{Change, Outage};
+pub use trace::{OPPORTUNITY, Trace, TraceError};
