@@ -1,0 +1,219 @@
+//! Congestion control: how much may be in flight on a path, and how fast it may leave.
+//!
+//! Owns the closed set of algorithms and the events they learn from. Each path has a controller of
+//! its own; controllers know nothing of each other, of packets or of timers. Whether a packet is
+//! lost is recovery's to say, holding packets to the pacing rate is the pacer's.
+//!
+//! To the caller every algorithm is two numbers: a window in bytes that in-flight data must not
+//! exceed, and a pacing rate. Both are good only until the next event.
+
+mod bbr;
+mod cubic;
+
+use std::fmt;
+use std::str::FromStr;
+
+use tabane_base::{Bytes, Duration, Instant, Rate, Rng};
+
+use crate::delivery::RateSample;
+use crate::rtt::RttEstimator;
+use bbr::Bbr;
+use cubic::Cubic;
+
+/// The window before anything is known, in packets (RFC 6928, RFC 9002 §7.2).
+const INITIAL_WINDOW_PACKETS: u64 = 10;
+
+/// The congestion control algorithms, by the names users give them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// RFC 9438 with HyStart++ (RFC 9406): fills the queue, backs off at loss.
+    Cubic,
+    /// After BBRv3: models the path's rate and length, keeps queues short, shrugs off random loss.
+    #[default]
+    Bbr,
+}
+
+impl Kind {
+    /// Every algorithm, in the order of their names.
+    pub const ALL: [Self; 2] = [Self::Bbr, Self::Cubic];
+
+    /// The name used on command lines and in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No congestion control algorithm bears this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no congestion control called {0:?}: choose bbr or cubic")]
+pub struct UnknownKind(String);
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| UnknownKind(name.to_owned()))
+    }
+}
+
+/// News of an acknowledgement that newly acknowledged at least one packet in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct AckEvent<'a> {
+    /// When it arrived.
+    pub now: Instant,
+    /// What it says of the path's rate.
+    pub sample: &'a RateSample,
+    /// The path's round-trip times, this acknowledgement's included.
+    pub rtt: &'a RttEstimator,
+    /// What remains in flight, losses found by this acknowledgement taken off as well.
+    pub in_flight_after: Bytes,
+    /// When the largest packet number acknowledged by it was sent.
+    pub largest_acked_sent_at: Instant,
+}
+
+/// News of packets declared lost together.
+#[derive(Clone, Copy, Debug)]
+pub struct LossEvent {
+    /// When the loss was found.
+    pub now: Instant,
+    /// How much was lost.
+    pub lost: Bytes,
+    /// When the newest of the lost packets was sent.
+    pub largest_lost_sent_at: Instant,
+    /// What remains in flight.
+    pub in_flight: Bytes,
+    /// What was in flight right after the newest lost packet was sent.
+    pub tx_in_flight: Bytes,
+    /// Everything sent over a long span was lost (RFC 9002 §7.6).
+    pub persistent: bool,
+}
+
+/// What a controller thinks, for display and for schedulers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControllerSnapshot {
+    /// The phase the algorithm is in.
+    pub state: &'static str,
+    /// The window.
+    pub cwnd: Bytes,
+    /// The pacing rate.
+    pub pacing_rate: Rate,
+    /// The rate the path is thought to deliver.
+    pub bandwidth: Rate,
+    /// The round-trip time of the path with empty queues; `None` before the first sample.
+    pub min_rtt: Option<Duration>,
+}
+
+/// What an algorithm must do. Times never run backwards from call to call.
+trait Algorithm {
+    fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight: Bytes);
+    fn on_ack(&mut self, event: &AckEvent<'_>);
+    fn on_loss(&mut self, event: &LossEvent);
+    fn on_spurious_loss(&mut self, now: Instant);
+    fn on_path_reset(&mut self, now: Instant);
+    fn on_mtu(&mut self, mtu: Bytes);
+    fn cwnd(&self) -> Bytes;
+    fn pacing_rate(&self) -> Rate;
+    fn snapshot(&self) -> ControllerSnapshot;
+}
+
+/// The congestion controller of one path.
+#[derive(Clone, Debug)]
+pub struct Controller(AnyAlgorithm);
+
+#[derive(Clone, Debug)]
+enum AnyAlgorithm {
+    Cubic(Cubic),
+    Bbr(Box<Bbr>),
+}
+
+impl Controller {
+    /// A fresh controller for packets of up to `mtu` bytes. `rng` spreads the times at which
+    /// paths probe for more, so that they do not do so in step.
+    #[must_use]
+    pub fn new(kind: Kind, mtu: Bytes, now: Instant, rng: Rng) -> Self {
+        Self(match kind {
+            Kind::Cubic => AnyAlgorithm::Cubic(Cubic::new(mtu, now)),
+            Kind::Bbr => AnyAlgorithm::Bbr(Box::new(Bbr::new(mtu, now, rng))),
+        })
+    }
+
+    /// `bytes` leave while `in_flight` (without them) is in flight.
+    pub fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight: Bytes) {
+        self.algorithm_mut().on_sent(now, bytes, in_flight);
+    }
+
+    /// An acknowledgement came. Losses it revealed are told first, by [`Self::on_loss`].
+    pub fn on_ack(&mut self, event: &AckEvent<'_>) {
+        self.algorithm_mut().on_ack(event);
+    }
+
+    /// Packets are declared lost.
+    pub fn on_loss(&mut self, event: &LossEvent) {
+        self.algorithm_mut().on_loss(event);
+    }
+
+    /// The latest loss was none: the packets were late.
+    pub fn on_spurious_loss(&mut self, now: Instant) {
+        self.algorithm_mut().on_spurious_loss(now);
+    }
+
+    /// The path leads elsewhere or has come back after an outage: start over.
+    pub fn on_path_reset(&mut self, now: Instant) {
+        self.algorithm_mut().on_path_reset(now);
+    }
+
+    /// The path's packet size changed.
+    pub fn on_mtu(&mut self, mtu: Bytes) {
+        self.algorithm_mut().on_mtu(mtu);
+    }
+
+    /// How much may be in flight.
+    #[must_use]
+    pub fn cwnd(&self) -> Bytes {
+        self.algorithm().cwnd()
+    }
+
+    /// How fast packets may leave.
+    #[must_use]
+    pub fn pacing_rate(&self) -> Rate {
+        self.algorithm().pacing_rate()
+    }
+
+    /// What the controller thinks at present.
+    #[must_use]
+    pub fn snapshot(&self) -> ControllerSnapshot {
+        self.algorithm().snapshot()
+    }
+
+    fn algorithm(&self) -> &dyn Algorithm {
+        match &self.0 {
+            AnyAlgorithm::Cubic(cubic) => cubic,
+            AnyAlgorithm::Bbr(bbr) => bbr.as_ref(),
+        }
+    }
+
+    fn algorithm_mut(&mut self) -> &mut dyn Algorithm {
+        match &mut self.0 {
+            AnyAlgorithm::Cubic(cubic) => cubic,
+            AnyAlgorithm::Bbr(bbr) => bbr.as_mut(),
+        }
+    }
+}
+
+fn initial_window(mtu: Bytes) -> Bytes {
+    Bytes::new(mtu.get() * INITIAL_WINDOW_PACKETS)
+}
+
+fn scaled(amount: Bytes, factor: f64) -> Bytes {
+    Bytes::new((amount.get() as f64 * factor) as u64)
+}

@@ -1,0 +1,264 @@
+//! What BBR believes of its path: rate, length, aggregation, and how much it holds.
+//!
+//! Owns the filters and the division of time into round trips. Decides nothing: the phases and
+//! what is sent in them are the parent's.
+
+use tabane_base::{Bytes, Duration, Instant, Rate};
+
+use crate::congestion::AckEvent;
+
+/// The least length of a round. Below it, a round trip holds too few acknowledgements to judge
+/// growth, loss or queue by; hosts alone make it wobble by several 100 µs.
+pub(super) const ROUND_MIN: Duration = Duration::from_millis(5);
+
+/// How late acknowledgements may come without a queue: the peer withholds them for up to 5 ms, and
+/// both hosts wake up to some milliseconds late. What the link delivers in this time must be
+/// allowed in flight, however short the round trip.
+const ACK_SLACK: Duration = Duration::from_millis(8);
+
+/// The largest aggregation compensated for, as time at the path's rate (Linux uses the same).
+const EXTRA_ACKED_SPAN_MAX: Duration = Duration::from_millis(100);
+
+/// Rounds that each of the two buckets of the aggregation filter lasts.
+const EXTRA_ACKED_ROUNDS: u64 = 5;
+
+/// What one round trip showed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    pub(super) acked: Bytes,
+    pub(super) lost: Bytes,
+    /// The smallest round-trip time: a standing queue raises it, jitter seldom does.
+    pub(super) rtt_min: Duration,
+    /// The highest delivery rate.
+    pub(super) rate_max: Rate,
+}
+
+impl Round {
+    const NEW: Self = Self {
+        acked: Bytes::ZERO,
+        lost: Bytes::ZERO,
+        rtt_min: Duration::MAX,
+        rate_max: Rate::ZERO,
+    };
+
+    /// Lost of all that was sent.
+    pub(super) fn loss_share(&self) -> f64 {
+        let all = self.lost + self.acked;
+        self.lost.get() as f64 / all.get().max(1) as f64
+    }
+}
+
+/// The model of one path.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    /// The highest rates of the previous and of the present probing cycle.
+    rates: [Rate; 2],
+    /// The present cycle has a rate that is not the application's.
+    is_cycle_measured: bool,
+    min_rtt: Option<Duration>,
+    /// When a sample last confirmed `min_rtt`.
+    min_rtt_seen_at: Instant,
+    /// Rounds begun so far.
+    pub(super) rounds: u64,
+    /// This acknowledgement begins a round.
+    pub(super) is_round_start: bool,
+    round_started_at: Instant,
+    /// The round ends when a packet sent after this amount was delivered is acknowledged.
+    round_ends_after: Bytes,
+    /// Delivered in all, as of the latest acknowledgement.
+    delivered: Bytes,
+    pub(super) current: Round,
+    pub(super) last: Round,
+    aggregation: Aggregation,
+}
+
+impl Model {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            rates: [Rate::ZERO; 2],
+            is_cycle_measured: false,
+            min_rtt: None,
+            min_rtt_seen_at: now,
+            rounds: 0,
+            is_round_start: false,
+            round_started_at: now,
+            round_ends_after: Bytes::ZERO,
+            delivered: Bytes::ZERO,
+            current: Round::NEW,
+            last: Round::NEW,
+            aggregation: Aggregation::new(now),
+        }
+    }
+
+    pub(super) fn on_ack(&mut self, event: &AckEvent<'_>) {
+        self.delivered = event.sample.total_delivered;
+        self.advance_round(event);
+        self.current.acked += event.sample.newly_acked;
+        if let Some(rtt) = event.sample.rtt {
+            self.current.rtt_min = self.current.rtt_min.min(rtt);
+            self.update_min_rtt(event.now, rtt);
+        }
+        if let Some(rate) = event.sample.rate {
+            self.current.rate_max = self.current.rate_max.max(rate);
+            if !event.sample.is_app_limited || rate >= self.bandwidth() {
+                self.is_cycle_measured = true;
+                self.rates[1] = self.rates[1].max(rate);
+            }
+        }
+        let cap = self.bandwidth().amount_in(EXTRA_ACKED_SPAN_MAX);
+        self.aggregation
+            .on_ack(event, self.bandwidth(), self.rounds, cap);
+    }
+
+    pub(super) fn on_lost(&mut self, lost: Bytes) {
+        self.current.lost += lost;
+    }
+
+    /// The flow was idle: aggregation is measured afresh.
+    pub(super) fn on_restart(&mut self, now: Instant) {
+        self.aggregation.begin_epoch(now);
+    }
+
+    /// A cycle of probing begins; rates older than the one just ended are forgotten, unless the
+    /// application gave it nothing to measure.
+    pub(super) fn advance_cycle(&mut self) {
+        if self.is_cycle_measured {
+            self.rates = [self.rates[1], Rate::ZERO];
+            self.is_cycle_measured = false;
+        }
+    }
+
+    /// Begins a round at once: what is acknowledged from here on was sent in a new phase.
+    pub(super) fn restart_round(&mut self, now: Instant) {
+        self.round_ends_after = self.delivered;
+        self.round_started_at = now;
+    }
+
+    /// `rtt` was measured with the queue drained on purpose.
+    pub(super) fn replace_min_rtt(&mut self, now: Instant, rtt: Duration) {
+        self.min_rtt = Some(rtt);
+        self.min_rtt_seen_at = now;
+    }
+
+    /// The rate that the path delivers.
+    pub(super) fn bandwidth(&self) -> Rate {
+        self.rates[0].max(self.rates[1])
+    }
+
+    /// The highest rate of the last full round and this one.
+    pub(super) fn latest_rate(&self) -> Rate {
+        self.last.rate_max.max(self.current.rate_max)
+    }
+
+    pub(super) fn min_rtt(&self) -> Option<Duration> {
+        self.min_rtt
+    }
+
+    pub(super) fn min_rtt_age(&self, now: Instant) -> Duration {
+        now.since(self.min_rtt_seen_at)
+    }
+
+    /// What the path holds at `bandwidth` with empty queues.
+    pub(super) fn bdp(&self) -> Bytes {
+        self.bdp_at(self.bandwidth())
+    }
+
+    pub(super) fn bdp_at(&self, bandwidth: Rate) -> Bytes {
+        self.min_rtt
+            .map_or(Bytes::ZERO, |rtt| bandwidth.amount_in(rtt))
+    }
+
+    /// The window that keeps the pipe full through late and aggregated acknowledgements.
+    pub(super) fn window(&self) -> Bytes {
+        let slack = self.bandwidth().amount_in(ACK_SLACK);
+        self.bdp() + self.bdp().max(slack) + self.aggregation.extra()
+    }
+
+    /// How much may be seen in flight although no queue stands: what is delivered and not yet
+    /// acknowledged comes on top of what the path holds.
+    pub(super) fn unqueued(&self) -> Bytes {
+        let held_back = self
+            .aggregation
+            .extra()
+            .min(self.bandwidth().amount_in(ROUND_MIN));
+        self.bdp() + held_back
+    }
+
+    /// Whether round-trip times of at least `rtt_min` mean a standing queue.
+    pub(super) fn is_queue(&self, rtt_min: Duration, fraction: f64, least: Duration) -> bool {
+        let Some(base) = self.min_rtt else {
+            return false;
+        };
+        let excess = tabane_base::scale(base, fraction).max(least);
+        rtt_min != Duration::MAX && rtt_min > base + excess
+    }
+
+    fn advance_round(&mut self, event: &AckEvent<'_>) {
+        self.is_round_start = event.sample.prior_delivered >= self.round_ends_after
+            && event.now.since(self.round_started_at) >= ROUND_MIN;
+        if self.is_round_start {
+            self.rounds += 1;
+            self.restart_round(event.now);
+            self.last = std::mem::replace(&mut self.current, Round::NEW);
+        }
+    }
+
+    fn update_min_rtt(&mut self, now: Instant, rtt: Duration) {
+        let Some(min_rtt) = self.min_rtt else {
+            self.replace_min_rtt(now, rtt);
+            return;
+        };
+        if rtt <= min_rtt {
+            self.replace_min_rtt(now, rtt);
+        } else if rtt <= min_rtt + (min_rtt / 16).max(Duration::from_micros(300)) {
+            // As good as seen again: no need to drain the pipe for it.
+            self.min_rtt_seen_at = now;
+        }
+    }
+}
+
+/// How far acknowledgements run ahead of the path's rate: the most that came beyond what the rate
+/// explains, over the last 5 to 10 rounds.
+#[derive(Clone, Debug)]
+struct Aggregation {
+    epoch_started_at: Instant,
+    epoch_acked: Bytes,
+    /// Present and previous bucket.
+    buckets: [Bytes; 2],
+    bucket_since_round: u64,
+}
+
+impl Aggregation {
+    fn new(now: Instant) -> Self {
+        Self {
+            epoch_started_at: now,
+            epoch_acked: Bytes::ZERO,
+            buckets: [Bytes::ZERO; 2],
+            bucket_since_round: 0,
+        }
+    }
+
+    fn extra(&self) -> Bytes {
+        self.buckets[0].max(self.buckets[1])
+    }
+
+    fn begin_epoch(&mut self, now: Instant) {
+        self.epoch_started_at = now;
+        self.epoch_acked = Bytes::ZERO;
+    }
+
+    fn on_ack(&mut self, event: &AckEvent<'_>, bandwidth: Rate, rounds: u64, cap: Bytes) {
+        if rounds - self.bucket_since_round >= EXTRA_ACKED_ROUNDS {
+            self.buckets = [Bytes::ZERO, self.buckets[0]];
+            self.bucket_since_round = rounds;
+        }
+        let expected = bandwidth.amount_in(event.now.since(self.epoch_started_at));
+        if self.epoch_acked <= expected {
+            self.begin_epoch(event.now);
+        }
+        self.epoch_acked += event.sample.newly_acked;
+        let expected = bandwidth.amount_in(event.now.since(self.epoch_started_at));
+        let extra = (self.epoch_acked - expected).min(cap);
+        self.buckets[0] = self.buckets[0].max(extra);
+    }
+}

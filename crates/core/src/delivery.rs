@@ -1,0 +1,316 @@
+//! How fast a path delivers, measured from its acknowledgements.
+//!
+//! After draft-cheng-iccrg-delivery-rate-estimation. Each packet remembers how much had been
+//! delivered when it was sent; when it is acknowledged, what was delivered meanwhile over the time
+//! that took is a sample of the path's rate. The time is the longer of the sending and the
+//! acknowledging interval, so that neither a burst sent nor acknowledgements squeezed together
+//! make the path look faster than it is.
+//!
+//! Owns the path's counters of delivered and lost bytes and the mark "the sender had nothing more
+//! to send". Which packet is lost or acknowledged is recovery's; what follows from a sample is the
+//! congestion controller's.
+
+use tabane_base::{Bytes, Duration, Instant, Rate};
+
+/// What a packet in flight remembers of the moment it was sent. Recovery keeps it with the packet
+/// and hands it back when the packet is acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub struct SentState {
+    /// Delivered on this path when the packet was sent.
+    pub delivered: Bytes,
+    /// When that amount was reached.
+    pub delivered_at: Instant,
+    /// When the packet was sent whose acknowledgement began the sending interval.
+    pub first_sent_at: Instant,
+    /// The sender had nothing more to send at some time within the sample's flight.
+    pub is_app_limited: bool,
+    /// In flight right after sending, this packet included.
+    pub tx_in_flight: Bytes,
+    /// Lost on this path when the packet was sent.
+    pub lost: Bytes,
+}
+
+/// One acknowledgement's measure of the path. Amounts are of packets that count as in flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateSample {
+    /// The delivery rate; `None` where the acknowledgement allows no estimate.
+    pub rate: Option<Rate>,
+    /// The interval over which `delivered` was delivered.
+    pub interval: Duration,
+    /// Delivered between sending and acknowledgement of the sample's packet.
+    pub delivered: Bytes,
+    /// Acknowledged for the first time by this acknowledgement.
+    pub newly_acked: Bytes,
+    /// Declared lost since the previous sample.
+    pub newly_lost: Bytes,
+    /// Delivered in all when the sample's packet was sent: tells round trips apart.
+    pub prior_delivered: Bytes,
+    /// Delivered in all, this acknowledgement included.
+    pub total_delivered: Bytes,
+    /// In flight right after the sample's packet was sent.
+    pub tx_in_flight: Bytes,
+    /// Declared lost since the sample's packet was sent.
+    pub lost_in_sample: Bytes,
+    /// The rate may be the application's and not the path's.
+    pub is_app_limited: bool,
+    /// From sending of the newest packet acknowledged, to now; the peer's delay is within.
+    pub rtt: Option<Duration>,
+}
+
+/// The delivery-rate estimator of one path.
+#[derive(Clone, Debug)]
+pub struct DeliveryEstimator {
+    delivered: Bytes,
+    delivered_at: Instant,
+    first_sent_at: Instant,
+    lost: Bytes,
+    /// While `Some(mark)`: packets sent are app-limited until more than `mark` is delivered.
+    app_limited_until: Option<Bytes>,
+    /// The acknowledgement being taken in.
+    ack: AckInProgress,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct AckInProgress {
+    newly_acked: Bytes,
+    newly_lost: Bytes,
+    /// Of the newest packet acknowledged: when it was sent, and what it remembers.
+    newest: Option<(Instant, SentState)>,
+}
+
+impl DeliveryEstimator {
+    /// Nothing delivered yet.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            delivered: Bytes::ZERO,
+            delivered_at: now,
+            first_sent_at: now,
+            lost: Bytes::ZERO,
+            app_limited_until: None,
+            ack: AckInProgress::default(),
+        }
+    }
+
+    /// A packet of `bytes` leaves while `in_flight_before` is in flight.
+    pub fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight_before: Bytes) -> SentState {
+        if in_flight_before == Bytes::ZERO {
+            // A flight begins: what came before must not stretch its intervals.
+            self.first_sent_at = now;
+            self.delivered_at = now;
+        }
+        SentState {
+            delivered: self.delivered,
+            delivered_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
+            is_app_limited: self.is_app_limited(),
+            tx_in_flight: in_flight_before + bytes,
+            lost: self.lost,
+        }
+    }
+
+    /// The sender ran out of data while window and pacing would have allowed more. Everything in
+    /// flight and sent from here on until it is delivered measures the application.
+    pub fn mark_app_limited(&mut self, in_flight: Bytes) {
+        // At least one byte beyond what is delivered, so that an idle path stays marked.
+        let mark = (self.delivered + in_flight).max(self.delivered + Bytes::new(1));
+        self.app_limited_until = Some(mark);
+    }
+
+    /// Whether packets sent at present count as app-limited.
+    #[must_use]
+    pub fn is_app_limited(&self) -> bool {
+        self.app_limited_until.is_some()
+    }
+
+    /// Delivered on this path in all.
+    #[must_use]
+    pub fn delivered(&self) -> Bytes {
+        self.delivered
+    }
+
+    /// Declared lost on this path in all.
+    #[must_use]
+    pub fn lost(&self) -> Bytes {
+        self.lost
+    }
+
+    /// An acknowledgement is about to be taken in, packet by packet.
+    pub fn begin_ack(&mut self) {
+        self.ack.newly_acked = Bytes::ZERO;
+        self.ack.newest = None;
+    }
+
+    /// A packet is acknowledged for the first time.
+    pub fn on_packet_acked(
+        &mut self,
+        now: Instant,
+        bytes: Bytes,
+        sent_at: Instant,
+        state: &SentState,
+    ) {
+        self.delivered += bytes;
+        self.delivered_at = now;
+        self.ack.newly_acked += bytes;
+        let is_newest = self.ack.newest.is_none_or(|(newest_at, newest)| {
+            (sent_at, state.delivered) >= (newest_at, newest.delivered)
+        });
+        if is_newest {
+            self.ack.newest = Some((sent_at, *state));
+        }
+    }
+
+    /// A packet is declared lost. May come within an acknowledgement or from a timer.
+    pub fn on_packet_lost(&mut self, bytes: Bytes) {
+        self.lost += bytes;
+        self.ack.newly_lost += bytes;
+    }
+
+    /// The acknowledgement is complete; `min_rtt` is the path's minimal round-trip time.
+    pub fn finish_ack(&mut self, now: Instant, min_rtt: Duration) -> RateSample {
+        let ack = std::mem::take(&mut self.ack);
+        let mut sample = RateSample {
+            newly_acked: ack.newly_acked,
+            newly_lost: ack.newly_lost,
+            total_delivered: self.delivered,
+            ..RateSample::default()
+        };
+        if self
+            .app_limited_until
+            .is_some_and(|mark| self.delivered > mark)
+        {
+            self.app_limited_until = None;
+        }
+        let Some((sent_at, state)) = ack.newest else {
+            sample.prior_delivered = self.delivered;
+            return sample;
+        };
+        let send_interval = sent_at.since(state.first_sent_at);
+        let ack_interval = now.since(state.delivered_at);
+        self.first_sent_at = sent_at;
+        sample.interval = send_interval.max(ack_interval);
+        sample.delivered = self.delivered - state.delivered;
+        sample.prior_delivered = state.delivered;
+        sample.tx_in_flight = state.tx_in_flight;
+        sample.lost_in_sample = self.lost - state.lost;
+        sample.is_app_limited = state.is_app_limited;
+        sample.rtt = Some(now.since(sent_at));
+        // A shorter interval than any round trip is an artefact of misordered acknowledgements.
+        if sample.interval >= min_rtt && sample.interval > Duration::ZERO {
+            sample.rate = Some(Rate::of(sample.delivered, sample.interval));
+        }
+        sample
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: Bytes = Bytes::new(1_000);
+    const RTT: Duration = Duration::from_millis(10);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// Sends a packet every `gap_ms`, acknowledges each 10 ms later; the last sample.
+    fn steady(estimator: &mut DeliveryEstimator, gap_ms: u64, packets: u64) -> RateSample {
+        let mut sent = Vec::new();
+        let mut last = RateSample::default();
+        let mut acked = 0;
+        for tick in 0..packets * gap_ms + 11 {
+            let now = at(tick);
+            if tick % gap_ms == 0 && tick / gap_ms < packets {
+                let in_flight = Bytes::new((sent.len() as u64 - acked) * 1_000);
+                sent.push((now, estimator.on_sent(now, PACKET, in_flight)));
+            }
+            while let Some((sent_at, state)) = sent.get(acked as usize)
+                && *sent_at + RTT <= now
+            {
+                estimator.begin_ack();
+                estimator.on_packet_acked(now, PACKET, *sent_at, state);
+                last = estimator.finish_ack(now, RTT);
+                acked += 1;
+            }
+        }
+        last
+    }
+
+    #[test]
+    fn a_steady_flow_measures_its_rate() {
+        let mut estimator = DeliveryEstimator::new(at(0));
+        let sample = steady(&mut estimator, 1, 50);
+        assert_eq!(sample.rate, Some(Rate::from_mbps(8)));
+        assert_eq!(sample.rtt, Some(RTT));
+        assert_eq!(sample.total_delivered, Bytes::kilo(50));
+        assert!(!sample.is_app_limited);
+    }
+
+    #[test]
+    fn squeezed_acknowledgements_do_not_inflate_the_rate() {
+        let mut estimator = DeliveryEstimator::new(at(0));
+        // Ten packets 10 ms apart; all acknowledged within the same millisecond.
+        let sent: Vec<_> = (0..10_u64)
+            .map(|i| {
+                (
+                    at(i * 10),
+                    estimator.on_sent(at(i * 10), PACKET, Bytes::new(i * 1_000)),
+                )
+            })
+            .collect();
+        estimator.begin_ack();
+        estimator.on_packet_acked(at(100), PACKET, sent[0].0, &sent[0].1);
+        estimator.finish_ack(at(100), RTT);
+        estimator.begin_ack();
+        for (sent_at, state) in &sent[1..] {
+            estimator.on_packet_acked(at(100), PACKET, *sent_at, state);
+        }
+        let sample = estimator.finish_ack(at(100), RTT);
+        assert_eq!(sample.newly_acked, Bytes::kilo(9));
+        assert!(
+            sample.rate <= Some(Rate::from_bps(900_000)),
+            "{:?}",
+            sample.rate
+        );
+    }
+
+    #[test]
+    fn running_dry_marks_the_flight_and_wears_off() {
+        let mut estimator = DeliveryEstimator::new(at(0));
+        let first = estimator.on_sent(at(0), PACKET, Bytes::ZERO);
+        estimator.mark_app_limited(PACKET);
+        let second = estimator.on_sent(at(1), PACKET, PACKET);
+        assert!(!first.is_app_limited && second.is_app_limited);
+        estimator.begin_ack();
+        estimator.on_packet_acked(at(10), PACKET, at(0), &first);
+        assert!(!estimator.finish_ack(at(10), RTT).is_app_limited);
+        assert!(estimator.is_app_limited());
+        estimator.begin_ack();
+        estimator.on_packet_acked(at(11), PACKET, at(1), &second);
+        assert!(estimator.finish_ack(at(11), RTT).is_app_limited);
+        assert!(!estimator.is_app_limited());
+    }
+
+    #[test]
+    fn losses_between_samples_are_counted_once() {
+        let mut estimator = DeliveryEstimator::new(at(0));
+        let sent: Vec<_> = (0..4_u64)
+            .map(|i| {
+                (
+                    at(i),
+                    estimator.on_sent(at(i), PACKET, Bytes::new(i * 1_000)),
+                )
+            })
+            .collect();
+        estimator.on_packet_lost(PACKET);
+        estimator.begin_ack();
+        estimator.on_packet_acked(at(12), PACKET, sent[1].0, &sent[1].1);
+        estimator.on_packet_lost(PACKET);
+        let sample = estimator.finish_ack(at(12), RTT);
+        assert_eq!(sample.newly_lost, Bytes::kilo(2));
+        assert_eq!(sample.lost_in_sample, Bytes::kilo(2));
+        estimator.begin_ack();
+        assert_eq!(estimator.finish_ack(at(13), RTT).newly_lost, Bytes::ZERO);
+    }
+}

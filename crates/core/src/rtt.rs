@@ -1,0 +1,228 @@
+//! Round-trip times of one path (RFC 9002 §5).
+//!
+//! Owns the latest, smoothed and minimal round-trip time and its variation. The minimum forgets:
+//! it is kept over a sliding window, because a route can become longer for good. What the numbers
+//! are used for (timers, windows, arrival estimates) is left to others.
+
+use tabane_base::{Duration, Instant};
+
+/// The round-trip time assumed before anything is measured, for the first probe timeout. RFC 9002
+/// §6.2.2 says 333 ms; a path of ours opens beside others, where a repeated probe costs little
+/// and a second of silence is felt.
+pub const INITIAL_RTT: Duration = Duration::from_millis(100);
+
+/// RFC 9002 §6.1.2: the granularity assumed of the sender's timers.
+pub const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// How long a minimal round-trip time is believed without being seen again.
+pub const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
+
+/// Estimates of a path's round-trip time.
+#[derive(Clone, Debug)]
+pub struct RttEstimator {
+    initial: Duration,
+    latest: Duration,
+    /// `None` until the first sample.
+    smoothed: Option<Duration>,
+    variation: Duration,
+    min: WindowedMin,
+}
+
+impl Default for RttEstimator {
+    fn default() -> Self {
+        Self::new(INITIAL_RTT)
+    }
+}
+
+impl RttEstimator {
+    /// Nothing measured yet; `initial` is assumed until then.
+    #[must_use]
+    pub fn new(initial: Duration) -> Self {
+        Self {
+            initial,
+            latest: initial,
+            smoothed: None,
+            variation: initial / 2,
+            min: WindowedMin::default(),
+        }
+    }
+
+    /// Takes a sample: the time from sending a packet to its acknowledgement, of which the peer
+    /// says it withheld the acknowledgement for `ack_delay` (already capped by the caller to what
+    /// the peer promised).
+    pub fn update(&mut self, now: Instant, sample: Duration, ack_delay: Duration) {
+        self.latest = sample;
+        self.min.update(now, sample);
+        // RFC 9002 §5.3: never below the minimum, lest a lying delay make the path look shorter.
+        let adjusted = if sample >= self.min() + ack_delay {
+            sample - ack_delay
+        } else {
+            sample
+        };
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(adjusted);
+                self.variation = adjusted / 2;
+            }
+            Some(smoothed) => {
+                let deviation = smoothed.abs_diff(adjusted);
+                self.variation = (self.variation * 3 + deviation) / 4;
+                self.smoothed = Some((smoothed * 7 + adjusted) / 8);
+            }
+        }
+    }
+
+    /// Forgets everything: the path leads elsewhere.
+    pub fn reset(&mut self) {
+        *self = Self::new(self.initial);
+    }
+
+    /// Whether anything has been measured.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        self.smoothed.is_some()
+    }
+
+    /// The latest sample, or the initial assumption.
+    #[must_use]
+    pub fn latest(&self) -> Duration {
+        self.latest
+    }
+
+    /// The smoothed round-trip time without the peer's delays, or the initial assumption.
+    #[must_use]
+    pub fn smoothed(&self) -> Duration {
+        self.smoothed.unwrap_or(self.initial)
+    }
+
+    /// Mean deviation of the samples.
+    #[must_use]
+    pub fn variation(&self) -> Duration {
+        self.variation
+    }
+
+    /// The smallest sample of the last [`MIN_RTT_WINDOW`], or the initial assumption.
+    #[must_use]
+    pub fn min(&self) -> Duration {
+        self.min.get().unwrap_or(self.initial)
+    }
+
+    /// The probe timeout before back-off and without the peer's largest delay (RFC 9002 §6.2.1).
+    #[must_use]
+    pub fn pto_base(&self) -> Duration {
+        self.smoothed() + (self.variation * 4).max(GRANULARITY)
+    }
+}
+
+/// The minimum over [`MIN_RTT_WINDOW`], in constant space: the best sample and the two that would
+/// follow it, each from a later part of the window (Kathleen Nichols' filter).
+#[derive(Clone, Copy, Debug, Default)]
+struct WindowedMin {
+    /// Best, second and third best, in order of time; `None` before the first sample.
+    best: Option<[(Instant, Duration); 3]>,
+}
+
+impl WindowedMin {
+    fn get(&self) -> Option<Duration> {
+        self.best.map(|best| best[0].1)
+    }
+
+    fn update(&mut self, now: Instant, sample: Duration) {
+        let new = (now, sample);
+        let Some(best) = &mut self.best else {
+            self.best = Some([new; 3]);
+            return;
+        };
+        let third_is_old = now.since(best[2].0) > MIN_RTT_WINDOW;
+        if sample <= best[0].1 || third_is_old {
+            *best = [new; 3];
+            return;
+        }
+        if sample <= best[1].1 {
+            best[1] = new;
+            best[2] = new;
+        } else if sample <= best[2].1 {
+            best[2] = new;
+        }
+        let age = now.since(best[0].0);
+        if age > MIN_RTT_WINDOW {
+            *best = [best[1], best[2], new];
+            if now.since(best[0].0) > MIN_RTT_WINDOW {
+                *best = [best[1], best[2], new];
+            }
+        } else if best[1].0 == best[0].0 && age > MIN_RTT_WINDOW / 4 {
+            // A quarter of the window without a runner-up: take one from the present quarter.
+            best[1] = new;
+            best[2] = new;
+        } else if best[2].0 == best[1].0 && age > MIN_RTT_WINDOW / 2 {
+            best[2] = new;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn the_first_sample_sets_everything() {
+        let mut rtt = RttEstimator::default();
+        assert_eq!(rtt.pto_base(), ms(300));
+        assert!(!rtt.is_measured());
+        rtt.update(Instant::from_millis(1), ms(40), ms(5));
+        assert_eq!(
+            (rtt.smoothed(), rtt.variation(), rtt.min()),
+            (ms(40), ms(20), ms(40))
+        );
+        rtt.update(Instant::from_millis(2), ms(53), ms(5));
+        assert_eq!(rtt.smoothed(), ms(41), "the peer's delay is taken off");
+        assert_eq!(rtt.latest(), ms(53));
+        rtt.update(Instant::from_millis(3), ms(42), ms(5));
+        assert!(
+            rtt.smoothed() > ms(41),
+            "taken off only down to the minimum"
+        );
+        rtt.reset();
+        assert!(!rtt.is_measured());
+    }
+
+    #[test]
+    fn the_minimum_is_that_of_the_window() {
+        // Against the plain definition, with samples that rise, fall and wobble.
+        let mut rtt = RttEstimator::default();
+        let mut all: Vec<(Instant, Duration)> = Vec::new();
+        for step in 0..4_000_u64 {
+            let now = Instant::from_millis(step * 20);
+            let slow = if (1_000..2_500).contains(&step) {
+                60
+            } else {
+                20
+            };
+            let sample = ms(slow + step * 7 % 13);
+            all.push((now, sample));
+            rtt.update(now, sample, Duration::ZERO);
+            let exact = |window: Duration| {
+                let recent = all.iter().filter(|(at, _)| now.since(*at) <= window);
+                recent
+                    .map(|(_, sample)| *sample)
+                    .min()
+                    .expect("the sample itself")
+            };
+            assert!(rtt.min() >= exact(MIN_RTT_WINDOW), "at {now}");
+            // The filter may forget a quarter of its window too early, never too late.
+            assert!(rtt.min() <= exact(MIN_RTT_WINDOW / 2), "at {now}");
+        }
+    }
+
+    #[test]
+    fn after_a_long_silence_only_the_present_counts() {
+        let mut rtt = RttEstimator::default();
+        rtt.update(Instant::from_millis(0), ms(10), Duration::ZERO);
+        rtt.update(Instant::from_millis(60_000), ms(90), Duration::ZERO);
+        assert_eq!(rtt.min(), ms(90));
+    }
+}
