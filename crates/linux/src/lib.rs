@@ -4,6 +4,8 @@
 //! commands run in and the socket hooks that capture their traffic. The only crate with `unsafe`.
 //! Knows neither our protocol nor any policy: it moves values, others decide.
 
+pub mod netns;
+pub mod packet_socket;
 mod reactor;
 pub mod timer;
 pub mod udp;
