@@ -9,6 +9,8 @@
 
 mod bbr;
 mod cubic;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::str::FromStr;

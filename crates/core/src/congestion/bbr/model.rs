@@ -3,7 +3,7 @@
 //! Owns the filters and the division of time into round trips. Decides nothing: the phases and
 //! what is sent in them are the parent's.
 
-use tabane_base::{Bytes, Duration, Instant, Rate};
+use tabane_base::{Bytes, Duration, Instant, Rate, scale};
 
 use crate::congestion::AckEvent;
 
@@ -15,6 +15,9 @@ pub(super) const ROUND_MIN: Duration = Duration::from_millis(5);
 /// both hosts wake up to some milliseconds late. What the link delivers in this time must be
 /// allowed in flight, however short the round trip.
 const ACK_SLACK: Duration = Duration::from_millis(8);
+
+/// A rise of the round-trip time that the hosts' scheduling explains.
+const QUEUE_NOISE: Duration = Duration::from_micros(250);
 
 /// The largest aggregation compensated for, as time at the path's rate (Linux uses the same).
 const EXTRA_ACKED_SPAN_MAX: Duration = Duration::from_millis(100);
@@ -51,6 +54,8 @@ impl Round {
 /// The model of one path.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
+    /// The path's packet size.
+    pub(super) packet: Bytes,
     /// The highest rates of the previous and of the present probing cycle.
     rates: [Rate; 2],
     /// The present cycle has a rate that is not the application's.
@@ -69,12 +74,14 @@ pub(super) struct Model {
     delivered: Bytes,
     pub(super) current: Round,
     pub(super) last: Round,
+    pub(super) before_last: Round,
     aggregation: Aggregation,
 }
 
 impl Model {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(packet: Bytes, now: Instant) -> Self {
         Self {
+            packet,
             rates: [Rate::ZERO; 2],
             is_cycle_measured: false,
             min_rtt: None,
@@ -86,6 +93,7 @@ impl Model {
             delivered: Bytes::ZERO,
             current: Round::NEW,
             last: Round::NEW,
+            before_last: Round::NEW,
             aggregation: Aggregation::new(now),
         }
     }
@@ -184,13 +192,17 @@ impl Model {
         self.bdp() + held_back
     }
 
-    /// Whether round-trip times of at least `rtt_min` mean a standing queue.
-    pub(super) fn is_queue(&self, rtt_min: Duration, fraction: f64, least: Duration) -> bool {
+    /// Whether round-trip times of at least `rtt_min` mean a standing queue: longer than the path
+    /// by `fraction` of it, by the noise of hosts and by what two packets take to be sent.
+    pub(super) fn is_queue(&self, rtt_min: Duration, fraction: f64) -> bool {
         let Some(base) = self.min_rtt else {
             return false;
         };
-        let excess = tabane_base::scale(base, fraction).max(least);
-        rtt_min != Duration::MAX && rtt_min > base + excess
+        let packets = self.bandwidth().time_for(self.packet + self.packet);
+        let noise = scale(base, fraction)
+            .saturating_add(QUEUE_NOISE)
+            .saturating_add(packets);
+        rtt_min != Duration::MAX && rtt_min > base.saturating_add(noise)
     }
 
     fn advance_round(&mut self, event: &AckEvent<'_>) {
@@ -199,6 +211,7 @@ impl Model {
         if self.is_round_start {
             self.rounds += 1;
             self.restart_round(event.now);
+            self.before_last = self.last;
             self.last = std::mem::replace(&mut self.current, Round::NEW);
         }
     }
@@ -210,7 +223,7 @@ impl Model {
         };
         if rtt <= min_rtt {
             self.replace_min_rtt(now, rtt);
-        } else if rtt <= min_rtt + (min_rtt / 16).max(Duration::from_micros(300)) {
+        } else if !self.is_queue(rtt, 1.0 / 16.0) {
             // As good as seen again: no need to drain the pipe for it.
             self.min_rtt_seen_at = now;
         }
