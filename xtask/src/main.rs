@@ -1,2 +1,56 @@
-//! (being written)
-fn main() {}
+//! The project's own tools, run as `cargo xtask COMMAND`.
+//!
+//! Owns the dispatch and nothing else: one module per command. A plain `match`, because three
+//! words need no argument parser; a command with options of its own parses what follows its name.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod ci;
+mod tidy;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+  tidy    what the compiler and clippy cannot check: layers, sizes, module docs, dead files
+  check   fmt, clippy and tidy
+  ci      check, and every test";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let root = repository_root();
+    let outcome = match arguments
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        ["tidy"] => tidy::run(&root),
+        ["check"] => ci::check(&root),
+        ["ci"] => ci::check_and_test(&root),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The directory above this crate's, wherever the command was called from.
+fn repository_root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask
+        .parent()
+        .expect("xtask stands one level below the root")
+        .to_path_buf()
+}

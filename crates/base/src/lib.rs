@@ -3,6 +3,8 @@
 //! Owns units that carry their dimension in the type, so that arithmetic reads like the formula
 //! and a bare integer never crosses a function border. Knows no protocol of ours, reads no clock.
 
+#![forbid(unsafe_code)]
+
 mod rate;
 mod rng;
 mod size;

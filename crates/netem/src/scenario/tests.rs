@@ -115,6 +115,7 @@ fn errors_name_line_key_and_what_was_expected() {
 
 /// The project's own files.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the files are what is tested")]
 fn every_scenario_of_the_project_reads() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
     let mut seen = Vec::new();
