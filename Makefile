@@ -1,0 +1,52 @@
+# The words a new user types. Everything that decides anything is in `cargo xtask`.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+TABANE := $(or $(CARGO_TARGET_DIR),target)/release/tabane
+
+# Where rustup puts cargo, and where Debian keeps `ip` out of an ordinary user's sight.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+
+# What must be there, and the Debian package that brings it. A C compiler for the TLS library and
+# the linker, clang for the eBPF hooks, curl and ip for the demonstration and the tests.
+DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 git=git
+# What `make bench` measures with and against.
+BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize
+
+.PHONY: help deps build demo test check bench install
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo       links, a relay and an unmodified curl: alone, then bundled (under 60 s)'
+	@echo 'make build      the binary: $(TABANE)'
+	@echo 'make install    puts it into $(PREFIX)/bin (PREFIX=..., DESTDIR=...)'
+	@echo 'make test       every test; those that need privilege say so and step aside'
+	@echo 'make check      formatting, lints, layers'
+	@echo 'make bench      measures against plain TCP and kernel MPTCP (SCENARIO="twin cut")'
+	@echo 'make deps       installs what is missing (Debian, Ubuntu); the others call it'
+
+deps:
+	@.ci/install-missing $(DEPS)
+
+build: deps
+	$(CARGO) build --release -p tabane
+
+demo: build
+	$(TABANE) demo
+
+test: deps
+	$(CARGO) test --workspace --no-fail-fast
+
+check: deps
+	$(CARGO) xtask check
+
+bench: build
+	@.ci/install-missing $(BENCH_DEPS)
+	$(CARGO) xtask bench $(SCENARIO)
+
+# Builds nothing that is there already, so that root needs no Rust: `make build`, then this.
+install: | $(TABANE)
+	install -D -m 755 $(TABANE) $(DESTDIR)$(PREFIX)/bin/tabane
+
+$(TABANE):
+	$(MAKE) build
