@@ -5,6 +5,8 @@
 //! format and the [`Scenario`] files. Pure: time, chance and the contents of files are arguments.
 //! Knows nothing of what a packet is, nor of who uses it.
 
+#![forbid(unsafe_code)]
+
 mod counters;
 mod link;
 mod loss;
@@ -17,6 +19,6 @@ mod transmitter;
 pub use counters::{Count, Counters, DropReason};
 pub use link::{Link, LinkConfig, RateModel};
 pub use loss::{LossModel, Probability};
-pub use scenario::{LinkSpec, MAX_LINKS, Scenario, ScenarioError};
+pub use scenario::{Direction, LinkSpec, MAX_LINKS, Scenario, ScenarioError};
 pub use schedule::{Change, Outage};
 pub use trace::{OPPORTUNITY, Trace, TraceError};

@@ -17,11 +17,12 @@ use toml::Spanned;
 use crate::link::{LinkConfig, RateModel};
 use crate::schedule::{Change, Outage};
 use crate::trace::Trace;
-use direction::{Direction, TraceName};
+pub use direction::Direction;
+use direction::TraceName;
 use file::{File, LinkTable};
 
-/// The most links a scenario may have: each takes a /24 of 10.77.0.0/16 in the lab.
-pub const MAX_LINKS: usize = 64;
+/// The most links a scenario may have: more than any machine has; each costs the lab a subnet.
+pub const MAX_LINKS: usize = 32;
 
 /// A network to measure on.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +46,23 @@ pub struct LinkSpec {
     pub up: LinkConfig,
     /// From server to client.
     pub down: LinkConfig,
+}
+
+impl LinkSpec {
+    /// The parameters of one direction.
+    #[must_use]
+    pub fn config(&self, direction: Direction) -> &LinkConfig {
+        match direction {
+            Direction::Up => &self.up,
+            Direction::Down => &self.down,
+        }
+    }
+
+    /// Whether the link does nothing to packets in either direction.
+    #[must_use]
+    pub fn is_wire(&self) -> bool {
+        self.up.is_wire() && self.down.is_wire()
+    }
 }
 
 /// What is wrong with a scenario file.
