@@ -4,6 +4,10 @@
 //! commands run in and the socket hooks that capture their traffic. The only crate with `unsafe`.
 //! Knows neither our protocol nor any policy: it moves values, others decide.
 
+pub mod capture;
+pub mod cgroup;
+pub mod child;
+pub mod hooks;
 pub mod netns;
 pub mod packet_socket;
 mod reactor;

@@ -83,7 +83,7 @@ impl RecvBatch {
         Ok(self.filled)
     }
 
-    /// The datagrams received, in order of arrival. Empty datagrams are left out.
+    /// The datagrams received, in order of arrival.
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagram<'_>> {
         let read_at = self.read_at;
         let slots = self.storage.chunks_exact_mut(SLOT_BYTES);
@@ -95,8 +95,10 @@ impl RecvBatch {
                     local_ip: received.dst_ip.map(|ip| ip.to_canonical()),
                     waited: waited(received.timestamp, read_at),
                 };
+                let empty = (received.len == 0).then(<&mut [u8]>::default);
                 slot[..received.len]
                     .chunks_mut(received.stride.max(1))
+                    .chain(empty)
                     .map(move |payload| Datagram { payload, meta })
             })
     }

@@ -1,0 +1,106 @@
+//! Where the control group hierarchy is mounted, and where in it we are.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use super::CgroupError;
+
+/// The mount point of the version-2 hierarchy.
+pub(super) fn find() -> Result<PathBuf, CgroupError> {
+    let path = PathBuf::from("/proc/self/mountinfo");
+    match fs::read(&path) {
+        Ok(mounts) => find_in(&mounts).ok_or(CgroupError::NotMounted),
+        Err(source) => Err(CgroupError::Mounts { path, source }),
+    }
+}
+
+/// Our own group, as far as it lies within the mounted part of the hierarchy.
+pub(super) fn own_group(mount: &Path) -> PathBuf {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let group = mount.join(own.unwrap_or_default());
+    if group.is_dir() {
+        group
+    } else {
+        mount.to_owned()
+    }
+}
+
+/// `proc(5)`: `… root mount-point options [optional fields…] - type source super-options`.
+/// Several mounts may show the hierarchy; one that starts at its root is best.
+fn find_in(mountinfo: &[u8]) -> Option<PathBuf> {
+    let mut best = None;
+    for line in mountinfo.split(|byte| *byte == b'\n') {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let Some(dash) = fields.iter().position(|field| *field == b"-") else {
+            continue;
+        };
+        if dash < 6 || fields.get(dash + 1) != Some(&b"cgroup2".as_slice()) {
+            continue;
+        }
+        let point = PathBuf::from(OsString::from_vec(unescape(fields[4])));
+        if fields[3] == b"/" {
+            return Some(point);
+        }
+        best.get_or_insert(point);
+    }
+    best
+}
+
+/// Spaces and the like are written as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = (*first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                plain.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hierarchy_is_found_wherever_it_is() {
+        let hybrid = b"32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:5 - cgroup2 cgroup2 rw\n";
+        assert_eq!(find_in(hybrid), Some("/sys/fs/cgroup/unified".into()));
+
+        let part_first = b"50 31 0:38 /sub /mnt/part rw - cgroup2 none rw\n\
+            51 31 0:38 / /mnt/two\\040words rw - cgroup2 none rw\n";
+        assert_eq!(find_in(part_first), Some("/mnt/two words".into()));
+
+        let only_part = b"50 31 0:38 /sub /mnt/part rw - cgroup2 none rw\n";
+        assert_eq!(find_in(only_part), Some("/mnt/part".into()));
+
+        assert_eq!(
+            find_in(b"32 31 0:29 / /sys/fs/cgroup rw - cgroup cgroup rw\n\nodd"),
+            None
+        );
+    }
+
+    #[test]
+    fn our_own_group_lies_within_the_mount() {
+        assert_eq!(
+            own_group(Path::new("/nonexistent")),
+            Path::new("/nonexistent")
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! Socket hooks of a cgroup: what its programs send to the world arrives at us on loopback.
+//!
+//! Owns the eBPF programs (`ebpf/socket.bpf.c`, which explains the scheme), their attachment and
+//! the tables they share with us. The attachment lives in file descriptors alone, so the kernel
+//! removes it with the process that holds it, however that process ends; nothing is pinned and
+//! nothing has to be cleaned up. What is done with captured traffic is left to
+//! [`capture`](crate::capture) and its users.
+
+mod error;
+mod flows;
+mod netns_cookie;
+
+use std::net::{IpAddr, SocketAddrV4};
+
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr};
+use aya::util::KernelVersion;
+use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
+
+use crate::cgroup::Cgroup;
+
+pub use error::HookError;
+pub(crate) use flows::{FLOW_NET, index_of_v4, index_of_v6, source_v4, source_v6};
+pub use flows::{FlowTable, Original, Protocol};
+
+/// The most prefixes that can be excluded (`MAX_EXCLUDED` in `ebpf/socket.bpf.c`).
+pub const MAX_EXCLUDED: usize = 64;
+
+/// The oldest kernel whose verifier takes our programs: fetching atomics came with 5.12.
+const MIN_KERNEL: KernelVersion = KernelVersion::new(5, 12, 0);
+
+/// The programs, by function name in `ebpf/socket.bpf.c`. Those that translate answers come
+/// first: a program must never see an answer from an address it did not ask for.
+const INCOMING: [&str; 4] = ["recvmsg4", "recvmsg6", "getpeername4", "getpeername6"];
+const OUTGOING: [&str; 4] = ["connect4", "connect6", "sendmsg4", "sendmsg6"];
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Any address of the range.
+    pub address: IpAddr,
+    /// How many leading bits the range shares: at most 32 for IPv4, 128 for IPv6.
+    pub bits: u8,
+}
+
+/// What to capture.
+#[derive(Clone, Debug)]
+pub struct HookConfig {
+    /// The port of [`CaptureListener`](crate::capture::CaptureListener) and
+    /// [`CaptureUdp`](crate::capture::CaptureUdp), which must be open first.
+    pub port: u16,
+    /// Capture TCP connections.
+    pub capture_tcp: bool,
+    /// Capture UDP datagrams.
+    pub capture_udp: bool,
+    /// Capture datagrams of unconnected IPv6 sockets: needs our listener on `[::1]`.
+    pub capture_udp6: bool,
+    /// Destinations left alone, at most [`MAX_EXCLUDED`]. Loopback (port 53 excepted),
+    /// link-local, multicast and broadcast always are.
+    pub exclude: Vec<Prefix>,
+    /// Sockets with this `SO_MARK` are left alone: our own, where we live in the same cgroup.
+    pub bypass_mark: Option<u32>,
+}
+
+/// Hooks on a cgroup, until dropped.
+#[derive(Debug)]
+pub struct Hooks {
+    flows: FlowTable,
+    /// Holds the programs and links; dropping it detaches them.
+    _ebpf: Ebpf,
+}
+
+impl Hooks {
+    /// Captures what sockets of `cgroup` send from here on, in the network namespace of the
+    /// calling thread. Connections that exist already stay as they are.
+    ///
+    /// # Errors
+    /// See [`HookError`]; on error nothing stays attached.
+    pub fn attach(cgroup: &Cgroup, config: &HookConfig) -> Result<Self, HookError> {
+        if config.exclude.len() > MAX_EXCLUDED {
+            return Err(HookError::TooManyExclusions {
+                count: config.exclude.len(),
+            });
+        }
+        if KernelVersion::current().is_ok_and(|running| running < MIN_KERNEL) {
+            return Err(HookError::KernelTooOld);
+        }
+        let mut ebpf = load(config)?;
+        exclude(&mut ebpf, &config.exclude)?;
+        let flows = FlowTable::take_from(&mut ebpf)?;
+        for hook in INCOMING.into_iter().chain(OUTGOING) {
+            attach_one(&mut ebpf, hook, cgroup)?;
+        }
+        Ok(Self { flows, _ebpf: ebpf })
+    }
+
+    /// The table of captured flows, to look them up from other tasks.
+    #[must_use]
+    pub fn flows(&self) -> FlowTable {
+        self.flows.clone()
+    }
+
+    /// What the program asked for whose packet reached us at `local`. `None` where that is no
+    /// address of a flow, or the flow is long forgotten.
+    #[must_use]
+    pub fn original(&self, local: SocketAddrV4) -> Option<Original> {
+        self.flows.original(index_of_v4(*local.ip())?)
+    }
+}
+
+fn load(config: &HookConfig) -> Result<Ebpf, HookError> {
+    // Without the kernel's own type information the one program that wants it does without.
+    let kernel_types = Btf::from_sys_fs().ok();
+    let port_be = config.port.to_be();
+    let capture_tcp = u8::from(config.capture_tcp);
+    let capture_udp = u8::from(config.capture_udp);
+    let ipv6_listener = u8::from(config.capture_udp6);
+    let has_types = u8::from(kernel_types.is_some());
+    let bypass_mark = config.bypass_mark.unwrap_or(0);
+    let netns_cookie = netns_cookie::of_this_thread().unwrap_or(0);
+    EbpfLoader::new()
+        .btf(kernel_types.as_ref())
+        .override_global("LISTEN_PORT", &port_be, true)
+        .override_global("CAPTURE_TCP", &capture_tcp, true)
+        .override_global("CAPTURE_UDP", &capture_udp, true)
+        .override_global("IPV6_LISTENER", &ipv6_listener, true)
+        .override_global("KERNEL_TYPES", &has_types, true)
+        .override_global("BYPASS_MARK", &bypass_mark, true)
+        .override_global("NETNS_COOKIE", &netns_cookie, true)
+        .load(include_bytes_aligned!(concat!(
+            env!("OUT_DIR"),
+            "/socket.bpf.o"
+        )))
+        .map_err(HookError::from_load)
+}
+
+fn exclude(ebpf: &mut Ebpf, prefixes: &[Prefix]) -> Result<(), HookError> {
+    let map = ebpf
+        .map_mut("excluded")
+        .expect("the object defines `excluded`");
+    let mut trie: LpmTrie<_, [u8; 16], u32> =
+        LpmTrie::try_from(map).map_err(HookError::from_map)?;
+    for prefix in prefixes {
+        let (octets, bits, most) = match prefix.address {
+            IpAddr::V4(v4) => (
+                v4.to_ipv6_mapped().octets(),
+                96 + u32::from(prefix.bits),
+                32,
+            ),
+            IpAddr::V6(v6) => (v6.octets(), u32::from(prefix.bits), 128),
+        };
+        if prefix.bits > most {
+            return Err(HookError::InvalidPrefix { prefix: *prefix });
+        }
+        trie.insert(&Key::new(bits, octets), 1, 0)
+            .map_err(HookError::from_map)?;
+    }
+    Ok(())
+}
+
+fn attach_one(ebpf: &mut Ebpf, hook: &'static str, cgroup: &Cgroup) -> Result<(), HookError> {
+    let program = ebpf
+        .program_mut(hook)
+        .expect("the object defines every hook");
+    let program: &mut CgroupSockAddr = program
+        .try_into()
+        .expect("every hook is a cgroup socket address program");
+    program
+        .load()
+        .map_err(|error| HookError::from_program(hook, error))?;
+    // Linux has attached by link, which ends with its descriptor, since 5.7: always, for us.
+    // Links coexist with other programs whatever the mode, and take no other than this.
+    program
+        .attach(cgroup, CgroupAttachMode::Single)
+        .map_err(|error| HookError::from_program(hook, error))?;
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! The table of captured flows, shared with the eBPF programs.
+//!
+//! Owns the layout of its entries and the addresses that stand for an index: 127.128.0.0 + index,
+//! and 100::7462:0:index as source of IPv6 datagrams. Entries are written by the programs; we only
+//! strike off a TCP flow when its connection has come, so that nobody else can claim it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aya::maps::{HashMap, MapData};
+use aya::{Ebpf, Pod};
+
+use super::HookError;
+
+const INDEX_BITS: u32 = 22;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// The range of addresses that stand for flows, and its length in bits.
+pub(crate) const FLOW_NET: (Ipv4Addr, u32) = (Ipv4Addr::new(127, 128, 0, 0), 32 - INDEX_BITS);
+
+/// The leading words of 100::7462:0:index.
+const FLOW_NET6: [u16; 6] = [0x100, 0, 0, 0, 0, 0x7462];
+
+const FLAG_LOCAL_DNS: u8 = 1;
+/// Ours: the connection of this TCP flow has been accepted.
+const FLAG_CLAIMED: u8 = 128;
+
+/// An entry, as `struct flow` in `ebpf/socket.bpf.c` has it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct RawFlow {
+    cookie: u64,
+    dest: [u8; 16],
+    reply: [u8; 16],
+    port_be: u16,
+    protocol: u8,
+    flags: u8,
+    pad: u32,
+}
+
+// SAFETY: plain integers, `repr(C)`, 48 bytes without padding.
+unsafe impl Pod for RawFlow {}
+const _: () = assert!(size_of::<RawFlow>() == 48);
+
+/// What carries a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// One connection.
+    Tcp,
+    /// The datagrams of one socket to one destination.
+    Udp,
+}
+
+/// What a program asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Original {
+    /// The address it connected or sent to.
+    pub dest: SocketAddr,
+    /// How.
+    pub protocol: Protocol,
+    /// The destination is port 53 of a loopback address: a resolver of this host, which only
+    /// answers here. The question should be put to a resolver beyond the relay.
+    pub captured_dns: bool,
+}
+
+/// The flows captured by one [`Hooks`](super::Hooks). Copies share the table, which outlives the
+/// hooks.
+#[derive(Clone, Debug)]
+pub struct FlowTable {
+    /// Locked for a system call at a time: once per TCP connection and new UDP flow.
+    map: Arc<Mutex<HashMap<MapData, u32, RawFlow>>>,
+}
+
+impl FlowTable {
+    pub(super) fn take_from(ebpf: &mut Ebpf) -> Result<Self, HookError> {
+        let map = ebpf.take_map("flows").expect("the object defines `flows`");
+        let map = HashMap::try_from(map).map_err(HookError::from_map)?;
+        Ok(Self {
+            map: Arc::new(Mutex::new(map)),
+        })
+    }
+
+    /// What the flow of this index asked for.
+    pub(crate) fn original(&self, index: u32) -> Option<Original> {
+        Some(self.get(index)?.original())
+    }
+
+    /// What the TCP flow of this index asked for, the first time it is asked. Later askers are
+    /// strangers who connected to the address themselves.
+    pub(crate) fn claim(&self, index: u32) -> Option<Original> {
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flow = map.get(&index, 0).ok()?;
+        let original = flow.original();
+        if original.protocol != Protocol::Tcp || flow.flags & FLAG_CLAIMED != 0 {
+            return None;
+        }
+        flow.flags |= FLAG_CLAIMED;
+        map.insert(index, flow, BPF_EXIST).ok()?;
+        Some(original)
+    }
+
+    /// What the UDP flow of this index asked for, and the address of the socket it came from
+    /// where the index travelled in its place.
+    pub(crate) fn original_v6(&self, index: u32) -> Option<(Original, Ipv6Addr)> {
+        let flow = self.get(index)?;
+        Some((flow.original(), Ipv6Addr::from(flow.reply)))
+    }
+
+    fn get(&self, index: u32) -> Option<RawFlow> {
+        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.get(&index, 0).ok()
+    }
+}
+
+/// `bpf(2)`: change an entry, make none.
+const BPF_EXIST: u64 = 2;
+
+impl RawFlow {
+    fn original(&self) -> Original {
+        let ip = IpAddr::V6(Ipv6Addr::from(self.dest)).to_canonical();
+        Original {
+            dest: SocketAddr::new(ip, u16::from_be(self.port_be)),
+            protocol: match i32::from(self.protocol) {
+                libc::IPPROTO_TCP => Protocol::Tcp,
+                _ => Protocol::Udp,
+            },
+            captured_dns: self.flags & FLAG_LOCAL_DNS != 0,
+        }
+    }
+}
+
+/// The index that an address of ours stands for.
+pub(crate) fn index_of_v4(local: Ipv4Addr) -> Option<u32> {
+    let bits = local.to_bits();
+    (bits & !INDEX_MASK == FLOW_NET.0.to_bits()).then_some(bits & INDEX_MASK)
+}
+
+/// The index that a source address made by `sendmsg6` stands for.
+pub(crate) fn index_of_v6(remote: Ipv6Addr) -> Option<u32> {
+    let words = remote.segments();
+    (words[..6] == FLOW_NET6).then_some(u32::from(words[6]) << 16 | u32::from(words[7]))
+}
+
+/// The address that answers of the IPv6 flow `index` come from.
+pub(crate) fn source_v6(index: u32) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = FLOW_NET6;
+    Ipv6Addr::new(a, b, c, d, e, f, (index >> 16) as u16, index as u16)
+}
+
+/// The address that answers of the flow `index` come from.
+pub(crate) fn source_v4(index: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(FLOW_NET.0.to_bits() | index & INDEX_MASK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_stand_for_indices_and_back() {
+        for index in [1, 255, 65_536, INDEX_MASK] {
+            assert_eq!(index_of_v4(source_v4(index)), Some(index));
+            assert_eq!(index_of_v6(source_v6(index)), Some(index));
+        }
+        assert_eq!(index_of_v4(Ipv4Addr::LOCALHOST), None);
+        assert_eq!(index_of_v4(Ipv4Addr::new(127, 192, 0, 0)), None);
+        assert_eq!(index_of_v6(Ipv6Addr::LOCALHOST), None);
+        // 127.255.255.255 is a broadcast address.
+        assert!(!source_v4(u32::MAX).to_bits().eq(&0x7fff_ffff));
+    }
+
+    #[test]
+    fn an_entry_tells_what_was_asked_for() {
+        let flow = RawFlow {
+            cookie: 7,
+            dest: Ipv4Addr::new(127, 0, 0, 53).to_ipv6_mapped().octets(),
+            reply: [0; 16],
+            port_be: 53_u16.to_be(),
+            protocol: 17,
+            flags: FLAG_LOCAL_DNS,
+            pad: 0,
+        };
+        let original = flow.original();
+        assert_eq!(original.dest, "127.0.0.53:53".parse().unwrap());
+        assert_eq!(original.protocol, Protocol::Udp);
+        assert!(original.captured_dns);
+    }
+}

@@ -1,0 +1,394 @@
+//! Socket hooks against the real kernel, with programs that know nothing of them.
+//!
+//! ```text
+//!   network namespace of the test's thread: only `lo`, no route to anywhere
+//!   ┌──────────────────────────────────────────────────────────────┐
+//!   │  this test ── hooks on ──► cgroup tabane/run-…               │
+//!   │     ▲                        │ this binary again (`client`)  │
+//!   │     └──── 127.128.x.y:port ◄─┘ asks for 192.0.2.1, 2001:db8::1 …
+//!   └──────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The client checks what a program sees, the test what the daemon sees. Skipped without root.
+#![allow(clippy::unwrap_used)]
+
+#[path = "hooks/attached.rs"]
+mod attached;
+#[path = "hooks/client.rs"]
+mod client;
+
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use attached::attached;
+use tabane_linux::capture::{Capture, CapturedStream};
+use tabane_linux::cgroup::Cgroup;
+use tabane_linux::hooks::{HookConfig, HookError, Hooks, Prefix, Protocol};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+/// A test that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn tcp4_reaches_us_and_looks_like_its_destination() {
+    with_hooks(|mut world| async move {
+        let mut client = world.run("tcp4");
+        let captured = world.echo_one().await;
+        assert_eq!(
+            captured,
+            ("192.0.2.1:80".parse().unwrap(), Protocol::Tcp, false)
+        );
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn tcp6_reaches_us_and_looks_like_its_destination() {
+    with_hooks(|mut world| async move {
+        for role in ["tcp6", "tcp4-on-v6-socket"] {
+            let mut client = world.run(role);
+            let (dest, protocol, dns) = world.echo_one().await;
+            let expected = if role == "tcp4-on-v6-socket" {
+                "192.0.2.1:80"
+            } else {
+                "[2001:db8::1]:443"
+            };
+            assert_eq!(
+                (dest.to_string().as_str(), protocol, dns),
+                (expected, Protocol::Tcp, false)
+            );
+            finish(&mut client).await;
+        }
+    });
+}
+
+#[test]
+fn one_socket_connecting_twice_at_once_is_two_flows() {
+    with_hooks(|mut world| async move {
+        let mut client = world.run("tcp-pair");
+        let mut dests = [world.echo_one().await.0, world.echo_one().await.0];
+        dests.sort();
+        assert_eq!(
+            dests.map(|dest| dest.to_string()),
+            ["192.0.2.1:80", "192.0.2.2:81"]
+        );
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn a_program_bound_to_another_local_address_is_captured_too() {
+    with_hooks(|mut world| async move {
+        ip(&["addr", "add", "198.51.100.7/32", "dev", "lo"]);
+        let mut client = world.run("tcp4-bound");
+        assert_eq!(world.echo_one().await.0.to_string(), "192.0.2.1:80");
+        finish(&mut client).await;
+        let mut client = world.run("udp4-bound");
+        world.echo_datagrams(1).await;
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn udp_connected_and_not_to_many_destinations_of_one_socket() {
+    with_hooks(|mut world| async move {
+        for (role, dests) in [
+            ("udp4-connected", vec!["192.0.2.1:7"]),
+            ("udp6-connected", vec!["[2001:db8::1]:7"]),
+            ("udp4-pair", vec!["192.0.2.1:7", "192.0.2.2:7"]),
+            ("udp6-pair", vec!["[2001:db8::1]:7", "[2001:db8::2]:7"]),
+            ("udp6-only-pair", vec!["[2001:db8::1]:7", "[2001:db8::2]:7"]),
+            ("udp-both-families", vec!["192.0.2.1:7", "[2001:db8::2]:7"]),
+        ] {
+            let mut client = world.run(role);
+            let seen = world.echo_datagrams(dests.len()).await;
+            assert_eq!(seen, dests, "{role}");
+            finish(&mut client).await;
+        }
+    });
+}
+
+#[test]
+fn questions_to_a_local_resolver_are_captured_and_marked() {
+    with_hooks(|mut world| async move {
+        let mut client = world.run("dns");
+        let mut seen = Vec::new();
+        world.echo(1, |original| seen.push(original)).await;
+        assert_eq!(seen[0].dest, "127.0.0.53:53".parse().unwrap());
+        assert!(seen[0].captured_dns);
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn what_shall_be_left_alone_is() {
+    with_hooks(|mut world| async move {
+        let mut client = world.run("left-alone");
+        finish(&mut client).await;
+        let accepting = timeout(Duration::ZERO, world.accept()).await;
+        assert!(accepting.is_err(), "a connection was captured");
+        let mut seen = 0;
+        let flows = world.hooks.flows();
+        world.capture.udp.try_recv(&flows, |_| seen += 1).unwrap();
+        assert_eq!(seen, 0, "datagrams were captured");
+    });
+}
+
+#[test]
+fn strangers_cannot_claim_a_flow() {
+    with_hooks(|world| async move {
+        let mut client = world.run("tcp4-lingering");
+        let captured = world.accept().await;
+        let flow_address = captured.stream.local_addr().unwrap();
+        assert!(world.hooks.original(as_v4(flow_address)).is_some());
+
+        // Not in the cgroup: connects for real, and is closed for having no flow of its own.
+        let mut stranger = tokio::net::TcpStream::connect(flow_address).await.unwrap();
+        let accepting = timeout(Duration::from_millis(200), world.accept());
+        assert!(accepting.await.is_err());
+        assert!(matches!(stranger.read(&mut [0; 1]).await, Ok(0) | Err(_)));
+
+        // The port on an address that stands for no flow: dropped unanswered, not refused.
+        let elsewhere = SocketAddr::new("127.0.0.1".parse().unwrap(), world.capture.port);
+        let attempt = tokio::net::TcpStream::connect(elsewhere);
+        assert!(timeout(Duration::from_millis(200), attempt).await.is_err());
+
+        drop(captured);
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn dropping_the_hooks_detaches_them() {
+    with_hooks(|world| async move {
+        assert_eq!(attached(&world.cgroup), 8);
+        let World { hooks, cgroup, .. } = world;
+        drop(hooks);
+        assert_eq!(attached(&cgroup), 0);
+    });
+}
+
+#[test]
+fn a_killed_holder_leaves_nothing_attached() {
+    with_hooks(|world| async move {
+        let World { hooks, cgroup, .. } = world;
+        drop(hooks);
+        let mut holder = exe("holder");
+        holder
+            .env("TABANE_TEST_CGROUP", cgroup.path())
+            .stdout(Stdio::piped());
+        let mut holder = tokio::process::Command::from(holder).spawn().unwrap();
+        let mut lines = tokio::io::BufReader::new(holder.stdout.take().unwrap());
+        let mut said = String::new();
+        while !said.contains("attached") {
+            let read = tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut said).await;
+            assert!(read.unwrap() > 0, "the holder ended early: {said}");
+        }
+        assert_eq!(attached(&cgroup), 8);
+        holder.kill().await.unwrap();
+        // Links go with their descriptors, freed by the kernel's workers soon after.
+        let gone = async {
+            while attached(&cgroup) > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, gone)
+            .await
+            .expect("the hooks outlive their holder");
+    });
+}
+
+/// Not a test: attaches hooks to a group it is told and waits to be killed.
+#[test]
+#[ignore = "run by a_killed_holder_leaves_nothing_attached"]
+fn holder() {
+    let Some(path) = std::env::var_os("TABANE_TEST_CGROUP") else {
+        return;
+    };
+    let cgroup = Cgroup::open(path.as_ref()).unwrap();
+    let _hooks = Hooks::attach(&cgroup, &config(1)).unwrap();
+    println!("attached");
+    std::thread::park();
+}
+
+/// Not a test: plays a program, in a process and cgroup of its own.
+#[test]
+#[ignore = "run by the others, in the cgroup"]
+fn client() {
+    if let Ok(role) = std::env::var("TABANE_TEST_ROLE") {
+        client::play(&role);
+    }
+}
+
+#[test]
+fn bad_configurations_are_refused() {
+    with_hooks(|world| async move {
+        let address: IpAddr = "192.0.2.0".parse().unwrap();
+        let mut wrong = config(1);
+        wrong.exclude = vec![Prefix { address, bits: 33 }];
+        let error = Hooks::attach(&world.cgroup, &wrong).unwrap_err();
+        assert!(matches!(error, HookError::InvalidPrefix { .. }), "{error}");
+        wrong.exclude = vec![Prefix { address, bits: 24 }; 65];
+        let error = Hooks::attach(&world.cgroup, &wrong).unwrap_err();
+        assert!(
+            matches!(error, HookError::TooManyExclusions { count: 65 }),
+            "{error}"
+        );
+    });
+}
+
+// ---- The world of a test ----------------------------------------------------------------------
+
+struct World {
+    capture: Capture,
+    hooks: Hooks,
+    cgroup: Cgroup,
+}
+
+fn config(port: u16) -> HookConfig {
+    HookConfig {
+        port,
+        capture_tcp: true,
+        capture_udp: true,
+        capture_udp6: true,
+        exclude: vec![
+            Prefix {
+                address: "203.0.113.0".parse().unwrap(),
+                bits: 24,
+            },
+            Prefix {
+                address: "2001:db8:bad::".parse().unwrap(),
+                bits: 48,
+            },
+        ],
+        bypass_mark: Some(0x7ab),
+    }
+}
+
+/// Runs `test` in a fresh network namespace with hooks on a fresh cgroup.
+fn with_hooks<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+    ip(&["link", "set", "lo", "up"]);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let capture = Capture::open().unwrap();
+        assert!(capture.udp.has_v6());
+        let cgroup = Cgroup::create().unwrap();
+        let hooks = Hooks::attach(&cgroup, &config(capture.port)).unwrap();
+        let world = World {
+            capture,
+            hooks,
+            cgroup,
+        };
+        timeout(PATIENCE, test(world))
+            .await
+            .expect("the test hangs");
+    });
+}
+
+impl World {
+    /// Starts this binary as a program in the cgroup.
+    fn run(&self, role: &str) -> Child {
+        let mut command = exe("client");
+        command.env("TABANE_TEST_ROLE", role).stdout(Stdio::null());
+        self.cgroup.place_child(&mut command).unwrap();
+        command.spawn().unwrap()
+    }
+
+    async fn accept(&self) -> CapturedStream {
+        self.capture
+            .listener
+            .accept(&self.hooks.flows())
+            .await
+            .unwrap()
+    }
+
+    /// Accepts a connection and sends back what comes in capitals.
+    async fn echo_one(&mut self) -> (SocketAddr, Protocol, bool) {
+        let mut captured = self.accept().await;
+        let local = as_v4(captured.stream.local_addr().unwrap());
+        assert_eq!(self.hooks.original(local), Some(captured.original));
+        let mut text = [0; 5];
+        captured.stream.read_exact(&mut text).await.unwrap();
+        text.make_ascii_uppercase();
+        captured.stream.write_all(&text).await.unwrap();
+        let original = captured.original;
+        (original.dest, original.protocol, original.captured_dns)
+    }
+
+    /// Sends `count` datagrams back in capitals; returns their destinations, sorted.
+    async fn echo_datagrams(&mut self, count: usize) -> Vec<String> {
+        let mut dests = Vec::new();
+        self.echo(count, |original| dests.push(original.dest.to_string()))
+            .await;
+        dests.sort();
+        dests
+    }
+
+    async fn echo(&mut self, count: usize, mut see: impl FnMut(tabane_linux::hooks::Original)) {
+        let sender = self.capture.udp.sender();
+        let mut answers = Vec::new();
+        let mut seen = 0;
+        while seen < count {
+            let flows = self.hooks.flows();
+            let received = self.capture.udp.recv(&flows, |datagram| {
+                assert_eq!(datagram.original.protocol, Protocol::Udp);
+                see(datagram.original);
+                seen += 1;
+                answers.push((datagram.flow, datagram.payload.to_ascii_uppercase()));
+            });
+            received.await.unwrap();
+        }
+        for (flow, answer) in answers {
+            sender.writable(flow).await.unwrap();
+            sender.try_send(flow, &answer, None).unwrap();
+        }
+    }
+}
+
+async fn finish(client: &mut Child) {
+    let status = loop {
+        if let Some(status) = client.try_wait().unwrap() {
+            break status;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    assert!(
+        status.success(),
+        "the client saw something else; its output is above"
+    );
+}
+
+fn exe(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(
+        Command::new("ip")
+            .args(arguments)
+            .status()
+            .unwrap()
+            .success(),
+        "ip {arguments:?}"
+    );
+}
+
+fn as_v4(address: SocketAddr) -> std::net::SocketAddrV4 {
+    let SocketAddr::V4(v4) = address else {
+        panic!("{address} is not IPv4")
+    };
+    v4
+}

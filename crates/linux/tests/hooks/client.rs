@@ -1,0 +1,155 @@
+//! Programs that know nothing of tabane, one per role. Each panics where it sees anything but
+//! the addresses it asked for.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+pub(crate) fn play(role: &str) {
+    match role {
+        "tcp4" => tcp(connect("192.0.2.1:80"), "192.0.2.1:80"),
+        "tcp6" => tcp(connect("[2001:db8::1]:443"), "[2001:db8::1]:443"),
+        "tcp4-on-v6-socket" => {
+            let dest = address("[::ffff:192.0.2.1]:80");
+            let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).unwrap();
+            socket.connect(&dest.into()).unwrap();
+            tcp(socket.into(), "[::ffff:192.0.2.1]:80");
+        }
+        "tcp-pair" => {
+            let first = std::thread::spawn(|| tcp(connect("192.0.2.1:80"), "192.0.2.1:80"));
+            tcp(connect("192.0.2.2:81"), "192.0.2.2:81");
+            first.join().unwrap();
+        }
+        "tcp4-bound" => {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+            socket.bind(&address("198.51.100.7:0").into()).unwrap();
+            socket.connect(&address("192.0.2.1:80").into()).unwrap();
+            tcp(socket.into(), "192.0.2.1:80");
+        }
+        "tcp4-lingering" => {
+            let mut stream = connect("192.0.2.1:80");
+            let _ = stream.read(&mut [0; 1]);
+        }
+        "udp4-connected" => udp_connected("0.0.0.0:0", "192.0.2.1:7"),
+        "udp6-connected" => udp_connected("[::]:0", "[2001:db8::1]:7"),
+        "udp4-bound" => udp(&udp_socket("198.51.100.7:0"), &["192.0.2.1:7"]),
+        "udp4-pair" => udp(&udp_socket("0.0.0.0:0"), &["192.0.2.1:7", "192.0.2.2:7"]),
+        "udp6-pair" => udp(
+            &udp_socket("[::]:0"),
+            &["[2001:db8::1]:7", "[2001:db8::2]:7"],
+        ),
+        "udp6-only-pair" => {
+            let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+            socket.set_only_v6(true).unwrap();
+            udp(&socket.into(), &["[2001:db8::1]:7", "[2001:db8::2]:7"]);
+        }
+        "udp-both-families" => {
+            udp(
+                &udp_socket("[::]:0"),
+                &["[::ffff:192.0.2.1]:7", "[2001:db8::2]:7"],
+            );
+        }
+        "dns" => udp_connected("0.0.0.0:0", "127.0.0.53:53"),
+        "left-alone" => left_alone(),
+        role => panic!("no role {role}"),
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn connect(dest: &str) -> TcpStream {
+    TcpStream::connect(address(dest)).unwrap()
+}
+
+/// Sends something, gets it in capitals, sees the peer it asked for.
+fn tcp(mut stream: TcpStream, dest: &str) {
+    assert_eq!(stream.peer_addr().unwrap(), address(dest));
+    stream.write_all(b"hello").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "HELLO");
+}
+
+fn udp_socket(local: &str) -> UdpSocket {
+    UdpSocket::bind(address(local)).unwrap()
+}
+
+fn udp_connected(local: &str, dest: &str) {
+    let socket = udp_socket(local);
+    socket.connect(address(dest)).unwrap();
+    assert_eq!(socket.peer_addr().unwrap(), address(dest));
+    socket.send(b"hello").unwrap();
+    let mut answer = [0; 16];
+    let (length, from) = socket.recv_from(&mut answer).unwrap();
+    assert_eq!(
+        (&answer[..length], from),
+        (b"HELLO".as_slice(), address(dest))
+    );
+}
+
+/// Sends each destination its own number from one socket, and expects each answer from there.
+fn udp(socket: &UdpSocket, dests: &[&str]) {
+    for (number, dest) in dests.iter().enumerate() {
+        socket
+            .send_to(format!("to {number}").as_bytes(), address(dest))
+            .unwrap();
+    }
+    let mut answered = Vec::new();
+    for _ in dests {
+        let mut answer = [0; 16];
+        let (length, from) = socket.recv_from(&mut answer).unwrap();
+        let number = dests.iter().position(|dest| address(dest) == from);
+        let number = number.unwrap_or_else(|| panic!("an answer from {from}, never asked"));
+        assert_eq!(answer[..length], *format!("TO {number}").as_bytes());
+        answered.push(number);
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, (0..dests.len()).collect::<Vec<_>>());
+}
+
+/// Everything here must fail or succeed as if there were no hooks: the namespace has no routes.
+fn left_alone() {
+    let unreachable = |dest: &str| {
+        let error = TcpStream::connect(address(dest)).expect_err(dest);
+        let kinds = [ErrorKind::NetworkUnreachable, ErrorKind::InvalidInput];
+        assert!(kinds.contains(&error.kind()), "{dest}: {error}");
+    };
+    unreachable("203.0.113.9:80"); // excluded
+    unreachable("[2001:db8:bad::9]:80"); // excluded
+    unreachable("169.254.1.1:80");
+    unreachable("[fe80::1]:80");
+    unreachable("224.0.0.251:5353");
+    let refused = TcpStream::connect(address("127.0.0.1:9")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+
+    let fails = |socket: Socket, dest: &str| {
+        let error = socket.connect(&address(dest).into()).expect_err(dest);
+        assert_eq!(
+            error.kind(),
+            ErrorKind::NetworkUnreachable,
+            "{dest}: {error}"
+        );
+    };
+    let tcp4 = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    let marked = tcp4();
+    marked.set_mark(0x7ab).unwrap();
+    fails(marked, "192.0.2.1:80");
+
+    // What cannot reach a v4-mapped address must not be sent to one.
+    let v6_only = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    v6_only.set_only_v6(true).unwrap();
+    fails(v6_only, "[2001:db8::1]:80");
+
+    let v6_bound = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).unwrap();
+    v6_bound.bind(&address("[::1]:0").into()).unwrap();
+    fails(v6_bound, "[2001:db8::1]:80");
+
+    // Bound to a device. Whether the datagram was captured is seen by the test.
+    let device = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+    device.bind_device(Some(b"lo")).unwrap();
+    device.connect(&address("192.0.2.1:80").into()).unwrap();
+    device.send(b"not captured").unwrap();
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0-only
+//
+// Socket hooks of a cgroup: they hand the TCP and UDP of its programs to the daemon on loopback,
+// and show the programs the addresses they asked for.
+//
+// Every captured connection, and every (UDP socket, destination) pair, is a *flow* with an index.
+// The destination is rewritten to 127.128.0.0 + index, port LISTEN_PORT, so that the daemon reads
+// the index off the local address of what it accepts, and two destinations of one socket can never
+// be mistaken for each other: nothing depends on the order of system calls. Answers come from that
+// same address; recvmsg and getpeername translate it back.
+//
+// IPv6 sockets are sent to the v4-mapped form of the same address. sendmsg6 may not rewrite to
+// that form (the kernel answers ENOTSUPP), so unconnected IPv6 datagrams go to [::1]:LISTEN_PORT,
+// and the index travels in their source address, 100::7462:0:index (the discard-only prefix of
+// RFC 6666, which nobody uses on a wire); the daemon answers from there.
+//
+// Left alone: sockets bound to a device, sockets carrying BYPASS_MARK, other network namespaces,
+// loopback (save port 53, where local resolvers live), link-local, multicast, broadcast, prefixes
+// in `excluded`, and connecting IPV6_V6ONLY sockets, which can reach no v4-mapped address.
+//
+// Needs Linux 5.12 (fetching atomics; getpeername hooks are from 5.8).
+
+#include "bpf.h"
+
+#define SOCK_STREAM 1
+#define SOCK_DGRAM 2
+#define TCP 6
+#define UDP 17
+#define MPTCP 262
+#define DNS_PORT 53
+
+#define INDEX_BITS 22
+#define INDEX_MASK ((1u << INDEX_BITS) - 1)
+// 127.128.0.0, in host order. 22 bits of index end at 127.191.255.255, clear of 127.255.255.255,
+// which is a broadcast address.
+#define FLOW_NET 0x7f800000u
+// The words of 100::7462:0:index, in host order.
+#define FLOW_NET6_0 0x01000000u
+#define FLOW_NET6_2 0x00007462u
+#define V4_MAPPED 0x0000ffffu
+
+// How many flows are remembered; beyond that the least recently used are forgotten.
+#define MAX_FLOWS 65536
+#define MAX_EXCLUDED 64
+
+// Keep in step with `RawFlow` in crates/linux/src/hooks/flows.rs.
+enum {
+	FLOW_LOCAL_DNS = 1, // port 53 of a loopback address: a local resolver
+	FLOW_VIA_IPV6 = 2,  // reaches the daemon at [::1], index in the source address
+};
+
+struct flow {
+	u64 cookie;
+	u32 dest[4];  // the original destination, IPv4 in mapped form, network order
+	u32 reply[4]; // FLOW_VIA_IPV6: the socket's own address, where answers must go
+	u16 port;     // network order
+	u8 protocol;
+	u8 flags;
+	u32 pad;
+};
+
+struct udp_key {
+	u64 cookie;
+	u32 dest[4];
+	u16 port;
+	u8 flags;
+	u8 pad[5];
+};
+
+struct prefix {
+	u32 bits;
+	u32 address[4];
+};
+
+// Set before loading. Ports in network order.
+const volatile u16 LISTEN_PORT = 0;
+const volatile u8 CAPTURE_TCP = 0;
+const volatile u8 CAPTURE_UDP = 0;
+const volatile u8 IPV6_LISTENER = 0;   // the daemon listens on [::1] as well
+const volatile u8 KERNEL_TYPES = 0;    // the kernel describes its structures (BTF)
+const volatile u32 BYPASS_MARK = 0;    // 0: none
+const volatile u64 NETNS_COOKIE = 0;   // 0: any
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
+	MAP_UINT(max_entries, MAX_FLOWS);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
+	MAP_UINT(max_entries, MAX_FLOWS);
+	MAP_TYPE(key, struct udp_key);
+	MAP_TYPE(value, u32);
+} udp_index SEC(".maps");
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u32);
+} next_index SEC(".maps");
+
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_LPM_TRIE);
+	MAP_UINT(max_entries, MAX_EXCLUDED);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_TYPE(key, struct prefix);
+	MAP_TYPE(value, u32);
+} excluded SEC(".maps");
+
+// ---- Which sockets and destinations ----------------------------------------------------------
+
+INLINE int is_excluded(const u32 *dest)
+{
+	struct prefix key = {128, {dest[0], dest[1], dest[2], dest[3]}};
+	return bpf_map_lookup_elem(&excluded, &key) != 0;
+}
+
+INLINE int is_mapped(const u32 *dest)
+{
+	return dest[0] == 0 && dest[1] == 0 && dest[2] == net32(V4_MAPPED);
+}
+
+// Decides by destination alone; sets FLOW_LOCAL_DNS.
+INLINE int wants_destination(struct flow *flow)
+{
+	u16 port = net16(flow->port);
+	u32 loopback;
+
+	if (is_mapped(flow->dest)) {
+		u32 ip = net32(flow->dest[3]);
+		loopback = (ip >> 24) == 127;
+		if ((ip >> 24) == 0 || (ip >> 16) == 0xa9fe || ip >= 0xe0000000)
+			return 0; // this host, 169.254/16, multicast and above
+		if ((ip & ~INDEX_MASK) == FLOW_NET)
+			return 0;
+	} else {
+		u32 top = net32(flow->dest[0]);
+		u32 low_only = (flow->dest[0] | flow->dest[1] | flow->dest[2]) == 0;
+		loopback = low_only && flow->dest[3] == net32(1);
+		if (low_only && !loopback)
+			return 0; // unspecified, or the long dead v4-compatible form
+		if ((top >> 22) == 0x3fa || (top >> 24) == 0xff)
+			return 0; // fe80::/10, ff00::/8
+		if (top == FLOW_NET6_0 && flow->dest[1] == 0)
+			return 0;
+	}
+	if (loopback) {
+		if (port != DNS_PORT)
+			return 0;
+		flow->flags |= FLOW_LOCAL_DNS;
+	}
+	return !is_excluded(flow->dest);
+}
+
+// Decides by socket, and fills in what the socket tells about the flow.
+INLINE int wants_socket(struct bpf_sock_addr *ctx, struct flow *flow)
+{
+	u32 protocol = ctx->protocol;
+	u32 type = ctx->type;
+
+	if (CAPTURE_TCP && type == SOCK_STREAM && (protocol == TCP || protocol == MPTCP))
+		flow->protocol = TCP;
+	else if (CAPTURE_UDP && type == SOCK_DGRAM && protocol == UDP)
+		flow->protocol = UDP;
+	else
+		return 0;
+	if (ctx->sk->bound_dev_if != 0)
+		return 0;
+	if (BYPASS_MARK && ctx->sk->mark == BYPASS_MARK)
+		return 0;
+	if (NETNS_COOKIE && bpf_get_netns_cookie(ctx) != NETNS_COOKIE)
+		return 0;
+	flow->port = ctx->user_port;
+	// Connecting a UDP socket to port 0 asks the routing table for a source address.
+	if (flow->port == 0)
+		return 0;
+	flow->cookie = bpf_get_socket_cookie(ctx);
+	return 1;
+}
+
+// The one bit we need of the kernel's own structures.
+struct sock_common {
+	unsigned char skc_ipv6only : 1;
+} __attribute__((preserve_access_index));
+
+enum { FIELD_BYTE_OFFSET = 0, FIELD_LSHIFT = 4, FIELD_RSHIFT = 5 };
+
+INLINE int is_ipv6_only(struct bpf_sock_addr *ctx, u8 protocol)
+{
+	struct sock_common *sk;
+	u64 bits;
+
+	if (!KERNEL_TYPES)
+		return 0;
+	if (protocol == TCP)
+		sk = bpf_skc_to_tcp6_sock(ctx->sk);
+	else
+		sk = bpf_skc_to_udp6_sock(ctx->sk);
+	if (!sk)
+		return 0;
+	bits = *((u8 *)sk + __builtin_preserve_field_info(sk->skc_ipv6only, FIELD_BYTE_OFFSET));
+	bits <<= __builtin_preserve_field_info(sk->skc_ipv6only, FIELD_LSHIFT);
+	bits >>= __builtin_preserve_field_info(sk->skc_ipv6only, FIELD_RSHIFT);
+	return bits != 0;
+}
+
+// ---- Flows and their indices ------------------------------------------------------------------
+
+// A fresh index for `flow`, or 0 where the table refuses: the socket is then left alone.
+INLINE u32 add_flow(const struct flow *flow)
+{
+	u32 zero = 0;
+	u32 *next = bpf_map_lookup_elem(&next_index, &zero);
+	if (!next)
+		return 0;
+	// Indices come round after four million flows; a few old ones may still be in use.
+#pragma unroll
+	for (int attempt = 0; attempt < 4; attempt++) {
+		u32 index = __sync_fetch_and_add(next, 1) & INDEX_MASK;
+		if (index && !bpf_map_update_elem(&flows, &index, flow, BPF_NOEXIST))
+			return index;
+	}
+	return 0;
+}
+
+// The index of this (socket, destination) pair, the same for all its datagrams.
+INLINE u32 udp_flow(const struct flow *flow)
+{
+	struct udp_key key = {
+		.cookie = flow->cookie,
+		.dest = {flow->dest[0], flow->dest[1], flow->dest[2], flow->dest[3]},
+		.port = flow->port,
+		.flags = flow->flags,
+	};
+	u32 *known = bpf_map_lookup_elem(&udp_index, &key);
+	if (known) {
+		u32 index = *known;
+		struct flow *old = bpf_map_lookup_elem(&flows, &index);
+		// The flow may be forgotten, or its index have passed to another.
+		if (old && old->cookie == flow->cookie && old->port == flow->port &&
+		    old->dest[3] == flow->dest[3] && old->dest[2] == flow->dest[2] &&
+		    old->dest[1] == flow->dest[1] && old->dest[0] == flow->dest[0] &&
+		    old->flags == flow->flags)
+			return index;
+	}
+	u32 index = add_flow(flow);
+	if (index)
+		bpf_map_update_elem(&udp_index, &key, &index, BPF_ANY);
+	return index;
+}
+
+INLINE u32 index_of(const struct flow *flow)
+{
+	return flow->protocol == TCP ? add_flow(flow) : udp_flow(flow);
+}
+
+// The flow that an address of ours stands for, if it is this socket's.
+INLINE struct flow *flow_of(struct bpf_sock_addr *ctx, u32 index)
+{
+	struct flow *flow;
+
+	if ((u16)ctx->user_port != LISTEN_PORT)
+		return 0;
+	flow = bpf_map_lookup_elem(&flows, &index);
+	if (!flow || flow->cookie != bpf_get_socket_cookie(ctx))
+		return 0;
+	return flow;
+}
+
+// ---- Hooks: all return 1, "go on" ---------------------------------------------------------------
+
+INLINE int outgoing4(struct bpf_sock_addr *ctx)
+{
+	struct flow flow = {.dest = {0, 0, net32(V4_MAPPED), ctx->user_ip4}};
+	u32 index;
+
+	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
+		return 1;
+	index = index_of(&flow);
+	if (!index)
+		return 1;
+	ctx->user_ip4 = net32(FLOW_NET | index);
+	ctx->user_port = LISTEN_PORT;
+	return 1;
+}
+
+SEC("cgroup/connect4") int connect4(struct bpf_sock_addr *ctx) { return outgoing4(ctx); }
+
+SEC("cgroup/sendmsg4") int sendmsg4(struct bpf_sock_addr *ctx) { return outgoing4(ctx); }
+
+SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
+{
+	struct flow flow = {.dest = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2],
+				     ctx->user_ip6[3]}};
+	u32 index;
+
+	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
+		return 1;
+	if (is_ipv6_only(ctx, flow.protocol))
+		return 1;
+	index = index_of(&flow);
+	if (!index)
+		return 1;
+	ctx->user_ip6[0] = 0;
+	ctx->user_ip6[1] = 0;
+	ctx->user_ip6[2] = net32(V4_MAPPED);
+	ctx->user_ip6[3] = net32(FLOW_NET | index);
+	ctx->user_port = LISTEN_PORT;
+	return 1;
+}
+
+SEC("cgroup/sendmsg6") int sendmsg6(struct bpf_sock_addr *ctx)
+{
+	struct flow flow = {.dest = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2],
+				     ctx->user_ip6[3]}};
+	u32 index;
+
+	if (!IPV6_LISTENER || is_mapped(flow.dest))
+		return 1;
+	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
+		return 1;
+	flow.flags |= FLOW_VIA_IPV6;
+	flow.reply[0] = ctx->sk->src_ip6[0];
+	flow.reply[1] = ctx->sk->src_ip6[1];
+	flow.reply[2] = ctx->sk->src_ip6[2];
+	flow.reply[3] = ctx->sk->src_ip6[3];
+	if ((flow.reply[0] | flow.reply[1] | flow.reply[2] | flow.reply[3]) == 0)
+		flow.reply[3] = net32(1);
+	index = udp_flow(&flow);
+	if (!index)
+		return 1;
+	ctx->user_ip6[0] = 0;
+	ctx->user_ip6[1] = 0;
+	ctx->user_ip6[2] = 0;
+	ctx->user_ip6[3] = net32(1);
+	ctx->user_port = LISTEN_PORT;
+	ctx->msg_src_ip6[0] = net32(FLOW_NET6_0);
+	ctx->msg_src_ip6[1] = 0;
+	ctx->msg_src_ip6[2] = net32(FLOW_NET6_2);
+	ctx->msg_src_ip6[3] = net32(index);
+	return 1;
+}
+
+INLINE int incoming4(struct bpf_sock_addr *ctx)
+{
+	u32 ip = net32(ctx->user_ip4);
+	struct flow *flow;
+
+	if ((ip & ~INDEX_MASK) != FLOW_NET)
+		return 1;
+	flow = flow_of(ctx, ip & INDEX_MASK);
+	if (!flow)
+		return 1;
+	ctx->user_ip4 = flow->dest[3];
+	ctx->user_port = flow->port;
+	return 1;
+}
+
+INLINE int incoming6(struct bpf_sock_addr *ctx)
+{
+	u32 from[4] = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]};
+	u32 last = net32(from[3]);
+	struct flow *flow;
+
+	if (is_mapped(from) && (last & ~INDEX_MASK) == FLOW_NET)
+		last &= INDEX_MASK;
+	else if (from[0] != net32(FLOW_NET6_0) || from[1] != 0 || from[2] != net32(FLOW_NET6_2))
+		return 1;
+	flow = flow_of(ctx, last);
+	if (!flow)
+		return 1;
+	ctx->user_ip6[0] = flow->dest[0];
+	ctx->user_ip6[1] = flow->dest[1];
+	ctx->user_ip6[2] = flow->dest[2];
+	ctx->user_ip6[3] = flow->dest[3];
+	ctx->user_port = flow->port;
+	return 1;
+}
+
+SEC("cgroup/recvmsg4") int recvmsg4(struct bpf_sock_addr *ctx) { return incoming4(ctx); }
+
+SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx) { return incoming6(ctx); }
+
+SEC("cgroup/getpeername4") int getpeername4(struct bpf_sock_addr *ctx) { return incoming4(ctx); }
+
+SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx) { return incoming6(ctx); }
+
+// MIT among the file's licences; the kernel reserves its own types to programs that it can also
+// take under the GPL.
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
