@@ -37,8 +37,9 @@ demo: build
 test: deps
 	$(CARGO) test --workspace --no-fail-fast
 
+# `--locked`: a Cargo.lock that was not committed fails here, not at the user's.
 check: deps
-	$(CARGO) xtask check
+	$(CARGO) --locked xtask check
 
 bench: build
 	@.ci/install-missing $(BENCH_DEPS)

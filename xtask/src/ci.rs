@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use crate::tidy;
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
-// `--locked`: a Cargo.lock that was not committed must fail here, not at the user's.
 const CLIPPY: &[&str] = &[
     "clippy",
     "--locked",
@@ -21,7 +20,7 @@ const CLIPPY: &[&str] = &[
     "-D",
     "warnings",
 ];
-const TEST: &[&str] = &["test", "--locked", "--workspace", "--no-fail-fast"];
+const TEST: &[&str] = &["test", "--workspace", "--no-fail-fast"];
 
 /// Formatting, lints and tidy. `false` when any of them failed.
 pub(crate) fn check(root: &Path) -> Result<bool> {
