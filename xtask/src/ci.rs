@@ -13,7 +13,6 @@ use crate::tidy;
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 const CLIPPY: &[&str] = &[
     "clippy",
-    "--locked",
     "--workspace",
     "--all-targets",
     "--",

@@ -116,7 +116,6 @@ pub fn scale(span: Duration, factor: f64) -> Duration {
     Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,8 +124,14 @@ mod tests {
     fn arithmetic_saturates_at_both_ends() {
         assert_eq!(Instant::EPOCH - Duration::from_secs(1), Instant::EPOCH);
         assert_eq!(Instant::NEVER + Duration::from_secs(1), Instant::NEVER);
-        assert_eq!(Instant::EPOCH.since(Instant::from_millis(1)), Duration::ZERO);
-        assert_eq!(scale(Duration::from_millis(8), 9.0 / 8.0), Duration::from_millis(9));
+        assert_eq!(
+            Instant::EPOCH.since(Instant::from_millis(1)),
+            Duration::ZERO
+        );
+        assert_eq!(
+            scale(Duration::from_millis(8), 9.0 / 8.0),
+            Duration::from_millis(9)
+        );
         assert_eq!(scale(Duration::MAX, 2.0), Duration::MAX);
     }
 }
