@@ -26,7 +26,7 @@ mod model;
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, scale};
 
 use super::{AckEvent, Algorithm, ControllerSnapshot, LossEvent, initial_window, scaled};
-use model::{Model, ROUND_MIN};
+use model::Model;
 
 /// Draft §2.4: the least gain that doubles the delivery rate each round trip.
 const STARTUP_GAIN: f64 = 2.77;
@@ -129,7 +129,6 @@ enum Phase {
 /// A search for more rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Probe {
-    since_round: u64,
     /// How far to overfill the pipe, in units of the first step; doubles while the rate grows.
     reach: f64,
     /// That much is in flight.
@@ -200,7 +199,11 @@ impl Bbr {
                 }
             }
             Phase::Down { since_round } => self.advance_down(event, since_round),
-            Phase::Cruise { .. } if self.has_queue_collapsed() => self.enter_up(event.now),
+            Phase::Cruise { .. } if self.has_queue_collapsed() => {
+                // What the slower link held says nothing of the faster one.
+                self.inflight_hi = Bytes::MAX;
+                self.enter_up(event.now);
+            }
             Phase::Cruise { probe_at } => {
                 if event.now >= probe_at {
                     self.model.restart_round(event.now);
@@ -267,7 +270,6 @@ impl Bbr {
     fn enter_up(&mut self, now: Instant) {
         self.model.restart_round(now);
         self.phase = Phase::Up(Probe {
-            since_round: self.model.rounds,
             reach: 1.0,
             is_filled: false,
             growth: Growth::from(self.model.bandwidth()),
@@ -280,13 +282,14 @@ impl Bbr {
             if probe.growth.update(bandwidth, UP_GROWTH) {
                 probe.reach = (probe.reach * 2.0).min(UP_REACH_MAX);
             }
-            self.raise_inflight_hi(event);
+            self.raise_inflight_hi(event, probe.reach);
         }
         let room = scaled(self.model.bdp(), UP_GAIN - 1.0).min(bandwidth.amount_in(UP_QUEUE_MAX));
         let target = self.model.unqueued() + scaled(room, probe.reach);
         probe.is_filled = event.in_flight_after >= target;
-        let is_answered = self.model.rounds > probe.since_round;
-        if (is_answered && probe.is_filled) || probe.growth.rounds_without >= FULL_ROUNDS {
+        // A round without growth is the answer, once what was asked for is in flight.
+        let enough = if probe.is_filled { 1 } else { FULL_ROUNDS };
+        if probe.growth.rounds_without >= enough {
             self.enter_down(event.now);
         } else {
             self.phase = Phase::Up(probe);
@@ -352,7 +355,8 @@ impl Bbr {
 
     fn handle_congestion(&mut self, event: &LossEvent) {
         self.loss_handled_in = Some(self.model.rounds);
-        let held = scaled(event.tx_in_flight, LOSS_BETA);
+        let kept = (1.0 - self.model.current.loss_share()).clamp(0.5, LOSS_BETA);
+        let held = scaled(event.tx_in_flight, kept);
         let lowered = held.max(self.inflight_hi_floor());
         self.inflight_hi_before = self.inflight_hi;
         self.inflight_hi = lowered.min(self.inflight_hi);
@@ -366,17 +370,17 @@ impl Bbr {
     /// What the path surely takes: what it delivers at present, and bursts of the sender.
     fn inflight_hi_floor(&self) -> Bytes {
         let rate = self.model.latest_rate();
-        scaled(self.model.bdp_at(rate), UP_GAIN) + rate.amount_in(ROUND_MIN) + self.min_window()
+        scaled(self.model.bdp_at(rate), UP_GAIN) + self.model.bursts(rate)
     }
 
     /// Probing without congestion: the path takes more than was thought.
-    fn raise_inflight_hi(&mut self, event: &AckEvent<'_>) {
+    fn raise_inflight_hi(&mut self, event: &AckEvent<'_>, reach: f64) {
         if self.inflight_hi == Bytes::MAX || self.loss_handled_in == Some(self.model.rounds) {
             return;
         }
         let in_flight = event.in_flight_after + event.sample.newly_acked;
         if in_flight + self.min_window() >= self.inflight_hi {
-            self.inflight_hi = scaled(self.inflight_hi, UP_GAIN);
+            self.inflight_hi = scaled(self.inflight_hi, 1.0 + (UP_GAIN - 1.0) * reach);
         }
         if self.inflight_hi > self.model.window() {
             self.inflight_hi = Bytes::MAX;

@@ -1,89 +1,53 @@
-//! Controllers on links of every kind: how much they use, how much they queue.
+//! Controllers on links of every kind: how much they use, how much they queue, how they share.
 //!
-//! `cargo test -p tabane-core congestion -- --nocapture` prints the table.
+//! `cargo test -p tabane-core congestion::tests -- --nocapture` prints the tables.
 
 mod link;
+mod sender;
 
 use tabane_base::{Duration, Rate, Seed};
 
 use super::Kind;
-use link::{Link, Outcome, run};
+use link::{Link, Outcome, at, run, varying};
 
-struct Row {
-    name: &'static str,
-    link: Link,
-    /// Least utilisation of the whole run, start-up included.
-    least: f64,
-    /// Most time in the queue at the 95th percentile.
-    queued: Duration,
-    span: Duration,
-}
+const SEED: Seed = Seed(7);
+const SPAN: Duration = Duration::from_secs(20);
 
-fn row(name: &'static str, link: Link, least: f64, queued_ms: u64) -> Row {
-    Row {
-        name,
-        link,
-        least,
-        queued: Duration::from_millis(queued_ms),
-        span: Duration::from_secs(20),
-    }
-}
+/// A link, the least share of it to be used (start-up included), and the most time in its queue
+/// at the 95th percentile, in milliseconds.
+type Row = (Link, f64, u64);
 
-fn check(kind: Kind, rows: &[Row]) {
-    let seed = Seed(7);
-    println!("seed {seed}, {kind}");
-    println!("link                     | util % | 2nd half | Mbit/s | loss % | queue ms p50 | p95");
+fn check(kind: Kind, span: Duration, rows: &[Row]) {
+    println!("seed {SEED}, {kind}");
+    println!(
+        "{:44} | util % | 2nd half | loss % | queue ms p50 | p95",
+        "link"
+    );
     let mut failures = Vec::new();
-    for Row {
-        name,
-        link,
-        least,
-        queued,
-        span,
-    } in rows
-    {
-        let outcome = run(link, kind, *span, seed);
-        let Outcome {
-            utilisation,
-            goodput,
-            loss,
-            queue_p50,
-            queue_p95,
-            late_half,
-        } = outcome;
-        println!(
-            "{name:24} | {:6.2} | {:8.2} | {:6.1} | {:6.2} | {:12.1} | {:6.1}",
-            utilisation * 100.0,
-            late_half * 100.0,
-            goodput.as_mbps_f64(),
-            loss * 100.0,
-            queue_p50.as_secs_f64() * 1e3,
-            queue_p95.as_secs_f64() * 1e3,
-        );
-        if utilisation < *least || queue_p95 > *queued {
-            failures.push(*name);
+    for (link, least, queue_ms) in rows {
+        let outcome = run(link, &[kind], span, SEED);
+        println!("{link:44} | {}", table_line(&outcome));
+        let is_queue_short = outcome.queue_p95 <= Duration::from_millis(*queue_ms);
+        if outcome.utilisation < *least || !is_queue_short {
+            failures.push(link.to_string());
         }
     }
-    assert!(failures.is_empty(), "missed on {failures:?}, seed {seed}");
+    assert!(failures.is_empty(), "missed on {failures:?}, seed {SEED}");
 }
 
-fn lossy(mut link: Link, loss: f64) -> Link {
-    link.loss = loss;
-    link
-}
-
-fn ack_every(mut link: Link, packets: usize) -> Link {
-    link.ack_every = packets;
-    link
-}
-
-fn late(mut link: Link, micros: u64) -> Link {
-    link.late = Duration::from_micros(micros);
-    link
+fn table_line(outcome: &Outcome) -> String {
+    format!(
+        "{:6.2} | {:8.2} | {:6.2} | {:12.1} | {:6.1}",
+        outcome.utilisation * 100.0,
+        outcome.second_half * 100.0,
+        outcome.loss * 100.0,
+        outcome.queue_p50.as_secs_f64() * 1e3,
+        outcome.queue_p95.as_secs_f64() * 1e3,
+    )
 }
 
 /// A rate that wanders over 0..30 Mbit/s, with a new direction every 100 ms.
-fn cellular(delay_ms: u64, queue_kb: u64) -> Link {
+fn cellular(delay_ms: u64) -> Link {
     let mut rng = Seed(3).rng("cellular");
     let mut rates = Vec::new();
     let mut mbps = 12.0_f64;
@@ -98,139 +62,101 @@ fn cellular(delay_ms: u64, queue_kb: u64) -> Link {
             rates.push(Rate::from_bps((mbps * 1e6) as u64));
         }
     }
-    Link {
-        rates,
-        ..Link::new(0, delay_ms, queue_kb)
-    }
+    varying("cellular", rates, delay_ms, 300)
 }
 
-/// `high` and `low` in turn, each for `seconds`.
-fn square(high: u64, low: u64, seconds: f64, delay_ms: u64, queue_kb: u64) -> Link {
-    let steps = (seconds / link::STEP.as_secs_f64()) as usize;
+/// `high` and `low` Mbit/s in turn, each for `millis`.
+fn square(high: u64, low: u64, millis: u64, delay_ms: u64, queue_kb: u64) -> Link {
+    let steps = millis as usize / link::STEP.as_millis() as usize;
     let level = |mbps| std::iter::repeat_n(Rate::from_mbps(mbps), steps);
-    Link {
-        rates: level(high).chain(level(low)).collect(),
-        ..Link::new(0, delay_ms, queue_kb)
-    }
+    let rates = level(high).chain(level(low)).collect();
+    varying(
+        &format!("{high}/{low} every {millis}ms"),
+        rates,
+        delay_ms,
+        queue_kb,
+    )
 }
 
 /// Two hosts side by side: no shaping, the receiver's processor and socket buffer are the link.
-fn wire(mbps: u64, buffer_kb: u64, pause_us: u64) -> Link {
-    Link {
+fn wire(mbps: u64, buffer_kb: u64) -> Link {
+    let link = Link {
         delay: Duration::from_micros(30),
-        pause: Duration::from_micros(pause_us),
-        ack_every: 16,
-        ..Link::new(mbps * 1_000, 0, buffer_kb)
-    }
+        ..at(mbps * 1_000, 0, buffer_kb)
+    };
+    link.acks(16)
 }
 
 #[test]
-fn bbr_fills_links_and_not_queues() {
+fn bbr_fills_steady_links_and_not_their_queues() {
     check(
         Kind::Bbr,
+        SPAN,
         &[
-            row("11M 0ms 100K", Link::new(11_000, 0, 100), 0.99, 25),
-            row(
-                "11M 0ms 100K ack16",
-                ack_every(Link::new(11_000, 0, 100), 16),
-                0.98,
-                25,
-            ),
-            row(
-                "5.5M 0ms 100K late2ms",
-                late(Link::new(5_500, 0, 100), 2_000),
-                0.98,
-                25,
-            ),
-            row("50M 10ms 200K", Link::new(50_000, 10, 200), 0.98, 25),
-            row(
-                "50M 10ms 200K ack16",
-                ack_every(Link::new(50_000, 10, 200), 16),
-                0.98,
-                25,
-            ),
-            row(
-                "50M 10ms 200K late2ms",
-                late(Link::new(50_000, 10, 200), 2_000),
-                0.98,
-                25,
-            ),
-            row("10M 50ms 100K", Link::new(10_000, 50, 100), 0.97, 30),
-            row("20M 100ms 400K", Link::new(20_000, 100, 400), 0.95, 30),
-            row("20M 150ms 400K", Link::new(20_000, 150, 400), 0.92, 40),
-            row("50M 150ms 1000K", Link::new(50_000, 150, 1_000), 0.90, 40),
-            row("5M 100ms 100K", Link::new(5_000, 100, 100), 0.96, 30),
-            row("1M 30ms 30K", Link::new(1_000, 15, 30), 0.98, 60),
-            row("2M 60ms 30K", Link::new(2_000, 30, 30), 0.98, 60),
-            row("64k 100ms 16K", Link::new(64, 100, 16), 0.95, 1_000),
-            row(
-                "50M 10ms loss 1%",
-                lossy(Link::new(50_000, 10, 200), 0.01),
-                0.96,
-                25,
-            ),
-            row(
-                "50M 10ms loss 2%",
-                lossy(Link::new(50_000, 10, 200), 0.02),
-                0.94,
-                25,
-            ),
-            row(
-                "20M 30ms loss 0.5%",
-                lossy(Link::new(20_000, 30, 200), 0.005),
-                0.97,
-                25,
-            ),
-            row(
-                "20M 100ms loss 2%",
-                lossy(Link::new(20_000, 100, 400), 0.02),
-                0.92,
-                30,
-            ),
-            row("10M 40ms 2000K", Link::new(10_000, 40, 2_000), 0.97, 30),
-            row("20M 20ms 20K shallow", Link::new(20_000, 20, 20), 0.95, 10),
-            row("cellular 20ms 300K", cellular(20, 300), 0.90, 400),
-            row("cellular 50ms 300K", cellular(50, 300), 0.85, 400),
-            row(
-                "leo 100/60 25ms 500K",
-                square(100, 60, 5.0, 25, 500),
-                0.95,
-                60,
-            ),
-            row(
-                "60/3 1s 20ms 300K",
-                square(60, 3, 1.0, 20, 300),
-                0.85,
-                1_000,
-            ),
+            (at(11_000, 0, 100), 0.99, 12),
+            (at(11_000, 0, 100).acks(16), 0.99, 20),
+            (at(5_500, 0, 100).acks(16).late(2_000), 0.99, 20),
+            (at(50_000, 10, 200), 0.99, 10),
+            (at(50_000, 10, 200).acks(16).late(2_000), 0.985, 15),
+            (at(50_000, 10, 200).ack_jitter(5), 0.985, 20),
+            (at(10_000, 50, 100), 0.975, 25),
+            (at(10_000, 50, 100).acks(16).late(2_000), 0.975, 25),
+            (at(20_000, 100, 400), 0.94, 30),
+            (at(20_000, 150, 400), 0.90, 35),
+            (at(50_000, 150, 1_000), 0.88, 35),
+            (at(5_000, 100, 100), 0.955, 30),
+            (at(1_000, 15, 30), 0.985, 40),
+            (at(2_000, 30, 30), 0.985, 40),
+            // One packet lasts 184 ms.
+            (at(64, 100, 16), 0.97, 2_000),
+            (at(10_000, 40, 2_000), 0.98, 25),
+            (at(20_000, 20, 20), 0.98, 10),
+        ],
+    );
+}
+
+#[test]
+fn bbr_shrugs_off_random_loss() {
+    check(
+        Kind::Bbr,
+        SPAN,
+        &[
+            (at(50_000, 10, 200).loss(0.01), 0.98, 10),
+            (at(50_000, 10, 200).loss(0.02), 0.97, 10),
+            (at(20_000, 30, 200).loss(0.005), 0.98, 20),
+            (at(20_000, 100, 400).loss(0.02), 0.92, 30),
+            (at(10_000, 50, 100).loss(0.02), 0.95, 30),
+        ],
+    );
+}
+
+#[test]
+fn bbr_follows_links_that_change() {
+    check(
+        Kind::Bbr,
+        SPAN,
+        &[
+            (cellular(20), 0.97, 400),
+            (cellular(50), 0.92, 400),
+            (square(100, 60, 5_000, 25, 500), 0.96, 80),
+            (square(60, 3, 1_000, 20, 300), 0.96, 800),
+            (square(10, 40, 2_000, 30, 150), 0.82, 120),
         ],
     );
 }
 
 #[test]
 fn bbr_does_not_throttle_fast_hosts() {
-    let short = |name, link, least, ms| Row {
-        span: Duration::from_secs(3),
-        ..row(name, link, least, ms)
-    };
     check(
         Kind::Bbr,
+        Duration::from_secs(3),
         &[
-            short("wire 3G 400K", wire(3_000, 400, 0), 0.97, 2),
-            short("wire 4G 400K pause300", wire(4_000, 400, 300), 0.93, 2),
-            short("wire 4G 4M pause1000", wire(4_000, 4_000, 1_000), 0.85, 8),
-            short(
-                "wire 4G 4M late1ms",
-                late(wire(4_000, 4_000, 300), 1_000),
-                0.93,
-                8,
-            ),
-            short(
-                "1G 2ms 2M",
-                late(Link::new(1_000_000, 2, 2_000), 200),
-                0.97,
-                5,
-            ),
+            (wire(3_000, 400), 0.99, 2),
+            // Pauses of the receiver cost what they last, no more.
+            (wire(4_000, 400).pause(300), 0.955, 2),
+            (wire(4_000, 4_000).pause(1_000), 0.89, 3),
+            (wire(4_000, 4_000).pause(300).late(1_000), 0.955, 2),
+            (at(1_000_000, 2, 2_000).late(200), 0.985, 3),
         ],
     );
 }
@@ -239,32 +165,54 @@ fn bbr_does_not_throttle_fast_hosts() {
 fn cubic_fills_links() {
     check(
         Kind::Cubic,
+        SPAN,
         &[
-            row("11M 0ms 100K", Link::new(11_000, 0, 100), 0.98, 100),
-            row("50M 10ms 200K", Link::new(50_000, 10, 200), 0.98, 100),
-            row("10M 50ms 100K", Link::new(10_000, 50, 100), 0.93, 100),
-            row("20M 100ms 400K", Link::new(20_000, 100, 400), 0.90, 200),
-            row("cellular 20ms 300K", cellular(20, 300), 0.90, 1_000),
-            row(
-                "50M 10ms loss 1%",
-                lossy(Link::new(50_000, 10, 200), 0.01),
-                0.01,
-                100,
-            ),
-            row("64k 100ms 16K", Link::new(64, 100, 16), 0.90, 3_000),
+            (at(11_000, 0, 100), 0.99, 90),
+            (at(50_000, 10, 200), 0.99, 40),
+            (at(10_000, 50, 100), 0.975, 90),
+            (at(20_000, 100, 400), 0.94, 170),
+            (at(64, 100, 16), 0.97, 2_000),
+            (cellular(20), 0.97, 400),
         ],
     );
 }
 
 #[test]
 fn an_application_that_pauses_does_not_lose_the_rate() {
-    let link = Link {
-        idle_period: Some(Duration::from_millis(600)),
-        ..Link::new(50_000, 10, 200)
-    };
-    let outcome = run(&link, Kind::Bbr, Duration::from_secs(20), Seed(7));
-    println!("half the time idle: {outcome:?}");
+    let link = at(50_000, 10, 200).idle(600);
+    let outcome = run(&link, &[Kind::Bbr], SPAN, SEED);
+    println!("half the time idle: {}", table_line(&outcome));
     assert!(outcome.utilisation > 0.48, "{outcome:?}");
+}
+
+/// Several senders on one link: everyone gets at least `least` of an equal share.
+fn check_sharing(link: &Link, kinds: &[Kind], least: f64) {
+    let outcome = run(link, kinds, Duration::from_secs(40), SEED);
+    println!(
+        "{link} {kinds:?}: {} | {:.2?}",
+        table_line(&outcome),
+        outcome.shares
+    );
+    let smallest = outcome.shares.iter().copied().fold(1.0, f64::min);
+    assert!(
+        smallest * kinds.len() as f64 >= least,
+        "{kinds:?} on {link}: {:?}",
+        outcome.shares
+    );
+    assert!(
+        outcome.second_half > 0.97,
+        "{kinds:?} on {link}: {outcome:?}"
+    );
+}
+
+#[test]
+fn senders_share_a_bottleneck() {
+    let link = at(20_000, 20, 200);
+    check_sharing(&link, &[Kind::Bbr, Kind::Bbr], 0.5);
+    check_sharing(&link, &[Kind::Bbr, Kind::Bbr, Kind::Bbr, Kind::Bbr], 0.3);
+    check_sharing(&link, &[Kind::Cubic, Kind::Cubic], 0.5);
+    check_sharing(&link, &[Kind::Cubic, Kind::Bbr], 0.2);
+    check_sharing(&link, &[Kind::Bbr, Kind::Cubic], 0.2);
 }
 
 #[test]
@@ -274,5 +222,4 @@ fn names_are_understood() {
     }
     assert!("reno".parse::<Kind>().is_err());
     assert_eq!(format!("{:>6}", Kind::Bbr), "   bbr");
-    assert_eq!(Bytes::new(1), Bytes::new(1));
 }

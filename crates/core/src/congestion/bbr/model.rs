@@ -11,10 +11,9 @@ use crate::congestion::AckEvent;
 /// growth, loss or queue by; hosts alone make it wobble by several 100 µs.
 pub(super) const ROUND_MIN: Duration = Duration::from_millis(5);
 
-/// How late acknowledgements may come without a queue: the peer withholds them for up to 5 ms, and
-/// both hosts wake up to some milliseconds late. What the link delivers in this time must be
-/// allowed in flight, however short the round trip.
-const ACK_SLACK: Duration = Duration::from_millis(8);
+/// The pacer's bursts: this long at the path's rate, at most one batch of segmentation offload.
+const BURST_SPAN: Duration = Duration::from_millis(1);
+const BURST_MAX: Bytes = Bytes::new(65_536);
 
 /// A rise of the round-trip time that the hosts' scheduling explains.
 const QUEUE_NOISE: Duration = Duration::from_micros(250);
@@ -178,8 +177,18 @@ impl Model {
 
     /// The window that keeps the pipe full through late and aggregated acknowledgements.
     pub(super) fn window(&self) -> Bytes {
-        let slack = self.bandwidth().amount_in(ACK_SLACK);
-        self.bdp() + self.bdp().max(slack) + self.aggregation.extra()
+        let bdp = self.bdp();
+        bdp + bdp + self.aggregation.extra() + self.bursts(self.bandwidth())
+    }
+
+    /// What must be allowed in flight for sending in bursts: one on its way out of this host, one
+    /// in the link, one being taken in at the other end.
+    pub(super) fn bursts(&self, bandwidth: Rate) -> Bytes {
+        let least = self.packet + self.packet;
+        let burst = bandwidth
+            .amount_in(BURST_SPAN)
+            .clamp(least, BURST_MAX.max(least));
+        burst + burst + burst
     }
 
     /// How much may be seen in flight although no queue stands: what is delivered and not yet
