@@ -1,1 +1,61 @@
-//! (being written)
+//! The multipath engine: sessions of streams and datagrams over several paths at once.
+//!
+//! A pure state machine. Nothing here opens a socket, reads a clock or starts a thread; the driver
+//! hands in datagrams, commands and the time, and takes out datagrams, events and the next timer.
+//!
+//! # Driving a [`Session`]
+//! After every input (`Endpoint::handle_datagram`, `Session::handle_timeout`, any command) drain
+//! the outputs in this order: [`Session::poll_transmit`] until it adds nothing,
+//! [`Session::poll_event`] until `None`, then arm a timer for [`Session::poll_timeout`].
+//!
+//! The wire format and its rules are the numbered clauses of `docs/protocol.md`, cited as `[P-3.2]`.
+
+#![forbid(unsafe_code)]
+
+mod close;
+mod config;
+mod congestion;
+mod crypto;
+mod datagrams;
+mod delivery;
+mod drops;
+mod endpoint;
+mod event;
+mod forward_delay;
+mod handshake;
+mod id;
+mod identity;
+mod mtu;
+mod pacer;
+mod parameters;
+mod path;
+mod ranges;
+mod received;
+mod recovery;
+mod reinjection;
+mod retry;
+mod rtt;
+mod scheduler;
+mod session;
+mod snapshot;
+mod stream;
+mod tls;
+mod transmit;
+mod wire;
+
+pub use close::{CloseReason, PathDownReason};
+pub use config::{ConfigError, RetryPolicy, ServerConfig, SessionConfig};
+pub use congestion::Kind as ControllerKind;
+pub use datagrams::DatagramError;
+pub use drops::{DropReason, Drops};
+pub use endpoint::{ConnectError, Endpoint, EndpointCounters};
+pub use event::{Event, TimerReason};
+pub use id::{FourTuple, PathId, SessionHandle, SocketId, StreamId};
+pub use identity::{Identity, KeyParseError, PublicKey};
+pub use path::PathError;
+pub use scheduler::SchedulerKind;
+pub use session::Session;
+pub use snapshot::{PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
+pub use stream::{ReadState, StreamError};
+pub use transmit::{Transmit, TransmitBatch};
+pub use wire::{PROTOCOL_VERSION, fuzz_decoders};

@@ -476,6 +476,7 @@ impl Algorithm for Bbr {
 
     fn on_mtu(&mut self, mtu: Bytes) {
         self.mtu = mtu;
+        self.model.packet = mtu;
         self.cwnd = self.cwnd.max(self.min_window());
     }
 

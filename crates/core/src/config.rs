@@ -1,0 +1,147 @@
+//! Settings of sessions and endpoints: plain values, checked once.
+
+use tabane_base::{Bytes, Duration};
+use thiserror::Error;
+
+use crate::congestion::Kind as ControllerKind;
+use crate::parameters::Parameters;
+use crate::scheduler::SchedulerKind;
+
+/// Paths that may be open in one session at once: more links than a machine has, few enough that
+/// walking over all of them per packet costs nothing.
+pub(crate) const MAX_PATHS: usize = 16;
+/// Streams one end may have open at once, by the other's leave: a browser's tabs times a few
+/// hundred connections; each costs some 500 bytes while idle.
+pub(crate) const MAX_STREAMS: u64 = 4_096;
+/// How long a receiver may sit on an acknowledgement.
+pub(crate) const MAX_ACK_DELAY: Duration = Duration::from_millis(5);
+/// The largest credit granted beyond what a stream's reader has taken.
+const MAX_CREDIT: Bytes = Bytes::mega(16);
+/// How far credit may exceed memory: 8 × was enough to lift the window limit of unequal paths
+/// in simulation (design/transport.md).
+const CREDIT_PER_MEMORY: u64 = 8;
+
+/// How sessions of an endpoint behave. Both ends may differ.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Which path the next packet takes.
+    pub scheduler: SchedulerKind,
+    /// How fast a path may be used.
+    pub controller: ControllerKind,
+    /// Memory for received data not yet read, in and out of order, for all streams together.
+    pub receive_memory: Bytes,
+    /// Memory for written data not yet acknowledged, per stream.
+    pub send_memory: Bytes,
+    /// A path silent for so long is probed, so that NATs keep its mapping. RFC 4787 REQ-5 has
+    /// NATs keep one for two minutes, but 30 s is met in the field.
+    pub keep_alive: Duration,
+    /// The session ends when nothing was heard on any path for so long.
+    pub idle_timeout: Duration,
+    /// A handshake that takes longer has failed.
+    pub handshake_timeout: Duration,
+    /// The largest UDP payload worth trying on IPv4; IPv6 gets 20 bytes less.
+    pub max_udp_payload: u16,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            scheduler: SchedulerKind::Tabane,
+            controller: ControllerKind::Bbr,
+            receive_memory: Bytes::mega(16),
+            send_memory: Bytes::mega(16),
+            keep_alive: Duration::from_secs(15),
+            idle_timeout: Duration::from_secs(300),
+            handshake_timeout: Duration::from_secs(10),
+            max_udp_payload: 1472,
+        }
+    }
+}
+
+/// A setting that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// Too small or too large a value.
+    #[error("{name} is {value}, it must be between {least} and {most}")]
+    OutOfRange {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        value: u64,
+        /// The smallest value that works.
+        least: u64,
+        /// The largest value that works.
+        most: u64,
+    },
+    /// The key pair cannot be used for TLS.
+    #[error("the key cannot be used: {0}")]
+    Key(String),
+}
+
+impl SessionConfig {
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let millis = |span: Duration| span.as_millis() as u64;
+        let checks = [
+            ("receive_memory", self.receive_memory.get(), 16_384, 1 << 32),
+            ("send_memory", self.send_memory.get(), 16_384, 1 << 32),
+            ("keep_alive (ms)", millis(self.keep_alive), 100, 3_600_000),
+            ("idle_timeout (ms)", millis(self.idle_timeout), 1_000, 86_400_000),
+            ("handshake_timeout (ms)", millis(self.handshake_timeout), 100, 600_000),
+            ("max_udp_payload", self.max_udp_payload.into(), 1_200, 9_000),
+        ];
+        for (name, value, least, most) in checks {
+            if !(least..=most).contains(&value) {
+                return Err(ConfigError::OutOfRange { name, value, least, most });
+            }
+        }
+        Ok(())
+    }
+
+    /// How far beyond its reader a stream's sender may go. Credit is not memory: it exceeds small
+    /// memories, because data waiting for order on unequal paths is a small part of what is in
+    /// flight; what does not fit is shed [P-6.6].
+    pub(crate) fn credit(&self) -> Bytes {
+        let wanted = Bytes::new(self.receive_memory.get().saturating_mul(CREDIT_PER_MEMORY));
+        wanted.min(MAX_CREDIT.max(self.receive_memory))
+    }
+
+    pub(crate) fn parameters(&self, reset_token: Option<[u8; 16]>) -> Parameters {
+        Parameters {
+            session_credit: self.credit() + self.credit(),
+            stream_credit: self.credit(),
+            streams: MAX_STREAMS,
+            idle_timeout: self.idle_timeout,
+            max_ack_delay: MAX_ACK_DELAY,
+            max_udp_payload: self.max_udp_payload,
+            paths: MAX_PATHS as u32,
+            reset_token,
+        }
+    }
+}
+
+/// How an endpoint treats sessions that others open.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Sessions served at once; more are refused.
+    pub max_sessions: usize,
+    /// When new addresses must prove themselves before any state is kept for them.
+    pub retry: RetryPolicy,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            max_sessions: 10_000,
+            retry: RetryPolicy::UnderLoad(64),
+        }
+    }
+}
+
+/// When an address must prove itself first (RFC 9000 §8.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryPolicy {
+    /// Always; costs every session one round trip.
+    Always,
+    /// While more than so many handshakes are under way.
+    UnderLoad(usize),
+}

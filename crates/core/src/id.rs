@@ -1,0 +1,82 @@
+//! Names of things: newtypes, so that two numbers of different kinds cannot be swapped.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// A path of one session. Chosen by the client, never used twice in a session [P-4.1].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub(crate) u32);
+
+impl PathId {
+    /// The number on the wire.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// A stream of one session: even when opened by the client, odd when by the server [P-6.1].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub(crate) u64);
+
+impl StreamId {
+    /// The number on the wire.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The stream called `id` on the wire, wherever it was learnt.
+    #[must_use]
+    pub const fn from_wire(id: u64) -> Self {
+        Self(id)
+    }
+
+    pub(crate) const fn opened_by_client(self) -> bool {
+        self.0 & 1 == 0
+    }
+
+    /// Which of its opener's streams this is, from 0.
+    pub(crate) const fn index(self) -> u64 {
+        self.0 >> 1
+    }
+}
+
+/// The driver's name for one of its UDP sockets: one per interface at a client, one at a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SocketId(pub u32);
+
+/// Where a datagram came from or goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FourTuple {
+    /// The local socket.
+    pub socket: SocketId,
+    /// The local address, where the socket serves several; replies must leave from it.
+    pub local_ip: Option<IpAddr>,
+    /// The other end.
+    pub remote: SocketAddr,
+}
+
+/// A session of an [`Endpoint`](crate::Endpoint), valid until it is reaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionHandle(pub(crate) usize);
+
+/// What the receiver of a packet calls the session: the destination of every short header [P-2.2].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ConnectionId(pub(crate) u32);
+
+/// One attempt at a handshake, chosen at random by the client [P-2.1].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct AttemptId(pub(crate) u64);
+
+impl fmt::Display for PathId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

@@ -1,0 +1,173 @@
+//! Which packets of one path have arrived, and when to say so [P-5.2].
+//!
+//! Owns the replay window and the acknowledgements. A packet older than the window counts as
+//! seen: it is dropped, and its sender repeats what it carried.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+use tabane_base::{Duration, Instant};
+
+use crate::config::MAX_ACK_DELAY;
+use crate::id::PathId;
+use crate::ranges::RangeSet;
+use crate::wire::{MAX_ACK_RANGES, MAX_ACK_TIMES, emit_ack};
+
+/// Gaps remembered for telling replays from late packets. One entry is some 50 bytes; at 1 % loss
+/// the window is 25,000 packets long.
+const MAX_RANGES: usize = 256;
+/// Packets acknowledged together unless the sender asks otherwise (RFC 9000 §13.2.2).
+const DEFAULT_THRESHOLD: u64 = 2;
+/// More would let a sender wait for a whole window.
+const MAX_THRESHOLD: u64 = 64;
+
+/// The packets received on one path.
+#[derive(Debug)]
+pub(crate) struct Received {
+    ranges: RangeSet,
+    /// Everything below counts as received.
+    floor: u64,
+    largest: Option<(u64, Instant)>,
+    /// Times of the packets since the last acknowledgement, oldest first.
+    times: VecDeque<Instant>,
+    /// Ack-eliciting packets not yet acknowledged.
+    unacked: u64,
+    due_at: Option<Instant>,
+    threshold: u64,
+    max_delay: Duration,
+}
+
+impl Received {
+    pub(crate) fn new() -> Self {
+        Self {
+            ranges: RangeSet::default(),
+            floor: 0,
+            largest: None,
+            times: VecDeque::with_capacity(MAX_ACK_TIMES + 1),
+            unacked: 0,
+            due_at: None,
+            threshold: DEFAULT_THRESHOLD,
+            max_delay: MAX_ACK_DELAY,
+        }
+    }
+
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.largest.map(|(pn, _)| pn)
+    }
+
+    pub(crate) fn is_replayed(&self, pn: u64) -> bool {
+        pn < self.floor || self.ranges.contains(pn)
+    }
+
+    /// Takes note of a packet that [`is_replayed`](Self::is_replayed) denied.
+    pub(crate) fn on_received(&mut self, now: Instant, pn: u64, ack_eliciting: bool) {
+        let expected = self.largest().map_or(0, |largest| largest + 1);
+        self.ranges.insert(pn..pn + 1);
+        if self.ranges.len() > MAX_RANGES
+            && let Some(oldest) = self.ranges.forget_first()
+        {
+            self.floor = self.floor.max(oldest.end);
+        }
+        if pn >= expected {
+            self.largest = Some((pn, now));
+        }
+        if self.times.len() > MAX_ACK_TIMES {
+            self.times.pop_front();
+        }
+        self.times.push_back(now);
+        if ack_eliciting {
+            self.unacked += 1;
+            let due = if self.unacked >= self.threshold || pn != expected {
+                now
+            } else {
+                now + self.max_delay
+            };
+            self.due_at = Some(self.due_at.map_or(due, |at| at.min(due)));
+        }
+    }
+
+    /// The sender knows better how often it needs to hear [P-5.4].
+    pub(crate) fn set_frequency(&mut self, threshold: u64, max_delay: Duration) {
+        self.threshold = threshold.clamp(1, MAX_THRESHOLD);
+        self.max_delay = max_delay.clamp(Duration::from_micros(100), MAX_ACK_DELAY);
+    }
+
+    /// When the acknowledgement must leave; `None` when nothing waits for one.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        self.due_at
+    }
+
+    /// Appends the acknowledgement and considers it sent.
+    pub(crate) fn emit(&mut self, now: Instant, path: PathId, out: &mut Vec<u8>) {
+        let Some((_, largest_at)) = self.largest else {
+            return;
+        };
+        let mut ranges = [const { 0..=0 }; MAX_ACK_RANGES];
+        let mut count = 0;
+        for (slot, range) in ranges.iter_mut().zip(self.ranges.iter().rev()) {
+            *slot = RangeInclusive::new(range.start, range.end - 1);
+            count += 1;
+        }
+        let mut times = [Duration::ZERO; MAX_ACK_TIMES];
+        let mut timed = 0;
+        for (slot, at) in times.iter_mut().zip(self.times.iter().rev().skip(1)) {
+            *slot = largest_at.since(*at);
+            timed += 1;
+        }
+        let delay = now.since(largest_at);
+        emit_ack(path, delay, largest_at, &ranges[..count], &times[..timed], out);
+        self.times.clear();
+        self.unacked = 0;
+        self.due_at = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Cursor, Frame, parse_frame};
+    use tabane_base::Seed;
+
+    fn ack(received: &mut Received, now: Instant) -> crate::wire::AckFrame {
+        let mut out = Vec::new();
+        received.emit(now, PathId(1), &mut out);
+        let Ok(Frame::Ack(ack)) = parse_frame(&mut Cursor::new(&out)) else {
+            panic!("no ACK in {out:?}");
+        };
+        ack
+    }
+
+    #[test]
+    fn a_gap_is_reported_at_once_and_order_only_after_the_threshold() {
+        let mut received = Received::new();
+        let at = Instant::from_millis;
+        received.on_received(at(1), 0, true);
+        assert_eq!(received.due_at(), Some(at(1) + MAX_ACK_DELAY));
+        received.on_received(at(2), 1, true);
+        assert_eq!(received.due_at(), Some(at(2)));
+        let frame = ack(&mut received, at(2));
+        assert_eq!((frame.ranges, frame.times), (vec![0..=1], vec![Duration::from_millis(1)]));
+        assert_eq!(received.due_at(), None);
+        received.on_received(at(3), 5, true);
+        assert_eq!(received.due_at(), Some(at(3)));
+        assert_eq!(ack(&mut received, at(4)).ranges, [5..=5, 0..=1]);
+    }
+
+    #[test]
+    fn every_packet_is_taken_once_whatever_the_order() {
+        for seed in 0..20 {
+            let mut rng = Seed(seed).rng("received");
+            let mut received = Received::new();
+            let mut taken = std::collections::BTreeSet::new();
+            for _ in 0..5_000 {
+                let pn = rng.below(3_000);
+                if received.is_replayed(pn) {
+                    continue;
+                }
+                assert!(taken.insert(pn), "seed {seed}: {pn} taken twice");
+                received.on_received(Instant::EPOCH, pn, true);
+            }
+            assert!(received.ranges.len() <= MAX_RANGES, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Packets of one path that are on their way: acknowledgement, loss, probe timeouts (RFC 9002).
+//!
+//! Owns what was sent and not yet settled. Which path a lost frame travels on next is not its
+//! business: lost packets are handed back with their contents.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tabane_base::{Bytes, Duration, Instant};
+
+use crate::close::Violation;
+use crate::delivery::SentState;
+use crate::id::{PathId, StreamId};
+use crate::ranges::RangeSet;
+use crate::rtt::{GRANULARITY, RttEstimator};
+use crate::wire::AckFrame;
+
+/// How far behind the newest acknowledged packet one must be to count as lost (RFC 9002 §6.1.1).
+const PACKET_THRESHOLD: u64 = 3;
+/// A path that reorders raises its threshold up to this (RFC 9002 §6.1.1 allows it).
+const MAX_PACKET_THRESHOLD: u64 = 128;
+/// Lost packets remembered in case their acknowledgement comes after all.
+const MAX_REMEMBERED: usize = 4_096;
+/// Probe timeouts double up to this factor, so that a path that comes back is noticed.
+const MAX_BACKOFF_SHIFT: u32 = 6;
+/// No probe sooner than this after the last packet: on a busy machine the other end may well be
+/// kept off its processor for so long, and a false alarm repeats a whole window.
+const MIN_PTO: Duration = Duration::from_millis(30);
+
+/// What a packet carried, for acknowledging or repeating it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentFrame {
+    Stream { id: StreamId, offset: u64, len: u32, fin: bool },
+    ResetStream(StreamId),
+    StopSending(StreamId),
+    MaxData,
+    MaxStreamData(StreamId),
+    MaxStreams,
+    Hello,
+    Admitted,
+    PathAbandon(PathId),
+    AckFrequency,
+    MtuProbe(u16),
+    Ping,
+}
+
+/// The frames of one packet; the usual single one costs no allocation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SentFrames {
+    first: Option<SentFrame>,
+    rest: Vec<SentFrame>,
+}
+
+impl SentFrames {
+    pub(crate) fn push(&mut self, frame: SentFrame) {
+        if self.first.is_none() {
+            self.first = Some(frame);
+        } else {
+            self.rest.push(frame);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = SentFrame> + '_ {
+        self.first.into_iter().chain(self.rest.iter().copied())
+    }
+}
+
+/// A packet on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct SentPacket {
+    pub(crate) sent_at: Instant,
+    pub(crate) size: u16,
+    pub(crate) ack_eliciting: bool,
+    /// Counts against the window: everything but pure acknowledgements.
+    pub(crate) in_flight: bool,
+    /// Copies of its stream data travel on another path as well.
+    pub(crate) reinjected: bool,
+    pub(crate) key_generation: u32,
+    pub(crate) delivery: SentState,
+    pub(crate) frames: SentFrames,
+}
+
+/// A packet whose fate is known.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    pub(crate) pn: u64,
+    pub(crate) packet: SentPacket,
+    /// It had been declared lost before.
+    pub(crate) was_lost: bool,
+}
+
+/// The packets in flight on one path.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    next_pn: u64,
+    /// Packet number of `sent[0]`.
+    base: u64,
+    /// `None` where a packet was settled.
+    sent: VecDeque<Option<SentPacket>>,
+    acked: RangeSet,
+    /// Declared lost, not acknowledged since.
+    lost: BTreeMap<u64, SentPacket>,
+    largest_acked: Option<u64>,
+    in_flight: Bytes,
+    eliciting_in_flight: usize,
+    last_eliciting_at: Instant,
+    loss_at: Option<Instant>,
+    pto_count: u32,
+    packet_threshold: u64,
+}
+
+impl Recovery {
+    pub(crate) fn new() -> Self {
+        Self {
+            next_pn: 0,
+            base: 0,
+            sent: VecDeque::new(),
+            acked: RangeSet::default(),
+            lost: BTreeMap::new(),
+            largest_acked: None,
+            in_flight: Bytes::ZERO,
+            eliciting_in_flight: 0,
+            last_eliciting_at: Instant::EPOCH,
+            loss_at: None,
+            pto_count: 0,
+            packet_threshold: PACKET_THRESHOLD,
+        }
+    }
+
+    pub(crate) const fn next_pn(&self) -> u64 {
+        self.next_pn
+    }
+
+    pub(crate) const fn largest_acked(&self) -> Option<u64> {
+        self.largest_acked
+    }
+
+    pub(crate) const fn in_flight(&self) -> Bytes {
+        self.in_flight
+    }
+
+    pub(crate) const fn pto_count(&self) -> u32 {
+        self.pto_count
+    }
+
+    pub(crate) const fn has_eliciting_in_flight(&self) -> bool {
+        self.eliciting_in_flight > 0
+    }
+
+    /// The packet with the number [`next_pn`](Self::next_pn) leaves.
+    pub(crate) fn on_sent(&mut self, packet: SentPacket) {
+        if packet.ack_eliciting {
+            self.last_eliciting_at = packet.sent_at;
+            self.eliciting_in_flight += 1;
+        }
+        if packet.in_flight {
+            self.in_flight += Bytes::new(packet.size.into());
+        }
+        self.sent.push_back(Some(packet));
+        self.next_pn += 1;
+    }
+
+    /// A packet leaves whose fate nobody asks for: an acknowledgement.
+    pub(crate) fn on_untracked_sent(&mut self) {
+        self.sent.push_back(None);
+        self.next_pn += 1;
+        self.trim();
+    }
+
+    /// Settles what `ack` acknowledges; each packet is handed to `settle` once.
+    pub(crate) fn on_ack(
+        &mut self,
+        ack: &AckFrame,
+        mut settle: impl FnMut(Settled),
+    ) -> Result<(), Violation> {
+        if ack.largest() >= self.next_pn {
+            return Err(Violation::AckedUnsent);
+        }
+        self.largest_acked = self.largest_acked.max(Some(ack.largest()));
+        let mut fresh: Vec<std::ops::Range<u64>> = Vec::new();
+        for range in ack.ranges.iter().rev() {
+            self.settle_late(range.clone(), &mut settle);
+            let clipped = (*range.start()).max(self.base)..range.end() + 1;
+            fresh.extend(self.acked.gaps(clipped));
+        }
+        for range in fresh {
+            for pn in range.clone() {
+                let slot = self.sent.get_mut((pn - self.base) as usize);
+                if let Some(packet) = slot.and_then(Option::take) {
+                    self.forget(&packet);
+                    settle(Settled { pn, packet, was_lost: false });
+                }
+            }
+            self.acked.insert(range);
+        }
+        self.trim();
+        Ok(())
+    }
+
+    fn settle_late(
+        &mut self,
+        range: std::ops::RangeInclusive<u64>,
+        settle: &mut impl FnMut(Settled),
+    ) {
+        while let Some((pn, _)) = self.lost.range(range.clone()).next() {
+            let pn = *pn;
+            let Some(packet) = self.lost.remove(&pn) else { return };
+            let distance = self.largest_acked.unwrap_or(pn).saturating_sub(pn);
+            self.packet_threshold =
+                self.packet_threshold.max(distance + 1).min(MAX_PACKET_THRESHOLD);
+            settle(Settled { pn, packet, was_lost: true });
+        }
+    }
+
+    /// An acknowledgement of something newly sent shows that the path is alive.
+    pub(crate) fn on_alive(&mut self) {
+        self.pto_count = 0;
+    }
+
+    /// Declares packets lost by number or time (RFC 9002 §6.1) and appends them to `out`.
+    pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator, out: &mut Vec<Settled>) {
+        self.loss_at = None;
+        let Some(largest) = self.largest_acked else { return };
+        let delay = (rtt.smoothed().max(rtt.latest()) * 9 / 8).max(GRANULARITY);
+        let end = (largest + 1 - self.base.min(largest + 1)) as usize;
+        for index in 0..end.min(self.sent.len()) {
+            let pn = self.base + index as u64;
+            let Some(packet) = &self.sent[index] else { continue };
+            if pn + self.packet_threshold > largest && packet.sent_at + delay > now {
+                self.loss_at = Some(packet.sent_at + delay);
+                break;
+            }
+            self.lose(index, out);
+        }
+        self.trim();
+    }
+
+    /// Declares everything in flight lost, in the order it was sent, and appends it to `out`.
+    pub(crate) fn lose_all(&mut self, out: &mut Vec<Settled>) {
+        for index in 0..self.sent.len() {
+            if self.sent[index].is_some() {
+                self.lose(index, out);
+            }
+        }
+        self.loss_at = None;
+        self.trim();
+    }
+
+    fn lose(&mut self, index: usize, out: &mut Vec<Settled>) {
+        let pn = self.base + index as u64;
+        let Some(packet) = self.sent[index].take() else { return };
+        self.forget(&packet);
+        if !packet.in_flight {
+            return;
+        }
+        if self.lost.len() >= MAX_REMEMBERED {
+            self.lost.pop_first();
+        }
+        self.lost.insert(pn, packet.clone());
+        out.push(Settled { pn, packet, was_lost: false });
+    }
+
+    fn forget(&mut self, packet: &SentPacket) {
+        if packet.in_flight {
+            self.in_flight -= Bytes::new(packet.size.into());
+        }
+        if packet.ack_eliciting {
+            self.eliciting_in_flight -= 1;
+        }
+    }
+
+    fn trim(&mut self) {
+        while let Some(None) = self.sent.front() {
+            self.sent.pop_front();
+            self.base += 1;
+        }
+        self.acked.remove(0..self.base);
+    }
+
+    /// When a packet will count as lost by time.
+    pub(crate) const fn loss_at(&self) -> Option<Instant> {
+        self.loss_at
+    }
+
+    /// When the peer should have answered (RFC 9002 §6.2).
+    pub(crate) fn pto_at(&self, rtt: &RttEstimator, peer_ack_delay: Duration) -> Option<Instant> {
+        if self.eliciting_in_flight == 0 {
+            return None;
+        }
+        let base = (rtt.pto_base() + peer_ack_delay).max(MIN_PTO);
+        Some(self.last_eliciting_at + base * (1 << self.pto_count.min(MAX_BACKOFF_SHIFT)))
+    }
+
+    pub(crate) fn on_pto(&mut self) {
+        self.pto_count += 1;
+    }
+
+    /// Packets in flight, oldest first, for repeating their contents elsewhere.
+    pub(crate) fn in_flight_mut(&mut self) -> impl Iterator<Item = &mut SentPacket> {
+        self.sent.iter_mut().flatten().filter(|packet| packet.in_flight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(at_ms: u64) -> SentPacket {
+        SentPacket {
+            sent_at: Instant::from_millis(at_ms),
+            size: 1_000,
+            ack_eliciting: true,
+            in_flight: true,
+            reinjected: false,
+            key_generation: 0,
+            delivery: SentState::default(),
+            frames: SentFrames::default(),
+        }
+    }
+
+    fn ack(ranges: &[std::ops::RangeInclusive<u64>]) -> AckFrame {
+        AckFrame {
+            path: PathId(0),
+            delay: Duration::ZERO,
+            largest_at: Instant::EPOCH,
+            ranges: ranges.to_vec(),
+            times: Vec::new(),
+        }
+    }
+
+    fn acked(recovery: &mut Recovery, ranges: &[std::ops::RangeInclusive<u64>]) -> Vec<(u64, bool)> {
+        let mut settled = Vec::new();
+        let result = recovery.on_ack(&ack(ranges), |s| settled.push((s.pn, s.was_lost)));
+        assert_eq!(result, Ok(()));
+        settled
+    }
+
+    #[test]
+    fn three_later_packets_make_one_lost_and_a_late_ack_unmakes_it() {
+        let mut recovery = Recovery::new();
+        (0..6).for_each(|pn| recovery.on_sent(packet(pn)));
+        assert_eq!(acked(&mut recovery, &[1..=3]), [(1, false), (2, false), (3, false)]);
+        let mut lost = Vec::new();
+        let rtt = RttEstimator::new(Duration::from_millis(100));
+        recovery.detect_lost(Instant::from_millis(10), &rtt, &mut lost);
+        assert_eq!(lost.iter().map(|s| s.pn).collect::<Vec<_>>(), [0]);
+        assert_eq!(recovery.in_flight(), Bytes::new(2_000));
+        assert_eq!(acked(&mut recovery, &[0..=3]), [(0, true)]);
+        assert_eq!(recovery.packet_threshold, 4);
+        assert_eq!(acked(&mut recovery, &[0..=5]), [(4, false), (5, false)]);
+        assert_eq!(recovery.in_flight(), Bytes::ZERO);
+        assert!(!recovery.has_eliciting_in_flight());
+    }
+
+    #[test]
+    fn time_makes_a_packet_lost_without_three_later_ones() {
+        let mut recovery = Recovery::new();
+        (0..2).for_each(|pn| recovery.on_sent(packet(pn)));
+        acked(&mut recovery, &[1..=1]);
+        let mut lost = Vec::new();
+        let rtt = RttEstimator::new(Duration::from_millis(80));
+        recovery.detect_lost(Instant::from_millis(50), &rtt, &mut lost);
+        assert!(lost.is_empty());
+        assert_eq!(recovery.loss_at(), Some(Instant::from_millis(90)));
+        recovery.detect_lost(Instant::from_millis(90), &rtt, &mut lost);
+        assert_eq!(lost.len(), 1);
+    }
+
+    #[test]
+    fn an_ack_of_nothing_sent_is_a_violation() {
+        let mut recovery = Recovery::new();
+        recovery.on_sent(packet(0));
+        assert_eq!(recovery.on_ack(&ack(&[0..=1]), drop), Err(Violation::AckedUnsent));
+    }
+}

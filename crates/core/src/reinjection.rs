@@ -1,0 +1,64 @@
+//! What sits on a slow path is sent again on a faster one that has nothing else to do.
+//!
+//! At the end of a transfer, or when credit blocks, the last bytes would otherwise arrive when the
+//! slowest path delivers them. Each packet is repeated once, and repeats stay a small share of
+//! what is sent.
+
+use tabane_base::{Bytes, Duration, Instant};
+
+use crate::path::Path;
+use crate::recovery::SentFrame;
+use crate::scheduler::PathView;
+use crate::stream::Streams;
+
+/// Repeats may be this part of everything sent …
+const SHARE: u64 = 16;
+/// … and so much more, which lets a short transfer repeat its whole tail.
+const ALLOWANCE: Bytes = Bytes::kilo(256);
+/// Arriving earlier by less than this is not worth the bytes.
+const MARGIN: Duration = Duration::from_millis(2);
+
+/// Marks for repetition what would arrive earlier over `fast` than where it is. `true` when
+/// something was marked.
+pub(crate) fn reinject(
+    now: Instant,
+    paths: &mut [Path],
+    fast: &PathView,
+    views: &[PathView],
+    streams: &mut Streams,
+) -> bool {
+    let sent: Bytes = paths.iter().map(|path| path.totals.sent).sum();
+    let repeated: Bytes = paths.iter().map(|path| path.totals.reinjected).sum();
+    let mut budget = (Bytes::new(sent.get() / SHARE) + ALLOWANCE - repeated).min(fast.room);
+    let mut any = false;
+    let earliest = now + fast.delay + MARGIN;
+    for view in views.iter().filter(|view| view.index != fast.index) {
+        let path = &mut paths[view.index];
+        let overdue = path.rtt.smoothed() + 4 * path.rtt.variation() + MARGIN;
+        for packet in path.recovery.in_flight_mut() {
+            let size = Bytes::new(packet.size.into());
+            let arrives = packet.sent_at + view.delay;
+            // On its way and late, or so old that it may well be lost.
+            let late = arrives > earliest || packet.sent_at + overdue < now;
+            if packet.reinjected || !late {
+                continue;
+            }
+            if budget < size {
+                return any;
+            }
+            packet.reinjected = true;
+            let mut useful = false;
+            for frame in packet.frames.iter() {
+                if let SentFrame::Stream { .. } = frame {
+                    useful |= streams.repeat(frame);
+                }
+            }
+            if useful {
+                any = true;
+                budget -= size;
+                path.totals.reinjected += size;
+            }
+        }
+    }
+    any
+}

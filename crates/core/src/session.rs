@@ -1,0 +1,445 @@
+//! One session: a coordinator that owns components, calls them in a fixed order, and passes
+//! values between them. It computes nothing itself; see the modules it names.
+
+mod receive;
+mod timers;
+mod transmit;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use bytes::Bytes as Payload;
+use rustls::Side;
+use tabane_base::{Bytes, Instant, Rng, Seed};
+
+use crate::close::{CloseReason, PathDownReason};
+use crate::config::{MAX_PATHS, SessionConfig};
+use crate::crypto::SessionKeys;
+use crate::datagrams::{DatagramError, Datagrams};
+use crate::drops::Drops;
+use crate::event::{Event, TimerReason};
+use crate::handshake::{Agreed, Handshake};
+use crate::id::{ConnectionId, FourTuple, PathId, SocketId, StreamId};
+use crate::identity::PublicKey;
+use crate::parameters::Parameters;
+use crate::path::{News, Path, PathError};
+use crate::recovery::SentFrame;
+use crate::scheduler::Scheduler;
+use crate::snapshot::{SessionSnapshot, SessionStatus};
+use crate::stream::{ReadState, StreamError, Streams};
+use crate::transmit::TransmitBatch;
+
+/// What a stream may hold unacknowledged before anything is known of the paths.
+const SEND_FLOOR: Bytes = Bytes::kilo(256);
+
+/// Where the session stands.
+#[derive(Debug)]
+enum Phase {
+    Handshaking,
+    Established,
+    /// The good-bye has still to leave.
+    Closing(CloseReason),
+    Closed,
+}
+
+/// Session-level frames that are due.
+#[derive(Debug, Default)]
+struct Due {
+    hello: bool,
+    admitted: bool,
+    abandon: VecDeque<PathId>,
+}
+
+/// A session with one other end. See the crate's documentation for how to drive it.
+pub struct Session {
+    side: Side,
+    config: SessionConfig,
+    rng: Rng,
+    phase: Phase,
+    handshake: Option<Handshake>,
+    keys: Option<SessionKeys>,
+    local: ConnectionId,
+    remote: ConnectionId,
+    peer: Parameters,
+    peer_key: Option<PublicKey>,
+    /// Client: what to show when we say hello.
+    token: Option<Vec<u8>>,
+    admitted: bool,
+    paths: Vec<Path>,
+    next_path: u32,
+    /// Paths that were abandoned; their ids never come back.
+    retired: BTreeSet<PathId>,
+    streams: Streams,
+    datagrams: Datagrams,
+    scheduler: Scheduler,
+    due: Due,
+    events: VecDeque<Event>,
+    started_at: Instant,
+    last_received_at: Instant,
+    /// A stream packet last went in this poll's turn; datagrams and streams alternate.
+    datagram_turn: bool,
+    drops: Drops,
+    news: News,
+}
+
+impl Session {
+    pub(crate) fn new(
+        now: Instant,
+        config: SessionConfig,
+        own: &Parameters,
+        handshake: Handshake,
+        (side, local): (Side, ConnectionId),
+        token: Option<Vec<u8>>,
+        seed: Seed,
+    ) -> Self {
+        Self {
+            side,
+            streams: Streams::new(side == Side::Client, own),
+            datagrams: Datagrams::default(),
+            scheduler: Scheduler::new(config.scheduler),
+            config,
+            rng: seed.rng("session"),
+            phase: Phase::Handshaking,
+            handshake: Some(handshake),
+            keys: None,
+            local,
+            remote: ConnectionId(0),
+            peer: Parameters::default(),
+            peer_key: None,
+            token,
+            admitted: false,
+            paths: Vec::new(),
+            next_path: 0,
+            retired: BTreeSet::new(),
+            due: Due::default(),
+            events: VecDeque::new(),
+            started_at: now,
+            last_received_at: now,
+            datagram_turn: false,
+            drops: Drops::default(),
+            news: News::default(),
+        }
+    }
+
+    // Commands.
+
+    /// Server: lets the client in, in answer to [`Event::Authorise`].
+    pub fn admit(&mut self, now: Instant) {
+        if self.side == Side::Server && self.is_established() && !self.admitted {
+            self.admitted = true;
+            self.due.admitted = true;
+            self.events.push_back(Event::Connected);
+            self.last_received_at = now;
+        }
+    }
+
+    /// Ends the session; the other end is told on every path.
+    pub fn close(&mut self, _now: Instant, reason: CloseReason) {
+        if matches!(self.phase, Phase::Handshaking | Phase::Established) {
+            self.events.push_back(Event::Closed(reason.clone()));
+            self.phase = Phase::Closing(reason);
+        }
+    }
+
+    /// Client: opens a path from and to `tuple`; [`Event::PathUp`] tells when it carries data.
+    ///
+    /// # Errors
+    /// When the session is not connected, or has as many paths as it may.
+    pub fn open_path(&mut self, now: Instant, tuple: FourTuple) -> Result<PathId, PathError> {
+        if self.side == Side::Server || !self.is_connected() {
+            return Err(PathError::NotConnected);
+        }
+        let allowed = MAX_PATHS.min(self.peer.paths as usize);
+        if self.paths.len() >= allowed {
+            return Err(PathError::LimitReached);
+        }
+        let id = PathId(self.next_path);
+        self.next_path += 1;
+        let index = self.add_path(now, id, tuple);
+        self.challenge(now, index, tuple);
+        Ok(id)
+    }
+
+    /// Closes a path; what it had in flight goes to the others.
+    ///
+    /// # Errors
+    /// When there is no such path.
+    pub fn close_path(&mut self, now: Instant, id: PathId) -> Result<(), PathError> {
+        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        self.due.abandon.push_back(id);
+        self.remove_path(now, index, PathDownReason::Closed);
+        Ok(())
+    }
+
+    /// An interface vanished: its paths are closed at once.
+    pub fn handle_socket_lost(&mut self, now: Instant, socket: SocketId) {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.drop_socket(socket);
+        }
+        while let Some(index) = self.paths.iter().position(|p| p.tuple.socket == socket) {
+            self.due.abandon.push_back(self.paths[index].id);
+            self.remove_path(now, index, PathDownReason::InterfaceGone);
+        }
+    }
+
+    /// Opens a stream to the other end.
+    ///
+    /// # Errors
+    /// When the session is not connected or the other end allows no more streams.
+    pub fn open_stream(&mut self, _now: Instant) -> Result<StreamId, StreamError> {
+        if !self.is_connected() {
+            return Err(StreamError::NotConnected);
+        }
+        self.streams.open()
+    }
+
+    /// How many bytes [`write`](Self::write) would take now.
+    #[must_use]
+    pub fn stream_capacity(&self, id: StreamId) -> usize {
+        self.streams.capacity(id)
+    }
+
+    /// Hands over as much of `data` as there is room for; gives how much that was. After a short
+    /// write, [`Event::StreamWritable`] tells when to go on.
+    ///
+    /// # Errors
+    /// When the stream is unknown or our side of it is finished.
+    pub fn write(
+        &mut self,
+        _now: Instant,
+        id: StreamId,
+        data: &[u8],
+    ) -> Result<usize, StreamError> {
+        self.streams.write(id, data)
+    }
+
+    /// Ends our side of a stream after what was written.
+    ///
+    /// # Errors
+    /// When the stream is unknown or our side of it is finished already.
+    pub fn finish(&mut self, _now: Instant, id: StreamId) -> Result<(), StreamError> {
+        self.streams.finish(id)
+    }
+
+    /// Abandons our side of a stream: what is not delivered yet need not be.
+    pub fn reset(&mut self, _now: Instant, id: StreamId, code: u64) {
+        self.streams.reset(id, code);
+    }
+
+    /// Tells the other end that we read no more of a stream.
+    pub fn stop(&mut self, _now: Instant, id: StreamId, code: u64) {
+        self.streams.stop(id, code);
+    }
+
+    /// What is next to read of a stream; [`consume`](Self::consume) what was used of it.
+    ///
+    /// # Errors
+    /// When the stream is unknown, or both sides were done with it.
+    pub fn peek(&mut self, id: StreamId) -> Result<ReadState<'_>, StreamError> {
+        self.streams.peek(id)
+    }
+
+    /// `n` bytes of what [`peek`](Self::peek) showed were used.
+    pub fn consume(&mut self, _now: Instant, id: StreamId, n: usize) {
+        self.streams.consume(id, n);
+    }
+
+    /// Sends a datagram, which may get lost.
+    ///
+    /// # Errors
+    /// When it is too large, or too many wait already.
+    pub fn send_datagram(&mut self, _now: Instant, data: &[u8]) -> Result<(), DatagramError> {
+        if !self.is_connected() {
+            return Err(DatagramError::NotConnected);
+        }
+        self.datagrams.send(data)
+    }
+
+    /// The next datagram from the other end.
+    pub fn poll_datagram(&mut self) -> Option<Payload> {
+        self.datagrams.poll()
+    }
+
+    // Outputs.
+
+    /// Appends datagrams that may leave now. `false` when there are none (any more) for now.
+    pub fn poll_transmit(&mut self, now: Instant, batch: &mut TransmitBatch) -> bool {
+        transmit::poll(self, now, batch)
+    }
+
+    /// What happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        // A stranger's streams are not the application's business.
+        self.admitted.then(|| self.streams.poll_event()).flatten()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) or
+    /// [`poll_transmit`](Self::poll_transmit) has something to do, and what.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Instant, TimerReason)> {
+        timers::next(self)
+    }
+
+    /// Carries out what the time has come for.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        timers::handle(self, now);
+    }
+
+    // Getters.
+
+    /// Whether streams and datagrams flow.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.is_established() && self.admitted
+    }
+
+    /// Whether it is over and everything has been said.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
+    /// Whose session it is, once proved.
+    #[must_use]
+    pub const fn peer_key(&self) -> Option<PublicKey> {
+        self.peer_key
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn snapshot(&self, _now: Instant) -> SessionSnapshot {
+        SessionSnapshot {
+            status: match &self.phase {
+                Phase::Established if self.admitted => SessionStatus::Connected,
+                Phase::Handshaking | Phase::Established => SessionStatus::Connecting,
+                Phase::Closing(_) | Phase::Closed => SessionStatus::Closed,
+            },
+            paths: self.paths.iter().map(Path::snapshot).collect(),
+            streams: self.streams.len(),
+            receive_memory: Bytes::from(self.streams.memory()),
+            datagrams_queued: Bytes::from(self.datagrams.queued()),
+            drops: self.drops.clone(),
+        }
+    }
+
+    pub(crate) const fn local_id(&self) -> ConnectionId {
+        self.local
+    }
+
+    pub(crate) fn is_established(&self) -> bool {
+        matches!(self.phase, Phase::Established)
+    }
+
+    pub(crate) const fn reset_token(&self) -> Option<[u8; 16]> {
+        self.peer.reset_token
+    }
+
+    /// Ends it without a word: the other end has said so, or does not know it any more.
+    pub(crate) fn end(&mut self, reason: CloseReason) {
+        if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {
+            self.events.push_back(Event::Closed(reason));
+        }
+        self.phase = Phase::Closed;
+    }
+
+    /// Forces a change of keys (tests).
+    #[cfg(test)]
+    pub(crate) fn exhaust_keys(&mut self) {
+        if let Some(keys) = &mut self.keys {
+            keys.exhaust();
+        }
+    }
+
+    // What the parts have in common.
+
+    fn establish(&mut self, now: Instant, agreed: Agreed) {
+        self.phase = Phase::Established;
+        self.keys = Some(agreed.keys);
+        self.remote = agreed.peer;
+        self.peer_key = Some(agreed.peer_key);
+        self.streams.on_parameters(&agreed.parameters);
+        self.peer = agreed.parameters;
+        let index = self.add_path(now, PathId(0), agreed.tuple);
+        self.next_path = 1;
+        self.paths[index].activate(now, agreed.rtt);
+        self.paths[index].keep_alive_due = true;
+        self.due.hello = self.side == Side::Client;
+        self.events.push_back(Event::PathUp(PathId(0)));
+        self.review_send_limit();
+    }
+
+    fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> usize {
+        let size = self.config.max_udp_payload.min(self.peer.max_udp_payload);
+        let seed = Seed(self.rng.next_u64());
+        let rng = seed.rng("controller");
+        let mut path = Path::new(now, id, tuple, self.config.controller, size, rng);
+        path.set_peer_ack_delay(self.peer.max_ack_delay);
+        self.paths.push(path);
+        self.paths.len() - 1
+    }
+
+    fn remove_path(&mut self, now: Instant, index: usize, reason: PathDownReason) {
+        let mut news = std::mem::take(&mut self.news);
+        self.paths[index].give_up_in_flight(now, &mut news);
+        let path = self.paths.remove(index);
+        self.retired.insert(path.id);
+        self.settle(&mut news);
+        self.news = news;
+        self.events.push_back(Event::PathDown(path.id, reason));
+    }
+
+    fn path_index(&self, id: PathId) -> Option<usize> {
+        self.paths.iter().position(|path| path.id == id)
+    }
+
+    fn challenge(&mut self, now: Instant, index: usize, tuple: FourTuple) {
+        let mut data = [0; 8];
+        self.rng.fill(&mut data);
+        self.paths[index].challenge(now, tuple, data);
+    }
+
+    /// Tells the owners of frames what became of them.
+    fn settle(&mut self, news: &mut News) {
+        for settled in news.acked.drain(..) {
+            if let Some(keys) = &mut self.keys {
+                keys.on_acked(settled.packet.key_generation.into());
+            }
+            settled.packet.frames.iter().for_each(|frame| self.streams.on_acked(frame));
+        }
+        // Backwards, because what is lost goes to the front of the queues.
+        for settled in news.lost.drain(..).rev() {
+            for frame in settled.packet.frames.iter() {
+                self.on_frame_lost(frame);
+            }
+        }
+    }
+
+    fn on_frame_lost(&mut self, frame: SentFrame) {
+        match frame {
+            SentFrame::Hello => self.due.hello = true,
+            SentFrame::Admitted => self.due.admitted = true,
+            SentFrame::PathAbandon(id) => self.due.abandon.push_back(id),
+            // The next review asks again; probes and pings are repeated by their own timers.
+            SentFrame::AckFrequency | SentFrame::MtuProbe(_) | SentFrame::Ping => {}
+            SentFrame::Stream { .. }
+            | SentFrame::ResetStream(_)
+            | SentFrame::StopSending(_)
+            | SentFrame::MaxData
+            | SentFrame::MaxStreamData(_)
+            | SentFrame::MaxStreams => self.streams.on_lost(frame),
+        }
+    }
+
+    /// A stream may hold what all paths together can have on their way, and what the fast ones
+    /// deliver while the slow ones are under way.
+    fn review_send_limit(&mut self) {
+        let windows: Bytes = self.paths.iter().map(Path::cwnd).sum();
+        let farthest = self.paths.iter().map(|path| path.rtt.smoothed()).max();
+        let rates: Bytes =
+            self.paths.iter().map(|p| p.rate().amount_in(farthest.unwrap_or_default())).sum();
+        let wanted = windows + windows + rates + SEND_FLOOR;
+        self.streams.set_send_limit(wanted.min(self.config.send_memory));
+    }
+}

@@ -1,0 +1,333 @@
+//! What comes in: packets are opened once, checked once, and taken apart into frames.
+
+use bytes::Bytes as Payload;
+use rustls::Side;
+use tabane_base::Instant;
+
+use super::{Phase, Session};
+use crate::close::{CloseReason, PathDownReason, Violation};
+use crate::config::MAX_PATHS;
+use crate::drops::DropReason;
+use crate::event::Event;
+use crate::handshake::Refusal;
+use crate::id::{FourTuple, PathId};
+use crate::path::State;
+use crate::wire::{AckFrame, Cursor, Frame, LongHeader, ShortHeader, parse_frame};
+
+/// What a frame asks of the path it came on.
+struct Arrival {
+    now: Instant,
+    tuple: FourTuple,
+    /// Index of its path.
+    path: usize,
+}
+
+impl Session {
+    /// A long-header packet of this session's handshake.
+    pub(crate) fn handle_long(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        header: &LongHeader,
+        packet: &mut [u8],
+    ) {
+        let Some(handshake) = &mut self.handshake else {
+            // The client repeats its last flight until it hears from us: it has not yet.
+            if self.side == Side::Server
+                && let Some(path) = self.paths.first_mut()
+            {
+                path.keep_alive_due = true;
+            }
+            return;
+        };
+        match handshake.handle_packet(now, tuple, header, packet) {
+            Ok(()) => self.last_received_at = now,
+            Err(Refusal::Drop(reason)) => return self.drops.count(reason),
+            Err(Refusal::Close(reason)) => return self.close(now, reason),
+        }
+        if matches!(self.phase, Phase::Handshaking) {
+            match handshake.agreed() {
+                Some(Ok(agreed)) => {
+                    self.establish(now, agreed);
+                    if self.side == Side::Server {
+                        self.handshake = None;
+                    }
+                }
+                Some(Err(reason)) => self.close(now, reason),
+                None => {}
+            }
+        }
+    }
+
+    /// The server asks for proof of address.
+    pub(crate) fn handle_retry(&mut self, token: &[u8]) {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.on_retry(token);
+        }
+    }
+
+    /// The other end speaks other versions only. Believed while nothing authentic was heard.
+    pub(crate) fn handle_version_negotiation(&mut self, theirs: Vec<u32>) {
+        let heard = self.handshake.as_ref().is_none_or(|handshake| handshake.has_heard());
+        if !heard && !theirs.contains(&crate::PROTOCOL_VERSION) {
+            self.end(CloseReason::VersionMismatch { theirs });
+        }
+    }
+
+    /// A short-header packet addressed to this session.
+    pub(crate) fn handle_short(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        header: ShortHeader,
+        packet: &mut [u8],
+    ) -> Result<(), DropReason> {
+        let result = self.try_handle_short(now, tuple, header, packet);
+        if let Err(reason) = result {
+            self.drops.count(reason);
+        }
+        result
+    }
+
+    fn try_handle_short(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        header: ShortHeader,
+        packet: &mut [u8],
+    ) -> Result<(), DropReason> {
+        if !self.is_established() {
+            return Err(DropReason::TooEarly);
+        }
+        let known = self.path_index(header.path);
+        if known.is_none() && !self.may_appear(header.path) {
+            return Err(DropReason::NoSuchPath);
+        }
+        let Some(keys) = &mut self.keys else { return Err(DropReason::TooEarly) };
+        let mut phase = known.map(|i| self.paths[i].phase).unwrap_or_default();
+        let largest = known.and_then(|i| self.paths[i].received.largest());
+        let opened = keys.open(now, packet, header, largest, &mut phase)?;
+        let payload = &packet[opened.payload];
+        // Only authentic packets get this far, so only they make paths.
+        let path = known.unwrap_or_else(|| self.add_path(now, header.path, tuple));
+        self.paths[path].phase = phase;
+        if self.paths[path].received.is_replayed(opened.pn) {
+            return Err(DropReason::Replayed);
+        }
+        self.shed(payload)?;
+        self.last_received_at = now;
+        let is_newest = self.paths[path].received.largest().is_none_or(|pn| pn < opened.pn);
+        self.paths[path].on_received(now, packet.len(), tuple);
+        // Any 1-RTT packet shows that the server has the client's last flight.
+        if self.handshake.take().is_some() {
+            self.paths[path].keep_alive_due = true;
+        }
+        let arrival = Arrival { now, tuple, path };
+        let id = self.paths[path].id;
+        match self.handle_frames(&arrival, payload) {
+            Ok(ack_eliciting) => {
+                // A frame may have closed the path.
+                if let Some(path) = self.path_index(id) {
+                    self.paths[path].received.on_received(now, opened.pn, ack_eliciting);
+                    self.review_address(now, path, tuple, is_newest);
+                }
+                self.review_send_limit();
+            }
+            Err(violation) => self.close(now, CloseReason::ProtocolViolation(violation)),
+        }
+        Ok(())
+    }
+
+    /// Whether a path that is not known yet may begin with this packet.
+    fn may_appear(&self, id: PathId) -> bool {
+        self.side == Side::Server
+            && self.paths.len() < MAX_PATHS
+            && !self.retired.contains(&id)
+            && id.get() < self.retired.len() as u32 + 4 * MAX_PATHS as u32
+    }
+
+    /// Refuses, when memory is used up, data that is not next in order [P-6.6]. Nothing of the
+    /// packet is taken in, so the sender will repeat it.
+    fn shed(&self, payload: &[u8]) -> Result<(), DropReason> {
+        if (self.streams.memory() as u64) < self.config.receive_memory.get() {
+            return Ok(());
+        }
+        let mut cursor = Cursor::new(payload);
+        while let Ok(frame) = parse_frame(&mut cursor) {
+            if let Frame::Stream { header, data } = frame
+                && !data.is_empty()
+                && !self.streams.is_next(header)
+            {
+                return Err(DropReason::Shed);
+            }
+            if cursor.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A path's packets come from another address: ask that address to prove itself.
+    fn review_address(&mut self, now: Instant, path: usize, tuple: FourTuple, is_newest: bool) {
+        if self.side == Side::Client {
+            return;
+        }
+        let Self { paths, .. } = self;
+        let opening = matches!(paths[path].state(), State::Opening { .. });
+        if opening || is_newest && paths[path].tuple != tuple {
+            self.challenge(now, path, tuple);
+        } else if is_newest && paths[path].is_validated() {
+            // The old address is in use after all.
+            paths[path].challenge = None;
+        }
+    }
+
+    fn handle_frames(&mut self, arrival: &Arrival, payload: &[u8]) -> Result<bool, Violation> {
+        let mut cursor = Cursor::new(payload);
+        let mut ack_eliciting = false;
+        while !cursor.is_empty() {
+            let frame = parse_frame(&mut cursor).map_err(|_| Violation::MalformedFrame)?;
+            ack_eliciting |= frame.is_ack_eliciting();
+            self.handle_frame(arrival, frame)?;
+            if !self.is_established() {
+                break;
+            }
+        }
+        Ok(ack_eliciting)
+    }
+
+    fn handle_frame(&mut self, arrival: &Arrival, frame: Frame<'_>) -> Result<(), Violation> {
+        let now = arrival.now;
+        match frame {
+            Frame::Padding | Frame::Ping | Frame::Crypto { .. } => Ok(()),
+            Frame::Ack(ack) => self.handle_ack(now, &ack),
+            Frame::Stream { header, data } => self.streams.on_data(header, data),
+            Frame::ResetStream { id, code, final_size } => {
+                self.streams.on_reset(id, code, final_size)
+            }
+            Frame::StopSending { id, code } => self.streams.on_stop(id, code),
+            Frame::MaxData(max) => {
+                self.streams.on_max_data(max);
+                Ok(())
+            }
+            Frame::MaxStreamData { id, max } => self.streams.on_max_stream_data(id, max),
+            Frame::MaxStreams(max) => {
+                self.streams.on_max_streams(max);
+                Ok(())
+            }
+            Frame::PathChallenge(data) => {
+                if let Some(path) = self.paths.get_mut(arrival.path) {
+                    path.response = Some((data, arrival.tuple));
+                }
+                Ok(())
+            }
+            Frame::PathResponse(data) => {
+                self.handle_response(now, data);
+                Ok(())
+            }
+            Frame::PathAbandon(id) => {
+                self.handle_abandon(now, id);
+                Ok(())
+            }
+            Frame::AckFrequency { path, packets, delay } => {
+                if let Some(path) = self.path_index(path) {
+                    self.paths[path].received.set_frequency(packets, delay);
+                }
+                Ok(())
+            }
+            Frame::Hello { token } => self.handle_hello(token),
+            Frame::Admitted => self.handle_admitted(),
+            Frame::Close { code, text } => {
+                self.end(CloseReason::from_wire(code, &String::from_utf8_lossy(text)));
+                Ok(())
+            }
+            Frame::Datagram(data) => {
+                let told = self.datagrams.on_received(Payload::copy_from_slice(data));
+                self.on_datagram(told);
+                Ok(())
+            }
+            Frame::DatagramFragment { .. } => {
+                let told = self.datagrams.on_fragment(now, &frame);
+                self.on_datagram(told);
+                Ok(())
+            }
+        }
+    }
+
+    fn on_datagram(&mut self, told: bool) {
+        if told && self.admitted {
+            self.events.push_back(Event::DatagramsReadable);
+        }
+    }
+
+    fn handle_ack(&mut self, now: Instant, ack: &AckFrame) -> Result<(), Violation> {
+        // For a path that was closed meanwhile there is nothing left to settle.
+        let Some(index) = self.path_index(ack.path) else { return Ok(()) };
+        let mut news = std::mem::take(&mut self.news);
+        let result = self.paths[index].on_ack(now, ack, &mut news);
+        self.apply(now, index, &mut news);
+        self.news = news;
+        result
+    }
+
+    /// Settles what a path reports of its packets and of itself.
+    pub(super) fn apply(&mut self, now: Instant, index: usize, news: &mut crate::path::News) {
+        let id = self.paths[index].id;
+        if let Some(reason) = news.down.take() {
+            self.events.push_back(Event::PathDown(id, reason));
+        }
+        if std::mem::take(&mut news.up) {
+            self.events.push_back(Event::PathUp(id));
+            // What waits on silent paths has a way again.
+            for path in &mut self.paths {
+                if matches!(path.state(), State::Silent { .. }) {
+                    path.give_up_in_flight(now, news);
+                }
+            }
+        }
+        self.settle(news);
+    }
+
+    fn handle_response(&mut self, now: Instant, data: [u8; 8]) {
+        for index in 0..self.paths.len() {
+            if self.paths[index].on_response(now, data) {
+                let id = self.paths[index].id;
+                self.events.push_back(Event::PathUp(id));
+            }
+        }
+    }
+
+    fn handle_abandon(&mut self, now: Instant, id: PathId) {
+        match self.path_index(id) {
+            Some(index) => self.remove_path(now, index, PathDownReason::Closed),
+            None => drop(self.retired.insert(id)),
+        }
+    }
+
+    fn handle_hello(&mut self, token: &[u8]) -> Result<(), Violation> {
+        if self.side == Side::Client {
+            return Err(Violation::WrongSide);
+        }
+        if self.admitted {
+            self.due.admitted = true;
+        } else if let Some(key) = self.peer_key
+            && self.token.is_none()
+        {
+            // Remembered, so that a repeated hello asks no second time.
+            self.token = Some(token.to_vec());
+            let token = (!token.is_empty()).then(|| token.to_vec());
+            self.events.push_back(Event::Authorise { key, token });
+        }
+        Ok(())
+    }
+
+    fn handle_admitted(&mut self) -> Result<(), Violation> {
+        if self.side == Side::Server {
+            return Err(Violation::WrongSide);
+        }
+        if !std::mem::replace(&mut self.admitted, true) {
+            self.events.push_back(Event::Connected);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! When something is due, and doing it.
+
+use tabane_base::Instant;
+
+use super::{Phase, Session};
+use crate::close::{CloseReason, PathDownReason};
+use crate::event::{Event, TimerReason};
+
+/// The earliest moment at which the session has something to do.
+pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
+    let mut soonest = Soonest(None);
+    if let Some(handshake) = &session.handshake
+        && matches!(session.phase, Phase::Handshaking | Phase::Established)
+    {
+        soonest.offer(handshake.timer(), TimerReason::Handshake);
+    }
+    if !session.is_established() {
+        return soonest.0;
+    }
+    soonest.offer(session.idle_at(), TimerReason::Idle);
+    if let Some(at) = session.keys.as_ref().and_then(|keys| keys.discard_at()) {
+        soonest.offer(at, TimerReason::KeyDiscard);
+    }
+    if let Some(at) = session.datagrams.expires_at() {
+        soonest.offer(at, TimerReason::Reassembly);
+    }
+    let wants_to_send = session.wants_to_send();
+    for path in &session.paths {
+        if let Some(at) = path.received.due_at() {
+            soonest.offer(at, TimerReason::Ack);
+        }
+        if let Some(at) = path.loss_timer() {
+            soonest.offer(at, TimerReason::LossDetection(path.id));
+        }
+        if let Some(challenge) = &path.challenge {
+            soonest.offer(challenge.due_at, TimerReason::Validation(path.id));
+        }
+        if let Some(at) = path.keep_alive_at(session.config.keep_alive) {
+            soonest.offer(at, TimerReason::KeepAlive(path.id));
+        }
+        if let Some(at) = path.mtu.raise_at() {
+            soonest.offer(at, TimerReason::Mtu(path.id));
+        }
+        let window_open = path.window_room().get() >= path.packet_size() as u64;
+        if wants_to_send && path.is_active() && window_open {
+            soonest.offer(path.paced_at(), TimerReason::Pacing(path.id));
+        }
+    }
+    soonest.0
+}
+
+/// The least of the timers offered.
+struct Soonest(Option<(Instant, TimerReason)>);
+
+impl Soonest {
+    fn offer(&mut self, at: Instant, reason: TimerReason) {
+        if self.0.is_none_or(|(other, _)| at < other) {
+            self.0 = Some((at, reason));
+        }
+    }
+}
+
+/// Does what is due at `now`. What only leads to packets is left to `poll_transmit`.
+pub(super) fn handle(session: &mut Session, now: Instant) {
+    if let Some(handshake) = &mut session.handshake
+        && handshake.timer() <= now
+        && !handshake.handle_timeout(now)
+    {
+        return session.end(CloseReason::HandshakeTimeout);
+    }
+    if !session.is_established() {
+        return;
+    }
+    if session.idle_at() <= now {
+        let reason = match session.admitted {
+            true => CloseReason::IdleTimeout,
+            false => CloseReason::HandshakeTimeout,
+        };
+        return session.end(reason);
+    }
+    if let Some(keys) = &mut session.keys {
+        keys.discard_previous(now);
+        if !keys.refresh(now) {
+            return session.close(now, CloseReason::KeysExhausted);
+        }
+    }
+    session.datagrams.expire(now);
+    for index in 0..session.paths.len() {
+        session.handle_path_timers(now, index);
+    }
+}
+
+impl Session {
+    fn idle_at(&self) -> Instant {
+        if self.admitted {
+            self.last_received_at + self.config.idle_timeout.min(self.peer.idle_timeout)
+        } else {
+            self.started_at + self.config.handshake_timeout
+        }
+    }
+
+    fn handle_path_timers(&mut self, now: Instant, index: usize) {
+        let others = self.paths.iter().enumerate().any(|(i, p)| i != index && p.is_active());
+        let path = &mut self.paths[index];
+        if path.keep_alive_at(self.config.keep_alive).is_some_and(|at| at <= now) {
+            path.keep_alive_due = true;
+        }
+        if path.report_unanswered() {
+            let down = Event::PathDown(path.id, PathDownReason::NotValidated);
+            self.events.push_back(down);
+        }
+        if path.loss_timer().is_none_or(|at| at > now) {
+            return;
+        }
+        let mut news = std::mem::take(&mut self.news);
+        path.on_loss_timer(now, others, &mut news);
+        let repeat = path.probes_due > 0 && !others;
+        self.apply(now, index, &mut news);
+        self.news = news;
+        if repeat {
+            self.repeat_oldest(index);
+        }
+    }
+
+    /// Lets the probes of the only path carry what has waited longest.
+    fn repeat_oldest(&mut self, index: usize) {
+        let oldest = self.paths[index].recovery.in_flight_mut().take(2);
+        let frames: Vec<_> = oldest.flat_map(|packet| packet.frames.iter()).collect();
+        frames.into_iter().rev().for_each(|frame| self.on_frame_lost(frame));
+    }
+}

@@ -1,0 +1,88 @@
+//! Plain values for display: what a session and its paths are doing.
+
+use tabane_base::{Bytes, Duration, Instant, Rate};
+
+use crate::drops::Drops;
+use crate::id::{FourTuple, PathId};
+
+/// Where a path stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathStatus {
+    /// Its address has not answered yet.
+    Opening,
+    /// It carries data.
+    Active,
+    /// Nothing comes back; it is probed and not used.
+    Silent,
+}
+
+impl PathStatus {
+    /// A word for tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Active => "active",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+/// One path at one moment. Totals count UDP payload, since the path was opened.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct PathSnapshot {
+    pub id: PathId,
+    pub tuple: FourTuple,
+    pub status: PathStatus,
+    pub rtt_smoothed: Duration,
+    pub rtt_variation: Duration,
+    pub rtt_min: Duration,
+    /// Whether the round-trip times are measured or only assumed.
+    pub rtt_measured: bool,
+    pub cwnd: Bytes,
+    pub in_flight: Bytes,
+    pub pacing_rate: Rate,
+    /// The bandwidth the controller believes in.
+    pub delivery_rate: Rate,
+    pub controller_state: &'static str,
+    pub sent: Bytes,
+    pub received: Bytes,
+    pub acked: Bytes,
+    pub lost: Bytes,
+    pub sent_packets: u64,
+    pub received_packets: u64,
+    pub lost_packets: u64,
+    /// Packets taken for lost that arrived after all.
+    pub spurious_losses: u64,
+    /// Sent here a second time because another path was slow with it.
+    pub reinjected: Bytes,
+    /// Bytes of UDP payload in a full packet.
+    pub mtu: u16,
+    pub last_received_at: Instant,
+}
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionStatus {
+    /// Keys are being agreed on, or the other end has not admitted us yet.
+    Connecting,
+    /// Streams and datagrams flow.
+    Connected,
+    /// It is over.
+    Closed,
+}
+
+/// One session at one moment.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct SessionSnapshot {
+    pub status: SessionStatus,
+    pub paths: Vec<PathSnapshot>,
+    pub streams: usize,
+    /// Memory of received data, in and out of order.
+    pub receive_memory: Bytes,
+    /// Bytes of datagrams waiting to leave.
+    pub datagrams_queued: Bytes,
+    pub drops: Drops,
+}

@@ -1,0 +1,568 @@
+//! All streams of a session, their flow control, and whose turn it is to send [P-6].
+//!
+//! Owns credit in both directions, for each stream and for the session. Which path a packet takes
+//! and when is not known here.
+
+mod receive;
+mod send;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tabane_base::Bytes;
+use thiserror::Error;
+
+pub use receive::ReadState;
+use receive::{Inserted, ReceiveHalf};
+use send::SendHalf;
+
+use crate::close::Violation;
+use crate::config::MAX_STREAMS;
+use crate::event::Event;
+use crate::id::StreamId;
+use crate::parameters::Parameters;
+use crate::recovery::{SentFrame, SentFrames};
+use crate::wire::{Frame, StreamHeader};
+
+/// A writer who came short hears of room once a quarter of its buffer, or this, is free: each
+/// wake-up then moves enough to be worth it.
+const WRITABLE_STEP: usize = 128 * 1024;
+/// Stop room for headers alone: less data than this in a packet is not worth a frame.
+const MIN_PIECE: usize = 16;
+/// Bytes of a STREAM frame's length.
+const LENGTH_FIELD: usize = 2;
+
+/// Why a stream command cannot be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StreamError {
+    /// It never existed, or both sides are done with it.
+    #[error("there is no such stream")]
+    Unknown,
+    /// Our side of it is finished or reset.
+    #[error("the stream takes no more data")]
+    Finished,
+    /// The peer allows no more streams at present.
+    #[error("as many streams are open as the other end allows")]
+    LimitReached,
+    /// The session is not connected, or closed.
+    #[error("the session is not connected")]
+    NotConnected,
+}
+
+#[derive(Debug)]
+struct Stream {
+    send: SendHalf,
+    receive: ReceiveHalf,
+    /// Waits in `pending`.
+    queued: bool,
+    /// Control frames that are due.
+    due: Due,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Due {
+    reset: bool,
+    stop: Option<u64>,
+    credit: bool,
+}
+
+/// The streams of one session.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    is_client: bool,
+    streams: BTreeMap<StreamId, Stream>,
+    /// Streams with data to send, in turn.
+    pending: VecDeque<StreamId>,
+    /// Streams with control frames to send.
+    control: VecDeque<StreamId>,
+    /// Index of the next stream we open.
+    next_local: u64,
+    /// We may open streams below this index.
+    local_limit: u64,
+    /// Peer's streams below this index were opened.
+    next_remote: u64,
+    /// The peer may open streams below this index.
+    remote_limit: u64,
+    remote_limit_due: bool,
+    /// Bytes for the first time on their way, of all streams.
+    sent: u64,
+    /// The peer takes this many in all.
+    send_credit: u64,
+    /// Highest offsets received, of all streams.
+    received: u64,
+    /// Read or discarded.
+    consumed: u64,
+    receive_credit: u64,
+    receive_window: u64,
+    receive_credit_due: bool,
+    stream_window: u64,
+    peer_stream_window: u64,
+    /// Memory of received data.
+    memory: usize,
+    send_limit: usize,
+    events: VecDeque<Event>,
+}
+
+impl Streams {
+    pub(crate) fn new(is_client: bool, own: &Parameters) -> Self {
+        Self {
+            is_client,
+            streams: BTreeMap::new(),
+            pending: VecDeque::new(),
+            control: VecDeque::new(),
+            next_local: 0,
+            local_limit: 0,
+            next_remote: 0,
+            remote_limit: own.streams,
+            remote_limit_due: false,
+            sent: 0,
+            send_credit: 0,
+            received: 0,
+            consumed: 0,
+            receive_credit: own.session_credit.get(),
+            receive_window: own.session_credit.get(),
+            receive_credit_due: false,
+            stream_window: own.stream_credit.get(),
+            peer_stream_window: 0,
+            memory: 0,
+            send_limit: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The peer's first grants.
+    pub(crate) fn on_parameters(&mut self, peer: &Parameters) {
+        self.local_limit = peer.streams;
+        self.send_credit = peer.session_credit.get();
+        self.peer_stream_window = peer.stream_credit.get();
+    }
+
+    /// How much each stream may hold unacknowledged.
+    pub(crate) fn set_send_limit(&mut self, limit: Bytes) {
+        self.send_limit = usize::try_from(limit.get()).unwrap_or(usize::MAX);
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Memory that received data occupies.
+    pub(crate) const fn memory(&self) -> usize {
+        self.memory
+    }
+
+    fn is_local(&self, id: StreamId) -> bool {
+        id.opened_by_client() == self.is_client
+    }
+
+    // Commands of the application.
+
+    pub(crate) fn open(&mut self) -> Result<StreamId, StreamError> {
+        if self.next_local >= self.local_limit {
+            return Err(StreamError::LimitReached);
+        }
+        let id = StreamId(self.next_local * 2 + u64::from(!self.is_client));
+        self.next_local += 1;
+        self.create(id);
+        Ok(id)
+    }
+
+    fn create(&mut self, id: StreamId) {
+        let stream = Stream {
+            send: SendHalf::new(self.peer_stream_window),
+            receive: ReceiveHalf::new(self.stream_window),
+            queued: false,
+            due: Due::default(),
+        };
+        self.streams.insert(id, stream);
+    }
+
+    fn get(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
+        self.streams.get_mut(&id).ok_or(StreamError::Unknown)
+    }
+
+    pub(crate) fn capacity(&self, id: StreamId) -> usize {
+        self.streams
+            .get(&id)
+            .filter(|stream| stream.send.is_open())
+            .map_or(0, |stream| self.send_limit.saturating_sub(stream.send.held()))
+    }
+
+    pub(crate) fn write(&mut self, id: StreamId, data: &[u8]) -> Result<usize, StreamError> {
+        let room = self.capacity(id);
+        let stream = self.get(id)?;
+        if !stream.send.is_open() {
+            return Err(StreamError::Finished);
+        }
+        let n = room.min(data.len());
+        stream.send.write(&data[..n]);
+        stream.send.writer_waits = n < data.len();
+        self.enqueue(id);
+        Ok(n)
+    }
+
+    pub(crate) fn finish(&mut self, id: StreamId) -> Result<(), StreamError> {
+        let stream = self.get(id)?;
+        if !stream.send.is_open() {
+            return Err(StreamError::Finished);
+        }
+        stream.send.finish();
+        self.enqueue(id);
+        Ok(())
+    }
+
+    pub(crate) fn reset(&mut self, id: StreamId, code: u64) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.send.reset(code).is_some() {
+            stream.due.reset = true;
+            self.control.push_back(id);
+        }
+    }
+
+    pub(crate) fn stop(&mut self, id: StreamId, code: u64) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.receive.is_stopped() || stream.receive.is_done() {
+            return;
+        }
+        let before = stream.receive.memory();
+        let freed = stream.receive.stop();
+        stream.due.stop = Some(code);
+        self.memory -= before;
+        self.control.push_back(id);
+        self.on_consumed(freed);
+        self.reap(id);
+    }
+
+    pub(crate) fn peek(&mut self, id: StreamId) -> Result<ReadState<'_>, StreamError> {
+        self.reap(id);
+        Ok(self.get(id)?.receive.peek())
+    }
+
+    pub(crate) fn consume(&mut self, id: StreamId, n: usize) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let n = stream.receive.consume(n);
+        if stream.receive.grant().is_some() && !stream.due.credit {
+            stream.due.credit = true;
+            self.control.push_back(id);
+        }
+        self.memory -= n;
+        self.on_consumed(n as u64);
+    }
+
+    fn on_consumed(&mut self, n: u64) {
+        self.consumed += n;
+        let wanted = self.consumed + self.receive_window;
+        if wanted - self.receive_credit >= self.receive_window / 2 {
+            self.receive_credit = wanted;
+            self.receive_credit_due = true;
+        }
+    }
+
+    // News from the network.
+
+    /// Whether this data may be kept although memory is used up: only what is next in order,
+    /// because it makes the rest readable.
+    pub(crate) fn is_next(&self, header: StreamHeader) -> bool {
+        self.streams
+            .get(&header.id)
+            .map_or(header.offset == 0, |stream| header.offset <= stream.receive.ready_to())
+    }
+
+    pub(crate) fn on_data(&mut self, header: StreamHeader, data: &[u8]) -> Result<(), Violation> {
+        let StreamHeader { id, offset, fin } = header;
+        self.with_receiver(id, |receive| receive.insert(offset, data, fin))?;
+        Ok(())
+    }
+
+    pub(crate) fn on_reset(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        final_size: u64,
+    ) -> Result<(), Violation> {
+        if self.with_receiver(id, |receive| receive.on_reset(code, final_size))? {
+            self.events.push_back(Event::StreamReset { id, code });
+        }
+        Ok(())
+    }
+
+    /// Applies a frame to a receiving half and settles credit, memory and news. `true` when
+    /// something became readable.
+    fn with_receiver(
+        &mut self,
+        id: StreamId,
+        apply: impl FnOnce(&mut ReceiveHalf) -> Result<Inserted, Violation>,
+    ) -> Result<bool, Violation> {
+        self.ensure(id)?;
+        let session_room = self.receive_credit - self.received;
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Ok(false);
+        };
+        let before = stream.receive.memory();
+        let inserted = apply(&mut stream.receive)?;
+        if inserted.advanced > session_room {
+            return Err(Violation::SessionCreditExceeded);
+        }
+        self.memory = self.memory + stream.receive.memory() - before;
+        self.received += inserted.advanced;
+        if inserted.readable && !stream.receive.notified {
+            stream.receive.notified = true;
+            self.events.push_back(Event::StreamReadable(id));
+        }
+        if inserted.discarded > 0 {
+            self.on_consumed(inserted.discarded);
+        }
+        self.reap(id);
+        Ok(inserted.readable)
+    }
+
+    /// Makes sure that a stream the peer speaks of exists, unless it is over already.
+    fn ensure(&mut self, id: StreamId) -> Result<(), Violation> {
+        if self.is_local(id) {
+            return if id.index() < self.next_local {
+                Ok(())
+            } else {
+                Err(Violation::ForeignStream)
+            };
+        }
+        if id.index() >= self.remote_limit {
+            return Err(Violation::StreamLimitExceeded);
+        }
+        while self.next_remote <= id.index() {
+            let new = StreamId(self.next_remote * 2 + u64::from(self.is_client));
+            self.next_remote += 1;
+            self.create(new);
+            self.events.push_back(Event::StreamOpened(new));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_stop(&mut self, id: StreamId, code: u64) -> Result<(), Violation> {
+        self.ensure(id)?;
+        if self.streams.get(&id).is_some_and(|stream| !stream.send.is_done()) {
+            self.reset(id, code);
+            self.events.push_back(Event::StreamStopped { id, code });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_max_data(&mut self, max: u64) {
+        self.send_credit = self.send_credit.max(max);
+    }
+
+    pub(crate) fn on_max_stream_data(&mut self, id: StreamId, max: u64) -> Result<(), Violation> {
+        self.ensure(id)?;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.send.on_credit(max);
+            self.enqueue(id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_max_streams(&mut self, max: u64) {
+        self.local_limit = self.local_limit.max(max);
+    }
+
+    pub(crate) fn on_acked(&mut self, frame: SentFrame) {
+        match frame {
+            SentFrame::Stream { id, offset, len, fin } => {
+                let limit = self.send_limit;
+                let Some(stream) = self.streams.get_mut(&id) else { return };
+                stream.send.on_acked(offset..offset + u64::from(len), fin);
+                let room = limit.saturating_sub(stream.send.held());
+                if stream.send.writer_waits && room >= WRITABLE_STEP.min(limit / 4) {
+                    stream.send.writer_waits = false;
+                    self.events.push_back(Event::StreamWritable(id));
+                }
+                self.reap(id);
+            }
+            SentFrame::ResetStream(id) => {
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.send.on_reset_acked();
+                    self.reap(id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn on_lost(&mut self, frame: SentFrame) {
+        match frame {
+            SentFrame::Stream { id, offset, len, fin } => {
+                let Some(stream) = self.streams.get_mut(&id) else { return };
+                stream.send.on_lost(offset..offset + u64::from(len), fin);
+                if stream.send.has_lost() && !stream.queued {
+                    stream.queued = true;
+                    self.pending.push_front(id);
+                } else {
+                    self.enqueue(id);
+                }
+            }
+            SentFrame::ResetStream(id) => self.due_again(id, |due| due.reset = true),
+            SentFrame::StopSending(id) => self.due_again(id, |due| due.stop = Some(0)),
+            SentFrame::MaxStreamData(id) => self.due_again(id, |due| due.credit = true),
+            SentFrame::MaxData => self.receive_credit_due = true,
+            SentFrame::MaxStreams => self.remote_limit_due = true,
+            _ => {}
+        }
+    }
+
+    /// Sends a piece again although it may still arrive where it is. `false` when it has arrived.
+    pub(crate) fn repeat(&mut self, frame: SentFrame) -> bool {
+        let SentFrame::Stream { id, offset, len, .. } = frame else { return false };
+        let range = offset..offset + u64::from(len);
+        let Some(stream) = self.streams.get(&id) else { return false };
+        if stream.send.outstanding(range).is_none() {
+            return false;
+        }
+        self.on_lost(frame);
+        true
+    }
+
+    fn due_again(&mut self, id: StreamId, mark: impl FnOnce(&mut Due)) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            mark(&mut stream.due);
+            self.control.push_back(id);
+        }
+    }
+
+    /// Forgets a stream that both sides are done with, and lets the peer open another.
+    fn reap(&mut self, id: StreamId) {
+        let is_over = |stream: &Stream| stream.send.is_done() && stream.receive.is_done();
+        if !self.streams.get(&id).is_some_and(is_over) {
+            return;
+        }
+        if let Some(stream) = self.streams.remove(&id) {
+            self.memory -= stream.receive.memory();
+        }
+        if !self.is_local(id) {
+            self.remote_limit += 1;
+            // Granting in steps saves frames.
+            self.remote_limit_due |= self.remote_limit.is_multiple_of(MAX_STREAMS / 16);
+        }
+    }
+
+    // Sending.
+
+    fn session_room(&self) -> u64 {
+        self.send_credit - self.sent.min(self.send_credit)
+    }
+
+    fn enqueue(&mut self, id: StreamId) {
+        let room = self.session_room();
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        // A stream without session credit waits in the queue as well: credit frees all at once.
+        if !stream.queued && stream.send.has_pending(room.max(1)) {
+            stream.queued = true;
+            self.pending.push_back(id);
+        }
+    }
+
+    /// Whether data could go out now.
+    pub(crate) fn has_data(&self) -> bool {
+        let room = self.session_room();
+        !self.pending.is_empty()
+            && (room > 0
+                || self.pending.iter().any(|id| {
+                    self.streams.get(id).is_some_and(|stream| stream.send.has_pending(0))
+                }))
+    }
+
+    /// Bytes waiting to be sent for the first time or again, as far as credit allows. Looks at the
+    /// first few streams only: the scheduler asks whether the backlog is large, not how large.
+    pub(crate) fn backlog(&self) -> Bytes {
+        let queued = self.pending.iter().take(16).filter_map(|id| self.streams.get(id));
+        let fresh: u64 = queued.map(|stream| stream.send.fresh()).sum();
+        Bytes::new(fresh.min(self.session_room()))
+    }
+
+    /// Whether everything that may be sent has been, and waits for acknowledgement or credit.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.streams.values().any(|stream| stream.send.is_draining())
+    }
+
+    pub(crate) fn has_control(&self) -> bool {
+        self.receive_credit_due || self.remote_limit_due || !self.control.is_empty()
+    }
+
+    /// Appends control frames while `space` lasts.
+    pub(crate) fn fill_control(
+        &mut self,
+        out: &mut Vec<u8>,
+        space: usize,
+        sent: &mut SentFrames,
+    ) {
+        /// No control frame of a stream is longer.
+        const LONGEST: usize = 25;
+        let end = out.len() + space;
+        if self.receive_credit_due && out.len() + LONGEST <= end {
+            self.receive_credit_due = false;
+            Frame::MaxData(self.receive_credit).emit(out);
+            sent.push(SentFrame::MaxData);
+        }
+        if self.remote_limit_due && out.len() + LONGEST <= end {
+            self.remote_limit_due = false;
+            Frame::MaxStreams(self.remote_limit).emit(out);
+            sent.push(SentFrame::MaxStreams);
+        }
+        while out.len() + 3 * LONGEST <= end {
+            let Some(id) = self.control.pop_front() else { return };
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            let due = std::mem::take(&mut stream.due);
+            if due.reset && let Some((code, final_size)) = stream.send.reset_frame() {
+                Frame::ResetStream { id, code, final_size }.emit(out);
+                sent.push(SentFrame::ResetStream(id));
+            }
+            if let Some(code) = due.stop {
+                Frame::StopSending { id, code }.emit(out);
+                sent.push(SentFrame::StopSending(id));
+            }
+            if due.credit {
+                Frame::MaxStreamData { id, max: stream.receive.credit() }.emit(out);
+                sent.push(SentFrame::MaxStreamData(id));
+            }
+        }
+    }
+
+    /// Appends stream data while `space` lasts, one piece of each stream in turn.
+    pub(crate) fn fill_data(&mut self, out: &mut Vec<u8>, space: usize, sent: &mut SentFrames) {
+        let end = out.len() + space;
+        let mut turns = self.pending.len();
+        while turns > 0 {
+            turns -= 1;
+            let room = end - out.len();
+            let Some(id) = self.pending.pop_front() else { return };
+            let credit = self.session_room();
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            let at = StreamHeader { id, offset: stream.send.next_offset(), fin: false };
+            if room < at.size(true) + MIN_PIECE {
+                self.pending.push_front(id);
+                return;
+            }
+            stream.queued = false;
+            let most = room - at.size(false);
+            if let Some(piece) = stream.send.next_piece(most as u64, credit) {
+                self.sent += piece.fresh;
+                let header = StreamHeader { fin: piece.fin, ..at };
+                let len = (piece.range.end - piece.range.start) as usize;
+                // The packet's last frame needs no length; what the length would take is padding.
+                let with_len = most - len >= LENGTH_FIELD;
+                if !with_len {
+                    (len..most).for_each(|_| Frame::Padding.emit(out));
+                }
+                header.emit(with_len.then_some(len), out);
+                stream.send.copy(piece.range.clone(), out);
+                sent.push(SentFrame::Stream {
+                    id,
+                    offset: piece.range.start,
+                    len: len as u32,
+                    fin: piece.fin,
+                });
+            }
+            self.enqueue(id);
+        }
+    }
+}

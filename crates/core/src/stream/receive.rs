@@ -1,0 +1,309 @@
+//! The receiving half of a stream: the resequencer and its bounded buffer.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::close::Violation;
+
+/// What a piece of early data costs besides its bytes: the map's entry and the allocation.
+const EARLY_OVERHEAD: usize = 64;
+
+/// What a reader finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadState<'a> {
+    /// The next bytes, at least one; there may be more behind them.
+    Data(&'a [u8]),
+    /// Nothing yet.
+    Empty,
+    /// Everything was read.
+    Finished,
+    /// The sender abandoned the stream, for this reason of its application.
+    Reset(u64),
+}
+
+/// The receiving half of one stream.
+#[derive(Debug)]
+pub(crate) struct ReceiveHalf {
+    /// In order, from `read_to` on.
+    ready: VecDeque<u8>,
+    read_to: u64,
+    /// Ahead of order, disjoint, by offset.
+    early: BTreeMap<u64, Vec<u8>>,
+    early_memory: usize,
+    /// One beyond the highest byte seen.
+    highest: u64,
+    final_size: Option<u64>,
+    reset: Option<u64>,
+    /// Offsets below this were granted.
+    credit: u64,
+    window: u64,
+    /// The reader asked the sender to stop; data is counted and thrown away.
+    stopped: bool,
+    /// The reader knows that there is something to read.
+    pub(crate) notified: bool,
+    /// The reader has seen the end or the reset.
+    ended: bool,
+}
+
+/// What came of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inserted {
+    /// How far the highest offset moved: what it uses of the session's credit.
+    pub(crate) advanced: u64,
+    /// Bytes of session credit that nobody will read and that may be granted again.
+    pub(crate) discarded: u64,
+    /// There is something to read that was not there before.
+    pub(crate) readable: bool,
+}
+
+impl ReceiveHalf {
+    pub(crate) fn new(window: u64) -> Self {
+        Self {
+            ready: VecDeque::new(),
+            read_to: 0,
+            early: BTreeMap::new(),
+            early_memory: 0,
+            highest: 0,
+            final_size: None,
+            reset: None,
+            credit: window,
+            window,
+            stopped: false,
+            notified: false,
+            ended: false,
+        }
+    }
+
+    /// The first offset that is missing.
+    pub(crate) fn ready_to(&self) -> u64 {
+        self.read_to + self.ready.len() as u64
+    }
+
+    /// Bytes of memory held, in and out of order.
+    pub(crate) fn memory(&self) -> usize {
+        self.ready.len() + self.early_memory
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.ended
+    }
+
+    /// Takes in the data of a STREAM frame.
+    pub(crate) fn insert(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        fin: bool,
+    ) -> Result<Inserted, Violation> {
+        let end = offset + data.len() as u64;
+        if end > self.credit {
+            return Err(Violation::StreamCreditExceeded);
+        }
+        let overshoots = self.final_size.is_some_and(|size| end > size || fin && end != size);
+        if overshoots || fin && end < self.highest {
+            return Err(Violation::FinalSizeChanged);
+        }
+        let advanced = end.saturating_sub(self.highest);
+        self.highest = self.highest.max(end);
+        let learnt_end = fin && self.final_size.is_none();
+        if fin {
+            self.final_size = Some(end);
+        }
+        if self.reset.is_some() || self.stopped {
+            self.ended |= self.stopped && self.final_size.is_some();
+            return Ok(Inserted { advanced, discarded: advanced, readable: false });
+        }
+        let before = self.ready.len();
+        self.place(offset, data);
+        let readable = self.ready.len() > before || learnt_end && self.is_at_end();
+        Ok(Inserted { advanced, discarded: 0, readable })
+    }
+
+    fn place(&mut self, offset: u64, data: &[u8]) {
+        let expected = self.ready_to();
+        let end = offset + data.len() as u64;
+        if end <= expected {
+            return;
+        }
+        if offset <= expected {
+            self.ready.extend(&data[(expected - offset) as usize..]);
+            self.promote();
+        } else {
+            self.hold(offset, data);
+        }
+    }
+
+    /// Keeps the parts of early data that are not held yet.
+    fn hold(&mut self, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        let mut at = offset;
+        if let Some((start, held)) = self.early.range(..=offset).next_back() {
+            at = at.max(start + held.len() as u64);
+        }
+        while at < end {
+            let next = self.early.range(at..end).next();
+            let (stop, resume) = next.map_or((end, end), |(start, held)| {
+                (*start, start + held.len() as u64)
+            });
+            if stop > at {
+                let piece = data[(at - offset) as usize..(stop - offset) as usize].to_vec();
+                self.early_memory += piece.len() + EARLY_OVERHEAD;
+                self.early.insert(at, piece);
+            }
+            at = resume.max(stop);
+        }
+    }
+
+    /// Moves what has come into order.
+    fn promote(&mut self) {
+        while let Some(entry) = self.early.first_entry() {
+            let expected = self.read_to + self.ready.len() as u64;
+            let start = *entry.key();
+            if start > expected {
+                return;
+            }
+            let piece = entry.remove();
+            self.early_memory -= piece.len() + EARLY_OVERHEAD;
+            let skip = ((expected - start) as usize).min(piece.len());
+            self.ready.extend(&piece[skip..]);
+        }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.final_size == Some(self.ready_to())
+    }
+
+    /// The sender abandons the stream at `final_size`.
+    pub(crate) fn on_reset(&mut self, code: u64, final_size: u64) -> Result<Inserted, Violation> {
+        if final_size > self.credit {
+            return Err(Violation::StreamCreditExceeded);
+        }
+        if final_size < self.highest || self.final_size.is_some_and(|size| size != final_size) {
+            return Err(Violation::FinalSizeChanged);
+        }
+        if self.reset.is_some() {
+            return Ok(Inserted { advanced: 0, discarded: 0, readable: false });
+        }
+        let advanced = final_size - self.highest;
+        let discarded = if self.stopped { advanced } else { final_size - self.read_to };
+        self.highest = final_size;
+        self.final_size = Some(final_size);
+        self.reset = Some(code);
+        self.ended |= self.stopped;
+        self.clear();
+        Ok(Inserted { advanced, discarded, readable: !self.stopped })
+    }
+
+    /// The reader wants no more; gives the bytes whose credit comes free.
+    pub(crate) fn stop(&mut self) -> u64 {
+        if self.stopped || self.reset.is_some() || self.ended {
+            return 0;
+        }
+        self.stopped = true;
+        self.ended = self.final_size.is_some();
+        let freed = self.highest - self.read_to;
+        self.clear();
+        freed
+    }
+
+    fn clear(&mut self) {
+        self.ready = VecDeque::new();
+        self.early = BTreeMap::new();
+        self.early_memory = 0;
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    pub(crate) fn peek(&mut self) -> ReadState<'_> {
+        if let Some(code) = self.reset {
+            self.ended = true;
+            return ReadState::Reset(code);
+        }
+        if self.ready.is_empty() {
+            if self.is_at_end() {
+                self.ended = true;
+                return ReadState::Finished;
+            }
+            self.notified = false;
+            return ReadState::Empty;
+        }
+        ReadState::Data(self.ready.as_slices().0)
+    }
+
+    /// The reader used `n` bytes; gives how many that really were.
+    pub(crate) fn consume(&mut self, n: usize) -> usize {
+        let n = n.min(self.ready.len());
+        self.ready.drain(..n);
+        self.read_to += n as u64;
+        n
+    }
+
+    /// A new limit to grant, once half of the window was used up.
+    pub(crate) fn grant(&mut self) -> Option<u64> {
+        let wanted = self.read_to + self.window;
+        let ended = self.final_size.is_some() || self.stopped;
+        if ended || wanted - self.credit < self.window / 2 {
+            return None;
+        }
+        self.credit = wanted;
+        Some(wanted)
+    }
+
+    pub(crate) const fn credit(&self) -> u64 {
+        self.credit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tabane_base::Seed;
+
+    #[test]
+    fn overlapping_pieces_in_any_order_come_out_once_and_in_order() {
+        for seed in 0..50 {
+            let mut rng = Seed(seed).rng("resequencer");
+            let whole: Vec<u8> = (0..4_000).map(|_| rng.below(256) as u8).collect();
+            let mut half = ReceiveHalf::new(1 << 20);
+            let mut read = Vec::new();
+            while read.len() < whole.len() {
+                let start = rng.below(whole.len() as u64) as usize;
+                let end = (start + 1 + rng.below(300) as usize).min(whole.len());
+                let fin = end == whole.len();
+                let inserted = half.insert(start as u64, &whole[start..end], fin);
+                assert!(inserted.is_ok(), "seed {seed}");
+                let held: usize = half.early.values().map(|p| p.len() + EARLY_OVERHEAD).sum();
+                assert_eq!(half.early_memory, held, "seed {seed}");
+                while let ReadState::Data(data) = half.peek() {
+                    let n = data.len();
+                    read.extend_from_slice(data);
+                    half.consume(n);
+                }
+            }
+            assert_eq!(read, whole, "seed {seed}");
+            assert_eq!(half.peek(), ReadState::Finished);
+            assert_eq!(half.memory(), 0);
+        }
+    }
+
+    #[test]
+    fn data_beyond_credit_or_end_is_a_violation() {
+        let mut half = ReceiveHalf::new(100);
+        assert_eq!(half.insert(90, &[0; 11], false), Err(Violation::StreamCreditExceeded));
+        assert!(half.insert(0, &[0; 10], true).is_ok());
+        assert_eq!(half.insert(5, &[0; 10], false), Err(Violation::FinalSizeChanged));
+        assert_eq!(half.insert(0, &[0; 5], true), Err(Violation::FinalSizeChanged));
+        assert_eq!(half.on_reset(0, 9), Err(Violation::FinalSizeChanged));
+    }
+
+    #[test]
+    fn credit_is_renewed_by_reading_only() {
+        let mut half = ReceiveHalf::new(100);
+        assert!(half.insert(0, &[0; 60], false).is_ok());
+        assert_eq!(half.grant(), None);
+        half.consume(60);
+        assert_eq!(half.grant(), Some(160));
+        assert_eq!(half.grant(), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Bytes become values once, here; above this module nobody indexes a byte slice.
+//!
+//! Every decoder is total: any bytes give a value or an error, never a panic [P-1.3].
+
+mod cursor;
+mod frame;
+mod header;
+
+pub(crate) use cursor::{Cursor, Malformed, VARINT_MAX, put_varint};
+pub(crate) use frame::{
+    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, StreamHeader,
+    datagram_header_len, emit_ack, emit_datagram,
+    emit_fragment, parse_frame,
+};
+pub(crate) use header::{
+    HANDSHAKE_PN_LEN, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader, expand_packet_number,
+    is_long, packet_number_len, parse_version_negotiation, put_packet_number,
+    version_negotiation,
+};
+
+/// The one version of `docs/protocol.md` that this program speaks.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// Bytes the AEAD adds to every packet (RFC 5116).
+pub(crate) const TAG_LEN: usize = 16;
+
+/// Feeds `data` to every decoder, for fuzzing.
+pub fn fuzz_decoders(data: &[u8]) {
+    let _ = LongHeader::parse(data);
+    let _ = ShortHeader::parse(data);
+    let _ = crate::parameters::Parameters::parse(data);
+    let mut cursor = Cursor::new(data);
+    while !cursor.is_empty() {
+        if parse_frame(&mut cursor).is_err() {
+            break;
+        }
+    }
+}
