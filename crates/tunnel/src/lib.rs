@@ -1,1 +1,53 @@
-//! (being written)
+//! The shell around `core`: sockets, timers and tasks of a client and of a relay.
+//!
+//! Owns the event loop that joins the engine with the kernel, the tunnel's own little protocol
+//! (what a stream asks of the relay), and the two ends built on them: [`Client`] and [`Relay`].
+//! It moves values and decides nothing about paths, packets or time.
+//!
+//! Everything runs on one thread, in a `LocalSet` of a current-thread runtime ([`block_on`] makes
+//! both): state is shared by `Rc<RefCell<…>>`, there is no lock and no channel between two packets.
+//! A machine with several cores runs several engines.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod client;
+mod connection;
+mod engine;
+mod flow;
+mod relay;
+mod request;
+mod resolve;
+mod stream;
+mod target;
+
+use std::io;
+
+pub use access::Access;
+pub use client::{
+    Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
+    LinkSnapshot, OpenError, TcpFlow, UdpFlow,
+};
+pub use connection::{Carried, Ending};
+pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
+pub use relay::{Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, Verdict};
+pub use request::{Request, RequestError, Status, Transport};
+pub use resolve::system_resolvers;
+pub use target::{HostName, NameError, Target};
+
+/// Runs `future` with what clients and relays need around them: a runtime of this one thread, a
+/// `LocalSet`, and timers that end on time.
+///
+/// # Errors
+/// The kernel gave no descriptors for the runtime.
+pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
+    // Late timers cost throughput only, so a kernel that refuses is no reason to stop.
+    if let Err(error) = tabane_linux::minimize_timer_slack() {
+        tracing::debug!(%error, "timers stay up to 50 µs late");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let local = tokio::task::LocalSet::new();
+    Ok(runtime.block_on(local.run_until(future)))
+}

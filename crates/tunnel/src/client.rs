@@ -1,0 +1,375 @@
+//! The client's end: one session to the relay over all links, and what is carried through it.
+//!
+//! Owns the public face: a [`Client`] is cheap to clone and lives on the thread of its `LocalSet`.
+//! Keeping the session alive is the supervisor's affair, sockets and paths of a link are the
+//! link's. Invariant: when a call here fails, nothing of it is left in the session.
+
+mod failure;
+mod link;
+mod opened;
+mod supervisor;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tabane_base::Duration;
+use tabane_core::{
+    CloseReason, Endpoint, EndpointCounters, Identity, PathSnapshot, PublicKey, SessionConfig,
+    SessionSnapshot,
+};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use crate::connection::{Carried, Connection};
+use crate::engine::{Engine, SessionId};
+use crate::flow::Flow;
+use crate::request::{Request, Transport};
+use crate::stream::Stream;
+use crate::target::Target;
+
+pub use failure::{ConnectError, OpenError};
+pub use link::{LinkBind, LinkError};
+pub use opened::{TcpFlow, UdpFlow};
+
+use link::Link;
+use supervisor::Supervisor;
+
+/// How long a new connection waits for a session before it fails: programs give a connection
+/// 10 s or more, and a session over a new link is up within two.
+const SESSION_WAIT: Duration = Duration::from_secs(10);
+
+/// How long a good-bye is given to arrive. A relay that misses it forgets the session when it
+/// has been idle for long; a person waits for the prompt meanwhile.
+const GOODBYE_WAIT: Duration = Duration::from_millis(200);
+
+/// What a client needs to know.
+#[derive(Clone)]
+pub struct ClientConfig {
+    /// Our own key pair.
+    pub identity: Identity,
+    /// The key that the relay must prove.
+    pub relay_key: PublicKey,
+    /// Where the relay listens, the preferred address first.
+    pub relay_addrs: Vec<SocketAddr>,
+    /// What lets us in the first time.
+    pub token: Option<Vec<u8>>,
+    /// The links to use; with none, one that the routing table chooses.
+    pub links: Vec<LinkBind>,
+    /// How the session behaves.
+    pub session: SessionConfig,
+    /// Secret randomness, used once.
+    pub seed: [u8; 32],
+    /// Marks every packet (`SO_MARK`), so that our own hooks leave them alone.
+    pub mark: Option<u32>,
+}
+
+/// A session to a relay, kept up until [`close`](Self::close) is called or the last clone is
+/// dropped.
+#[derive(Clone)]
+pub struct Client {
+    shared: Rc<Shared>,
+    guard: Rc<Guard>,
+}
+
+/// Where a client stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientState {
+    /// There is no session; a new one is being set up. Holds why the last one ended.
+    Connecting(CloseReason),
+    /// There is a session.
+    Connected,
+    /// It is over; no session will follow.
+    Closed(CloseReason),
+}
+
+/// A client at one moment.
+#[derive(Clone, Debug)]
+pub struct ClientSnapshot {
+    /// Where it stands.
+    pub state: ClientState,
+    /// Its links, in the order they were added.
+    pub links: Vec<LinkSnapshot>,
+    /// The session, where there is one.
+    pub session: Option<SessionSnapshot>,
+    /// Sessions so far, the present one included; more than one says that it was lost.
+    pub sessions: u64,
+    /// Counters over all sessions.
+    pub counters: EndpointCounters,
+}
+
+/// One link at one moment.
+#[derive(Clone, Debug)]
+pub struct LinkSnapshot {
+    /// Its name.
+    pub name: String,
+    /// The path over it, where there is one.
+    pub path: Option<PathSnapshot>,
+    /// Why it cannot be used, in one line.
+    pub problem: Option<String>,
+}
+
+/// Where the client stands, with what only this crate may know.
+#[derive(Clone, Debug)]
+enum Standing {
+    Connecting(CloseReason),
+    Connected(SessionId),
+    Closed(CloseReason),
+}
+
+/// What the clones of a client and its supervisor share.
+struct Shared {
+    engine: Engine,
+    config: ClientConfig,
+    links: RefCell<Vec<Link>>,
+    standing: watch::Sender<Standing>,
+    /// A link was added: whoever waits for better times should look again.
+    links_changed: Notify,
+    sessions: Cell<u64>,
+}
+
+/// Ends the session with the last clone.
+struct Guard {
+    shared: Rc<Shared>,
+    supervisor: AbortHandle,
+}
+
+impl Client {
+    /// Sets up a session over all links and waits until the relay has let us in.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; each says what to do.
+    ///
+    /// # Panics
+    /// Outside a `LocalSet`; see [`block_on`](crate::block_on).
+    pub async fn connect(config: ClientConfig) -> Result<Self, ConnectError> {
+        let endpoint =
+            Endpoint::client(config.identity.clone(), config.session.clone(), config.seed)?;
+        let engine = Engine::start(endpoint).map_err(ConnectError::Runtime)?;
+        let binds = match &config.links[..] {
+            [] => vec![LinkBind::unbound()],
+            links => links.to_vec(),
+        };
+        let shared = Rc::new(Shared {
+            engine,
+            links: RefCell::new(binds.into_iter().map(Link::new).collect()),
+            standing: watch::Sender::new(Standing::Connecting(CloseReason::Finished)),
+            links_changed: Notify::new(),
+            sessions: Cell::new(0),
+            config,
+        });
+        let mut supervisor = Supervisor::new(shared.clone());
+        let session = supervisor.establish().await?;
+        let task = tokio::task::spawn_local(supervisor.run(session));
+        Ok(Self {
+            guard: Rc::new(Guard {
+                shared: shared.clone(),
+                supervisor: task.abort_handle(),
+            }),
+            shared,
+        })
+    }
+
+    /// Carries `tcp` to `target` until both directions have ended. Data flows at once, before the
+    /// relay has connected; a refusal resets `tcp`.
+    ///
+    /// # Errors
+    /// There is no session, or it takes no more connections; `tcp` has been reset.
+    pub fn carry_tcp(
+        &self,
+        tcp: TcpStream,
+        target: Target,
+    ) -> impl Future<Output = Result<Carried, OpenError>> + use<> {
+        let client = self.clone();
+        async move {
+            match client.open(Transport::Tcp, target).await {
+                Ok(stream) => Ok(Connection::new(stream, tcp, true).carry().await),
+                Err(error) => {
+                    // A reset tells the program that nothing went through.
+                    let _ = tcp.set_zero_linger();
+                    Err(error)
+                }
+            }
+        }
+    }
+
+    /// Has the relay connect to `target`, for callers that must tell what came of it.
+    ///
+    /// # Errors
+    /// The relay refused, or there is no session.
+    pub async fn open_tcp(&self, target: Target) -> Result<TcpFlow, OpenError> {
+        let again = target.clone();
+        match self.try_open_tcp(target).await {
+            // Nothing was sent yet, so the next session may try.
+            Err(OpenError::SessionLost) => self.try_open_tcp(again).await,
+            result => result,
+        }
+    }
+
+    async fn try_open_tcp(&self, target: Target) -> Result<TcpFlow, OpenError> {
+        let stream = self.open(Transport::Tcp, target).await?;
+        TcpFlow::confirm(self.clone(), stream).await
+    }
+
+    /// Begins a UDP flow to `target`. A refusal by the relay shows when receiving.
+    ///
+    /// # Errors
+    /// There is no session, or it takes no more flows.
+    pub async fn open_udp(&self, target: Target) -> Result<UdpFlow, OpenError> {
+        let stream = self.open(Transport::Udp, target).await?;
+        Ok(UdpFlow::new(self.clone(), Flow::new(stream)))
+    }
+
+    /// Uses one more link from here on.
+    ///
+    /// # Errors
+    /// A link of this name is in use already. One that cannot be used yet is no error: it is
+    /// tried again and again, and [`snapshot`](Self::snapshot) says what is wrong.
+    pub fn add_link(&self, bind: LinkBind) -> Result<(), LinkError> {
+        let mut links = self.shared.links.borrow_mut();
+        if links.iter().any(|link| link.name() == bind.name) {
+            return Err(LinkError::InUse { name: bind.name });
+        }
+        links.push(Link::new(bind));
+        self.shared.links_changed.notify_one();
+        Ok(())
+    }
+
+    /// Stops using a link; what was under way on it moves to the others. `false` where there is
+    /// no link of this name.
+    pub fn remove_link(&self, name: &str) -> bool {
+        let mut links = self.shared.links.borrow_mut();
+        let Some(index) = links.iter().position(|link| link.name() == name) else {
+            return false;
+        };
+        let link = links.remove(index);
+        link.release(&self.shared.engine, self.shared.session());
+        true
+    }
+
+    /// What there is to know at this moment.
+    #[must_use]
+    pub fn snapshot(&self) -> ClientSnapshot {
+        let shared = &self.shared;
+        let session = shared
+            .session()
+            .and_then(|session| shared.engine.snapshot(session));
+        let links = shared.links.borrow();
+        ClientSnapshot {
+            state: match &*shared.standing.borrow() {
+                Standing::Connecting(reason) => ClientState::Connecting(reason.clone()),
+                Standing::Connected(_) => ClientState::Connected,
+                Standing::Closed(reason) => ClientState::Closed(reason.clone()),
+            },
+            links: links
+                .iter()
+                .map(|link| link.snapshot(session.as_ref()))
+                .collect(),
+            session,
+            sessions: shared.sessions.get(),
+            counters: shared.engine.counters(),
+        }
+    }
+
+    /// Waits until the client is over for good, and says why: it was closed, or the relay does
+    /// not want it any more. Lost sessions are replaced and do not count.
+    pub fn closed(&self) -> impl Future<Output = CloseReason> + use<> {
+        let mut standing = self.shared.standing.subscribe();
+        async move {
+            let closed = standing
+                .wait_for(|standing| matches!(standing, Standing::Closed(_)))
+                .await;
+            match closed.as_deref() {
+                Ok(Standing::Closed(reason)) => reason.clone(),
+                // The last clone was dropped.
+                Ok(_) | Err(_) => CloseReason::Finished,
+            }
+        }
+    }
+
+    /// Says good-bye to the relay and ends everything.
+    pub async fn close(self) {
+        self.guard.supervisor.abort();
+        let shared = &self.shared;
+        let session = shared.session();
+        shared
+            .standing
+            .send_replace(Standing::Closed(CloseReason::Finished));
+        let Some(session) = session else {
+            return;
+        };
+        shared.say_goodbye(session);
+        let forgotten = async {
+            while shared.engine.is_kept(session) {
+                shared.engine.notice().await;
+            }
+        };
+        if timeout(GOODBYE_WAIT, forgotten).await.is_err() {
+            tracing::debug!("the relay did not confirm the good-bye");
+        }
+    }
+
+    /// Opens a stream on the present session, or the next one, and writes its request.
+    async fn open(&self, transport: Transport, target: Target) -> Result<Stream, OpenError> {
+        let shared = &self.shared;
+        let session = shared.wait_for_session().await?;
+        let id = shared
+            .engine
+            .visit(session, |visit| visit.session.open_stream(visit.now))
+            .ok_or(OpenError::SessionLost)??;
+        let stream = Stream::new(shared.engine.clone(), session, id);
+        let mut preface = Vec::new();
+        Request { transport, target }.emit(&mut preface);
+        stream
+            .write_all(&preface)
+            .await
+            .map_err(|_| OpenError::SessionLost)?;
+        Ok(stream)
+    }
+}
+
+impl Shared {
+    fn session(&self) -> Option<SessionId> {
+        match *self.standing.borrow() {
+            Standing::Connected(session) => Some(session),
+            Standing::Connecting(_) | Standing::Closed(_) => None,
+        }
+    }
+
+    async fn wait_for_session(&self) -> Result<SessionId, OpenError> {
+        if let Some(session) = self.session() {
+            return Ok(session);
+        }
+        let mut standing = self.standing.subscribe();
+        let settled = standing.wait_for(|it| !matches!(it, Standing::Connecting(_)));
+        // Whatever came of waiting, the standing says it.
+        let _ = timeout(SESSION_WAIT, settled).await;
+        match &*self.standing.borrow() {
+            Standing::Connected(session) => Ok(*session),
+            Standing::Connecting(reason) | Standing::Closed(reason) => {
+                Err(OpenError::NoSession(reason.clone()))
+            }
+        }
+    }
+
+    fn say_goodbye(&self, session: SessionId) {
+        self.engine.visit(session, |visit| {
+            visit.session.close(visit.now, CloseReason::Finished);
+            visit.touch();
+        });
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+        if let Some(session) = self.shared.session() {
+            self.shared.say_goodbye(session);
+        }
+        self.shared
+            .standing
+            .send_replace(Standing::Closed(CloseReason::Finished));
+    }
+}

@@ -1,0 +1,272 @@
+//! One link of a client: its sockets, and the path over it.
+//!
+//! Owns which addresses of ours and of the relay go together on this link. A link whose sockets
+//! or path fail is tried again with other sockets and the next pair of addresses, ever more
+//! slowly; whether data takes it is core's decision.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tabane_base::Duration;
+use tabane_core::{FourTuple, PathId, PathSnapshot, SessionSnapshot, SocketId};
+use tabane_linux::{UdpBind, UdpError};
+use tokio::time::Instant;
+
+use super::LinkSnapshot;
+use crate::engine::{Engine, SessionId};
+
+/// Waits before a link that failed is tried again: first and longest. An interface that comes
+/// back is used within a second; one that stays dead costs a packet now and then.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const LAST_RETRY: Duration = Duration::from_secs(10);
+
+/// A link to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkBind {
+    /// What to call it; the interface's name as a rule.
+    pub name: String,
+    /// The interface that its packets must take, whatever the routing table says.
+    pub interface: Option<String>,
+    /// Our IPv4 address on it, unspecified to leave the choice to the kernel.
+    pub v4: Option<Ipv4Addr>,
+    /// Our IPv6 address on it, unspecified to leave the choice to the kernel.
+    pub v6: Option<Ipv6Addr>,
+    /// Where the relay is found over this link, where that differs from
+    /// [`ClientConfig::relay_addrs`](super::ClientConfig::relay_addrs).
+    pub relay_addrs: Vec<SocketAddr>,
+}
+
+impl LinkBind {
+    /// The interface `name` with our addresses on it.
+    #[must_use]
+    pub fn interface(name: &str, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Self {
+        Self {
+            name: name.to_owned(),
+            interface: Some(name.to_owned()),
+            v4,
+            v6,
+            relay_addrs: Vec::new(),
+        }
+    }
+
+    /// Whatever link the routing table chooses.
+    #[must_use]
+    pub fn unbound() -> Self {
+        Self {
+            name: "default".to_owned(),
+            interface: None,
+            v4: Some(Ipv4Addr::UNSPECIFIED),
+            v6: Some(Ipv6Addr::UNSPECIFIED),
+            relay_addrs: Vec::new(),
+        }
+    }
+
+    fn local(&self, remote: &SocketAddr) -> Option<SocketAddr> {
+        match remote {
+            SocketAddr::V4(_) => self.v4.map(|ip| SocketAddr::new(ip.into(), 0)),
+            SocketAddr::V6(_) => self.v6.map(|ip| SocketAddr::new(ip.into(), 0)),
+        }
+    }
+}
+
+/// Why a link cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// There is one of this name.
+    #[error("link {name} is in use already")]
+    InUse {
+        /// The name.
+        name: String,
+    },
+    /// No socket could be had on it.
+    #[error("link {name} cannot be used: {source}")]
+    Socket {
+        /// The name.
+        name: String,
+        /// What the kernel said.
+        source: UdpError,
+    },
+}
+
+pub(super) struct Link {
+    bind: LinkBind,
+    sockets: Vec<SocketId>,
+    /// Address pairs over which the relay may be reached, the preferred first.
+    candidates: Vec<FourTuple>,
+    path: Option<PathId>,
+    /// When to try again. `None` while a path is open; links without one are always due at once
+    /// or later.
+    retry_at: Option<Instant>,
+    failures: u32,
+    problem: Option<String>,
+}
+
+impl Link {
+    pub(super) fn new(bind: LinkBind) -> Self {
+        Self {
+            bind,
+            sockets: Vec::new(),
+            candidates: Vec::new(),
+            path: None,
+            retry_at: None,
+            failures: 0,
+            problem: None,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.bind.name
+    }
+
+    /// Opens sockets where there are none.
+    pub(super) fn prepare(
+        &mut self,
+        engine: &Engine,
+        relay_addrs: &[SocketAddr],
+        mark: Option<u32>,
+    ) -> Result<(), LinkError> {
+        if !self.candidates.is_empty() {
+            return Ok(());
+        }
+        let Self {
+            bind,
+            sockets,
+            candidates,
+            ..
+        } = self;
+        let remotes = match &bind.relay_addrs[..] {
+            [] => relay_addrs,
+            own => own,
+        };
+        let mut bound: [Option<SocketId>; 2] = [None; 2];
+        let mut failure = None;
+        for remote in remotes {
+            let Some(local) = bind.local(remote) else {
+                continue;
+            };
+            let family = &mut bound[usize::from(remote.is_ipv6())];
+            if family.is_none() {
+                let interface = bind.interface.as_deref();
+                match engine.bind(UdpBind { interface, local }, mark, false) {
+                    Ok(socket) => {
+                        sockets.push(socket);
+                        *family = Some(socket);
+                    }
+                    Err(error) => failure = Some(error),
+                }
+            }
+            if let Some(socket) = *family {
+                candidates.push(FourTuple {
+                    socket,
+                    local_ip: None,
+                    remote: *remote,
+                });
+            }
+        }
+        self.problem = match (&failure, self.candidates.is_empty()) {
+            (_, false) => None,
+            (Some(error), true) => Some(error.to_string()),
+            (None, true) => Some("no address of a family that the relay has".to_owned()),
+        };
+        match failure {
+            Some(source) if self.candidates.is_empty() => Err(LinkError::Socket {
+                name: self.bind.name.clone(),
+                source,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next address pair to try.
+    pub(super) fn candidate(&self) -> Option<FourTuple> {
+        let count = self.candidates.len().max(1);
+        self.candidates.get(self.failures as usize % count).copied()
+    }
+
+    /// All address pairs.
+    pub(super) fn candidates(&self) -> &[FourTuple] {
+        &self.candidates
+    }
+
+    pub(super) fn owns(&self, socket: SocketId) -> bool {
+        self.sockets.contains(&socket)
+    }
+
+    pub(super) fn is_path(&self, path: PathId) -> bool {
+        self.path == Some(path)
+    }
+
+    /// Whether it is time to open a path over it.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.path.is_none() && self.retry_at.is_none_or(|at| at <= now)
+    }
+
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at.filter(|_| self.path.is_none())
+    }
+
+    pub(super) fn on_opened(&mut self, path: PathId) {
+        self.path = Some(path);
+        self.retry_at = None;
+    }
+
+    pub(super) fn on_up(&mut self) {
+        self.failures = 0;
+        self.problem = None;
+    }
+
+    /// The path is gone, or could not be opened.
+    pub(super) fn on_failed(&mut self, now: Instant, problem: String) {
+        let wait = FIRST_RETRY * 2_u32.saturating_pow(self.failures);
+        self.path = None;
+        self.retry_at = Some(now + wait.min(LAST_RETRY));
+        self.failures = self.failures.saturating_add(1).min(16);
+        self.problem = Some(problem);
+    }
+
+    /// The session is gone, and every path with it.
+    pub(super) fn on_session_ended(&mut self) {
+        self.path = None;
+        self.retry_at = None;
+        self.failures = 0;
+    }
+
+    /// Gives the sockets back; the next [`prepare`](Self::prepare) opens others.
+    pub(super) fn discard_sockets(&mut self, engine: &Engine) {
+        for socket in self.sockets.drain(..) {
+            engine.unbind(socket);
+        }
+        self.candidates.clear();
+    }
+
+    /// Ends the link: its path is closed and its sockets with it.
+    pub(super) fn release(mut self, engine: &Engine, session: Option<SessionId>) {
+        if let Some(session) = session {
+            engine.visit(session, |visit| {
+                if let Some(path) = self.path {
+                    // A path that core has given up already needs no closing.
+                    let _ = visit.session.close_path(visit.now, path);
+                }
+                for socket in &self.sockets {
+                    visit.session.handle_socket_lost(visit.now, *socket);
+                }
+                visit.touch();
+            });
+        }
+        self.discard_sockets(engine);
+    }
+
+    pub(super) fn snapshot(&self, session: Option<&SessionSnapshot>) -> LinkSnapshot {
+        let path = |session: &SessionSnapshot| -> Option<PathSnapshot> {
+            session
+                .paths
+                .iter()
+                .find(|path| self.is_path(path.id))
+                .cloned()
+        };
+        LinkSnapshot {
+            name: self.bind.name.clone(),
+            path: session.and_then(path),
+            problem: self.problem.clone(),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Keeps a client's session up: sets it up, opens a path over every link, and begins anew when
+//! the session is lost.
+//!
+//! Owns the patience: how long to wait before trying a link or the relay again. One task, the
+//! only reader of the engine's notices.
+
+use std::rc::Rc;
+
+use tabane_base::{Duration, Rng, Seed};
+use tabane_core::{CloseReason, Event, PathDownReason, PathId};
+use tokio::time::Instant;
+
+use super::{ConnectError, Shared, Standing};
+use crate::engine::{Notice, SessionId};
+
+/// Waits before the relay is tried again: first and longest. A restarting relay is back within a
+/// second; a dead one should not be knocked at by all its clients all the time.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LAST_BACKOFF: Duration = Duration::from_secs(5);
+
+pub(super) struct Supervisor {
+    shared: Rc<Shared>,
+    rng: Rng,
+}
+
+impl Supervisor {
+    pub(super) fn new(shared: Rc<Shared>) -> Self {
+        let word = shared.config.seed.first_chunk::<8>().copied();
+        let seed = Seed(u64::from_le_bytes(word.unwrap_or_default()));
+        Self {
+            shared,
+            rng: seed.rng("back-off"),
+        }
+    }
+
+    /// Looks after `session` and its successors until there can be none.
+    pub(super) async fn run(mut self, mut session: SessionId) {
+        loop {
+            let reason = self.attend(session).await;
+            tracing::warn!(%reason, "the session ended");
+            self.shared
+                .links
+                .borrow_mut()
+                .iter_mut()
+                .for_each(|link| link.on_session_ended());
+            self.stand(Standing::Connecting(reason.clone()));
+            match self.reestablish(reason).await {
+                Ok(next) => session = next,
+                Err(reason) => {
+                    tracing::error!(%reason, "there will be no other session");
+                    self.stand(Standing::Closed(reason));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sets up a session over every link at once.
+    pub(super) async fn establish(&mut self) -> Result<SessionId, ConnectError> {
+        let session = self.begin()?;
+        loop {
+            match self.shared.engine.notice().await {
+                Notice::Session(id, Event::Connected) if id == session => break,
+                Notice::Session(id, Event::Closed(reason)) if id == session => {
+                    return Err(self.failure(reason));
+                }
+                Notice::Session(..) | Notice::Forgotten | Notice::SocketLost(_) => {}
+            }
+        }
+        let shared = &self.shared;
+        shared.sessions.set(shared.sessions.get() + 1);
+        self.recognise_first_path(session);
+        self.open_paths(session);
+        self.stand(Standing::Connected(session));
+        tracing::info!(relay = %shared.config.relay_key, "session up");
+        Ok(session)
+    }
+
+    /// Sends the first packets of a handshake.
+    fn begin(&self) -> Result<SessionId, ConnectError> {
+        let shared = &self.shared;
+        let config = &shared.config;
+        let mut links = shared.links.borrow_mut();
+        let mut failure = None;
+        for link in links.iter_mut() {
+            if let Err(error) = link.prepare(&shared.engine, &config.relay_addrs, config.mark) {
+                tracing::warn!("{error}");
+                failure.get_or_insert(error);
+            }
+        }
+        // Turns over the links first and the relay's addresses second: a link is more often dead
+        // than an address.
+        let longest = links.iter().map(|link| link.candidates().len()).max();
+        let tuples: Vec<_> = (0..longest.unwrap_or(0))
+            .flat_map(|i| {
+                links
+                    .iter()
+                    .filter_map(move |link| link.candidates().get(i))
+            })
+            .copied()
+            .collect();
+        if tuples.is_empty() {
+            return Err(failure.map_or_else(
+                || ConnectError::NoUsableLink {
+                    relay: config.relay_addrs.clone(),
+                    links: links.iter().map(|link| link.name().to_owned()).collect(),
+                },
+                ConnectError::Link,
+            ));
+        }
+        let token = config.token.clone();
+        Ok(shared.engine.connect(config.relay_key, token, tuples)?)
+    }
+
+    fn failure(&self, reason: CloseReason) -> ConnectError {
+        if reason != CloseReason::HandshakeTimeout {
+            return ConnectError::Refused(reason);
+        }
+        let links = self.shared.links.borrow();
+        ConnectError::NoAnswer {
+            relay: self.shared.config.relay_addrs.clone(),
+            links: links.iter().map(|link| link.name().to_owned()).collect(),
+        }
+    }
+
+    /// The handshake has made a path of the pair of addresses that it succeeded on.
+    fn recognise_first_path(&self, session: SessionId) {
+        let Some(snapshot) = self.shared.engine.snapshot(session) else {
+            return;
+        };
+        for path in snapshot.paths {
+            let mut links = self.shared.links.borrow_mut();
+            if let Some(link) = links.iter_mut().find(|link| link.owns(path.tuple.socket)) {
+                link.on_opened(path.id);
+                link.on_up();
+            }
+        }
+    }
+
+    /// Opens a path over every link that is due for one.
+    fn open_paths(&self, session: SessionId) {
+        let shared = &self.shared;
+        let config = &shared.config;
+        let now = Instant::now();
+        for link in shared.links.borrow_mut().iter_mut() {
+            if !link.is_due(now) {
+                continue;
+            }
+            if let Err(error) = link.prepare(&shared.engine, &config.relay_addrs, config.mark) {
+                tracing::debug!("{error}");
+                link.on_failed(now, error.to_string());
+                continue;
+            }
+            let Some(tuple) = link.candidate() else {
+                link.on_failed(now, "no address of a family that the relay has".to_owned());
+                continue;
+            };
+            let opened = shared.engine.visit(session, |visit| {
+                visit.touch();
+                visit.session.open_path(visit.now, tuple)
+            });
+            match opened {
+                Some(Ok(path)) => link.on_opened(path),
+                Some(Err(error)) => link.on_failed(now, error.to_string()),
+                None => return,
+            }
+        }
+    }
+
+    /// Looks after the session's paths until it ends.
+    async fn attend(&self, session: SessionId) -> CloseReason {
+        let shared = &self.shared;
+        loop {
+            let retry_at = shared
+                .links
+                .borrow()
+                .iter()
+                .filter_map(|link| link.retry_at())
+                .min();
+            tokio::select! {
+                notice = shared.engine.notice() => match notice {
+                    Notice::Session(id, event) if id == session => match event {
+                        Event::Closed(reason) => return reason,
+                        Event::PathUp(path) => self.on_path_up(path),
+                        Event::PathDown(path, reason) => self.on_path_down(path, reason),
+                        // A relay opens no streams; the others are for streams and relays.
+                        _ => {}
+                    },
+                    Notice::SocketLost(socket) => {
+                        shared.engine.visit(session, |visit| {
+                            visit.session.handle_socket_lost(visit.now, socket);
+                            visit.touch();
+                        });
+                    }
+                    Notice::Session(..) | Notice::Forgotten => {}
+                },
+                () = shared.links_changed.notified() => self.open_paths(session),
+                () = until(retry_at) => self.open_paths(session),
+            }
+        }
+    }
+
+    fn on_path_up(&self, path: PathId) {
+        let mut links = self.shared.links.borrow_mut();
+        if let Some(link) = links.iter_mut().find(|link| link.is_path(path)) {
+            tracing::info!(link = link.name(), %path, "path up");
+            link.on_up();
+        }
+    }
+
+    fn on_path_down(&self, path: PathId, reason: PathDownReason) {
+        let mut links = self.shared.links.borrow_mut();
+        let Some(link) = links.iter_mut().find(|link| link.is_path(path)) else {
+            return;
+        };
+        tracing::info!(link = link.name(), %path, %reason, "path down");
+        match reason {
+            // Core goes on probing it and tells when it is back.
+            PathDownReason::NoAnswer => {}
+            PathDownReason::NotValidated | PathDownReason::Closed => {
+                link.on_failed(Instant::now(), reason.to_string());
+            }
+            PathDownReason::InterfaceGone => {
+                link.discard_sockets(&self.shared.engine);
+                link.on_failed(Instant::now(), reason.to_string());
+            }
+        }
+    }
+
+    /// Tries again and again, and at once where a link was added meanwhile; fails where trying
+    /// again cannot help.
+    async fn reestablish(&mut self, mut reason: CloseReason) -> Result<SessionId, CloseReason> {
+        let mut backoff = FIRST_BACKOFF;
+        while !is_final(&reason) {
+            let jitter = 0.75 + 0.5 * self.rng.unit();
+            let shared = self.shared.clone();
+            tokio::select! {
+                () = tokio::time::sleep(tabane_base::scale(backoff, jitter)) => {}
+                () = shared.links_changed.notified() => {}
+            }
+            backoff = (backoff * 2).min(LAST_BACKOFF);
+            let established = tokio::select! {
+                established = self.establish() => established,
+                () = shared.links_changed.notified() => {
+                    // A handshake does not take up new links; another one does.
+                    self.give_up_handshakes();
+                    shared.links_changed.notify_one();
+                    continue;
+                }
+            };
+            match established {
+                Ok(session) => return Ok(session),
+                Err(error) => {
+                    tracing::debug!(%error, "no session");
+                    reason = match error {
+                        ConnectError::Refused(reason) => reason,
+                        _ => CloseReason::HandshakeTimeout,
+                    };
+                    self.renew_sockets();
+                    self.stand(Standing::Connecting(reason.clone()));
+                }
+            }
+        }
+        Err(reason)
+    }
+
+    fn give_up_handshakes(&self) {
+        for session in self.shared.engine.sessions() {
+            self.shared.say_goodbye(session);
+        }
+    }
+
+    /// Interfaces and addresses may have changed while no handshake succeeded.
+    fn renew_sockets(&self) {
+        for link in self.shared.links.borrow_mut().iter_mut() {
+            link.discard_sockets(&self.shared.engine);
+        }
+    }
+
+    fn stand(&self, standing: Standing) {
+        self.shared.standing.send_replace(standing);
+    }
+}
+
+/// Whether another handshake would end the same way.
+fn is_final(reason: &CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::Unauthorised | CloseReason::WrongPeerKey | CloseReason::VersionMismatch { .. }
+    )
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

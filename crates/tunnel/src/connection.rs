@@ -1,0 +1,282 @@
+//! One TCP connection carried on one stream, from beginning to end.
+//!
+//! Owns the mapping of TCP's life to a stream's: data, half-closes and resets, each in its own
+//! direction. Bytes go from the socket into core's buffer and from core's buffer into the socket
+//! by one copy each. Backpressure is the buffers being full: what core does not take stays in the
+//! socket, what the socket does not take stays in core.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tabane_base::Bytes;
+use tabane_core::{ReadState, StreamError};
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+
+use crate::request::Status;
+use crate::stream::{Abandon, Stream, StreamEnd};
+
+/// Steps in each direction before other tasks have their turn: at most 1 MB, some 0.2 ms of
+/// copying, so that one connection does not starve the loop that sends for it.
+const STEPS: usize = 4;
+
+/// Bytes read from the socket when core has hardly any room. They wait in the connection, which
+/// makes core tell when it has room again; small, because every connection may hold so many.
+const MIN_READ: usize = 4_096;
+
+/// What became of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Bytes from the local socket into the tunnel.
+    pub sent: Bytes,
+    /// Bytes from the tunnel to the local socket.
+    pub received: Bytes,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+/// How a carried connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Both directions were closed in order.
+    Finished,
+    /// The local socket was reset, or failed.
+    ResetHere,
+    /// The connection at the other end was reset, or failed.
+    ResetThere,
+    /// The relay could not or would not connect. The local socket was reset.
+    Refused(Status),
+    /// The session ended. The local socket was reset.
+    SessionLost,
+}
+
+/// A connection being carried.
+pub(crate) struct Connection {
+    stream: Stream,
+    tcp: TcpStream,
+    /// The relay's status byte is yet to come.
+    awaits_status: bool,
+    /// Read from the socket and not taken by core; empty almost always.
+    leftover: Vec<u8>,
+    sent: u64,
+    received: u64,
+}
+
+/// What one step in one direction came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Moved,
+    Waiting,
+    Done,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream, tcp: TcpStream, awaits_status: bool) -> Self {
+        // Whoever wrote has decided what belongs together; waiting here only adds delay.
+        if let Err(error) = tcp.set_nodelay(true) {
+            tracing::debug!(%error, "TCP_NODELAY");
+        }
+        Self {
+            stream,
+            tcp,
+            awaits_status,
+            leftover: Vec::new(),
+            sent: 0,
+            received: 0,
+        }
+    }
+
+    /// Carries the connection until it has ended in both directions, or failed in one.
+    pub(crate) async fn carry(mut self) -> Carried {
+        let ending = match poll_fn(|cx| self.poll(cx)).await {
+            Ok(()) => Ending::Finished,
+            Err(ending) => ending,
+        };
+        if ending != Ending::Finished {
+            self.stream.abandon_as(Abandon::Reset);
+            // Closing would tell the program that it has everything.
+            if let Err(error) = self.tcp.set_zero_linger() {
+                tracing::debug!(%error, "SO_LINGER");
+            }
+        }
+        Carried {
+            sent: Bytes::new(self.sent),
+            received: Bytes::new(self.received),
+            ending,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ending>> {
+        for _ in 0..STEPS {
+            let up = self.step_up(cx)?;
+            let down = self.step_down(cx)?;
+            if up == Step::Done && down == Step::Done {
+                return Poll::Ready(Ok(()));
+            }
+            if up != Step::Moved && down != Step::Moved {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// One read from the socket into the stream.
+    fn step_up(&mut self, cx: &mut Context<'_>) -> Result<Step, Ending> {
+        if self.stream.is_written {
+            return Ok(Step::Done);
+        }
+        let id = self.stream.id();
+        let Self {
+            stream,
+            tcp,
+            leftover,
+            ..
+        } = self;
+        let outcome = stream.visit(|visit| -> Result<Read, Ending> {
+            // Parked in any case: a stop may come while the socket is what we wait for.
+            visit.park_writer(id, cx);
+            if visit.is_stopped(id) {
+                return Ok(Read::Stopped);
+            }
+            if !leftover.is_empty() {
+                return match visit.session.write(visit.now, id, leftover) {
+                    Ok(0) => Ok(Read::NoRoom),
+                    Ok(n) => {
+                        leftover.drain(..n);
+                        visit.touch();
+                        Ok(Read::Bytes(0))
+                    }
+                    Err(error) => Err(stopped(&error)),
+                };
+            }
+            let room = visit.session.stream_capacity(id).max(MIN_READ);
+            let room = room.min(visit.buffer.len());
+            let n = match tcp.try_read(&mut visit.buffer[..room]) {
+                Ok(0) => return Ok(Read::End),
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Read::Nothing);
+                }
+                Err(_) => return Err(Ending::ResetHere),
+            };
+            match visit.session.write(visit.now, id, &visit.buffer[..n]) {
+                Ok(taken) => leftover.extend_from_slice(&visit.buffer[taken..n]),
+                Err(error) => return Err(stopped(&error)),
+            }
+            visit.touch();
+            Ok(Read::Bytes(n))
+        });
+        match outcome.ok_or(Ending::SessionLost)?? {
+            Read::Bytes(n) => {
+                self.sent += n as u64;
+                Ok(Step::Moved)
+            }
+            Read::Nothing => match self.tcp.poll_read_ready(cx) {
+                Poll::Ready(Ok(())) => Ok(Step::Moved),
+                Poll::Ready(Err(_)) => Err(Ending::ResetHere),
+                Poll::Pending => Ok(Step::Waiting),
+            },
+            Read::NoRoom => Ok(Step::Waiting),
+            Read::End => {
+                self.stream.finish();
+                Ok(Step::Done)
+            }
+            Read::Stopped => {
+                self.give_up_writing();
+                Ok(Step::Done)
+            }
+        }
+    }
+
+    /// One write from the stream to the socket.
+    fn step_down(&mut self, cx: &mut Context<'_>) -> Result<Step, Ending> {
+        if self.stream.is_read {
+            return Ok(Step::Done);
+        }
+        if self.awaits_status {
+            match self.stream.poll_status(cx) {
+                Poll::Ready(Ok(Status::Open)) => self.awaits_status = false,
+                Poll::Ready(Ok(status)) => return Err(Ending::Refused(status)),
+                Poll::Ready(Err(StreamEnd::SessionLost)) => return Err(Ending::SessionLost),
+                Poll::Ready(Err(StreamEnd::Reset | StreamEnd::Finished)) => {
+                    return Err(Ending::ResetThere);
+                }
+                Poll::Pending => return Ok(Step::Waiting),
+            }
+        }
+        let id = self.stream.id();
+        let Self { stream, tcp, .. } = self;
+        let outcome = stream.visit(|visit| -> Result<Written, Ending> {
+            let n = match visit.session.peek(id) {
+                Ok(ReadState::Data(data)) => match tcp.try_write(data) {
+                    Ok(n) => n,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return Ok(Written::Blocked);
+                    }
+                    Err(_) => return Err(Ending::ResetHere),
+                },
+                Ok(ReadState::Empty) => {
+                    visit.park_reader(id, cx);
+                    return Ok(Written::Empty);
+                }
+                Ok(ReadState::Finished) => return Ok(Written::End),
+                Ok(ReadState::Reset(_)) | Err(_) => return Err(Ending::ResetThere),
+            };
+            visit.session.consume(visit.now, id, n);
+            visit.touch();
+            Ok(Written::Bytes(n))
+        });
+        match outcome.ok_or(Ending::SessionLost)?? {
+            Written::Bytes(n) => {
+                self.received += n as u64;
+                Ok(Step::Moved)
+            }
+            Written::Empty => Ok(Step::Waiting),
+            Written::Blocked => match self.tcp.poll_write_ready(cx) {
+                Poll::Ready(Ok(())) => Ok(Step::Moved),
+                Poll::Ready(Err(_)) => Err(Ending::ResetHere),
+                Poll::Pending => Ok(Step::Waiting),
+            },
+            Written::End => {
+                self.stream.is_read = true;
+                // A TCP socket shuts down without waiting; a program that has gone already makes
+                // it fail, which its own direction will show.
+                let _ = Pin::new(&mut self.tcp).poll_shutdown(cx);
+                Ok(Step::Done)
+            }
+        }
+    }
+
+    /// The peer reads no more. What it sends may still be worth delivering.
+    fn give_up_writing(&mut self) {
+        let id = self.stream.id();
+        self.stream.is_written = true;
+        self.stream.visit(|visit| {
+            visit.session.reset(visit.now, id, Abandon::Reset as u64);
+            visit.touch();
+        });
+    }
+}
+
+enum Read {
+    Bytes(usize),
+    Nothing,
+    NoRoom,
+    End,
+    Stopped,
+}
+
+enum Written {
+    Bytes(usize),
+    Empty,
+    Blocked,
+    End,
+}
+
+fn stopped(error: &StreamError) -> Ending {
+    tracing::debug!(%error, "a stream does not take data");
+    Ending::ResetThere
+}

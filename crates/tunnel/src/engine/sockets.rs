@@ -1,0 +1,242 @@
+//! The engine's UDP sockets: by number, and with what a full socket could not take.
+//!
+//! Owns what happens to a packet that cannot be sent. A socket whose buffer is full holds what
+//! core has already given out, up to [`MAX_HELD`], and drops beyond that, as any full queue does:
+//! one stuck link must not hold up the others. A socket whose interface, address or route is gone is
+//! reported once; whether it is replaced is the owner's affair.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::task::{Context, Poll};
+
+use tabane_core::{FourTuple, SocketId, Transmit, TransmitBatch};
+use tabane_linux::udp::Meta;
+use tabane_linux::{RecvBatch, SendFault, UdpBind, UdpError, UdpSocket};
+
+/// Bytes held for a socket that takes no more: what one transmit batch may bring.
+const MAX_HELD: usize = 512 * 1024;
+
+#[derive(Default)]
+pub(super) struct Sockets {
+    sockets: Vec<Entry>,
+    next_id: u32,
+    /// Lost since the owner last asked.
+    lost: Vec<SocketId>,
+}
+
+struct Entry {
+    id: SocketId,
+    socket: UdpSocket,
+    /// Answers leave from the address that the question came to.
+    answers_locally: bool,
+    /// The owner has been told that nothing leaves here.
+    is_reported: bool,
+    held: VecDeque<Held>,
+    held_bytes: usize,
+}
+
+/// A transmit that waits for its socket.
+struct Held {
+    remote: SocketAddr,
+    local_ip: Option<IpAddr>,
+    segment_size: usize,
+    contents: Vec<u8>,
+}
+
+impl Sockets {
+    pub(super) fn bind(
+        &mut self,
+        bind: UdpBind<'_>,
+        mark: Option<u32>,
+        answers_locally: bool,
+    ) -> Result<SocketId, UdpError> {
+        let socket = UdpSocket::bind(bind)?;
+        if let Some(mark) = mark {
+            socket
+                .set_mark(mark)
+                .map_err(|source| UdpError::Configure {
+                    local: bind.local,
+                    option: "SO_MARK",
+                    source,
+                })?;
+        }
+        let id = SocketId(self.next_id);
+        self.next_id += 1;
+        self.sockets.push(Entry {
+            id,
+            socket,
+            answers_locally,
+            is_reported: false,
+            held: VecDeque::new(),
+            held_bytes: 0,
+        });
+        Ok(id)
+    }
+
+    pub(super) fn unbind(&mut self, id: SocketId) {
+        self.sockets.retain(|entry| entry.id != id);
+    }
+
+    /// Sends every transmit of `batch`; what cannot be sent waits or is lost.
+    pub(super) fn send(&mut self, batch: &TransmitBatch) {
+        for transmit in batch.iter() {
+            let id = transmit.tuple.socket;
+            let Some(entry) = self.sockets.iter_mut().find(|entry| entry.id == id) else {
+                continue;
+            };
+            if !entry.held.is_empty() {
+                entry.hold(transmit);
+                continue;
+            }
+            match entry.socket.try_send(outgoing(&transmit)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => entry.hold(transmit),
+                Err(error) => entry.handle_fault(&error, &mut self.lost),
+            }
+        }
+    }
+
+    /// Sends what was held where sockets take data again, and has the task woken where not;
+    /// `true` where a socket came free.
+    pub(super) fn flush(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut freed = false;
+        for entry in &mut self.sockets {
+            let held_something = !entry.held.is_empty();
+            while !entry.held.is_empty()
+                && let Poll::Ready(Ok(())) = entry.socket.poll_writable(cx)
+            {
+                entry.send_held(&mut self.lost);
+            }
+            freed |= held_something && entry.held.is_empty();
+        }
+        freed
+    }
+
+    /// The sockets lost since the last question.
+    pub(super) fn take_lost(&mut self) -> Vec<SocketId> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Receives into `batch`; `false` where there was nothing.
+    pub(super) fn try_recv(&self, index: usize, batch: &mut RecvBatch) -> bool {
+        match self.sockets[index].socket.try_recv(batch) {
+            Ok(_) => true,
+            Err(error) => {
+                // ICMP errors of earlier sends surface here; losses are core's affair.
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    tracing::trace!(%error, "receive");
+                }
+                false
+            }
+        }
+    }
+
+    pub(super) fn poll_readable(&self, index: usize, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.sockets[index].socket.poll_readable(cx)
+    }
+
+    /// Where a datagram that socket `index` received came from.
+    pub(super) fn tuple(&self, index: usize, meta: Meta) -> FourTuple {
+        let entry = &self.sockets[index];
+        FourTuple {
+            socket: entry.id,
+            local_ip: meta.local_ip.filter(|_| entry.answers_locally),
+            remote: meta.remote,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Whether there are sockets and none of them takes anything.
+    pub(super) fn all_blocked(&self) -> bool {
+        let blocked = |entry: &Entry| !entry.held.is_empty();
+        !self.sockets.is_empty() && self.sockets.iter().all(blocked)
+    }
+
+    pub(super) fn local_addr(&self, id: SocketId) -> Option<SocketAddr> {
+        let entry = self.sockets.iter().find(|entry| entry.id == id)?;
+        entry.socket.local_addr().ok()
+    }
+}
+
+impl Entry {
+    fn hold(&mut self, transmit: Transmit<'_>) {
+        if self.held_bytes + transmit.contents.len() > MAX_HELD {
+            return;
+        }
+        self.held_bytes += transmit.contents.len();
+        self.held.push_back(Held {
+            remote: transmit.tuple.remote,
+            local_ip: transmit.tuple.local_ip,
+            segment_size: transmit.segment_size,
+            contents: transmit.contents.to_vec(),
+        });
+    }
+
+    fn send_held(&mut self, lost: &mut Vec<SocketId>) {
+        let Some(held) = self.held.front() else {
+            return;
+        };
+        let result = self.socket.try_send(tabane_linux::Transmit {
+            remote: held.remote,
+            local_ip: held.local_ip,
+            segment_size: Some(held.segment_size),
+            contents: &held.contents,
+        });
+        if let Err(error) = &result {
+            if error.kind() == io::ErrorKind::WouldBlock {
+                return;
+            }
+            self.handle_fault(error, lost);
+        }
+        if let Some(held) = self.held.pop_front() {
+            self.held_bytes -= held.contents.len();
+        }
+    }
+
+    fn handle_fault(&mut self, error: &io::Error, lost: &mut Vec<SocketId>) {
+        let Some(fault) = SendFault::of(error) else {
+            return;
+        };
+        match fault {
+            // A socket that serves several addresses meets these for single clients only.
+            SendFault::NoDevice
+            | SendFault::SourceGone
+            | SendFault::NetworkDown
+            | SendFault::NetworkUnreachable
+                if !self.answers_locally =>
+            {
+                if !std::mem::replace(&mut self.is_reported, true) {
+                    tracing::debug!(socket = self.id.0, ?fault, "a socket is lost");
+                    lost.push(self.id);
+                }
+            }
+            // A packet lost on its way, as far as core is concerned: it will find out by the
+            // missing acknowledgement.
+            SendFault::NoDevice
+            | SendFault::SourceGone
+            | SendFault::NetworkDown
+            | SendFault::NetworkUnreachable
+            | SendFault::TooLarge
+            | SendFault::Refused
+            | SendFault::HostUnreachable
+            | SendFault::Denied
+            | SendFault::QueueFull
+            | SendFault::Other(_) => {
+                tracing::trace!(socket = self.id.0, ?fault, "not sent");
+            }
+        }
+    }
+}
+
+fn outgoing<'a>(transmit: &Transmit<'a>) -> tabane_linux::Transmit<'a> {
+    tabane_linux::Transmit {
+        remote: transmit.tuple.remote,
+        local_ip: transmit.tuple.local_ip,
+        segment_size: Some(transmit.segment_size),
+        contents: transmit.contents,
+    }
+}

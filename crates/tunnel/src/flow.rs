@@ -1,0 +1,330 @@
+//! UDP flows: datagrams that carry the number of the stream that stands for their flow [P-T].
+//!
+//! Owns that prefix, the queue of each flow and the few datagrams that overtook the stream which
+//! announces them. Queues are bounded and drop the newest, as a socket's receive buffer does.
+//! When a flow begins and ends is decided where its stream is.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use tabane_base::{Duration, Instant};
+use tabane_core::{DatagramError, StreamId};
+
+use crate::request::Status;
+use crate::stream::Stream;
+
+/// The longest prefix: a varint (RFC 9000 §16).
+const MAX_PREFIX: usize = 8;
+
+/// The most one datagram of a flow may carry, in bytes: what core takes, less the prefix.
+pub const MAX_FLOW_PAYLOAD: usize = 65_507 - MAX_PREFIX;
+
+/// Datagrams that one flow may have waiting: 10 ms at 1 Gbit/s in full packets.
+const MAX_WAITING: usize = 1_024;
+
+/// Bytes that one flow may have waiting; a kernel's default receive buffer is a fifth of it.
+const MAX_WAITING_BYTES: usize = 1 << 20;
+
+/// Datagrams held for flows that nobody has announced, for the whole session.
+const MAX_HELD: usize = 16;
+
+/// How long they are held: a lost announcement is repeated within a few round trips.
+const HELD_FOR: Duration = Duration::from_secs(2);
+
+/// Why a datagram was not taken or none will come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FlowError {
+    /// Longer than [`MAX_FLOW_PAYLOAD`].
+    #[error("a datagram may have at most {MAX_FLOW_PAYLOAD} bytes")]
+    TooLarge,
+    /// The relay refused the flow.
+    #[error("{0}")]
+    Refused(Status),
+    /// The relay ended the flow, usually because nothing passed for a while. Open another one.
+    #[error("the flow has ended")]
+    Ended,
+    /// The session ended. Flows of the next session can be opened.
+    #[error("the session to the relay ended")]
+    SessionLost,
+}
+
+/// The datagrams of a session, sorted by flow.
+#[derive(Default)]
+pub(crate) struct Flows {
+    inboxes: HashMap<u64, Inbox>,
+    /// For flows that have no inbox, oldest first.
+    held: VecDeque<(Instant, u64, Bytes)>,
+}
+
+/// What came in for one flow.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    waiting: VecDeque<Bytes>,
+    waiting_bytes: usize,
+    reader: Option<Waker>,
+}
+
+impl Flows {
+    /// Sorts in a datagram as it came out of the session.
+    pub(crate) fn handle_datagram(&mut self, now: Instant, mut datagram: Bytes) {
+        let Some((flow, used)) = parse_prefix(&datagram) else {
+            return;
+        };
+        let payload = datagram.split_off(used);
+        if let Some(inbox) = self.inboxes.get_mut(&flow) {
+            inbox.push(payload);
+            return;
+        }
+        self.expire(now);
+        if self.held.len() < MAX_HELD {
+            // A copy: the payload may be a small part of a large buffer.
+            self.held
+                .push_back((now, flow, Bytes::copy_from_slice(&payload)));
+        }
+    }
+
+    /// The inbox of the flow that `stream` stands for, made on first sight.
+    pub(crate) fn inbox(&mut self, stream: StreamId, now: Instant) -> &mut Inbox {
+        let flow = stream.get();
+        if !self.inboxes.contains_key(&flow) {
+            self.expire(now);
+            let mut inbox = Inbox::default();
+            self.held.retain(|(_, other, payload)| {
+                let ours = *other == flow;
+                if ours {
+                    inbox.push(payload.clone());
+                }
+                !ours
+            });
+            self.inboxes.insert(flow, inbox);
+        }
+        self.inboxes.entry(flow).or_default()
+    }
+
+    pub(crate) fn close(&mut self, stream: StreamId) {
+        self.inboxes.remove(&stream.get());
+    }
+
+    pub(crate) fn wake_all(&mut self) {
+        for inbox in self.inboxes.values_mut() {
+            inbox.wake();
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some((held_at, ..)) = self.held.front()
+            && now.since(*held_at) > HELD_FOR
+        {
+            self.held.pop_front();
+        }
+    }
+}
+
+impl Inbox {
+    fn push(&mut self, payload: Bytes) {
+        let is_full = self.waiting.len() >= MAX_WAITING
+            || self.waiting_bytes + payload.len() > MAX_WAITING_BYTES;
+        if is_full {
+            return;
+        }
+        self.waiting_bytes += payload.len();
+        self.waiting.push_back(payload);
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Bytes> {
+        match self.waiting.pop_front() {
+            Some(payload) => {
+                self.waiting_bytes -= payload.len();
+                Poll::Ready(payload)
+            }
+            None => {
+                self.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// One end of a flow, at the client or at the relay. Ends with its stream.
+pub(crate) struct Flow {
+    stream: Stream,
+    /// Datagrams that core's queue did not take; UDP promises no more.
+    dropped: Cell<u64>,
+}
+
+impl Flow {
+    /// The flow that `stream` stands for.
+    pub(crate) fn new(stream: Stream) -> Self {
+        let id = stream.id();
+        stream.visit(|visit| {
+            visit.inbox(id);
+        });
+        let dropped = Cell::new(0);
+        Self { stream, dropped }
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    pub(crate) fn stream_mut(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    pub(crate) fn into_stream(self) -> Stream {
+        self.stream
+    }
+
+    /// Sends a datagram that `fill` writes into the memory it is given, and returns its length.
+    /// `Ok(0)` where it was empty or `fill` failed with `WouldBlock`.
+    pub(crate) fn send_with(
+        &self,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<Result<usize, FlowError>> {
+        let id = self.stream.id();
+        let sent = self.stream.visit(|visit| {
+            let len = fill(&mut visit.buffer[MAX_PREFIX..MAX_PREFIX + MAX_FLOW_PAYLOAD])?;
+            let start = emit_prefix(id.get(), &mut visit.buffer[..MAX_PREFIX]);
+            let datagram = &visit.buffer[start..MAX_PREFIX + len];
+            match visit.session.send_datagram(visit.now, datagram) {
+                Ok(()) => visit.touch(),
+                Err(DatagramError::TooLarge) => return Ok(Err(FlowError::TooLarge)),
+                Err(_) => self.dropped.set(self.dropped.get() + 1),
+            }
+            Ok(Ok(len))
+        });
+        sent.unwrap_or(Ok(Err(FlowError::SessionLost)))
+    }
+
+    /// The next datagram; `None` once the session has ended.
+    pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
+        let id = self.stream.id();
+        match self.stream.visit(|visit| visit.inbox(id).poll(cx)) {
+            Some(Poll::Ready(payload)) => Poll::Ready(Some(payload)),
+            Some(Poll::Pending) => Poll::Pending,
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+/// Reads the varint at the front of `datagram` and how long it is.
+fn parse_prefix(datagram: &[u8]) -> Option<(u64, usize)> {
+    let first = *datagram.first()?;
+    let len = 1 << (first >> 6);
+    let bytes = datagram.get(..len)?;
+    let value = bytes[1..]
+        .iter()
+        .fold(u64::from(first & 0x3f), |value, byte| {
+            value << 8 | u64::from(*byte)
+        });
+    Some((value, len))
+}
+
+/// Writes `flow` as a varint at the end of `space` and returns where it starts.
+fn emit_prefix(flow: u64, space: &mut [u8]) -> usize {
+    let (len, tag) = match flow {
+        0..=0x3f => (1, 0),
+        0x40..=0x3fff => (2, 0x40),
+        0x4000..=0x3fff_ffff => (4, 0x80),
+        _ => (8, 0xc0),
+    };
+    let start = space.len() - len;
+    space[start..].copy_from_slice(&flow.to_be_bytes()[8 - len..]);
+    space[start] |= tag;
+    start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    fn datagram(flow: u64, payload: &[u8]) -> Bytes {
+        let mut prefix = [0; MAX_PREFIX];
+        let start = emit_prefix(flow, &mut prefix);
+        [&prefix[start..], payload].concat().into()
+    }
+
+    fn recv(flows: &mut Flows, flow: u64, now: Instant) -> Option<Bytes> {
+        let cx = Context::from_waker(Waker::noop());
+        match flows.inbox(StreamId::from_wire(flow), now).poll(&cx) {
+            Poll::Ready(payload) => Some(payload),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn prefixes_round_trip_and_cut_ones_are_no_prefix() {
+        for flow in [
+            0,
+            63,
+            64,
+            16_383,
+            16_384,
+            (1 << 30) - 1,
+            1 << 30,
+            (1 << 62) - 1,
+        ] {
+            let bytes = datagram(flow, b"x");
+            assert_eq!(parse_prefix(&bytes), Some((flow, bytes.len() - 1)));
+            assert_eq!(parse_prefix(&bytes[..bytes.len() - 2]), None);
+        }
+    }
+
+    #[test]
+    fn what_overtakes_its_announcement_waits_for_it_but_not_for_ever() {
+        let mut flows = Flows::default();
+        let now = Instant::from_millis(5);
+        flows.handle_datagram(now, datagram(4, b"first"));
+        flows.handle_datagram(now, datagram(6, b"other"));
+        flows.handle_datagram(now, datagram(4, b"second"));
+        assert_eq!(recv(&mut flows, 4, now).as_deref(), Some(&b"first"[..]));
+        assert_eq!(recv(&mut flows, 4, now).as_deref(), Some(&b"second"[..]));
+        assert_eq!(recv(&mut flows, 4, now), None);
+        let late = now + HELD_FOR + Duration::from_millis(1);
+        assert_eq!(recv(&mut flows, 6, late), None);
+    }
+
+    #[test]
+    fn every_queue_has_its_limit() {
+        let mut flows = Flows::default();
+        let now = Instant::EPOCH;
+        for n in 0..100 {
+            flows.handle_datagram(now, datagram(n * 2, b"x"));
+        }
+        assert_eq!(flows.held.len(), MAX_HELD);
+
+        flows.inbox(StreamId::from_wire(1_000), now);
+        for _ in 0..2 * MAX_WAITING {
+            flows.handle_datagram(now, datagram(1_000, b"x"));
+        }
+        assert_eq!(flows.inboxes[&1_000].waiting.len(), MAX_WAITING);
+
+        flows.inbox(StreamId::from_wire(1_002), now);
+        let large = vec![0; 65_000];
+        for _ in 0..100 {
+            flows.handle_datagram(now, datagram(1_002, &large));
+        }
+        assert!(flows.inboxes[&1_002].waiting_bytes <= MAX_WAITING_BYTES);
+    }
+
+    #[test]
+    fn a_closed_flow_keeps_nothing() {
+        let mut flows = Flows::default();
+        let stream = StreamId::from_wire(8);
+        flows.inbox(stream, Instant::EPOCH);
+        flows.handle_datagram(Instant::EPOCH, datagram(8, b"x"));
+        flows.close(stream);
+        assert_eq!(recv(&mut flows, 8, Instant::EPOCH), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! Reaching a destination from the relay: resolve, check against the policy, connect.
+//!
+//! Owns the order in which addresses are tried and how long (RFC 8305). Addresses are checked after
+//! resolution, each one by itself: a name with one private and one public address leads to the
+//! public one. The relay's own resolver is exempt from the check, since the relay's owner chose it.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use socket2::{SockRef, TcpKeepalive};
+use tabane_base::Duration;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::Shared;
+use crate::request::Status;
+use crate::resolve::lookup;
+use crate::target::Target;
+
+/// Head start of each address over the next (RFC 8305 §5).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// How long all attempts together may take; programs themselves give up after 10 to 130 s.
+const CONNECT_WAIT: Duration = Duration::from_secs(15);
+
+/// Destinations that vanish without a word are noticed after 60 + 4 × 15 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_RETRIES: u32 = 4;
+
+/// Connects to `target` by TCP.
+pub(super) async fn connect(shared: &Shared, target: &Target) -> Result<TcpStream, Status> {
+    let addresses = addresses(shared, target).await?;
+    let tcp = race(addresses).await.map_err(|error| status(&error))?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    if let Err(error) = SockRef::from(&tcp).set_tcp_keepalive(&keepalive) {
+        tracing::debug!(%error, "SO_KEEPALIVE");
+    }
+    Ok(tcp)
+}
+
+/// A UDP socket that speaks with `target` alone.
+pub(super) async fn bind_udp(shared: &Shared, target: &Target) -> Result<UdpSocket, Status> {
+    let addresses = addresses(shared, target).await?;
+    let mut failure = Status::Unreachable;
+    for remote in addresses {
+        match connected_udp(remote).await {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failure = status(&error),
+        }
+    }
+    Err(failure)
+}
+
+async fn connected_udp(remote: SocketAddr) -> io::Result<UdpSocket> {
+    let local = match remote {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let socket = UdpSocket::bind(local).await?;
+    // Fails where there is no route, so that the next address gets its chance.
+    socket.connect(remote).await?;
+    Ok(socket)
+}
+
+/// The addresses of `target` that the policy allows, at least one.
+async fn addresses(shared: &Shared, target: &Target) -> Result<Vec<SocketAddr>, Status> {
+    let found = match target {
+        Target::Resolver if shared.resolvers.is_empty() => return Err(Status::Unreachable),
+        Target::Resolver => return Ok(shared.resolvers.clone()),
+        Target::Address(address) => vec![*address],
+        Target::Name { name, port } => lookup(name, *port).await?,
+    };
+    let allowed = found
+        .into_iter()
+        .filter(|address| shared.access.allows(address.ip()))
+        .map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
+    let allowed = interleave(allowed.collect());
+    if allowed.is_empty() {
+        return Err(Status::Denied);
+    }
+    Ok(allowed)
+}
+
+/// Alternates families, beginning with that of the first address, so that one dead family costs
+/// one delay instead of as many as it has addresses (RFC 8305 §4).
+fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) = addresses
+        .into_iter()
+        .partition(|address| address.is_ipv6() == first_is_v6);
+    let mut second = second.into_iter();
+    let mut mixed = Vec::new();
+    for address in first {
+        mixed.push(address);
+        mixed.extend(second.next());
+    }
+    mixed.extend(second);
+    mixed
+}
+
+/// The first of `addresses` to answer; each starts when the one before it has failed or has had
+/// its head start. The last failure where none answers.
+async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let deadline = Instant::now() + CONNECT_WAIT;
+    let mut waiting = addresses.into_iter();
+    let mut attempts = JoinSet::new();
+    let mut failure = io::Error::from(io::ErrorKind::TimedOut);
+    let mut next_at = Instant::now();
+    loop {
+        if (attempts.is_empty() || Instant::now() >= next_at)
+            && let Some(address) = waiting.next()
+        {
+            attempts.spawn_local(TcpStream::connect(address));
+            next_at = Instant::now() + ATTEMPT_DELAY;
+        }
+        let attempt = async {
+            tokio::select! {
+                attempt = attempts.join_next() => attempt.map(Some),
+                () = sleep_until(next_at), if waiting.len() > 0 => Some(None),
+            }
+        };
+        match timeout_at(deadline, attempt).await {
+            Ok(Some(Some(Ok(Ok(tcp))))) => return Ok(tcp),
+            Ok(Some(Some(Ok(Err(error))))) => {
+                failure = error;
+                next_at = Instant::now();
+            }
+            // A head start is over.
+            Ok(Some(None)) => {}
+            // An attempt that panicked, which connecting does not, counts as failed.
+            Ok(Some(Some(Err(_)))) => {}
+            // None is left.
+            Ok(None) => return Err(failure),
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+fn status(error: &io::Error) -> Status {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Status::Refused,
+        io::ErrorKind::TimedOut => Status::TimedOut,
+        _ if is_exhaustion(error) => Status::Limit,
+        _ => Status::Unreachable,
+    }
+}
+
+/// Out of descriptors, ports or memory: the relay's own limits, not the destination's fault.
+fn is_exhaustion(error: &io::Error) -> bool {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    const ENOBUFS: i32 = 105;
+    const EADDRNOTAVAIL: i32 = 99;
+    matches!(
+        error.raw_os_error(),
+        Some(EMFILE | ENFILE | ENOBUFS | EADDRNOTAVAIL)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Access;
+    use crate::relay::RelayLimits;
+    use std::cell::Cell;
+    use tokio::net::TcpListener;
+
+    fn shared(access: Access) -> Shared {
+        Shared {
+            access,
+            limits: RelayLimits::default(),
+            resolvers: Vec::new(),
+            served: Cell::new(0),
+        }
+    }
+
+    #[test]
+    fn families_alternate_and_nothing_is_lost() {
+        let parse = |texts: &[&str]| -> Vec<SocketAddr> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let mixed = interleave(parse(&["[2::1]:1", "[2::2]:1", "[2::3]:1", "1.1.1.1:1"]));
+        assert_eq!(
+            mixed,
+            parse(&["[2::1]:1", "1.1.1.1:1", "[2::2]:1", "[2::3]:1"])
+        );
+        let mixed = interleave(parse(&["1.1.1.1:1", "[2::1]:1", "[2::2]:1"]));
+        assert_eq!(mixed, parse(&["1.1.1.1:1", "[2::1]:1", "[2::2]:1"]));
+        assert_eq!(interleave(Vec::new()), []);
+    }
+
+    #[test]
+    fn an_address_that_refuses_does_not_hide_the_one_that_answers() {
+        let result = crate::block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let open = listener.local_addr().unwrap();
+            let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let refusing = closed.local_addr().unwrap();
+            drop(closed);
+            let tcp = race(vec![refusing, open]).await.unwrap();
+            assert_eq!(tcp.peer_addr().unwrap(), open);
+            race(vec![refusing]).await.unwrap_err()
+        });
+        assert_eq!(status(&result.unwrap()), Status::Refused);
+    }
+
+    #[test]
+    fn names_are_checked_after_they_were_resolved() {
+        crate::block_on(async {
+            let target = Target::host("localhost", 1).unwrap();
+            let denied = addresses(&shared(Access::Public), &target).await;
+            assert_eq!(denied, Err(Status::Denied));
+            let allowed = addresses(&shared(Access::Private), &target).await.unwrap();
+            assert!(allowed.iter().all(|address| address.ip().is_loopback()));
+
+            let mapped = Target::Address("[::ffff:127.0.0.1]:1".parse().unwrap());
+            let denied = addresses(&shared(Access::Public), &mapped).await;
+            assert_eq!(denied, Err(Status::Denied));
+            let resolver = addresses(&shared(Access::Public), &Target::Resolver).await;
+            assert_eq!(resolver, Err(Status::Unreachable));
+        })
+        .unwrap();
+    }
+}

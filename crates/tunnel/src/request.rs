@@ -1,0 +1,320 @@
+//! The preface of a stream [P-T]: what the client asks of the relay, and the relay's first byte.
+//!
+//! Owns both wire forms. Parsing is total: any bytes give a request, a wish for more bytes, or an
+//! error, and never look beyond the request. What a request leads to is the relay's affair.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::target::{HostName, MAX_NAME, Target};
+
+/// The longest request: kind, address type, length, name, port.
+pub(crate) const MAX_REQUEST: usize = 3 + MAX_NAME + 2;
+
+mod kind {
+    pub(super) const TCP: u8 = 1;
+    pub(super) const UDP: u8 = 2;
+    pub(super) const RESOLVER_TCP: u8 = 3;
+    pub(super) const RESOLVER_UDP: u8 = 4;
+}
+
+mod address_type {
+    pub(super) const NAME: u8 = 3;
+    pub(super) const V4: u8 = 4;
+    pub(super) const V6: u8 = 6;
+}
+
+/// What a stream carries behind its preface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// The bytes of one TCP connection.
+    Tcp,
+    /// Nothing: it stands for a UDP flow, whose datagrams carry the stream's id.
+    Udp,
+}
+
+/// The client's first bytes on a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// TCP or UDP.
+    pub transport: Transport,
+    /// Where to.
+    pub target: Target,
+}
+
+/// Bytes that are no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The first byte names no kind of request.
+    #[error("unknown kind of request")]
+    Kind,
+    /// The second byte names no kind of address.
+    #[error("unknown kind of address")]
+    AddressType,
+    /// The name is empty, too long, or has characters that no name has.
+    #[error("not a host name")]
+    Name,
+    /// Port 0.
+    #[error("port 0 cannot be connected to")]
+    Port,
+}
+
+impl Request {
+    /// Appends the wire form to `out`.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.push(match (&self.target, self.transport) {
+            (Target::Resolver, Transport::Tcp) => kind::RESOLVER_TCP,
+            (Target::Resolver, Transport::Udp) => kind::RESOLVER_UDP,
+            (_, Transport::Tcp) => kind::TCP,
+            (_, Transport::Udp) => kind::UDP,
+        });
+        match &self.target {
+            Target::Resolver => {}
+            Target::Address(address) => {
+                match address.ip() {
+                    IpAddr::V4(ip) => {
+                        out.push(address_type::V4);
+                        out.extend(ip.octets());
+                    }
+                    IpAddr::V6(ip) => {
+                        out.push(address_type::V6);
+                        out.extend(ip.octets());
+                    }
+                }
+                out.extend(address.port().to_be_bytes());
+            }
+            Target::Name { name, port } => {
+                let len = u8::try_from(name.as_str().len()).expect("names have at most 253 bytes");
+                out.extend([address_type::NAME, len]);
+                out.extend(name.as_str().as_bytes());
+                out.extend(port.to_be_bytes());
+            }
+        }
+    }
+
+    /// Reads a request from the front of `bytes` and gives it with the number of bytes it took;
+    /// `None` where more bytes are needed.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; reported as early as the bytes show it.
+    pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, RequestError> {
+        let Some((&kind, rest)) = bytes.split_first() else {
+            return Ok(None);
+        };
+        let transport = match kind {
+            kind::TCP | kind::RESOLVER_TCP => Transport::Tcp,
+            kind::UDP | kind::RESOLVER_UDP => Transport::Udp,
+            _ => return Err(RequestError::Kind),
+        };
+        if matches!(kind, kind::RESOLVER_TCP | kind::RESOLVER_UDP) {
+            let target = Target::Resolver;
+            return Ok(Some((Self { transport, target }, 1)));
+        }
+        Ok(parse_target(rest)?.map(|(target, used)| (Self { transport, target }, 1 + used)))
+    }
+}
+
+fn parse_target(bytes: &[u8]) -> Result<Option<(Target, usize)>, RequestError> {
+    let Some((&address_type, rest)) = bytes.split_first() else {
+        return Ok(None);
+    };
+    match address_type {
+        address_type::V4 => with_port(rest.split_first_chunk::<4>(), 1 + 4, |octets, port| {
+            Ok(Target::Address((Ipv4Addr::from(*octets), port).into()))
+        }),
+        address_type::V6 => with_port(rest.split_first_chunk::<16>(), 1 + 16, |octets, port| {
+            Ok(Target::Address(SocketAddr::from((
+                Ipv6Addr::from(*octets),
+                port,
+            ))))
+        }),
+        address_type::NAME => {
+            let Some((&len, rest)) = rest.split_first() else {
+                return Ok(None);
+            };
+            let len = usize::from(len);
+            if len == 0 || len > MAX_NAME {
+                return Err(RequestError::Name);
+            }
+            with_port(rest.split_at_checked(len), 2 + len, |name, port| {
+                let name = std::str::from_utf8(name).map_err(|_| RequestError::Name)?;
+                let name = HostName::new(name).map_err(|_| RequestError::Name)?;
+                Ok(Target::Name { name, port })
+            })
+        }
+        _ => Err(RequestError::AddressType),
+    }
+}
+
+/// Reads the port behind a host of `used` bytes, then makes the target of both.
+fn with_port<H: ?Sized>(
+    split: Option<(&H, &[u8])>,
+    used: usize,
+    target: impl FnOnce(&H, u16) -> Result<Target, RequestError>,
+) -> Result<Option<(Target, usize)>, RequestError> {
+    let Some((host, rest)) = split else {
+        return Ok(None);
+    };
+    let Some(port) = rest.first_chunk::<2>() else {
+        return Ok(None);
+    };
+    match u16::from_be_bytes(*port) {
+        0 => Err(RequestError::Port),
+        port => Ok(Some((target(host, port)?, used + 2))),
+    }
+}
+
+/// The relay's first byte on a stream: what came of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[repr(u8)]
+pub enum Status {
+    /// Connected; data follows.
+    #[error("connected")]
+    Open = 0,
+    /// The destination refused the connection.
+    #[error("the destination refused the connection")]
+    Refused = 1,
+    /// The relay has no way to the destination.
+    #[error("the relay has no route to the destination")]
+    Unreachable = 2,
+    /// The destination did not answer.
+    #[error("the destination did not answer in time")]
+    TimedOut = 3,
+    /// The relay's resolver does not know the name.
+    #[error("the relay could not resolve the host name")]
+    NameNotFound = 4,
+    /// The relay's policy forbids the destination.
+    #[error(
+        "the relay does not connect to private addresses; its owner can start it with \
+         --allow-private"
+    )]
+    Denied = 5,
+    /// The session, or the relay, has as many connections as it may.
+    #[error("too many connections at the relay")]
+    Limit = 6,
+    /// The relay did not understand the request.
+    #[error("the relay did not understand the request; update the older end")]
+    Malformed = 7,
+}
+
+impl Status {
+    /// The byte on the wire.
+    #[must_use]
+    pub const fn emit(self) -> u8 {
+        self as u8
+    }
+
+    /// What a byte means; `None` for one that means nothing.
+    #[must_use]
+    pub const fn parse(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Open,
+            1 => Self::Refused,
+            2 => Self::Unreachable,
+            3 => Self::TimedOut,
+            4 => Self::NameNotFound,
+            5 => Self::Denied,
+            6 => Self::Limit,
+            7 => Self::Malformed,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tabane_base::Seed;
+
+    fn samples() -> Vec<Request> {
+        let targets = [
+            Target::Address("192.0.2.1:80".parse().unwrap()),
+            Target::Address("[2001:db8::7]:65535".parse().unwrap()),
+            Target::host("a", 1).unwrap(),
+            Target::host(&"x".repeat(MAX_NAME), 443).unwrap(),
+            Target::Resolver,
+        ];
+        let both = [Transport::Tcp, Transport::Udp];
+        both.into_iter()
+            .flat_map(|transport| {
+                targets.iter().map(move |target| Request {
+                    transport,
+                    target: target.clone(),
+                })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_emitted_parses_back_and_leaves_the_data_behind_it() {
+        for request in samples() {
+            let mut bytes = Vec::new();
+            request.emit(&mut bytes);
+            let len = bytes.len();
+            assert!(len <= MAX_REQUEST);
+            bytes.extend(b"GET / HTTP/1.1");
+            assert_eq!(Request::parse(&bytes), Ok(Some((request, len))));
+        }
+    }
+
+    #[test]
+    fn every_truncation_asks_for_more() {
+        for request in samples() {
+            let mut bytes = Vec::new();
+            request.emit(&mut bytes);
+            for len in 0..bytes.len() {
+                assert_eq!(
+                    Request::parse(&bytes[..len]),
+                    Ok(None),
+                    "{request:?} at {len}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (bytes, error) in [
+            (&[0][..], RequestError::Kind),
+            (&[5], RequestError::Kind),
+            (&[1, 5], RequestError::AddressType),
+            (&[1, 3, 0], RequestError::Name),
+            (&[1, 3, 254], RequestError::Name),
+            (&[1, 3, 1, b' ', 0, 80], RequestError::Name),
+            (&[1, 3, 1, 0xff, 0, 80], RequestError::Name),
+            (&[1, 4, 1, 2, 3, 4, 0, 0], RequestError::Port),
+        ] {
+            assert_eq!(Request::parse(bytes), Err(error), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn garbage_never_panics_and_never_claims_bytes_that_are_not_there() {
+        let seed = Seed(11);
+        let mut rng = seed.rng("garbage");
+        for _ in 0..100_000 {
+            let mut bytes = vec![0; rng.below(300) as usize];
+            rng.fill(&mut bytes);
+            // Most random first bytes are no kind; let the rest of the parser be reached.
+            if let [kind, address, ..] = &mut bytes[..] {
+                *kind %= 6;
+                *address %= 8;
+            }
+            if let Ok(Some((request, used))) = Request::parse(&bytes) {
+                assert!(used <= bytes.len(), "{seed}");
+                let mut again = Vec::new();
+                request.emit(&mut again);
+                assert_eq!(again, bytes[..used], "{seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn status_bytes_round_trip() {
+        for byte in 0..=u8::MAX {
+            if let Some(status) = Status::parse(byte) {
+                assert_eq!(status.emit(), byte);
+            }
+        }
+        assert_eq!(Status::parse(8), None);
+    }
+}
