@@ -70,49 +70,49 @@ impl FromStr for Kind {
 
 /// News of an acknowledgement that newly acknowledged at least one packet in flight.
 #[derive(Clone, Copy, Debug)]
-pub struct AckEvent<'a> {
+pub(crate) struct AckEvent<'a> {
     /// When it arrived.
-    pub now: Instant,
+    pub(crate) now: Instant,
     /// What it says of the path's rate.
-    pub sample: &'a RateSample,
+    pub(crate) sample: &'a RateSample,
     /// The path's round-trip times, this acknowledgement's included.
-    pub rtt: &'a RttEstimator,
+    pub(crate) rtt: &'a RttEstimator,
     /// What remains in flight, losses found by this acknowledgement taken off as well.
-    pub in_flight_after: Bytes,
+    pub(crate) in_flight_after: Bytes,
     /// When the largest packet number acknowledged by it was sent.
-    pub largest_acked_sent_at: Instant,
+    pub(crate) largest_acked_sent_at: Instant,
 }
 
 /// News of packets declared lost together.
 #[derive(Clone, Copy, Debug)]
-pub struct LossEvent {
+pub(crate) struct LossEvent {
     /// When the loss was found.
-    pub now: Instant,
+    pub(crate) now: Instant,
     /// How much was lost.
-    pub lost: Bytes,
+    pub(crate) lost: Bytes,
     /// When the newest of the lost packets was sent.
-    pub largest_lost_sent_at: Instant,
+    pub(crate) largest_lost_sent_at: Instant,
     /// What remains in flight.
-    pub in_flight: Bytes,
+    pub(crate) in_flight: Bytes,
     /// What was in flight right after the newest lost packet was sent.
-    pub tx_in_flight: Bytes,
+    pub(crate) tx_in_flight: Bytes,
     /// Everything sent over a long span was lost (RFC 9002 §7.6).
-    pub persistent: bool,
+    pub(crate) persistent: bool,
 }
 
 /// What a controller thinks, for display and for schedulers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ControllerSnapshot {
+pub(crate) struct ControllerSnapshot {
     /// The phase the algorithm is in.
-    pub state: &'static str,
+    pub(crate) state: &'static str,
     /// The window.
-    pub cwnd: Bytes,
+    pub(crate) cwnd: Bytes,
     /// The pacing rate.
-    pub pacing_rate: Rate,
+    pub(crate) pacing_rate: Rate,
     /// The rate the path is thought to deliver.
-    pub bandwidth: Rate,
+    pub(crate) bandwidth: Rate,
     /// The round-trip time of the path with empty queues; `None` before the first sample.
-    pub min_rtt: Option<Duration>,
+    pub(crate) min_rtt: Option<Duration>,
 }
 
 /// What an algorithm must do. Times never run backwards from call to call.
@@ -130,11 +130,11 @@ trait Algorithm {
 
 /// The congestion controller of one path.
 #[derive(Clone, Debug)]
-pub struct Controller(AnyAlgorithm);
+pub(crate) struct Controller(AnyAlgorithm);
 
 #[derive(Clone, Debug)]
 enum AnyAlgorithm {
-    Cubic(Cubic),
+    Cubic(Box<Cubic>),
     Bbr(Box<Bbr>),
 }
 
@@ -142,71 +142,71 @@ impl Controller {
     /// A fresh controller for packets of up to `mtu` bytes. `rng` spreads the times at which
     /// paths probe for more, so that they do not do so in step.
     #[must_use]
-    pub fn new(kind: Kind, mtu: Bytes, now: Instant, rng: Rng) -> Self {
+    pub(crate) fn new(kind: Kind, mtu: Bytes, now: Instant, rng: Rng) -> Self {
         Self(match kind {
-            Kind::Cubic => AnyAlgorithm::Cubic(Cubic::new(mtu, now)),
+            Kind::Cubic => AnyAlgorithm::Cubic(Box::new(Cubic::new(mtu, now))),
             Kind::Bbr => AnyAlgorithm::Bbr(Box::new(Bbr::new(mtu, now, rng))),
         })
     }
 
     /// `bytes` leave while `in_flight` (without them) is in flight.
-    pub fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight: Bytes) {
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight: Bytes) {
         self.algorithm_mut().on_sent(now, bytes, in_flight);
     }
 
     /// An acknowledgement came. Losses it revealed are told first, by [`Self::on_loss`].
-    pub fn on_ack(&mut self, event: &AckEvent<'_>) {
+    pub(crate) fn on_ack(&mut self, event: &AckEvent<'_>) {
         self.algorithm_mut().on_ack(event);
     }
 
     /// Packets are declared lost.
-    pub fn on_loss(&mut self, event: &LossEvent) {
+    pub(crate) fn on_loss(&mut self, event: &LossEvent) {
         self.algorithm_mut().on_loss(event);
     }
 
     /// The latest loss was none: the packets were late.
-    pub fn on_spurious_loss(&mut self, now: Instant) {
+    pub(crate) fn on_spurious_loss(&mut self, now: Instant) {
         self.algorithm_mut().on_spurious_loss(now);
     }
 
     /// The path leads elsewhere or has come back after an outage: start over.
-    pub fn on_path_reset(&mut self, now: Instant) {
+    pub(crate) fn on_path_reset(&mut self, now: Instant) {
         self.algorithm_mut().on_path_reset(now);
     }
 
     /// The path's packet size changed.
-    pub fn on_mtu(&mut self, mtu: Bytes) {
+    pub(crate) fn on_mtu(&mut self, mtu: Bytes) {
         self.algorithm_mut().on_mtu(mtu);
     }
 
     /// How much may be in flight.
     #[must_use]
-    pub fn cwnd(&self) -> Bytes {
+    pub(crate) fn cwnd(&self) -> Bytes {
         self.algorithm().cwnd()
     }
 
     /// How fast packets may leave.
     #[must_use]
-    pub fn pacing_rate(&self) -> Rate {
+    pub(crate) fn pacing_rate(&self) -> Rate {
         self.algorithm().pacing_rate()
     }
 
     /// What the controller thinks at present.
     #[must_use]
-    pub fn snapshot(&self) -> ControllerSnapshot {
+    pub(crate) fn snapshot(&self) -> ControllerSnapshot {
         self.algorithm().snapshot()
     }
 
     fn algorithm(&self) -> &dyn Algorithm {
         match &self.0 {
-            AnyAlgorithm::Cubic(cubic) => cubic,
+            AnyAlgorithm::Cubic(cubic) => cubic.as_ref(),
             AnyAlgorithm::Bbr(bbr) => bbr.as_ref(),
         }
     }
 
     fn algorithm_mut(&mut self) -> &mut dyn Algorithm {
         match &mut self.0 {
-            AnyAlgorithm::Cubic(cubic) => cubic,
+            AnyAlgorithm::Cubic(cubic) => cubic.as_mut(),
             AnyAlgorithm::Bbr(bbr) => bbr.as_mut(),
         }
     }

@@ -14,52 +14,52 @@ use tabane_base::{Bytes, Duration, Instant, Rate};
 
 /// What a packet in flight remembers of the moment it was sent. Recovery keeps it with the packet
 /// and hands it back when the packet is acknowledged.
-#[derive(Clone, Copy, Debug)]
-pub struct SentState {
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SentState {
     /// Delivered on this path when the packet was sent.
-    pub delivered: Bytes,
+    pub(crate) delivered: Bytes,
     /// When that amount was reached.
-    pub delivered_at: Instant,
+    pub(crate) delivered_at: Instant,
     /// When the packet was sent whose acknowledgement began the sending interval.
-    pub first_sent_at: Instant,
+    pub(crate) first_sent_at: Instant,
     /// The sender had nothing more to send at some time within the sample's flight.
-    pub is_app_limited: bool,
+    pub(crate) is_app_limited: bool,
     /// In flight right after sending, this packet included.
-    pub tx_in_flight: Bytes,
+    pub(crate) tx_in_flight: Bytes,
     /// Lost on this path when the packet was sent.
-    pub lost: Bytes,
+    pub(crate) lost: Bytes,
 }
 
 /// One acknowledgement's measure of the path. Amounts are of packets that count as in flight.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RateSample {
+pub(crate) struct RateSample {
     /// The delivery rate; `None` where the acknowledgement allows no estimate.
-    pub rate: Option<Rate>,
+    pub(crate) rate: Option<Rate>,
     /// The interval over which `delivered` was delivered.
-    pub interval: Duration,
+    pub(crate) interval: Duration,
     /// Delivered between sending and acknowledgement of the sample's packet.
-    pub delivered: Bytes,
+    pub(crate) delivered: Bytes,
     /// Acknowledged for the first time by this acknowledgement.
-    pub newly_acked: Bytes,
+    pub(crate) newly_acked: Bytes,
     /// Declared lost since the previous sample.
-    pub newly_lost: Bytes,
+    pub(crate) newly_lost: Bytes,
     /// Delivered in all when the sample's packet was sent: tells round trips apart.
-    pub prior_delivered: Bytes,
+    pub(crate) prior_delivered: Bytes,
     /// Delivered in all, this acknowledgement included.
-    pub total_delivered: Bytes,
+    pub(crate) total_delivered: Bytes,
     /// In flight right after the sample's packet was sent.
-    pub tx_in_flight: Bytes,
+    pub(crate) tx_in_flight: Bytes,
     /// Declared lost since the sample's packet was sent.
-    pub lost_in_sample: Bytes,
+    pub(crate) lost_in_sample: Bytes,
     /// The rate may be the application's and not the path's.
-    pub is_app_limited: bool,
+    pub(crate) is_app_limited: bool,
     /// From sending of the newest packet acknowledged, to now; the peer's delay is within.
-    pub rtt: Option<Duration>,
+    pub(crate) rtt: Option<Duration>,
 }
 
 /// The delivery-rate estimator of one path.
 #[derive(Clone, Debug)]
-pub struct DeliveryEstimator {
+pub(crate) struct DeliveryEstimator {
     delivered: Bytes,
     delivered_at: Instant,
     first_sent_at: Instant,
@@ -81,7 +81,7 @@ struct AckInProgress {
 impl DeliveryEstimator {
     /// Nothing delivered yet.
     #[must_use]
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             delivered: Bytes::ZERO,
             delivered_at: now,
@@ -93,7 +93,12 @@ impl DeliveryEstimator {
     }
 
     /// A packet of `bytes` leaves while `in_flight_before` is in flight.
-    pub fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight_before: Bytes) -> SentState {
+    pub(crate) fn on_sent(
+        &mut self,
+        now: Instant,
+        bytes: Bytes,
+        in_flight_before: Bytes,
+    ) -> SentState {
         if in_flight_before == Bytes::ZERO {
             // A flight begins: what came before must not stretch its intervals.
             self.first_sent_at = now;
@@ -111,7 +116,7 @@ impl DeliveryEstimator {
 
     /// The sender ran out of data while window and pacing would have allowed more. Everything in
     /// flight and sent from here on until it is delivered measures the application.
-    pub fn mark_app_limited(&mut self, in_flight: Bytes) {
+    pub(crate) fn mark_app_limited(&mut self, in_flight: Bytes) {
         // At least one byte beyond what is delivered, so that an idle path stays marked.
         let mark = (self.delivered + in_flight).max(self.delivered + Bytes::new(1));
         self.app_limited_until = Some(mark);
@@ -119,30 +124,18 @@ impl DeliveryEstimator {
 
     /// Whether packets sent at present count as app-limited.
     #[must_use]
-    pub fn is_app_limited(&self) -> bool {
+    pub(crate) fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
     }
 
-    /// Delivered on this path in all.
-    #[must_use]
-    pub fn delivered(&self) -> Bytes {
-        self.delivered
-    }
-
-    /// Declared lost on this path in all.
-    #[must_use]
-    pub fn lost(&self) -> Bytes {
-        self.lost
-    }
-
     /// An acknowledgement is about to be taken in, packet by packet.
-    pub fn begin_ack(&mut self) {
+    pub(crate) fn begin_ack(&mut self) {
         self.ack.newly_acked = Bytes::ZERO;
         self.ack.newest = None;
     }
 
     /// A packet is acknowledged for the first time.
-    pub fn on_packet_acked(
+    pub(crate) fn on_packet_acked(
         &mut self,
         now: Instant,
         bytes: Bytes,
@@ -161,13 +154,13 @@ impl DeliveryEstimator {
     }
 
     /// A packet is declared lost. May come within an acknowledgement or from a timer.
-    pub fn on_packet_lost(&mut self, bytes: Bytes) {
+    pub(crate) fn on_packet_lost(&mut self, bytes: Bytes) {
         self.lost += bytes;
         self.ack.newly_lost += bytes;
     }
 
     /// The acknowledgement is complete; `min_rtt` is the path's minimal round-trip time.
-    pub fn finish_ack(&mut self, now: Instant, min_rtt: Duration) -> RateSample {
+    pub(crate) fn finish_ack(&mut self, now: Instant, min_rtt: Duration) -> RateSample {
         let ack = std::mem::take(&mut self.ack);
         let mut sample = RateSample {
             newly_acked: ack.newly_acked,

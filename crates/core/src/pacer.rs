@@ -34,13 +34,14 @@ const CREDIT_PER_BYTE: i64 = 8_000_000_000;
 
 /// The pacer of one path.
 #[derive(Clone, Debug)]
-pub struct Pacer {
+pub(crate) struct Pacer {
     rate: Rate,
     packet: Bytes,
     /// What had been earned and not used at `updated_at`; negative when in debt.
     credit: i64,
     updated_at: Instant,
     /// Follow from rate and packet size; kept because they are needed with every packet.
+    burst: Bytes,
     quantum: Bytes,
     credit_max: i64,
 }
@@ -48,12 +49,13 @@ pub struct Pacer {
 impl Pacer {
     /// Full of credit at `rate`, for packets of up to `packet` bytes.
     #[must_use]
-    pub fn new(now: Instant, rate: Rate, packet: Bytes) -> Self {
+    pub(crate) fn new(now: Instant, rate: Rate, packet: Bytes) -> Self {
         let mut pacer = Self {
             rate,
             packet,
             credit: 0,
             updated_at: now,
+            burst: Bytes::ZERO,
             quantum: Bytes::ZERO,
             credit_max: 0,
         };
@@ -63,7 +65,7 @@ impl Pacer {
     }
 
     /// The controller's pacing rate changed; credit earned so far stays.
-    pub fn set_rate(&mut self, now: Instant, rate: Rate) {
+    pub(crate) fn set_rate(&mut self, now: Instant, rate: Rate) {
         if rate == self.rate {
             return;
         }
@@ -75,13 +77,13 @@ impl Pacer {
     }
 
     /// The path's packet size changed.
-    pub fn set_packet(&mut self, packet: Bytes) {
+    pub(crate) fn set_packet(&mut self, packet: Bytes) {
         self.packet = packet;
         self.refresh_limits();
     }
 
     /// `bytes` left, with or without credit.
-    pub fn on_sent(&mut self, now: Instant, bytes: Bytes) {
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: Bytes) {
         let left = self.credit_at(now).saturating_sub(credit(bytes));
         self.credit = left.max(-credit(DEBT_MAX));
         self.updated_at = self.updated_at.max(now);
@@ -89,16 +91,18 @@ impl Pacer {
 
     /// How much may leave now.
     #[must_use]
-    pub fn budget(&self, now: Instant) -> Bytes {
+    pub(crate) fn budget(&self, now: Instant) -> Bytes {
         let bytes = self.credit_at(now).max(0) / CREDIT_PER_BYTE;
         Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 
-    /// When `bytes` may leave (in the past if they may already); amounts beyond a quantum are
-    /// treated as a quantum. `Instant::NEVER` at rate zero.
+    /// When it is worth waking to send, with `bytes` (a packet) to send at least: as soon as they
+    /// may leave, or on faster links a whole burst of [`QUANTUM_SPAN`]. In the past if that is so
+    /// already; `Instant::NEVER` at rate zero.
     #[must_use]
-    pub fn next_at(&self, bytes: Bytes) -> Instant {
-        let missing = credit(bytes.min(self.quantum)).saturating_sub(self.credit);
+    pub(crate) fn next_at(&self, bytes: Bytes) -> Instant {
+        let worthwhile = self.burst.max(bytes.min(self.quantum));
+        let missing = credit(worthwhile).saturating_sub(self.credit);
         if missing <= 0 {
             return self.updated_at;
         }
@@ -108,18 +112,10 @@ impl Pacer {
         self.updated_at + Duration::from_nanos(missing.unsigned_abs().div_ceil(self.rate.as_bps()))
     }
 
-    /// How much it is good to send at once at the present rate.
-    #[must_use]
-    pub fn quantum(&self) -> Bytes {
-        self.quantum
-    }
-
     fn refresh_limits(&mut self) {
         let least = Bytes::new(self.packet.get() * QUANTUM_MIN_PACKETS);
-        self.quantum = self
-            .rate
-            .amount_in(QUANTUM_SPAN)
-            .clamp(least, QUANTUM_MAX.max(least));
+        self.burst = self.rate.amount_in(QUANTUM_SPAN).min(QUANTUM_MAX);
+        self.quantum = self.burst.max(least);
         self.credit_max = credit(self.quantum + self.rate.amount_in(LATENESS));
     }
 
@@ -154,7 +150,7 @@ mod tests {
             }
             sent += burst;
             largest = largest.max(burst);
-            now = pacer.next_at(pacer.quantum()).max(now) + late;
+            now = pacer.next_at(PACKET).max(now) + late;
         }
         (sent, largest)
     }
@@ -181,7 +177,7 @@ mod tests {
         assert_eq!(burst(1), Bytes::new(2 * 1_472));
         assert!(burst(100) <= Bytes::new(12_500), "{}", burst(100));
         let fast = Pacer::new(Instant::EPOCH, Rate::from_mbps(1_000), PACKET);
-        assert_eq!(fast.quantum(), QUANTUM_MAX);
+        assert_eq!(fast.quantum, QUANTUM_MAX);
     }
 
     #[test]

@@ -9,17 +9,17 @@ use tabane_base::{Duration, Instant};
 /// The round-trip time assumed before anything is measured, for the first probe timeout. RFC 9002
 /// §6.2.2 says 333 ms; a path of ours opens beside others, where a repeated probe costs little
 /// and a second of silence is felt.
-pub const INITIAL_RTT: Duration = Duration::from_millis(100);
+pub(crate) const INITIAL_RTT: Duration = Duration::from_millis(100);
 
 /// RFC 9002 §6.1.2: the granularity assumed of the sender's timers.
-pub const GRANULARITY: Duration = Duration::from_millis(1);
+pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
 
 /// How long a minimal round-trip time is believed without being seen again.
-pub const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
+pub(crate) const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 
 /// Estimates of a path's round-trip time.
 #[derive(Clone, Debug)]
-pub struct RttEstimator {
+pub(crate) struct RttEstimator {
     initial: Duration,
     latest: Duration,
     /// `None` until the first sample.
@@ -37,7 +37,7 @@ impl Default for RttEstimator {
 impl RttEstimator {
     /// Nothing measured yet; `initial` is assumed until then.
     #[must_use]
-    pub fn new(initial: Duration) -> Self {
+    pub(crate) fn new(initial: Duration) -> Self {
         Self {
             initial,
             latest: initial,
@@ -50,7 +50,7 @@ impl RttEstimator {
     /// Takes a sample: the time from sending a packet to its acknowledgement, of which the peer
     /// says it withheld the acknowledgement for `ack_delay` (already capped by the caller to what
     /// the peer promised).
-    pub fn update(&mut self, now: Instant, sample: Duration, ack_delay: Duration) {
+    pub(crate) fn update(&mut self, now: Instant, sample: Duration, ack_delay: Duration) {
         self.latest = sample;
         self.min.update(now, sample);
         // RFC 9002 §5.3: never below the minimum, lest a lying delay make the path look shorter.
@@ -73,43 +73,43 @@ impl RttEstimator {
     }
 
     /// Forgets everything: the path leads elsewhere.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::new(self.initial);
     }
 
     /// Whether anything has been measured.
     #[must_use]
-    pub fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         self.smoothed.is_some()
     }
 
     /// The latest sample, or the initial assumption.
     #[must_use]
-    pub fn latest(&self) -> Duration {
+    pub(crate) fn latest(&self) -> Duration {
         self.latest
     }
 
     /// The smoothed round-trip time without the peer's delays, or the initial assumption.
     #[must_use]
-    pub fn smoothed(&self) -> Duration {
+    pub(crate) fn smoothed(&self) -> Duration {
         self.smoothed.unwrap_or(self.initial)
     }
 
     /// Mean deviation of the samples.
     #[must_use]
-    pub fn variation(&self) -> Duration {
+    pub(crate) fn variation(&self) -> Duration {
         self.variation
     }
 
     /// The smallest sample of the last [`MIN_RTT_WINDOW`], or the initial assumption.
     #[must_use]
-    pub fn min(&self) -> Duration {
+    pub(crate) fn min(&self) -> Duration {
         self.min.get().unwrap_or(self.initial)
     }
 
     /// The probe timeout before back-off and without the peer's largest delay (RFC 9002 §6.2.1).
     #[must_use]
-    pub fn pto_base(&self) -> Duration {
+    pub(crate) fn pto_base(&self) -> Duration {
         self.smoothed() + (self.variation * 4).max(GRANULARITY)
     }
 }

@@ -186,12 +186,12 @@ impl Algorithm for Cubic {
 
     fn on_loss(&mut self, event: &LossEvent) {
         if event.persistent {
-            self.reduce(event.now, event.tx_in_flight);
+            self.reduce(event.now, event.in_flight + event.lost);
             self.cwnd = self.min_window();
             return;
         }
         if event.largest_lost_sent_at >= self.recovery_until {
-            self.reduce(event.now, event.tx_in_flight);
+            self.reduce(event.now, event.in_flight + event.lost);
         }
     }
 

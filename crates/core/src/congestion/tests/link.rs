@@ -106,7 +106,7 @@ impl Link {
             if self.rates.len() == 1 || done <= end {
                 return done;
             }
-            left = left - rate.amount_in(end - now);
+            left -= rate.amount_in(end - now);
             now = end;
         }
     }

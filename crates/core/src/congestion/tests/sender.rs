@@ -65,7 +65,7 @@ impl Sender {
         self.pacer.set_rate(now, self.controller.pacing_rate());
         while self.in_flight + PACKET <= self.controller.cwnd() {
             if self.pacer.budget(now) < PACKET {
-                return Stopped::Pacing(self.pacer.next_at(self.pacer.quantum()));
+                return Stopped::Pacing(self.pacer.next_at(PACKET));
             }
             transmit(self.send_packet(now));
         }
