@@ -374,7 +374,7 @@ impl Handshake {
         if level == 0 && self.side == Side::Client {
             let mut probe = Vec::new();
             header.emit(&mut probe, 0, MIN_INITIAL_SIZE);
-            let used = batch.buf.len() - datagram + probe.len() + HANDSHAKE_PN_LEN + TAG_LEN;
+            let used = batch.buf.len() - datagram + probe.len() + TAG_LEN;
             payload.resize(payload.len().max(MIN_INITIAL_SIZE.saturating_sub(used)), 0);
         }
         let start = batch.buf.len();

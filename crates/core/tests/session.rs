@@ -1,0 +1,243 @@
+//! Two endpoints joined by a perfect wire: the public interface, end to end.
+//!
+//! Networks that drop, delay and reorder are the simulator's business.
+
+use std::net::SocketAddr;
+
+use tabane_base::{Duration, Instant};
+use tabane_core::{
+    CloseReason, Endpoint, Event, FourTuple, Identity, PublicKey, ReadState, ServerConfig,
+    SessionConfig, SessionHandle, SocketId, TransmitBatch,
+};
+
+const SERVER: SocketId = SocketId(100);
+const DELAY: Duration = Duration::from_millis(5);
+
+/// Client socket `n` has the address 10.0.n.2.
+fn client_address(n: u32) -> SocketAddr {
+    SocketAddr::from(([10, 0, n as u8, 2], 4_000))
+}
+
+fn server_address() -> SocketAddr {
+    SocketAddr::from(([10, 78, 0, 1], 4_510))
+}
+
+fn client_tuple(n: u32) -> FourTuple {
+    FourTuple { socket: SocketId(n), local_ip: None, remote: server_address() }
+}
+
+struct Pair {
+    now: Instant,
+    client: Endpoint,
+    server: Endpoint,
+    handle: SessionHandle,
+    server_handle: Option<SessionHandle>,
+    /// Arrival, towards the server, tuple at the receiver, datagram.
+    wire: Vec<(Instant, bool, FourTuple, Vec<u8>)>,
+    events: Vec<Event>,
+    server_events: Vec<Event>,
+    admit: bool,
+}
+
+impl Pair {
+    fn new(pinned: Option<PublicKey>, token: Option<Vec<u8>>) -> Self {
+        let identity = Identity::from_seed([1; 32]);
+        let key = pinned.unwrap_or(identity.public_key());
+        let config = SessionConfig::default();
+        let server = ServerConfig::default();
+        let server = Endpoint::server(identity, config.clone(), server, [2; 32]).expect("valid");
+        let me = Identity::from_seed([3; 32]);
+        let mut client = Endpoint::client(me, config, [4; 32]).expect("valid");
+        let now = Instant::from_millis(1_000);
+        let handle = client.connect(now, key, token, vec![client_tuple(0)]).expect("a link");
+        Self {
+            now,
+            client,
+            server,
+            handle,
+            server_handle: None,
+            wire: Vec::new(),
+            events: Vec::new(),
+            server_events: Vec::new(),
+            admit: true,
+        }
+    }
+
+    fn session(&mut self) -> &mut tabane_core::Session {
+        self.client.session_mut(self.handle).expect("not reaped")
+    }
+
+    fn server_session(&mut self) -> &mut tabane_core::Session {
+        let handle = self.server_handle.expect("accepted");
+        self.server.session_mut(handle).expect("not reaped")
+    }
+
+    fn drain(&mut self) {
+        self.server_handle = self.server_handle.or_else(|| self.server.poll_incoming());
+        let mut batch = TransmitBatch::new(100_000);
+        for to_server in [true, false] {
+            let (endpoint, handle) = match to_server {
+                true => (&mut self.client, Some(self.handle)),
+                false => (&mut self.server, self.server_handle),
+            };
+            batch.clear();
+            endpoint.poll_transmit(self.now, &mut batch);
+            if let Some(session) = handle.and_then(|h| endpoint.session_mut(h)) {
+                while session.poll_transmit(self.now, &mut batch) {}
+                while let Some(event) = session.poll_event() {
+                    match &event {
+                        Event::Authorise { .. } if self.admit => session.admit(self.now),
+                        Event::Authorise { .. } => {
+                            session.close(self.now, CloseReason::Unauthorised);
+                        }
+                        _ => {}
+                    }
+                    let log =
+                        if to_server { &mut self.events } else { &mut self.server_events };
+                    log.push(event);
+                }
+                while session.poll_transmit(self.now, &mut batch) {}
+            }
+            for transmit in batch.iter() {
+                for datagram in transmit.contents.chunks(transmit.segment_size) {
+                    let tuple = if to_server {
+                        FourTuple {
+                            socket: SERVER,
+                            local_ip: Some(server_address().ip()),
+                            remote: client_address(transmit.tuple.socket.0),
+                        }
+                    } else {
+                        let n = (0..9).find(|n| client_address(*n) == transmit.tuple.remote);
+                        client_tuple(n.expect("one of the client's"))
+                    };
+                    self.wire.push((self.now + DELAY, to_server, tuple, datagram.to_vec()));
+                }
+            }
+        }
+    }
+
+    /// Runs for `span` of virtual time.
+    fn run(&mut self, span: Duration) {
+        let end = self.now + span;
+        let mut same = 0;
+        loop {
+            self.drain();
+            let wire = self.wire.iter().map(|(at, ..)| *at).min();
+            let timers = [
+                self.client.session(self.handle).and_then(|s| s.poll_timeout()),
+                self.server_handle
+                    .and_then(|h| self.server.session(h))
+                    .and_then(|s| s.poll_timeout()),
+            ];
+            let timer = timers.iter().flatten().map(|(at, _)| *at).min();
+            let Some(next) = wire.into_iter().chain(timer).min() else { break };
+            if next > end {
+                break;
+            }
+            same = if next <= self.now { same + 1 } else { 0 };
+            assert!(same < 1_000, "busy loop at {}: {timers:?}", self.now);
+            self.now = self.now.max(next);
+            let (due, rest) = std::mem::take(&mut self.wire)
+                .into_iter()
+                .partition(|(at, ..)| *at <= self.now);
+            self.wire = rest;
+            for (_, to_server, tuple, mut datagram) in due {
+                let endpoint =
+                    if to_server { &mut self.server } else { &mut self.client };
+                endpoint.handle_datagram(self.now, tuple, &mut datagram);
+            }
+            let now = self.now;
+            self.session().handle_timeout(now);
+            if self.server_handle.is_some() {
+                self.server_session().handle_timeout(now);
+            }
+        }
+        self.now = end;
+    }
+}
+
+#[test]
+fn connects_and_carries_a_stream_both_ways() {
+    let mut pair = Pair::new(None, Some(b"secret".to_vec()));
+    pair.run(Duration::from_millis(200));
+    assert!(pair.events.contains(&Event::Connected), "{:?}", pair.events);
+    let token = Some(b"secret".to_vec());
+    let shown = pair.server_events.iter().any(|event| {
+        matches!(event, Event::Authorise { token: shown, .. } if *shown == token)
+    });
+    assert!(shown, "{:?}", pair.server_events);
+
+    let now = pair.now;
+    let id = pair.session().open_stream(now).expect("connected");
+    let request: Vec<u8> = (0..200_000_u32).map(|i| (i % 251) as u8).collect();
+    let mut written = 0;
+    let mut read = Vec::new();
+    for _ in 0..1_000 {
+        let now = pair.now;
+        if written < request.len() {
+            written += pair.session().write(now, id, &request[written..]).expect("open");
+            if written == request.len() {
+                pair.session().finish(now, id).expect("open");
+            }
+        }
+        pair.run(Duration::from_millis(5));
+        let now = pair.now;
+        loop {
+            match pair.server_session().peek(id) {
+                Ok(ReadState::Data(data)) => {
+                    let n = data.len();
+                    read.extend_from_slice(data);
+                    pair.server_session().consume(now, id, n);
+                }
+                Ok(ReadState::Finished) => {
+                    assert_eq!(read, request);
+                    pair.server_session().finish(now, id).expect("open");
+                    pair.run(Duration::from_millis(100));
+                    assert_eq!(pair.session().peek(id), Ok(ReadState::Finished));
+                    let streams = pair.session().snapshot(now).streams;
+                    assert_eq!(streams, 1, "the reader has seen the end, but it is not reaped");
+                    assert!(pair.session().peek(id).is_err(), "both sides are done");
+                    return;
+                }
+                _ => break,
+            }
+        }
+    }
+    panic!("only {} of {} bytes arrived", read.len(), request.len());
+}
+
+#[test]
+fn a_second_path_is_validated_and_used() {
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_millis(200));
+    let now = pair.now;
+    let path = pair.session().open_path(now, client_tuple(1)).expect("connected");
+    pair.run(Duration::from_millis(100));
+    assert!(pair.events.contains(&Event::PathUp(path)), "{:?}", pair.events);
+    assert!(pair.server_events.contains(&Event::PathUp(path)), "{:?}", pair.server_events);
+}
+
+#[test]
+fn a_wrong_key_and_a_refusal_are_named() {
+    let mut pair = Pair::new(Some(Identity::from_seed([9; 32]).public_key()), None);
+    pair.run(Duration::from_secs(1));
+    assert!(pair.events.contains(&Event::Closed(CloseReason::WrongPeerKey)), "{:?}", pair.events);
+    let mut pair = Pair::new(None, None);
+    pair.admit = false;
+    pair.run(Duration::from_secs(1));
+    assert!(pair.events.contains(&Event::Closed(CloseReason::Unauthorised)), "{:?}", pair.events);
+}
+
+#[test]
+fn datagrams_of_any_size_arrive() {
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_millis(200));
+    let now = pair.now;
+    for len in [0, 1, 1_200, 1_400, 5_000, 40_000] {
+        pair.session().send_datagram(now, &vec![len as u8; len]).expect("room");
+    }
+    pair.run(Duration::from_secs(1));
+    let lens: Vec<usize> =
+        std::iter::from_fn(|| pair.server_session().poll_datagram()).map(|d| d.len()).collect();
+    assert_eq!(lens, [0, 1, 1_200, 1_400, 5_000, 40_000]);
+}
