@@ -8,6 +8,7 @@ pub mod capture;
 pub mod cgroup;
 pub mod child;
 pub mod hooks;
+pub mod interfaces;
 pub mod netns;
 pub mod packet_socket;
 mod reactor;

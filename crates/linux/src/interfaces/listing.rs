@@ -1,0 +1,195 @@
+//! One look at all interfaces: links, addresses and routes, put together.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use futures_util::{Stream, TryStreamExt};
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{
+    AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
+};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia,
+};
+use rtnetlink::{Handle, RouteMessageBuilder};
+
+use super::{DefaultRoute, Interface, InterfaceAddress, InterfaceError, Kind, Scope};
+
+/// All interfaces of this network namespace, by index.
+///
+/// # Errors
+/// See [`InterfaceError`].
+///
+/// # Panics
+/// Outside a tokio runtime with its I/O driver enabled.
+pub async fn list() -> Result<Vec<Interface>, InterfaceError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(InterfaceError::Open)?;
+    let connection = tokio::spawn(connection);
+    let listed = list_by(&handle).await;
+    connection.abort();
+    listed
+}
+
+async fn list_by(handle: &Handle) -> Result<Vec<Interface>, InterfaceError> {
+    let mut by_index = BTreeMap::new();
+    for link in collect("interfaces", handle.link().get().execute()).await? {
+        let interface = interface(link);
+        by_index.insert(interface.index, interface);
+    }
+    for message in collect("addresses", handle.address().get().execute()).await? {
+        if let Some(interface) = by_index.get_mut(&message.header.index) {
+            interface.addresses.extend(address(&message));
+        }
+    }
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    for question in [v4, v6] {
+        for message in collect("routes", handle.route().get(question).execute()).await? {
+            for (index, route) in default_routes(&message) {
+                if let Some(interface) = by_index.get_mut(&index) {
+                    interface.default_routes.push(route);
+                }
+            }
+        }
+    }
+    let mut interfaces: Vec<Interface> = by_index.into_values().collect();
+    for interface in &mut interfaces {
+        interface
+            .addresses
+            .sort_by_key(|address| (address.scope, address.address));
+        interface.default_routes.sort_unstable();
+        // The same route in several tables, as policy routing has it.
+        interface.default_routes.dedup();
+    }
+    Ok(interfaces)
+}
+
+async fn collect<T>(
+    what: &'static str,
+    answers: impl Stream<Item = Result<T, rtnetlink::Error>>,
+) -> Result<Vec<T>, InterfaceError> {
+    let failed = |source| InterfaceError::List {
+        what,
+        source: Box::new(source),
+    };
+    answers.try_collect().await.map_err(failed)
+}
+
+fn interface(link: LinkMessage) -> Interface {
+    let flags = link.header.flags;
+    let mut interface = Interface {
+        index: link.header.index,
+        name: String::new(),
+        kind: Kind::Other,
+        up: flags.contains(LinkFlags::Up),
+        state: State::Unknown,
+        carrier: flags.contains(LinkFlags::LowerUp),
+        mtu: 0,
+        controller: None,
+        addresses: Vec::new(),
+        default_routes: Vec::new(),
+    };
+    let mut info_kind = None;
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name = name,
+            LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
+            LinkAttribute::OperState(state) => interface.state = state,
+            LinkAttribute::Controller(index) => interface.controller = Some(index),
+            LinkAttribute::LinkInfo(infos) => {
+                info_kind = infos.into_iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    interface.kind = Kind::of(
+        &interface.name,
+        link.header.link_layer_type,
+        info_kind.as_ref(),
+    );
+    interface
+}
+
+fn address(message: &AddressMessage) -> Option<InterfaceAddress> {
+    // On point-to-point links `Address` is the other end and `Local` ours.
+    let mut own = None;
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(local) => own = Some(*local),
+            AddressAttribute::Address(address) => own = own.or(Some(*address)),
+            _ => {}
+        }
+    }
+    let address = own?;
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let scope = match message.header.scope {
+        _ if address.is_loopback() => Scope::Host,
+        _ if is_link_local => Scope::Link,
+        AddressScope::Universe | AddressScope::Site => Scope::Global,
+        AddressScope::Link => Scope::Link,
+        _ => Scope::Host,
+    };
+    let unready = AddressHeaderFlags::Tentative
+        | AddressHeaderFlags::Dadfailed
+        | AddressHeaderFlags::Deprecated;
+    // Optimistic addresses may be used while they are being checked (RFC 4429).
+    let flags = message.header.flags;
+    let ready = !flags.intersects(unready) || flags.contains(AddressHeaderFlags::Optimistic);
+    Some(InterfaceAddress {
+        address,
+        prefix_bits: message.header.prefix_len,
+        scope,
+        ready,
+    })
+}
+
+/// The default routes that a message tells of, by interface: several where it has several hops.
+fn default_routes(message: &RouteMessage) -> Vec<(u32, DefaultRoute)> {
+    let header = &message.header;
+    if header.destination_prefix_length != 0 || header.kind != RouteType::Unicast {
+        return Vec::new();
+    }
+    let is_v6 = header.address_family == AddressFamily::Inet6;
+    let mut metric = 0;
+    let mut hops: &[_] = &[];
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Priority(priority) => metric = *priority,
+            RouteAttribute::MultiPath(several) => hops = several,
+            _ => {}
+        }
+    }
+    let route = |attributes| DefaultRoute {
+        metric,
+        is_v6,
+        gateway: gateway(attributes),
+    };
+    let single = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => Some((*index, route(&message.attributes))),
+            _ => None,
+        });
+    let several = hops
+        .iter()
+        .map(|hop| (hop.interface_index, route(&hop.attributes)));
+    single.into_iter().chain(several).collect()
+}
+
+fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+    attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(v4))
+        | RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::V4(*v4)),
+        RouteAttribute::Gateway(RouteAddress::Inet6(v6))
+        | RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+        _ => None,
+    })
+}
