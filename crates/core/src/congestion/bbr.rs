@@ -7,7 +7,8 @@
 //!  Startup ──rate stops growing──► Drain ──queue gone──► Cruise ──time──► Refill ──1 round──► Up
 //!     ▲                                                    ▲                                  │
 //!  path reset                                              └──── Down ◄── queue or loss ──────┘
-//!                 any of the last five ──shortest round trip not seen for 10 s──► ProbeRtt ──► Cruise
+//!  Cruise ──queue collapsed──► Up
+//!  any from Cruise on ──shortest round trip not seen for 10 s──► ProbeRtt ──► Cruise
 //! ```
 //!
 //! Where we differ from the draft, and why:
@@ -22,11 +23,13 @@
 //! - `ProbeRtt` is rare, since coming within 1/16 of the shortest round trip counts as seeing it.
 
 mod model;
+mod phase;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, scale};
 
 use super::{AckEvent, Algorithm, ControllerSnapshot, LossEvent, initial_window, scaled};
 use model::Model;
+use phase::{Growth, Phase, Probe};
 
 /// Draft §2.4: the least gain that doubles the delivery rate each round trip.
 const STARTUP_GAIN: f64 = 2.77;
@@ -40,6 +43,8 @@ const DOWN_GAIN: f64 = 0.75;
 /// Cruising without and with a standing queue.
 const CRUISE_GAIN: f64 = 1.005;
 const CRUISE_QUEUED_GAIN: f64 = 0.97;
+/// What is lost without a queue is sent on top, so that the rest fills the link; up to this share.
+const CRUISE_LOSS_MAX: f64 = 0.05;
 
 /// Start-up is over after this many rounds without growth by a quarter (draft §5.3.1.2).
 const FULL_ROUNDS: u32 = 3;
@@ -67,8 +72,8 @@ const UP_REACH_MAX: f64 = 4.0;
 /// A probe that finds nothing must not queue more than this, whatever the round trip.
 const UP_QUEUE_MAX: Duration = Duration::from_millis(15);
 
-/// Rounds between probes: at least this many, plus up to as many again by chance as below, so that
-/// paths that share a bottleneck do not probe in step.
+/// Rounds between probes: at least this many, plus up to so many by chance, so that paths that
+/// share a bottleneck do not probe in step.
 const CRUISE_ROUNDS: u64 = 6;
 const CRUISE_ROUNDS_CHANCE: u64 = 4;
 /// Bounds of that time: a short path has no news every few milliseconds, and a long one must not
@@ -103,63 +108,6 @@ pub(super) struct Bbr {
     loss_handled_in: Option<u64>,
     /// The window to return to after `ProbeRtt`.
     saved_cwnd: Bytes,
-}
-
-/// What BBR is doing. Rounds are numbers of the model's count.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
-    Startup(Growth),
-    Drain,
-    Down {
-        since_round: u64,
-    },
-    Cruise {
-        probe_at: Instant,
-    },
-    Refill {
-        since_round: u64,
-    },
-    Up(Probe),
-    ProbeRtt {
-        until: Option<Instant>,
-        rtt_min: Duration,
-    },
-}
-
-/// A search for more rate.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Probe {
-    /// How far to overfill the pipe, in units of the first step; doubles while the rate grows.
-    reach: f64,
-    /// That much is in flight.
-    is_filled: bool,
-    growth: Growth,
-}
-
-/// Whether the rate keeps growing from round to round.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Growth {
-    rate: Rate,
-    rounds_without: u32,
-}
-
-impl Growth {
-    const fn from(rate: Rate) -> Self {
-        Self {
-            rate,
-            rounds_without: 0,
-        }
-    }
-
-    /// At the start of a round; true if `rate` grew by `factor`.
-    fn update(&mut self, rate: Rate, factor: f64) -> bool {
-        if rate >= self.rate.scaled(factor) {
-            *self = Self::from(rate);
-            return true;
-        }
-        self.rounds_without += 1;
-        false
-    }
 }
 
 impl Bbr {
@@ -403,7 +351,7 @@ impl Bbr {
                 if is_queued {
                     CRUISE_QUEUED_GAIN
                 } else {
-                    CRUISE_GAIN
+                    CRUISE_GAIN + self.model.last.loss_share().min(CRUISE_LOSS_MAX)
                 }
             }
             Phase::Refill { .. } | Phase::ProbeRtt { .. } => 1.0,
@@ -489,17 +437,8 @@ impl Algorithm for Bbr {
     }
 
     fn snapshot(&self) -> ControllerSnapshot {
-        let state = match self.phase {
-            Phase::Startup(_) => "startup",
-            Phase::Drain => "drain",
-            Phase::Down { .. } => "down",
-            Phase::Cruise { .. } => "cruise",
-            Phase::Refill { .. } => "refill",
-            Phase::Up(_) => "up",
-            Phase::ProbeRtt { .. } => "probe-rtt",
-        };
         ControllerSnapshot {
-            state,
+            state: self.phase.name(),
             cwnd: self.cwnd,
             pacing_rate: self.pacing_rate,
             bandwidth: self.model.bandwidth(),

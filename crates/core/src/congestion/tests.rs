@@ -5,9 +5,9 @@
 mod link;
 mod sender;
 
-use tabane_base::{Duration, Rate, Seed};
+use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 
-use super::Kind;
+use super::{Controller, Kind, LossEvent};
 use link::{Link, Outcome, at, run, varying};
 
 const SEED: Seed = Seed(7);
@@ -214,6 +214,29 @@ fn senders_share_a_bottleneck() {
     check_sharing(&link, &[Kind::Cubic, Kind::Cubic], 0.5);
     check_sharing(&link, &[Kind::Cubic, Kind::Bbr], 0.2);
     check_sharing(&link, &[Kind::Bbr, Kind::Cubic], 0.2);
+}
+
+#[test]
+fn trouble_shrinks_the_window_and_a_reset_starts_over() {
+    let mtu = link::PACKET;
+    let now = Instant::from_millis(1_000);
+    for kind in Kind::ALL {
+        let mut controller = Controller::new(kind, mtu, now, SEED.rng("controller"));
+        let fresh = controller.snapshot();
+        controller.on_loss(&LossEvent {
+            now,
+            lost: fresh.cwnd,
+            largest_lost_sent_at: now,
+            in_flight: Bytes::ZERO,
+            tx_in_flight: fresh.cwnd,
+            persistent: true,
+        });
+        assert!(controller.cwnd() <= Bytes::new(mtu.get() * 4), "{kind}");
+        assert!(controller.cwnd() >= Bytes::new(mtu.get() * 2), "{kind}");
+        controller.on_path_reset(now);
+        assert_eq!(controller.snapshot(), fresh, "{kind}");
+        assert!(controller.pacing_rate() > Rate::ZERO, "{kind}");
+    }
 }
 
 #[test]
