@@ -151,7 +151,10 @@ impl CaptureListener {
                 tracing::debug!(%app, %local, "closing a connection that belongs to no flow");
                 continue;
             };
-            stream.set_nodelay(true)?;
+            if let Err(error) = stream.set_nodelay(true) {
+                // Reset by the program since; whoever reads will see.
+                tracing::debug!(%app, %error, "TCP_NODELAY");
+            }
             return Ok(CapturedStream {
                 stream,
                 app,

@@ -25,7 +25,7 @@ use std::time::Duration;
 use attached::attached;
 use tabane_linux::capture::{Capture, CapturedStream};
 use tabane_linux::cgroup::Cgroup;
-use tabane_linux::hooks::{HookConfig, HookError, Hooks, Prefix, Protocol};
+use tabane_linux::hooks::{HookConfig, HookError, Hooks, Original, Prefix, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -120,6 +120,53 @@ fn questions_to_a_local_resolver_are_captured_and_marked() {
         assert_eq!(seen[0].dest, "127.0.0.53:53".parse().unwrap());
         assert!(seen[0].captured_dns);
         finish(&mut client).await;
+    });
+}
+
+#[test]
+fn curl_and_dig_notice_nothing() {
+    with_hooks(|mut world| async move {
+        for url in ["http://192.0.2.1/", "http://[2001:db8::1]/"] {
+            let program = ["curl", "-sS", "-w", "%{remote_ip}", "--max-time", "10", url];
+            let Some(curl) = world.run_program(&program) else {
+                continue;
+            };
+            let mut captured = world.accept().await;
+            let mut request = [0; 4096];
+            let length = captured.stream.read(&mut request).await.unwrap();
+            assert!(request[..length].starts_with(b"GET / HTTP/1.1"));
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nbonded";
+            captured.stream.write_all(answer).await.unwrap();
+            let output = curl.wait_with_output().await.unwrap();
+            let dest = captured.original.dest.ip();
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                format!("bonded{dest}")
+            );
+        }
+        let program = ["dig", "@127.0.0.53", "+tries=1", "+time=10", "tabane.test"];
+        let Some(dig) = world.run_program(&program) else {
+            return;
+        };
+        let mut marked = Vec::new();
+        let no_such_name = |query: &mut [u8]| {
+            query[2] |= 0x80;
+            query[3] = 0x83;
+        };
+        world
+            .answer(
+                1,
+                |original| marked.push(original.captured_dns),
+                no_such_name,
+            )
+            .await;
+        assert_eq!(marked, [true]);
+        let output = dig.wait_with_output().await.unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            said.contains("NXDOMAIN") && said.contains("SERVER: 127.0.0.53#53"),
+            "{said}"
+        );
     });
 }
 
@@ -297,6 +344,20 @@ impl World {
         command.spawn().unwrap()
     }
 
+    /// Starts a program in the cgroup; `None` where it is not installed.
+    fn run_program(&self, program: &[&str]) -> Option<tokio::process::Child> {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).stdout(Stdio::piped());
+        self.cgroup.place_child(&mut command).unwrap();
+        match tokio::process::Command::from(command).spawn() {
+            Ok(child) => Some(child),
+            Err(error) => {
+                println!("skipped {}: {error}", program[0]);
+                None
+            }
+        }
+    }
+
     async fn accept(&self) -> CapturedStream {
         self.capture
             .listener
@@ -327,17 +388,27 @@ impl World {
         dests
     }
 
-    async fn echo(&mut self, count: usize, mut see: impl FnMut(tabane_linux::hooks::Original)) {
+    async fn echo(&mut self, count: usize, see: impl FnMut(Original)) {
+        self.answer(count, see, |payload| payload.make_ascii_uppercase())
+            .await;
+    }
+
+    /// Sends `count` datagrams back as `change` leaves them.
+    async fn answer(
+        &mut self,
+        count: usize,
+        mut see: impl FnMut(Original),
+        change: impl Fn(&mut [u8]),
+    ) {
         let sender = self.capture.udp.sender();
+        let flows = self.hooks.flows();
         let mut answers = Vec::new();
-        let mut seen = 0;
-        while seen < count {
-            let flows = self.hooks.flows();
+        while answers.len() < count {
             let received = self.capture.udp.recv(&flows, |datagram| {
                 assert_eq!(datagram.original.protocol, Protocol::Udp);
                 see(datagram.original);
-                seen += 1;
-                answers.push((datagram.flow, datagram.payload.to_ascii_uppercase()));
+                change(datagram.payload);
+                answers.push((datagram.flow, datagram.payload.to_vec()));
             });
             received.await.unwrap();
         }
