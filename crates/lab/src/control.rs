@@ -65,14 +65,21 @@ pub struct LinkSnapshot {
     pub out: bool,
 }
 
+/// A packet that leaves the emulator later than this after it was due is [late](Health::late):
+/// no delay in a scenario but zero is as small.
+pub(crate) const LATE: Duration = Duration::from_millis(1);
+
 /// Signs that the machine was too slow for the scenario: a measurement counts only where the
-/// drops are zero and `late_max` is far below the delays of interest.
+/// drops are zero and `late` is rare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// Packets the kernel dropped before the emulator read them.
     pub receive_drops: u64,
     /// Packets the kernel refused from the emulator.
     pub send_drops: u64,
+    /// How often packets left more than 1 ms after they were due, since the schedule was
+    /// (re)started.
+    pub late: u64,
     /// The longest that a packet stayed after it was due, since the schedule was (re)started.
     pub late_max: Duration,
 }

@@ -1,8 +1,8 @@
 //! The thread that carries frames between client and server through the link models.
 //!
 //! One thread for all links, at real-time priority where allowed. It wakes when frames come or
-//! when one is due, and no sooner than [`GRANULARITY`] after the last time: so the number of
-//! wake-ups, and with it the cost, is bounded, and traffic comes in batches.
+//! when one is due, and no sooner than a [granularity](granularity) after the last time: so the
+//! number of wake-ups, and with it the cost, is bounded, and traffic comes in batches.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,12 +19,8 @@ use tabane_netem::{Direction, MAX_LINKS, Scenario};
 
 use crate::control::{Control, Orders, control};
 use crate::error::LabError;
-use crate::pairs::{Next, Pairs};
+use crate::pairs::{Next, Pairs, granularity};
 use crate::topology;
-
-/// Shortest time between two wake-ups: 20,000 a second. What it adds to a packet's delay is far
-/// below any delay in a scenario; a quarter of it would double the cost at 100 Mbit/s.
-const GRANULARITY: Duration = Duration::from_micros(50);
 
 /// Frames that wait for the kernel to take them, per port. More than 0.1 s at 1 Gbit/s: past that
 /// the machine is too slow, and it shows in `Health::send_drops`.
@@ -103,6 +99,7 @@ fn run(
     }
     let mut forwarder = Forwarder {
         clock,
+        granularity: granularity(scenario),
         pairs: Pairs::new(scenario, seed, clock.now()),
         ports,
         orders,
@@ -153,6 +150,7 @@ fn open_ports(netns: &Netns, scenario: &Scenario) -> Result<Vec<Port>, LabError>
 
 struct Forwarder {
     clock: HostClock,
+    granularity: Duration,
     pairs: Pairs<Frame>,
     ports: Vec<Port>,
     orders: Orders,
@@ -163,7 +161,7 @@ impl Forwarder {
     fn forward(&mut self) -> io::Result<()> {
         let mut woke_at = Instant::EPOCH;
         loop {
-            let rest = (woke_at + GRANULARITY).since(self.clock.now());
+            let rest = (woke_at + self.granularity).since(self.clock.now());
             if !rest.is_zero() {
                 thread::sleep(rest);
             }
@@ -187,7 +185,7 @@ impl Forwarder {
         let blocked = self.ports.iter().any(|port| !port.outgoing.is_empty());
         let due = self.pairs.poll_timeout();
         let timeout = match due {
-            _ if blocked => Some(GRANULARITY),
+            _ if blocked => Some(self.granularity),
             Some(due) => Some(due.since(self.clock.now())),
             None => None,
         };

@@ -21,10 +21,7 @@ use tabane_netem::{Direction, Scenario};
 
 use crate::control::{Control, Orders, Snapshot, control};
 use crate::error::LabError;
-use crate::pairs::{Next, Pairs};
-
-/// Shortest time between two wake-ups; as in the emulator of frames.
-const GRANULARITY: Duration = Duration::from_micros(50);
+use crate::pairs::{Next, Pairs, granularity};
 
 /// Bytes of IPv4 and UDP header that a link would carry.
 const HEADERS: u64 = 28;
@@ -85,6 +82,7 @@ impl Loopback {
         let clock = HostClock::new();
         let runner = Runner {
             clock,
+            granularity: granularity(scenario),
             pairs: Pairs::new(scenario, seed, clock.now()),
             relays,
             server,
@@ -157,6 +155,7 @@ struct Datagram {
 
 struct Runner {
     clock: HostClock,
+    granularity: Duration,
     pairs: Pairs<Datagram>,
     relays: Vec<Relay>,
     server: SocketAddr,
@@ -170,7 +169,7 @@ impl Runner {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut woke_at = Instant::EPOCH;
         loop {
-            let rest = (woke_at + GRANULARITY).since(self.clock.now());
+            let rest = (woke_at + self.granularity).since(self.clock.now());
             if !rest.is_zero() {
                 thread::sleep(rest);
             }
