@@ -40,6 +40,13 @@ impl TcpFlow {
         }
     }
 
+    /// Sends `early` ahead of what comes from `tcp`, then carries `tcp` as [`carry`](Self::carry).
+    pub async fn carry_after(self, early: &[u8], tcp: TcpStream) -> Carried {
+        // What fails here shows at once when carrying.
+        let _ = self.stream.write_all(early).await;
+        self.carry(tcp).await
+    }
+
     /// Carries `tcp` through it until both directions have ended.
     pub async fn carry(self, tcp: TcpStream) -> Carried {
         let carried = Connection::new(self.stream, tcp, false).carry().await;
