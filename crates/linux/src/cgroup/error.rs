@@ -21,7 +21,10 @@ pub enum CgroupError {
         source: io::Error,
     },
     /// We may not make groups there.
-    #[error("not allowed to make the control group {}: run as root, or use the proxy", path.display())]
+    #[error(
+        "not allowed to make the control group {}: run as root, or use the proxy",
+        path.display()
+    )]
     NotPermitted {
         /// The group.
         path: PathBuf,

@@ -28,9 +28,9 @@ pub enum SendFault {
 }
 
 impl SendFault {
-    /// The fault that `error`, as returned by [`try_send`](super::UdpSocket::try_send), stands for. `None` for
-    /// `WouldBlock`, which is no fault: wait with [`poll_writable`](super::UdpSocket::poll_writable) and send
-    /// again.
+    /// The fault that `error`, from [`try_send`](super::UdpSocket::try_send), stands for. `None`
+    /// for `WouldBlock`, which is no fault: wait with
+    /// [`poll_writable`](super::UdpSocket::poll_writable) and send again.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<Self> {
         if error.kind() == io::ErrorKind::WouldBlock {
