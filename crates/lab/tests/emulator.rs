@@ -30,7 +30,8 @@ fn round_trips_take_both_delays_on_every_link_and_both_families() {
     let Some(lab) = lab(r#"
         link = [
           { name = "near", rate = "50mbit", delay = "10ms", queue = "200kB" },
-          { name = "far", rate = "50mbit", delay = { down = "50ms", up = "20ms" }, queue = "200kB" },
+          { name = "far", rate = "50mbit", queue = "200kB",
+            delay = { down = "50ms", up = "20ms" } },
         ]"#)
     else {
         return;
@@ -172,8 +173,8 @@ fn a_wire_needs_no_emulator() {
     echo(&lab, SERVICE.into(), 7004);
     for link in lab.links() {
         let socket = client(&lab, link.client.into(), (SERVICE, 7004).into());
-        let span = round_trip(&socket).expect("an answer over the wire");
-        assert!(span < LATE_MAX, "{span:?}");
+        let least = (0..5).map(|_| round_trip(&socket).unwrap()).min();
+        assert!(least < Some(LATE_MAX), "{least:?}");
     }
 }
 
