@@ -12,6 +12,7 @@ pub mod interfaces;
 pub mod netns;
 pub mod packet_socket;
 mod reactor;
+pub mod signals;
 pub mod timer;
 pub mod udp;
 

@@ -1,2 +1,44 @@
-//! (being written)
-fn main() {}
+//! The `tabane` command: what a user types, turned into sessions, relays and proxies.
+//!
+//! Owns the command line, the files in the user's directories and the words users read. Everything
+//! that moves packets is in the crates below; each command has its file in `commands/`.
+
+mod access;
+mod associations;
+mod atomic_file;
+mod cli;
+mod client_session;
+mod commands;
+mod environment;
+mod failure;
+mod interception;
+mod join_string;
+mod links;
+mod log;
+mod output;
+mod prefix;
+mod program;
+mod proxying;
+mod reach;
+mod relay_state;
+#[cfg(test)]
+mod scratch;
+mod secret;
+mod signals;
+mod statistics;
+mod store;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::report_usage(&error),
+    };
+    match cli.run() {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}

@@ -1,0 +1,107 @@
+//! The command line as a whole: the commands, and the flags that all of them take.
+//!
+//! Each command defines its own flags in its own file; here they are only gathered.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{completion, join, leave, links, proxy, relay, relays, run};
+use crate::log::{self, LogFormat};
+use crate::store::Store;
+
+/// Makes all links of this machine work as one, for programs that know nothing of it.
+///
+/// Start `tabane relay` on a machine with a public address, run `tabane join STRING` here with the
+/// line it prints, then put `tabane run --` before any command.
+#[derive(Debug, Parser)]
+#[command(name = "tabane", version = VERSION.as_str(), arg_required_else_help = true)]
+#[command(
+    infer_subcommands = false,
+    disable_help_subcommand = false,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    global: GlobalArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Everywhere")]
+pub(crate) struct GlobalArgs {
+    /// Directory of the client's key, relays and settings [default: ~/.config/tabane]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "TABANE_CONFIG",
+        global = true,
+        hide_env = true
+    )]
+    config: Option<PathBuf>,
+    /// What to log to stderr: error, warn, info, debug, trace, or per module as RUST_LOG has it
+    #[arg(
+        long,
+        value_name = "FILTER",
+        env = "RUST_LOG",
+        global = true,
+        hide_env = true
+    )]
+    log: Option<String>,
+    /// How log lines look
+    #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(Box<run::RunArgs>),
+    Proxy(Box<proxy::ProxyArgs>),
+    Links(Box<links::LinksArgs>),
+    Join(join::JoinArgs),
+    Leave(leave::LeaveArgs),
+    Relays(relays::RelaysArgs),
+    Relay(Box<relay::RelayArgs>),
+    Completion(completion::CompletionArgs),
+}
+
+impl Cli {
+    /// Does what was asked.
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        // A relay's log is its only voice; the others share the terminal with a command.
+        let level = if matches!(self.command, Command::Relay(_)) {
+            "info"
+        } else {
+            "warn"
+        };
+        log::start(
+            self.global.log.as_deref().unwrap_or(level),
+            self.global.log_format,
+        )?;
+        let store = || Store::locate(self.global.config.clone());
+        match self.command {
+            Command::Run(args) => run::run(*args, &store()?),
+            Command::Proxy(args) => proxy::run(*args, &store()?),
+            Command::Links(args) => links::run(*args, &store()?),
+            Command::Relay(args) => relay::run(*args),
+            Command::Join(args) => join::run(args, &store()?),
+            Command::Leave(args) => leave::run(&args, &store()?),
+            Command::Relays(args) => relays::run(&args, &store()?),
+            Command::Completion(args) => completion::run(&args),
+        }
+    }
+}
+
+/// Two programs that differ in the protocol number cannot talk to each other.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "{} (protocol {})",
+        env!("CARGO_PKG_VERSION"),
+        tabane_core::PROTOCOL_VERSION
+    )
+});

@@ -1,0 +1,166 @@
+//! A session for a command: the relay chosen, its names resolved, links found, and the session kept
+//! on the links that come and go.
+//!
+//! Owns the flags that every command with a session takes. What is carried through the session is
+//! the commands' affair.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
+use tabane_linux::interfaces::{self, Watch};
+use tabane_proxy::{Destination, Host};
+use tabane_tunnel::{Client, ClientConfig};
+
+use crate::links::{self, Links};
+use crate::prefix::DirectPrefix;
+use crate::secret;
+use crate::store::{RelayEntry, RelayName, Settings, Store};
+
+/// Flags of every command that sets up a session.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Session")]
+pub(crate) struct SessionArgs {
+    /// Use only this interface; repeat for several [default: every usable one, see `tabane links`]
+    #[arg(long = "link", value_name = "IF")]
+    links: Vec<String>,
+    /// Use this relay [default: the only one, or `relay` in config.toml]
+    #[arg(long, value_name = "NAME")]
+    relay: Option<String>,
+    /// How packets are spread over links: tabane, min-rtt or round-robin [default: tabane]
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<SchedulerKind>,
+    /// How fast each link is used: bbr or cubic [default: bbr]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<ControllerKind>,
+}
+
+impl SessionArgs {
+    /// As if `--relay NAME` were all that was given.
+    pub(crate) fn to_relay(name: &RelayName) -> Self {
+        Self {
+            relay: Some(name.to_string()),
+            ..Self::default()
+        }
+    }
+}
+
+/// Everything that is known before the network is touched.
+#[derive(Debug, Clone)]
+pub(crate) struct SessionPlan {
+    relay_name: RelayName,
+    /// The ranges that `config.toml` leaves to the commands' own network.
+    pub(crate) direct: Vec<DirectPrefix>,
+    relay: RelayEntry,
+    links: Vec<String>,
+    session: SessionConfig,
+}
+
+impl SessionPlan {
+    /// Flags before settings before defaults.
+    pub(crate) fn new(args: SessionArgs, store: &Store) -> Result<Self> {
+        let settings: Settings = store.settings()?;
+        let (relay_name, relay) = store.choose_relay(args.relay.as_deref())?;
+        let mut session = SessionConfig::default();
+        if let Some(scheduler) = args.scheduler.or(settings.scheduler) {
+            session.scheduler = scheduler;
+        }
+        if let Some(controller) = args.congestion.or(settings.congestion) {
+            session.controller = controller;
+        }
+        let links = if args.links.is_empty() {
+            settings.links
+        } else {
+            args.links
+        };
+        Ok(Self {
+            relay_name,
+            direct: settings.direct,
+            relay,
+            links,
+            session,
+        })
+    }
+
+    /// Sets up the session over all links, and goes on to follow interfaces that come and go. Must
+    /// be called within a `LocalSet`.
+    pub(crate) async fn connect(&self, store: &Store) -> Result<Client> {
+        // Before the list, so that no change falls in between.
+        let watch = Watch::start().context("cannot watch the interfaces")?;
+        let links = self.find_links().await?;
+        let config = ClientConfig {
+            identity: store.identity()?,
+            relay_key: self.relay.key,
+            relay_addrs: resolve(&self.relay.addresses).await?,
+            token: Some(self.relay.token.as_str().as_bytes().to_vec()),
+            links: links.values().cloned().collect(),
+            session: self.session.clone(),
+            seed: secret::random(),
+            mark: None,
+        };
+        let client = Client::connect(config).await?;
+        tracing::info!(relay = %self.relay_name, "session up");
+        tokio::task::spawn_local(follow(client.clone(), self.links.clone(), links, watch));
+        Ok(client)
+    }
+
+    /// The links as they are now.
+    pub(crate) async fn find_links(&self) -> Result<Links> {
+        let interfaces = interfaces::list()
+            .await
+            .context("cannot list the interfaces")?;
+        links::choose(&interfaces, &self.links)
+    }
+}
+
+/// Adds links that appear, removes those that vanish, and renews those whose addresses change.
+async fn follow(client: Client, wanted: Vec<String>, mut known: Links, mut watch: Watch) {
+    while watch.changed().await.is_some() {
+        let interfaces = match interfaces::list().await {
+            Ok(interfaces) => interfaces,
+            Err(error) => {
+                tracing::warn!(%error, "cannot list the interfaces; the links stay as they are");
+                continue;
+            }
+        };
+        let current = links::usable(&interfaces, &wanted);
+        for (name, bind) in &known {
+            if current.get(name) != Some(bind) {
+                client.remove_link(name);
+                tracing::info!(link = name, "link gone or changed");
+            }
+        }
+        for (name, bind) in &current {
+            if known.get(name) != Some(bind) {
+                match client.add_link(bind.clone()) {
+                    Ok(()) => tracing::info!(link = name, "link added"),
+                    Err(error) => tracing::warn!(%error, "cannot add a link"),
+                }
+            }
+        }
+        known = current;
+    }
+}
+
+/// The relay's addresses; names by this host's resolver, outside the session.
+async fn resolve(destinations: &[Destination]) -> Result<Vec<SocketAddr>> {
+    let mut addresses = Vec::new();
+    let mut fault = None;
+    for destination in destinations {
+        match &destination.host {
+            Host::Ip(ip) => addresses.push(SocketAddr::new(*ip, destination.port)),
+            Host::Name(name) => {
+                match tokio::net::lookup_host((name.as_str(), destination.port)).await {
+                    Ok(found) => addresses.extend(found),
+                    Err(error) => fault = Some(format!("{name}: {error}")),
+                }
+            }
+        }
+    }
+    if addresses.is_empty() {
+        let fault = fault.unwrap_or_default();
+        bail!("cannot resolve the relay's name ({fault}); does DNS work here?");
+    }
+    Ok(addresses)
+}

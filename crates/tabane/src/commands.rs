@@ -1,0 +1,10 @@
+//! One file per command: its flags with their help, and what it does.
+
+pub(crate) mod completion;
+pub(crate) mod join;
+pub(crate) mod leave;
+pub(crate) mod links;
+pub(crate) mod proxy;
+pub(crate) mod relay;
+pub(crate) mod relays;
+pub(crate) mod run;

@@ -1,0 +1,76 @@
+//! `tabane join STRING`: remember a relay.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::client_session::{SessionArgs, SessionPlan};
+use crate::failure::Failure;
+use crate::join_string::JoinString;
+use crate::output;
+use crate::reach::measure;
+use crate::store::{Joined, RelayEntry, RelayName, Store};
+
+/// Remember a relay, by the line that `tabane relay` printed
+///
+/// Nothing is sent unless --check is given. With sudo, the relay is remembered for root: join and
+/// run as the same user.
+#[derive(Debug, Args)]
+pub(crate) struct JoinArgs {
+    /// The whole line, in quotes: tabane://HOST:PORT?key=…&token=…
+    #[arg(value_name = "STRING")]
+    join: String,
+    /// What to call the relay [default: its first address]
+    #[arg(long, value_name = "NAME")]
+    name: Option<RelayName>,
+    /// Connect once, and show the round-trip time over each link
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn run(args: JoinArgs, store: &Store) -> Result<ExitCode> {
+    let join: JoinString = args
+        .join
+        .parse()
+        .map_err(|e| Failure::usage(format!("{e}")))?;
+    let name = args
+        .name
+        .unwrap_or_else(|| RelayName::from_host(&join.addresses[0].host));
+    let relay = RelayEntry::from(join);
+    store.identity()?;
+    let what = match store.put_relay(&name, &relay)? {
+        Joined::Added => "joined",
+        Joined::Updated => "updated",
+    };
+    output::line(&format!(
+        "{what} relay {name}; try `tabane run -- curl https://example.org/`"
+    ))?;
+    if args.check {
+        let plan = SessionPlan::new(SessionArgs::to_relay(&name), store)?;
+        tabane_tunnel::block_on(check(&plan, store))
+            .context("cannot set up the event loop")?
+            .with_context(|| format!("relay {name} is remembered, but cannot be used yet"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn check(plan: &SessionPlan, store: &Store) -> Result<()> {
+    let client = plan.connect(store).await?;
+    let snapshot = measure(&client).await;
+    client.close().await;
+    let rows = snapshot.links.iter().map(|link| {
+        let reached = match (&link.path, &link.problem) {
+            (Some(path), _) if path.rtt_measured => {
+                format!("{:.1} ms", path.rtt_smoothed.as_secs_f64() * 1e3)
+            }
+            (_, Some(problem)) => problem.clone(),
+            (_, None) => "no answer".to_owned(),
+        };
+        vec![link.name.clone(), reached]
+    });
+    output::line(&output::table(
+        &["link", "round trip"],
+        &rows.collect::<Vec<_>>(),
+    ))
+}

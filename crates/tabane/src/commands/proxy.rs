@@ -1,0 +1,50 @@
+//! `tabane proxy`: the session for programs that know proxies, until it is stopped.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::client_session::{SessionArgs, SessionPlan};
+use crate::output;
+use crate::program;
+use crate::proxying::ProxyListener;
+use crate::signals;
+use crate::store::Store;
+
+/// Serve SOCKS5 and HTTP proxy requests on one port, without privilege, until stopped
+///
+/// Speaks SOCKS5 (TCP and UDP), HTTP CONNECT and plain HTTP on the same port. Names are resolved at
+/// the relay. Whoever can connect to the port can use it: keep it on loopback.
+#[derive(Debug, Args)]
+pub(crate) struct ProxyArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:1080")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    session: SessionArgs,
+}
+
+pub(crate) fn run(args: ProxyArgs, store: &Store) -> Result<ExitCode> {
+    let plan = SessionPlan::new(args.session, store)?;
+    tabane_tunnel::block_on(serve(args.listen, &plan, store))
+        .context("cannot set up the event loop")?
+}
+
+async fn serve(listen: SocketAddr, plan: &SessionPlan, store: &Store) -> Result<ExitCode> {
+    let signals = signals::catch()?;
+    let listener = ProxyListener::bind(listen).await?;
+    let client = tokio::select! {
+        client = plan.connect(store) => client?,
+        arrived = signals.next() => return Ok(program::signal_code(arrived?.signal)),
+    };
+    output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;
+    let stopped = tokio::select! {
+        () = listener.serve(client.clone()) => Ok(ExitCode::SUCCESS),
+        arrived = signals.next() => arrived.map(|_| ExitCode::SUCCESS).context("signals"),
+        reason = client.closed() => Err(anyhow::anyhow!("{reason}")),
+    };
+    client.close().await;
+    stopped
+}

@@ -1,0 +1,273 @@
+//! `tabane relay`: the far end of everybody's sessions.
+//!
+//! Owns the flags, the choice of the addresses that join strings announce, and who is let in (by
+//! the access list on disk). Serving is the tunnel's affair.
+
+mod clients;
+mod token;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use nix::sys::signal::Signal;
+use tabane_core::{PublicKey, ServerConfig, SessionConfig};
+use tabane_linux::interfaces::{self, Interface};
+use tabane_linux::signals::Signals;
+use tabane_proxy::{Destination, Host};
+use tabane_tunnel::{
+    Access, Relay, RelayConfig, RelayLimits, RelayMonitor, Verdict as Admission, system_resolvers,
+};
+
+use crate::access::{AccessFile, TokenUses, Verdict, unix_seconds};
+use crate::failure::Failure;
+use crate::output;
+use crate::relay_state::RelayState;
+use crate::secret;
+use crate::signals;
+
+/// "45" + "10": unassigned by IANA, easy to remember, not below 1024.
+const DEFAULT_PORT: u16 = 4510;
+
+/// Serve sessions: the far end, on a machine with a public address
+///
+/// Prints a join string to stdout: the line for `tabane join` on every client. Needs no privilege,
+/// only an open UDP port. The first start makes the relay's key and a token; both stay the same
+/// over restarts. SIGUSR1 logs what it is doing.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct RelayArgs {
+    #[command(subcommand)]
+    command: Option<RelayCommand>,
+    /// UDP address to listen on [default: [::]:4510, which is IPv4 as well]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// Address or name under which clients reach it, where that is another one (NAT); repeatable
+    /// [default: the addresses of this machine]
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    public: Vec<String>,
+    /// Directory of key, tokens and clients [default: /var/lib/tabane for root, else
+    /// ~/.local/state/tabane]
+    #[arg(long, value_name = "DIR", global = true)]
+    state: Option<PathBuf>,
+    /// Let clients reach private, link-local and loopback addresses from here
+    #[arg(long)]
+    allow_private: bool,
+    /// Whether the token in the join string admits one client or any number
+    #[arg(long, value_name = "USES", default_value = "many")]
+    token_uses: TokenUses,
+}
+
+#[derive(Debug, Subcommand)]
+enum RelayCommand {
+    Token(token::TokenArgs),
+    Clients(clients::ClientsArgs),
+}
+
+pub(crate) fn run(args: RelayArgs) -> Result<ExitCode> {
+    let state = RelayState::locate(args.state.clone())?;
+    match args.command {
+        Some(RelayCommand::Token(token)) => token::run(token, &state),
+        Some(RelayCommand::Clients(clients)) => clients::run(clients, &state),
+        None => {
+            let serving = serve(args, state);
+            tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
+        }
+    }
+}
+
+async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
+    let signals = signals::catch()?;
+    let listen = args.listen.unwrap_or_else(default_listen);
+    let access = if args.allow_private {
+        Access::Private
+    } else {
+        Access::Public
+    };
+    let identity = state.identity()?;
+    let relay = Relay::bind(RelayConfig {
+        identity: identity.clone(),
+        listen: vec![listen],
+        access,
+        limits: RelayLimits::default(),
+        server: ServerConfig::default(),
+        session: SessionConfig::default(),
+        authorise: Box::new(gatekeeper(state.access())),
+        resolvers: system_resolvers(),
+        seed: secret::random(),
+    })?;
+    let bound = relay.local_addrs().first().copied().unwrap_or(listen);
+    let addresses = public_addresses(&args.public, bound).await?;
+    state.announce(&addresses)?;
+    let token = state.current_token(args.token_uses)?;
+    tracing::info!(
+        listen = %bound,
+        state = %state.root().display(),
+        private = args.allow_private,
+        "relay up; run `tabane join` with this line on each client"
+    );
+    output::line(&state.join_string(addresses, token)?.to_string())?;
+    let monitor = relay.monitor();
+    relay.run(until_told(&signals, &monitor)).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Decides by the list on disk, so that `tabane relay token` and `clients` count at once.
+fn gatekeeper(file: AccessFile) -> impl FnMut(PublicKey, Option<&[u8]>) -> Admission {
+    move |key, token| {
+        let decided = file.update(|list| list.authorise(key, token, unix_seconds()));
+        match decided {
+            Ok(Verdict::Known) => {
+                tracing::info!(client = %key, "known client");
+                Admission::Admit
+            }
+            Ok(Verdict::Enrolled) => {
+                tracing::info!(client = %key, "new client, admitted by its token");
+                Admission::Admit
+            }
+            Ok(Verdict::RefusedRevoked) => {
+                tracing::warn!(client = %key, "refused: revoked");
+                Admission::Refuse
+            }
+            Ok(Verdict::RefusedUnknown) => {
+                tracing::warn!(client = %key, "refused: unknown, and without a valid token");
+                Admission::Refuse
+            }
+            Ok(Verdict::RefusedFull) => {
+                tracing::error!(client = %key, "refused: the list of clients is full");
+                Admission::Refuse
+            }
+            Err(error) => {
+                tracing::error!("refused everybody new: {error:#}");
+                Admission::Refuse
+            }
+        }
+    }
+}
+
+/// Returns when the relay should go down.
+async fn until_told(signals: &Signals, monitor: &RelayMonitor) {
+    loop {
+        match signals.next().await {
+            Ok(arrived) if arrived.signal == Signal::SIGUSR1 => log_status(monitor),
+            Ok(arrived) if arrived.signal == Signal::SIGUSR2 => {}
+            Ok(_) => return,
+            Err(error) => {
+                tracing::error!(%error, "cannot read signals");
+                return;
+            }
+        }
+    }
+}
+
+fn log_status(monitor: &RelayMonitor) {
+    let sessions = monitor.sessions();
+    let streams: usize = sessions.iter().map(|session| session.streams).sum();
+    let counters = monitor.counters();
+    tracing::info!(
+        sessions = sessions.len(),
+        streams,
+        served = monitor.served(),
+        ?counters,
+        "status"
+    );
+}
+
+/// `[::]` takes IPv4 as well, but is not to be had where IPv6 is switched off.
+fn default_listen() -> SocketAddr {
+    let any_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let any = match UdpSocket::bind((any_v6, 0)) {
+        Ok(_) => any_v6,
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(any, DEFAULT_PORT)
+}
+
+/// What join strings announce: what was given, else what can be seen from here.
+async fn public_addresses(given: &[String], bound: SocketAddr) -> Result<Vec<Destination>> {
+    if !given.is_empty() {
+        let parse = |text: &String| {
+            parse_public(text, bound.port())
+                .map_err(|error| Failure::usage(format!("--public {text}: {error}")).into())
+        };
+        return given.iter().map(parse).collect();
+    }
+    if !bound.ip().is_unspecified() {
+        return Ok(vec![bound.into()]);
+    }
+    let interfaces = interfaces::list()
+        .await
+        .context("cannot list the interfaces")?;
+    let guessed = guess_addresses(&interfaces, bound.ip().is_ipv4());
+    let is_private = guessed.iter().all(|ip| !Access::Public.allows(*ip));
+    if guessed.is_empty() {
+        return Err(Failure::usage(
+            "this machine has no address that clients could reach: give one with --public",
+        )
+        .into());
+    }
+    if is_private {
+        tracing::warn!(
+            "only private addresses here: clients elsewhere need --public ADDR, and a port \
+             forwarded to this machine"
+        );
+    } else {
+        tracing::info!("announcing the addresses of this machine; --public ADDR names others");
+    }
+    Ok(guessed
+        .into_iter()
+        .map(|ip| SocketAddr::new(ip, bound.port()).into())
+        .collect())
+}
+
+/// `ADDR` or `ADDR:PORT`, IPv6 with or without brackets.
+fn parse_public(text: &str, port: u16) -> Result<Destination, tabane_proxy::DestinationError> {
+    match text.parse::<Ipv6Addr>() {
+        Ok(ip) => Ok(Destination {
+            host: Host::Ip(ip.into()),
+            port,
+        }),
+        Err(_) => Destination::parse(text, Some(port)),
+    }
+}
+
+/// The addresses of this machine by which others may reach it: public ones, else private ones.
+fn guess_addresses(interfaces: &[Interface], only_v4: bool) -> Vec<IpAddr> {
+    /// Of each kind; a join string should stay one line.
+    const MOST: usize = 4;
+    let usable = interfaces
+        .iter()
+        .filter(|interface| interface.usable().is_ok());
+    let all: Vec<IpAddr> = usable.flat_map(Interface::global_addresses).collect();
+    let fitting = |ip: &&IpAddr| ip.is_ipv4() || !only_v4;
+    let public: Vec<IpAddr> = all
+        .iter()
+        .filter(fitting)
+        .filter(|ip| Access::Public.allows(**ip))
+        .copied()
+        .collect();
+    let mut chosen = match public.is_empty() {
+        false => public,
+        true => all.iter().filter(fitting).copied().collect(),
+    };
+    chosen.truncate(MOST);
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_addresses_may_have_a_port() {
+        let of = |text| parse_public(text, 4510).map(|destination| destination.to_string());
+        assert_eq!(of("192.0.2.1").as_deref(), Ok("192.0.2.1:4510"));
+        assert_eq!(of("192.0.2.1:99").as_deref(), Ok("192.0.2.1:99"));
+        assert_eq!(of("2001:db8::1").as_deref(), Ok("[2001:db8::1]:4510"));
+        assert_eq!(of("[2001:db8::1]:99").as_deref(), Ok("[2001:db8::1]:99"));
+        assert_eq!(of("relay.example").as_deref(), Ok("relay.example:4510"));
+        assert!(of("relay.example:x").is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! `tabane run -- CMD`: a command with all its traffic carried over all links.
+//!
+//! Owns the order: what can fail without touching anything comes first, the command starts last,
+//! and whatever ends first (the command, a signal), everything is taken down again.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use nix::sys::signal::Signal;
+use tabane_base::Duration;
+use tabane_linux::child::{self, Account};
+use tabane_linux::signals::Signals;
+use tabane_tunnel::Client;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::atomic_file;
+use crate::client_session::{SessionArgs, SessionPlan};
+use crate::environment::proxy_variables;
+use crate::failure::Failure;
+use crate::interception::Interception;
+use crate::prefix::DirectPrefix;
+use crate::program::{self, Program};
+use crate::proxying::ProxyListener;
+use crate::signals::{self, pass_on};
+use crate::statistics::Statistics;
+use crate::store::Store;
+
+/// How often counters are read, so that those of a path that vanishes are at most so old.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+/// What the command gets when tabane is killed: the terminal is gone, as far as it is concerned.
+/// Interactive programs save their work and end, others end.
+const FAREWELL: Signal = Signal::SIGHUP;
+
+/// Run a command with all its TCP, UDP and DNS carried over all links
+///
+/// The command's sockets are redirected below it, so it needs to know nothing, static binaries
+/// included. Needs root (or CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and a writable cgroup-v2); --proxy
+/// does without. Ends with the command's exit status, 128+n if signal n killed it, 126 or 127 if it
+/// cannot be started.
+///
+/// Under sudo the command is root's: use --user to run it as yourself, and `sudo -E` to keep your
+/// environment, e.g. `sudo -E tabane run --user "$USER" -- firefox`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The command and its arguments; put -- before it if it begins with a dash
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<OsString>,
+    /// Do not redirect sockets; give the command a proxy by environment variables (no privilege)
+    #[arg(long)]
+    proxy: bool,
+    /// Run the command as this user
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Leave these destinations to the command's own network, e.g. 192.168.0.0/16; repeatable
+    #[arg(long, value_name = "PREFIX", conflicts_with = "proxy")]
+    direct: Vec<DirectPrefix>,
+    /// At the end, print to stderr what each link has carried
+    #[arg(long)]
+    stats: bool,
+    /// At the end, write what each link has carried to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    session: SessionArgs,
+}
+
+pub(crate) fn run(args: RunArgs, store: &Store) -> Result<ExitCode> {
+    let program = Program::find(&args.command)?;
+    let account = args.user.as_deref().map(Account::find).transpose();
+    let account = account.map_err(|error| Failure::usage(error.to_string()))?;
+    let plan = SessionPlan::new(args.session.clone(), store)?;
+    tabane_tunnel::block_on(run_program(args, &plan, store, &program, account))
+        .context("cannot set up the event loop")?
+}
+
+/// How the command's traffic gets in.
+enum Entrance {
+    Hooks(Box<Interception>),
+    Proxy(Option<ProxyListener>),
+}
+
+async fn run_program(
+    args: RunArgs,
+    plan: &SessionPlan,
+    store: &Store,
+    program: &Program,
+    account: Option<Account>,
+) -> Result<ExitCode> {
+    let signals = signals::catch()?;
+    let direct = args
+        .direct
+        .iter()
+        .chain(&plan.direct)
+        .map(|prefix| prefix.0);
+    let direct: Vec<_> = direct.collect();
+    let mut entrance = if args.proxy {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Entrance::Proxy(Some(ProxyListener::bind(loopback).await?))
+    } else {
+        Entrance::Hooks(Box::new(Interception::set_up(&direct)?))
+    };
+    let client = tokio::select! {
+        client = plan.connect(store) => client?,
+        arrived = signals.next() => {
+            return Ok(program::signal_code(arrived?.signal));
+        }
+    };
+    let mut command = program.command();
+    match &mut entrance {
+        Entrance::Hooks(interception) => {
+            interception.place_child(&mut command)?;
+            interception.serve(&client);
+        }
+        Entrance::Proxy(listener) => {
+            if let Some(listener) = listener.take() {
+                command.envs(proxy_variables(listener.address().port()));
+                tokio::task::spawn_local(listener.serve(client.clone()));
+            }
+        }
+    }
+    if let Some(account) = &account {
+        command
+            .env("HOME", &account.home)
+            .env("SHELL", &account.shell);
+        command
+            .env("USER", &account.name)
+            .env("LOGNAME", &account.name);
+    }
+    child::prepare(&mut command, FAREWELL, account);
+    let mut statistics = Statistics::default();
+    let begun_at = Instant::now();
+    let outcome = supervise(command, program, &signals, &client, &mut statistics).await;
+    statistics.on_snapshot(&client.snapshot());
+    if let Entrance::Hooks(interception) = entrance {
+        interception.tear_down();
+    }
+    client.close().await;
+    let report = statistics.report(begun_at.elapsed());
+    let code = outcome?;
+    if args.stats {
+        eprintln!("{}", report.table());
+    }
+    if let Some(path) = args.json {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
+    }
+    Ok(code)
+}
+
+/// Starts the command and waits for its end.
+async fn supervise(
+    command: std::process::Command,
+    program: &Program,
+    signals: &Signals,
+    client: &Client,
+    statistics: &mut Statistics,
+) -> Result<ExitCode> {
+    let mut command = tokio::process::Command::from(command);
+    let mut child = command.spawn().map_err(|error| program.failed(&error))?;
+    let mut samples = interval(SAMPLE_INTERVAL);
+    samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let closed = client.closed();
+    tokio::pin!(closed);
+    let mut is_open = true;
+    loop {
+        tokio::select! {
+            status = child.wait() => {
+                return Ok(program::exit_code(status.context("cannot wait for the command")?));
+            }
+            arrived = signals.next() => {
+                if let Some(pid) = child.id() {
+                    pass_on(arrived.context("cannot read signals")?, pid);
+                }
+            }
+            reason = &mut closed, if is_open => {
+                // The command may still have work that needs no network; its end is its own.
+                eprintln!("tabane: {reason}");
+                is_open = false;
+            }
+            _ = samples.tick() => statistics.on_snapshot(&client.snapshot()),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The variables that point programs at a proxy.
+//!
+//! There is no standard; the names and spellings are what curl, Go, Python and most others read.
+//! `socks5h` leaves the resolving of names to the proxy. Loopback is excepted: "this machine" must
+//! not become the relay's.
+
+/// What to set for a program whose proxy listens on `port` of 127.0.0.1.
+pub(crate) fn proxy_variables(port: u16) -> Vec<(&'static str, String)> {
+    let http = format!("http://127.0.0.1:{port}");
+    let socks = format!("socks5h://127.0.0.1:{port}");
+    let none = "localhost,127.0.0.1,::1";
+    vec![
+        ("http_proxy", http.clone()),
+        ("HTTP_PROXY", http.clone()),
+        ("https_proxy", http.clone()),
+        ("HTTPS_PROXY", http.clone()),
+        ("ftp_proxy", socks.clone()),
+        ("FTP_PROXY", socks.clone()),
+        ("all_proxy", socks.clone()),
+        ("ALL_PROXY", socks),
+        ("no_proxy", none.to_owned()),
+        ("NO_PROXY", none.to_owned()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_agree() {
+        let variables = proxy_variables(1080);
+        for (name, value) in &variables {
+            let other = if name.chars().all(|c| c.is_uppercase() || c == '_') {
+                name.to_lowercase()
+            } else {
+                name.to_uppercase()
+            };
+            assert!(
+                variables.iter().any(|(n, v)| *n == other && v == value),
+                "{name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! How commands fail: one line on stderr that says what to do, and an exit status.
+//!
+//! 2 is wrong usage, 1 everything else; a command that cannot be started has the shell's 126 or
+//! 127, because `tabane run -- CMD` stands where CMD stood.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+/// The command line asks for something impossible.
+const USAGE: u8 = 2;
+/// Everything else.
+const FAILURE: u8 = 1;
+
+/// An error with an exit status of its own.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    status: u8,
+    text: String,
+}
+
+impl Failure {
+    /// What was typed cannot be meant.
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self {
+            status: USAGE,
+            text: text.into(),
+        }
+    }
+
+    /// An error that ends with `status`.
+    pub(crate) fn with_status(status: u8, text: impl Into<String>) -> Self {
+        Self {
+            status,
+            text: text.into(),
+        }
+    }
+
+    /// The status to exit with.
+    pub(crate) fn status(&self) -> u8 {
+        self.status
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Prints what went wrong and gives the status to exit with.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    let broken_pipe = error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    });
+    // Whoever read our output has seen enough (`tabane links | head`).
+    if !broken_pipe {
+        eprintln!("tabane: {}", one_line(&format!("{error:#}")));
+    }
+    let status = error
+        .downcast_ref::<Failure>()
+        .map_or(FAILURE, Failure::status);
+    ExitCode::from(status)
+}
+
+/// Prints what clap has to say: help and version as they are, errors in one line.
+pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(USAGE)
+        }
+        _ => {
+            eprintln!("tabane: {}", summary(&error.render().to_string()));
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// clap's message up to its usage, which `--help` shows better, in one line.
+fn summary(rendered: &str) -> String {
+    let body = rendered.split("\n\nUsage:").next().unwrap_or_default();
+    let body = body
+        .split("\n\nFor more information")
+        .next()
+        .unwrap_or_default();
+    let text = one_line(body);
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    format!(
+        "{}; `tabane help` shows what there is",
+        text.trim_end_matches('.')
+    )
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clap_errors_become_one_line() {
+        let rendered = "error: the following required arguments were not provided:\n  <STRING>\n\n\
+                        Usage: tabane join <STRING>\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            summary(rendered),
+            "the following required arguments were not provided: <STRING>; `tabane help` shows \
+             what there is"
+        );
+    }
+}

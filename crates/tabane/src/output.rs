@@ -1,0 +1,74 @@
+//! What commands print to stdout: text, tables, JSON.
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Prints `text` and a line end. Fails, without panic, when nobody reads it.
+pub(crate) fn line(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    Ok(out.flush()?)
+}
+
+/// Prints a value as JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    line(&serde_json::to_string_pretty(value)?)
+}
+
+/// Rows under headings, columns as wide as they need to be, without trailing spaces.
+pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let widths: Vec<usize> = headings
+        .iter()
+        .enumerate()
+        .map(|(column, heading)| {
+            let longest = cells(column)
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0);
+            longest.max(heading.chars().count())
+        })
+        .collect();
+    let row_text = |cells: Vec<&str>| {
+        let padded = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![row_text(headings.to_vec())];
+    lines.extend(
+        rows.iter()
+            .map(|row| row_text(row.iter().map(String::as_str).collect())),
+    );
+    lines.join("\n")
+}
+
+/// How long ago something was, in the largest unit that fits.
+pub(crate) fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s ago"),
+        60..3_600 => format!("{} min ago", seconds / 60),
+        3_600..86_400 => format!("{} h ago", seconds / 3_600),
+        _ => format!("{} d ago", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_fit_their_widest_cell() {
+        let rows = [
+            vec!["a".into(), "long cell".into()],
+            vec!["wider".into(), "b".into()],
+        ];
+        assert_eq!(
+            table(&["x", "y"], &rows),
+            "x      y\na      long cell\nwider  b"
+        );
+    }
+}

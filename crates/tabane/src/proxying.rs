@@ -1,0 +1,165 @@
+//! Programs that know a proxy: their requests, carried through the session.
+//!
+//! Owns the listening socket and the limit on connections; the dialects are `tabane-proxy`'s, the
+//! carrying is the tunnel's. Names are never looked up here.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use tabane_base::Duration;
+use tabane_core::CloseReason;
+use tabane_proxy::{
+    Accepted, Destination, Host, Refusal, Request, TcpRequest, UdpRequest, negotiate,
+};
+use tabane_tunnel::{Client, OpenError, Status, Target};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::associations::Associations;
+
+/// Connections at once; as many as the session has streams, less some for UDP.
+const MAX_CONNECTIONS: usize = 3_072;
+/// Pause after `accept` failed for want of descriptors: some close meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A loopback port that speaks SOCKS5 and HTTP.
+#[derive(Debug)]
+pub(crate) struct ProxyListener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl ProxyListener {
+    /// Listens on `address`; port 0 lets the kernel choose.
+    pub(crate) async fn bind(address: SocketAddr) -> Result<Self> {
+        let bind = async || {
+            let listener = TcpListener::bind(address).await?;
+            let address = listener.local_addr()?;
+            io::Result::Ok(Self { listener, address })
+        };
+        bind().await.with_context(|| {
+            format!("cannot listen on {address} for the proxy; choose another with --listen")
+        })
+    }
+
+    /// Where programs find it.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves programs for ever.
+    pub(crate) async fn serve(self, client: Client) {
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else {
+                return;
+            };
+            match self.listener.accept().await {
+                Ok((program, from)) => {
+                    let client = client.clone();
+                    tokio::task::spawn_local(async move {
+                        serve_one(program, from, &client).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection to the proxy");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+async fn serve_one(program: TcpStream, from: SocketAddr, client: &Client) {
+    match negotiate(program).await {
+        Ok(Request::Tcp(request)) => serve_tcp(request, client).await,
+        Ok(Request::Udp(request)) => serve_udp(request, client).await,
+        Err(error) => tracing::debug!(%from, %error, "a program did not get through"),
+    }
+}
+
+async fn serve_tcp(request: TcpRequest, client: &Client) {
+    let Some(target) = target_of(request.destination()) else {
+        return request.refuse(Refusal::Unsupported).await;
+    };
+    let name = target.to_string();
+    let flow = match client.open_tcp(target).await {
+        Ok(flow) => flow,
+        Err(error) => {
+            tracing::info!(target = name, %error, "refused");
+            return request.refuse(refusal_of(&error)).await;
+        }
+    };
+    match request.accept().await {
+        Ok(Accepted {
+            client: program,
+            early,
+        }) => {
+            let carried = flow.carry_after(&early, program).await;
+            tracing::debug!(target = name, ?carried, "connection over");
+        }
+        Err(error) => tracing::debug!(target = name, %error, "the program is gone"),
+    }
+}
+
+async fn serve_udp(request: UdpRequest, client: &Client) {
+    let mut association = match request.accept().await {
+        Ok(association) => association,
+        Err(error) => {
+            tracing::warn!(%error, "cannot open a UDP association");
+            return;
+        }
+    };
+    let flows: Associations<Destination> = Associations::new(client.clone());
+    loop {
+        let incoming = match association.receive().await {
+            Ok(Some(incoming)) => incoming,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%error, "a UDP association failed");
+                return;
+            }
+        };
+        let destination = incoming.destination;
+        let Some(target) = target_of(&destination) else {
+            continue;
+        };
+        let sender = association.sender();
+        flows.send(&destination.clone(), &incoming.payload, || {
+            (
+                target,
+                Box::new(move |answer: &[u8]| sender.send(&destination, answer)),
+            )
+        });
+    }
+}
+
+fn target_of(destination: &Destination) -> Option<Target> {
+    if destination.port == 0 {
+        return None;
+    }
+    match &destination.host {
+        Host::Ip(ip) => Some(Target::Address(SocketAddr::new(*ip, destination.port))),
+        Host::Name(name) => Target::host(name, destination.port).ok(),
+    }
+}
+
+fn refusal_of(error: &OpenError) -> Refusal {
+    match error {
+        OpenError::Refused(status) => match status {
+            Status::Refused => Refusal::Refused,
+            Status::Unreachable | Status::Open => Refusal::Unreachable,
+            Status::TimedOut => Refusal::TimedOut,
+            Status::NameNotFound => Refusal::NameNotFound,
+            Status::Denied => Refusal::Denied,
+            Status::Limit => Refusal::Limit,
+            Status::Malformed => Refusal::Unsupported,
+        },
+        OpenError::NoSession(CloseReason::Overloaded) | OpenError::Limit(_) => Refusal::Limit,
+        OpenError::NoSession(_) | OpenError::SessionLost => Refusal::NoSession,
+        OpenError::TimedOut => Refusal::TimedOut,
+    }
+}

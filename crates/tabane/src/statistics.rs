@@ -1,0 +1,277 @@
+//! What each link has carried over a whole run, although paths and sessions come and go.
+//!
+//! Core counts per path from its opening; this adds up what was counted before a path was replaced.
+//! Fed with snapshots, pure otherwise.
+
+use serde::Serialize;
+use tabane_base::Duration;
+use tabane_core::PathSnapshot;
+use tabane_tunnel::{ClientSnapshot, LinkSnapshot};
+
+use crate::output;
+
+/// Adds up.
+#[derive(Debug, Default)]
+pub(crate) struct Statistics {
+    links: Vec<Link>,
+    sessions: u64,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    name: String,
+    /// Of paths that are gone.
+    past: Totals,
+    /// Of the path there is, or was last.
+    present: Totals,
+    /// Which session and path `present` counts.
+    source: Option<(u64, u32)>,
+    rtt_ms: Option<f64>,
+    rtt_min_ms: Option<f64>,
+    rate_bps: Option<u64>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Totals {
+    sent: u64,
+    received: u64,
+    sent_packets: u64,
+    lost_packets: u64,
+}
+
+/// One link's run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct LinkReport {
+    pub(crate) link: String,
+    pub(crate) sent_bytes: u64,
+    pub(crate) received_bytes: u64,
+    /// Of all bytes in both directions.
+    pub(crate) share: f64,
+    pub(crate) sent_rate_bps: u64,
+    pub(crate) received_rate_bps: u64,
+    /// Smoothed, at the end; none if never measured.
+    pub(crate) rtt_ms: Option<f64>,
+    pub(crate) rtt_min_ms: Option<f64>,
+    /// Of the packets we sent.
+    pub(crate) loss: f64,
+    /// The bandwidth last believed in, towards the relay.
+    pub(crate) bandwidth_bps: Option<u64>,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Report {
+    pub(crate) seconds: f64,
+    /// More than one says that the session was lost and set up anew.
+    pub(crate) sessions: u64,
+    pub(crate) links: Vec<LinkReport>,
+}
+
+impl Statistics {
+    /// Takes note of a moment.
+    pub(crate) fn on_snapshot(&mut self, snapshot: &ClientSnapshot) {
+        self.sessions = snapshot.sessions;
+        for link in &snapshot.links {
+            self.on_link(snapshot.sessions, link);
+        }
+    }
+
+    fn on_link(&mut self, session: u64, snapshot: &LinkSnapshot) {
+        let known = self
+            .links
+            .iter()
+            .position(|link| link.name == snapshot.name);
+        let at = known.unwrap_or_else(|| {
+            self.links.push(Link {
+                name: snapshot.name.clone(),
+                ..Link::default()
+            });
+            self.links.len() - 1
+        });
+        if let Some(path) = &snapshot.path {
+            self.links[at].on_path(session, path);
+        }
+    }
+
+    /// What there is to tell after `elapsed`.
+    pub(crate) fn report(&self, elapsed: Duration) -> Report {
+        let seconds = elapsed.as_secs_f64();
+        let all: u64 = self.links.iter().map(|link| link.totals().both()).sum();
+        let rate = |bytes: u64| (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64;
+        let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        let link_report = |link: &Link| {
+            let totals = link.totals();
+            LinkReport {
+                link: link.name.clone(),
+                sent_bytes: totals.sent,
+                received_bytes: totals.received,
+                share: part(totals.both(), all),
+                sent_rate_bps: rate(totals.sent),
+                received_rate_bps: rate(totals.received),
+                rtt_ms: link.rtt_ms,
+                rtt_min_ms: link.rtt_min_ms,
+                loss: part(totals.lost_packets, totals.sent_packets),
+                bandwidth_bps: link.rate_bps,
+            }
+        };
+        let links = self.links.iter().map(link_report).collect();
+        Report {
+            seconds,
+            sessions: self.sessions,
+            links,
+        }
+    }
+}
+
+impl Link {
+    fn on_path(&mut self, session: u64, path: &PathSnapshot) {
+        let totals = Totals {
+            sent: path.sent.get(),
+            received: path.received.get(),
+            sent_packets: path.sent_packets,
+            lost_packets: path.lost_packets.saturating_sub(path.spurious_losses),
+        };
+        self.count((session, path.id.get()), totals);
+        if path.rtt_measured {
+            let millis = |span: Duration| span.as_secs_f64() * 1e3;
+            self.rtt_ms = Some(millis(path.rtt_smoothed));
+            self.rtt_min_ms = Some(millis(path.rtt_min));
+        }
+        let rate = path.delivery_rate.as_bps();
+        if rate > 0 {
+            self.rate_bps = Some(rate);
+        }
+    }
+
+    /// `totals` since the path called `source` was opened.
+    fn count(&mut self, source: (u64, u32), totals: Totals) {
+        if self.source != Some(source) {
+            self.past = self.totals();
+            self.source = Some(source);
+        }
+        self.present = totals;
+    }
+
+    fn totals(&self) -> Totals {
+        Totals {
+            sent: self.past.sent + self.present.sent,
+            received: self.past.received + self.present.received,
+            sent_packets: self.past.sent_packets + self.present.sent_packets,
+            lost_packets: self.past.lost_packets + self.present.lost_packets,
+        }
+    }
+}
+
+impl Totals {
+    fn both(&self) -> u64 {
+        self.sent + self.received
+    }
+}
+
+impl Report {
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        let megabytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1e6);
+        let megabits = |bps: u64| format!("{:.1}", bps as f64 / 1e6);
+        let rows: Vec<Vec<String>> = self
+            .links
+            .iter()
+            .map(|link| {
+                vec![
+                    link.link.clone(),
+                    megabytes(link.received_bytes),
+                    megabytes(link.sent_bytes),
+                    format!("{:.1} %", link.share * 100.0),
+                    megabits(link.received_rate_bps),
+                    megabits(link.sent_rate_bps),
+                    link.rtt_ms
+                        .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}")),
+                    format!("{:.2} %", link.loss * 100.0),
+                ]
+            })
+            .collect();
+        let headings = [
+            "link",
+            "MB in",
+            "MB out",
+            "share",
+            "Mbit/s in",
+            "Mbit/s out",
+            "RTT ms",
+            "loss out",
+        ];
+        let sessions = match self.sessions {
+            0 | 1 => String::new(),
+            n => format!(", {n} sessions"),
+        };
+        format!(
+            "{}\n{:.1} s{sessions}",
+            output::table(&headings, &rows),
+            self.seconds
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(sent: u64) -> Totals {
+        Totals {
+            sent,
+            received: 2 * sent,
+            sent_packets: sent / 100,
+            lost_packets: sent / 1_000,
+        }
+    }
+
+    /// A path's session and number, and what it had sent at that moment.
+    type Sample = ((u64, u32), u64);
+
+    fn statistics(counts: &[(&str, &[Sample])]) -> Statistics {
+        let mut statistics = Statistics {
+            sessions: 1,
+            ..Statistics::default()
+        };
+        for (name, samples) in counts {
+            let mut link = Link {
+                name: (*name).to_owned(),
+                ..Link::default()
+            };
+            for (source, sent) in *samples {
+                link.count(*source, totals(*sent));
+            }
+            statistics.links.push(link);
+        }
+        statistics
+    }
+
+    #[test]
+    fn what_replaced_paths_carried_is_kept() {
+        let statistics = statistics(&[
+            (
+                "a",
+                &[
+                    ((1, 0), 1_000),
+                    ((1, 0), 4_000),
+                    ((1, 2), 500),
+                    ((2, 2), 1_500),
+                ],
+            ),
+            ("b", &[((1, 1), 2_000)]),
+        ]);
+        let report = statistics.report(Duration::from_secs(2));
+        assert_eq!(report.links[0].sent_bytes, 4_000 + 500 + 1_500);
+        assert_eq!(report.links[0].received_bytes, 2 * 6_000);
+        assert_eq!(report.links[0].share, 0.75);
+        assert_eq!(report.links[1].sent_rate_bps, 8_000);
+        assert_eq!(report.links[1].loss, 0.1);
+    }
+
+    #[test]
+    fn nothing_carried_divides_by_nothing() {
+        let report = statistics(&[("a", &[])]).report(Duration::ZERO);
+        assert_eq!((report.links[0].share, report.links[0].loss), (0.0, 0.0));
+        assert!(report.table().contains("0.0 %"), "{}", report.table());
+    }
+}

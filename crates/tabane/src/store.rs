@@ -1,0 +1,188 @@
+//! What a client keeps: its key, the relays it joined, the user's settings.
+//!
+//! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`) and
+//! `config.toml` (written by the user). Owns their form and places, never what they are used for.
+
+mod relay_entry;
+mod settings;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+use tabane_core::Identity;
+
+pub(crate) use relay_entry::{RelayEntry, RelayName};
+pub(crate) use settings::Settings;
+
+use crate::{atomic_file, secret};
+
+/// A client's directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    root: PathBuf,
+}
+
+/// What [`Store::put_relay`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Joined {
+    Added,
+    /// The same relay was known; its addresses or token changed or were confirmed.
+    Updated,
+}
+
+impl Store {
+    /// The directory given (by flag or TABANE_CONFIG), or the user's usual one.
+    pub(crate) fn locate(given: Option<PathBuf>) -> Result<Self> {
+        let root = match given {
+            Some(root) => root,
+            None => xdg_directory("XDG_CONFIG_HOME", ".config")
+                .context("cannot tell where the configuration is: set HOME, or use --config DIR")?,
+        };
+        Ok(Self { root })
+    }
+
+    /// The client's key, made on first use.
+    pub(crate) fn identity(&self) -> Result<Identity> {
+        Ok(secret::load_or_create(&self.root.join("client.key"))?.0)
+    }
+
+    /// The user's settings; all default when there is no `config.toml`.
+    pub(crate) fn settings(&self) -> Result<Settings> {
+        read_toml(&self.root.join("config.toml")).map(Option::unwrap_or_default)
+    }
+
+    /// Every known relay, by name.
+    pub(crate) fn relays(&self) -> Result<Vec<(RelayName, RelayEntry)>> {
+        let directory = self.relays_directory();
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", directory.display()));
+            }
+        };
+        let mut relays = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let name = stem.and_then(|stem| stem.parse::<RelayName>().ok());
+            let is_toml = path
+                .extension()
+                .is_some_and(|extension| extension == "toml");
+            if let (true, Some(name)) = (is_toml, name)
+                && let Some(relay) = read_toml(&path)?
+            {
+                relays.push((name, relay));
+            }
+        }
+        relays.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(relays)
+    }
+
+    /// The relay to use: the one named, else the one in the settings, else the only one.
+    pub(crate) fn choose_relay(&self, named: Option<&str>) -> Result<(RelayName, RelayEntry)> {
+        let relays = self.relays()?;
+        let wanted = match named {
+            Some(name) => Some(name.to_owned()),
+            None => self.settings()?.relay,
+        };
+        let list = || {
+            relays
+                .iter()
+                .map(|(name, _)| name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        match (&wanted, relays.as_slice()) {
+            (_, []) => bail!(
+                "no relay is known in {}: run `tabane join STRING` first, with the string that \
+                 `tabane relay` printed",
+                self.root.display()
+            ),
+            (Some(wanted), relays) => {
+                let found = relays.iter().find(|(name, _)| name.as_str() == wanted);
+                found
+                    .cloned()
+                    .with_context(|| format!("no relay is called '{wanted}'; known: {}", list()))
+            }
+            (None, [only]) => Ok(only.clone()),
+            (None, _) => bail!(
+                "several relays are known ({}): choose with --relay NAME, or set `relay = \"NAME\"` \
+                 in {}",
+                list(),
+                self.root.join("config.toml").display()
+            ),
+        }
+    }
+
+    /// Remembers a relay under a name that no other relay has.
+    pub(crate) fn put_relay(&self, name: &RelayName, relay: &RelayEntry) -> Result<Joined> {
+        let path = self.relay_path(name);
+        let text = toml::to_string(relay).context("cannot write the relay as TOML")?;
+        let known: Option<RelayEntry> = read_toml(&path)?;
+        match known {
+            Some(known) if known.key != relay.key => bail!(
+                "another relay is already called '{name}': choose another name with --name, or \
+                 run `tabane leave {name}` first"
+            ),
+            Some(_) => {
+                atomic_file::replace(&path, text.as_bytes(), atomic_file::SECRET)?;
+                Ok(Joined::Updated)
+            }
+            None => {
+                if !atomic_file::create(&path, text.as_bytes(), atomic_file::SECRET)? {
+                    bail!("another `tabane join` has just used the name '{name}'; try again");
+                }
+                Ok(Joined::Added)
+            }
+        }
+    }
+
+    /// Forgets a relay; false if there was none of that name.
+    pub(crate) fn remove_relay(&self, name: &RelayName) -> Result<bool> {
+        let path = self.relay_path(name);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("cannot remove {}", path.display())),
+        }
+    }
+
+    fn relays_directory(&self) -> PathBuf {
+        self.root.join("relays")
+    }
+
+    fn relay_path(&self, name: &RelayName) -> PathBuf {
+        self.relays_directory().join(format!("{name}.toml"))
+    }
+}
+
+/// `$VARIABLE/tabane`, else `$HOME/FALLBACK/tabane` (XDG base directories: relative paths are
+/// ignored).
+pub(crate) fn xdg_directory(variable: &str, fallback: &str) -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let base = absolute(variable).or_else(|| Some(absolute("HOME")?.join(fallback)))?;
+    Some(base.join("tabane"))
+}
+
+/// Reads a TOML file; `None` if there is none. Faults name file, line and key in one line.
+pub(crate) fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let Some(text) = atomic_file::read(path)? else {
+        return Ok(None);
+    };
+    toml::from_str(&text).map(Some).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start).min(text.len());
+        let before = text.as_bytes()[..offset].iter();
+        let line = 1 + before.filter(|&&byte| byte == b'\n').count();
+        anyhow::anyhow!("{}:{line}: {}", path.display(), error.message())
+    })
+}
+
+#[cfg(test)]
+mod tests;

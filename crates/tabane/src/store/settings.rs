@@ -1,0 +1,35 @@
+//! `config.toml`: what the user wants without saying it each time. Flags win over it.
+
+use serde::Deserialize;
+use tabane_core::{ControllerKind, SchedulerKind};
+
+use crate::prefix::DirectPrefix;
+
+/// Every setting; each has a flag of the same name.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Settings {
+    /// The relay to use when several are known.
+    pub(crate) relay: Option<String>,
+    /// The interfaces to use; empty means all usable ones.
+    pub(crate) links: Vec<String>,
+    /// Destinations left to each command's own network.
+    pub(crate) direct: Vec<DirectPrefix>,
+    /// How packets are spread over links.
+    #[serde(deserialize_with = "by_name")]
+    pub(crate) scheduler: Option<SchedulerKind>,
+    /// How fast each link is used.
+    #[serde(deserialize_with = "by_name")]
+    pub(crate) congestion: Option<ControllerKind>,
+}
+
+/// A value given by its name, as on the command line.
+fn by_name<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    let name = String::deserialize(deserializer)?;
+    name.parse().map(Some).map_err(serde::de::Error::custom)
+}

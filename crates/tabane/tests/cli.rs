@@ -1,0 +1,272 @@
+//! The command line as a user meets it: help, exit statuses, one-line errors, the files of join
+//! and relay. Nothing here needs privilege or a network.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE";
+const TOKEN: &str = "ABCDEFGHIJKLMNOPQRSTUV";
+
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("tabane-cli-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn tabane(&self, arguments: &[&str]) -> Output {
+        tabane(&self.0, arguments)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tabane(home: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tabane"))
+        .args(arguments)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", home)
+        .env("COLUMNS", "100")
+        .output()
+        .unwrap()
+}
+
+fn join_string() -> String {
+    format!("tabane://192.0.2.1:4510?key={KEY}&token={TOKEN}")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The one line that a failure prints, and its status.
+fn failure(output: &Output) -> (i32, String) {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "one line: {text:?}");
+    assert!(text.starts_with("tabane: "), "{text}");
+    assert!(output.stdout.is_empty());
+    (output.status.code().unwrap(), text)
+}
+
+const COMMANDS: [&str; 12] = [
+    "",
+    "relay",
+    "relay token",
+    "relay token new",
+    "relay clients",
+    "join",
+    "leave",
+    "relays",
+    "run",
+    "proxy",
+    "links",
+    "completion",
+];
+
+/// The help of every command is what users learn tabane from: a change shows in review. After a
+/// change that is meant, run with TABANE_UPDATE_HELP=1 and look at the difference.
+#[test]
+fn help_is_as_reviewed() {
+    let home = Home::new();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help");
+    for command in COMMANDS {
+        let mut arguments: Vec<&str> = command.split_whitespace().collect();
+        arguments.push("--help");
+        let output = home.tabane(&arguments);
+        assert!(output.status.success());
+        let name = if command.is_empty() {
+            "tabane"
+        } else {
+            command
+        };
+        let path = directory.join(name.replace(' ', "-") + ".txt");
+        let text = stdout(&output);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 100),
+            "{command}: too wide"
+        );
+        if std::env::var_os("TABANE_UPDATE_HELP").is_some() {
+            fs::write(&path, text).unwrap();
+        } else {
+            let reviewed = fs::read_to_string(&path).unwrap_or_default();
+            assert_eq!(
+                text,
+                reviewed,
+                "`tabane {command} --help` and {}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_is_status_2_and_one_line() {
+    let home = Home::new();
+    for arguments in [
+        &["jion"][..],
+        &["join"],
+        &["join", "https://example.org"],
+        &["join", "a", "b"],
+        &["run"],
+        &["run", "--scheduler", "fastest", "--", "true"],
+        &["run", "--bogus", "true"],
+        &["leave", "../x"],
+        &["relay", "--listen", "nowhere"],
+        &["relay", "token"],
+        &["relay", "clients", "revoke", "short"],
+        &["--log-format", "xml", "relays"],
+    ] {
+        let output = home.tabane(arguments);
+        if arguments == ["relay", "token"] {
+            // A missing subcommand shows the whole help.
+            assert_eq!(output.status.code(), Some(2));
+            continue;
+        }
+        let (status, text) = failure(&output);
+        assert_eq!(status, 2, "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn version_names_the_protocol() {
+    let home = Home::new();
+    let text = stdout(&home.tabane(&["--version"]));
+    assert!(
+        text.starts_with("tabane ") && text.contains("(protocol "),
+        "{text}"
+    );
+}
+
+#[test]
+fn join_relays_leave() {
+    let home = Home::new();
+    assert!(stdout(&home.tabane(&["relays"])).contains("tabane join"));
+    let joined = home.tabane(&["join", &join_string()]);
+    assert!(joined.status.success(), "{joined:?}");
+    assert!(
+        stdout(&joined).contains("joined relay 192.0.2.1"),
+        "{joined:?}"
+    );
+    let list = stdout(&home.tabane(&["relays", "--json"]));
+    assert!(
+        list.contains("\"192.0.2.1:4510\"") && list.contains(KEY),
+        "{list}"
+    );
+    assert!(stdout(&home.tabane(&["join", &join_string()])).contains("updated"));
+    let other = join_string()
+        .replace("AQE&", "AgI&")
+        .replace("key=AQ", "key=Bg");
+    let (status, text) = failure(&home.tabane(&["join", &other]));
+    assert!(status == 1 && text.contains("--name"), "{text}");
+    assert!(
+        home.tabane(&["join", &other, "--name", "two"])
+            .status
+            .success()
+    );
+    assert!(stdout(&home.tabane(&["relays"])).contains("two"));
+    assert!(home.tabane(&["leave", "two"]).status.success());
+    let (status, text) = failure(&home.tabane(&["leave", "two"]));
+    assert!(status == 1 && text.contains("tabane relays"), "{text}");
+}
+
+#[test]
+fn a_join_string_cut_short_is_named_and_stores_nothing() {
+    let home = Home::new();
+    let whole = join_string();
+    for length in [12, 25, 40, 80, whole.len() - 1] {
+        let (status, text) = failure(&home.tabane(&["join", &whole[..length]]));
+        assert_eq!(status, 2, "{text}");
+    }
+    assert_eq!(fs::read_dir(&home.0).unwrap().count(), 0);
+}
+
+#[test]
+fn a_fault_in_the_settings_names_file_line_and_key() {
+    let home = Home::new();
+    let directory = home.0.join(".config/tabane");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("config.toml"), "\nlink = ['eth0']\n").unwrap();
+    let (status, text) = failure(&home.tabane(&["relays"]));
+    assert!(
+        status == 1 && text.contains("config.toml:2:") && text.contains("`link`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_configuration_may_be_elsewhere() {
+    let home = Home::new();
+    let elsewhere = home.0.join("elsewhere");
+    let config = elsewhere.to_str().unwrap();
+    assert!(
+        home.tabane(&["--config", config, "join", &join_string()])
+            .status
+            .success()
+    );
+    assert!(elsewhere.join("client.key").exists());
+    assert!(stdout(&home.tabane(&["relays", "--config", config])).contains("192.0.2.1:4510"));
+}
+
+#[test]
+fn relay_state_can_be_managed_offline() {
+    let home = Home::new();
+    let state = home.0.join("state");
+    let state = state.to_str().unwrap();
+    let (status, text) = failure(&home.tabane(&["relay", "token", "new", "--state", state]));
+    assert!(
+        status == 1 && text.contains("start `tabane relay` once"),
+        "{text}"
+    );
+    assert!(stdout(&home.tabane(&["relay", "clients", "--state", state])).contains("no client"));
+    assert!(stdout(&home.tabane(&["relay", "token", "list", "--state", state])).contains("no tok"));
+    let revoke = ["relay", "clients", "revoke", KEY, "--state", state];
+    assert_eq!(failure(&home.tabane(&revoke)).0, 1);
+}
+
+#[test]
+fn commands_that_cannot_start_have_the_shells_status() {
+    let home = Home::new();
+    let (status, text) = failure(&home.tabane(&["run", "--", "no-such-command-here", "x"]));
+    assert!(
+        status == 127 && text.contains("no-such-command-here"),
+        "{text}"
+    );
+    let (status, _) = failure(&home.tabane(&["run", "--", "/etc/passwd"]));
+    assert_eq!(status, 126);
+    let (status, _) = failure(&home.tabane(&["run", "/"]));
+    assert_eq!(status, 126);
+}
+
+#[test]
+fn without_a_relay_the_next_step_is_named() {
+    let home = Home::new();
+    let (status, text) = failure(&home.tabane(&["run", "true"]));
+    assert!(status == 1 && text.contains("tabane join"), "{text}");
+    let (status, text) = failure(&home.tabane(&["proxy"]));
+    assert!(status == 1 && text.contains("tabane join"), "{text}");
+}
+
+#[test]
+fn completion_scripts_name_the_commands() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&home.tabane(&["completion", shell]));
+        assert!(
+            script.contains("relays") && script.contains("--scheduler"),
+            "{shell}"
+        );
+    }
+}
