@@ -210,17 +210,24 @@ impl Session {
             }
             let views = self.views(now);
             if !self.wants_to_send() && !self.reinject(now, &views) {
-                for path in self.paths.iter_mut().filter(|path| path.is_active()) {
-                    if path.room(now).get() >= path.packet_size() as u64 {
-                        path.on_app_limited();
-                    }
-                }
-                return;
+                return self.mark_app_limited(now);
             }
             let backlog = self.streams.backlog() + Bytes::from(self.datagrams.queued());
-            let Some(grant) = self.scheduler.choose(&views, backlog) else { return };
+            let Some(grant) = self.scheduler.choose(&views, backlog) else {
+                return self.mark_app_limited(now);
+            };
             if self.send_granted(now, grant, batch).is_break() {
                 return;
+            }
+        }
+    }
+
+    /// Paths that would take more than they get, for want of data or because waiting for another
+    /// is earlier, measure the application and not themselves.
+    fn mark_app_limited(&mut self, now: Instant) {
+        for path in self.paths.iter_mut().filter(|path| path.is_active()) {
+            if path.room(now).get() >= path.packet_size() as u64 {
+                path.on_app_limited();
             }
         }
     }
