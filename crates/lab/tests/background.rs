@@ -74,6 +74,7 @@ fn a_killed_one_is_cleared_away() {
         assert!(Instant::now() < deadline, "{:?}", Netns::names());
         thread::sleep(Duration::from_millis(20));
     }
+    assert!(BackgroundLab::find(&name).is_err(), "its file counts no more");
 }
 
 fn start(name: &str) -> Result<BackgroundLab, tabane_lab::LabError> {

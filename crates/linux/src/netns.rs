@@ -47,7 +47,7 @@ impl Netns {
     pub fn create(name: &str) -> Result<Self, NetnsError> {
         let fail = |source| error("cannot create", name, source);
         let path = path_of(name);
-        fs::create_dir_all(DIRECTORY).map_err(fail)?;
+        prepare_directory().map_err(fail)?;
         File::create_new(&path).map_err(fail)?;
         let made = on_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
@@ -177,6 +177,36 @@ impl Netns {
         }
         Ok(found)
     }
+}
+
+/// Makes the directory of names a mount point of its own, shared with other mount namespaces. `ip
+/// netns add` does so too, if nobody has; were it to do so after us, it would hide our names for
+/// good.
+fn prepare_directory() -> io::Result<()> {
+    fs::create_dir_all(DIRECTORY)?;
+    let lock = File::open(DIRECTORY)?;
+    // Of two at once, one would be hidden by the other. Unlocked by closing.
+    lock.lock()?;
+    let share = || {
+        let flags = MsFlags::MS_SHARED | MsFlags::MS_REC;
+        mount(None::<&str>, DIRECTORY, None::<&str>, flags, None::<&str>)
+    };
+    match share() {
+        // Not a mount point yet.
+        Err(nix::errno::Errno::EINVAL) => {
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+            mount(
+                Some(DIRECTORY),
+                DIRECTORY,
+                None::<&str>,
+                flags,
+                None::<&str>,
+            )?;
+            share()?;
+        }
+        other => other?,
+    }
+    Ok(())
 }
 
 fn path_of(name: &str) -> PathBuf {
