@@ -75,6 +75,8 @@ pub struct Session {
     events: VecDeque<Event>,
     started_at: Instant,
     last_received_at: Instant,
+    /// When everything had left that window, pacer and scheduler let out.
+    drained_at: Instant,
     /// A stream packet last went in this poll's turn; datagrams and streams alternate.
     datagram_turn: bool,
     drops: Drops,
@@ -114,6 +116,7 @@ impl Session {
             events: VecDeque::new(),
             started_at: now,
             last_received_at: now,
+            drained_at: now,
             datagram_turn: false,
             drops: Drops::default(),
             news: News::default(),

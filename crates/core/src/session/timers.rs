@@ -42,8 +42,10 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
             soonest.offer(at, TimerReason::Mtu(path.id));
         }
         let window_open = path.window_room().get() >= path.packet_size() as u64;
-        if wants_to_send && path.is_active() && window_open {
-            soonest.offer(path.paced_at(), TimerReason::Pacing(path.id));
+        // What had its chance already waits for other news: the scheduler holds it back.
+        let paced_at = path.paced_at();
+        if wants_to_send && path.is_active() && window_open && paced_at > session.drained_at {
+            soonest.offer(paced_at, TimerReason::Pacing(path.id));
         }
     }
     soonest.0

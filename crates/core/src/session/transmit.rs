@@ -53,6 +53,9 @@ impl Session {
         }
         self.send_acks(now, batch);
         self.send_data(now, batch);
+        if !batch.is_full() {
+            self.drained_at = now;
+        }
         for index in 0..self.paths.len() {
             self.send_mtu_probe(now, index, batch);
         }
