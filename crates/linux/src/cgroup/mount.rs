@@ -2,8 +2,12 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::CgroupError;
 
@@ -11,9 +15,25 @@ use super::CgroupError;
 pub(super) fn find() -> Result<PathBuf, CgroupError> {
     let path = PathBuf::from("/proc/self/mountinfo");
     match fs::read(&path) {
-        Ok(mounts) => find_in(&mounts).ok_or(CgroupError::NotMounted),
+        Ok(mounts) => find_in(&mounts)
+            .or_else(own_mount)
+            .ok_or(CgroupError::NotMounted),
         Err(source) => Err(CgroupError::Mounts { path, source }),
     }
+}
+
+/// A mount of our own, attached nowhere and gone with this process, for where none is to be seen:
+/// `ip netns exec`, for one, hides all of `/sys` behind a fresh mount.
+fn own_mount() -> Option<PathBuf> {
+    static MOUNT: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let mount = MOUNT.get_or_init(|| {
+        let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+        fsconfig_create(context.as_fd()).ok()?;
+        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+        fsmount(context.as_fd(), flags, MountAttrFlags::empty()).ok()
+    });
+    let number = mount.as_ref()?.as_raw_fd();
+    Some(PathBuf::from(format!("/proc/self/fd/{number}")))
 }
 
 /// Our own group, as far as it lies within the mounted part of the hierarchy.
@@ -94,6 +114,16 @@ mod tests {
             find_in(b"32 31 0:29 / /sys/fs/cgroup rw - cgroup cgroup rw\n\nodd"),
             None
         );
+    }
+
+    #[test]
+    fn without_a_mount_the_hierarchy_is_reached_all_the_same() {
+        let Some(mount) = own_mount() else {
+            println!("skipped: not allowed to mount control groups");
+            return;
+        };
+        assert!(mount.join("cgroup.procs").exists());
+        assert_eq!(own_mount(), Some(mount));
     }
 
     #[test]
