@@ -1,1 +1,25 @@
-//! (being written)
+//! The shipped engine on both ends of modelled links, in virtual time.
+//!
+//! A [`World`] owns a client and a server `Endpoint`, one `netem` link per direction between them,
+//! and an application that moves [`Job`]s of seeded content which the far end checks byte by byte.
+//! It drives the endpoints as the shells do and asserts the driving contract: outputs are drained
+//! after every input, and no timer stays in the past. Nothing here reads a clock or a file; one
+//! seed decides everything, so a failure repeats.
+
+#![forbid(unsafe_code)]
+
+mod content;
+mod host;
+mod job;
+mod network;
+mod outcome;
+mod tamper;
+mod world;
+
+pub use content::Content;
+pub use host::{Admission, Host, Side};
+pub use job::{Job, JobId, JobState, Pace, Transfer};
+pub use network::{Captured, Exchanged, LinkId, Network, PACKET_OVERHEAD, SERVER};
+pub use outcome::{Outcome, PathOutcome};
+pub use tamper::Tamper;
+pub use world::{Setup, World};

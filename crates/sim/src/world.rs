@@ -1,0 +1,689 @@
+//! Client, server, links and application in one virtual time.
+//!
+//! The world jumps from one moment at which something is due to the next: packets that arrive are
+//! handed in, timers are carried out, the application reads and writes, and everything is drained
+//! before time moves on.
+
+use std::collections::BTreeMap;
+
+use tabane_base::{Bytes, Duration, Instant, Seed};
+use tabane_core::{
+    CloseReason, Endpoint, Event, FourTuple, Identity, PathError, PathId, PublicKey, ServerConfig,
+    Session, SessionConfig, SessionHandle, StreamId,
+};
+use tabane_netem::{Direction, LinkSpec};
+
+use crate::host::{Admission, Host, Side};
+use crate::job::{Job, JobId, JobState, Pace, Transfer};
+use crate::network::{LinkId, Network};
+use crate::outcome::{Outcome, PathOutcome};
+
+/// How often memory is looked at.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
+/// Rounds of application and drain at one instant. Each moves at least one event.
+const ROUNDS_MAX: u32 = 100_000;
+
+/// How a world begins.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Decides everything that is left to chance.
+    pub seed: Seed,
+    /// The links, in the order in which the client knows them.
+    pub links: Vec<LinkSpec>,
+    /// The client's settings.
+    pub client: SessionConfig,
+    /// The server's settings for its sessions.
+    pub server: SessionConfig,
+    /// The server's settings for accepting them.
+    pub accept: ServerConfig,
+    /// Whom the server lets in.
+    pub admission: Admission,
+    /// What the client shows.
+    pub token: Option<Vec<u8>>,
+    /// The key the client expects, if not the server's own.
+    pub pinned: Option<PublicKey>,
+    /// The client opens a path over every other link once connected.
+    pub opens_paths: bool,
+}
+
+impl Setup {
+    /// Default settings over `links`.
+    #[must_use]
+    pub fn new(seed: Seed, links: Vec<LinkSpec>) -> Self {
+        Self {
+            seed,
+            links,
+            client: SessionConfig::default(),
+            server: SessionConfig::default(),
+            accept: ServerConfig::default(),
+            admission: Admission::Open,
+            token: None,
+            pinned: None,
+            opens_paths: true,
+        }
+    }
+}
+
+/// Datagrams of the application: counted, each with a number in front.
+#[derive(Clone, Debug, Default)]
+pub struct DatagramCounts {
+    /// Taken by the sending session.
+    pub sent: u64,
+    /// Refused by the sending session.
+    pub refused: u64,
+    /// Handed out by the receiving session.
+    pub received: u64,
+    numbers: std::collections::BTreeSet<u64>,
+}
+
+/// The simulated world.
+pub struct World {
+    now: Instant,
+    setup: Setup,
+    client: Host,
+    server: Host,
+    network: Network,
+    session: Option<SessionHandle>,
+    jobs: Vec<Job>,
+    job_by_stream: BTreeMap<StreamId, JobId>,
+    up: Outcome,
+    down: Outcome,
+    paths_up: BTreeMap<PathId, bool>,
+    connected_at: Option<Instant>,
+    sampled_at: Instant,
+    datagrams: DatagramCounts,
+}
+
+impl World {
+    /// A world at its beginning: both ends exist, nothing was said.
+    ///
+    /// # Panics
+    /// When a setting is out of range.
+    #[must_use]
+    pub fn new(setup: Setup) -> Self {
+        let now = Instant::EPOCH;
+        let seed = |label: &str| secret(setup.seed, label);
+        let client = Identity::from_seed(seed("client identity"));
+        let client = Endpoint::client(client, setup.client.clone(), seed("client"))
+            .expect("the client's settings are in range");
+        Self {
+            now,
+            client: Host::new(Side::Client, client, Admission::Open),
+            server: Host::new(
+                Side::Server,
+                server(&setup, "server"),
+                setup.admission.clone(),
+            ),
+            network: Network::new(&setup.links, setup.seed.split("network"), now),
+            session: None,
+            jobs: Vec::new(),
+            job_by_stream: BTreeMap::new(),
+            up: Outcome::default(),
+            down: Outcome::default(),
+            paths_up: BTreeMap::new(),
+            connected_at: None,
+            sampled_at: now,
+            datagrams: DatagramCounts::default(),
+            setup,
+        }
+    }
+
+    // Commands.
+
+    /// The client begins a session over all links.
+    pub fn connect(&mut self) -> SessionHandle {
+        let links = (0..self.network.len()).map(LinkId);
+        let tuples: Vec<_> = links
+            .filter(|link| self.network.is_present(*link))
+            .map(|link| self.network.client_tuple(link))
+            .collect();
+        let peer = self
+            .setup
+            .pinned
+            .unwrap_or_else(|| server_identity(&self.setup).public_key());
+        let endpoint = self.client.endpoint_mut();
+        let handle = endpoint
+            .connect(self.now, peer, self.setup.token.clone(), tuples)
+            .expect("there is a link");
+        self.session = Some(handle);
+        self.client.touch(handle);
+        handle
+    }
+
+    /// Adds a transfer; it begins when the session is connected and its time has come.
+    pub fn add(&mut self, transfer: Transfer) -> JobId {
+        let id = JobId(self.jobs.len());
+        let seed = self.setup.seed.split(&format!("job {}", id.0));
+        self.jobs.push(Job::new(transfer, seed));
+        id
+    }
+
+    /// Changes how fast one end of a job reads.
+    pub fn set_pace(&mut self, job: JobId, side: Side, pace: Pace) {
+        self.jobs[job.0].set_pace(self.now, side, pace);
+        self.run_job(job, side);
+        self.settle();
+    }
+
+    /// An end abandons its writing side of a job.
+    pub fn reset(&mut self, job: JobId, side: Side, code: u64) {
+        let now = self.now;
+        if let Some(id) = self.jobs[job.0].stream() {
+            self.with_session(side, |session| session.reset(now, id, code));
+            self.jobs[job.0].on_write_over(side);
+        }
+        self.settle();
+    }
+
+    /// An end wants no more of what the other writes for a job.
+    pub fn stop(&mut self, job: JobId, side: Side, code: u64) {
+        let now = self.now;
+        if let Some(id) = self.jobs[job.0].stream() {
+            self.with_session(side, |session| session.stop(now, id, code));
+            self.jobs[job.0].on_stopped(side);
+        }
+        self.settle();
+    }
+
+    /// The client opens a path over `link`.
+    ///
+    /// # Errors
+    /// What the session says.
+    ///
+    /// # Panics
+    /// Before [`connect`](Self::connect).
+    pub fn open_path(&mut self, link: LinkId) -> Result<PathId, PathError> {
+        let (now, tuple) = (self.now, self.network.client_tuple(link));
+        let session = self.client_session().expect("a session was begun");
+        let result = session.open_path(now, tuple);
+        self.settle();
+        result
+    }
+
+    /// An end closes a path.
+    pub fn close_path(&mut self, side: Side, path: PathId) {
+        let now = self.now;
+        // It may be gone already.
+        self.with_session(side, |session| _ = session.close_path(now, path));
+        self.settle();
+    }
+
+    /// The client's interface of a link vanishes, and its driver notices.
+    pub fn lose_interface(&mut self, link: LinkId) {
+        let now = self.now;
+        self.network.set_present(link, false);
+        let socket = self.network.client_tuple(link).socket;
+        self.with_session(Side::Client, |session| {
+            session.handle_socket_lost(now, socket)
+        });
+        self.settle();
+    }
+
+    /// An end closes the session.
+    pub fn close(&mut self, side: Side, reason: CloseReason) {
+        let now = self.now;
+        self.with_session(side, |session| session.close(now, reason));
+        self.settle();
+    }
+
+    /// The server loses all its sessions, and goes on with the same key.
+    pub fn restart_server(&mut self) {
+        let endpoint = server(&self.setup, "server restarted");
+        self.server = Host::new(Side::Server, endpoint, self.setup.admission.clone());
+    }
+
+    /// Hands a datagram to an end as if it had come from the network.
+    pub fn inject(&mut self, to: Side, tuple: FourTuple, mut data: Vec<u8>) {
+        let now = self.now;
+        self.host_mut(to).handle_datagram(now, tuple, &mut data);
+        self.settle();
+    }
+
+    /// Sends a datagram of `len` bytes (at least 8), with its number in front.
+    pub fn send_datagram(&mut self, from: Side, len: usize) {
+        let (now, number) = (self.now, self.datagrams.sent);
+        let mut data = vec![number as u8; len.max(8)];
+        data[..8].copy_from_slice(&number.to_be_bytes());
+        let mut taken = false;
+        self.with_session(from, |session| {
+            taken = session.send_datagram(now, &data).is_ok()
+        });
+        match taken {
+            true => self.datagrams.sent += 1,
+            false => self.datagrams.refused += 1,
+        }
+        self.settle();
+    }
+
+    /// Borrows an end's session and has it drained afterwards.
+    pub fn with_session(&mut self, side: Side, act: impl FnOnce(&mut Session)) {
+        let Some(handle) = self.handle(side) else {
+            return;
+        };
+        let host = self.host_mut(side);
+        if let Some(session) = host.endpoint_mut().session_mut(handle) {
+            act(session);
+            host.touch(handle);
+        }
+    }
+
+    // Running.
+
+    /// Runs for `span`.
+    pub fn run_for(&mut self, span: Duration) {
+        self.run_until(self.now + span);
+    }
+
+    /// Runs until `end`.
+    pub fn run_until(&mut self, end: Instant) {
+        while self.step(end) {}
+    }
+
+    /// Runs until `done` holds, which is asked after every step. `false` when `limit` came first.
+    pub fn run_while(&mut self, limit: Instant, mut goes_on: impl FnMut(&Self) -> bool) -> bool {
+        self.settle();
+        while goes_on(self) {
+            if !self.step(limit) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Goes to the next moment at which something is due, if that is not after `end`.
+    fn step(&mut self, end: Instant) -> bool {
+        self.settle();
+        let due = [
+            self.network.poll_timeout(),
+            self.client.poll_timeout(),
+            self.server.poll_timeout(),
+            self.application_timeout(),
+        ];
+        let Some(at) = due.into_iter().flatten().min().filter(|at| *at <= end) else {
+            self.now = end;
+            return false;
+        };
+        self.now = self.now.max(at);
+        self.network.collect(self.now);
+        while let Some(delivery) = self.network.poll_delivery(self.now) {
+            let (now, mut data) = (self.now, delivery.data);
+            self.host_mut(delivery.to)
+                .handle_datagram(now, delivery.tuple, &mut data);
+        }
+        self.drain();
+        self.client.run_timers(self.now, &mut self.network);
+        self.server.run_timers(self.now, &mut self.network);
+        self.run_application_timers();
+        if self.now - self.sampled_at >= SAMPLE_INTERVAL {
+            self.sampled_at = self.now;
+            self.sample();
+        }
+        true
+    }
+
+    /// Looks at what is held and what waits.
+    fn sample(&mut self) {
+        self.client.sample_memory(self.now);
+        self.server.sample_memory(self.now);
+        self.network.sample_queues();
+    }
+
+    /// Drains both ends, and lets the application answer what they tell, until nothing is left.
+    fn settle(&mut self) {
+        for round in 0.. {
+            assert!(
+                round < ROUNDS_MAX,
+                "at {}: the application never comes to rest",
+                self.now
+            );
+            self.drain();
+            if let Some((_, event)) = self.client.poll_event() {
+                self.on_event(Side::Client, event);
+            } else if let Some((_, event)) = self.server.poll_event() {
+                self.on_event(Side::Server, event);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        self.client.drain(self.now, &mut self.network);
+        self.server.drain(self.now, &mut self.network);
+    }
+
+    fn on_event(&mut self, side: Side, event: Event) {
+        match event {
+            Event::Connected if side == Side::Client => self.on_connected(),
+            Event::PathUp(id) if side == Side::Client => drop(self.paths_up.insert(id, true)),
+            Event::PathDown(id, _) if side == Side::Client => {
+                self.paths_up.insert(id, false);
+            }
+            Event::StreamOpened(id) | Event::StreamReadable(id) | Event::StreamReset { id, .. } => {
+                if let Some(job) = self.job_by_stream.get(&id).copied() {
+                    self.run_job(job, side);
+                }
+            }
+            Event::StreamWritable(id) => {
+                if let Some(job) = self.job_by_stream.get(&id).copied() {
+                    self.run_job(job, side);
+                }
+            }
+            Event::StreamStopped { id, .. } => {
+                if let Some(job) = self.job_by_stream.get(&id).copied() {
+                    self.jobs[job.0].on_write_over(side);
+                    self.run_job(job, side);
+                }
+            }
+            Event::DatagramsReadable => self.take_datagrams(side),
+            Event::Connected
+            | Event::PathUp(_)
+            | Event::PathDown(..)
+            | Event::Authorise { .. }
+            | Event::Closed(_) => {}
+        }
+    }
+
+    fn on_connected(&mut self) {
+        self.connected_at = Some(self.now);
+        if self.setup.opens_paths {
+            let now = self.now;
+            let used = self.client_snapshot_socket();
+            for link in (0..self.network.len()).map(LinkId) {
+                let tuple = self.network.client_tuple(link);
+                if Some(tuple.socket) != used && self.network.is_present(link) {
+                    self.with_session(Side::Client, |session| {
+                        session
+                            .open_path(now, tuple)
+                            .expect("links are no more than paths");
+                    });
+                }
+            }
+        }
+        self.start_jobs();
+    }
+
+    fn client_snapshot_socket(&self) -> Option<tabane_core::SocketId> {
+        let session = self.client.endpoint().session(self.session?)?;
+        session
+            .snapshot(self.now)
+            .paths
+            .first()
+            .map(|path| path.tuple.socket)
+    }
+
+    fn start_jobs(&mut self) {
+        for index in 0..self.jobs.len() {
+            let job = &self.jobs[index];
+            if job.stream().is_some() || job.starts_at() > self.now {
+                continue;
+            }
+            let now = self.now;
+            let mut opened = None;
+            self.with_session(Side::Client, |session| {
+                opened = session.open_stream(now).ok()
+            });
+            if let Some(id) = opened {
+                self.jobs[index].set_stream(id);
+                self.job_by_stream.insert(id, JobId(index));
+                self.run_job(JobId(index), Side::Client);
+            }
+        }
+    }
+
+    /// Reads and writes what can be read and written of a job at one end.
+    fn run_job(&mut self, id: JobId, side: Side) {
+        let now = self.now;
+        let Some(handle) = self.handle(side) else {
+            return;
+        };
+        let host = match side {
+            Side::Client => &mut self.client,
+            Side::Server => &mut self.server,
+        };
+        let Some(session) = host.endpoint_mut().session_mut(handle) else {
+            return;
+        };
+        if !session.is_connected() {
+            return;
+        }
+        let job = &mut self.jobs[id.0];
+        let n = job.read_on(now, side, session);
+        job.write(now, side, session);
+        host.touch(handle);
+        match side {
+            Side::Client => self.down.on_delivered(now, n),
+            Side::Server => self.up.on_delivered(now, n),
+        }
+    }
+
+    fn take_datagrams(&mut self, side: Side) {
+        let Some(handle) = self.handle(side) else {
+            return;
+        };
+        let host = match side {
+            Side::Client => &mut self.client,
+            Side::Server => &mut self.server,
+        };
+        let Some(session) = host.endpoint_mut().session_mut(handle) else {
+            return;
+        };
+        while let Some(data) = session.poll_datagram() {
+            let (head, rest) = data.split_first_chunk::<8>().expect("a number in front");
+            let number = u64::from_be_bytes(*head);
+            assert!(
+                rest.iter().all(|byte| *byte == number as u8),
+                "datagram {number} is damaged"
+            );
+            assert!(
+                self.datagrams.numbers.insert(number),
+                "datagram {number} came twice"
+            );
+            self.datagrams.received += 1;
+        }
+        host.touch(handle);
+    }
+
+    fn application_timeout(&self) -> Option<Instant> {
+        let connected = self.connected_at?;
+        let starts = self.jobs.iter().filter(|job| job.stream().is_none());
+        let starts = starts
+            .map(|job| job.starts_at().max(connected))
+            .filter(|at| *at > self.now);
+        let sides = [Side::Client, Side::Server];
+        let reads = self
+            .jobs
+            .iter()
+            .flat_map(|job| sides.map(|side| job.reads_at(side)));
+        starts.chain(reads.flatten()).min()
+    }
+
+    fn run_application_timers(&mut self) {
+        if self.connected_at.is_none() {
+            return;
+        }
+        self.start_jobs();
+        for index in 0..self.jobs.len() {
+            for side in [Side::Client, Side::Server] {
+                if self.jobs[index]
+                    .reads_at(side)
+                    .is_some_and(|at| at <= self.now)
+                {
+                    self.run_job(JobId(index), side);
+                }
+            }
+        }
+    }
+
+    // Looking.
+
+    /// The present.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The links.
+    #[must_use]
+    pub const fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The links, for changing them.
+    pub fn network_mut(&mut self) -> &mut Network {
+        &mut self.network
+    }
+
+    /// One end.
+    #[must_use]
+    pub const fn host(&self, side: Side) -> &Host {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
+    fn host_mut(&mut self, side: Side) -> &mut Host {
+        match side {
+            Side::Client => &mut self.client,
+            Side::Server => &mut self.server,
+        }
+    }
+
+    /// The session at one end: the client's latest, the server's newest.
+    #[must_use]
+    pub fn handle(&self, side: Side) -> Option<SessionHandle> {
+        match side {
+            Side::Client => self.session,
+            Side::Server => self.server.endpoint().handles().last().copied(),
+        }
+    }
+
+    /// The session at one end.
+    #[must_use]
+    pub fn session(&self, side: Side) -> Option<&Session> {
+        self.host(side).endpoint().session(self.handle(side)?)
+    }
+
+    fn client_session(&mut self) -> Option<&mut Session> {
+        let handle = self.session?;
+        self.client.touch(handle);
+        self.client.endpoint_mut().session_mut(handle)
+    }
+
+    /// When the client was let in.
+    #[must_use]
+    pub const fn connected_at(&self) -> Option<Instant> {
+        self.connected_at
+    }
+
+    /// A job.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> &Job {
+        &self.jobs[id.0]
+    }
+
+    /// Every job.
+    #[must_use]
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+
+    /// Whether every job is over at both ends.
+    #[must_use]
+    pub fn all_over(&self) -> bool {
+        self.jobs.iter().all(Job::is_over)
+    }
+
+    /// Jobs that ended whole at `side`.
+    #[must_use]
+    pub fn finished(&self, side: Side) -> usize {
+        self.jobs
+            .iter()
+            .filter(|job| job.state(side) == JobState::Finished)
+            .count()
+    }
+
+    /// Which of the client's paths are said to carry data.
+    #[must_use]
+    pub const fn paths_up(&self) -> &BTreeMap<PathId, bool> {
+        &self.paths_up
+    }
+
+    /// What the application's datagrams came to.
+    #[must_use]
+    pub const fn datagrams(&self) -> &DatagramCounts {
+        &self.datagrams
+    }
+
+    /// Stream data delivered to the reader at `side`.
+    #[must_use]
+    pub const fn outcome(&self, side: Side) -> &Outcome {
+        match side {
+            Side::Client => &self.down,
+            Side::Server => &self.up,
+        }
+    }
+
+    /// The paths as the end that sends sees them, with the queues it sends into.
+    #[must_use]
+    pub fn paths(&self, sender: Side) -> Vec<PathOutcome> {
+        let Some(client) = self.session(Side::Client) else {
+            return Vec::new();
+        };
+        let Some(session) = self.session(sender) else {
+            return Vec::new();
+        };
+        let own = client.snapshot(self.now).paths;
+        let link_of = |id: PathId| {
+            own.iter()
+                .find(|path| path.id == id)
+                .map(|path| LinkId(path.tuple.socket.0 as usize))
+        };
+        let direction = match sender {
+            Side::Client => Direction::Up,
+            Side::Server => Direction::Down,
+        };
+        let mut paths: Vec<_> = session
+            .snapshot(self.now)
+            .paths
+            .into_iter()
+            .filter_map(|path| {
+                let link = link_of(path.id)?;
+                let counters = self.network.counters(link, direction);
+                let outcome = PathOutcome {
+                    queue_max: counters.queued_max,
+                    queue_drops: counters.queue_full.packets,
+                    path,
+                };
+                Some((link, outcome))
+            })
+            .collect();
+        paths.sort_by_key(|(link, _)| *link);
+        paths.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// The most that received data ever occupied at `side`.
+    #[must_use]
+    pub fn receive_memory_max(&self, side: Side) -> Bytes {
+        self.host(side).receive_memory_max()
+    }
+}
+
+fn server_identity(setup: &Setup) -> Identity {
+    Identity::from_seed(secret(setup.seed, "server identity"))
+}
+
+fn server(setup: &Setup, label: &str) -> Endpoint {
+    let identity = server_identity(setup);
+    let (config, accept) = (setup.server.clone(), setup.accept.clone());
+    Endpoint::server(identity, config, accept, secret(setup.seed, label))
+        .expect("the server's settings are in range")
+}
+
+/// Thirty-two bytes for `label`.
+fn secret(seed: Seed, label: &str) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    seed.rng(label).fill(&mut bytes);
+    bytes
+}
