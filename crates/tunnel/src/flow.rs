@@ -28,8 +28,12 @@ const MAX_WAITING: usize = 1_024;
 /// Bytes that one flow may have waiting; a kernel's default receive buffer is a fifth of it.
 const MAX_WAITING_BYTES: usize = 1 << 20;
 
-/// Datagrams held for flows that nobody has announced, for the whole session.
-const MAX_HELD: usize = 16;
+/// Datagrams held for flows that nobody has announced, for the whole session: the first questions
+/// of a page's worth of names.
+const MAX_HELD: usize = 64;
+
+/// Bytes of them; first datagrams are small.
+const MAX_HELD_BYTES: usize = 128 * 1024;
 
 /// How long they are held: a lost announcement is repeated within a few round trips.
 const HELD_FOR: Duration = Duration::from_secs(2);
@@ -57,6 +61,7 @@ pub(crate) struct Flows {
     inboxes: HashMap<u64, Inbox>,
     /// For flows that have no inbox, oldest first.
     held: VecDeque<(Instant, u64, Bytes)>,
+    held_bytes: usize,
 }
 
 /// What came in for one flow.
@@ -79,7 +84,9 @@ impl Flows {
             return;
         }
         self.expire(now);
-        if self.held.len() < MAX_HELD {
+        let held_bytes = self.held_bytes + payload.len();
+        if self.held.len() < MAX_HELD && held_bytes <= MAX_HELD_BYTES {
+            self.held_bytes = held_bytes;
             // A copy: the payload may be a small part of a large buffer.
             self.held
                 .push_back((now, flow, Bytes::copy_from_slice(&payload)));
@@ -92,9 +99,11 @@ impl Flows {
         if !self.inboxes.contains_key(&flow) {
             self.expire(now);
             let mut inbox = Inbox::default();
+            let held_bytes = &mut self.held_bytes;
             self.held.retain(|(_, other, payload)| {
                 let ours = *other == flow;
                 if ours {
+                    *held_bytes -= payload.len();
                     inbox.push(payload.clone());
                 }
                 !ours
@@ -115,9 +124,10 @@ impl Flows {
     }
 
     fn expire(&mut self, now: Instant) {
-        while let Some((held_at, ..)) = self.held.front()
+        while let Some((held_at, _, payload)) = self.held.front()
             && now.since(*held_at) > HELD_FOR
         {
+            self.held_bytes -= payload.len();
             self.held.pop_front();
         }
     }
@@ -303,6 +313,10 @@ mod tests {
             flows.handle_datagram(now, datagram(n * 2, b"x"));
         }
         assert_eq!(flows.held.len(), MAX_HELD);
+        for _ in 0..10 {
+            flows.handle_datagram(now + HELD_FOR * 2, datagram(2, &[0; 60_000]));
+        }
+        assert_eq!((flows.held.len(), flows.held_bytes), (2, 120_000));
 
         flows.inbox(StreamId::from_wire(1_000), now);
         for _ in 0..2 * MAX_WAITING {

@@ -67,10 +67,14 @@ fn poll_pass(flow: &mut Flow, socket: &UdpSocket, cx: &mut Context<'_>) -> Poll<
     }
     let mut passed = 0;
     for _ in 0..BURST {
+        // While the socket is full, datagrams wait in the inbox, which has its limit.
+        if socket.poll_send_ready(cx).is_pending() {
+            break;
+        }
         match flow.poll_recv(cx) {
             Poll::Ready(Some(payload)) => {
                 passed += 1;
-                // A full socket buffer or an ICMP error costs this datagram, as it does without us.
+                // A buffer that has just filled up, or an ICMP error, costs this datagram.
                 if let Err(error) = socket.try_send(&payload) {
                     tracing::trace!(%error, "not sent");
                 }

@@ -1,0 +1,188 @@
+//! A relay on a thread of its own, a client here, and programs and servers around them, all on
+//! loopback.
+//!
+//! ```text
+//!  program ── tcp ── client ══ udp, one or two paths ══ relay ── tcp, udp ── server
+//! ```
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use tabane_base::Duration;
+use tabane_core::{EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig};
+use tabane_tunnel::{
+    Access, Client, ClientConfig, LinkBind, Relay, RelayConfig, RelayLimits, Verdict,
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+pub(crate) const TOKEN: &[u8] = b"let me in";
+
+/// Longer than any of these tests takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a test's body with a runtime around it; a test that hangs fails.
+pub(crate) fn run<F: Future<Output = ()>>(body: F) {
+    if std::env::var_os("TABANE_TEST_LOG").is_some() {
+        let _ = tracing_subscriber::fmt().with_test_writer().try_init();
+    }
+    tabane_tunnel::block_on(async {
+        tokio::time::timeout(PATIENCE, body)
+            .await
+            .expect("the test hangs");
+    })
+    .unwrap();
+}
+
+pub(crate) struct RelayOptions {
+    pub(crate) listen: SocketAddr,
+    pub(crate) identity: [u8; 32],
+    pub(crate) access: Access,
+    pub(crate) limits: RelayLimits,
+    pub(crate) resolvers: Vec<SocketAddr>,
+}
+
+impl Default for RelayOptions {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            identity: [1; 32],
+            access: Access::Private,
+            limits: RelayLimits::default(),
+            resolvers: Vec::new(),
+        }
+    }
+}
+
+/// A relay that runs until it is stopped.
+pub(crate) struct RunningRelay {
+    pub(crate) address: SocketAddr,
+    pub(crate) key: PublicKey,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<EndpointCounters>>,
+}
+
+impl RunningRelay {
+    pub(crate) fn start(options: RelayOptions) -> Self {
+        let identity = Identity::from_seed(options.identity);
+        let key = identity.public_key();
+        let (stop, stopped) = oneshot::channel();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            tabane_tunnel::block_on(async {
+                let relay = Relay::bind(RelayConfig {
+                    identity,
+                    listen: vec![options.listen],
+                    access: options.access,
+                    limits: options.limits,
+                    server: ServerConfig::default(),
+                    session: SessionConfig::default(),
+                    authorise: Box::new(|_, token| match token {
+                        Some(TOKEN) => Verdict::Admit,
+                        _ => Verdict::Refuse,
+                    }),
+                    resolvers: options.resolvers,
+                    seed: [2; 32],
+                })
+                .unwrap();
+                tell.send(relay.local_addrs()[0]).unwrap();
+                let monitor = relay.monitor();
+                relay
+                    .run(async {
+                        let _ = stopped.await;
+                    })
+                    .await;
+                monitor.counters()
+            })
+            .unwrap()
+        });
+        Self {
+            address: told.recv().unwrap(),
+            key,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// Stops it and gives what it counted.
+    pub(crate) fn stop(mut self) -> EndpointCounters {
+        let _ = self.stop.take().unwrap().send(());
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
+    ClientConfig {
+        identity: Identity::from_seed([3; 32]),
+        relay_key: relay.key,
+        relay_addrs: vec![relay.address],
+        token: Some(TOKEN.to_vec()),
+        links: vec![link("a", 2), link("b", 3)],
+        session: SessionConfig::default(),
+        seed: [4; 32],
+        mark: None,
+    }
+}
+
+/// A link that is an address of loopback: 127.0.0.`host`.
+pub(crate) fn link(name: &str, host: u8) -> LinkBind {
+    LinkBind {
+        name: name.to_owned(),
+        interface: None,
+        v4: Some(Ipv4Addr::new(127, 0, 0, host)),
+        v6: None,
+        relay_addrs: Vec::new(),
+    }
+}
+
+/// A relay, and a client connected to it.
+pub(crate) async fn world() -> (RunningRelay, Client) {
+    let relay = RunningRelay::start(RelayOptions::default());
+    let client = Client::connect(client_config(&relay)).await.unwrap();
+    (relay, client)
+}
+
+/// Both ends of a TCP connection: the program's, and the one to carry.
+pub(crate) async fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (program, carried) = tokio::join!(TcpStream::connect(address), listener.accept());
+    (program.unwrap(), carried.unwrap().0)
+}
+
+/// A TCP listener and its address.
+pub(crate) async fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// An address where nobody listens.
+pub(crate) async fn refusing() -> SocketAddr {
+    listener().await.1
+}
+
+/// Echoes UDP datagrams until the process ends.
+pub(crate) fn udp_echo() -> SocketAddr {
+    let socket = StdUdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 65_536];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&buffer[..len], from);
+        }
+    });
+    address
+}
+
+/// Waits until `holds`; state that no future tells of is looked at every few milliseconds.
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never happened: {what}");
+}
