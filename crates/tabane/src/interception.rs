@@ -16,6 +16,7 @@ use tabane_tunnel::{Carried, Client, Ending, Status, Target, system_resolvers};
 use tokio::task::JoinHandle;
 
 use crate::associations::Associations;
+use crate::carriage::Carriage;
 
 const DNS_PORT: u16 = 53;
 /// Pause after `accept` failed for want of descriptors: some close meanwhile.
@@ -68,7 +69,7 @@ impl Interception {
     }
 
     /// Carries from here on what arrives. Must be called within the `LocalSet` of the client.
-    pub(crate) fn serve(&mut self, client: &Client) {
+    pub(crate) fn serve(&mut self, client: &Client, carriage: &Carriage) {
         let Some(capture) = self.capture.take() else {
             return;
         };
@@ -77,13 +78,25 @@ impl Interception {
             resolvers: resolver_addresses(),
         };
         let flows = self.hooks.flows();
-        let tcp = serve_tcp(capture.listener, flows.clone(), router.clone());
+        let tcp = serve_tcp(
+            capture.listener,
+            flows.clone(),
+            router.clone(),
+            carriage.clone(),
+        );
         let udp = serve_udp(capture.udp, flows, router);
         self.tasks.push(tokio::task::spawn_local(tcp));
         self.tasks.push(tokio::task::spawn_local(udp));
     }
 
-    /// Removes everything. Processes that the command left running go on without tabane.
+    /// Processes that the command has left running in its group.
+    pub(crate) fn leftovers(&self) -> usize {
+        self.cgroup
+            .processes()
+            .map_or(0, |processes| processes.len())
+    }
+
+    /// Removes everything. Processes that the command has left running go on without tabane.
     pub(crate) fn tear_down(self) {
         let Self {
             hooks,
@@ -94,13 +107,6 @@ impl Interception {
         drop(hooks);
         drop(capture);
         tasks.iter().for_each(JoinHandle::abort);
-        match cgroup.processes() {
-            Ok(left) if !left.is_empty() => {
-                let count = left.len();
-                tracing::warn!("{count} processes of the command run on, without tabane");
-            }
-            Ok(_) | Err(_) => {}
-        }
         if let Err(error) = cgroup.remove(Leftovers::Release) {
             tracing::warn!(%error, "a control group stays; the next `tabane run` removes it");
         }
@@ -139,18 +145,25 @@ fn resolver_addresses() -> Vec<IpAddr> {
     system_resolvers().iter().map(SocketAddr::ip).collect()
 }
 
-async fn serve_tcp(listener: CaptureListener, flows: FlowTable, router: Router) {
+async fn serve_tcp(
+    listener: CaptureListener,
+    flows: FlowTable,
+    router: Router,
+    carriage: Carriage,
+) {
     loop {
         match listener.accept(&flows).await {
             Ok(captured) => {
                 let target = router.target(captured.original);
                 let name = target.to_string();
+                let passenger = carriage.board();
                 let carrying = router.client.carry_tcp(captured.stream, target);
                 tokio::task::spawn_local(async move {
                     match carrying.await {
                         Ok(carried) => report(&name, carried),
                         Err(error) => tracing::warn!("{name}: {error}"),
                     }
+                    drop(passenger);
                 });
             }
             Err(error) => {
@@ -169,7 +182,8 @@ fn report(target: &str, carried: Carried) {
             Status::Denied
         ),
         Ending::Refused(status) => tracing::info!("{target}: {status}"),
-        Ending::SessionLost => tracing::warn!("{target}: the session ended, and it with it"),
+        // That the session was lost has been told.
+        Ending::SessionLost => tracing::info!("{target}: ended with the session"),
         Ending::Finished | Ending::ResetHere | Ending::ResetThere => {
             tracing::debug!(target, ?carried, "connection over");
         }

@@ -6,6 +6,7 @@
 mod access;
 mod associations;
 mod atomic_file;
+mod carriage;
 mod cli;
 mod client_session;
 mod commands;

@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::associations::Associations;
+use crate::carriage::Carriage;
 
 /// Connections at once; as many as the session has streams, less some for UDP.
 const MAX_CONNECTIONS: usize = 3_072;
@@ -50,7 +51,7 @@ impl ProxyListener {
     }
 
     /// Serves programs for ever.
-    pub(crate) async fn serve(self, client: Client) {
+    pub(crate) async fn serve(self, client: Client, carriage: Carriage) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else {
@@ -59,9 +60,10 @@ impl ProxyListener {
             match self.listener.accept().await {
                 Ok((program, from)) => {
                     let client = client.clone();
+                    let passenger = carriage.board();
                     tokio::task::spawn_local(async move {
                         serve_one(program, from, &client).await;
-                        drop(slot);
+                        drop((slot, passenger));
                     });
                 }
                 Err(error) => {

@@ -265,7 +265,7 @@ fn completion_scripts_name_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&home.tabane(&["completion", shell]));
         assert!(
-            script.contains("relays") && script.contains("--scheduler"),
+            script.contains("relays") && script.contains("scheduler"),
             "{shell}"
         );
     }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::carriage::Carriage;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::output;
 use crate::program;
@@ -41,7 +42,7 @@ async fn serve(listen: SocketAddr, plan: &SessionPlan, store: &Store) -> Result<
     };
     output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;
     let stopped = tokio::select! {
-        () = listener.serve(client.clone()) => Ok(ExitCode::SUCCESS),
+        () = listener.serve(client.clone(), Carriage::default()) => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => arrived.map(|_| ExitCode::SUCCESS).context("signals"),
         reason = client.closed() => Err(anyhow::anyhow!("{reason}")),
     };

@@ -18,6 +18,7 @@ use tabane_tunnel::Client;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::atomic_file;
+use crate::carriage::Carriage;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::environment::proxy_variables;
 use crate::failure::Failure;
@@ -109,16 +110,17 @@ async fn run_program(
             return Ok(program::signal_code(arrived?.signal));
         }
     };
+    let carriage = Carriage::default();
     let mut command = program.command();
     match &mut entrance {
         Entrance::Hooks(interception) => {
             interception.place_child(&mut command)?;
-            interception.serve(&client);
+            interception.serve(&client, &carriage);
         }
         Entrance::Proxy(listener) => {
             if let Some(listener) = listener.take() {
                 command.envs(proxy_variables(listener.address().port()));
-                tokio::task::spawn_local(listener.serve(client.clone()));
+                tokio::task::spawn_local(listener.serve(client.clone(), carriage.clone()));
             }
         }
     }
@@ -134,6 +136,11 @@ async fn run_program(
     let mut statistics = Statistics::default();
     let begun_at = Instant::now();
     let outcome = supervise(command, program, &signals, &client, &mut statistics).await;
+    tokio::select! {
+        () = settle(&entrance, &carriage, &client) => {}
+        // Whoever is tired of waiting says so once more.
+        _ = signals.next() => {}
+    }
     statistics.on_snapshot(&client.snapshot());
     if let Entrance::Hooks(interception) = entrance {
         interception.tear_down();
@@ -149,6 +156,18 @@ async fn run_program(
         atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
     }
     Ok(code)
+}
+
+/// Waits for what the command has sent, unless others of its group may send for ever.
+async fn settle(entrance: &Entrance, carriage: &Carriage, client: &Client) {
+    if let Entrance::Hooks(interception) = entrance {
+        let leftovers = interception.leftovers();
+        if leftovers > 0 {
+            tracing::warn!("{leftovers} processes of the command run on, without tabane");
+            return;
+        }
+    }
+    carriage.settle(client).await;
 }
 
 /// Starts the command and waits for its end.

@@ -1,0 +1,93 @@
+//! Connections under way: how many, and when those of a command that has ended are over.
+//!
+//! A program may write, close and exit at once; the kernel then delivers what it wrote. Through the
+//! tunnel that is our duty: what the command has left behind is waited for as long as it makes
+//! progress, because a session that ends takes it along.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use tabane_base::Duration;
+use tabane_tunnel::{Client, ClientSnapshot};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+/// What the command sent last lies in our sockets already; this is for the event loop to find it.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+/// No acknowledgement for so long while connections are open: what is left is the other ends'
+/// silence, not data. Several round trips of any link, and hardly noticed by a person.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Counts connections under way. Copies count the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Carriage(Rc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    under_way: Cell<usize>,
+    one_ended: Notify,
+}
+
+/// One connection, until dropped.
+#[derive(Debug)]
+pub(crate) struct Passenger(Carriage);
+
+impl Carriage {
+    /// Counts one more connection.
+    pub(crate) fn board(&self) -> Passenger {
+        self.0.under_way.set(self.0.under_way.get() + 1);
+        Passenger(self.clone())
+    }
+
+    /// Waits until all connections have ended, or nothing moves any more.
+    pub(crate) async fn settle(&self, client: &Client) {
+        sleep(FIRST_LOOK).await;
+        let mut acknowledged = None;
+        loop {
+            let snapshot = client.snapshot();
+            if self.0.under_way.get() == 0 && queued(&snapshot) == 0 {
+                return;
+            }
+            let before = acknowledged.replace(total_acknowledged(&snapshot));
+            if before == acknowledged {
+                tracing::debug!(
+                    connections = self.0.under_way.get(),
+                    "not waited for any longer"
+                );
+                return;
+            }
+            let all_ended = async {
+                while self.0.under_way.get() > 0 {
+                    self.0.one_ended.notified().await;
+                }
+                // Datagrams leave by themselves; nothing tells when.
+                while queued(&client.snapshot()) > 0 {
+                    sleep(FIRST_LOOK).await;
+                }
+            };
+            // What came of it is looked at again.
+            let _ = timeout(PATIENCE, all_ended).await;
+        }
+    }
+}
+
+impl Drop for Passenger {
+    fn drop(&mut self) {
+        let inner = &self.0.0;
+        inner.under_way.set(inner.under_way.get() - 1);
+        inner.one_ended.notify_one();
+    }
+}
+
+fn queued(snapshot: &ClientSnapshot) -> u64 {
+    snapshot
+        .session
+        .as_ref()
+        .map_or(0, |session| session.datagrams_queued.get())
+}
+
+/// Sessions count, too: a new one begins at zero.
+fn total_acknowledged(snapshot: &ClientSnapshot) -> (u64, u64) {
+    let paths = snapshot.session.iter().flat_map(|session| &session.paths);
+    (snapshot.sessions, paths.map(|path| path.acked.get()).sum())
+}

@@ -1,0 +1,251 @@
+//! One download by curl, watched: what curl hands out, checked byte by byte, and what each link
+//! carries meanwhile.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use tabane_base::{Bytes, Duration, Rate};
+use tabane_lab::Control;
+use tokio::io::AsyncReadExt;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::body::Verifier;
+use super::process::Process;
+use super::view::View;
+use super::world::{Fetch, curl};
+
+/// How often counters are read: fine enough for a picture, too rare to cost anything.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Rates for display are over so many samples, so that they can be read.
+const DISPLAY_SAMPLES: usize = 5;
+/// What is read from curl at once.
+const BLOCK: usize = 64 * 1024;
+
+/// Everything counted at one moment; totals of the download so far.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sample {
+    /// Since the first sample.
+    pub(crate) at: Duration,
+    /// What curl has handed out.
+    pub(crate) received: Bytes,
+    /// What came out of each link, in whole IP packets, since the lab was built.
+    pub(crate) links: Vec<Traffic>,
+}
+
+/// What came out of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Traffic {
+    /// Towards the client.
+    pub(crate) down: Bytes,
+    /// From the client.
+    pub(crate) up: Bytes,
+}
+
+/// A download that is over.
+#[derive(Clone, Debug)]
+pub(crate) struct Download {
+    /// Every byte of it checked.
+    pub(crate) received: Bytes,
+    /// By curl's clock, start-up included.
+    pub(crate) lasted: Duration,
+    /// When curl began, on the samples' clock.
+    pub(crate) begun_at: Duration,
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// Rates at one moment, for display.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rates {
+    pub(crate) elapsed: Duration,
+    pub(crate) received: Rate,
+    /// In and out, per link.
+    pub(crate) links: Vec<(Rate, Rate)>,
+}
+
+impl Download {
+    /// Goodput.
+    pub(crate) fn rate(&self) -> Rate {
+        Rate::of(self.received, self.lasted)
+    }
+
+    /// Each link's part of the goodput, as its part of what all links carried.
+    pub(crate) fn parts(&self) -> Vec<Rate> {
+        let carried = self.carried();
+        let all: Bytes = carried.iter().copied().sum();
+        let part = |bytes: &Bytes| bytes.get() as f64 / all.get().max(1) as f64;
+        carried
+            .iter()
+            .map(|bytes| self.rate().scaled(part(bytes)))
+            .collect()
+    }
+
+    /// What each link carried towards the client.
+    pub(crate) fn carried(&self) -> Vec<Bytes> {
+        let (Some(first), Some(last)) = (self.samples.first(), self.samples.last()) else {
+            return Vec::new();
+        };
+        let pairs = first.links.iter().zip(&last.links);
+        pairs.map(|(first, last)| last.down - first.down).collect()
+    }
+}
+
+/// Runs a download to its end.
+pub(crate) async fn run(fetch: Fetch, control: &Control, view: &mut View) -> Result<Download> {
+    let (command, session) = fetch.into_parts();
+    // So that every download meets the same outages and traces.
+    control.restart_schedule();
+    let outcome = watch(Process::start(command)?, control, view).await;
+    session.close().await;
+    outcome
+}
+
+async fn watch(mut process: Process, control: &Control, view: &mut View) -> Result<Download> {
+    let mut output = process.output();
+    let mut verifier = Verifier::default();
+    let mut buffer = vec![0; BLOCK];
+    let mut samples = Sampler::start(control)?;
+    let mut ticks = interval(SAMPLE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            read = output.read(&mut buffer) => match read.context("cannot read from curl")? {
+                0 => break,
+                count => verifier.check(&buffer[..count])?,
+            },
+            _ = ticks.tick() => {
+                samples.take(verifier.verified())?;
+                view.show(&samples.rates())?;
+            }
+        }
+    }
+    samples.take(verifier.verified())?;
+    let ended_at = samples.elapsed();
+    let ended = process.end().await?;
+    let lasted = curl::time_taken(&ended)?;
+    if verifier.verified() == 0 {
+        bail!("no data came");
+    }
+    Ok(Download {
+        received: Bytes::new(verifier.verified()),
+        lasted,
+        begun_at: ended_at.saturating_sub(lasted),
+        samples: samples.taken,
+    })
+}
+
+/// Takes samples.
+struct Sampler<'a> {
+    control: &'a Control,
+    begun_at: Instant,
+    taken: Vec<Sample>,
+}
+
+impl<'a> Sampler<'a> {
+    fn start(control: &'a Control) -> Result<Self> {
+        let mut sampler = Self {
+            control,
+            begun_at: Instant::now(),
+            taken: Vec::new(),
+        };
+        sampler.take(0)?;
+        Ok(sampler)
+    }
+
+    fn take(&mut self, received: u64) -> Result<()> {
+        let snapshot = self.control.snapshot()?;
+        let links = snapshot.links.iter().map(|link| Traffic {
+            down: link.down.delivered.bytes,
+            up: link.up.delivered.bytes,
+        });
+        self.taken.push(Sample {
+            at: self.begun_at.elapsed(),
+            received: Bytes::new(received),
+            links: links.collect(),
+        });
+        Ok(())
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.taken.last().map_or(Duration::ZERO, |last| last.at)
+    }
+
+    fn rates(&self) -> Rates {
+        rates(&self.taken)
+    }
+}
+
+/// Over the last samples.
+fn rates(samples: &[Sample]) -> Rates {
+    let recent = &samples[samples.len().saturating_sub(DISPLAY_SAMPLES + 1)..];
+    let (Some(first), Some(last)) = (recent.first(), recent.last()) else {
+        return Rates {
+            elapsed: Duration::ZERO,
+            received: Rate::ZERO,
+            links: Vec::new(),
+        };
+    };
+    let span = last.at.saturating_sub(first.at);
+    let over = |before: Bytes, after: Bytes| {
+        if span.is_zero() {
+            Rate::ZERO
+        } else {
+            Rate::of(after - before, span)
+        }
+    };
+    let pairs = first.links.iter().zip(&last.links);
+    Rates {
+        elapsed: last.at,
+        received: over(first.received, last.received),
+        links: pairs
+            .map(|(first, last)| (over(first.down, last.down), over(first.up, last.up)))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Per 100 ms: 50 kB received, of 60 kB on two links.
+    fn sample(number: u64) -> Sample {
+        let link = |down: u64| Traffic {
+            down: Bytes::new(7 + number * down),
+            up: Bytes::new(number * down / 20),
+        };
+        Sample {
+            at: SAMPLE_INTERVAL * u32::try_from(number).unwrap(),
+            received: Bytes::new(number * 50_000),
+            links: vec![link(40_000), link(20_000)],
+        }
+    }
+
+    #[test]
+    fn parts_add_up_to_what_was_received() {
+        let download = Download {
+            received: Bytes::new(500_000),
+            lasted: Duration::from_secs(1),
+            begun_at: Duration::ZERO,
+            samples: (0..=10).map(sample).collect(),
+        };
+        assert_eq!(download.rate(), Rate::from_mbps(4));
+        assert_eq!(download.carried(), [400_000, 200_000].map(Bytes::new));
+        let parts = download.parts();
+        assert_eq!(parts[0].as_bps(), 2_666_666);
+        assert_eq!(parts[1].as_bps(), 1_333_333);
+    }
+
+    #[test]
+    fn rates_are_those_of_the_last_half_second() {
+        let mut samples: Vec<Sample> = (0..=4).map(|_| sample(0)).collect();
+        assert_eq!(rates(&samples[..1]).received, Rate::ZERO);
+        assert_eq!(rates(&[]).received, Rate::ZERO);
+        samples = (0..=20).map(sample).collect();
+        let rates = rates(&samples);
+        assert_eq!(rates.received, Rate::from_mbps(4));
+        let [wide, narrow] = rates.links[..] else {
+            panic!("two links");
+        };
+        assert_eq!(wide, (Rate::from_bps(3_200_000), Rate::from_bps(160_000)));
+        assert_eq!(narrow.0, Rate::from_bps(1_600_000));
+    }
+}

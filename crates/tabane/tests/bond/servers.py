@@ -1,0 +1,63 @@
+"""What clients of the tests talk to: HTTP, UDP echo and a DNS server that knows one answer."""
+import http.server, os, socket, sys, threading
+
+V4, V6 = "203.0.113.2", "2001:db8:ffff::2"
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        size = int(self.path.strip("/") or 0)
+        self.send_response(200)
+        self.send_header("Content-Length", str(size))
+        if self.headers.get("Connection") == "close":
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        block = bytes(range(256)) * 256
+        while size > 0:
+            self.wfile.write(block[:size])
+            size -= len(block)
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = b"%d\n" % sum(body)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *arguments):
+        pass
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+class Server6(Server):
+    address_family = socket.AF_INET6
+
+def udp(family, address, port, answer):
+    s = socket.socket(family, socket.SOCK_DGRAM)
+    s.bind((address, port))
+    def serve():
+        while True:
+            data, peer = s.recvfrom(65535)
+            s.sendto(answer(data), peer)
+    threading.Thread(target=serve, daemon=True).start()
+
+def dns(query):
+    # The question as it came, and one A record: 192.0.2.99.
+    end = query.index(b"\0", 12) + 5
+    return (query[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + query[12:end]
+            + b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + bytes([192, 0, 2, 99]))
+
+threads = [threading.Thread(target=s.serve_forever, daemon=True) for s in
+           (Server((V4, 8000), Handler), Server6((V6, 8000), Handler),
+            Server(("10.71.1.2", 8000), Handler))]
+for thread in threads:
+    thread.start()
+for family, address in (socket.AF_INET, V4), (socket.AF_INET6, V6):
+    udp(family, address, 9000, lambda data: b"echo " + data)
+    udp(family, address, 53, dns)
+print("ready", flush=True)
+sys.stdin.read()

@@ -1,0 +1,222 @@
+//! The topology of these tests, in namespaces of their own:
+//!
+//! ```text
+//!   client  c1 10.71.1.1 ─────── 10.71.1.2 r1  relay 203.0.113.1, [2001:db8:ffff::1]
+//!           c2 10.71.2.1 ─────── 10.71.2.2 r2  servers 203.0.113.2, [2001:db8:ffff::2]
+//! ```
+//!
+//! Both links have default routes; 2001:db8:1::/64 and 2001:db8:2::/64 run beside the IPv4 ranges.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
+
+pub(crate) struct World {
+    client_ns: String,
+    relay_ns: String,
+    directory: PathBuf,
+    servers: Option<Child>,
+    relay: Option<Child>,
+    pub(crate) join: String,
+}
+
+impl World {
+    /// `None`, with a line that says so, without the right to make namespaces.
+    pub(crate) fn new(relay_flags: &[&str]) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: namespaces need root");
+            return None;
+        }
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = format!(
+            "{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let directory = std::env::temp_dir().join(format!("tabane-bond-{id}"));
+        fs::create_dir(&directory).unwrap();
+        let mut world = Self {
+            client_ns: format!("tb{id}c"),
+            relay_ns: format!("tb{id}r"),
+            directory,
+            servers: None,
+            relay: None,
+            join: String::new(),
+        };
+        world.build();
+        world.start_servers();
+        world.start_relay(relay_flags);
+        Some(world)
+    }
+
+    fn build(&self) {
+        let (c, r) = (&self.client_ns, &self.relay_ns);
+        for ns in [c, r] {
+            ip(&format!("netns add {ns}"));
+            ip(&format!("-n {ns} link set lo up"));
+        }
+        for host in [
+            "203.0.113.1/32",
+            "203.0.113.2/32",
+            "2001:db8:ffff::1/128",
+            "2001:db8:ffff::2/128",
+        ] {
+            ip(&format!("-n {r} addr add {host} dev lo"));
+        }
+        for i in 1..=2 {
+            ip(&format!(
+                "-n {c} link add c{i} type veth peer name r{i} netns {r}"
+            ));
+            for (ns, end, n) in [(c, "c", 1), (r, "r", 2)] {
+                ip(&format!("-n {ns} addr add 10.71.{i}.{n}/24 dev {end}{i}"));
+                ip(&format!(
+                    "-n {ns} addr add 2001:db8:{i}::{n}/64 dev {end}{i} nodad"
+                ));
+                ip(&format!("-n {ns} link set {end}{i} up"));
+            }
+            ip(&format!(
+                "-n {c} route add default via 10.71.{i}.2 dev c{i} metric {i}"
+            ));
+            ip(&format!(
+                "-n {c} -6 route add default via 2001:db8:{i}::2 dev c{i} metric {i}"
+            ));
+        }
+    }
+
+    fn start_servers(&mut self) {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bond/servers.py");
+        let mut child = self
+            .in_relay("python3")
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(first_line(&mut child), "ready");
+        self.servers = Some(child);
+    }
+
+    /// Starts the relay, again with the same state if there was one.
+    pub(crate) fn start_relay(&mut self, flags: &[&str]) {
+        let mut child = self
+            .in_relay(TABANE)
+            .args([
+                "relay",
+                "--log",
+                "warn",
+                "--public",
+                "203.0.113.1",
+                "--state",
+            ])
+            .arg(self.directory.join("relay"))
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        self.join = first_line(&mut child);
+        assert!(self.join.starts_with("tabane://"), "{}", self.join);
+        self.relay = Some(child);
+    }
+
+    pub(crate) fn stop_relay(&mut self) {
+        let mut child = self.relay.take().unwrap();
+        nix::sys::signal::kill(pid(&child), nix::sys::signal::SIGTERM).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// A command in the relay's namespace.
+    pub(crate) fn in_relay(&self, program: &str) -> Command {
+        self.within(&self.relay_ns, program)
+    }
+
+    /// A command in the client's namespace, as `ip netns exec` starts it.
+    pub(crate) fn in_client(&self, program: &str) -> Command {
+        self.within(&self.client_ns, program)
+    }
+
+    fn within(&self, ns: &str, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", ns, program]);
+        command.env("HOME", &self.directory).env_remove("RUST_LOG");
+        command
+    }
+
+    pub(crate) fn tabane(&self, arguments: &[&str]) -> Command {
+        let mut command = self.in_client(TABANE);
+        command.args(arguments);
+        command
+    }
+
+    pub(crate) fn join(&self) {
+        let output = self.tabane(&["join", &self.join]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// `tabane run` with a shell line.
+    pub(crate) fn run(&self, flags: &[&str], line: &str) -> Output {
+        let mut command = self.tabane(&["run"]);
+        command.args(flags).args(["--", "sh", "-c", line]);
+        command.output().unwrap()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    pub(crate) fn client_ns(&self) -> &str {
+        &self.client_ns
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in [&mut self.relay, &mut self.servers].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for ns in [&self.client_ns, &self.relay_ns] {
+            let _ = Command::new("ip").args(["netns", "del", ns]).output();
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+pub(crate) fn pid(child: &Child) -> nix::unistd::Pid {
+    nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap())
+}
+
+/// The end of a child that must end soon.
+pub(crate) fn wait_for(child: &mut Child, patience: Duration) -> ExitStatus {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "still running after {patience:?}"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    line.trim().to_owned()
+}
+
+pub(crate) fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "ip {arguments}: {output:?}");
+}
