@@ -17,6 +17,9 @@ pub(crate) const MAX_STREAMS: u64 = 4_096;
 pub(crate) const MAX_ACK_DELAY: Duration = Duration::from_millis(5);
 /// The largest credit granted beyond what a stream's reader has taken.
 const MAX_CREDIT: Bytes = Bytes::mega(16);
+/// Half of AES-GCM's confidentiality limit of 2^23 packets (RFC 9001 §6.6), which leaves the other
+/// half to a peer slow to answer a change of keys.
+const PACKETS_PER_KEY_MAX: u64 = 1 << 22;
 /// How far credit may exceed memory: 8 × was enough to lift the window limit of unequal paths
 /// in simulation (design/transport.md).
 const CREDIT_PER_MEMORY: u64 = 8;
@@ -41,6 +44,8 @@ pub struct SessionConfig {
     pub handshake_timeout: Duration,
     /// The largest UDP payload worth trying on IPv4; IPv6 gets 20 bytes less.
     pub max_udp_payload: u16,
+    /// Packet keys are changed after so many packets.
+    pub packets_per_key: u64,
 }
 
 impl Default for SessionConfig {
@@ -54,6 +59,7 @@ impl Default for SessionConfig {
             idle_timeout: Duration::from_secs(300),
             handshake_timeout: Duration::from_secs(10),
             max_udp_payload: 1472,
+            packets_per_key: PACKETS_PER_KEY_MAX,
         }
     }
 }
@@ -88,6 +94,7 @@ impl SessionConfig {
             ("idle_timeout (ms)", millis(self.idle_timeout), 1_000, 86_400_000),
             ("handshake_timeout (ms)", millis(self.handshake_timeout), 100, 600_000),
             ("max_udp_payload", self.max_udp_payload.into(), 1_200, 9_000),
+            ("packets_per_key", self.packets_per_key, 16, PACKETS_PER_KEY_MAX),
         ];
         for (name, value, least, most) in checks {
             if !(least..=most).contains(&value) {

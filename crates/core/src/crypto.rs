@@ -10,10 +10,6 @@ use crate::drops::DropReason;
 use crate::id::PathId;
 use crate::wire::{Cursor, ShortHeader, TAG_LEN, expand_packet_number};
 
-/// Keys are changed after so many packets: half of AES-GCM's confidentiality limit of 2^23
-/// (RFC 9001 §6.6), which leaves the other half to a peer slow to answer.
-const KEY_UPDATE_AFTER: u64 = 1 << 22;
-
 /// A packet taken out of its protection.
 #[derive(Debug)]
 pub(crate) struct Opened {
@@ -206,20 +202,14 @@ impl SessionKeys {
         self.confirmed |= generation == self.generation;
     }
 
-    /// Changes keys when the current ones are used up. `false`: they must not be used any more.
-    pub(crate) fn refresh(&mut self, now: Instant) -> bool {
-        if self.sealed >= KEY_UPDATE_AFTER && self.confirmed && self.previous.is_none() {
+    /// Changes keys after so many packets, when the rules allow it. `false`: they must not be used any more.
+    pub(crate) fn refresh(&mut self, now: Instant, packets_per_key: u64) -> bool {
+        if self.sealed >= packets_per_key && self.confirmed && self.previous.is_none() {
             self.advance(now);
             self.confirmed = false;
         }
         self.sealed < self.local.confidentiality_limit()
             && self.failures < self.remote.integrity_limit()
-    }
-
-    /// Forces a change of keys as soon as the rules allow it (tests).
-    #[cfg(test)]
-    pub(crate) fn exhaust(&mut self) {
-        self.sealed = KEY_UPDATE_AFTER;
     }
 
     pub(crate) fn discard_at(&self) -> Option<Instant> {

@@ -80,12 +80,19 @@ impl MtuDiscovery {
         self.lost_probes = 0;
         let grows = size > self.current;
         self.current = self.current.max(size);
+        if self.failed <= self.current {
+            // It was taken for too large while this probe was on its way.
+            self.failed = self.ceiling + 1;
+        }
         self.settle(now);
         grows
     }
 
     pub(crate) fn on_probe_lost(&mut self, now: Instant, size: u16) {
         self.in_flight = false;
+        if size <= self.current {
+            return;
+        }
         self.lost_probes += 1;
         if self.lost_probes >= MAX_PROBES {
             self.lost_probes = 0;

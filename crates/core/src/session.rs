@@ -323,6 +323,7 @@ impl Session {
             streams: self.streams.len(),
             receive_memory: Bytes::from(self.streams.memory()),
             datagrams_queued: Bytes::from(self.datagrams.queued()),
+            key_changes: self.keys.as_ref().map_or(0, SessionKeys::generation),
             drops: self.drops.clone(),
         }
     }
@@ -345,14 +346,6 @@ impl Session {
             self.events.push_back(Event::Closed(reason));
         }
         self.phase = Phase::Closed;
-    }
-
-    /// Forces a change of keys (tests).
-    #[cfg(test)]
-    pub(crate) fn exhaust_keys(&mut self) {
-        if let Some(keys) = &mut self.keys {
-            keys.exhaust();
-        }
     }
 
     // What the parts have in common.

@@ -84,5 +84,7 @@ pub struct SessionSnapshot {
     pub receive_memory: Bytes,
     /// Bytes of datagrams waiting to leave.
     pub datagrams_queued: Bytes,
+    /// How often packet keys were changed.
+    pub key_changes: u64,
     pub drops: Drops,
 }

@@ -237,8 +237,14 @@ impl Streams {
     }
 
     pub(crate) fn peek(&mut self, id: StreamId) -> Result<ReadState<'_>, StreamError> {
+        let last = match self.get(id)?.receive.peek() {
+            ReadState::Finished => ReadState::Finished,
+            ReadState::Reset(code) => ReadState::Reset(code),
+            ReadState::Data(_) | ReadState::Empty => return Ok(self.get(id)?.receive.peek()),
+        };
+        // The reader knows the end now; the writer may have been done with it for long.
         self.reap(id);
-        Ok(self.get(id)?.receive.peek())
+        Ok(last)
     }
 
     pub(crate) fn consume(&mut self, id: StreamId, n: usize) {

@@ -82,7 +82,7 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
     }
     if let Some(keys) = &mut session.keys {
         keys.discard_previous(now);
-        if !keys.refresh(now) {
+        if !keys.refresh(now, session.config.packets_per_key) {
             return session.close(now, CloseReason::KeysExhausted);
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn poll(session: &mut Session, now: Instant, batch: &mut TransmitBatc
 impl Session {
     fn poll_established(&mut self, now: Instant, batch: &mut TransmitBatch) {
         if let Some(keys) = &mut self.keys {
-            keys.refresh(now);
+            keys.refresh(now, self.config.packets_per_key);
         }
         for index in 0..self.paths.len() {
             self.send_validation(now, index, batch);
