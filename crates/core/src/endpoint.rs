@@ -69,6 +69,7 @@ pub struct Endpoint {
     sessions: Vec<Option<Session>>,
     by_id: BTreeMap<ConnectionId, SessionHandle>,
     by_attempt: BTreeMap<AttemptId, SessionHandle>,
+    attempt_by_handle: BTreeMap<SessionHandle, AttemptId>,
     incoming: VecDeque<SessionHandle>,
     answers: VecDeque<(FourTuple, Vec<u8>)>,
     answers_since: Instant,
@@ -96,6 +97,7 @@ impl Endpoint {
             sessions: Vec::new(),
             by_id: BTreeMap::new(),
             by_attempt: BTreeMap::new(),
+            attempt_by_handle: BTreeMap::new(),
             incoming: VecDeque::new(),
             answers: VecDeque::new(),
             answers_since: Instant::EPOCH,
@@ -174,6 +176,7 @@ impl Endpoint {
         let handle = SessionHandle(index);
         self.by_id.insert(id, handle);
         self.by_attempt.insert(attempt, handle);
+        self.attempt_by_handle.insert(handle, attempt);
         handle
     }
 
@@ -326,13 +329,12 @@ impl Endpoint {
         if datagram < MIN_INITIAL_SIZE {
             return Err(DropReason::Malformed);
         }
-        let under_way = self.by_attempt.len();
         let server = self.server.as_ref().ok_or(DropReason::UnknownSession)?;
         let ip = tuple.remote.ip();
         let proved = server.proofs.verify(now, ip, header.attempt, token);
         let must_prove = match server.config.retry {
             RetryPolicy::Always => true,
-            RetryPolicy::UnderLoad(most) => under_way >= most,
+            RetryPolicy::UnderLoad(most) => self.is_under_load(most),
         };
         if must_prove && !proved {
             let had_token = !token.is_empty();
@@ -355,6 +357,12 @@ impl Endpoint {
             return Err(DropReason::Overloaded);
         }
         self.begin(now, (tuple, proved), header.attempt)
+    }
+
+    /// Whether `most` handshakes are under way. Sessions are counted only when there are as many.
+    fn is_under_load(&self, most: usize) -> bool {
+        let sessions = || self.sessions.iter().flatten();
+        self.by_id.len() >= most && sessions().filter(|s| !s.is_established()).count() >= most
     }
 
     fn begin(
@@ -421,7 +429,9 @@ impl Endpoint {
             return false;
         }
         self.by_id.remove(&session.local_id());
-        self.by_attempt.retain(|_, other| *other != handle);
+        if let Some(attempt) = self.attempt_by_handle.remove(&handle) {
+            self.by_attempt.remove(&attempt);
+        }
         self.incoming.retain(|other| *other != handle);
         self.sessions[handle.0] = None;
         true
