@@ -30,7 +30,7 @@ pub use client::{
 };
 pub use connection::{Carried, Ending};
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
-pub use relay::{Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, Verdict};
+pub use relay::{Authorise, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, Verdict};
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
 pub use target::{HostName, NameError, Target};

@@ -45,13 +45,16 @@ pub struct RelayConfig {
     /// How sessions behave.
     pub session: SessionConfig,
     /// Decides who is let in, by proven key and the token shown.
-    pub authorise: Box<dyn FnMut(PublicKey, Option<&[u8]>) -> Verdict>,
+    pub authorise: Authorise,
     /// What clients that ask for the relay's resolver get, best first; see
     /// [`system_resolvers`](crate::system_resolvers).
     pub resolvers: Vec<SocketAddr>,
     /// Secret randomness, used once.
     pub seed: [u8; 32],
 }
+
+/// Decides on a client by its proven key and the token that it shows.
+pub type Authorise = Box<dyn FnMut(PublicKey, Option<&[u8]>) -> Verdict>;
 
 /// Whether a client is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +106,7 @@ pub struct Relay {
     engine: Engine,
     shared: Rc<Shared>,
     addresses: Vec<SocketAddr>,
-    authorise: Box<dyn FnMut(PublicKey, Option<&[u8]>) -> Verdict>,
+    authorise: Authorise,
     guests: BTreeMap<u64, Guest>,
 }
 

@@ -17,6 +17,8 @@ use tabane_tunnel::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
+use super::cables::serve_counting;
+
 pub(crate) const TOKEN: &[u8] = b"let me in";
 
 /// Longer than any of these tests takes on a busy machine.
@@ -41,6 +43,8 @@ pub(crate) struct RelayOptions {
     pub(crate) access: Access,
     pub(crate) limits: RelayLimits,
     pub(crate) resolvers: Vec<SocketAddr>,
+    /// Have a server beside the relay, whose bytes count through 0..251.
+    pub(crate) server: bool,
 }
 
 impl Default for RelayOptions {
@@ -51,6 +55,7 @@ impl Default for RelayOptions {
             access: Access::Private,
             limits: RelayLimits::default(),
             resolvers: Vec::new(),
+            server: false,
         }
     }
 }
@@ -59,6 +64,8 @@ impl Default for RelayOptions {
 pub(crate) struct RunningRelay {
     pub(crate) address: SocketAddr,
     pub(crate) key: PublicKey,
+    /// The server beside it.
+    pub(crate) server: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<EndpointCounters>>,
 }
@@ -86,7 +93,14 @@ impl RunningRelay {
                     seed: [2; 32],
                 })
                 .unwrap();
-                tell.send(relay.local_addrs()[0]).unwrap();
+                let server = if options.server {
+                    let (listener, address) = listener().await;
+                    tokio::task::spawn_local(serve_counting(listener));
+                    Some(address)
+                } else {
+                    None
+                };
+                tell.send((relay.local_addrs()[0], server)).unwrap();
                 let monitor = relay.monitor();
                 relay
                     .run(async {
@@ -97,9 +111,11 @@ impl RunningRelay {
             })
             .unwrap()
         });
+        let (address, server) = told.recv().unwrap();
         Self {
-            address: told.recv().unwrap(),
+            address,
             key,
+            server,
             stop: Some(stop),
             thread: Some(thread),
         }

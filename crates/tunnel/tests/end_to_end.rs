@@ -1,0 +1,12 @@
+//! Client and relay in one process, on two threads: the tunnel from end to end, over loopback and
+//! over links between namespaces.
+
+#![allow(clippy::unwrap_used)]
+
+mod end_to_end {
+    mod cables;
+    mod session;
+    mod tcp;
+    mod udp;
+    mod world;
+}
