@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{completion, join, leave, links, proxy, relay, relays, run};
+use crate::commands::{completion, demo, join, lab, leave, links, proxy, relay, relays, run};
 use crate::log::{self, LogFormat};
 use crate::store::Store;
 
@@ -67,6 +67,8 @@ enum Command {
     Leave(leave::LeaveArgs),
     Relays(relays::RelaysArgs),
     Relay(Box<relay::RelayArgs>),
+    Demo(demo::DemoArgs),
+    Lab(lab::LabArgs),
     Completion(completion::CompletionArgs),
 }
 
@@ -92,6 +94,8 @@ impl Cli {
             Command::Join(args) => join::run(args, &store()?),
             Command::Leave(args) => leave::run(&args, &store()?),
             Command::Relays(args) => relays::run(&args, &store()?),
+            Command::Demo(args) => demo::run(args),
+            Command::Lab(args) => lab::run(args),
             Command::Completion(args) => completion::run(&args),
         }
     }

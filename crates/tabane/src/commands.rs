@@ -1,7 +1,9 @@
 //! One file per command: its flags with their help, and what it does.
 
 pub(crate) mod completion;
+pub(crate) mod demo;
 pub(crate) mod join;
+pub(crate) mod lab;
 pub(crate) mod leave;
 pub(crate) mod links;
 pub(crate) mod proxy;

@@ -10,6 +10,7 @@ mod carriage;
 mod cli;
 mod client_session;
 mod commands;
+mod demo;
 mod environment;
 mod failure;
 mod interception;

@@ -58,8 +58,7 @@ struct Curves {
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type Chart<'a, 'b> =
-    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 impl Plot<'_> {
     /// The picture as an SVG document.
@@ -112,30 +111,27 @@ impl Plot<'_> {
             .x_desc("time since curl began, s")
             .y_desc("data received, Mbit/s")
             .draw()?;
-        self.draw_bands(&mut chart, &curves)?;
+        self.draw_bands(&mut chart, &curves, end)?;
         self.draw_levels(&mut chart, end)?;
-        let line = curves.seconds.iter().copied().zip(curves.received);
+        let line = curves.points(&curves.received, end);
         chart.draw_series(LineSeries::new(line, BLACK.stroke_width(2)))?;
         Ok(())
     }
 
-    /// From the top band down, each over the whole height below it.
+    /// Each upon the one before it.
     fn draw_bands(
         &self,
         chart: &mut Chart<'_, '_>,
         curves: &Curves,
+        end: f64,
     ) -> Result<(), Box<dyn std::error::Error>> {
         for (index, top) in curves.stacked.iter().enumerate() {
             let bottom = match index.checked_sub(1) {
                 Some(below) => curves.stacked[below].clone(),
                 None => vec![0.0; top.len()],
             };
-            let points = |edge: &[f64]| -> Vec<(f64, f64)> {
-                let seconds = curves.seconds.iter().copied();
-                seconds.zip(edge.iter().copied()).collect()
-            };
-            let mut outline = points(top);
-            outline.extend(points(&bottom).into_iter().rev());
+            let mut outline = curves.points(top, end);
+            outline.extend(curves.points(&bottom, end).into_iter().rev());
             chart.draw_series([Polygon::new(outline, tint(colour(index)).filled())])?;
         }
         Ok(())
@@ -178,14 +174,21 @@ impl Plot<'_> {
             area.draw(&Text::new(text, (TEXT, y - 7), font(15, INK)))?;
             for dash in [LEFT, LEFT + 10, LEFT + 20] {
                 let style = shade(colour(index)).stroke_width(2);
-                area.draw(&PathElement::new([(dash, y + 20), (dash + 6, y + 20)], style))?;
+                area.draw(&PathElement::new(
+                    [(dash, y + 20), (dash + 6, y + 20)],
+                    style,
+                ))?;
             }
             let text = format!("alone {:.1}", alone.as_mbps_f64());
             area.draw(&Text::new(text, (TEXT, y + 13), font(13, GREY)))?;
             y += 50;
         }
-        let sum = format!("sum of the links alone: {:.1}", self.sum());
-        for note in [sum, format!("alone: by {}", self.alone_by)] {
+        let notes = [
+            format!("sum of the links alone: {:.1} Mbit/s", self.sum()),
+            "dashed: each link alone, by".to_owned(),
+            format!("{}, one upon the other", self.alone_by),
+        ];
+        for note in notes {
             area.draw(&Text::new(note, (LEFT, y), font(13, GREY)))?;
             y += 20;
         }
@@ -195,6 +198,15 @@ impl Plot<'_> {
     /// Of the links alone, in Mbit/s.
     fn sum(&self) -> f64 {
         self.alone.iter().map(|(_, rate)| rate.as_mbps_f64()).sum()
+    }
+}
+
+impl Curves {
+    /// A curve from the first moment, when nothing has come yet, to the last.
+    fn points(&self, values: &[f64], end: f64) -> Vec<(f64, f64)> {
+        let inner = self.seconds.iter().copied().zip(values.iter().copied());
+        let last = values.last().map(|value| (end, *value));
+        [(0.0, 0.0)].into_iter().chain(inner).chain(last).collect()
     }
 }
 
@@ -225,7 +237,9 @@ fn curves(download: &Download) -> Curves {
     let bins = (whole.as_secs_f64() / BIN.as_secs_f64()).round() as u32;
     let bins = bins.clamp(2, BINS_MAX);
     let width = whole / bins;
-    let edges: Vec<Duration> = (0..=bins).map(|bin| download.begun_at + width * bin).collect();
+    let edges: Vec<Duration> = (0..=bins)
+        .map(|bin| download.begun_at + width * bin)
+        .collect();
     let carried: Bytes = download.carried().into_iter().sum();
     let scale = download.received.get() as f64 / carried.get().max(1) as f64;
     let rates = |count: &dyn Fn(&Sample) -> Bytes, scale: f64| -> Vec<f64> {
@@ -236,12 +250,17 @@ fn curves(download: &Download) -> Curves {
             .map(|step| (step[1] - step[0]) * scale * 8.0 / 1e6 / width.as_secs_f64())
             .collect()
     };
-    let links = download.samples.first().map_or(0, |sample| sample.links.len());
+    let links = download
+        .samples
+        .first()
+        .map_or(0, |sample| sample.links.len());
     let mut stacked: Vec<Vec<f64>> = Vec::new();
     for link in 0..links {
         let mut band = rates(&|sample| sample.links[link].down, scale);
         if let Some(below) = stacked.last() {
-            band.iter_mut().zip(below).for_each(|(top, below)| *top += below);
+            band.iter_mut()
+                .zip(below)
+                .for_each(|(top, below)| *top += below);
         }
         stacked.push(band);
     }
@@ -258,7 +277,10 @@ fn curves(download: &Download) -> Curves {
 fn at(samples: &[Sample], time: Duration, count: &dyn Fn(&Sample) -> Bytes) -> f64 {
     let after = samples.partition_point(|sample| sample.at < time);
     let value = |sample: &Sample| count(sample).get() as f64;
-    match (after.checked_sub(1).and_then(|before| samples.get(before)), samples.get(after)) {
+    match (
+        after.checked_sub(1).and_then(|before| samples.get(before)),
+        samples.get(after),
+    ) {
         (Some(before), Some(after)) => {
             let span = (after.at - before.at).as_secs_f64().max(1e-9);
             let part = (time - before.at).as_secs_f64() / span;
@@ -317,13 +339,21 @@ pub(crate) mod tests {
         let plot = Plot {
             title: "a < b & \"c\"".to_owned(),
             subtitle: String::new(),
-            alone: vec![("<wifi>", Rate::from_mbps(19)), ("l&te", Rate::from_mbps(9))],
+            alone: vec![
+                ("<wifi>", Rate::from_mbps(19)),
+                ("l&te", Rate::from_mbps(9)),
+            ],
             alone_by: "plain TCP",
             together: &download,
         };
         let svg = plot.svg().unwrap();
         assert_well_formed(&svg);
-        for text in ["&lt;wifi&gt;", "Mbit/s", "time since curl began", "alone 19.0"] {
+        for text in [
+            "&lt;wifi&gt;",
+            "Mbit/s",
+            "time since curl began",
+            "alone 19.0",
+        ] {
             assert!(svg.contains(text), "{text}");
         }
     }
@@ -372,7 +402,10 @@ pub(crate) mod tests {
             }
             assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
         }
-        assert!(open.is_empty() && rest.trim().is_empty(), "{open:?} {rest:?}");
+        assert!(
+            open.is_empty() && rest.trim().is_empty(),
+            "{open:?} {rest:?}"
+        );
         assert!(elements > 20, "{elements}");
     }
 }

@@ -102,7 +102,11 @@ impl Drop for Process {
 impl Ended {
     /// The last thing it said, or its status.
     pub(crate) fn reason(&self) -> String {
-        let last = self.complaints.lines().rev().find(|line| !line.trim().is_empty());
+        let last = self
+            .complaints
+            .lines()
+            .rev()
+            .find(|line| !line.trim().is_empty());
         last.map_or_else(|| self.status.to_string(), |line| line.trim().to_owned())
     }
 }

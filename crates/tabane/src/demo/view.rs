@@ -108,7 +108,11 @@ impl View {
             Style::Bars { .. } => bar(rate, self.full, BAR_CELLS),
             Style::Lines => String::new(),
         };
-        let line = format!("{:<22}{:>7.1} Mbit/s  {bar}", self.title, rate.as_mbps_f64());
+        let line = format!(
+            "{:<22}{:>7.1} Mbit/s  {bar}",
+            self.title,
+            rate.as_mbps_f64()
+        );
         Ok(self.say(line.trim_end())?)
     }
 
@@ -153,7 +157,11 @@ impl View {
         }
         self.shown_at += PLAIN_INTERVAL;
         let links = self.names.iter().zip(&rates.links);
+        let active = |(_, (inward, outward)): &(&String, &(Rate, Rate))| {
+            *inward > Rate::ZERO || *outward > Rate::ZERO
+        };
         let links: Vec<String> = links
+            .filter(active)
             .map(|(name, (inward, outward))| {
                 let [inward, outward] = [inward, outward].map(|rate| rate.as_mbps_f64());
                 format!("{name} {inward:.1} in {outward:.1} out")
@@ -210,7 +218,9 @@ mod tests {
         Rates {
             elapsed: Duration::from_millis(millis),
             received: Rate::from_mbps(30),
-            links: [20, 10].map(|mbps| (Rate::from_mbps(mbps), Rate::from_mbps(1))).into(),
+            links: [20, 10]
+                .map(|mbps| (Rate::from_mbps(mbps), Rate::from_mbps(1)))
+                .into(),
         }
     }
 

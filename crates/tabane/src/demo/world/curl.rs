@@ -43,7 +43,11 @@ pub(crate) fn time_taken(ended: &Ended) -> Result<Duration> {
         let status = ended.status.to_string();
         bail!("{}", last.map_or(status.as_str(), |line| line.trim()));
     }
-    let mut words = marked.first().context("curl ended early")?.split(' ').skip(1);
+    let mut words = marked
+        .first()
+        .context("curl ended early")?
+        .split(' ')
+        .skip(1);
     match words.next() {
         // curl waited in vain for an answer.
         Some("000") => bail!("no answer came"),

@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::relay::RelayProcess;
 use super::{Fetch, Way, curl};
+use crate::carriage::Carriage;
 use crate::demo::directory::Directory;
 use crate::demo::web_server::WebServer;
 use crate::proxying::ProxyListener;
@@ -106,7 +107,7 @@ impl ProxySession {
         let client = Client::connect(config).await?;
         Ok(Self {
             address: listener.address(),
-            serving: tokio::task::spawn_local(listener.serve(client.clone())),
+            serving: tokio::task::spawn_local(listener.serve(client.clone(), Carriage::default())),
             client,
         })
     }
@@ -118,9 +119,12 @@ impl ProxySession {
 }
 
 fn address_of(relay: &RelayEntry) -> Result<SocketAddr> {
-    let address = relay.addresses.iter().find_map(|address| match address.host {
-        Host::Ip(ip) => Some(SocketAddr::new(ip, address.port)),
-        Host::Name(_) => None,
-    });
+    let address = relay
+        .addresses
+        .iter()
+        .find_map(|address| match address.host {
+            Host::Ip(ip) => Some(SocketAddr::new(ip, address.port)),
+            Host::Name(_) => None,
+        });
     address.context("the relay announces no address")
 }

@@ -45,7 +45,9 @@ impl Namespaces {
     /// Sets a relay and a web server up in `lab`.
     pub(super) async fn furnish(lab: Lab) -> Result<Self> {
         let directory = Directory::create()?;
-        let listener = lab.server().run(|| TcpListener::bind((SERVICE, WEB_PORT)))?;
+        let listener = lab
+            .server()
+            .run(|| TcpListener::bind((SERVICE, WEB_PORT)))?;
         let web = WebServer::start(listener.context("cannot start the web server")?)?;
         let program = lab.server().command(super::own_program()?.as_str());
         let listen = SocketAddr::from((SERVICE, RELAY_PORT));
