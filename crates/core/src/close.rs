@@ -82,6 +82,8 @@ pub enum Violation {
     CryptoBufferExceeded,
     #[error("a frame that only the other side may send")]
     WrongSide,
+    #[error("data before it was admitted")]
+    BeforeAdmission,
 }
 
 impl CloseReason {

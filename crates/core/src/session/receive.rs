@@ -188,6 +188,10 @@ impl Session {
         while !cursor.is_empty() {
             let frame = parse_frame(&mut cursor).map_err(|_| Violation::MalformedFrame)?;
             ack_eliciting |= frame.is_ack_eliciting();
+            if self.side == Side::Server && !self.admitted && frame.is_for_application() {
+                // A stranger gets no memory for its data [P-3.6].
+                return Err(Violation::BeforeAdmission);
+            }
             self.handle_frame(arrival, frame)?;
             if !self.is_established() {
                 break;

@@ -151,6 +151,19 @@ impl Frame<'_> {
         !matches!(self, Self::Padding | Self::Ack(_) | Self::Close { .. })
     }
 
+    /// Whether it is of streams or datagrams, which only an admitted client may have.
+    pub(crate) const fn is_for_application(&self) -> bool {
+        matches!(
+            self,
+            Self::Stream { .. }
+                | Self::ResetStream { .. }
+                | Self::StopSending { .. }
+                | Self::MaxStreamData { .. }
+                | Self::Datagram(_)
+                | Self::DatagramFragment { .. }
+        )
+    }
+
     /// Appends the frame. Streams, ACKs and datagrams have emitters of their own.
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
         match *self {
