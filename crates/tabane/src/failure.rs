@@ -60,7 +60,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     });
     // Whoever read our output has seen enough (`tabane links | head`).
     if !broken_pipe {
-        eprintln!("tabane: {}", one_line(&format!("{error:#}")));
+        eprintln!("tabane: {}", one_line(&whole_story(error)));
     }
     let status = error
         .downcast_ref::<Failure>()
@@ -101,6 +101,18 @@ fn summary(rendered: &str) -> String {
     )
 }
 
+/// The error and its causes. Some name their cause themselves; then it is not told twice.
+fn whole_story(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |story, cause| {
+        let cause = cause.to_string();
+        match story.contains(&cause) {
+            true => story,
+            false if story.is_empty() => cause,
+            false => format!("{story}: {cause}"),
+        }
+    })
+}
+
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -108,6 +120,18 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || io::Error::other("no luck");
+        let story = |error: anyhow::Error| whole_story(&error);
+        assert_eq!(
+            story(anyhow::Error::new(cause()).context("cannot win")),
+            "cannot win: no luck"
+        );
+        let named = anyhow::Error::new(cause()).context("cannot win (no luck)");
+        assert_eq!(story(named), "cannot win (no luck)");
+    }
 
     #[test]
     fn clap_errors_become_one_line() {

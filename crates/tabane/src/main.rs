@@ -15,6 +15,7 @@ mod environment;
 mod failure;
 mod interception;
 mod join_string;
+mod last_run;
 mod links;
 mod log;
 mod output;

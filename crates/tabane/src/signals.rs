@@ -7,7 +7,7 @@
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tabane_linux::signals::{Arrived, Signals};
+pub(crate) use tabane_linux::signals::{Arrived, Signals};
 
 /// What ends or steers a command by convention.
 const CAUGHT: [Signal; 6] = [

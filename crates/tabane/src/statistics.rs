@@ -3,18 +3,23 @@
 //! Core counts per path from its opening; this adds up what was counted before a path was replaced.
 //! Fed with snapshots, pure otherwise.
 
-use serde::Serialize;
-use tabane_base::Duration;
+use serde::{Deserialize, Serialize};
+use tabane_base::{Bytes, Duration, Rate};
 use tabane_core::PathSnapshot;
 use tabane_tunnel::{ClientSnapshot, LinkSnapshot};
 
 use crate::output;
+
+/// The shortest time that says something about a rate.
+const MIN_SAMPLE: Duration = Duration::from_millis(100);
 
 /// Adds up.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics {
     links: Vec<Link>,
     sessions: u64,
+    /// When the last sample was taken, from the beginning.
+    sampled_at: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -29,6 +34,10 @@ struct Link {
     rtt_ms: Option<f64>,
     rtt_min_ms: Option<f64>,
     rate_bps: Option<u64>,
+    /// What had been carried at the last sample.
+    sampled: Totals,
+    peak_sent_bps: u64,
+    peak_received_bps: u64,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -40,7 +49,7 @@ struct Totals {
 }
 
 /// One link's run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LinkReport {
     pub(crate) link: String,
     pub(crate) sent_bytes: u64,
@@ -49,6 +58,9 @@ pub(crate) struct LinkReport {
     pub(crate) share: f64,
     pub(crate) sent_rate_bps: u64,
     pub(crate) received_rate_bps: u64,
+    /// The most in any half second.
+    pub(crate) sent_peak_bps: u64,
+    pub(crate) received_peak_bps: u64,
     /// Smoothed, at the end; none if never measured.
     pub(crate) rtt_ms: Option<f64>,
     pub(crate) rtt_min_ms: Option<f64>,
@@ -59,7 +71,7 @@ pub(crate) struct LinkReport {
 }
 
 /// A run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) seconds: f64,
     /// More than one says that the session was lost and set up anew.
@@ -68,11 +80,30 @@ pub(crate) struct Report {
 }
 
 impl Statistics {
-    /// Takes note of a moment.
-    pub(crate) fn on_snapshot(&mut self, snapshot: &ClientSnapshot) {
+    /// Takes note of a moment, `elapsed` from the beginning.
+    pub(crate) fn on_snapshot(&mut self, elapsed: Duration, snapshot: &ClientSnapshot) {
         self.sessions = snapshot.sessions;
         for link in &snapshot.links {
             self.on_link(snapshot.sessions, link);
+        }
+        self.sample(elapsed);
+    }
+
+    /// Takes the rates since the last sample.
+    fn sample(&mut self, elapsed: Duration) {
+        let span = elapsed.saturating_sub(self.sampled_at);
+        if span < MIN_SAMPLE {
+            return;
+        }
+        self.sampled_at = elapsed;
+        for link in &mut self.links {
+            let totals = link.totals();
+            let rate = |bytes: u64| Rate::of(Bytes::new(bytes), span).as_bps();
+            let sent = rate(totals.sent - link.sampled.sent);
+            let received = rate(totals.received - link.sampled.received);
+            link.peak_sent_bps = link.peak_sent_bps.max(sent);
+            link.peak_received_bps = link.peak_received_bps.max(received);
+            link.sampled = totals;
         }
     }
 
@@ -97,7 +128,10 @@ impl Statistics {
     pub(crate) fn report(&self, elapsed: Duration) -> Report {
         let seconds = elapsed.as_secs_f64();
         let all: u64 = self.links.iter().map(|link| link.totals().both()).sum();
-        let rate = |bytes: u64| (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64;
+        let rate = |bytes: u64| match elapsed.is_zero() {
+            true => 0,
+            false => Rate::of(Bytes::new(bytes), elapsed).as_bps(),
+        };
         let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         let link_report = |link: &Link| {
             let totals = link.totals();
@@ -108,6 +142,9 @@ impl Statistics {
                 share: part(totals.both(), all),
                 sent_rate_bps: rate(totals.sent),
                 received_rate_bps: rate(totals.received),
+                // A run shorter than a sample has only its mean.
+                sent_peak_bps: link.peak_sent_bps.max(rate(totals.sent)),
+                received_peak_bps: link.peak_received_bps.max(rate(totals.received)),
                 rtt_ms: link.rtt_ms,
                 rtt_min_ms: link.rtt_min_ms,
                 loss: part(totals.lost_packets, totals.sent_packets),
@@ -266,6 +303,20 @@ mod tests {
         assert_eq!(report.links[0].share, 0.75);
         assert_eq!(report.links[1].sent_rate_bps, 8_000);
         assert_eq!(report.links[1].loss, 0.1);
+    }
+
+    #[test]
+    fn the_peak_is_that_of_the_best_sample() {
+        let mut statistics = statistics(&[("a", &[((1, 0), 1_000)])]);
+        statistics.sample(Duration::from_secs(1));
+        statistics.links[0].count((1, 0), totals(11_000));
+        statistics.sample(Duration::from_millis(1_500));
+        statistics.links[0].count((1, 0), totals(12_000));
+        statistics.sample(Duration::from_millis(1_550));
+        statistics.sample(Duration::from_secs(3));
+        let report = statistics.report(Duration::from_secs(3));
+        assert_eq!(report.links[0].sent_peak_bps, 10_000 * 8 * 2);
+        assert_eq!(report.links[0].sent_rate_bps, 32_000);
     }
 
     #[test]

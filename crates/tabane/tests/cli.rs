@@ -61,7 +61,7 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 17] = [
     "",
     "relay",
     "relay token",
@@ -73,6 +73,11 @@ const COMMANDS: [&str; 12] = [
     "run",
     "proxy",
     "links",
+    "demo",
+    "lab",
+    "lab up",
+    "lab run",
+    "lab down",
     "completion",
 ];
 

@@ -5,10 +5,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
+use tabane_base::Rate;
 use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
+use crate::access::unix_seconds;
 use crate::client_session::{SessionArgs, SessionPlan};
+use crate::last_run;
 use crate::output;
 use crate::reach::measure;
 use crate::store::Store;
@@ -16,6 +19,7 @@ use crate::store::Store;
 /// Show the interfaces of this machine, and why each is a link or not
 ///
 /// With --measure, sets up a short session to the relay and shows each link's round-trip time.
+/// Rates are those of the last `tabane run`.
 #[derive(Debug, Args)]
 pub(crate) struct LinksArgs {
     /// Measure the round-trip time to the relay over each link
@@ -41,8 +45,9 @@ struct Row {
     /// Why it is not usable, or why the relay cannot be reached over it.
     problem: Option<String>,
     rtt_ms: Option<f64>,
-    /// What the congestion control believes in after the short session; only a lower bound.
-    bandwidth_bps: Option<u64>,
+    /// The most the last `tabane run` carried over it in half a second.
+    received_peak_bps: Option<u64>,
+    sent_peak_bps: Option<u64>,
 }
 
 pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
@@ -51,12 +56,23 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
         true => Some(SessionPlan::new(args.session.clone(), store)?),
         false => None,
     };
-    let rows =
+    let mut rows =
         tabane_tunnel::block_on(look(plan, store)).context("cannot set up the event loop")??;
+    let note = last_run::recall();
+    for link in note.iter().flat_map(|note| &note.report.links) {
+        if let Some(row) = rows.iter_mut().find(|row| row.interface == link.link) {
+            row.received_peak_bps = Some(link.received_peak_bps);
+            row.sent_peak_bps = Some(link.sent_peak_bps);
+        }
+    }
     if args.json {
         output::json(&rows)?;
     } else {
         output::line(&table(&rows, args.measure))?;
+        if let Some(note) = note {
+            let age = output::age(unix_seconds().saturating_sub(note.ended_at));
+            output::line(&format!("most Mbit/s in and out: the last run, {age}"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -83,7 +99,6 @@ fn add_measurement(row: &mut Row, link: &LinkSnapshot) {
     match &link.path {
         Some(path) if path.rtt_measured => {
             row.rtt_ms = Some(path.rtt_smoothed.as_secs_f64() * 1e3);
-            row.bandwidth_bps = Some(path.delivery_rate.as_bps()).filter(|&bps| bps > 0);
         }
         Some(_) | None => {
             let problem = link.problem.clone();
@@ -118,12 +133,17 @@ fn row(interface: &Interface) -> Row {
         usable: usable.is_ok(),
         problem: usable.err().map(|reason| reason.to_string()),
         rtt_ms: None,
-        bandwidth_bps: None,
+        received_peak_bps: None,
+        sent_peak_bps: None,
     }
 }
 
 fn table(rows: &[Row], measured: bool) -> String {
     let mut headings = vec!["interface", "kind", "addresses", "gateway", "link"];
+    let remembered = rows.iter().any(|row| row.received_peak_bps.is_some());
+    if remembered {
+        headings.extend(["most in", "most out"]);
+    }
     if measured {
         headings.push("RTT ms");
     }
@@ -145,6 +165,14 @@ fn table(rows: &[Row], measured: bool) -> String {
             joined(&row.gateways),
             state,
         ];
+        if remembered {
+            let megabits = |bps: Option<u64>| {
+                bps.map_or_else(none, |bps| {
+                    format!("{:.1}", Rate::from_bps(bps).as_mbps_f64())
+                })
+            };
+            cells.extend([megabits(row.received_peak_bps), megabits(row.sent_peak_bps)]);
+        }
         if measured {
             cells.push(row.rtt_ms.map_or_else(none, |ms| format!("{ms:.1}")));
         }

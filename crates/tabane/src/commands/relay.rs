@@ -18,7 +18,8 @@ use tabane_linux::interfaces::{self, Interface};
 use tabane_linux::signals::Signals;
 use tabane_proxy::{Destination, Host};
 use tabane_tunnel::{
-    Access, Relay, RelayConfig, RelayLimits, RelayMonitor, Verdict as Admission, system_resolvers,
+    Access, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, Verdict as Admission,
+    system_resolvers,
 };
 
 use crate::access::{AccessFile, TokenUses, Verdict, unix_seconds};
@@ -97,6 +98,11 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         authorise: Box::new(gatekeeper(state.access())),
         resolvers: system_resolvers(),
         seed: secret::random(),
+    })
+    .map_err(|error| match error {
+        RelayError::Listen(_) => anyhow::Error::new(error)
+            .context("the relay cannot start (is one running? --listen chooses another address)"),
+        error => error.into(),
     })?;
     let bound = relay.local_addrs().first().copied().unwrap_or(listen);
     let addresses = public_addresses(&args.public, bound).await?;

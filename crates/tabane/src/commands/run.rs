@@ -23,11 +23,12 @@ use crate::client_session::{SessionArgs, SessionPlan};
 use crate::environment::proxy_variables;
 use crate::failure::Failure;
 use crate::interception::Interception;
+use crate::last_run;
 use crate::prefix::DirectPrefix;
 use crate::program::{self, Program};
 use crate::proxying::ProxyListener;
 use crate::signals::{self, pass_on};
-use crate::statistics::Statistics;
+use crate::statistics::{Report, Statistics};
 use crate::store::Store;
 
 /// How often counters are read, so that those of a path that vanishes are at most so old.
@@ -76,6 +77,32 @@ pub(crate) fn run(args: RunArgs, store: &Store) -> Result<ExitCode> {
     let plan = SessionPlan::new(args.session.clone(), store)?;
     tabane_tunnel::block_on(run_program(args, &plan, store, &program, account))
         .context("cannot set up the event loop")?
+}
+
+/// Statistics with the clock and the client they are about.
+struct Recorder {
+    client: Client,
+    statistics: Statistics,
+    begun_at: Instant,
+}
+
+impl Recorder {
+    fn start(client: Client) -> Self {
+        Self {
+            client,
+            statistics: Statistics::default(),
+            begun_at: Instant::now(),
+        }
+    }
+
+    fn look(&mut self) {
+        self.statistics
+            .on_snapshot(self.begun_at.elapsed(), &self.client.snapshot());
+    }
+
+    fn report(&self) -> Report {
+        self.statistics.report(self.begun_at.elapsed())
+    }
 }
 
 /// How the command's traffic gets in.
@@ -133,20 +160,21 @@ async fn run_program(
             .env("LOGNAME", &account.name);
     }
     child::prepare(&mut command, FAREWELL, account);
-    let mut statistics = Statistics::default();
-    let begun_at = Instant::now();
-    let outcome = supervise(command, program, &signals, &client, &mut statistics).await;
+    let mut recorder = Recorder::start(client.clone());
+    let outcome = supervise(command, program, &signals, &mut recorder).await;
     tokio::select! {
         () = settle(&entrance, &carriage, &client) => {}
         // Whoever is tired of waiting says so once more.
         _ = signals.next() => {}
     }
-    statistics.on_snapshot(&client.snapshot());
+    recorder.look();
     if let Entrance::Hooks(interception) = entrance {
         interception.tear_down();
     }
+    // The session ends with the last of the client's copies, or by this.
     client.close().await;
-    let report = statistics.report(begun_at.elapsed());
+    let report = recorder.report();
+    last_run::remember(&report);
     let code = outcome?;
     if args.stats {
         eprintln!("{}", report.table());
@@ -175,14 +203,13 @@ async fn supervise(
     command: std::process::Command,
     program: &Program,
     signals: &Signals,
-    client: &Client,
-    statistics: &mut Statistics,
+    recorder: &mut Recorder,
 ) -> Result<ExitCode> {
     let mut command = tokio::process::Command::from(command);
     let mut child = command.spawn().map_err(|error| program.failed(&error))?;
     let mut samples = interval(SAMPLE_INTERVAL);
     samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let closed = client.closed();
+    let closed = recorder.client.closed();
     tokio::pin!(closed);
     let mut is_open = true;
     loop {
@@ -200,7 +227,7 @@ async fn supervise(
                 eprintln!("tabane: {reason}");
                 is_open = false;
             }
-            _ = samples.tick() => statistics.on_snapshot(&client.snapshot()),
+            _ = samples.tick() => recorder.look(),
         }
     }
 }

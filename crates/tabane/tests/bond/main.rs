@@ -278,6 +278,9 @@ fn an_ordinary_user_gets_the_proxy_and_is_told_so() {
         let output = as_nobody(&["run", "--proxy", "--", "sh", "-c", line]);
         assert_eq!(text(&output.stdout).trim(), "77", "{line}: {output:?}");
     }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/socks_udp.py");
+    let output = as_nobody(&["run", "--proxy", "--", "python3", script]);
+    assert_eq!(text(&output.stdout).trim(), "socks udp ok", "{output:?}");
     // Names are the relay's to resolve, and its policy applies to what they mean.
     let line = "curl -sS -o /dev/null -w '%{http_code}' --noproxy '' http://localhost:1/";
     let output = as_nobody(&["run", "--proxy", "--", "sh", "-c", line]);
@@ -327,6 +330,19 @@ fn links_are_shown_measured_and_followed() {
     ip(&format!("-n {} link set c1 down", world.client_ns()));
     let output = child.wait_with_output().unwrap();
     assert_eq!(text(&output.stdout).trim(), "30000000", "{output:?}");
+
+    // What it carried is remembered.
+    let output = world.tabane(&["links", "--json"]).output().unwrap();
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let row = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["interface"] == "c2");
+    assert!(
+        row.unwrap()["received_peak_bps"].as_u64() > Some(1_000_000),
+        "{rows}"
+    );
 
     ip(&format!("-n {} link set c2 down", world.client_ns()));
     let output = world.run(&[], "true");

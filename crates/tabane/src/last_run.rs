@@ -1,0 +1,43 @@
+//! What the last run measured, for `tabane links` to show. A note, not a record: that it is missing
+//! or damaged is no error.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::access::unix_seconds;
+use crate::atomic_file;
+use crate::statistics::Report;
+use crate::store::xdg_directory;
+
+/// The note.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LastRun {
+    /// Seconds since 1970.
+    pub(crate) ended_at: u64,
+    pub(crate) report: Report,
+}
+
+/// Replaces the note.
+pub(crate) fn remember(report: &Report) {
+    let Some(path) = path() else { return };
+    let note = LastRun {
+        ended_at: unix_seconds(),
+        report: report.clone(),
+    };
+    let written = serde_json::to_vec(&note).map_err(anyhow::Error::from);
+    let written = written.and_then(|text| atomic_file::replace(&path, &text, atomic_file::PUBLIC));
+    if let Err(error) = written {
+        tracing::debug!("the run is not remembered: {error:#}");
+    }
+}
+
+/// The note, if there is a good one.
+pub(crate) fn recall() -> Option<LastRun> {
+    let text = atomic_file::read(&path()?).ok()??;
+    serde_json::from_str(&text).ok()
+}
+
+fn path() -> Option<PathBuf> {
+    Some(xdg_directory("XDG_STATE_HOME", ".local/state")?.join("last-run.json"))
+}
