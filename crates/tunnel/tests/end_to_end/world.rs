@@ -5,14 +5,16 @@
 //!  program ── tcp ── client ══ udp, one or two paths ══ relay ── tcp, udp ── server
 //! ```
 
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tabane_base::Duration;
 use tabane_core::{EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig};
+use tabane_linux::UdpError;
 use tabane_tunnel::{
-    Access, Client, ClientConfig, LinkBind, Relay, RelayConfig, RelayLimits, Verdict,
+    Access, Client, ClientConfig, LinkBind, Relay, RelayConfig, RelayError, RelayLimits, Verdict,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -78,21 +80,7 @@ impl RunningRelay {
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             tabane_tunnel::block_on(async {
-                let relay = Relay::bind(RelayConfig {
-                    identity,
-                    listen: vec![options.listen],
-                    access: options.access,
-                    limits: options.limits,
-                    server: ServerConfig::default(),
-                    session: SessionConfig::default(),
-                    authorise: Box::new(|_, token| match token {
-                        Some(TOKEN) => Verdict::Admit,
-                        _ => Verdict::Refuse,
-                    }),
-                    resolvers: options.resolvers,
-                    seed: [2; 32],
-                })
-                .unwrap();
+                let relay = bind(&options, identity).await;
                 let server = if options.server {
                     let (listener, address) = listener().await;
                     tokio::task::spawn_local(serve_counting(listener));
@@ -126,6 +114,37 @@ impl RunningRelay {
         let _ = self.stop.take().unwrap().send(());
         self.thread.take().unwrap().join().unwrap()
     }
+}
+
+/// Binds the relay; tries again where a child process that another test is about to start still
+/// holds a descriptor of the relay before, as it does between fork and exec.
+async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
+    for _ in 0..200 {
+        let bound = Relay::bind(RelayConfig {
+            identity: identity.clone(),
+            listen: vec![options.listen],
+            access: options.access,
+            limits: options.limits,
+            server: ServerConfig::default(),
+            session: SessionConfig::default(),
+            authorise: Box::new(|_, token| match token {
+                Some(TOKEN) => Verdict::Admit,
+                _ => Verdict::Refuse,
+            }),
+            resolvers: options.resolvers.clone(),
+            seed: [2; 32],
+        });
+        match bound {
+            Ok(relay) => return relay,
+            Err(RelayError::Listen(UdpError::BindAddress { source, .. }))
+                if source.kind() == ErrorKind::AddrInUse =>
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("{} stays in use", options.listen);
 }
 
 pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {

@@ -1,0 +1,319 @@
+//! A turn of the loop: receive, let timers pass, send, tell, set the timer.
+//!
+//! Owns the order of things and the bounds on a turn's work. A turn receives first and for all
+//! sockets, then sends once, so that acknowledgements and credit are gathered.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Weak;
+use std::task::{Context, Poll, Waker};
+
+use tabane_base::{Duration, Instant};
+use tabane_core::{Endpoint, SessionHandle, TransmitBatch};
+use tabane_linux::{HostClock, RecvBatch, Timer};
+use tokio::task::AbortHandle;
+
+use super::SessionId;
+use super::hosted::HostedSession;
+use super::notice::{Notice, Notices};
+use super::sockets::Sockets;
+
+/// Receives per socket and turn, each up to 32 buffers of 64 KiB. Two keep a turn below some 2 ms
+/// of decryption, so that programs read while data comes in.
+const MAX_RECEIVES: usize = 2;
+
+/// Filled transmit batches per session and turn, for the same reason.
+const MAX_SENDS: usize = 8;
+
+/// Bytes in one transmit batch: four full GSO sends, which stay in a core's second-level cache.
+const TRANSMIT_BYTES: usize = 4 * 65_507;
+
+/// Bytes that pass from a program's socket into a stream by one read.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// How long timers wait while no socket takes anything: sending is what most of them are for.
+const BLOCKED_WAIT: Duration = Duration::from_millis(10);
+
+/// All that the loop and the tasks share.
+pub(super) struct State {
+    pub(super) endpoint: Endpoint,
+    pub(super) sockets: Sockets,
+    pub(super) sessions: HashMap<SessionHandle, HostedSession>,
+    pub(super) next_serial: u64,
+    /// Sessions with something to send or tell, each once.
+    pub(super) touched: Vec<SessionHandle>,
+    pub(super) deadlines: BTreeSet<(Instant, SessionHandle)>,
+    pub(super) notices: Notices,
+    pub(super) clock: HostClock,
+    /// The latest time that the endpoint was told.
+    pub(super) last: Instant,
+    pub(super) timer: Timer,
+    pub(super) received: RecvBatch,
+    pub(super) transmits: TransmitBatch,
+    pub(super) buffer: Box<[u8]>,
+    /// Wakes the loop. `None` until its first turn.
+    pub(super) waker: Option<Waker>,
+    /// Ends the loop with the state.
+    pub(super) task: Option<AbortHandle>,
+}
+
+/// Takes turns until the state is gone.
+pub(super) async fn run(state: Weak<RefCell<State>>) {
+    poll_fn(|cx| match state.upgrade() {
+        Some(state) => {
+            state.borrow_mut().turn(cx);
+            Poll::Pending
+        }
+        None => Poll::Ready(()),
+    })
+    .await;
+}
+
+impl State {
+    pub(super) fn new(endpoint: Endpoint) -> io::Result<Self> {
+        Ok(Self {
+            endpoint,
+            sockets: Sockets::default(),
+            sessions: HashMap::new(),
+            next_serial: 0,
+            touched: Vec::new(),
+            deadlines: BTreeSet::new(),
+            notices: Notices::default(),
+            clock: HostClock::new(),
+            last: Instant::EPOCH,
+            timer: Timer::new()?,
+            received: RecvBatch::new(),
+            transmits: TransmitBatch::new(TRANSMIT_BYTES),
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            waker: None,
+            task: None,
+        })
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) {
+        if !self
+            .waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
+            self.waker = Some(cx.waker().clone());
+        }
+        if self.sockets.flush(cx) {
+            self.touch_all();
+        }
+        let mut again = self.receive(cx);
+        self.expire();
+        again |= self.drain();
+        if self.sockets.flush(cx) {
+            self.touch_all();
+            again = true;
+        }
+        again |= self.arm(cx);
+        if again {
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Takes in what the sockets hold; `true` where they may hold more.
+    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut again = false;
+        let mut latest = None;
+        for i in 0..self.sockets.len() {
+            let mut receives = 0;
+            while let Poll::Ready(Ok(())) = self.sockets.poll_readable(i, cx) {
+                if receives == MAX_RECEIVES {
+                    again = true;
+                    break;
+                }
+                receives += 1;
+                if !self.sockets.try_recv(i, &mut self.received) {
+                    continue;
+                }
+                let read_at = self.clock.now();
+                for datagram in self.received.datagrams() {
+                    self.last = self.last.max(read_at - datagram.meta.waited);
+                    let tuple = self.sockets.tuple(i, datagram.meta);
+                    let handle = self
+                        .endpoint
+                        .handle_datagram(self.last, tuple, datagram.payload);
+                    if handle.is_some() && handle != latest {
+                        latest = handle;
+                        // Not `touch`: the batch is borrowed. A new session is not hosted yet; it
+                        // comes up as incoming.
+                        if let Some(handle) = handle
+                            && let Some(hosted) = self.sessions.get_mut(&handle)
+                            && !std::mem::replace(&mut hosted.touched, true)
+                        {
+                            self.touched.push(handle);
+                        }
+                    }
+                }
+            }
+        }
+        again
+    }
+
+    /// Tells sessions that their time has come.
+    fn expire(&mut self) {
+        let now = self.now();
+        while let Some((deadline, handle)) = self.deadlines.first().copied()
+            && deadline <= now
+        {
+            self.deadlines.pop_first();
+            if let Some(hosted) = self.sessions.get_mut(&handle) {
+                hosted.deadline = None;
+            }
+            if let Some(session) = self.endpoint.session_mut(handle) {
+                session.handle_timeout(now);
+            }
+            self.touch(handle);
+        }
+    }
+
+    /// Sends and tells what touched sessions have to; `true` where one has more to send.
+    fn drain(&mut self) -> bool {
+        while let Some(handle) = self.endpoint.poll_incoming() {
+            self.host(handle);
+            self.touch(handle);
+        }
+        let mut again = false;
+        let mut touched = std::mem::take(&mut self.touched);
+        for handle in touched.drain(..) {
+            let more = self.drain_session(handle);
+            if more {
+                self.touch(handle);
+            }
+            again |= more;
+        }
+        // Keeps the allocation, and what was touched again meanwhile.
+        touched.append(&mut self.touched);
+        self.touched = touched;
+
+        let now = self.now();
+        self.transmits.clear();
+        while self.endpoint.poll_transmit(now, &mut self.transmits) {}
+        self.sockets.send(&self.transmits);
+        for socket in self.sockets.take_lost() {
+            self.notices.push(Notice::SocketLost(socket));
+        }
+        again
+    }
+
+    fn drain_session(&mut self, handle: SessionHandle) -> bool {
+        let now = self.now();
+        let Some(hosted) = self.sessions.get_mut(&handle) else {
+            return false;
+        };
+        hosted.touched = false;
+        let Some(session) = self.endpoint.session_mut(handle) else {
+            self.forget(handle);
+            return false;
+        };
+
+        let mut more = false;
+        if !self.sockets.all_blocked() {
+            for sends in 0.. {
+                self.transmits.clear();
+                while session.poll_transmit(now, &mut self.transmits) {}
+                if self.transmits.is_empty() {
+                    break;
+                }
+                self.sockets.send(&self.transmits);
+                if sends == MAX_SENDS || self.sockets.all_blocked() {
+                    more = !self.sockets.all_blocked();
+                    break;
+                }
+            }
+        }
+
+        let id = SessionId {
+            handle,
+            serial: hosted.serial,
+        };
+        while let Some(event) = session.poll_event() {
+            if let Some(event) = hosted.dispatch(now, session, event) {
+                self.notices.push(Notice::Session(id, event));
+            }
+        }
+
+        let deadline = session.poll_timeout().map(|(deadline, _)| deadline);
+        if deadline != hosted.deadline {
+            if let Some(old) = hosted.deadline {
+                self.deadlines.remove(&(old, handle));
+            }
+            if let Some(new) = deadline {
+                self.deadlines.insert((new, handle));
+            }
+            hosted.deadline = deadline;
+        }
+        if session.is_closed() && self.endpoint.reap(now, handle) {
+            self.forget(handle);
+        }
+        more
+    }
+
+    /// Sets the timer for the first deadline; `true` where that has passed already.
+    fn arm(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        if self.sockets.all_blocked() {
+            let earliest = self.now() + BLOCKED_WAIT;
+            deadline = deadline.map(|deadline| deadline.max(earliest));
+        }
+        if let Err(error) = self.timer.set(deadline) {
+            tracing::error!(%error, "the timer cannot be set");
+        }
+        self.timer.poll_expired(cx).is_ready()
+    }
+
+    pub(super) fn now(&mut self) -> Instant {
+        self.last = self.last.max(self.clock.now());
+        self.last
+    }
+
+    pub(super) fn host(&mut self, handle: SessionHandle) -> SessionId {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        self.sessions.insert(handle, HostedSession::new(serial));
+        SessionId { handle, serial }
+    }
+
+    fn forget(&mut self, handle: SessionHandle) {
+        if let Some(mut hosted) = self.sessions.remove(&handle) {
+            hosted.wake_all();
+            if let Some(deadline) = hosted.deadline {
+                self.deadlines.remove(&(deadline, handle));
+            }
+            self.notices.push(Notice::Forgotten);
+        }
+    }
+
+    pub(super) fn touch(&mut self, handle: SessionHandle) {
+        if let Some(hosted) = self.sessions.get_mut(&handle)
+            && !std::mem::replace(&mut hosted.touched, true)
+        {
+            self.touched.push(handle);
+        }
+    }
+
+    fn touch_all(&mut self) {
+        let mut handles: Vec<_> = self.sessions.keys().copied().collect();
+        handles.sort_unstable();
+        handles.into_iter().for_each(|handle| self.touch(handle));
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
