@@ -3,9 +3,9 @@
 use std::io::stdout;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use tabane_lab::{BackgroundLab, LabOptions, LabState, emulate};
+use tabane_lab::{BackgroundLab, LabError, LabOptions, LabState, emulate};
 
 use super::ScenarioArgs;
 use crate::failure::Failure;
@@ -52,6 +52,9 @@ fn parse_name(text: &str) -> Result<String, String> {
 pub(super) fn up(args: &UpArgs) -> Result<ExitCode> {
     // Faults of the scenario are told by this process.
     let name = name_of(args)?;
+    if BackgroundLab::find(&name).is_ok() {
+        return Err(LabError::NameTaken { name }.into());
+    }
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let mut command = Command::new(program);
     // Nobody reads what it says once it is up.
@@ -60,9 +63,22 @@ pub(super) fn up(args: &UpArgs) -> Result<ExitCode> {
         command.args(["--variant", variant]);
     }
     command.args(["--", &args.scenario.scenario]);
-    let lab = BackgroundLab::start(&mut command)?;
+    let lab = BackgroundLab::start(&mut command).map_err(told_by_holder)?;
     output::line(&describe(lab.state()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the holder printed, without the name that every message of ours begins with.
+fn told_by_holder(error: LabError) -> anyhow::Error {
+    match error {
+        LabError::NotUp { said } => {
+            anyhow!(
+                "{}",
+                said.strip_prefix("tabane: ").unwrap_or(&said).to_owned()
+            )
+        }
+        other => other.into(),
+    }
 }
 
 /// Runs on the main thread, before there are others, as [`emulate`] wants it.

@@ -8,10 +8,11 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_lab::{Lab, LabOptions, SERVICE, SERVICE6};
 use tabane_linux::child;
+use tabane_linux::signals::Signals;
 
 use super::ScenarioArgs;
 use crate::program::{self, Program};
-use crate::signals::{self, Signals, pass_on};
+use crate::signals::{self, pass_on};
 
 /// Run a command on the client of a lab that lasts as long as the command
 ///
