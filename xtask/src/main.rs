@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod bench;
 mod ci;
 mod tidy;
 
@@ -13,7 +14,8 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   tidy    what the compiler and clippy cannot check: layers, sizes, module docs, dead files
   check   fmt, clippy and tidy
-  ci      check, and every test";
+  ci      check, and every test
+  bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +29,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["check"] => ci::check(&root),
         ["ci"] => ci::check_and_test(&root),
+        ["bench", options @ ..] => bench::run(&root, options),
+        ["bench-stream", end @ ..] => bench::stream::run(end),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -1,0 +1,92 @@
+//! The product at work: a relay at the server, joined by the client, all with their defaults.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::process::Running;
+use super::scratch::Scratch;
+use super::stage::Stage;
+
+/// A relay answers within a second on an idle machine.
+const START_WITHIN: Duration = Duration::from_secs(10);
+
+/// How every join string begins.
+const JOIN_STRING: &str = "tabane://";
+
+/// A relay, and a client's settings that know it.
+#[derive(Debug)]
+pub(super) struct Bond {
+    binary: PathBuf,
+    relay: Running,
+    // Dropped after the relay, which writes into it.
+    scratch: Scratch,
+}
+
+impl Bond {
+    /// Starts the relay and joins it.
+    pub(super) fn up(stage: &Stage, binary: &Path) -> Result<Self> {
+        let scratch = Scratch::new()?;
+        let mut command = stage.at_server(&binary.to_string_lossy());
+        private(&mut command, scratch.path());
+        command.args(["relay", "--allow-private", "--public"]);
+        command.arg(stage.service().to_string());
+        command.arg("--state").arg(scratch.path().join("relay"));
+        let mut relay = Running::start("tabane relay", &mut command)?;
+        let join_string = relay.wait_for_line(JOIN_STRING, START_WITHIN)?;
+        let mut join = stage.at_client(&binary.to_string_lossy());
+        private(&mut join, scratch.path());
+        join.args(["join", join_string.trim()]);
+        let joined = Running::start("tabane join", &mut join)?.finish(START_WITHIN)?;
+        joined.succeeded().context("tabane join")?;
+        Ok(Self {
+            binary: binary.to_path_buf(),
+            relay,
+            scratch,
+        })
+    }
+
+    /// A command that will run `program` with its traffic over `link` alone, or over all links.
+    pub(super) fn run(&self, stage: &Stage, link: Option<&str>, program: &str) -> Command {
+        let mut command = stage.at_client(&self.binary.to_string_lossy());
+        private(&mut command, self.scratch.path());
+        command.arg("run").arg("--json").arg(self.report_path());
+        if let Some(link) = link {
+            command.args(["--link", link]);
+        }
+        command.args(["--", program]);
+        command
+    }
+
+    /// What the last run has told of its links, if it came so far.
+    pub(super) fn take_report(&self) -> Option<serde_json::Value> {
+        let text = std::fs::read_to_string(self.report_path()).ok()?;
+        // Not to be taken for the next run's.
+        std::fs::remove_file(self.report_path()).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Processor time of the relay so far.
+    pub(super) fn relay_cpu(&self) -> Duration {
+        self.relay.cpu()
+    }
+
+    fn report_path(&self) -> PathBuf {
+        self.scratch.path().join("run.json")
+    }
+}
+
+/// Keeps the user's own relays and settings out of it.
+fn private(command: &mut Command, home: &Path) {
+    command.env("HOME", home).current_dir(home);
+    for variable in [
+        "TABANE_CONFIG",
+        "XDG_CONFIG_HOME",
+        "XDG_STATE_HOME",
+        "RUST_LOG",
+    ] {
+        command.env_remove(variable);
+    }
+}

@@ -1,0 +1,206 @@
+//! The options of `cargo xtask bench`, and which scenarios they mean.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use tabane_lab::{load_scenarios, trace_directories};
+use tabane_netem::Scenario;
+
+use super::contender::Group;
+
+pub(super) const USAGE: &str = "\
+usage: cargo xtask bench [SCENARIO...|all] [OPTION...]
+One download of one TCP connection: over each single link by plain TCP with BBR, over all links by
+kernel MPTCP with CUBIC and BBR, and by tabane. Needs root, iperf3 and mptcpize.
+  SCENARIO         a file's name in scenarios/, one variant (arms/1m-30ms+2m-60ms), or a path;
+                   none: twin unequal cut wire
+  --seconds N      per measurement, start-up included [20]
+  --repeat N       of everything; tables show medians [3]
+  --upload         upload instead
+  --only LIST      of tcp, mptcp, tabane; separated by commas
+  --binary FILE    a tabane built elsewhere
+  --json FILE      everything that was measured
+  --date TEXT      goes into the JSON
+  --markdown       tables for the README";
+
+/// Short, and with every kind of measurement.
+const DEFAULT_SCENARIOS: [&str; 4] = ["twin", "unequal", "cut", "wire"];
+
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    names: Vec<String>,
+    pub(super) seconds: u64,
+    pub(super) repeats: u64,
+    pub(super) upload: bool,
+    pub(super) groups: Vec<Group>,
+    pub(super) binary: Option<PathBuf>,
+    pub(super) json: Option<PathBuf>,
+    pub(super) date: Option<String>,
+    pub(super) markdown: bool,
+}
+
+impl Options {
+    /// None if help was asked for.
+    pub(super) fn parse(arguments: &[&str]) -> Result<Option<Self>> {
+        let mut options = Self {
+            names: Vec::new(),
+            seconds: 20,
+            repeats: 3,
+            upload: false,
+            groups: Group::ALL.to_vec(),
+            binary: None,
+            json: None,
+            date: None,
+            markdown: false,
+        };
+        let mut arguments = arguments.iter();
+        while let Some(&argument) = arguments.next() {
+            let mut value = || {
+                let value = arguments.next().copied();
+                value.with_context(|| format!("{argument} needs a value; see --help"))
+            };
+            match argument {
+                "--help" | "-h" => return Ok(None),
+                "--seconds" => options.seconds = count(argument, value()?)?,
+                "--repeat" => options.repeats = count(argument, value()?)?,
+                "--upload" => options.upload = true,
+                "--only" => {
+                    let groups = value()?.split(',').map(Group::from_str);
+                    options.groups = groups.collect::<Result<_>>()?;
+                }
+                "--binary" => options.binary = Some(value()?.into()),
+                "--json" => options.json = Some(value()?.into()),
+                "--date" => options.date = Some(value()?.to_owned()),
+                "--markdown" => options.markdown = true,
+                _ if argument.starts_with('-') => {
+                    bail!("unknown option {argument}; see `cargo xtask bench --help`")
+                }
+                _ => options.names.push(argument.to_owned()),
+            }
+        }
+        if options.names.is_empty() {
+            options.names = DEFAULT_SCENARIOS.map(str::to_owned).to_vec();
+        }
+        Ok(Some(options))
+    }
+
+    /// What is to be measured, in the order asked for; `all` by file name.
+    pub(super) fn scenarios(&self, root: &Path) -> Result<Vec<Scenario>> {
+        let directory = root.join("scenarios");
+        let mut found = Vec::new();
+        for name in &self.names {
+            match name.as_str() {
+                "all" => {
+                    for path in scenario_files(&directory)? {
+                        found.extend(load(&path)?);
+                    }
+                }
+                path if path.ends_with(".toml") => found.extend(load(Path::new(path))?),
+                name => found.extend(named(&directory, name)?),
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn count(option: &str, value: &str) -> Result<u64> {
+    let parsed = value.parse().ok().filter(|&n| n > 0);
+    parsed.with_context(|| format!("{option} {value}: expected a number above zero"))
+}
+
+fn scenario_files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory)
+        .with_context(|| format!("cannot list {}", directory.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn load(path: &Path) -> Result<Vec<Scenario>> {
+    Ok(load_scenarios(path, &trace_directories(path))?)
+}
+
+/// `FILE`, with all its variants, or `FILE/VARIANT`.
+fn named(directory: &Path, name: &str) -> Result<Vec<Scenario>> {
+    let (file, variant) = name
+        .split_once('/')
+        .map_or((name, None), |(f, v)| (f, Some(v)));
+    let path = directory.join(format!("{file}.toml"));
+    ensure!(
+        path.is_file(),
+        "there is no scenario {file} in {}",
+        directory.display()
+    );
+    let mut found = load(&path)?;
+    if variant.is_some() {
+        let known: Vec<String> = found.iter().map(|s| s.name.clone()).collect();
+        found.retain(|scenario| scenario.name == name);
+        ensure!(
+            !found.is_empty(),
+            "no {name}; there is {}",
+            known.join(", ")
+        );
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_and_names_mix() {
+        let options = Options::parse(&["far", "--seconds", "5", "--only", "tcp,mptcp", "wide"]);
+        let options = options.unwrap().unwrap();
+        assert_eq!(options.names, ["far", "wide"]);
+        assert_eq!((options.seconds, options.repeats), (5, 3));
+        assert_eq!(options.groups, [Group::Tcp, Group::Mptcp]);
+        assert!(Options::parse(&["--help"]).unwrap().is_none());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (arguments, said) in [
+            (&["--seconds", "0"][..], "above zero"),
+            (&["--repeat"], "needs a value"),
+            (&["--only", "sctp"], "sctp"),
+            (&["--fast"], "--fast"),
+        ] {
+            let error = Options::parse(arguments).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn variants_are_scenarios_of_their_own() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let names = |text: &str| -> Result<Vec<String>> {
+            let options = Options::parse(&[text])?.unwrap();
+            Ok(options
+                .scenarios(root)?
+                .into_iter()
+                .map(|s| s.name)
+                .collect())
+        };
+        assert_eq!(names("twin").unwrap(), ["twin"]);
+        assert_eq!(names("shake").unwrap(), ["shake/two", "shake/three"]);
+        assert_eq!(names("shake/two").unwrap(), ["shake/two"]);
+        assert!(
+            names("shake/ten")
+                .unwrap_err()
+                .to_string()
+                .contains("shake/three")
+        );
+        assert!(names("nowhere").is_err());
+    }
+}

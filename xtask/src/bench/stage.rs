@@ -1,0 +1,161 @@
+//! The lab with what measuring needs: rest between measurements, and what each link carried.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tabane_lab::{Health, Lab, LabLink, LabOptions};
+use tabane_linux::netns::Netns;
+use tabane_netem::Scenario;
+
+use super::record::{Carried, EmulatorHealth};
+
+/// The network is at rest when nothing has crossed it for so long: twice the longest round trip of
+/// the scenarios, so that no answer is still on its way.
+const REST: Duration = Duration::from_millis(600);
+
+/// What a program may take to fall silent: the deepest queue of the scenarios, several times.
+const REST_WITHIN: Duration = Duration::from_secs(20);
+
+/// How often it is looked at.
+const REST_STEP: Duration = Duration::from_millis(50);
+
+/// Two hosts and the links between them.
+#[derive(Debug)]
+pub(super) struct Stage {
+    lab: Lab,
+}
+
+/// The counters at the beginning of a measurement.
+#[derive(Debug)]
+pub(super) struct Mark {
+    link_bytes: Vec<u64>,
+    health: Health,
+}
+
+impl Stage {
+    pub(super) fn up(scenario: &Scenario) -> Result<Self> {
+        let lab = Lab::up(scenario, &LabOptions::default())?;
+        Ok(Self { lab })
+    }
+
+    /// Lets multipath TCP use all links.
+    pub(super) fn enable_mptcp(&self) -> Result<()> {
+        Ok(self.lab.enable_mptcp()?)
+    }
+
+    pub(super) fn links(&self) -> &[LabLink] {
+        self.lab.links()
+    }
+
+    pub(super) fn at_client(&self, program: &str) -> Command {
+        self.lab.client().command(program)
+    }
+
+    pub(super) fn at_server(&self, program: &str) -> Command {
+        self.lab.server().command(program)
+    }
+
+    /// The server's own address, reached over every link.
+    pub(super) fn service(&self) -> Ipv4Addr {
+        tabane_lab::SERVICE
+    }
+
+    /// What TCP connections made from now on use, at both ends.
+    pub(super) fn set_congestion(&self, name: &str) -> Result<()> {
+        for netns in [self.lab.client(), self.lab.server()] {
+            let path = "/proc/sys/net/ipv4/tcp_congestion_control";
+            let written = netns.run(|| std::fs::write(path, name))?;
+            written.with_context(|| format!("the kernel has no TCP {name}"))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the links are empty and nothing is sent.
+    pub(super) fn rest(&self) -> Result<()> {
+        let deadline = Instant::now() + REST_WITHIN;
+        let mut seen = self.link_bytes(self.lab.client())?;
+        let mut since = Instant::now();
+        while since.elapsed() < REST {
+            ensure!(
+                Instant::now() < deadline,
+                "the links do not come to rest: something of the last measurement still sends"
+            );
+            sleep(REST_STEP);
+            let now = self.link_bytes(self.lab.client())?;
+            if now != seen || !self.is_empty()? {
+                seen = now;
+                since = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the scenario's schedule anew.
+    pub(super) fn begin(&self) -> Result<Mark> {
+        self.lab.restart_schedule();
+        Ok(Mark {
+            link_bytes: self.link_bytes(self.lab.client())?,
+            health: self.lab.snapshot()?.health,
+        })
+    }
+
+    /// What has happened since.
+    pub(super) fn carried(&self, mark: &Mark) -> Result<Carried> {
+        let health = self.lab.snapshot()?.health;
+        let now = self.link_bytes(self.lab.client())?;
+        let since = |(now, before): (&u64, &u64)| now.saturating_sub(*before);
+        Ok(Carried {
+            link_bytes: now.iter().zip(&mark.link_bytes).map(since).collect(),
+            emulator: EmulatorHealth {
+                late: health.late,
+                late_us_max: health.late_max.as_micros() as u64,
+                receive_drops: health.receive_drops - mark.health.receive_drops,
+                send_drops: health.send_drops - mark.health.send_drops,
+            },
+        })
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        let links = self.lab.snapshot()?.links;
+        let inside =
+            |link: &tabane_lab::LinkSnapshot| link.up.inside.packets + link.down.inside.packets;
+        Ok(links.iter().map(inside).sum::<u64>() == 0)
+    }
+
+    /// Bytes in both directions per link, as the interfaces of `netns` count.
+    fn link_bytes(&self, netns: &Netns) -> Result<Vec<u64>> {
+        let table = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??;
+        let bytes = |link: &LabLink| {
+            interface_bytes(&table, &link.interface)
+                .with_context(|| format!("{} is gone", link.interface))
+        };
+        self.lab.links().iter().map(bytes).collect()
+    }
+}
+
+/// Received and sent bytes together; fields 1 and 9 of a line of `/proc/net/dev`.
+fn interface_bytes(table: &str, interface: &str) -> Option<u64> {
+    let mut lines = table.lines().filter_map(|line| line.split_once(':'));
+    let (_, counters) = lines.find(|(name, _)| name.trim() == interface)?;
+    let number = |index| counters.split_whitespace().nth(index)?.parse::<u64>().ok();
+    Some(number(0)? + number(8)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_told_apart() {
+        let table = "Inter-|   Receive                  |  Transmit\n \
+            face |bytes packets errs drop fifo frame compressed multicast|bytes packets\n  \
+            link1: 1000 10 0 0 0 0 0 0 200 4 0 0 0 0 0 0\n \
+            link10: 5 1 0 0 0 0 0 0 6 1 0 0 0 0 0 0\n";
+        assert_eq!(interface_bytes(table, "link1"), Some(1200));
+        assert_eq!(interface_bytes(table, "link10"), Some(11));
+        assert_eq!(interface_bytes(table, "link2"), None);
+    }
+}
