@@ -20,6 +20,9 @@ const MAX_CREDIT: Bytes = Bytes::mega(16);
 /// Half of AES-GCM's confidentiality limit of 2^23 packets (RFC 9001 §6.6), which leaves the other
 /// half to a peer slow to answer a change of keys.
 const PACKETS_PER_KEY_MAX: u64 = 1 << 22;
+/// What a stream is granted at first: 25 Mbit/s over the round trip of a satellite; streams that
+/// can use more are granted more. Sixteen that nobody reads fit into the default memory.
+const FIRST_WINDOW: Bytes = Bytes::mega(1);
 /// How far credit may exceed memory: 8 × was enough to lift the window limit of unequal paths
 /// in simulation (design/transport.md).
 const CREDIT_PER_MEMORY: u64 = 8;
@@ -104,7 +107,7 @@ impl SessionConfig {
         Ok(())
     }
 
-    /// How far beyond its reader a stream's sender may go. Credit is not memory: it exceeds small
+    /// How far beyond its reader a stream's sender may go at the most. Credit is not memory: it exceeds small
     /// memories, because data waiting for order on unequal paths is a small part of what is in
     /// flight; what does not fit is shed [P-6.6].
     pub(crate) fn credit(&self) -> Bytes {
@@ -115,7 +118,7 @@ impl SessionConfig {
     pub(crate) fn parameters(&self, reset_token: Option<[u8; 16]>) -> Parameters {
         Parameters {
             session_credit: self.credit() + self.credit(),
-            stream_credit: self.credit(),
+            stream_credit: self.credit().min(FIRST_WINDOW),
             streams: MAX_STREAMS,
             idle_timeout: self.idle_timeout,
             max_ack_delay: MAX_ACK_DELAY,

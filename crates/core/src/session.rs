@@ -95,7 +95,12 @@ impl Session {
     ) -> Self {
         Self {
             side,
-            streams: Streams::new(side == Side::Client, own),
+            streams: Streams::new(
+                side == Side::Client,
+                own,
+                config.receive_memory,
+                config.credit(),
+            ),
             datagrams: Datagrams::default(),
             scheduler: Scheduler::new(config.scheduler),
             config,
@@ -242,8 +247,8 @@ impl Session {
     }
 
     /// `n` bytes of what [`peek`](Self::peek) showed were used.
-    pub fn consume(&mut self, _now: Instant, id: StreamId, n: usize) {
-        self.streams.consume(id, n);
+    pub fn consume(&mut self, now: Instant, id: StreamId, n: usize) {
+        self.streams.consume(now, id, n);
     }
 
     /// Sends a datagram, which may get lost.
@@ -433,6 +438,7 @@ impl Session {
     fn review_send_limit(&mut self) {
         let windows: Bytes = self.paths.iter().map(Path::cwnd).sum();
         let farthest = self.paths.iter().map(|path| path.rtt.smoothed()).max();
+        self.streams.set_rtt(farthest.unwrap_or_default());
         let rates: Bytes =
             self.paths.iter().map(|p| p.rate().amount_in(farthest.unwrap_or_default())).sum();
         let wanted = windows + windows + rates + SEND_FLOOR;

@@ -5,15 +5,17 @@
 
 mod receive;
 mod send;
+mod window;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tabane_base::Bytes;
+use tabane_base::{Bytes, Duration, Instant};
 use thiserror::Error;
 
 pub use receive::ReadState;
 use receive::{Inserted, ReceiveHalf};
 use send::SendHalf;
+use window::Window;
 
 use crate::close::Violation;
 use crate::config::MAX_STREAMS;
@@ -28,6 +30,8 @@ use crate::wire::{Frame, StreamHeader};
 const WRITABLE_STEP: usize = 128 * 1024;
 /// Stop room for headers alone: less data than this in a packet is not worth a frame.
 const MIN_PIECE: usize = 16;
+/// How much of the receive memory a stream may hold, per byte that is free.
+const SHARE: usize = 4;
 /// Bytes of a STREAM frame's length.
 const LENGTH_FIELD: usize = 2;
 
@@ -94,16 +98,28 @@ pub(crate) struct Streams {
     receive_credit: u64,
     receive_window: u64,
     receive_credit_due: bool,
+    /// What a stream grants at first, and at the most.
     stream_window: u64,
+    stream_window_max: u64,
     peer_stream_window: u64,
+    /// Round trip of the farthest path.
+    rtt: Duration,
     /// Memory of received data.
     memory: usize,
+    memory_max: usize,
     send_limit: usize,
     events: VecDeque<Event>,
 }
 
 impl Streams {
-    pub(crate) fn new(is_client: bool, own: &Parameters) -> Self {
+    /// `own` is what the peer is told; `memory` for all of received data; `window_max` for what
+    /// a stream's sender may be ahead of its reader at the most.
+    pub(crate) fn new(
+        is_client: bool,
+        own: &Parameters,
+        memory: Bytes,
+        window_max: Bytes,
+    ) -> Self {
         Self {
             is_client,
             streams: BTreeMap::new(),
@@ -122,8 +138,11 @@ impl Streams {
             receive_window: own.session_credit.get(),
             receive_credit_due: false,
             stream_window: own.stream_credit.get(),
+            stream_window_max: window_max.get(),
             peer_stream_window: 0,
+            rtt: Duration::ZERO,
             memory: 0,
+            memory_max: usize::try_from(memory.get()).unwrap_or(usize::MAX),
             send_limit: 0,
             events: VecDeque::new(),
         }
@@ -139,6 +158,11 @@ impl Streams {
     /// How much each stream may hold unacknowledged.
     pub(crate) fn set_send_limit(&mut self, limit: Bytes) {
         self.send_limit = usize::try_from(limit.get()).unwrap_or(usize::MAX);
+    }
+
+    /// The farthest path's round trip: what windows must bridge.
+    pub(crate) fn set_rtt(&mut self, rtt: Duration) {
+        self.rtt = rtt;
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
@@ -171,9 +195,10 @@ impl Streams {
     }
 
     fn create(&mut self, id: StreamId) {
+        let window = Window::new(self.stream_window, self.stream_window_max);
         let stream = Stream {
             send: SendHalf::new(self.peer_stream_window),
-            receive: ReceiveHalf::new(self.stream_window),
+            receive: ReceiveHalf::new(window),
             queued: false,
             due: Due::default(),
         };
@@ -247,10 +272,11 @@ impl Streams {
         Ok(last)
     }
 
-    pub(crate) fn consume(&mut self, id: StreamId, n: usize) {
+    pub(crate) fn consume(&mut self, now: Instant, id: StreamId, n: usize) {
+        let rtt = self.rtt;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let n = stream.receive.consume(n);
-        if stream.receive.grant().is_some() && !stream.due.credit {
+        if stream.receive.renews_credit(now, rtt) && !stream.due.credit {
             stream.due.credit = true;
             self.control.push_back(id);
         }
@@ -269,12 +295,25 @@ impl Streams {
 
     // News from the network.
 
-    /// Whether this data may be kept although memory is used up: only what is next in order,
-    /// because it makes the rest readable.
-    pub(crate) fn is_next(&self, header: StreamHeader) -> bool {
-        self.streams
-            .get(&header.id)
-            .map_or(header.offset == 0, |stream| header.offset <= stream.receive.ready_to())
+    /// Whether memory is short enough for [`has_room`](Self::has_room) to refuse anything.
+    pub(crate) fn is_short_of_memory(&self) -> bool {
+        // With a fifth of it free no stream can hold more than SHARE times what is free.
+        self.memory / SHARE >= self.memory_max / (SHARE + 1)
+    }
+
+    /// Whether this data may be kept. A stream may hold [`SHARE`] times what is free: one alone
+    /// most of the memory, and however many are stuck, something is left for the next. What its
+    /// reader waits for is taken in any case, because it makes the rest readable: beyond the limit
+    /// a stream holds at most one packet.
+    pub(crate) fn has_room(&self, header: StreamHeader) -> bool {
+        let free = self.memory_max.saturating_sub(self.memory);
+        let share = |held: usize| free > 0 && held <= SHARE * free;
+        let Some(stream) = self.streams.get(&header.id) else { return true };
+        let unread = stream.receive.unread();
+        match header.offset <= stream.receive.ready_to() {
+            true => unread == 0 || share(unread),
+            false => share(stream.receive.memory()),
+        }
     }
 
     pub(crate) fn on_data(&mut self, header: StreamHeader, data: &[u8]) -> Result<(), Violation> {

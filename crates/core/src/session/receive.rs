@@ -146,17 +146,17 @@ impl Session {
             && id.get() < self.retired.len() as u32 + 4 * MAX_PATHS as u32
     }
 
-    /// Refuses, when memory is used up, data that is not next in order [P-6.6]. Nothing of the
-    /// packet is taken in, so the sender will repeat it.
+    /// Refuses data for which there is no memory [P-6.6]. Nothing of the packet is taken in, so
+    /// the sender will repeat it.
     fn shed(&self, payload: &[u8]) -> Result<(), DropReason> {
-        if (self.streams.memory() as u64) < self.config.receive_memory.get() {
+        if !self.streams.is_short_of_memory() {
             return Ok(());
         }
         let mut cursor = Cursor::new(payload);
         while let Ok(frame) = parse_frame(&mut cursor) {
             if let Frame::Stream { header, data } = frame
                 && !data.is_empty()
-                && !self.streams.is_next(header)
+                && !self.streams.has_room(header)
             {
                 return Err(DropReason::Shed);
             }

@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tabane_base::{Duration, Instant};
+
+use super::window::Window;
 use crate::close::Violation;
 
 /// What a piece of early data costs besides its bytes: the map's entry and the allocation.
@@ -33,9 +36,7 @@ pub(crate) struct ReceiveHalf {
     highest: u64,
     final_size: Option<u64>,
     reset: Option<u64>,
-    /// Offsets below this were granted.
-    credit: u64,
-    window: u64,
+    window: Window,
     /// The reader asked the sender to stop; data is counted and thrown away.
     stopped: bool,
     /// The reader knows that there is something to read.
@@ -56,7 +57,7 @@ pub(crate) struct Inserted {
 }
 
 impl ReceiveHalf {
-    pub(crate) fn new(window: u64) -> Self {
+    pub(crate) fn new(window: Window) -> Self {
         Self {
             ready: VecDeque::new(),
             read_to: 0,
@@ -65,7 +66,6 @@ impl ReceiveHalf {
             highest: 0,
             final_size: None,
             reset: None,
-            credit: window,
             window,
             stopped: false,
             notified: false,
@@ -83,6 +83,11 @@ impl ReceiveHalf {
         self.ready.len() + self.early_memory
     }
 
+    /// Bytes in order that wait for their reader.
+    pub(crate) fn unread(&self) -> usize {
+        self.ready.len()
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.ended
     }
@@ -95,7 +100,7 @@ impl ReceiveHalf {
         fin: bool,
     ) -> Result<Inserted, Violation> {
         let end = offset + data.len() as u64;
-        if end > self.credit {
+        if end > self.window.credit() {
             return Err(Violation::StreamCreditExceeded);
         }
         let overshoots = self.final_size.is_some_and(|size| end > size || fin && end != size);
@@ -174,7 +179,7 @@ impl ReceiveHalf {
 
     /// The sender abandons the stream at `final_size`.
     pub(crate) fn on_reset(&mut self, code: u64, final_size: u64) -> Result<Inserted, Violation> {
-        if final_size > self.credit {
+        if final_size > self.window.credit() {
             return Err(Violation::StreamCreditExceeded);
         }
         if final_size < self.highest || self.final_size.is_some_and(|size| size != final_size) {
@@ -239,19 +244,14 @@ impl ReceiveHalf {
         n
     }
 
-    /// A new limit to grant, once half of the window was used up.
-    pub(crate) fn grant(&mut self) -> Option<u64> {
-        let wanted = self.read_to + self.window;
+    /// Whether the sender should be told of more credit, now that so much was read.
+    pub(crate) fn renews_credit(&mut self, now: Instant, rtt: Duration) -> bool {
         let ended = self.final_size.is_some() || self.stopped;
-        if ended || wanted - self.credit < self.window / 2 {
-            return None;
-        }
-        self.credit = wanted;
-        Some(wanted)
+        !ended && self.window.on_read(now, rtt, self.read_to)
     }
 
     pub(crate) const fn credit(&self) -> u64 {
-        self.credit
+        self.window.credit()
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
         for seed in 0..50 {
             let mut rng = Seed(seed).rng("resequencer");
             let whole: Vec<u8> = (0..4_000).map(|_| rng.below(256) as u8).collect();
-            let mut half = ReceiveHalf::new(1 << 20);
+            let mut half = ReceiveHalf::new(Window::new(1 << 20, 1 << 20));
             let mut read = Vec::new();
             while read.len() < whole.len() {
                 let start = rng.below(whole.len() as u64) as usize;
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn data_beyond_credit_or_end_is_a_violation() {
-        let mut half = ReceiveHalf::new(100);
+        let mut half = ReceiveHalf::new(Window::new(100, 100));
         assert_eq!(half.insert(90, &[0; 11], false), Err(Violation::StreamCreditExceeded));
         assert!(half.insert(0, &[0; 10], true).is_ok());
         assert_eq!(half.insert(5, &[0; 10], false), Err(Violation::FinalSizeChanged));
@@ -299,11 +299,13 @@ mod tests {
 
     #[test]
     fn credit_is_renewed_by_reading_only() {
-        let mut half = ReceiveHalf::new(100);
+        let mut half = ReceiveHalf::new(Window::new(100, 100));
         assert!(half.insert(0, &[0; 60], false).is_ok());
-        assert_eq!(half.grant(), None);
+        let at = (Instant::EPOCH, Duration::ZERO);
+        assert!(!half.renews_credit(at.0, at.1));
         half.consume(60);
-        assert_eq!(half.grant(), Some(160));
-        assert_eq!(half.grant(), None);
+        assert!(half.renews_credit(at.0, at.1));
+        assert_eq!(half.credit(), 160);
+        assert!(!half.renews_credit(at.0, at.1));
     }
 }
