@@ -9,17 +9,24 @@
 #![forbid(unsafe_code)]
 
 mod content;
+mod figure;
 mod host;
 mod job;
 mod network;
 mod outcome;
+pub mod papers;
+mod reno;
+mod series;
 mod tamper;
 mod world;
 
 pub use content::Content;
+pub use figure::{Curve, Figure, Panel, Style, Table};
 pub use host::{Admission, Host, Side};
 pub use job::{Job, JobId, JobState, Pace, Transfer};
 pub use network::{Captured, Exchanged, LinkId, Network, PACKET_OVERHEAD, SERVER};
 pub use outcome::{Outcome, PathOutcome};
+pub use reno::{RenoReceiver, RenoSender};
+pub use series::{LinkSample, Sample, Series};
 pub use tamper::Tamper;
 pub use world::{Setup, World};

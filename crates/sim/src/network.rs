@@ -4,7 +4,7 @@
 //! change at any time) and leads to the server's single address. Owns packets under way; knows
 //! nothing of what they carry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tabane_base::{Bytes, Duration, Instant, Rng, Seed};
@@ -55,6 +55,16 @@ struct Packet {
     data: Vec<u8>,
     /// The client's address when it was sent.
     client: SocketAddr,
+    /// Somebody else's, and which of theirs it is.
+    foreign: Option<u64>,
+}
+
+/// A packet of others that share a link, at its far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Foreign {
+    pub(crate) link: LinkId,
+    pub(crate) direction: Direction,
+    pub(crate) number: u64,
 }
 
 #[derive(Debug)]
@@ -90,6 +100,7 @@ pub struct Network {
     exchanged: BTreeMap<SocketAddr, Exchanged>,
     capture: Option<Vec<Captured>>,
     unroutable: u64,
+    foreign: VecDeque<Foreign>,
 }
 
 impl Network {
@@ -122,6 +133,7 @@ impl Network {
             exchanged: BTreeMap::new(),
             capture: None,
             unroutable: 0,
+            foreign: VecDeque::new(),
         }
     }
 
@@ -286,6 +298,7 @@ impl Network {
         let packet = Packet {
             data: data.to_vec(),
             client: link.client,
+            foreign: None,
         };
         let way = match from {
             Side::Client => &mut link.up,
@@ -293,6 +306,27 @@ impl Network {
         };
         // The link counts what its queue has no room for.
         let _ = way.handle_packet(now, packet, size);
+    }
+
+    /// Takes a packet of others that share a link.
+    pub(crate) fn send_foreign(&mut self, now: Instant, packet: Foreign, size: Bytes) {
+        let link = &mut self.links[packet.link.0];
+        let way = match packet.direction {
+            Direction::Up => &mut link.up,
+            Direction::Down => &mut link.down,
+        };
+        let packet = Packet {
+            data: Vec::new(),
+            client: link.client,
+            foreign: Some(packet.number),
+        };
+        // The link counts what its queue has no room for.
+        let _ = way.handle_packet(now, packet, size);
+    }
+
+    /// The next packet of others that has come out of a link.
+    pub(crate) fn poll_foreign(&mut self) -> Option<Foreign> {
+        self.foreign.pop_front()
     }
 
     /// When something may arrive.
@@ -356,12 +390,21 @@ impl Network {
     }
 
     fn arrive(&mut self, now: Instant, link: LinkId, to: Side, mut packet: Packet) {
+        if let Some(number) = packet.foreign {
+            let direction = match to {
+                Side::Client => Direction::Down,
+                Side::Server => Direction::Up,
+            };
+            self.foreign.push_back(Foreign { link, direction, number });
+            return;
+        }
         let tamper = self.links[link.0].tamper;
         let fate = tamper.draw(&mut self.rng, packet.data.len());
         if let Some(later) = fate.copy {
             let copy = Packet {
                 data: packet.data.clone(),
                 client: packet.client,
+                foreign: None,
             };
             self.hold(now + later, (link, to, copy));
         }
