@@ -11,7 +11,7 @@ mod watch;
 use std::io;
 use std::net::IpAddr;
 
-use rtnetlink::packet_route::link::State;
+pub use rtnetlink::packet_route::link::State;
 
 pub use kind::Kind;
 pub use listing::list;

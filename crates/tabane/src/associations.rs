@@ -56,8 +56,8 @@ impl<K: Ord + Clone + 'static> Associations<K> {
         }
     }
 
-    /// Sends `payload` on the flow called `key`. If that is new, `begin` says where it goes and what
-    /// gets the answers. Must be called within the `LocalSet` of the client.
+    /// Sends `payload` on the flow called `key`. If that is new, `begin` says where it goes and
+    /// what gets the answers. Must be called within the `LocalSet` of the client.
     pub(crate) fn send(&self, key: &K, payload: &[u8], begin: impl FnOnce() -> (Target, Deliver)) {
         if let Some(association) = self.table.borrow().get(key) {
             association.send(payload);

@@ -125,21 +125,33 @@ async fn follow(client: Client, wanted: Vec<String>, mut known: Links, mut watch
             }
         };
         let current = links::usable(&interfaces, &wanted);
-        for (name, bind) in &known {
-            if current.get(name) != Some(bind) {
+        let snapshot = client.snapshot();
+        known.retain(|name, bind| {
+            let interface = interfaces.iter().find(|interface| interface.name == *name);
+            let link = snapshot.links.iter().find(|link| link.name == *name);
+            let carries = link.is_some_and(|link| link.path.is_some());
+            let keep = match (current.get(name), interface) {
+                (Some(fresh), Some(interface)) => {
+                    !links::is_outdated(bind, fresh, interface, carries)
+                }
+                _ => false,
+            };
+            if !keep {
                 client.remove_link(name);
                 tracing::info!(link = name, "link gone or changed");
             }
-        }
-        for (name, bind) in &current {
-            if known.get(name) != Some(bind) {
-                match client.add_link(bind.clone()) {
-                    Ok(()) => tracing::info!(link = name, "link added"),
-                    Err(error) => tracing::warn!(%error, "cannot add a link"),
-                }
+            keep
+        });
+        for (name, bind) in current {
+            if known.contains_key(&name) {
+                continue;
             }
+            match client.add_link(bind.clone()) {
+                Ok(()) => tracing::info!(link = name, "link added"),
+                Err(error) => tracing::warn!(%error, "cannot add a link"),
+            }
+            known.insert(name, bind);
         }
-        known = current;
     }
 }
 

@@ -18,8 +18,19 @@ pub(crate) struct LastRun {
     pub(crate) report: Report,
 }
 
-/// Replaces the note.
+/// Runs that carried less say nothing about rates.
+const MIN_BYTES: u64 = 1_000_000;
+
+/// Replaces the note, if the run is worth it.
 pub(crate) fn remember(report: &Report) {
+    let carried: u64 = report
+        .links
+        .iter()
+        .map(|l| l.sent_bytes + l.received_bytes)
+        .sum();
+    if carried < MIN_BYTES {
+        return;
+    }
     let Some(path) = path() else { return };
     let note = LastRun {
         ended_at: unix_seconds(),

@@ -51,6 +51,27 @@ pub(crate) fn usable(interfaces: &[Interface], wanted: &[String]) -> Links {
         .collect()
 }
 
+/// Whether a link must be given up for `fresh`. Not while its addresses are still there: privacy
+/// addresses come and go, and each change would cost a path what it has learnt. A family that is
+/// new counts only where nothing is carried yet.
+pub(crate) fn is_outdated(
+    bind: &LinkBind,
+    fresh: &LinkBind,
+    interface: &Interface,
+    carries: bool,
+) -> bool {
+    let remains = |ip: IpAddr| {
+        interface
+            .addresses
+            .iter()
+            .any(|address| address.address == ip)
+    };
+    let lost_v4 = bind.v4.is_some_and(|v4| !remains(v4.into()));
+    let lost_v6 = bind.v6.is_some_and(|v6| !remains(v6.into()));
+    let gained = bind.v4.is_none() && fresh.v4.is_some() || bind.v6.is_none() && fresh.v6.is_some();
+    lost_v4 || lost_v6 || gained && !carries
+}
+
 /// Why an interface is no link. One that was named needs no more than to be up, with an address.
 fn why_not(interface: &Interface, named: bool) -> Option<Unusable> {
     let has_address = interface.global_addresses().next().is_some();
@@ -78,4 +99,90 @@ fn bind(interface: &Interface) -> LinkBind {
             IpAddr::V4(_) => None,
         });
     LinkBind::interface(&interface.name, v4, v6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tabane_linux::interfaces::{DefaultRoute, InterfaceAddress, Kind, Scope, State};
+
+    fn interface(name: &str, addresses: &[&str]) -> Interface {
+        let address = |text: &&str| InterfaceAddress {
+            address: text.parse().unwrap(),
+            prefix_bits: 24,
+            scope: Scope::Global,
+            ready: true,
+        };
+        Interface {
+            index: 2,
+            name: name.to_owned(),
+            kind: Kind::Ethernet,
+            up: true,
+            state: State::Up,
+            carrier: true,
+            mtu: 1500,
+            controller: None,
+            addresses: addresses.iter().map(address).collect(),
+            default_routes: Vec::<DefaultRoute>::new(),
+        }
+    }
+
+    #[test]
+    fn all_usable_interfaces_or_those_named() {
+        let tunnel = Interface {
+            kind: Kind::Tunnel,
+            ..interface("tun0", &["10.8.0.2"])
+        };
+        let all = [
+            interface("a", &["192.0.2.1", "2001:db8::1"]),
+            interface("b", &[]),
+            tunnel,
+        ];
+        let names = |wanted: &[&str]| -> Vec<String> {
+            let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
+            choose(&all, &wanted).unwrap().into_keys().collect()
+        };
+        assert_eq!(names(&[]), ["a"]);
+        assert_eq!(names(&["tun0"]), ["tun0"]);
+        let links = choose(&all, &[]).unwrap();
+        assert!(links["a"].v4.is_some() && links["a"].v6.is_some());
+    }
+
+    #[test]
+    fn none_is_an_error_with_its_reasons() {
+        let down = Interface {
+            up: false,
+            carrier: false,
+            ..interface("a", &["192.0.2.1"])
+        };
+        let all = [down, interface("b", &[])];
+        let error = choose(&all, &[]).unwrap_err().to_string();
+        assert!(
+            error.contains("a is down, b has no global address"),
+            "{error}"
+        );
+        let error = choose(&all, &["b".to_owned()]).unwrap_err().to_string();
+        assert!(!error.contains("a is down"), "{error}");
+        let error = choose(&all, &["x".to_owned()]).unwrap_err().to_string();
+        assert!(error.contains("there are: a, b"), "{error}");
+    }
+
+    #[test]
+    fn a_link_lives_as_long_as_its_addresses() {
+        let before = interface("a", &["192.0.2.1", "2001:db8::1"]);
+        let bound = bind(&before);
+        let outdated = |addresses: &[&str], carries| {
+            let now = interface("a", addresses);
+            is_outdated(&bound, &bind(&now), &now, carries)
+        };
+        assert!(!outdated(
+            &["192.0.2.1", "2001:db8::0", "2001:db8::1"],
+            true
+        ));
+        assert!(outdated(&["192.0.2.9", "2001:db8::1"], true));
+        assert!(outdated(&["192.0.2.1"], true));
+        let only_v4 = bind(&interface("a", &["192.0.2.1"]));
+        assert!(!is_outdated(&only_v4, &bound, &before, true));
+        assert!(is_outdated(&only_v4, &bound, &before, false));
+    }
 }

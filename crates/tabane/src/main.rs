@@ -11,6 +11,7 @@ mod cli;
 mod client_session;
 mod commands;
 mod demo;
+mod entrance;
 mod environment;
 mod failure;
 mod interception;

@@ -109,7 +109,7 @@ impl Store {
             }
             (None, [only]) => Ok(only.clone()),
             (None, _) => bail!(
-                "several relays are known ({}): choose with --relay NAME, or set `relay = \"NAME\"` \
+                "several relays are known ({}): choose with --relay NAME, or set `relay = 'NAME'` \
                  in {}",
                 list(),
                 self.root.join("config.toml").display()

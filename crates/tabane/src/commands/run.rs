@@ -4,7 +4,6 @@
 //! and whatever ends first (the command, a signal), everything is taken down again.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -18,15 +17,12 @@ use tabane_tunnel::Client;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::atomic_file;
-use crate::carriage::Carriage;
 use crate::client_session::{SessionArgs, SessionPlan};
-use crate::environment::proxy_variables;
+use crate::entrance::Entrance;
 use crate::failure::Failure;
-use crate::interception::Interception;
 use crate::last_run;
 use crate::prefix::DirectPrefix;
 use crate::program::{self, Program};
-use crate::proxying::ProxyListener;
 use crate::signals::{self, pass_on};
 use crate::statistics::{Report, Statistics};
 use crate::store::Store;
@@ -105,12 +101,6 @@ impl Recorder {
     }
 }
 
-/// How the command's traffic gets in.
-enum Entrance {
-    Hooks(Box<Interception>),
-    Proxy(Option<ProxyListener>),
-}
-
 async fn run_program(
     args: RunArgs,
     plan: &SessionPlan,
@@ -119,17 +109,11 @@ async fn run_program(
     account: Option<Account>,
 ) -> Result<ExitCode> {
     let signals = signals::catch()?;
-    let direct = args
-        .direct
-        .iter()
-        .chain(&plan.direct)
-        .map(|prefix| prefix.0);
-    let direct: Vec<_> = direct.collect();
     let mut entrance = if args.proxy {
-        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        Entrance::Proxy(Some(ProxyListener::bind(loopback).await?))
+        Entrance::proxy().await?
     } else {
-        Entrance::Hooks(Box::new(Interception::set_up(&direct)?))
+        let direct = args.direct.iter().chain(&plan.direct);
+        Entrance::hooks(&direct.map(|prefix| prefix.0).collect::<Vec<_>>())?
     };
     let client = tokio::select! {
         client = plan.connect(store) => client?,
@@ -137,20 +121,8 @@ async fn run_program(
             return Ok(program::signal_code(arrived?.signal));
         }
     };
-    let carriage = Carriage::default();
     let mut command = program.command();
-    match &mut entrance {
-        Entrance::Hooks(interception) => {
-            interception.place_child(&mut command)?;
-            interception.serve(&client, &carriage);
-        }
-        Entrance::Proxy(listener) => {
-            if let Some(listener) = listener.take() {
-                command.envs(proxy_variables(listener.address().port()));
-                tokio::task::spawn_local(listener.serve(client.clone(), carriage.clone()));
-            }
-        }
-    }
+    entrance.admit(&mut command, &client)?;
     if let Some(account) = &account {
         command
             .env("HOME", &account.home)
@@ -163,14 +135,12 @@ async fn run_program(
     let mut recorder = Recorder::start(client.clone());
     let outcome = supervise(command, program, &signals, &mut recorder).await;
     tokio::select! {
-        () = settle(&entrance, &carriage, &client) => {}
+        () = entrance.settle(&client) => {}
         // Whoever is tired of waiting says so once more.
         _ = signals.next() => {}
     }
     recorder.look();
-    if let Entrance::Hooks(interception) = entrance {
-        interception.tear_down();
-    }
+    entrance.tear_down();
     // The session ends with the last of the client's copies, or by this.
     client.close().await;
     let report = recorder.report();
@@ -184,18 +154,6 @@ async fn run_program(
         atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
     }
     Ok(code)
-}
-
-/// Waits for what the command has sent, unless others of its group may send for ever.
-async fn settle(entrance: &Entrance, carriage: &Carriage, client: &Client) {
-    if let Entrance::Hooks(interception) = entrance {
-        let leftovers = interception.leftovers();
-        if leftovers > 0 {
-            tracing::warn!("{leftovers} processes of the command run on, without tabane");
-            return;
-        }
-    }
-    carriage.settle(client).await;
 }
 
 /// Starts the command and waits for its end.
