@@ -13,6 +13,9 @@ use crate::host::Side;
 /// Bytes handed to a stream at once.
 const CHUNK: usize = 65_536;
 
+/// A limited reader comes for so much at once.
+const SIP: Bytes = Bytes::kilo(16);
+
 /// A job, by the order in which they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub usize);
@@ -87,6 +90,8 @@ struct End {
     state: JobState,
     pace: Pace,
     pace_since: (Instant, u64),
+    /// When it last came to read.
+    tried_at: Instant,
     last_read_at: Option<Instant>,
     first_read_at: Option<Instant>,
     finished_at: Option<Instant>,
@@ -99,6 +104,9 @@ pub struct Job {
     stream: Option<StreamId>,
     client: End,
     server: End,
+    disturbed: bool,
+    /// The server was told of the stream.
+    accepted: bool,
 }
 
 impl Job {
@@ -116,6 +124,7 @@ impl Job {
             state: JobState::Open,
             pace: Pace::Eager,
             pace_since: (Instant::EPOCH, 0),
+            tried_at: Instant::EPOCH,
             last_read_at: None,
             first_read_at: None,
             finished_at: None,
@@ -125,6 +134,8 @@ impl Job {
             stream: None,
             client: end(up, down, transfer.up, transfer.down),
             server: end(down, up, transfer.down, transfer.up),
+            disturbed: false,
+            accepted: false,
         }
     }
 
@@ -140,6 +151,15 @@ impl Job {
 
     pub(crate) fn set_stream(&mut self, id: StreamId) {
         self.stream = Some(id);
+    }
+
+    pub(crate) fn on_accepted(&mut self) {
+        self.accepted = true;
+    }
+
+    /// The stream, if `side` knows of it.
+    pub(crate) fn stream_at(&self, side: Side) -> Option<StreamId> {
+        self.stream.filter(|_| side == Side::Client || self.accepted)
     }
 
     /// How its reading at `side` stands.
@@ -158,6 +178,12 @@ impl Job {
     #[must_use]
     pub fn finished_at(&self, side: Side) -> Option<Instant> {
         self.end(side).finished_at
+    }
+
+    /// Whether either end abandoned or stopped it.
+    #[must_use]
+    pub const fn was_disturbed(&self) -> bool {
+        self.disturbed
     }
 
     /// Whether nothing is left to do at either end.
@@ -187,27 +213,25 @@ impl Job {
         end.pace_since = (now, end.read);
     }
 
-    /// When a limited reader may read on.
+    /// When a limited reader comes again.
     pub(crate) fn reads_at(&self, side: Side) -> Option<Instant> {
-        /// A limited reader comes for so much at once.
-        const SIP: Bytes = Bytes::kilo(16);
         let end = self.end(side);
+        let open = end.state == JobState::Open && self.stream_at(side).is_some();
         match end.pace {
-            Pace::Limited(rate) if end.state == JobState::Open && self.stream.is_some() => {
-                let (since, from) = end.pace_since;
-                Some(since + rate.time_for(Bytes::new(end.read - from) + SIP))
-            }
-            _ => None,
+            Pace::Limited(rate) if open => Some(end.tried_at + rate.time_for(SIP)),
+            Pace::Limited(_) | Pace::Eager | Pace::Stalled => None,
         }
     }
 
     /// The end abandoned its writing side.
     pub(crate) fn on_write_over(&mut self, side: Side) {
         self.end_mut(side).write_over = true;
+        self.disturbed = true;
     }
 
     /// The end asked for no more.
     pub(crate) fn on_stopped(&mut self, side: Side) {
+        self.disturbed = true;
         let end = self.end_mut(side);
         if end.state == JobState::Open {
             end.state = JobState::Stopped;
@@ -219,24 +243,27 @@ impl Job {
     /// # Panics
     /// When the session refuses what it must take.
     pub(crate) fn write(&mut self, now: Instant, side: Side, session: &mut Session) {
-        let Some(id) = self.stream else { return };
+        let Some(id) = self.stream_at(side) else { return };
+        let disturbed = self.disturbed;
         let end = self.end_mut(side);
         let mut chunk = [0; CHUNK];
         while !end.write_over {
             let want = (end.total_out - end.written).min(CHUNK as u64) as usize;
             if want == 0 {
-                session
-                    .finish(now, id)
-                    .expect("a stream that is written can be finished");
+                let finished = session.finish(now, id).is_ok();
+                assert!(finished || disturbed, "{side:?}: stream {id} cannot be finished");
                 end.write_over = true;
                 return;
             }
             // Content costs more than asking first.
             let want = want.min(session.stream_capacity(id).max(1));
             end.content_out.fill(end.written, &mut chunk[..want]);
-            let n = session
-                .write(now, id, &chunk[..want])
-                .expect("the stream is open");
+            let Ok(n) = session.write(now, id, &chunk[..want]) else {
+                // The other end has stopped it; the news is still to be taken.
+                assert!(disturbed, "{side:?}: stream {id} cannot be written");
+                end.write_over = true;
+                return;
+            };
             end.written += n as u64;
             if n < want {
                 return;
@@ -249,16 +276,17 @@ impl Job {
     /// # Panics
     /// When a byte is not what the other end wrote, or comes after the end.
     pub(crate) fn read_on(&mut self, now: Instant, side: Side, session: &mut Session) -> u64 {
-        let Some(id) = self.stream else { return 0 };
+        let Some(id) = self.stream_at(side) else { return 0 };
         let end = self.end_mut(side);
         let mut allowed = match end.pace {
             Pace::Eager => u64::MAX,
             Pace::Stalled => 0,
             Pace::Limited(rate) => {
                 let (since, from) = end.pace_since;
-                rate.amount_in(now - since).get() - (end.read - from)
+                rate.amount_in(now - since).get().saturating_sub(end.read - from)
             }
         };
+        end.tried_at = now;
         let before = end.read;
         while end.state == JobState::Open && allowed > 0 {
             let n = match session.peek(id) {

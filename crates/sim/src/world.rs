@@ -18,8 +18,6 @@ use crate::job::{Job, JobId, JobState, Pace, Transfer};
 use crate::network::{LinkId, Network};
 use crate::outcome::{Outcome, PathOutcome};
 
-/// How often memory is looked at.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 /// Rounds of application and drain at one instant. Each moves at least one event.
 const ROUNDS_MAX: u32 = 100_000;
 
@@ -44,6 +42,8 @@ pub struct Setup {
     pub pinned: Option<PublicKey>,
     /// The client opens a path over every other link once connected.
     pub opens_paths: bool,
+    /// How often memory and queues are looked at.
+    pub sample_interval: Duration,
 }
 
 impl Setup {
@@ -60,6 +60,7 @@ impl Setup {
             token: None,
             pinned: None,
             opens_paths: true,
+            sample_interval: Duration::from_millis(5),
         }
     }
 }
@@ -168,7 +169,7 @@ impl World {
     /// An end abandons its writing side of a job.
     pub fn reset(&mut self, job: JobId, side: Side, code: u64) {
         let now = self.now;
-        if let Some(id) = self.jobs[job.0].stream() {
+        if let Some(id) = self.jobs[job.0].stream_at(side) {
             self.with_session(side, |session| session.reset(now, id, code));
             self.jobs[job.0].on_write_over(side);
         }
@@ -178,7 +179,7 @@ impl World {
     /// An end wants no more of what the other writes for a job.
     pub fn stop(&mut self, job: JobId, side: Side, code: u64) {
         let now = self.now;
-        if let Some(id) = self.jobs[job.0].stream() {
+        if let Some(id) = self.jobs[job.0].stream_at(side) {
             self.with_session(side, |session| session.stop(now, id, code));
             self.jobs[job.0].on_stopped(side);
         }
@@ -314,7 +315,7 @@ impl World {
         self.client.run_timers(self.now, &mut self.network);
         self.server.run_timers(self.now, &mut self.network);
         self.run_application_timers();
-        if self.now - self.sampled_at >= SAMPLE_INTERVAL {
+        if self.now - self.sampled_at >= self.setup.sample_interval {
             self.sampled_at = self.now;
             self.sample();
         }
@@ -359,12 +360,15 @@ impl World {
             Event::PathDown(id, _) if side == Side::Client => {
                 self.paths_up.insert(id, false);
             }
-            Event::StreamOpened(id) | Event::StreamReadable(id) | Event::StreamReset { id, .. } => {
+            Event::StreamOpened(id) => {
                 if let Some(job) = self.job_by_stream.get(&id).copied() {
+                    self.jobs[job.0].on_accepted();
                     self.run_job(job, side);
                 }
             }
-            Event::StreamWritable(id) => {
+            Event::StreamReadable(id)
+            | Event::StreamReset { id, .. }
+            | Event::StreamWritable(id) => {
                 if let Some(job) = self.job_by_stream.get(&id).copied() {
                     self.run_job(job, side);
                 }
