@@ -99,8 +99,8 @@ impl SessionPlan {
             seed: secret::random(),
             mark: None,
         };
-        let client = Client::connect(config).await?;
-        tracing::info!(relay = %self.relay_name, "session up");
+        let client = Client::connect(config).await;
+        let client = client.with_context(|| format!("relay {}", self.relay_name))?;
         tokio::task::spawn_local(follow(client.clone(), self.links.clone(), links, watch));
         Ok(client)
     }
