@@ -2,8 +2,8 @@
 //!
 //! Owns what happens to a packet that cannot be sent. A socket whose buffer is full holds what
 //! core has already given out, up to [`MAX_HELD`], and drops beyond that, as any full queue does:
-//! one stuck link must not hold up the others. A socket whose interface, address or route is gone is
-//! reported once; whether it is replaced is the owner's affair.
+//! one stuck link must not hold up the others. A socket whose interface, address or route is gone
+//! is reported once; whether it is replaced is the owner's affair.
 
 use std::collections::VecDeque;
 use std::io;
@@ -238,5 +238,86 @@ fn outgoing<'a>(transmit: &Transmit<'a>) -> tabane_linux::Transmit<'a> {
         local_ip: transmit.tuple.local_ip,
         segment_size: Some(transmit.segment_size),
         contents: transmit.contents,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::net::UdpSocket as StdUdpSocket;
+
+    fn bound(remote: SocketAddr) -> (Sockets, FourTuple) {
+        let mut sockets = Sockets::default();
+        let local = "127.0.0.1:0".parse().unwrap();
+        let interface = None;
+        let socket = sockets.bind(UdpBind { interface, local }, None, false);
+        let tuple = FourTuple {
+            socket: socket.unwrap(),
+            local_ip: None,
+            remote,
+        };
+        (sockets, tuple)
+    }
+
+    #[test]
+    fn a_full_socket_holds_so_much_and_sends_it_once_it_can() {
+        let receiver = StdUdpSocket::bind("127.0.0.1:0").unwrap();
+        let remote = receiver.local_addr().unwrap();
+        let patience = std::time::Duration::from_secs(5);
+        receiver.set_read_timeout(Some(patience)).unwrap();
+        crate::block_on(async {
+            let (mut sockets, tuple) = bound(remote);
+            assert!(!sockets.all_blocked());
+            let contents = [7; 10_000];
+            for _ in 0..100 {
+                sockets.sockets[0].hold(Transmit {
+                    tuple,
+                    segment_size: 1_000,
+                    contents: &contents,
+                });
+            }
+            assert!(sockets.all_blocked());
+            let held = sockets.sockets[0].held.len();
+            assert_eq!(held, MAX_HELD / contents.len());
+
+            poll_fn(|cx| {
+                if sockets.flush(cx) {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            })
+            .await;
+            assert!(!sockets.all_blocked());
+            assert_eq!(sockets.sockets[0].held_bytes, 0);
+            // The receiver's own buffer holds only some of it.
+            let mut buffer = [0; 2_000];
+            for _ in 0..50 {
+                assert_eq!(receiver.recv(&mut buffer).unwrap(), 1_000);
+            }
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_cannot_send_is_reported_once() {
+        crate::block_on(async {
+            let (mut sockets, tuple) = bound("127.0.0.1:9".parse().unwrap());
+            let mut lost = Vec::new();
+            let no_device = io::Error::from_raw_os_error(19);
+            let too_large = io::Error::from_raw_os_error(90);
+            for error in [&too_large, &no_device, &no_device] {
+                sockets.sockets[0].handle_fault(error, &mut lost);
+            }
+            assert_eq!(lost, [tuple.socket]);
+
+            // A relay's socket serves other clients still.
+            sockets.sockets[0].is_reported = false;
+            sockets.sockets[0].answers_locally = true;
+            sockets.sockets[0].handle_fault(&no_device, &mut lost);
+            assert_eq!(lost.len(), 1);
+        })
+        .unwrap();
     }
 }

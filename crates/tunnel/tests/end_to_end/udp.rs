@@ -128,3 +128,22 @@ fn a_session_has_as_many_flows_and_connections_as_it_may() {
         relay.stop();
     });
 }
+
+#[test]
+fn a_silent_flow_to_the_resolver_is_ended_by_the_relay() {
+    run(async {
+        let relay = RunningRelay::start(RelayOptions {
+            resolvers: vec![udp_echo()],
+            ..RelayOptions::default()
+        });
+        let client = Client::connect(client_config(&relay)).await.unwrap();
+        let flow = client.open_udp(Target::Resolver).await.unwrap();
+        flow.send(b"question").unwrap();
+        flow.recv().await.unwrap();
+        // [P-T.3]: 10 s.
+        assert_eq!(flow.recv().await, Err(FlowError::Ended));
+        assert_eq!(flow.recv().await, Err(FlowError::Ended));
+        client.close().await;
+        relay.stop();
+    });
+}

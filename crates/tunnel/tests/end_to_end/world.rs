@@ -200,7 +200,8 @@ pub(crate) async fn refusing() -> SocketAddr {
 
 /// Echoes UDP datagrams until the process ends.
 pub(crate) fn udp_echo() -> SocketAddr {
-    let socket = StdUdpSocket::bind("127.0.0.1:0").unwrap();
+    // An address of its own, so that its port is free for TCP as well.
+    let socket = StdUdpSocket::bind("127.0.0.9:0").unwrap();
     let address = socket.local_addr().unwrap();
     std::thread::spawn(move || {
         let mut buffer = vec![0; 65_536];
