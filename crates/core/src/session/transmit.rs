@@ -141,15 +141,17 @@ impl Session {
         let others = self.paths.iter().enumerate().any(|(i, p)| i != index && p.is_active());
         let mut sent = 0;
         if !others {
-            // What waits longest may as well be the probe.
-            while sent < probes && self.wants_to_send() {
+            // What waits longest may as well be a probe.
+            while sent + 1 < probes && self.wants_to_send() {
                 if !self.send_packet(now, place, size, batch, Self::fill) {
                     break;
                 }
                 sent += 1;
             }
         }
-        if sent == 0 && (ping || probes > 0) {
+        // One probe is empty: data may be refused for want of memory, and silence about it would
+        // look like a dead path and hide what the reader waits for.
+        if probes > sent || ping && sent == 0 {
             self.send_packet(now, place, size, batch, |_, out, _, frames| {
                 Frame::Ping.emit(out);
                 frames.push(SentFrame::Ping);
