@@ -28,9 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a test's body with a runtime around it; a test that hangs fails.
 pub(crate) fn run<F: Future<Output = ()>>(body: F) {
-    if std::env::var_os("TABANE_TEST_LOG").is_some() {
-        let _ = tracing_subscriber::fmt().with_test_writer().try_init();
-    }
     tabane_tunnel::block_on(async {
         tokio::time::timeout(PATIENCE, body)
             .await
