@@ -94,22 +94,42 @@ impl SessionConfig {
             ("receive_memory", self.receive_memory.get(), 16_384, 1 << 32),
             ("send_memory", self.send_memory.get(), 16_384, 1 << 32),
             ("keep_alive (ms)", millis(self.keep_alive), 100, 3_600_000),
-            ("idle_timeout (ms)", millis(self.idle_timeout), 1_000, 86_400_000),
-            ("handshake_timeout (ms)", millis(self.handshake_timeout), 100, 600_000),
+            (
+                "idle_timeout (ms)",
+                millis(self.idle_timeout),
+                1_000,
+                86_400_000,
+            ),
+            (
+                "handshake_timeout (ms)",
+                millis(self.handshake_timeout),
+                100,
+                600_000,
+            ),
             ("max_udp_payload", self.max_udp_payload.into(), 1_200, 9_000),
-            ("packets_per_key", self.packets_per_key, 16, PACKETS_PER_KEY_MAX),
+            (
+                "packets_per_key",
+                self.packets_per_key,
+                16,
+                PACKETS_PER_KEY_MAX,
+            ),
         ];
         for (name, value, least, most) in checks {
             if !(least..=most).contains(&value) {
-                return Err(ConfigError::OutOfRange { name, value, least, most });
+                return Err(ConfigError::OutOfRange {
+                    name,
+                    value,
+                    least,
+                    most,
+                });
             }
         }
         Ok(())
     }
 
-    /// How far beyond its reader a stream's sender may go at the most. Credit is not memory: it exceeds small
-    /// memories, because data waiting for order on unequal paths is a small part of what is in
-    /// flight; what does not fit is shed [P-6.6].
+    /// How far beyond its reader a stream's sender may go at the most. Credit is not memory: it
+    /// exceeds small memories, because data waiting for order on unequal paths is a small part of
+    /// what is in flight; what does not fit is shed [P-6.6].
     pub(crate) fn credit(&self) -> Bytes {
         let wanted = Bytes::new(self.receive_memory.get().saturating_mul(CREDIT_PER_MEMORY));
         wanted.min(MAX_CREDIT.max(self.receive_memory))

@@ -80,7 +80,10 @@ pub(crate) fn open_long(
         .map_err(|_| DropReason::NotAuthentic)?
         .len();
     let start = pn_offset + pn_len;
-    Ok(Opened { pn, payload: start..start + len })
+    Ok(Opened {
+        pn,
+        payload: start..start + len,
+    })
 }
 
 /// What a path remembers for finding the right key of a packet.
@@ -163,7 +166,10 @@ impl SessionKeys {
         let pn = expand_packet_number(largest, truncated, pn_len);
         let (bit, _) = ShortHeader::protected_bits(packet[0]);
         if phase.generation != self.generation {
-            *phase = PathPhase { generation: self.generation, first: None };
+            *phase = PathPhase {
+                generation: self.generation,
+                first: None,
+            };
         }
         let current = bit == self.phase();
         let old = !current
@@ -192,7 +198,12 @@ impl SessionKeys {
         }
         if !old {
             phase.generation = self.generation;
-            phase.first = Some(phase.first.filter(|_| current).map_or(pn, |first| first.min(pn)));
+            phase.first = Some(
+                phase
+                    .first
+                    .filter(|_| current)
+                    .map_or(pn, |first| first.min(pn)),
+            );
         }
         Ok(Opened { pn, payload })
     }
@@ -202,7 +213,8 @@ impl SessionKeys {
         self.confirmed |= generation == self.generation;
     }
 
-    /// Changes keys after so many packets, when the rules allow it. `false`: they must not be used any more.
+    /// Changes keys after so many packets, when the rules allow it. `false`: they must not be
+    /// used any more.
     pub(crate) fn refresh(&mut self, now: Instant, packets_per_key: u64) -> bool {
         if self.sealed >= packets_per_key && self.confirmed && self.previous.is_none() {
             self.advance(now);
@@ -234,4 +246,7 @@ impl SessionKeys {
 /// How long packets under the previous keys are still accepted: RFC 9001 §6.5 asks for three probe
 /// timeouts; paths differ, so a span no path's delay exceeds.
 const STRAGGLER_TIME: Duration = Duration::from_secs(10);
-const _: () = assert!(TAG_LEN >= 4, "the sample must lie within the smallest packet");
+const _: () = assert!(
+    TAG_LEN >= 4,
+    "the sample must lie within the smallest packet"
+);

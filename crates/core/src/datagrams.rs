@@ -127,7 +127,13 @@ impl Datagrams {
 
     /// A fragment came. Contradictory ones spoil their datagram and nothing else.
     pub(crate) fn on_fragment(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
-        let Frame::DatagramFragment { id, offset, total, data } = *frame else {
+        let Frame::DatagramFragment {
+            id,
+            offset,
+            total,
+            data,
+        } = *frame
+        else {
             return false;
         };
         let (offset, total) = (offset.min(1 << 32) as usize, total.min(1 << 32) as usize);
@@ -167,11 +173,14 @@ impl Datagrams {
 
     /// When the oldest incomplete datagram is given up.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
-        self.partial.first_key_value().map(|(_, partial)| partial.since + PARTIAL_LIFETIME)
+        self.partial
+            .first_key_value()
+            .map(|(_, partial)| partial.since + PARTIAL_LIFETIME)
     }
 
     pub(crate) fn expire(&mut self, now: Instant) {
-        self.partial.retain(|_, partial| partial.since + PARTIAL_LIFETIME > now);
+        self.partial
+            .retain(|_, partial| partial.since + PARTIAL_LIFETIME > now);
     }
 }
 
@@ -207,7 +216,11 @@ mod tests {
         for len in [0, 1, 1_000, 1_400, 1_472, 9_000, 65_507] {
             let data: Vec<u8> = (0..len).map(|i| i as u8).collect();
             assert_eq!(carry(&data, 1_400, |_| {}), [&data[..]], "{len}");
-            assert_eq!(carry(&data, 1_400, |packets| packets.reverse()), [&data[..]], "{len}");
+            assert_eq!(
+                carry(&data, 1_400, |packets| packets.reverse()),
+                [&data[..]],
+                "{len}"
+            );
         }
     }
 

@@ -119,9 +119,16 @@ impl Endpoint {
     ) -> Result<Self, ConfigError> {
         let tls = tls::server_config(&identity).map_err(|e| ConfigError::Key(e.to_string()))?;
         let proofs = Proofs::new(&identity);
-        let server = Server { config: server, tls, proofs };
+        let server = Server {
+            config: server,
+            tls,
+            proofs,
+        };
         let client = Self::client(identity, config, seed)?;
-        Ok(Self { server: Some(server), ..client })
+        Ok(Self {
+            server: Some(server),
+            ..client
+        })
     }
 
     /// Begins a session with the end that owns `peer`. The handshake goes round `tuples`, one per
@@ -193,7 +200,9 @@ impl Endpoint {
         } else {
             self.handle_short(now, tuple, data)
         };
-        result.map_err(|reason| self.counters.drops.count(reason)).ok()
+        result
+            .map_err(|reason| self.counters.drops.count(reason))
+            .ok()
     }
 
     fn handle_short(
@@ -310,7 +319,8 @@ impl Endpoint {
         }
         let large_enough = data.len() >= MIN_INITIAL_SIZE;
         if self.server.is_some() && large_enough && self.may_answer(now) {
-            self.answers.push_back((tuple, version_negotiation(attempt)));
+            self.answers
+                .push_back((tuple, version_negotiation(attempt)));
         }
         Err(DropReason::UnknownVersion)
     }
@@ -339,7 +349,9 @@ impl Endpoint {
         if must_prove && !proved {
             let had_token = !token.is_empty();
             let retry = LongHeader {
-                kind: LongKind::Retry { token: server.proofs.token(now, ip, header.attempt) },
+                kind: LongKind::Retry {
+                    token: server.proofs.token(now, ip, header.attempt),
+                },
                 attempt: header.attempt,
                 source: ConnectionId(0),
                 pn_offset: 0,
@@ -351,7 +363,11 @@ impl Endpoint {
                 self.counters.retries += 1;
                 self.answers.push_back((tuple, out));
             }
-            return Err(if had_token { DropReason::BadToken } else { DropReason::UnknownSession });
+            return Err(if had_token {
+                DropReason::BadToken
+            } else {
+                DropReason::UnknownSession
+            });
         }
         if self.by_id.len() >= server.config.max_sessions {
             return Err(DropReason::Overloaded);
@@ -375,9 +391,8 @@ impl Endpoint {
         let server = self.server.as_ref().ok_or(DropReason::UnknownSession)?;
         let parameters = self.config.parameters(Some(server.proofs.reset_token(id)));
         let (tls, timeout) = (server.tls.clone(), self.config.handshake_timeout);
-        let handshake =
-            Handshake::server(now, tls, &parameters, (attempt, id), from, timeout)
-                .map_err(|_| DropReason::Malformed)?;
+        let handshake = Handshake::server(now, tls, &parameters, (attempt, id), from, timeout)
+            .map_err(|_| DropReason::Malformed)?;
         let seed = Seed(self.rng.next_u64());
         let config = self.config.clone();
         let side = (Side::Server, id);
@@ -418,13 +433,19 @@ impl Endpoint {
     /// All sessions that are not reaped.
     #[must_use]
     pub fn handles(&self) -> Vec<SessionHandle> {
-        let taken = self.sessions.iter().enumerate().filter(|(_, session)| session.is_some());
+        let taken = self
+            .sessions
+            .iter()
+            .enumerate()
+            .filter(|(_, session)| session.is_some());
         taken.map(|(index, _)| SessionHandle(index)).collect()
     }
 
     /// Forgets a session that is closed and has nothing more to say. `true` when it is gone.
     pub fn reap(&mut self, _now: Instant, handle: SessionHandle) -> bool {
-        let Some(session) = self.session(handle) else { return true };
+        let Some(session) = self.session(handle) else {
+            return true;
+        };
         if !session.is_closed() {
             return false;
         }
@@ -446,6 +467,8 @@ impl Endpoint {
 
 /// The generator's seed from a secret of full length.
 fn fold(seed: [u8; 32]) -> Seed {
-    let words = seed.chunks_exact(8).map(|c| c.iter().fold(0, |w, b| w << 8 | u64::from(*b)));
+    let words = seed
+        .chunks_exact(8)
+        .map(|c| c.iter().fold(0, |w, b| w << 8 | u64::from(*b)));
     Seed(words.fold(0, |mix: u64, word| mix.rotate_left(17) ^ word))
 }

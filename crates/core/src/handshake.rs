@@ -135,7 +135,8 @@ impl Handshake {
     ) -> Result<Self, rustls::Error> {
         let tls = Tls::client(config, parameters.emit())?;
         let mut this = Self::new(now, Side::Client, tls, attempt, local, tuples, timeout);
-        this.pump_tls().map_err(|reason| rustls::Error::General(reason.to_string()))?;
+        this.pump_tls()
+            .map_err(|reason| rustls::Error::General(reason.to_string()))?;
         this.flight_due = true;
         Ok(this)
     }
@@ -194,13 +195,24 @@ impl Handshake {
         }
         let keys = self.session.take()?;
         let parse = |bytes: Option<&[u8]>| Parameters::parse(bytes.unwrap_or_default()).ok();
-        let (Some(peer), Some(peer_key), Some(parameters)) =
-            (self.peer, self.tls.peer_key(), parse(self.tls.peer_parameters()))
-        else {
-            return Some(Err(CloseReason::ProtocolViolation(Violation::MalformedParameters)));
+        let (Some(peer), Some(peer_key), Some(parameters)) = (
+            self.peer,
+            self.tls.peer_key(),
+            parse(self.tls.peer_parameters()),
+        ) else {
+            return Some(Err(CloseReason::ProtocolViolation(
+                Violation::MalformedParameters,
+            )));
         };
         let tuple = self.tuples[self.turn];
-        Some(Ok(Agreed { keys, peer, peer_key, parameters, tuple, rtt: self.rtt }))
+        Some(Ok(Agreed {
+            keys,
+            peer,
+            peer_key,
+            parameters,
+            tuple,
+            rtt: self.rtt,
+        }))
     }
 
     /// The server asks for proof of address (client only).
@@ -242,8 +254,8 @@ impl Handshake {
                 Frame::Padding | Frame::Ping => {}
                 Frame::Crypto { offset, data } => {
                     let inserted = self.levels[level].insert(offset, data);
-                    fresh |= inserted
-                        .map_err(|v| Refusal::Close(CloseReason::ProtocolViolation(v)))?;
+                    fresh |=
+                        inserted.map_err(|v| Refusal::Close(CloseReason::ProtocolViolation(v)))?;
                 }
                 Frame::Close { code, text } => {
                     let text = String::from_utf8_lossy(text);
@@ -254,7 +266,9 @@ impl Handshake {
         }
         if fresh {
             let input = self.levels[level].take().to_vec();
-            self.tls.read(&input).map_err(|error| Refusal::Close(tls_failure(error)))?;
+            self.tls
+                .read(&input)
+                .map_err(|error| Refusal::Close(tls_failure(error)))?;
             self.pump_tls().map_err(Refusal::Close)?;
         }
         // A server answers every repetition; a client only what moved it on.
@@ -262,13 +276,7 @@ impl Handshake {
         Ok(())
     }
 
-    fn on_authentic(
-        &mut self,
-        now: Instant,
-        tuple: FourTuple,
-        source: ConnectionId,
-        level: usize,
-    ) {
+    fn on_authentic(&mut self, now: Instant, tuple: FourTuple, source: ConnectionId, level: usize) {
         self.peer.get_or_insert(source);
         match self.side {
             Side::Client => {
@@ -346,7 +354,11 @@ impl Handshake {
         for (index, piece) in out.chunks(CRYPTO_PIECE).enumerate() {
             let mut payload = Vec::new();
             let offset = (index * CRYPTO_PIECE) as u64;
-            Frame::Crypto { offset, data: piece }.emit(&mut payload);
+            Frame::Crypto {
+                offset,
+                data: piece,
+            }
+            .emit(&mut payload);
             self.emit_packet(level, &mut payload, batch, datagram);
         }
         self.levels[level].out = out;
@@ -360,7 +372,12 @@ impl Handshake {
         datagram: usize,
     ) {
         let (kind, keys) = match (level, &self.handshake) {
-            (0, _) => (LongKind::Initial { token: self.token.clone() }, &self.initial),
+            (0, _) => (
+                LongKind::Initial {
+                    token: self.token.clone(),
+                },
+                &self.initial,
+            ),
             (_, Some(keys)) => (LongKind::Handshake, keys),
             (_, None) => return,
         };
@@ -383,7 +400,14 @@ impl Handshake {
         let pn_offset = header.emit(&mut batch.buf, pn, payload.len());
         batch.buf.append(payload);
         let (local, at) = (&keys.local, (pn_offset, HANDSHAKE_PN_LEN));
-        seal(&*local.header, &*local.packet, &mut batch.buf, start, at, (None, pn.into()));
+        seal(
+            &*local.header,
+            &*local.packet,
+            &mut batch.buf,
+            start,
+            at,
+            (None, pn.into()),
+        );
     }
 
     /// Appends a packet that tells the other end why the handshake failed.
@@ -391,7 +415,11 @@ impl Handshake {
         let start = batch.buf.len();
         let text = reason.to_string();
         let mut payload = Vec::new();
-        Frame::Close { code: reason.code(), text: text.as_bytes() }.emit(&mut payload);
+        Frame::Close {
+            code: reason.code(),
+            text: text.as_bytes(),
+        }
+        .emit(&mut payload);
         // A server is heard at the Initial level by every client; a client at the highest only.
         let level = usize::from(self.side == Side::Client && self.handshake.is_some());
         self.emit_packet(level, &mut payload, batch, start);

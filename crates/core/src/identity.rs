@@ -50,7 +50,9 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.chunks(3) {
-            let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
+            let word = chunk
+                .iter()
+                .fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
                 << (8 * (3 - chunk.len()));
             for i in 0..=chunk.len() {
                 let symbol = ALPHABET[(word >> (18 - 6 * i) & 63) as usize];
@@ -123,7 +125,10 @@ impl Identity {
     pub(crate) fn derive(&self, label: &str) -> aws_lc_rs::hmac::Key {
         use aws_lc_rs::hmac;
         let key = hmac::Key::new(hmac::HMAC_SHA256, self.seed.as_slice());
-        hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&key, label.as_bytes()).as_ref())
+        hmac::Key::new(
+            hmac::HMAC_SHA256,
+            hmac::sign(&key, label.as_bytes()).as_ref(),
+        )
     }
 
     pub(crate) fn certified_key(&self) -> Result<Arc<CertifiedKey>, rustls::Error> {
@@ -158,7 +163,10 @@ mod tests {
     fn a_damaged_text_says_what_is_wrong() {
         assert_eq!("abc".parse::<PublicKey>(), Err(KeyParseError::Length(3)));
         let text = "!".repeat(43);
-        assert_eq!(text.parse::<PublicKey>(), Err(KeyParseError::Character('!')));
+        assert_eq!(
+            text.parse::<PublicKey>(),
+            Err(KeyParseError::Character('!'))
+        );
     }
 
     #[test]

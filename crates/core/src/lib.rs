@@ -8,7 +8,8 @@
 //! the outputs in this order: [`Session::poll_transmit`] until it adds nothing,
 //! [`Session::poll_event`] until `None`, then arm a timer for [`Session::poll_timeout`].
 //!
-//! The wire format and its rules are the numbered clauses of `docs/protocol.md`, cited as `[P-3.2]`.
+//! The wire format and its rules are the numbered clauses of `docs/protocol.md`, cited as
+//! `[P-3.2]`.
 
 #![forbid(unsafe_code)]
 

@@ -53,7 +53,11 @@ impl MtuDiscovery {
         if self.in_flight || self.raise_at.is_some_and(|at| now < at) {
             return None;
         }
-        let failed = if self.raise_at.is_some() { self.ceiling + 1 } else { self.failed };
+        let failed = if self.raise_at.is_some() {
+            self.ceiling + 1
+        } else {
+            self.failed
+        };
         match failed - 1 {
             top if top <= self.current => None,
             top if top == self.ceiling => Some(top),
@@ -160,7 +164,10 @@ mod tests {
         assert_eq!(search(1472, 1472), (1472, 1));
         for limit in [1200, 1240, 1300, 1352, 1400, 1471] {
             let (found, probes) = search(limit, 1472);
-            assert!(found <= limit && limit - found < STEP + STEP / 2, "{limit}: {found}");
+            assert!(
+                found <= limit && limit - found < STEP + STEP / 2,
+                "{limit}: {found}"
+            );
             assert!(probes < 20, "{limit}: {probes} probes");
         }
     }
@@ -174,7 +181,9 @@ mod tests {
             assert!(!mtu.on_packet_lost(Instant::EPOCH, 1472), "{round}");
             mtu.on_packet_acked(1472);
         }
-        let fell = (0..8).filter(|_| mtu.on_packet_lost(Instant::EPOCH, 1472)).count();
+        let fell = (0..8)
+            .filter(|_| mtu.on_packet_lost(Instant::EPOCH, 1472))
+            .count();
         assert_eq!((fell, mtu.current()), (1, BASE_SIZE));
     }
 }

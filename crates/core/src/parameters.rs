@@ -105,7 +105,9 @@ impl Parameters {
 }
 
 fn clamp(value: u128) -> u64 {
-    u64::try_from(value).unwrap_or(u64::MAX).min(crate::wire::VARINT_MAX)
+    u64::try_from(value)
+        .unwrap_or(u64::MAX)
+        .min(crate::wire::VARINT_MAX)
 }
 
 #[cfg(test)]

@@ -67,10 +67,14 @@ pub enum PathError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The address has not answered yet.
-    Opening { reported: bool },
+    Opening {
+        reported: bool,
+    },
     Active,
     /// Nothing comes back; probed, not used.
-    Silent { since: Instant },
+    Silent {
+        since: Instant,
+    },
 }
 
 /// An address being asked to prove that it receives what we send there.
@@ -228,8 +232,16 @@ impl Path {
 
     /// Asks `tuple` to prove itself, unless it is being asked already.
     pub(crate) fn challenge(&mut self, now: Instant, tuple: FourTuple, data: [u8; 8]) {
-        if self.challenge.is_none_or(|challenge| challenge.tuple != tuple) {
-            self.challenge = Some(Challenge { tuple, data, due_at: now, attempts: 0 });
+        if self
+            .challenge
+            .is_none_or(|challenge| challenge.tuple != tuple)
+        {
+            self.challenge = Some(Challenge {
+                tuple,
+                data,
+                due_at: now,
+                attempts: 0,
+            });
         }
     }
 
@@ -244,7 +256,9 @@ impl Path {
 
     /// Whether the path should be reported as not working; once.
     pub(crate) fn report_unanswered(&mut self) -> bool {
-        let patient = self.challenge.is_none_or(|c| c.attempts < CHALLENGE_PATIENCE);
+        let patient = self
+            .challenge
+            .is_none_or(|c| c.attempts < CHALLENGE_PATIENCE);
         match &mut self.state {
             State::Opening { reported } if !patient && !*reported => {
                 *reported = true;
@@ -304,7 +318,12 @@ impl Path {
         self.delivery.begin_ack();
         let mut largest: Option<(u64, Instant)> = None;
         let mut in_flight_acked = false;
-        for Settled { pn, packet, was_lost } in &settled {
+        for Settled {
+            pn,
+            packet,
+            was_lost,
+        } in &settled
+        {
             if *was_lost {
                 self.totals.spurious_losses += 1;
                 self.controller.on_spurious_loss(now);
@@ -314,7 +333,8 @@ impl Path {
             self.totals.acked += size;
             if packet.in_flight {
                 in_flight_acked = true;
-                self.delivery.on_packet_acked(now, size, packet.sent_at, &packet.delivery);
+                self.delivery
+                    .on_packet_acked(now, size, packet.sent_at, &packet.delivery);
             }
             self.mtu.on_packet_acked(packet.size);
             self.on_mtu_probe_acked(now, packet);
@@ -325,7 +345,8 @@ impl Path {
         if let Some((pn, sent_at)) = largest
             && pn == ack.largest()
         {
-            self.rtt.update(now, now.since(sent_at), ack.delay.min(self.peer_ack_delay));
+            self.rtt
+                .update(now, now.since(sent_at), ack.delay.min(self.peer_ack_delay));
             self.forward.on_sample(sent_at, ack.largest_at);
         }
         if let Some((_, sent_at)) = largest {
@@ -426,7 +447,10 @@ impl Path {
     pub(crate) fn take_frequency(&mut self) -> (u64, Duration) {
         self.frequency_due = false;
         self.told_frequency = self.ack_packets();
-        (self.told_frequency, (self.rtt.min() / 4).max(Duration::from_millis(1)))
+        (
+            self.told_frequency,
+            (self.rtt.min() / 4).max(Duration::from_millis(1)),
+        )
     }
 
     // Time.
@@ -500,7 +524,11 @@ impl Path {
 
     /// Bytes that may go to `tuple` before it has proved itself.
     pub(crate) fn amplification_room(&self) -> Bytes {
-        if self.validated { Bytes::MAX } else { self.unvalidated_credit }
+        if self.validated {
+            Bytes::MAX
+        } else {
+            self.unvalidated_credit
+        }
     }
 
     /// Bytes the window still lets through.

@@ -25,7 +25,10 @@ impl RangeSet {
     }
 
     pub(crate) fn contains(&self, value: u64) -> bool {
-        self.0.range(..=value).next_back().is_some_and(|(_, end)| value < *end)
+        self.0
+            .range(..=value)
+            .next_back()
+            .is_some_and(|(_, end)| value < *end)
     }
 
     /// Adds `range`, merging what it touches.
@@ -136,7 +139,9 @@ mod tests {
                 match rng.below(4) {
                     0 => {
                         set.remove(range.clone());
-                        range.for_each(|i| drop(model.remove(&i)));
+                        range.for_each(|i| {
+                            model.remove(&i);
+                        });
                     }
                     1 => {
                         let gaps: Vec<u64> = set.gaps(range.clone()).flatten().collect();
@@ -150,7 +155,10 @@ mod tests {
                 }
                 let flat: Vec<u64> = set.iter().flatten().collect();
                 assert!(flat.iter().eq(model.iter()), "seed {seed} step {step}");
-                let touching = set.iter().zip(set.iter().skip(1)).any(|(a, b)| a.end >= b.start);
+                let touching = set
+                    .iter()
+                    .zip(set.iter().skip(1))
+                    .any(|(a, b)| a.end >= b.start);
                 assert!(!touching, "seed {seed} step {step}");
                 assert_eq!(set.contains(start), model.contains(&start));
             }

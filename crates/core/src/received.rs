@@ -115,7 +115,14 @@ impl Received {
             timed += 1;
         }
         let delay = now.since(largest_at);
-        emit_ack(path, delay, largest_at, &ranges[..count], &times[..timed], out);
+        emit_ack(
+            path,
+            delay,
+            largest_at,
+            &ranges[..count],
+            &times[..timed],
+            out,
+        );
         self.times.clear();
         self.unacked = 0;
         self.due_at = None;
@@ -146,7 +153,10 @@ mod tests {
         received.on_received(at(2), 1, true);
         assert_eq!(received.due_at(), Some(at(2)));
         let frame = ack(&mut received, at(2));
-        assert_eq!((frame.ranges, frame.times), (vec![0..=1], vec![Duration::from_millis(1)]));
+        assert_eq!(
+            (frame.ranges, frame.times),
+            (vec![0..=1], vec![Duration::from_millis(1)])
+        );
         assert_eq!(received.due_at(), None);
         received.on_received(at(3), 5, true);
         assert_eq!(received.due_at(), Some(at(3)));

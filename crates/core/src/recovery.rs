@@ -29,7 +29,12 @@ const MIN_PTO: Duration = Duration::from_millis(30);
 /// What a packet carried, for acknowledging or repeating it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentFrame {
-    Stream { id: StreamId, offset: u64, len: u32, fin: bool },
+    Stream {
+        id: StreamId,
+        offset: u64,
+        len: u32,
+        fin: bool,
+    },
     ResetStream(StreamId),
     StopSending(StreamId),
     MaxData,
@@ -187,7 +192,11 @@ impl Recovery {
                 let slot = self.sent.get_mut((pn - self.base) as usize);
                 if let Some(packet) = slot.and_then(Option::take) {
                     self.forget(&packet);
-                    settle(Settled { pn, packet, was_lost: false });
+                    settle(Settled {
+                        pn,
+                        packet,
+                        was_lost: false,
+                    });
                 }
             }
             self.acked.insert(range);
@@ -203,11 +212,19 @@ impl Recovery {
     ) {
         while let Some((pn, _)) = self.lost.range(range.clone()).next() {
             let pn = *pn;
-            let Some(packet) = self.lost.remove(&pn) else { return };
+            let Some(packet) = self.lost.remove(&pn) else {
+                return;
+            };
             let distance = self.largest_acked.unwrap_or(pn).saturating_sub(pn);
-            self.packet_threshold =
-                self.packet_threshold.max(distance + 1).min(MAX_PACKET_THRESHOLD);
-            settle(Settled { pn, packet, was_lost: true });
+            self.packet_threshold = self
+                .packet_threshold
+                .max(distance + 1)
+                .min(MAX_PACKET_THRESHOLD);
+            settle(Settled {
+                pn,
+                packet,
+                was_lost: true,
+            });
         }
     }
 
@@ -219,12 +236,16 @@ impl Recovery {
     /// Declares packets lost by number or time (RFC 9002 §6.1) and appends them to `out`.
     pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator, out: &mut Vec<Settled>) {
         self.loss_at = None;
-        let Some(largest) = self.largest_acked else { return };
+        let Some(largest) = self.largest_acked else {
+            return;
+        };
         let delay = (rtt.smoothed().max(rtt.latest()) * 9 / 8).max(GRANULARITY);
         let end = (largest + 1 - self.base.min(largest + 1)) as usize;
         for index in 0..end.min(self.sent.len()) {
             let pn = self.base + index as u64;
-            let Some(packet) = &self.sent[index] else { continue };
+            let Some(packet) = &self.sent[index] else {
+                continue;
+            };
             if pn + self.packet_threshold > largest && packet.sent_at + delay > now {
                 self.loss_at = Some(packet.sent_at + delay);
                 break;
@@ -247,7 +268,9 @@ impl Recovery {
 
     fn lose(&mut self, index: usize, out: &mut Vec<Settled>) {
         let pn = self.base + index as u64;
-        let Some(packet) = self.sent[index].take() else { return };
+        let Some(packet) = self.sent[index].take() else {
+            return;
+        };
         self.forget(&packet);
         if !packet.in_flight {
             return;
@@ -256,7 +279,11 @@ impl Recovery {
             self.lost.pop_first();
         }
         self.lost.insert(pn, packet.clone());
-        out.push(Settled { pn, packet, was_lost: false });
+        out.push(Settled {
+            pn,
+            packet,
+            was_lost: false,
+        });
     }
 
     fn forget(&mut self, packet: &SentPacket) {
@@ -296,7 +323,10 @@ impl Recovery {
 
     /// Packets in flight, oldest first, for repeating their contents elsewhere.
     pub(crate) fn in_flight_mut(&mut self) -> impl Iterator<Item = &mut SentPacket> {
-        self.sent.iter_mut().flatten().filter(|packet| packet.in_flight)
+        self.sent
+            .iter_mut()
+            .flatten()
+            .filter(|packet| packet.in_flight)
     }
 }
 
@@ -327,7 +357,10 @@ mod tests {
         }
     }
 
-    fn acked(recovery: &mut Recovery, ranges: &[std::ops::RangeInclusive<u64>]) -> Vec<(u64, bool)> {
+    fn acked(
+        recovery: &mut Recovery,
+        ranges: &[std::ops::RangeInclusive<u64>],
+    ) -> Vec<(u64, bool)> {
         let mut settled = Vec::new();
         let result = recovery.on_ack(&ack(ranges), |s| settled.push((s.pn, s.was_lost)));
         assert_eq!(result, Ok(()));
@@ -338,7 +371,10 @@ mod tests {
     fn three_later_packets_make_one_lost_and_a_late_ack_unmakes_it() {
         let mut recovery = Recovery::new();
         (0..6).for_each(|pn| recovery.on_sent(packet(pn)));
-        assert_eq!(acked(&mut recovery, &[1..=3]), [(1, false), (2, false), (3, false)]);
+        assert_eq!(
+            acked(&mut recovery, &[1..=3]),
+            [(1, false), (2, false), (3, false)]
+        );
         let mut lost = Vec::new();
         let rtt = RttEstimator::new(Duration::from_millis(100));
         recovery.detect_lost(Instant::from_millis(10), &rtt, &mut lost);
@@ -369,6 +405,9 @@ mod tests {
     fn an_ack_of_nothing_sent_is_a_violation() {
         let mut recovery = Recovery::new();
         recovery.on_sent(packet(0));
-        assert_eq!(recovery.on_ack(&ack(&[0..=1]), drop), Err(Violation::AckedUnsent));
+        assert_eq!(
+            recovery.on_ack(&ack(&[0..=1]), drop),
+            Err(Violation::AckedUnsent)
+        );
     }
 }

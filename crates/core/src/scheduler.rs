@@ -120,15 +120,26 @@ impl Scheduler {
 
     fn take_turn(&mut self, paths: &[PathView]) -> Option<Grant> {
         let with_room = || paths.iter().filter(|path| path.has_room());
-        let path = with_room().find(|path| path.index >= self.next).or_else(|| with_room().next())?;
+        let path = with_room()
+            .find(|path| path.index >= self.next)
+            .or_else(|| with_room().next())?;
         self.next = path.index + 1;
-        Some(Grant { index: path.index, packets: 1 })
+        Some(Grant {
+            index: path.index,
+            packets: 1,
+        })
     }
 }
 
 fn min_rtt(paths: &[PathView]) -> Option<Grant> {
-    let path = paths.iter().filter(|path| path.has_room()).min_by_key(|path| path.rtt)?;
-    Some(Grant { index: path.index, packets: path.packets() })
+    let path = paths
+        .iter()
+        .filter(|path| path.has_room())
+        .min_by_key(|path| path.rtt)?;
+    Some(Grant {
+        index: path.index,
+        packets: path.packets(),
+    })
 }
 
 /// The time from now to when a packet that waits for the path arrives by it.
@@ -152,7 +163,11 @@ pub(crate) mod tests {
         PathView {
             index,
             room: Bytes::new(room),
-            wait: if room >= 1_000 { Duration::ZERO } else { rate.time_for(packet) },
+            wait: if room >= 1_000 {
+                Duration::ZERO
+            } else {
+                rate.time_for(packet)
+            },
             rate,
             rtt: Duration::from_millis(2 * delay_ms),
             delay: Duration::from_millis(delay_ms),
@@ -163,7 +178,11 @@ pub(crate) mod tests {
     #[test]
     fn round_robin_takes_turns_and_skips_the_full() {
         let mut scheduler = Scheduler::new(SchedulerKind::RoundRobin);
-        let paths = [path(0, 9_000, 10, 1), path(1, 0, 10, 1), path(2, 9_000, 10, 1)];
+        let paths = [
+            path(0, 9_000, 10, 1),
+            path(1, 0, 10, 1),
+            path(2, 9_000, 10, 1),
+        ];
         let order: Vec<_> = (0..4)
             .filter_map(|_| scheduler.choose(&paths, Bytes::MAX))
             .map(|grant| (grant.index, grant.packets))
@@ -174,8 +193,18 @@ pub(crate) mod tests {
     #[test]
     fn min_rtt_fills_the_nearest_path_with_room() {
         let mut scheduler = Scheduler::new(SchedulerKind::MinRtt);
-        let paths = [path(0, 9_000, 10, 30), path(1, 4_500, 10, 10), path(2, 0, 10, 1)];
+        let paths = [
+            path(0, 9_000, 10, 30),
+            path(1, 4_500, 10, 10),
+            path(2, 0, 10, 1),
+        ];
         let grant = scheduler.choose(&paths, Bytes::MAX);
-        assert_eq!(grant, Some(Grant { index: 1, packets: 4 }));
+        assert_eq!(
+            grant,
+            Some(Grant {
+                index: 1,
+                packets: 4
+            })
+        );
     }
 }

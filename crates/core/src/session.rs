@@ -407,7 +407,11 @@ impl Session {
             if let Some(keys) = &mut self.keys {
                 keys.on_acked(settled.packet.key_generation.into());
             }
-            settled.packet.frames.iter().for_each(|frame| self.streams.on_acked(frame));
+            settled
+                .packet
+                .frames
+                .iter()
+                .for_each(|frame| self.streams.on_acked(frame));
         }
         // Backwards, because what is lost goes to the front of the queues.
         for settled in news.lost.drain(..).rev() {
@@ -439,9 +443,13 @@ impl Session {
         let windows: Bytes = self.paths.iter().map(Path::cwnd).sum();
         let farthest = self.paths.iter().map(|path| path.rtt.smoothed()).max();
         self.streams.set_rtt(farthest.unwrap_or_default());
-        let rates: Bytes =
-            self.paths.iter().map(|p| p.rate().amount_in(farthest.unwrap_or_default())).sum();
+        let rates: Bytes = self
+            .paths
+            .iter()
+            .map(|p| p.rate().amount_in(farthest.unwrap_or_default()))
+            .sum();
         let wanted = windows + windows + rates + SEND_FLOOR;
-        self.streams.set_send_limit(wanted.min(self.config.send_memory));
+        self.streams
+            .set_send_limit(wanted.min(self.config.send_memory));
     }
 }

@@ -114,12 +114,7 @@ pub(crate) struct Streams {
 impl Streams {
     /// `own` is what the peer is told; `memory` for all of received data; `window_max` for what
     /// a stream's sender may be ahead of its reader at the most.
-    pub(crate) fn new(
-        is_client: bool,
-        own: &Parameters,
-        memory: Bytes,
-        window_max: Bytes,
-    ) -> Self {
+    pub(crate) fn new(is_client: bool, own: &Parameters, memory: Bytes, window_max: Bytes) -> Self {
         Self {
             is_client,
             streams: BTreeMap::new(),
@@ -213,7 +208,9 @@ impl Streams {
         self.streams
             .get(&id)
             .filter(|stream| stream.send.is_open())
-            .map_or(0, |stream| self.send_limit.saturating_sub(stream.send.held()))
+            .map_or(0, |stream| {
+                self.send_limit.saturating_sub(stream.send.held())
+            })
     }
 
     pub(crate) fn write(&mut self, id: StreamId, data: &[u8]) -> Result<usize, StreamError> {
@@ -240,7 +237,9 @@ impl Streams {
     }
 
     pub(crate) fn reset(&mut self, id: StreamId, code: u64) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         if stream.send.reset(code).is_some() {
             stream.due.reset = true;
             self.control.push_back(id);
@@ -248,7 +247,9 @@ impl Streams {
     }
 
     pub(crate) fn stop(&mut self, id: StreamId, code: u64) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         if stream.receive.is_stopped() || stream.receive.is_done() {
             return;
         }
@@ -274,7 +275,9 @@ impl Streams {
 
     pub(crate) fn consume(&mut self, now: Instant, id: StreamId, n: usize) {
         let rtt = self.rtt;
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         let n = stream.receive.consume(n);
         if stream.receive.renews_credit(now, rtt) && !stream.due.credit {
             stream.due.credit = true;
@@ -308,7 +311,9 @@ impl Streams {
     pub(crate) fn has_room(&self, header: StreamHeader) -> bool {
         let free = self.memory_max.saturating_sub(self.memory);
         let share = |held: usize| free > 0 && held <= SHARE * free;
-        let Some(stream) = self.streams.get(&header.id) else { return true };
+        let Some(stream) = self.streams.get(&header.id) else {
+            return true;
+        };
         let unread = stream.receive.unread();
         match header.offset <= stream.receive.ready_to() {
             true => unread == 0 || share(unread),
@@ -387,7 +392,11 @@ impl Streams {
 
     pub(crate) fn on_stop(&mut self, id: StreamId, code: u64) -> Result<(), Violation> {
         self.ensure(id)?;
-        if self.streams.get(&id).is_some_and(|stream| !stream.send.is_done()) {
+        if self
+            .streams
+            .get(&id)
+            .is_some_and(|stream| !stream.send.is_done())
+        {
             self.reset(id, code);
             self.events.push_back(Event::StreamStopped { id, code });
         }
@@ -413,9 +422,16 @@ impl Streams {
 
     pub(crate) fn on_acked(&mut self, frame: SentFrame) {
         match frame {
-            SentFrame::Stream { id, offset, len, fin } => {
+            SentFrame::Stream {
+                id,
+                offset,
+                len,
+                fin,
+            } => {
                 let limit = self.send_limit;
-                let Some(stream) = self.streams.get_mut(&id) else { return };
+                let Some(stream) = self.streams.get_mut(&id) else {
+                    return;
+                };
                 stream.send.on_acked(offset..offset + u64::from(len), fin);
                 let room = limit.saturating_sub(stream.send.held());
                 if stream.send.writer_waits && room >= WRITABLE_STEP.min(limit / 4) {
@@ -436,8 +452,15 @@ impl Streams {
 
     pub(crate) fn on_lost(&mut self, frame: SentFrame) {
         match frame {
-            SentFrame::Stream { id, offset, len, fin } => {
-                let Some(stream) = self.streams.get_mut(&id) else { return };
+            SentFrame::Stream {
+                id,
+                offset,
+                len,
+                fin,
+            } => {
+                let Some(stream) = self.streams.get_mut(&id) else {
+                    return;
+                };
                 stream.send.on_lost(offset..offset + u64::from(len), fin);
                 if stream.send.has_lost() && !stream.queued {
                     stream.queued = true;
@@ -457,9 +480,16 @@ impl Streams {
 
     /// Sends a piece again although it may still arrive where it is. `false` when it has arrived.
     pub(crate) fn repeat(&mut self, frame: SentFrame) -> bool {
-        let SentFrame::Stream { id, offset, len, .. } = frame else { return false };
+        let SentFrame::Stream {
+            id, offset, len, ..
+        } = frame
+        else {
+            return false;
+        };
         let range = offset..offset + u64::from(len);
-        let Some(stream) = self.streams.get(&id) else { return false };
+        let Some(stream) = self.streams.get(&id) else {
+            return false;
+        };
         if stream.send.outstanding(range).is_none() {
             return false;
         }
@@ -498,7 +528,9 @@ impl Streams {
 
     fn enqueue(&mut self, id: StreamId) {
         let room = self.session_room();
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         // A stream without session credit waits in the queue as well: credit frees all at once.
         if !stream.queued && stream.send.has_pending(room.max(1)) {
             stream.queued = true;
@@ -512,21 +544,29 @@ impl Streams {
         !self.pending.is_empty()
             && (room > 0
                 || self.pending.iter().any(|id| {
-                    self.streams.get(id).is_some_and(|stream| stream.send.has_pending(0))
+                    self.streams
+                        .get(id)
+                        .is_some_and(|stream| stream.send.has_pending(0))
                 }))
     }
 
     /// Bytes waiting to be sent for the first time or again, as far as credit allows. Looks at the
     /// first few streams only: the scheduler asks whether the backlog is large, not how large.
     pub(crate) fn backlog(&self) -> Bytes {
-        let queued = self.pending.iter().take(16).filter_map(|id| self.streams.get(id));
+        let queued = self
+            .pending
+            .iter()
+            .take(16)
+            .filter_map(|id| self.streams.get(id));
         let fresh: u64 = queued.map(|stream| stream.send.fresh()).sum();
         Bytes::new(fresh.min(self.session_room()))
     }
 
     /// Whether everything that may be sent has been, and waits for acknowledgement or credit.
     pub(crate) fn is_draining(&self) -> bool {
-        self.streams.values().any(|stream| stream.send.is_draining())
+        self.streams
+            .values()
+            .any(|stream| stream.send.is_draining())
     }
 
     pub(crate) fn has_control(&self) -> bool {
@@ -534,12 +574,7 @@ impl Streams {
     }
 
     /// Appends control frames while `space` lasts.
-    pub(crate) fn fill_control(
-        &mut self,
-        out: &mut Vec<u8>,
-        space: usize,
-        sent: &mut SentFrames,
-    ) {
+    pub(crate) fn fill_control(&mut self, out: &mut Vec<u8>, space: usize, sent: &mut SentFrames) {
         /// No control frame of a stream is longer.
         const LONGEST: usize = 25;
         let end = out.len() + space;
@@ -554,11 +589,22 @@ impl Streams {
             sent.push(SentFrame::MaxStreams);
         }
         while out.len() + 3 * LONGEST <= end {
-            let Some(id) = self.control.pop_front() else { return };
-            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            let Some(id) = self.control.pop_front() else {
+                return;
+            };
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
             let due = std::mem::take(&mut stream.due);
-            if due.reset && let Some((code, final_size)) = stream.send.reset_frame() {
-                Frame::ResetStream { id, code, final_size }.emit(out);
+            if due.reset
+                && let Some((code, final_size)) = stream.send.reset_frame()
+            {
+                Frame::ResetStream {
+                    id,
+                    code,
+                    final_size,
+                }
+                .emit(out);
                 sent.push(SentFrame::ResetStream(id));
             }
             if let Some(code) = due.stop {
@@ -566,7 +612,11 @@ impl Streams {
                 sent.push(SentFrame::StopSending(id));
             }
             if due.credit {
-                Frame::MaxStreamData { id, max: stream.receive.credit() }.emit(out);
+                Frame::MaxStreamData {
+                    id,
+                    max: stream.receive.credit(),
+                }
+                .emit(out);
                 sent.push(SentFrame::MaxStreamData(id));
             }
         }
@@ -579,10 +629,18 @@ impl Streams {
         while turns > 0 {
             turns -= 1;
             let room = end - out.len();
-            let Some(id) = self.pending.pop_front() else { return };
+            let Some(id) = self.pending.pop_front() else {
+                return;
+            };
             let credit = self.session_room();
-            let Some(stream) = self.streams.get_mut(&id) else { continue };
-            let at = StreamHeader { id, offset: stream.send.next_offset(), fin: false };
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
+            let at = StreamHeader {
+                id,
+                offset: stream.send.next_offset(),
+                fin: false,
+            };
             if room < at.size(true) + MIN_PIECE {
                 self.pending.push_front(id);
                 return;
@@ -591,7 +649,10 @@ impl Streams {
             let most = room - at.size(false);
             if let Some(piece) = stream.send.next_piece(most as u64, credit) {
                 self.sent += piece.fresh;
-                let header = StreamHeader { fin: piece.fin, ..at };
+                let header = StreamHeader {
+                    fin: piece.fin,
+                    ..at
+                };
                 let len = (piece.range.end - piece.range.start) as usize;
                 // The packet's last frame needs no length; what the length would take is padding.
                 let with_len = most - len >= LENGTH_FIELD;

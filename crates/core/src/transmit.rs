@@ -85,7 +85,12 @@ impl TransmitBatch {
                 return;
             }
         }
-        self.entries.push(Entry { tuple, start, end, segment_size: size });
+        self.entries.push(Entry {
+            tuple,
+            start,
+            end,
+            segment_size: size,
+        });
     }
 }
 
@@ -118,7 +123,10 @@ mod tests {
             .iter()
             .map(|t| (t.tuple.socket.0, t.segment_size, t.contents.len()))
             .collect();
-        assert_eq!(runs, [(0, 100, 240), (0, 40, 40), (1, 40, 40), (0, 200, 200)]);
+        assert_eq!(
+            runs,
+            [(0, 100, 240), (0, 40, 40), (1, 40, 40), (0, 200, 200)]
+        );
     }
 
     #[test]
@@ -126,6 +134,9 @@ mod tests {
         let mut batch = TransmitBatch::new(1 << 20);
         (0..130).for_each(|_| push(&mut batch, 0, 1_000));
         assert!(batch.iter().all(|t| t.contents.len() <= 64_000));
-        assert_eq!(batch.iter().map(|t| t.contents.len()).sum::<usize>(), 130_000);
+        assert_eq!(
+            batch.iter().map(|t| t.contents.len()).sum::<usize>(),
+            130_000
+        );
     }
 }

@@ -8,13 +8,12 @@ mod header;
 
 pub(crate) use cursor::{Cursor, Malformed, VARINT_MAX, put_varint};
 pub(crate) use frame::{
-    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, StreamHeader,
-    datagram_header_len, emit_ack, emit_datagram,
-    emit_fragment, parse_frame,
+    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, StreamHeader, datagram_header_len,
+    emit_ack, emit_datagram, emit_fragment, parse_frame,
 };
 pub(crate) use header::{
-    HANDSHAKE_PN_LEN, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader, expand_packet_number,
-    is_long, packet_number_len, parse_version_negotiation, put_packet_number,
+    HANDSHAKE_PN_LEN, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader,
+    expand_packet_number, is_long, packet_number_len, parse_version_negotiation, put_packet_number,
     version_negotiation,
 };
 

@@ -23,7 +23,11 @@ fn server_address() -> SocketAddr {
 }
 
 fn client_tuple(n: u32) -> FourTuple {
-    FourTuple { socket: SocketId(n), local_ip: None, remote: server_address() }
+    FourTuple {
+        socket: SocketId(n),
+        local_ip: None,
+        remote: server_address(),
+    }
 }
 
 struct Pair {
@@ -49,7 +53,9 @@ impl Pair {
         let me = Identity::from_seed([3; 32]);
         let mut client = Endpoint::client(me, config, [4; 32]).expect("valid");
         let now = Instant::from_millis(1_000);
-        let handle = client.connect(now, key, token, vec![client_tuple(0)]).expect("a link");
+        let handle = client
+            .connect(now, key, token, vec![client_tuple(0)])
+            .expect("a link");
         Self {
             now,
             client,
@@ -92,8 +98,11 @@ impl Pair {
                         }
                         _ => {}
                     }
-                    let log =
-                        if to_server { &mut self.events } else { &mut self.server_events };
+                    let log = if to_server {
+                        &mut self.events
+                    } else {
+                        &mut self.server_events
+                    };
                     log.push(event);
                 }
                 while session.poll_transmit(self.now, &mut batch) {}
@@ -110,7 +119,8 @@ impl Pair {
                         let n = (0..9).find(|n| client_address(*n) == transmit.tuple.remote);
                         client_tuple(n.expect("one of the client's"))
                     };
-                    self.wire.push((self.now + DELAY, to_server, tuple, datagram.to_vec()));
+                    self.wire
+                        .push((self.now + DELAY, to_server, tuple, datagram.to_vec()));
                 }
             }
         }
@@ -124,13 +134,17 @@ impl Pair {
             self.drain();
             let wire = self.wire.iter().map(|(at, ..)| *at).min();
             let timers = [
-                self.client.session(self.handle).and_then(|s| s.poll_timeout()),
+                self.client
+                    .session(self.handle)
+                    .and_then(|s| s.poll_timeout()),
                 self.server_handle
                     .and_then(|h| self.server.session(h))
                     .and_then(|s| s.poll_timeout()),
             ];
             let timer = timers.iter().flatten().map(|(at, _)| *at).min();
-            let Some(next) = wire.into_iter().chain(timer).min() else { break };
+            let Some(next) = wire.into_iter().chain(timer).min() else {
+                break;
+            };
             if next > end {
                 break;
             }
@@ -142,8 +156,11 @@ impl Pair {
                 .partition(|(at, ..)| *at <= self.now);
             self.wire = rest;
             for (_, to_server, tuple, mut datagram) in due {
-                let endpoint =
-                    if to_server { &mut self.server } else { &mut self.client };
+                let endpoint = if to_server {
+                    &mut self.server
+                } else {
+                    &mut self.client
+                };
                 endpoint.handle_datagram(self.now, tuple, &mut datagram);
             }
             let now = self.now;
@@ -162,9 +179,10 @@ fn connects_and_carries_a_stream_both_ways() {
     pair.run(Duration::from_millis(200));
     assert!(pair.events.contains(&Event::Connected), "{:?}", pair.events);
     let token = Some(b"secret".to_vec());
-    let shown = pair.server_events.iter().any(|event| {
-        matches!(event, Event::Authorise { token: shown, .. } if *shown == token)
-    });
+    let shown = pair
+        .server_events
+        .iter()
+        .any(|event| matches!(event, Event::Authorise { token: shown, .. } if *shown == token));
     assert!(shown, "{:?}", pair.server_events);
 
     let now = pair.now;
@@ -175,7 +193,10 @@ fn connects_and_carries_a_stream_both_ways() {
     for _ in 0..1_000 {
         let now = pair.now;
         if written < request.len() {
-            written += pair.session().write(now, id, &request[written..]).expect("open");
+            written += pair
+                .session()
+                .write(now, id, &request[written..])
+                .expect("open");
             if written == request.len() {
                 pair.session().finish(now, id).expect("open");
             }
@@ -211,21 +232,42 @@ fn a_second_path_is_validated_and_used() {
     let mut pair = Pair::new(None, None);
     pair.run(Duration::from_millis(200));
     let now = pair.now;
-    let path = pair.session().open_path(now, client_tuple(1)).expect("connected");
+    let path = pair
+        .session()
+        .open_path(now, client_tuple(1))
+        .expect("connected");
     pair.run(Duration::from_millis(100));
-    assert!(pair.events.contains(&Event::PathUp(path)), "{:?}", pair.events);
-    assert!(pair.server_events.contains(&Event::PathUp(path)), "{:?}", pair.server_events);
+    assert!(
+        pair.events.contains(&Event::PathUp(path)),
+        "{:?}",
+        pair.events
+    );
+    assert!(
+        pair.server_events.contains(&Event::PathUp(path)),
+        "{:?}",
+        pair.server_events
+    );
 }
 
 #[test]
 fn a_wrong_key_and_a_refusal_are_named() {
     let mut pair = Pair::new(Some(Identity::from_seed([9; 32]).public_key()), None);
     pair.run(Duration::from_secs(1));
-    assert!(pair.events.contains(&Event::Closed(CloseReason::WrongPeerKey)), "{:?}", pair.events);
+    assert!(
+        pair.events
+            .contains(&Event::Closed(CloseReason::WrongPeerKey)),
+        "{:?}",
+        pair.events
+    );
     let mut pair = Pair::new(None, None);
     pair.admit = false;
     pair.run(Duration::from_secs(1));
-    assert!(pair.events.contains(&Event::Closed(CloseReason::Unauthorised)), "{:?}", pair.events);
+    assert!(
+        pair.events
+            .contains(&Event::Closed(CloseReason::Unauthorised)),
+        "{:?}",
+        pair.events
+    );
 }
 
 #[test]
@@ -234,10 +276,13 @@ fn datagrams_of_any_size_arrive() {
     pair.run(Duration::from_millis(200));
     let now = pair.now;
     for len in [0, 1, 1_200, 1_400, 5_000, 40_000] {
-        pair.session().send_datagram(now, &vec![len as u8; len]).expect("room");
+        pair.session()
+            .send_datagram(now, &vec![len as u8; len])
+            .expect("room");
     }
     pair.run(Duration::from_secs(1));
-    let lens: Vec<usize> =
-        std::iter::from_fn(|| pair.server_session().poll_datagram()).map(|d| d.len()).collect();
+    let lens: Vec<usize> = std::iter::from_fn(|| pair.server_session().poll_datagram())
+        .map(|d| d.len())
+        .collect();
     assert_eq!(lens, [0, 1, 1_200, 1_400, 5_000, 40_000]);
 }

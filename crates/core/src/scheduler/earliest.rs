@@ -11,21 +11,33 @@ use super::{Grant, PathView, arrival};
 
 /// Where the next packets go.
 pub(super) fn choose(paths: &[PathView], backlog: Bytes) -> Option<Grant> {
-    let nearest = paths.iter().filter(|path| path.has_room()).min_by_key(|path| arrival(path))?;
+    let nearest = paths
+        .iter()
+        .filter(|path| path.has_room())
+        .min_by_key(|path| arrival(path))?;
     if arrival(nearest) > rest_arrives(paths, nearest, backlog) {
         return None;
     }
-    Some(Grant { index: nearest.index, packets: nearest.packets() })
+    Some(Grant {
+        index: nearest.index,
+        packets: nearest.packets(),
+    })
 }
 
 /// When the last byte of `backlog` would arrive if only paths nearer than `path` carried it.
 fn rest_arrives(paths: &[PathView], path: &PathView, backlog: Bytes) -> Duration {
     let limit = arrival(path);
-    let nearer = || paths.iter().filter(|other| other.index != path.index && arrival(other) < limit);
+    let nearer = || {
+        paths
+            .iter()
+            .filter(|other| other.index != path.index && arrival(other) < limit)
+    };
     let Some(delay) = nearer().map(arrival).max() else {
         return Duration::MAX;
     };
-    let together: u64 = nearer().map(|other| other.rate.as_bps()).fold(0, u64::saturating_add);
+    let together: u64 = nearer()
+        .map(|other| other.rate.as_bps())
+        .fold(0, u64::saturating_add);
     delay.saturating_add(Rate::from_bps(together).time_for(backlog))
 }
 
@@ -40,19 +52,37 @@ mod tests {
         let paths = [path(0, 0, 50, 5), path(1, 9_000, 50, 150)];
         assert_eq!(choose(&paths, Bytes::new(100_000)), None);
         let bulk = choose(&paths, Bytes::new(2_000_000));
-        assert_eq!(bulk, Some(Grant { index: 1, packets: 9 }));
+        assert_eq!(
+            bulk,
+            Some(Grant {
+                index: 1,
+                packets: 9
+            })
+        );
     }
 
     #[test]
     fn the_only_path_is_used_however_slow() {
         let paths = [path(0, 1_000, 1, 2_000)];
-        assert_eq!(choose(&paths, Bytes::new(1)), Some(Grant { index: 0, packets: 1 }));
+        assert_eq!(
+            choose(&paths, Bytes::new(1)),
+            Some(Grant {
+                index: 0,
+                packets: 1
+            })
+        );
         assert_eq!(choose(&[], Bytes::new(1)), None);
     }
 
     #[test]
     fn a_path_at_rate_zero_neither_divides_by_zero_nor_holds_the_others_back() {
         let paths = [path(0, 0, 0, 5), path(1, 1_000, 10, 50)];
-        assert_eq!(choose(&paths, Bytes::new(1_000)), Some(Grant { index: 1, packets: 1 }));
+        assert_eq!(
+            choose(&paths, Bytes::new(1_000)),
+            Some(Grant {
+                index: 1,
+                packets: 1
+            })
+        );
     }
 }

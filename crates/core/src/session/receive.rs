@@ -68,7 +68,10 @@ impl Session {
 
     /// The other end speaks other versions only. Believed while nothing authentic was heard.
     pub(crate) fn handle_version_negotiation(&mut self, theirs: Vec<u32>) {
-        let heard = self.handshake.as_ref().is_none_or(|handshake| handshake.has_heard());
+        let heard = self
+            .handshake
+            .as_ref()
+            .is_none_or(|handshake| handshake.has_heard());
         if !heard && !theirs.contains(&crate::PROTOCOL_VERSION) {
             self.end(CloseReason::VersionMismatch { theirs });
         }
@@ -103,7 +106,9 @@ impl Session {
         if known.is_none() && !self.may_appear(header.path) {
             return Err(DropReason::NoSuchPath);
         }
-        let Some(keys) = &mut self.keys else { return Err(DropReason::TooEarly) };
+        let Some(keys) = &mut self.keys else {
+            return Err(DropReason::TooEarly);
+        };
         let mut phase = known.map(|i| self.paths[i].phase).unwrap_or_default();
         let largest = known.and_then(|i| self.paths[i].received.largest());
         let opened = keys.open(now, packet, header, largest, &mut phase)?;
@@ -116,7 +121,10 @@ impl Session {
         }
         self.shed(payload)?;
         self.last_received_at = now;
-        let is_newest = self.paths[path].received.largest().is_none_or(|pn| pn < opened.pn);
+        let is_newest = self.paths[path]
+            .received
+            .largest()
+            .is_none_or(|pn| pn < opened.pn);
         self.paths[path].on_received(now, packet.len(), tuple);
         // Any 1-RTT packet shows that the server has the client's last flight.
         if self.handshake.take().is_some() {
@@ -128,7 +136,9 @@ impl Session {
             Ok(ack_eliciting) => {
                 // A frame may have closed the path.
                 if let Some(path) = self.path_index(id) {
-                    self.paths[path].received.on_received(now, opened.pn, ack_eliciting);
+                    self.paths[path]
+                        .received
+                        .on_received(now, opened.pn, ack_eliciting);
                     self.review_address(now, path, tuple, is_newest);
                 }
                 self.review_send_limit();
@@ -206,9 +216,11 @@ impl Session {
             Frame::Padding | Frame::Ping | Frame::Crypto { .. } => Ok(()),
             Frame::Ack(ack) => self.handle_ack(now, &ack),
             Frame::Stream { header, data } => self.streams.on_data(header, data),
-            Frame::ResetStream { id, code, final_size } => {
-                self.streams.on_reset(id, code, final_size)
-            }
+            Frame::ResetStream {
+                id,
+                code,
+                final_size,
+            } => self.streams.on_reset(id, code, final_size),
             Frame::StopSending { id, code } => self.streams.on_stop(id, code),
             Frame::MaxData(max) => {
                 self.streams.on_max_data(max);
@@ -233,7 +245,11 @@ impl Session {
                 self.handle_abandon(now, id);
                 Ok(())
             }
-            Frame::AckFrequency { path, packets, delay } => {
+            Frame::AckFrequency {
+                path,
+                packets,
+                delay,
+            } => {
                 if let Some(path) = self.path_index(path) {
                     self.paths[path].received.set_frequency(packets, delay);
                 }
@@ -266,7 +282,9 @@ impl Session {
 
     fn handle_ack(&mut self, now: Instant, ack: &AckFrame) -> Result<(), Violation> {
         // For a path that was closed meanwhile there is nothing left to settle.
-        let Some(index) = self.path_index(ack.path) else { return Ok(()) };
+        let Some(index) = self.path_index(ack.path) else {
+            return Ok(());
+        };
         let mut news = std::mem::take(&mut self.news);
         let result = self.paths[index].on_ack(now, ack, &mut news);
         self.apply(now, index, &mut news);

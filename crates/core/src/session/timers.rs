@@ -102,9 +102,16 @@ impl Session {
     }
 
     fn handle_path_timers(&mut self, now: Instant, index: usize) {
-        let others = self.paths.iter().enumerate().any(|(i, p)| i != index && p.is_active());
+        let others = self
+            .paths
+            .iter()
+            .enumerate()
+            .any(|(i, p)| i != index && p.is_active());
         let path = &mut self.paths[index];
-        if path.keep_alive_at(self.config.keep_alive).is_some_and(|at| at <= now) {
+        if path
+            .keep_alive_at(self.config.keep_alive)
+            .is_some_and(|at| at <= now)
+        {
             path.keep_alive_due = true;
         }
         if path.report_unanswered() {
@@ -128,6 +135,9 @@ impl Session {
     fn repeat_oldest(&mut self, index: usize) {
         let oldest = self.paths[index].recovery.in_flight_mut().take(2);
         let frames: Vec<_> = oldest.flat_map(|packet| packet.frames.iter()).collect();
-        frames.into_iter().rev().for_each(|frame| self.on_frame_lost(frame));
+        frames
+            .into_iter()
+            .rev()
+            .for_each(|frame| self.on_frame_lost(frame));
     }
 }

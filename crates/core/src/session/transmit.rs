@@ -13,9 +13,7 @@ use crate::recovery::{SentFrame, SentFrames};
 use crate::reinjection::reinject;
 use crate::scheduler::{Grant, PathView, wait_until};
 use crate::transmit::TransmitBatch;
-use crate::wire::{
-    ACK_RESERVE, Frame, ShortHeader, TAG_LEN, packet_number_len, put_packet_number,
-};
+use crate::wire::{ACK_RESERVE, Frame, ShortHeader, TAG_LEN, packet_number_len, put_packet_number};
 
 /// A path that only carries acknowledgements is measured so often: round trips change within
 /// seconds on radio links.
@@ -89,7 +87,11 @@ impl Session {
             return false;
         }
         debug_assert!(batch.buf.len() <= end, "a packet overflows");
-        let least = if padded { end } else { pn_offset + MIN_PN_AND_PAYLOAD };
+        let least = if padded {
+            end
+        } else {
+            pn_offset + MIN_PN_AND_PAYLOAD
+        };
         if batch.buf.len() < least {
             batch.buf.resize(least, 0);
         }
@@ -138,7 +140,11 @@ impl Session {
         let probes = std::mem::take(&mut path.probes_due);
         let place = (index, path.tuple);
         let size = (path.packet_size(), false);
-        let others = self.paths.iter().enumerate().any(|(i, p)| i != index && p.is_active());
+        let others = self
+            .paths
+            .iter()
+            .enumerate()
+            .any(|(i, p)| i != index && p.is_active());
         let mut sent = 0;
         if !others {
             // What waits longest may as well be a probe.
@@ -169,7 +175,11 @@ impl Session {
             let place = (carrier, path.tuple);
             let size = (path.packet_size(), false);
             let ping = path.is_active() && path.last_eliciting_at() + MEASURE_INTERVAL <= now;
-            for path in self.paths.iter_mut().filter(|path| is_due(path) && path.is_active()) {
+            for path in self
+                .paths
+                .iter_mut()
+                .filter(|path| is_due(path) && path.is_active())
+            {
                 path.keep_alive_due |= path.last_eliciting_at() + MEASURE_INTERVAL <= now;
             }
             self.send_packet(now, place, size, batch, |session, out, space, frames| {
@@ -193,9 +203,15 @@ impl Session {
     /// may lose what we send as well.
     fn ack_carrier(&self) -> Option<usize> {
         let newest = self.paths.iter().map(Path::last_received_at).max()?;
-        let usable = self.paths.iter().enumerate().filter(|(_, path)| path.is_active());
+        let usable = self
+            .paths
+            .iter()
+            .enumerate()
+            .filter(|(_, path)| path.is_active());
         let fresh = usable.filter(|(_, path)| path.is_fresh(newest));
-        fresh.min_by_key(|(_, path)| path.rtt.smoothed()).map(|(index, _)| index)
+        fresh
+            .min_by_key(|(_, path)| path.rtt.smoothed())
+            .map(|(index, _)| index)
     }
 
     pub(super) fn wants_to_send(&self) -> bool {
@@ -267,23 +283,44 @@ impl Session {
             return false;
         }
         let with_room = views.iter().filter(|view| view.room >= view.packet);
-        let Some(fast) = with_room.min_by_key(|view| view.delay) else { return false };
+        let Some(fast) = with_room.min_by_key(|view| view.delay) else {
+            return false;
+        };
         reinject(now, &mut self.paths, fast, views, &mut self.streams)
     }
 
     fn views(&self, now: Instant) -> Vec<PathView> {
-        let active = || self.paths.iter().enumerate().filter(|(_, path)| path.is_active());
-        let best = active().filter_map(|(_, path)| path.forward.relative()).min();
-        let base = active().map(|(_, path)| path.rtt.smoothed()).min().unwrap_or_default() / 2;
+        let active = || {
+            self.paths
+                .iter()
+                .enumerate()
+                .filter(|(_, path)| path.is_active())
+        };
+        let best = active()
+            .filter_map(|(_, path)| path.forward.relative())
+            .min();
+        let base = active()
+            .map(|(_, path)| path.rtt.smoothed())
+            .min()
+            .unwrap_or_default()
+            / 2;
         let view = |(index, path): (usize, &Path)| {
             let packet = Bytes::from(path.packet_size());
             let paced = wait_until(now, path.paced_at());
             let blocked = path.window_room() < packet;
-            let beyond = path.forward.relative().zip(best).map(|(own, best)| own - best);
+            let beyond = path
+                .forward
+                .relative()
+                .zip(best)
+                .map(|(own, best)| own - best);
             PathView {
                 index,
                 room: path.room(now),
-                wait: if blocked { paced.max(path.rate().time_for(packet)) } else { paced },
+                wait: if blocked {
+                    paced.max(path.rate().time_for(packet))
+                } else {
+                    paced
+                },
                 rate: path.rate(),
                 rtt: path.rtt.smoothed(),
                 delay: beyond.map_or(path.rtt.smoothed() / 2, |nanos| {
@@ -336,7 +373,12 @@ impl Session {
                 return;
             }
             let (packets, delay) = path.take_frequency();
-            Frame::AckFrequency { path: path.id, packets, delay }.emit(out);
+            Frame::AckFrequency {
+                path: path.id,
+                packets,
+                delay,
+            }
+            .emit(out);
             frames.push(SentFrame::AckFrequency);
         }
     }
@@ -346,14 +388,22 @@ impl Session {
         if !path.is_active() || batch.is_full() {
             return;
         }
-        let Some(size) = path.mtu.wants_probe(now) else { return };
+        let Some(size) = path.mtu.wants_probe(now) else {
+            return;
+        };
         path.mtu.on_probe_sent();
         let place = (index, path.tuple);
-        self.send_packet(now, place, (size.into(), true), batch, |_, out, _, frames| {
-            Frame::Ping.emit(out);
-            frames.push(SentFrame::MtuProbe(size));
-            true
-        });
+        self.send_packet(
+            now,
+            place,
+            (size.into(), true),
+            batch,
+            |_, out, _, frames| {
+                Frame::Ping.emit(out);
+                frames.push(SentFrame::MtuProbe(size));
+                true
+            },
+        );
     }
 
     fn say_goodbye(&mut self, now: Instant, reason: &CloseReason, batch: &mut TransmitBatch) {
@@ -366,7 +416,11 @@ impl Session {
             let place = (index, path.tuple);
             let size = (path.packet_size(), false);
             self.send_packet(now, place, size, batch, |_, out, _, _| {
-                Frame::Close { code, text: text.as_bytes() }.emit(out);
+                Frame::Close {
+                    code,
+                    text: text.as_bytes(),
+                }
+                .emit(out);
                 false
             });
         }

@@ -103,7 +103,9 @@ impl ReceiveHalf {
         if end > self.window.credit() {
             return Err(Violation::StreamCreditExceeded);
         }
-        let overshoots = self.final_size.is_some_and(|size| end > size || fin && end != size);
+        let overshoots = self
+            .final_size
+            .is_some_and(|size| end > size || fin && end != size);
         if overshoots || fin && end < self.highest {
             return Err(Violation::FinalSizeChanged);
         }
@@ -115,12 +117,20 @@ impl ReceiveHalf {
         }
         if self.reset.is_some() || self.stopped {
             self.ended |= self.stopped && self.final_size.is_some();
-            return Ok(Inserted { advanced, discarded: advanced, readable: false });
+            return Ok(Inserted {
+                advanced,
+                discarded: advanced,
+                readable: false,
+            });
         }
         let before = self.ready.len();
         self.place(offset, data);
         let readable = self.ready.len() > before || learnt_end && self.is_at_end();
-        Ok(Inserted { advanced, discarded: 0, readable })
+        Ok(Inserted {
+            advanced,
+            discarded: 0,
+            readable,
+        })
     }
 
     fn place(&mut self, offset: u64, data: &[u8]) {
@@ -186,16 +196,28 @@ impl ReceiveHalf {
             return Err(Violation::FinalSizeChanged);
         }
         if self.reset.is_some() {
-            return Ok(Inserted { advanced: 0, discarded: 0, readable: false });
+            return Ok(Inserted {
+                advanced: 0,
+                discarded: 0,
+                readable: false,
+            });
         }
         let advanced = final_size - self.highest;
-        let discarded = if self.stopped { advanced } else { final_size - self.read_to };
+        let discarded = if self.stopped {
+            advanced
+        } else {
+            final_size - self.read_to
+        };
         self.highest = final_size;
         self.final_size = Some(final_size);
         self.reset = Some(code);
         self.ended |= self.stopped;
         self.clear();
-        Ok(Inserted { advanced, discarded, readable: !self.stopped })
+        Ok(Inserted {
+            advanced,
+            discarded,
+            readable: !self.stopped,
+        })
     }
 
     /// The reader wants no more; gives the bytes whose credit comes free.
@@ -290,10 +312,19 @@ mod tests {
     #[test]
     fn data_beyond_credit_or_end_is_a_violation() {
         let mut half = ReceiveHalf::new(Window::new(100, 100));
-        assert_eq!(half.insert(90, &[0; 11], false), Err(Violation::StreamCreditExceeded));
+        assert_eq!(
+            half.insert(90, &[0; 11], false),
+            Err(Violation::StreamCreditExceeded)
+        );
         assert!(half.insert(0, &[0; 10], true).is_ok());
-        assert_eq!(half.insert(5, &[0; 10], false), Err(Violation::FinalSizeChanged));
-        assert_eq!(half.insert(0, &[0; 5], true), Err(Violation::FinalSizeChanged));
+        assert_eq!(
+            half.insert(5, &[0; 10], false),
+            Err(Violation::FinalSizeChanged)
+        );
+        assert_eq!(
+            half.insert(0, &[0; 5], true),
+            Err(Violation::FinalSizeChanged)
+        );
         assert_eq!(half.on_reset(0, 9), Err(Violation::FinalSizeChanged));
     }
 

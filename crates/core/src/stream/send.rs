@@ -120,7 +120,9 @@ impl SendHalf {
 
     /// Bytes never sent that the stream's own credit lets through.
     pub(crate) fn fresh(&self) -> u64 {
-        self.written_to().min(self.credit).saturating_sub(self.sent_to)
+        self.written_to()
+            .min(self.credit)
+            .saturating_sub(self.sent_to)
     }
 
     pub(crate) fn has_lost(&self) -> bool {
@@ -146,12 +148,20 @@ impl SendHalf {
             return None;
         }
         let piece = if let Some(range) = self.lost.pop_front(most) {
-            Piece { range, fin: false, fresh: 0 }
+            Piece {
+                range,
+                fin: false,
+                fresh: 0,
+            }
         } else {
             let len = self.fresh().min(session_credit).min(most);
             let range = self.sent_to..self.sent_to + len;
             self.sent_to += len;
-            Piece { range, fin: false, fresh: len }
+            Piece {
+                range,
+                fin: false,
+                fresh: len,
+            }
         };
         let reaches_end = piece.range.end == self.written_to();
         let fin = reaches_end && matches!(self.end, End::Pending | End::Sent);
@@ -217,7 +227,10 @@ impl SendHalf {
         if self.reset.is_some() || range.is_empty() {
             return None;
         }
-        self.acked.gaps(range).next().filter(|gap| !self.lost.contains(gap.start))
+        self.acked
+            .gaps(range)
+            .next()
+            .filter(|gap| !self.lost.contains(gap.start))
     }
 
     /// Sent, not acknowledged, and nothing left to send: the tail of what was written.

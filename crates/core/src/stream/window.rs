@@ -25,7 +25,12 @@ pub(crate) struct Window {
 impl Window {
     /// Grants `size` bytes, and later up to `most` beyond the reader.
     pub(crate) fn new(size: u64, most: u64) -> Self {
-        Self { size, most: most.max(size), credit: size, granted_at: None }
+        Self {
+            size,
+            most: most.max(size),
+            credit: size,
+            granted_at: None,
+        }
     }
 
     /// Offsets below this were granted.
@@ -63,7 +68,10 @@ mod tests {
         for ms in 0..2_000 {
             read_to = (read_to + rate).min(window.credit());
             window.on_read(Instant::from_millis(ms), RTT, read_to);
-            assert!(window.credit() >= read_to + window.size / 2, "credit runs dry");
+            assert!(
+                window.credit() >= read_to + window.size / 2,
+                "credit runs dry"
+            );
         }
         window.size
     }

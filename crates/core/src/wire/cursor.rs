@@ -58,7 +58,9 @@ impl<'a> Cursor<'a> {
     /// A big-endian integer of `n` ≤ 8 bytes.
     pub(crate) fn uint(&mut self, n: usize) -> Result<u64, Malformed> {
         let bytes = self.take(n)?;
-        Ok(bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+        Ok(bytes
+            .iter()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
     pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {

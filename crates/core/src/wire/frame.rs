@@ -53,22 +53,52 @@ pub(crate) enum Frame<'a> {
     Padding,
     Ping,
     Ack(AckFrame),
-    ResetStream { id: StreamId, code: u64, final_size: u64 },
-    StopSending { id: StreamId, code: u64 },
-    Crypto { offset: u64, data: &'a [u8] },
+    ResetStream {
+        id: StreamId,
+        code: u64,
+        final_size: u64,
+    },
+    StopSending {
+        id: StreamId,
+        code: u64,
+    },
+    Crypto {
+        offset: u64,
+        data: &'a [u8],
+    },
     MaxData(u64),
-    MaxStreamData { id: StreamId, max: u64 },
+    MaxStreamData {
+        id: StreamId,
+        max: u64,
+    },
     MaxStreams(u64),
     PathChallenge([u8; 8]),
     PathResponse([u8; 8]),
-    Close { code: u64, text: &'a [u8] },
-    Hello { token: &'a [u8] },
+    Close {
+        code: u64,
+        text: &'a [u8],
+    },
+    Hello {
+        token: &'a [u8],
+    },
     Admitted,
     PathAbandon(PathId),
-    AckFrequency { path: PathId, packets: u64, delay: Duration },
+    AckFrequency {
+        path: PathId,
+        packets: u64,
+        delay: Duration,
+    },
     Datagram(&'a [u8]),
-    DatagramFragment { id: u64, offset: u64, total: u64, data: &'a [u8] },
-    Stream { header: StreamHeader, data: &'a [u8] },
+    DatagramFragment {
+        id: u64,
+        offset: u64,
+        total: u64,
+        data: &'a [u8],
+    },
+    Stream {
+        header: StreamHeader,
+        data: &'a [u8],
+    },
 }
 
 /// Packets of one path that arrived, and when [P-5.2].
@@ -169,7 +199,11 @@ impl Frame<'_> {
         match *self {
             Self::Padding => out.push(kind::PADDING),
             Self::Ping => out.push(kind::PING),
-            Self::ResetStream { id, code, final_size } => {
+            Self::ResetStream {
+                id,
+                code,
+                final_size,
+            } => {
                 put(out, kind::RESET_STREAM, &[id.0, code, final_size]);
             }
             Self::StopSending { id, code } => put(out, kind::STOP_SENDING, &[id.0, code]),
@@ -198,11 +232,24 @@ impl Frame<'_> {
             }
             Self::Admitted => out.push(kind::ADMITTED),
             Self::PathAbandon(path) => put(out, kind::PATH_ABANDON, &[path.0.into()]),
-            Self::AckFrequency { path, packets, delay } => {
-                put(out, kind::ACK_FREQUENCY, &[path.0.into(), packets, micros(delay)]);
+            Self::AckFrequency {
+                path,
+                packets,
+                delay,
+            } => {
+                put(
+                    out,
+                    kind::ACK_FREQUENCY,
+                    &[path.0.into(), packets, micros(delay)],
+                );
             }
             Self::Datagram(data) => emit_datagram(data, out),
-            Self::DatagramFragment { id, offset, total, data } => {
+            Self::DatagramFragment {
+                id,
+                offset,
+                total,
+                data,
+            } => {
                 emit_fragment(id, offset, total, data, out);
             }
             Self::Stream { header, data } => {
@@ -210,7 +257,14 @@ impl Frame<'_> {
                 out.extend_from_slice(data);
             }
             Self::Ack(ref ack) => {
-                emit_ack(ack.path, ack.delay, ack.largest_at, &ack.ranges, &ack.times, out);
+                emit_ack(
+                    ack.path,
+                    ack.delay,
+                    ack.largest_at,
+                    &ack.ranges,
+                    &ack.times,
+                    out,
+                );
             }
         }
     }
@@ -270,7 +324,11 @@ pub(crate) fn emit_datagram(data: &[u8], out: &mut Vec<u8>) {
 
 /// Appends a part of a datagram too large for one packet [P-7.3].
 pub(crate) fn emit_fragment(id: u64, offset: u64, total: u64, data: &[u8], out: &mut Vec<u8>) {
-    put(out, kind::DATAGRAM_FRAGMENT, &[id, offset, total, data.len() as u64]);
+    put(
+        out,
+        kind::DATAGRAM_FRAGMENT,
+        &[id, offset, total, data.len() as u64],
+    );
     out.extend_from_slice(data);
 }
 
@@ -408,16 +466,28 @@ mod tests {
         let id = StreamId(77_000);
         vec![
             Frame::Ping,
-            Frame::ResetStream { id, code: 3, final_size: 1 << 40 },
+            Frame::ResetStream {
+                id,
+                code: 3,
+                final_size: 1 << 40,
+            },
             Frame::StopSending { id, code: 9 },
-            Frame::Crypto { offset: 5, data: b"hello" },
+            Frame::Crypto {
+                offset: 5,
+                data: b"hello",
+            },
             Frame::MaxData(1 << 50),
             Frame::MaxStreamData { id, max: 12 },
             Frame::MaxStreams(64),
             Frame::PathChallenge([1; 8]),
             Frame::PathResponse([2; 8]),
-            Frame::Close { code: 1, text: b"bye" },
-            Frame::Hello { token: b"let me in" },
+            Frame::Close {
+                code: 1,
+                text: b"bye",
+            },
+            Frame::Hello {
+                token: b"let me in",
+            },
             Frame::Admitted,
             Frame::PathAbandon(PathId(300)),
             Frame::AckFrequency {
@@ -426,7 +496,12 @@ mod tests {
                 delay: Duration::from_millis(5),
             },
             Frame::Datagram(b"dgram"),
-            Frame::DatagramFragment { id: 1, offset: 1_400, total: 3_000, data: b"part" },
+            Frame::DatagramFragment {
+                id: 1,
+                offset: 1_400,
+                total: 3_000,
+                data: b"part",
+            },
             Frame::Ack(AckFrame {
                 path: PathId(2),
                 delay: Duration::from_micros(130),
@@ -455,13 +530,23 @@ mod tests {
         for id in [0, 255, 256, 65_536, 1 << 24] {
             for offset in [0, 1, 0xff_ffff, 0x100_0000, 1 << 40, 1 << 61] {
                 for (fin, with_len) in [(false, false), (true, true)] {
-                    let header = StreamHeader { id: StreamId(id), offset, fin };
+                    let header = StreamHeader {
+                        id: StreamId(id),
+                        offset,
+                        fin,
+                    };
                     let mut out = Vec::new();
                     header.emit(with_len.then_some(4), &mut out);
                     assert_eq!(out.len(), header.size(with_len));
                     out.extend_from_slice(b"data");
                     let parsed = parse_frame(&mut Cursor::new(&out));
-                    assert_eq!(parsed, Ok(Frame::Stream { header, data: b"data" }));
+                    assert_eq!(
+                        parsed,
+                        Ok(Frame::Stream {
+                            header,
+                            data: b"data"
+                        })
+                    );
                 }
             }
         }

@@ -51,7 +51,10 @@ pub(crate) struct LongHeader {
 pub(crate) enum LongError {
     Malformed,
     /// Another version (0 is version negotiation); the attempt is where every version has it.
-    Version { version: u32, attempt: AttemptId },
+    Version {
+        version: u32,
+        attempt: AttemptId,
+    },
 }
 
 impl From<Malformed> for LongError {
@@ -245,7 +248,10 @@ mod tests {
 
     #[test]
     fn rfc_9000_a3_example() {
-        assert_eq!(expand_packet_number(Some(0xa82f_30ea), 0x9b32, 2), 0xa82f_9b32);
+        assert_eq!(
+            expand_packet_number(Some(0xa82f_30ea), 0x9b32, 2),
+            0xa82f_9b32
+        );
         assert_eq!(expand_packet_number(None, 7, 2), 7);
     }
 
@@ -266,7 +272,9 @@ mod tests {
     #[test]
     fn long_headers_survive_the_wire() {
         let header = LongHeader {
-            kind: LongKind::Initial { token: vec![1, 2, 3] },
+            kind: LongKind::Initial {
+                token: vec![1, 2, 3],
+            },
             attempt: AttemptId(42),
             source: ConnectionId(7),
             pn_offset: 0,
@@ -276,6 +284,9 @@ mod tests {
         let pn_offset = header.emit(&mut out, 9, 30);
         out.resize(pn_offset + HANDSHAKE_PN_LEN + 30 + TAG_LEN, 0);
         let parsed = LongHeader::parse(&out).expect("what was emitted");
-        assert_eq!((parsed.kind, parsed.pn_offset, parsed.end), (header.kind, pn_offset, out.len()));
+        assert_eq!(
+            (parsed.kind, parsed.pn_offset, parsed.end),
+            (header.kind, pn_offset, out.len())
+        );
     }
 }
