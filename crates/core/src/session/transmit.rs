@@ -323,9 +323,10 @@ impl Session {
                 },
                 rate: path.rate(),
                 rtt: path.rtt.smoothed(),
-                delay: beyond.map_or(path.rtt.smoothed() / 2, |nanos| {
-                    base + Duration::from_nanos(nanos.unsigned_abs())
-                }),
+                delay: beyond.map_or_else(
+                    || path.rtt.smoothed() / 2,
+                    |nanos| base + Duration::from_nanos(nanos.unsigned_abs()),
+                ),
                 packet,
             }
         };
