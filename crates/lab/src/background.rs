@@ -10,17 +10,21 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
 use serde::{Deserialize, Serialize};
 use tabane_linux::netns::Netns;
 use tabane_netem::Scenario;
 
+use crate::change::LinkChange;
 use crate::error::LabError;
 use crate::lab::{Lab, LabOptions};
+use crate::switchboard::{self, Switchboard};
 use crate::topology::{LabLink, SERVICE, SERVICE6};
 
 const DIRECTORY: &str = "/run/tabane-lab";
+const STATE: &str = "json";
+const SOCKET: &str = "sock";
 
 /// How to find a lab in the background.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,21 +67,18 @@ pub fn emulate(
     options: &LabOptions,
     ready: &mut dyn Write,
 ) -> Result<(), LabError> {
+    if !geteuid().is_root() {
+        return Err(LabError::NotRoot);
+    }
     let path = path_of(name);
     if BackgroundLab::find(name).is_ok() {
         return Err(LabError::NameTaken {
             name: name.to_owned(),
         });
     }
-    // Blocked before there are threads, so that all of them leave the signals to `wait`.
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        signals.add(signal);
-    }
-    signals.thread_block().map_err(|errno| LabError::System {
-        operation: "block signals",
-        source: errno.into(),
-    })?;
+    fs::create_dir_all(DIRECTORY).map_err(|source| file_error(&path, source))?;
+    // Signals are blocked before there are threads, so that all of them leave them to it.
+    let switchboard = Switchboard::open(&socket_of(name))?;
     let lab = Lab::up(scenario, options)?;
     let state = LabState {
         name: name.to_owned(),
@@ -90,17 +91,12 @@ pub fn emulate(
         links: lab.links().to_vec(),
     };
     let line = serde_json::to_string(&state).map_err(|error| file_error(&path, error.into()))?;
-    fs::create_dir_all(DIRECTORY)
-        .and_then(|()| fs::write(&path, &line))
-        .map_err(|source| file_error(&path, source))?;
+    fs::write(&path, &line).map_err(|source| file_error(&path, source))?;
     // Whoever started us may be gone; the file tells the same.
     let _ = writeln!(ready, "{line}").and_then(|()| ready.flush());
-    let waited = signals.wait();
+    let served = switchboard.serve(&lab);
     let _ = fs::remove_file(&path);
-    waited.map(drop).map_err(|errno| LabError::System {
-        operation: "wait for a signal",
-        source: errno.into(),
-    })
+    served
 }
 
 impl BackgroundLab {
@@ -165,12 +161,18 @@ impl BackgroundLab {
     pub fn all() -> Vec<Self> {
         let mut labs = Vec::new();
         for entry in fs::read_dir(DIRECTORY).into_iter().flatten().flatten() {
+            if entry.path().extension().is_none_or(|kind| kind != STATE) {
+                continue;
+            }
             let text = fs::read_to_string(entry.path()).unwrap_or_default();
             let state = serde_json::from_str::<LabState>(&text).ok();
             match state.and_then(|state| Self::attach(state).ok()) {
                 Some(lab) if signal(lab.state.pid, None).is_ok() => labs.push(lab),
                 // Removed by someone else in the same moment: as good.
-                _ => drop(fs::remove_file(entry.path())),
+                _ => {
+                    let _ = fs::remove_file(entry.path());
+                    let _ = fs::remove_file(entry.path().with_extension(SOCKET));
+                }
             }
         }
         labs.sort_by(|a, b| a.state.name.cmp(&b.state.name));
@@ -193,6 +195,24 @@ impl BackgroundLab {
     #[must_use]
     pub fn server(&self) -> &Netns {
         &self.server
+    }
+
+    /// Changes the link that the scenario calls `link`, or whose interface is called so.
+    ///
+    /// # Errors
+    /// There is no such link, or the lab's process cannot do it.
+    pub fn change(&self, link: &str, change: &LinkChange) -> Result<(), LabError> {
+        let links = &self.state.links;
+        let named = links.iter().position(|it| it.name == link);
+        let index = named.or_else(|| links.iter().position(|it| it.interface == link));
+        let Some(index) = index else {
+            let known: Vec<_> = links.iter().map(|it| it.name.as_str()).collect();
+            return Err(LabError::NoSuchLink {
+                name: link.to_owned(),
+                known: known.join(", "),
+            });
+        };
+        switchboard::ask(&socket_of(&self.state.name), index, change)
     }
 
     /// Takes it down and waits until its namespaces are gone.
@@ -231,9 +251,15 @@ impl BackgroundLab {
     }
 }
 
+/// Where a lab's [`LabState`] is.
 fn path_of(name: &str) -> PathBuf {
     // Variants have a slash in their names.
-    Path::new(DIRECTORY).join(format!("{}.json", name.replace('/', "_")))
+    Path::new(DIRECTORY).join(format!("{}.{STATE}", name.replace('/', "_")))
+}
+
+/// Where it takes orders.
+fn socket_of(name: &str) -> PathBuf {
+    path_of(name).with_extension(SOCKET)
 }
 
 fn file_error(path: &Path, source: io::Error) -> LabError {

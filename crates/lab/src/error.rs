@@ -79,6 +79,29 @@ pub enum LabError {
         /// The name.
         name: String,
     },
+    /// There is no such link in the lab.
+    #[error("the lab has no link `{name}`; it has {known}")]
+    NoSuchLink {
+        /// The name asked for.
+        name: String,
+        /// The links there are.
+        known: String,
+    },
+    /// What is to be done to a link was not understood.
+    #[error(
+        "cannot do `{text}` to a link: expected down, up, outage=on, outage=off, rate=5mbit, \
+         delay=30ms or loss=1%"
+    )]
+    Change {
+        /// What was asked for.
+        text: String,
+    },
+    /// The lab's process could not do it.
+    #[error("the link was not changed: {said}")]
+    NotChanged {
+        /// Its own words.
+        said: String,
+    },
     /// The process that was to carry the lab ended before it was up.
     #[error("the lab did not come up: {said}")]
     NotUp {

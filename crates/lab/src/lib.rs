@@ -8,6 +8,7 @@
 //! [`Scenario`]: tabane_netem::Scenario
 
 mod background;
+mod change;
 mod control;
 mod emulator;
 mod error;
@@ -16,9 +17,11 @@ mod lab;
 mod loopback;
 mod pairs;
 mod scenario_file;
+mod switchboard;
 mod topology;
 
 pub use background::{BackgroundLab, LabState, emulate};
+pub use change::LinkChange;
 pub use control::{Control, Health, LinkSnapshot, Snapshot};
 pub use error::LabError;
 pub use lab::{Lab, LabOptions};

@@ -57,11 +57,29 @@ fn it_is_found_and_taken_down() {
         .args(["link", "show", "link1"])
         .output();
     assert!(status.unwrap().status.success(), "link1 is inside");
+    lab_can_be_changed(&found);
     let again = start(&name).unwrap_err().to_string();
     assert!(again.contains("running already"), "{again}");
     found.down().unwrap();
     assert!(BackgroundLab::find(&name).is_err());
     assert!(!Netns::names().contains(&lab.state().client));
+}
+
+fn lab_can_be_changed(lab: &BackgroundLab) {
+    let state = || {
+        let mut ip = lab.client().command("ip");
+        let output = ip.args(["-br", "link", "show", "link1"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let change = |link: &str, text: &str| lab.change(link, &text.parse().unwrap());
+    assert!(!state().contains("NO-CARRIER"), "{}", state());
+    change("a", "down").unwrap();
+    assert!(state().contains("NO-CARRIER"), "{}", state());
+    change("link1", "up").unwrap();
+    assert!(!state().contains("NO-CARRIER"), "{}", state());
+    change("a", "rate=2mbit").unwrap();
+    let error = change("b", "up").unwrap_err().to_string();
+    assert!(error.contains("it has a"), "{error}");
 }
 
 fn a_killed_one_is_cleared_away() {
@@ -74,7 +92,10 @@ fn a_killed_one_is_cleared_away() {
         assert!(Instant::now() < deadline, "{:?}", Netns::names());
         thread::sleep(Duration::from_millis(20));
     }
-    assert!(BackgroundLab::find(&name).is_err(), "its file counts no more");
+    assert!(
+        BackgroundLab::find(&name).is_err(),
+        "its file counts no more"
+    );
 }
 
 fn start(name: &str) -> Result<BackgroundLab, tabane_lab::LabError> {

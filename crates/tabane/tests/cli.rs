@@ -61,7 +61,7 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 19] = [
     "",
     "relay",
     "relay token",
@@ -78,6 +78,8 @@ const COMMANDS: [&str; 17] = [
     "lab up",
     "lab run",
     "lab down",
+    "lab list",
+    "lab set",
     "completion",
 ];
 

@@ -314,6 +314,7 @@ fn what_cannot_work_is_said_at_once() {
         (2, &["demo", "wire.toml"], "nothing to show"),
         (1, &["demo", "--svg", "/nonexistent/a.svg"], "--svg"),
         (2, &["lab", "run", "twin"], "CMD"),
+        (2, &["lab", "set", "wifi", "rate=fast"], "rate=5mbit"),
         (
             127,
             &["lab", "run", "twin", "--", "no-such-command"],
@@ -373,6 +374,15 @@ fn a_lab_stays_until_it_is_taken_down() {
         .find(|lab| lab["name"] == name.as_str());
     let client = listed.unwrap()["client"].as_str().unwrap().to_owned();
     assert!(Netns::names().contains(&client));
+    lab(&["set", "lte", "rate=1mbit", "down", "--lab", &name]);
+    let mut inside = Command::new(enter[0]);
+    inside
+        .args(&enter[1..])
+        .args(["ip", "-br", "link", "show", "link2"]);
+    let state = text(&inside.output().unwrap().stdout);
+    assert!(state.contains("NO-CARRIER"), "{state}");
+    let (status, said) = failure(place.command(&["lab", "set", "dsl", "up", "--lab", &name]));
+    assert!(status == 1 && said.contains("wifi, lte"), "{said}");
     lab(&["down", &name]);
     assert!(!Netns::names().contains(&client));
     assert_eq!(processes_of(&place), [""; 0]);

@@ -29,6 +29,7 @@ enum LabCommand {
     Up(background::UpArgs),
     Down(background::DownArgs),
     List(background::ListArgs),
+    Set(background::SetArgs),
     Run(command::RunArgs),
     /// Holds a lab; what `up` leaves in the background
     #[command(hide = true)]
@@ -57,6 +58,7 @@ pub(crate) fn run(args: LabArgs) -> Result<ExitCode> {
         LabCommand::Up(args) => background::up(&args),
         LabCommand::Down(args) => background::down(&args),
         LabCommand::List(args) => background::list(&args),
+        LabCommand::Set(args) => background::set(&args),
         LabCommand::Run(args) => command::run(args),
         LabCommand::Hold(args) => background::hold(&args),
     }

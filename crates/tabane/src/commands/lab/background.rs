@@ -1,11 +1,11 @@
-//! Labs that stay until they are taken down: `tabane lab up`, `down` and `list`.
+//! Labs that stay until they are taken down: `tabane lab up`, `down`, `list` and `set`.
 
 use std::io::stdout;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use tabane_lab::{BackgroundLab, LabError, LabOptions, LabState, emulate};
+use tabane_lab::{BackgroundLab, LabError, LabOptions, LabState, LinkChange, emulate};
 
 use super::ScenarioArgs;
 use crate::failure::Failure;
@@ -38,6 +38,29 @@ pub(crate) struct ListArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Change a link of a lab that is up, as often as you like
+///
+/// `down` and `up` pull and plug the cable; `outage=on` lets packets vanish while the interface
+/// stays up, `outage=off` ends that; `rate=5mbit`, `delay=30ms` and `loss=1%` hold for both
+/// directions.
+#[derive(Debug, Args)]
+pub(crate) struct SetArgs {
+    /// The link, by the scenario's name for it or by its interface
+    #[arg(value_name = "LINK")]
+    link: String,
+    /// What to do to it
+    #[arg(required = true, value_name = "CHANGE", value_parser = parse_change)]
+    changes: Vec<LinkChange>,
+    /// In which lab [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    lab: Option<String>,
+}
+
+fn parse_change(text: &str) -> Result<LinkChange, String> {
+    text.parse::<LinkChange>()
+        .map_err(|error| error.to_string())
 }
 
 /// A file name, and a word in a shell.
@@ -116,11 +139,25 @@ fn chosen(all: bool) -> Result<Vec<BackgroundLab>> {
         _ => {
             let names: Vec<_> = labs.iter().map(|lab| lab.state().name.as_str()).collect();
             let names = names.join(", ");
-            let text = format!("several labs are up ({names}): name one, or take --all");
+            let text = format!("several labs are up ({names}): name one");
             return Err(Failure::usage(text).into());
         }
     }
     Ok(labs)
+}
+
+pub(super) fn set(args: &SetArgs) -> Result<ExitCode> {
+    let labs = match &args.lab {
+        Some(name) => vec![BackgroundLab::find(name)?],
+        None => chosen(false)?,
+    };
+    for (lab, change) in labs
+        .iter()
+        .flat_map(|lab| args.changes.iter().map(move |it| (lab, it)))
+    {
+        lab.change(&args.link, change)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn list(args: &ListArgs) -> Result<ExitCode> {
@@ -149,6 +186,10 @@ fn describe(state: &LabState) -> String {
     });
     let rows: Vec<Vec<String>> = rows.collect();
     let headings = ["link", "interface", "client", "server"];
+    let first = state
+        .links
+        .first()
+        .map_or("link1", |link| link.name.as_str());
     let LabState {
         name,
         scenario,
@@ -163,6 +204,7 @@ fn describe(state: &LabState) -> String {
          server, over any link: {service} and {service6}\n\
          in the client: ip netns exec {client} sh\n\
          in the server: ip netns exec {server} sh\n\
+         change a link: tabane lab set {first} rate=1mbit (or down, up, delay=99ms, loss=1%)\n\
          take it down:  tabane lab down {name}",
         output::table(&headings, &rows)
     )
