@@ -36,6 +36,9 @@ const BUDGET: usize = 45;
 /// One download, in seconds: long enough for start-up not to rule the mean, short enough to watch.
 const USUAL_SECONDS: u32 = 8;
 
+/// More links than this do not fit under the title of the picture.
+const DESCRIBED_MAX: usize = 4;
+
 /// What is to be shown.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -152,11 +155,15 @@ fn picture<'a>(
             "One download of an unmodified curl over {} links at once",
             links.len()
         ),
-        subtitle: format!(
-            "{}; {}",
-            describe_links(&plan.scenario),
-            world.description()
-        ),
+        subtitle: if links.len() > DESCRIBED_MAX {
+            format!("scenario {}; {}", plan.scenario.name, world.description())
+        } else {
+            format!(
+                "{}; {}",
+                describe_links(&plan.scenario),
+                world.description()
+            )
+        },
         alone: names.zip(alone.iter().map(Download::rate)).collect(),
         alone_by: world.single_transport(),
         together,

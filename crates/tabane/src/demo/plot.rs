@@ -6,7 +6,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::element::{PathElement, Polygon, Rectangle, Text};
 use plotters::prelude::{
     Cartesian2d, ChartBuilder, ChartContext, Color, DashedLineSeries, DrawingArea, IntoDrawingArea,
-    IntoFont, LineSeries, RGBColor, SVGBackend, ShapeStyle,
+    IntoFont, LineSeries, RGBColor, SVGBackend,
 };
 use plotters::style::{BLACK, TextStyle, WHITE};
 use tabane_base::{Bytes, Duration, Rate};
@@ -17,6 +17,14 @@ const SIZE: (u32, u32) = (1_000, 540);
 /// Height of the title's part, width of the legend's.
 const TITLE_HEIGHT: u32 = 76;
 const LEGEND_WIDTH: u32 = 270;
+/// Inside the legend: where swatches and texts begin, how wide swatches are.
+const LEGEND_LEFT: i32 = 12;
+const LEGEND_TEXT: i32 = LEGEND_LEFT + 36;
+const SWATCH: i32 = 26;
+/// What is left for the rows of the links, and how high each may be.
+const LEGEND_ROWS_HEIGHT: i32 = 330;
+const MAX_ROW: i32 = 50;
+const MIN_ROW: i32 = 10;
 /// Each point of a curve is a mean over so much time, and no curve has more points than this.
 const BIN: Duration = Duration::from_millis(250);
 const BINS_MAX: u32 = 120;
@@ -27,10 +35,10 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
     RGBColor(213, 94, 0),
     RGBColor(240, 228, 66),
+    RGBColor(204, 121, 167),
 ];
 const INK: RGBColor = RGBColor(40, 40, 40);
 const FAINT: RGBColor = RGBColor(225, 225, 225);
@@ -154,34 +162,19 @@ impl Plot<'_> {
     }
 
     fn draw_legend(&self, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
-        const LEFT: i32 = 12;
-        const TEXT: i32 = LEFT + 36;
         let bond = self.together.rate().as_mbps_f64();
         let mut y = 14;
-        let line = |y: i32, style: ShapeStyle| PathElement::new([(LEFT, y), (LEFT + 26, y)], style);
-        area.draw(&line(y, BLACK.stroke_width(2)))?;
+        area.draw(&stroke(LEGEND_LEFT, LEGEND_LEFT + SWATCH, y, BLACK))?;
         let text = format!("all links at once: {bond:.1} Mbit/s");
-        area.draw(&Text::new(text, (TEXT, y - 7), font(15, INK)))?;
-        let text = format!("{:.0} % of the sum", 100.0 * bond / self.sum().max(1e-9));
-        area.draw(&Text::new(text, (TEXT, y + 12), font(13, GREY)))?;
+        area.draw(&Text::new(text, (LEGEND_TEXT, y - 7), font(15, INK)))?;
+        let text = format!("{:.1} % of the sum", 100.0 * bond / self.sum().max(1e-9));
+        area.draw(&Text::new(text, (LEGEND_TEXT, y + 12), font(13, GREY)))?;
         y += 54;
-        let parts = self.together.parts();
-        for (index, (name, alone)) in self.alone.iter().enumerate().rev() {
-            let swatch = [(LEFT, y - 9), (LEFT + 26, y + 9)];
-            area.draw(&Rectangle::new(swatch, tint(colour(index)).filled()))?;
-            let part = parts.get(index).copied().unwrap_or_default();
-            let text = format!("{name}: {:.1} Mbit/s of it", part.as_mbps_f64());
-            area.draw(&Text::new(text, (TEXT, y - 7), font(15, INK)))?;
-            for dash in [LEFT, LEFT + 10, LEFT + 20] {
-                let style = shade(colour(index)).stroke_width(2);
-                area.draw(&PathElement::new(
-                    [(dash, y + 20), (dash + 6, y + 20)],
-                    style,
-                ))?;
-            }
-            let text = format!("alone {:.1}", alone.as_mbps_f64());
-            area.draw(&Text::new(text, (TEXT, y + 13), font(13, GREY)))?;
-            y += 50;
+        let rows = i32::try_from(self.alone.len()).unwrap_or(i32::MAX);
+        let pitch = (LEGEND_ROWS_HEIGHT / rows.max(1)).clamp(MIN_ROW, MAX_ROW);
+        for index in (0..self.alone.len()).rev() {
+            self.draw_row(area, index, y, pitch)?;
+            y += pitch;
         }
         let notes = [
             format!("sum of the links alone: {:.1} Mbit/s", self.sum()),
@@ -189,9 +182,40 @@ impl Plot<'_> {
             format!("{}, one upon the other", self.alone_by),
         ];
         for note in notes {
-            area.draw(&Text::new(note, (LEFT, y), font(13, GREY)))?;
+            area.draw(&Text::new(note, (LEGEND_LEFT, y), font(13, GREY)))?;
             y += 20;
         }
+        Ok(())
+    }
+
+    /// One link of the legend: two lines where there is room, else one.
+    fn draw_row(
+        &self,
+        area: &Area<'_>,
+        index: usize,
+        y: i32,
+        pitch: i32,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let (name, alone) = self.alone[index];
+        let part = self.together.parts().get(index).copied();
+        let [part, alone] = [part.unwrap_or_default(), alone].map(Rate::as_mbps_f64);
+        let half = (pitch / 2 - 2).clamp(3, 9);
+        let swatch = [(LEGEND_LEFT, y - half), (LEGEND_LEFT + SWATCH, y + half)];
+        area.draw(&Rectangle::new(swatch, tint(colour(index)).filled()))?;
+        if pitch < MAX_ROW {
+            let text = format!("{name}: {part:.1} Mbit/s of it, alone {alone:.1}");
+            let size = pitch.clamp(10, 14);
+            let place = (LEGEND_TEXT, y - size / 2);
+            area.draw(&Text::new(text, place, font(size.unsigned_abs(), INK)))?;
+            return Ok(());
+        }
+        let text = format!("{name}: {part:.1} Mbit/s of it");
+        area.draw(&Text::new(text, (LEGEND_TEXT, y - 7), font(15, INK)))?;
+        for dash in [0, 10, 20].map(|offset| LEGEND_LEFT + offset) {
+            area.draw(&stroke(dash, dash + 6, y + 20, shade(colour(index))))?;
+        }
+        let text = format!("alone {alone:.1}");
+        area.draw(&Text::new(text, (LEGEND_TEXT, y + 13), font(13, GREY)))?;
         Ok(())
     }
 
@@ -208,6 +232,11 @@ impl Curves {
         let last = values.last().map(|value| (end, *value));
         [(0.0, 0.0)].into_iter().chain(inner).chain(last).collect()
     }
+}
+
+/// A level line from `left` to `right`.
+fn stroke(left: i32, right: i32, y: i32, colour: RGBColor) -> PathElement<(i32, i32)> {
+    PathElement::new([(left, y), (right, y)], colour.stroke_width(2))
 }
 
 fn font(size: u32, colour: RGBColor) -> TextStyle<'static> {

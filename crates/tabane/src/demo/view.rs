@@ -14,8 +14,10 @@ use super::download::Rates;
 const BAR_CELLS: usize = 40;
 /// Between two plain lines.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Plain lines leave out links below this, where only a router is looked for now and then.
+const QUIET: Rate = Rate::from_bps(20_000);
 /// Colours of the 256 that terminals have, near those of the plot.
-const COLOURS: [u8; 7] = [33, 214, 35, 175, 117, 167, 227];
+const COLOURS: [u8; 7] = [33, 214, 35, 117, 167, 227, 175];
 
 const NO_WRAP: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
@@ -157,9 +159,8 @@ impl View {
         }
         self.shown_at += PLAIN_INTERVAL;
         let links = self.names.iter().zip(&rates.links);
-        let active = |(_, (inward, outward)): &(&String, &(Rate, Rate))| {
-            *inward > Rate::ZERO || *outward > Rate::ZERO
-        };
+        let active =
+            |(_, (inward, outward)): &(&String, &(Rate, Rate))| (*inward).max(*outward) >= QUIET;
         let links: Vec<String> = links
             .filter(active)
             .map(|(name, (inward, outward))| {
