@@ -100,14 +100,17 @@ impl Drop for Process {
 }
 
 impl Ended {
-    /// The last thing it said, or its status.
+    /// The last thing it said, without our own name before it, or its status.
     pub(crate) fn reason(&self) -> String {
         let last = self
             .complaints
             .lines()
             .rev()
             .find(|line| !line.trim().is_empty());
-        last.map_or_else(|| self.status.to_string(), |line| line.trim().to_owned())
+        last.map_or_else(
+            || self.status.to_string(),
+            |line| line.trim().trim_start_matches("tabane: ").to_owned(),
+        )
     }
 }
 

@@ -72,10 +72,10 @@ impl Namespaces {
             return Ok(());
         };
         self.entrance = Entrance::Proxy(format!("{reason:#}"));
-        if self.try_entrance().await.is_err() {
-            return Err(reason);
+        match self.try_entrance().await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(reason.context("`tabane run` does not work here")),
         }
-        Ok(())
     }
 
     async fn try_entrance(&self) -> Result<()> {
@@ -83,7 +83,7 @@ impl Namespaces {
         command.arg("true");
         let ended = Process::start(command)?.end().await?;
         if !ended.status.success() {
-            bail!("`tabane run` fails: {}", ended.reason());
+            bail!("{}", ended.reason());
         }
         Ok(())
     }
@@ -92,7 +92,11 @@ impl Namespaces {
     pub(super) fn reservation(&self) -> Option<String> {
         match &self.entrance {
             Entrance::Hooks => None,
-            Entrance::Proxy(reason) => Some(format!("curl is given a proxy, because {reason}")),
+            Entrance::Proxy(reason) => {
+                // Advice follows; it is taken already.
+                let reason = reason.split(';').next().unwrap_or(reason);
+                Some(format!("curl is given a proxy ({reason})"))
+            }
         }
     }
 
