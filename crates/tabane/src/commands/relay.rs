@@ -239,27 +239,25 @@ fn parse_public(text: &str, port: u16) -> Result<Destination, tabane_proxy::Dest
     }
 }
 
-/// The addresses of this machine by which others may reach it: public ones, else private ones.
+/// The addresses of this machine by which others may reach it: public ones, else private ones;
+/// those of links first, then any other (servers carry public addresses on `lo`, too).
 fn guess_addresses(interfaces: &[Interface], only_v4: bool) -> Vec<IpAddr> {
     /// Of each kind; a join string should stay one line.
     const MOST: usize = 4;
-    let usable = interfaces
-        .iter()
-        .filter(|interface| interface.usable().is_ok());
-    let all: Vec<IpAddr> = usable.flat_map(Interface::global_addresses).collect();
-    let fitting = |ip: &&IpAddr| ip.is_ipv4() || !only_v4;
-    let public: Vec<IpAddr> = all
-        .iter()
-        .filter(fitting)
-        .filter(|ip| Access::Public.allows(**ip))
-        .copied()
-        .collect();
-    let mut chosen = match public.is_empty() {
-        false => public,
-        true => all.iter().filter(fitting).copied().collect(),
+    let of = |links_only: bool, public_only: bool| -> Vec<IpAddr> {
+        interfaces
+            .iter()
+            .filter(|interface| interface.usable().is_ok() || !links_only)
+            .flat_map(Interface::global_addresses)
+            .filter(|ip| ip.is_ipv4() || !only_v4)
+            .filter(|ip| !ip.is_loopback())
+            .filter(|ip| Access::Public.allows(*ip) || !public_only)
+            .take(MOST)
+            .collect()
     };
-    chosen.truncate(MOST);
-    chosen
+    let tiers = [(true, true), (false, true), (true, false), (false, false)];
+    let mut guesses = tiers.into_iter().map(|(links, public)| of(links, public));
+    guesses.find(|guess| !guess.is_empty()).unwrap_or_default()
 }
 
 #[cfg(test)]
