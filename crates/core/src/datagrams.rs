@@ -9,7 +9,11 @@ use bytes::Bytes;
 use tabane_base::{Duration, Instant};
 use thiserror::Error;
 
-use crate::wire::{Frame, datagram_header_len, emit_datagram, emit_fragment};
+use crate::ranges::RangeSet;
+use crate::wire::{
+    Frame, datagram_copy_header_len, datagram_header_len, emit_datagram, emit_datagram_copy,
+    emit_fragment,
+};
 
 /// The largest datagram: what UDP over IPv4 carries.
 const MAX_SIZE: usize = 65_507;
@@ -23,6 +27,9 @@ const MAX_PARTIAL: usize = 64;
 const PARTIAL_LIFETIME: Duration = Duration::from_secs(1);
 /// Header of a fragment at the most: type and four variable-length integers.
 const FRAGMENT_HEADER: usize = 1 + 8 + 4 + 4 + 4;
+
+/// Gaps remembered among the numbers of datagrams that came, for telling copies from late ones.
+const MAX_GAPS: usize = 256;
 
 /// Why a datagram cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -48,6 +55,68 @@ struct Partial {
     since: Instant,
 }
 
+/// A datagram, or a part of one that does not fit into a packet, for sending more than once.
+#[derive(Clone, Debug)]
+pub(crate) struct DatagramCopy {
+    number: u64,
+    offset: usize,
+    total: usize,
+    data: Bytes,
+}
+
+impl DatagramCopy {
+    /// Bytes of the application's data.
+    pub(crate) fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.data.len() == self.total
+    }
+
+    /// Bytes in a packet at the most.
+    pub(crate) fn size(&self) -> usize {
+        let header = match self.is_whole() {
+            true => datagram_copy_header_len(self.number, self.total),
+            false => FRAGMENT_HEADER,
+        };
+        header + self.data.len()
+    }
+
+    pub(crate) fn emit(&self, out: &mut Vec<u8>) {
+        match self.is_whole() {
+            true => emit_datagram_copy(self.number, &self.data, out),
+            false => {
+                let (offset, total) = (self.offset as u64, self.total as u64);
+                emit_fragment(self.number, offset, total, &self.data, out);
+            }
+        }
+    }
+}
+
+/// Numbers of datagrams that were delivered.
+#[derive(Debug, Default)]
+struct Delivered {
+    numbers: RangeSet,
+    /// Everything below counts as delivered.
+    floor: u64,
+}
+
+impl Delivered {
+    fn contains(&self, number: u64) -> bool {
+        number < self.floor || self.numbers.contains(number)
+    }
+
+    fn insert(&mut self, number: u64) {
+        self.numbers.insert(number..number + 1);
+        if self.numbers.len() > MAX_GAPS
+            && let Some(oldest) = self.numbers.forget_first()
+        {
+            self.floor = self.floor.max(oldest.end);
+        }
+    }
+}
+
 /// The datagrams of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
@@ -55,10 +124,12 @@ pub(crate) struct Datagrams {
     queued: usize,
     /// Bytes of the front datagram that left in fragments already.
     front_sent: usize,
-    next_id: u64,
+    /// Number of the next datagram that needs one: for its fragments or its copies.
+    next_number: u64,
     received: VecDeque<Bytes>,
     received_bytes: usize,
     partial: BTreeMap<u64, Partial>,
+    delivered: Delivered,
 }
 
 impl Datagrams {
@@ -98,12 +169,12 @@ impl Datagrams {
                 let n = (room - FRAGMENT_HEADER).min(front.len() - self.front_sent);
                 let part = &front[self.front_sent..self.front_sent + n];
                 let (offset, total) = (self.front_sent as u64, front.len() as u64);
-                emit_fragment(self.next_id, offset, total, part, out);
+                emit_fragment(self.next_number, offset, total, part, out);
                 self.front_sent += n;
                 if self.front_sent < front.len() {
                     break;
                 }
-                self.next_id += 1;
+                self.next_number += 1;
             } else {
                 break;
             }
@@ -113,6 +184,43 @@ impl Datagrams {
             }
         }
         out.len() > before
+    }
+
+    /// The next datagram, or the next part of it, that a packet with `space` for frames can hold,
+    /// numbered so that the receiver knows copies.
+    pub(crate) fn take_copy(&mut self, space: usize) -> Option<DatagramCopy> {
+        let front = self.queue.front()?.clone();
+        let (number, total) = (self.next_number, front.len());
+        let whole = datagram_copy_header_len(number, total) + total <= space;
+        let most = if whole {
+            total
+        } else {
+            space.saturating_sub(FRAGMENT_HEADER).max(1)
+        };
+        let offset = self.front_sent;
+        let end = total.min(offset + most);
+        self.front_sent = end;
+        if end == total {
+            self.front_sent = 0;
+            self.next_number += 1;
+            self.queued -= total;
+            self.queue.pop_front();
+        }
+        Some(DatagramCopy {
+            number,
+            offset,
+            total,
+            data: front.slice(offset..end),
+        })
+    }
+
+    /// A copy of a datagram came. `true` when the driver should be told.
+    pub(crate) fn on_copy(&mut self, number: u64, data: &[u8]) -> bool {
+        if self.delivered.contains(number) {
+            return false;
+        }
+        self.delivered.insert(number);
+        self.on_received(Bytes::copy_from_slice(data))
     }
 
     /// A whole datagram came. `true` when the driver should be told.
@@ -140,6 +248,9 @@ impl Datagrams {
         if total > MAX_SIZE || data.is_empty() || offset + data.len() > total {
             return false;
         }
+        if self.delivered.contains(id) {
+            return false;
+        }
         if self.partial.len() >= MAX_PARTIAL && !self.partial.contains_key(&id) {
             self.partial.pop_first();
         }
@@ -161,6 +272,7 @@ impl Datagrams {
         if partial.missing > 0 {
             return false;
         }
+        self.delivered.insert(id);
         let whole = self.partial.remove(&id).map(|partial| partial.data);
         whole.is_some_and(|whole| self.on_received(whole.into()))
     }
@@ -222,6 +334,52 @@ mod tests {
                 "{len}"
             );
         }
+    }
+
+    #[test]
+    fn copies_are_delivered_once_in_whatever_order_they_come() {
+        let (mut a, mut b) = (Datagrams::default(), Datagrams::default());
+        let sent: Vec<Vec<u8>> = [0, 10, 1_390, 1_500, 9_000]
+            .map(|len| vec![len as u8; len])
+            .to_vec();
+        for data in &sent {
+            assert_eq!(a.send(data), Ok(()));
+        }
+        let copies: Vec<_> = std::iter::from_fn(|| a.take_copy(1_400)).collect();
+        assert_eq!(a.queued(), 0);
+        let mut told = 0;
+        for copy in copies.iter().chain(copies.iter().rev()).chain(&copies) {
+            let mut packet = Vec::new();
+            copy.emit(&mut packet);
+            assert!(
+                packet.len() <= copy.size() && copy.size() <= 1_400,
+                "{}",
+                copy.size()
+            );
+            told += match parse_frame(&mut Cursor::new(&packet)) {
+                Ok(Frame::DatagramCopy { number, data }) => u32::from(b.on_copy(number, data)),
+                Ok(frame) => u32::from(b.on_fragment(Instant::EPOCH, &frame)),
+                Err(_) => panic!("a packet that does not parse"),
+            };
+        }
+        let received: Vec<_> = std::iter::from_fn(|| b.poll()).collect();
+        assert_eq!(
+            (received, told),
+            (sent.into_iter().map(Bytes::from).collect(), 1)
+        );
+    }
+
+    #[test]
+    fn a_number_beyond_all_gaps_does_not_make_memory_grow() {
+        let mut b = Datagrams::default();
+        for number in 0..10_000 {
+            b.on_copy(number * 2, b"x");
+        }
+        assert_eq!(b.delivered.numbers.len(), MAX_GAPS);
+        while b.poll().is_some() {}
+        assert!(!b.on_copy(3, b"y"), "too late to tell from a copy");
+        assert!(b.on_copy(19_999, b"y"));
+        b.on_copy(u64::MAX >> 2, b"y");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::forward_delay::ForwardDelay;
 use crate::id::{FourTuple, PathId};
 use crate::mtu::{BASE_SIZE, MtuDiscovery};
 use crate::pacer::Pacer;
+use crate::policy::Policies;
 use crate::received::Received;
 use crate::recovery::{Recovery, SentFrame, SentFrames, SentPacket, Settled};
 use crate::rtt::{INITIAL_RTT, RttEstimator};
@@ -61,6 +62,9 @@ pub enum PathError {
     /// Only clients open paths, and only in connected sessions.
     #[error("the session is not connected, or this end may not open paths")]
     NotConnected,
+    /// Negative, more than everything, or not a number.
+    #[error("the weight of a path lies between 0 and 1")]
+    WeightOutOfRange,
 }
 
 /// Where the path stands in its life.
@@ -137,6 +141,7 @@ pub(crate) struct Path {
     pub(crate) probes_due: u8,
     pub(crate) keep_alive_due: bool,
     pub(crate) frequency_due: bool,
+    pub(crate) policies: Policies,
     told_frequency: u64,
     last_sent_at: Instant,
     last_received_at: Instant,
@@ -178,6 +183,7 @@ impl Path {
             probes_due: 0,
             keep_alive_due: false,
             frequency_due: false,
+            policies: Policies::default(),
             told_frequency: 0,
             last_sent_at: now,
             last_received_at: now,
@@ -297,7 +303,20 @@ impl Path {
         self.forward.reset();
         self.mtu.reset();
         self.on_packet_size();
-        self.pacer.set_rate(now, self.controller.pacing_rate());
+        self.pace(now);
+    }
+
+    /// Holds the pacer to what the controller and the path's owners allow.
+    pub(crate) fn pace(&mut self, now: Instant) {
+        let (rate, weight) = (self.controller.pacing_rate(), self.policies.weight());
+        self.pacer.set_rate(
+            now,
+            if weight < 1.0 {
+                rate.scaled(weight)
+            } else {
+                rate
+            },
+        );
     }
 
     fn on_packet_size(&mut self) {
@@ -364,7 +383,7 @@ impl Path {
                     largest_acked_sent_at: sent_at,
                 });
             }
-            self.pacer.set_rate(now, self.controller.pacing_rate());
+            self.pace(now);
             self.review_frequency();
         }
         news.acked.append(&mut settled);
@@ -427,7 +446,7 @@ impl Path {
                 tx_in_flight: packet.delivery.tx_in_flight,
                 persistent,
             });
-            self.pacer.set_rate(now, self.controller.pacing_rate());
+            self.pace(now);
         }
     }
 
@@ -560,6 +579,10 @@ impl Path {
         self.last_received_at + (2 * self.rtt.smoothed()).max(FRESH_FOR) >= newest
     }
 
+    pub(crate) const fn last_sent_at(&self) -> Instant {
+        self.last_sent_at
+    }
+
     pub(crate) const fn last_received_at(&self) -> Instant {
         self.last_received_at
     }
@@ -594,6 +617,10 @@ impl Path {
             return;
         }
         self.last_eliciting_at = now;
+        if self.policies.weight() < 1.0 {
+            // Held below what the path takes: what is measured is the wish, not the path.
+            self.on_app_limited();
+        }
         let in_flight = self.recovery.in_flight();
         self.controller.on_sent(now, bytes, in_flight);
         let delivery = self.delivery.on_sent(now, bytes, in_flight);
@@ -639,6 +666,8 @@ impl Path {
             spurious_losses: self.totals.spurious_losses,
             reinjected: self.totals.reinjected,
             mtu: self.mtu.current(),
+            weight: self.policies.weight(),
+            backup: self.policies.backup(),
             last_received_at: self.last_received_at,
         }
     }

@@ -5,27 +5,38 @@ use std::ops::Range;
 
 /// Disjoint ranges that never touch, by start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RangeSet(BTreeMap<u64, u64>);
+pub(crate) struct RangeSet {
+    ranges: BTreeMap<u64, u64>,
+    /// Integers in all ranges together.
+    total: u64,
+}
 
 impl RangeSet {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ranges.is_empty()
+    }
+
+    /// How many integers the set has.
+    pub(crate) const fn total(&self) -> u64 {
+        self.total
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.ranges.len()
     }
 
     pub(crate) fn first(&self) -> Option<Range<u64>> {
-        self.0.first_key_value().map(|(start, end)| *start..*end)
+        self.ranges
+            .first_key_value()
+            .map(|(start, end)| *start..*end)
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
-        self.0.iter().map(|(start, end)| *start..*end)
+        self.ranges.iter().map(|(start, end)| *start..*end)
     }
 
     pub(crate) fn contains(&self, value: u64) -> bool {
-        self.0
+        self.ranges
             .range(..=value)
             .next_back()
             .is_some_and(|(_, end)| value < *end)
@@ -37,23 +48,27 @@ impl RangeSet {
             return;
         }
         let Range { mut start, mut end } = range;
-        if let Some((before, before_end)) = self.0.range_mut(..=start).next_back()
+        if let Some((before, before_end)) = self.ranges.range_mut(..=start).next_back()
             && *before_end >= start
         {
             if *before_end >= end {
                 return;
             }
             start = *before;
+            self.total -= *before_end - start;
         }
-        while let Some((after, after_end)) = self.0.range(start..).next() {
+        while let Some((after, after_end)) = self.ranges.range(start..).next() {
             let (after, after_end) = (*after, *after_end);
             if after > end {
                 break;
             }
+            if self.ranges.remove(&after).is_some() && after != start {
+                self.total -= after_end - after;
+            }
             end = end.max(after_end);
-            self.0.remove(&after);
         }
-        self.0.insert(start, end);
+        self.ranges.insert(start, end);
+        self.total += end - start;
     }
 
     /// Takes `range` out.
@@ -61,48 +76,71 @@ impl RangeSet {
         if range.is_empty() {
             return;
         }
-        if let Some((start, end)) = self.0.range(..range.start).next_back() {
+        if let Some((start, end)) = self.ranges.range(..range.start).next_back() {
             let (start, end) = (*start, *end);
             if end > range.start {
-                self.0.insert(start, range.start);
+                self.ranges.insert(start, range.start);
+                self.total -= end.min(range.end) - range.start;
                 if end > range.end {
-                    self.0.insert(range.end, end);
+                    self.ranges.insert(range.end, end);
                     return;
                 }
             }
         }
-        while let Some((start, end)) = self.0.range(range.start..range.end).next() {
+        while let Some((start, end)) = self.ranges.range(range.start..range.end).next() {
             let (start, end) = (*start, *end);
-            self.0.remove(&start);
+            self.ranges.remove(&start);
+            self.total -= end.min(range.end) - start;
             if end > range.end {
-                self.0.insert(range.end, end);
+                self.ranges.insert(range.end, end);
             }
         }
     }
 
     /// Takes up to `most` integers off the front, all of one range.
     pub(crate) fn pop_front(&mut self, most: u64) -> Option<Range<u64>> {
-        let (start, end) = self.0.pop_first()?;
+        let (start, end) = self.ranges.pop_first()?;
         let cut = end.min(start + most);
         if cut < end {
-            self.0.insert(cut, end);
+            self.ranges.insert(cut, end);
         }
+        self.total -= cut - start;
         Some(start..cut)
+    }
+
+    /// Takes up to `most` integers, all of one range, from behind the first `depth` of the set.
+    pub(crate) fn pop_behind(&mut self, depth: u64, most: u64) -> Option<Range<u64>> {
+        if depth == 0 {
+            return self.pop_front(most);
+        }
+        let mut before = depth;
+        let inside = self.ranges.iter().find(|(start, end)| {
+            let len = *end - *start;
+            let is_here = before < len;
+            before -= before.min(len) * u64::from(!is_here);
+            is_here
+        });
+        let (start, end) = inside.map(|(start, end)| (*start + before, *end))?;
+        let taken = start..end.min(start + most);
+        self.remove(taken.clone());
+        Some(taken)
     }
 
     /// Drops the range with the smallest integers.
     pub(crate) fn forget_first(&mut self) -> Option<Range<u64>> {
-        self.0.pop_first().map(|(start, end)| start..end)
+        let (start, end) = self.ranges.pop_first()?;
+        self.total -= end - start;
+        Some(start..end)
     }
 
     /// The parts of `range` that are not in the set.
     pub(crate) fn gaps(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut at = range.start;
-        let before = self.0.range(..at).next_back().map(|(_, end)| *end);
+        let before = self.ranges.range(..at).next_back().map(|(_, end)| *end);
         if let Some(end) = before {
             at = at.max(end);
         }
-        let mut inside = self.0.range(range.start..range.end.max(range.start));
+        let mut inside = self.ranges.range(range.start..range.end.max(range.start));
         std::iter::from_fn(move || {
             loop {
                 if at >= range.end {
@@ -136,7 +174,16 @@ mod tests {
             for step in 0..200 {
                 let start = rng.below(60);
                 let range = start..start + rng.below(9);
-                match rng.below(4) {
+                match rng.below(5) {
+                    2 => {
+                        let (depth, most) = (rng.below(30), 1 + rng.below(9));
+                        let popped = set.pop_behind(depth, most);
+                        let wanted = model.iter().nth(depth as usize).copied();
+                        assert_eq!(popped.as_ref().map(|r| r.start), wanted, "seed {seed}");
+                        for i in popped.into_iter().flatten() {
+                            assert!(model.remove(&i), "seed {seed} step {step}");
+                        }
+                    }
                     0 => {
                         set.remove(range.clone());
                         range.for_each(|i| {
@@ -161,6 +208,7 @@ mod tests {
                     .any(|(a, b)| a.end >= b.start);
                 assert!(!touching, "seed {seed} step {step}");
                 assert_eq!(set.contains(start), model.contains(&start));
+                assert_eq!(set.total(), model.len() as u64, "seed {seed} step {step}");
             }
         }
     }

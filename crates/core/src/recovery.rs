@@ -43,6 +43,7 @@ pub(crate) enum SentFrame {
     Hello,
     Admitted,
     PathAbandon(PathId),
+    PathPolicy(PathId),
     AckFrequency,
     MtuProbe(u16),
     Ping,

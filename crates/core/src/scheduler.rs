@@ -1,52 +1,100 @@
 //! Which path the next packets take. A closed set, chosen by name.
 //!
-//! A scheduler sees values only: what each path could take now, how fast and how far it is, and
-//! how much waits. It never sees data, and it is asked anew after each grant.
+//! A scheduler sees values only: what each path could take now, how fast and how far it is, what
+//! its owner wishes, and how much waits. It never sees data, and it is asked anew after each grant.
+//! Two of them deal data out before it can leave; what they set aside is held by `distribution`.
 
-mod earliest;
+mod arrival;
+mod backup;
+mod cwnd;
+mod min_rtt;
+mod redundant;
+mod round_robin;
+mod tabane;
+#[cfg(test)]
+mod tests;
+mod weighted;
 
 use std::fmt;
 use std::str::FromStr;
 
-use tabane_base::{Bytes, Duration, Instant, Rate};
+use tabane_base::{Bytes, Duration, Rate};
 use thiserror::Error;
+
+use crate::id::PathId;
+use arrival::Arrival;
+use cwnd::Cwnd;
+use round_robin::RoundRobin;
+use weighted::Weighted;
+
+/// A share that a path cannot use for so long is forfeited: rounds must not wait for a path whose
+/// rate has fallen to nothing.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// The schedulers there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerKind {
-    /// The paths in turn, a packet each: the papers' baseline.
-    RoundRobin,
+    /// Earliest arrival in order, or none while waiting is earlier.
+    Tabane,
+    /// R-M/TCP: data is dealt out ahead of time, so that it arrives in order.
+    Arrival,
+    /// SBAM: rounds in proportion to rate and weight.
+    Weighted,
+    /// ARMS: a congestion window's worth to each path in turn.
+    Cwnd,
     /// The path with the least round-trip time that has room: the field's baseline.
     MinRtt,
-    /// The path on which the data arrives earliest, or none while waiting is earlier.
-    Tabane,
+    /// The paths in turn, a packet each: the papers' baseline.
+    RoundRobin,
+    /// Everything on every path: the least delay, for the most bytes.
+    Redundant,
+    /// Everything on the most preferred path that works.
+    Backup,
 }
 
 impl SchedulerKind {
     /// All of them, the default first.
-    pub const ALL: [Self; 3] = [Self::Tabane, Self::MinRtt, Self::RoundRobin];
+    pub const ALL: [Self; 8] = [
+        Self::Tabane,
+        Self::Arrival,
+        Self::Weighted,
+        Self::Cwnd,
+        Self::MinRtt,
+        Self::RoundRobin,
+        Self::Redundant,
+        Self::Backup,
+    ];
 
     /// The name users choose it by.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::RoundRobin => "round-robin",
-            Self::MinRtt => "min-rtt",
             Self::Tabane => "tabane",
+            Self::Arrival => "arrival",
+            Self::Weighted => "weighted",
+            Self::Cwnd => "cwnd",
+            Self::MinRtt => "min-rtt",
+            Self::RoundRobin => "round-robin",
+            Self::Redundant => "redundant",
+            Self::Backup => "backup",
         }
     }
 }
 
 impl fmt::Display for SchedulerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.pad(self.name())
     }
 }
 
 /// A name that no scheduler has.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("no scheduler called {0:?}: choose tabane, min-rtt or round-robin")]
+#[error("no scheduler called {0:?}: choose one of {names}", names = names())]
 pub struct UnknownScheduler(String);
+
+fn names() -> String {
+    SchedulerKind::ALL.map(SchedulerKind::name).join(", ")
+}
 
 impl FromStr for SchedulerKind {
     type Err = UnknownScheduler;
@@ -56,22 +104,31 @@ impl FromStr for SchedulerKind {
     }
 }
 
-/// What a scheduler knows of an active path.
+/// What a scheduler knows of a path that may be used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathView {
+    pub(crate) id: PathId,
     /// Its place in the session's list.
     pub(crate) index: usize,
     /// What may leave now, by window and pacer.
     pub(crate) room: Bytes,
     /// How long until a full packet may leave; zero when it may now.
     pub(crate) wait: Duration,
+    /// How fast the path may be used, before its weight.
     pub(crate) rate: Rate,
+    /// What share of the path its owner lets us use, 0 to 1 (SBAM's α).
+    pub(crate) weight: f64,
+    pub(crate) cwnd: Bytes,
     /// Round-trip time, smoothed.
     pub(crate) rtt: Duration,
     /// One-way delay towards the peer; only differences between paths are exact.
     pub(crate) delay: Duration,
     /// A full packet.
     pub(crate) packet: Bytes,
+    /// How long ago the last packet left.
+    pub(crate) sent_ago: Duration,
+    /// Pieces that were set aside for the path.
+    pub(crate) listed: usize,
 }
 
 impl PathView {
@@ -82,6 +139,40 @@ impl PathView {
     fn packets(&self) -> usize {
         (self.room.get() / self.packet.get().max(1)).max(1) as usize
     }
+
+    /// How fast the path may be used.
+    fn allowed(&self) -> Rate {
+        if self.weight < 1.0 {
+            self.rate.scaled(self.weight)
+        } else {
+            self.rate
+        }
+    }
+
+    /// The time from now to when a packet that waits for the path arrives by it.
+    fn arrival(&self) -> Duration {
+        let on_link = self.rate.time_for(self.packet);
+        self.wait.saturating_add(self.delay).saturating_add(on_link)
+    }
+
+    /// As many packets as there is room for, of what is next.
+    fn grant(&self) -> Grant {
+        Grant {
+            index: self.index,
+            packets: self.packets(),
+            ahead: Bytes::ZERO,
+        }
+    }
+
+    fn grant_packets(&self, most: u64) -> Grant {
+        let packets = self
+            .packets()
+            .min(usize::try_from(most).unwrap_or(usize::MAX));
+        Grant {
+            packets,
+            ..self.grant()
+        }
+    }
 }
 
 /// Permission to send on a path.
@@ -89,122 +180,92 @@ impl PathView {
 pub(crate) struct Grant {
     pub(crate) index: usize,
     pub(crate) packets: usize,
+    /// The packets carry what stands behind so many unsent bytes: others bring those sooner.
+    pub(crate) ahead: Bytes,
+}
+
+/// Whether data is dealt out to paths before it can leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dealing {
+    /// No: a packet takes what is next when it leaves.
+    AtOnce,
+    /// Each piece to one path.
+    Ahead,
+    /// Each piece to every path.
+    Everywhere,
 }
 
 /// A scheduler with what it remembers between packets.
 #[derive(Debug)]
-pub(crate) struct Scheduler {
-    kind: SchedulerKind,
-    /// Round robin: the path after the last one.
-    next: usize,
+pub(crate) struct Scheduler(State);
+
+#[derive(Debug)]
+enum State {
+    Tabane,
+    Arrival(Arrival),
+    Weighted(Weighted),
+    Cwnd(Cwnd),
+    MinRtt,
+    RoundRobin(RoundRobin),
+    Redundant,
+    Backup,
 }
 
 impl Scheduler {
-    pub(crate) const fn new(kind: SchedulerKind) -> Self {
-        Self { kind, next: 0 }
+    pub(crate) fn new(kind: SchedulerKind) -> Self {
+        Self(match kind {
+            SchedulerKind::Tabane => State::Tabane,
+            SchedulerKind::Arrival => State::Arrival(Arrival::default()),
+            SchedulerKind::Weighted => State::Weighted(Weighted::default()),
+            SchedulerKind::Cwnd => State::Cwnd(Cwnd::default()),
+            SchedulerKind::MinRtt => State::MinRtt,
+            SchedulerKind::RoundRobin => State::RoundRobin(RoundRobin::default()),
+            SchedulerKind::Redundant => State::Redundant,
+            SchedulerKind::Backup => State::Backup,
+        })
     }
 
     /// Whether what sits on a slow path may be repeated on an idle faster one.
-    pub(crate) fn reinjects(&self) -> bool {
-        self.kind == SchedulerKind::Tabane
+    pub(crate) const fn reinjects(&self) -> bool {
+        matches!(self.0, State::Tabane)
     }
 
-    /// Where the next packets go; `None`: wait. `backlog` is what wants to be sent.
+    pub(crate) const fn dealing(&self) -> Dealing {
+        match self.0 {
+            State::Arrival(_) => Dealing::Ahead,
+            State::Redundant => Dealing::Everywhere,
+            _ => Dealing::AtOnce,
+        }
+    }
+
+    /// Where the next packets go; `None`: wait. `backlog` is what wants to be sent and was not
+    /// dealt out.
     pub(crate) fn choose(&mut self, paths: &[PathView], backlog: Bytes) -> Option<Grant> {
-        match self.kind {
-            SchedulerKind::RoundRobin => self.take_turn(paths),
-            SchedulerKind::MinRtt => min_rtt(paths),
-            SchedulerKind::Tabane => earliest::choose(paths, backlog),
+        match &mut self.0 {
+            State::Tabane => tabane::choose(paths, backlog),
+            State::Arrival(_) => arrival::choose(paths),
+            State::Weighted(weighted) => weighted.choose(paths),
+            State::Cwnd(cwnd) => cwnd.choose(paths),
+            State::MinRtt => min_rtt::choose(paths),
+            State::RoundRobin(turns) => turns.choose(paths),
+            State::Redundant => redundant::choose(paths),
+            State::Backup => backup::choose(paths),
         }
     }
 
-    fn take_turn(&mut self, paths: &[PathView]) -> Option<Grant> {
-        let with_room = || paths.iter().filter(|path| path.has_room());
-        let path = with_room()
-            .find(|path| path.index >= self.next)
-            .or_else(|| with_room().next())?;
-        self.next = path.index + 1;
-        Some(Grant {
-            index: path.index,
-            packets: 1,
-        })
-    }
-}
-
-fn min_rtt(paths: &[PathView]) -> Option<Grant> {
-    let path = paths
-        .iter()
-        .filter(|path| path.has_room())
-        .min_by_key(|path| path.rtt)?;
-    Some(Grant {
-        index: path.index,
-        packets: path.packets(),
-    })
-}
-
-/// The time from now to when a packet that waits for the path arrives by it.
-fn arrival(path: &PathView) -> Duration {
-    let on_link = path.rate.time_for(path.packet);
-    path.wait.saturating_add(path.delay).saturating_add(on_link)
-}
-
-/// A moment as the wait from `now`.
-pub(crate) fn wait_until(now: Instant, at: Instant) -> Duration {
-    at.since(now)
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    pub(crate) fn path(index: usize, room: u64, rate: u64, delay_ms: u64) -> PathView {
-        let rate = Rate::from_mbps(rate);
-        let packet = Bytes::new(1_000);
-        PathView {
-            index,
-            room: Bytes::new(room),
-            wait: if room >= 1_000 {
-                Duration::ZERO
-            } else {
-                rate.time_for(packet)
-            },
-            rate,
-            rtt: Duration::from_millis(2 * delay_ms),
-            delay: Duration::from_millis(delay_ms),
-            packet,
+    /// Whether everything set aside should be dealt out again, because paths have changed.
+    pub(crate) fn must_deal_again(&mut self, paths: &[PathView]) -> bool {
+        match &mut self.0 {
+            State::Arrival(arrival) => arrival.must_deal_again(paths),
+            _ => false,
         }
     }
 
-    #[test]
-    fn round_robin_takes_turns_and_skips_the_full() {
-        let mut scheduler = Scheduler::new(SchedulerKind::RoundRobin);
-        let paths = [
-            path(0, 9_000, 10, 1),
-            path(1, 0, 10, 1),
-            path(2, 9_000, 10, 1),
-        ];
-        let order: Vec<_> = (0..4)
-            .filter_map(|_| scheduler.choose(&paths, Bytes::MAX))
-            .map(|grant| (grant.index, grant.packets))
-            .collect();
-        assert_eq!(order, [(0, 1), (2, 1), (0, 1), (2, 1)]);
-    }
-
-    #[test]
-    fn min_rtt_fills_the_nearest_path_with_room() {
-        let mut scheduler = Scheduler::new(SchedulerKind::MinRtt);
-        let paths = [
-            path(0, 9_000, 10, 30),
-            path(1, 4_500, 10, 10),
-            path(2, 0, 10, 1),
-        ];
-        let grant = scheduler.choose(&paths, Bytes::MAX);
-        assert_eq!(
-            grant,
-            Some(Grant {
-                index: 1,
-                packets: 4
-            })
-        );
+    /// For which path the next piece is set aside; `None`: enough is. The index is one of `paths`.
+    pub(crate) fn deal(&self, paths: &[PathView]) -> Option<usize> {
+        match &self.0 {
+            State::Arrival(_) => arrival::deal(paths),
+            _ => None,
+        }
     }
 }

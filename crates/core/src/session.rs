@@ -1,6 +1,7 @@
 //! One session: a coordinator that owns components, calls them in a fixed order, and passes
 //! values between them. It computes nothing itself; see the modules it names.
 
+mod data;
 mod receive;
 mod timers;
 mod transmit;
@@ -15,6 +16,7 @@ use crate::close::{CloseReason, PathDownReason};
 use crate::config::{MAX_PATHS, SessionConfig};
 use crate::crypto::SessionKeys;
 use crate::datagrams::{DatagramError, Datagrams};
+use crate::distribution::Distribution;
 use crate::drops::Drops;
 use crate::event::{Event, TimerReason};
 use crate::handshake::{Agreed, Handshake};
@@ -22,8 +24,9 @@ use crate::id::{ConnectionId, FourTuple, PathId, SocketId, StreamId};
 use crate::identity::PublicKey;
 use crate::parameters::Parameters;
 use crate::path::{News, Path, PathError};
+use crate::policy::Policy;
 use crate::recovery::SentFrame;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{PathView, Scheduler};
 use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::{ReadState, StreamError, Streams};
 use crate::transmit::TransmitBatch;
@@ -71,6 +74,9 @@ pub struct Session {
     streams: Streams,
     datagrams: Datagrams,
     scheduler: Scheduler,
+    distribution: Distribution,
+    /// Scratch for the scheduler's views of paths, kept for its memory.
+    views: Vec<PathView>,
     due: Due,
     events: VecDeque<Event>,
     started_at: Instant,
@@ -103,6 +109,8 @@ impl Session {
             ),
             datagrams: Datagrams::default(),
             scheduler: Scheduler::new(config.scheduler),
+            distribution: Distribution::default(),
+            views: Vec::with_capacity(MAX_PATHS),
             config,
             rng: seed.rng("session"),
             phase: Phase::Handshaking,
@@ -175,6 +183,48 @@ impl Session {
         let index = self.path_index(id).ok_or(PathError::Unknown)?;
         self.due.abandon.push_back(id);
         self.remove_path(now, index, PathDownReason::Closed);
+        Ok(())
+    }
+
+    /// Sets what share of a path may be used, from 0 to 1 (SBAM's α), by both ends; their wishes
+    /// multiply. At 0 the path is used only when no other works at all.
+    ///
+    /// # Errors
+    /// When there is no such path, or the weight is no share.
+    pub fn set_path_weight(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        weight: f64,
+    ) -> Result<(), PathError> {
+        if !(0.0..=1.0).contains(&weight) {
+            return Err(PathError::WeightOutOfRange);
+        }
+        self.change_policy(now, id, |policy| policy.weight = weight)
+    }
+
+    /// Has a path used, by both ends, only while no path without this mark is active.
+    ///
+    /// # Errors
+    /// When there is no such path.
+    pub fn set_path_backup(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        backup: bool,
+    ) -> Result<(), PathError> {
+        self.change_policy(now, id, |policy| policy.backup = backup)
+    }
+
+    fn change_policy(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        change: impl FnOnce(&mut Policy),
+    ) -> Result<(), PathError> {
+        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        self.paths[index].policies.change(change);
+        self.paths[index].pace(now);
         Ok(())
     }
 
@@ -426,6 +476,11 @@ impl Session {
             SentFrame::Hello => self.due.hello = true,
             SentFrame::Admitted => self.due.admitted = true,
             SentFrame::PathAbandon(id) => self.due.abandon.push_back(id),
+            SentFrame::PathPolicy(id) => {
+                if let Some(index) = self.path_index(id) {
+                    self.paths[index].policies.due = true;
+                }
+            }
             // The next review asks again; probes and pings are repeated by their own timers.
             SentFrame::AckFrequency | SentFrame::MtuProbe(_) | SentFrame::Ping => {}
             SentFrame::Stream { .. }

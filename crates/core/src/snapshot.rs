@@ -59,6 +59,10 @@ pub struct PathSnapshot {
     pub reinjected: Bytes,
     /// Bytes of UDP payload in a full packet.
     pub mtu: u16,
+    /// What share of the path both ends let us use, 0 to 1.
+    pub weight: f64,
+    /// Either end wants it used only while no other path is active.
+    pub backup: bool,
     pub last_received_at: Instant,
 }
 

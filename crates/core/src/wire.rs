@@ -8,8 +8,9 @@ mod header;
 
 pub(crate) use cursor::{Cursor, Malformed, VARINT_MAX, put_varint};
 pub(crate) use frame::{
-    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, StreamHeader, datagram_header_len,
-    emit_ack, emit_datagram, emit_fragment, parse_frame,
+    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, StreamHeader,
+    datagram_copy_header_len, datagram_header_len, emit_ack, emit_datagram, emit_datagram_copy,
+    emit_fragment, parse_frame,
 };
 pub(crate) use header::{
     HANDSHAKE_PN_LEN, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader,

@@ -97,7 +97,7 @@ fn probability(p: f64) -> Probability {
 fn config(rng: &mut Rng) -> SessionConfig {
     let memory = [64, 256, 1_000, 16_000][rng.below(4) as usize];
     SessionConfig {
-        scheduler: SchedulerKind::ALL[rng.below(3) as usize],
+        scheduler: SchedulerKind::ALL[rng.below(SchedulerKind::ALL.len() as u64) as usize],
         controller: ControllerKind::ALL[rng.below(2) as usize],
         receive_memory: Bytes::kilo(memory),
         send_memory: Bytes::kilo([64, 1_000, 16_000][rng.below(3) as usize]),

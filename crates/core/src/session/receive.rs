@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::handshake::Refusal;
 use crate::id::{FourTuple, PathId};
 use crate::path::State;
+use crate::policy::{Policy, WEIGHT_SCALE};
 use crate::wire::{AckFrame, Cursor, Frame, LongHeader, ShortHeader, parse_frame};
 
 /// What a frame asks of the path it came on.
@@ -255,6 +256,20 @@ impl Session {
                 }
                 Ok(())
             }
+            Frame::PathPolicy {
+                path,
+                number,
+                backup,
+                weight,
+            } => {
+                if let Some(index) = self.path_index(path) {
+                    let weight = weight.min(WEIGHT_SCALE) as f64 / WEIGHT_SCALE as f64;
+                    let path = &mut self.paths[index];
+                    path.policies.on_heard(number, Policy { weight, backup });
+                    path.pace(now);
+                }
+                Ok(())
+            }
             Frame::Hello { token } => self.handle_hello(token),
             Frame::Admitted => self.handle_admitted(),
             Frame::Close { code, text } => {
@@ -263,6 +278,11 @@ impl Session {
             }
             Frame::Datagram(data) => {
                 let told = self.datagrams.on_received(Payload::copy_from_slice(data));
+                self.on_datagram(told);
+                Ok(())
+            }
+            Frame::DatagramCopy { number, data } => {
+                let told = self.datagrams.on_copy(number, data);
                 self.on_datagram(told);
                 Ok(())
             }

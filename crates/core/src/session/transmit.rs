@@ -1,7 +1,5 @@
 //! What goes out: which packets are due, in which order, and building them in place.
 
-use std::ops::ControlFlow;
-
 use tabane_base::{Bytes, Duration, Instant};
 
 use super::{Phase, Session};
@@ -10,8 +8,6 @@ use crate::id::FourTuple;
 use crate::mtu::BASE_SIZE;
 use crate::path::{Path, State};
 use crate::recovery::{SentFrame, SentFrames};
-use crate::reinjection::reinject;
-use crate::scheduler::{Grant, PathView, wait_until};
 use crate::transmit::TransmitBatch;
 use crate::wire::{ACK_RESERVE, Frame, ShortHeader, TAG_LEN, packet_number_len, put_packet_number};
 
@@ -61,7 +57,7 @@ impl Session {
 
     /// Builds one packet of at most `size` bytes on a path, of which `fill` appends the frames
     /// and says whether any asks for acknowledgement. `false` when `fill` appended none.
-    fn send_packet(
+    pub(super) fn send_packet(
         &mut self,
         now: Instant,
         (index, to): (usize, FourTuple),
@@ -121,8 +117,11 @@ impl Session {
         {
             path.on_challenge_sent(now);
             let size = validation_size(path, challenge.tuple);
+            // Wishes come with the first packet: the other end may use the path as soon as it knows.
+            let wish = path.policies.frame(path.id);
             let fill = |_: &mut Self, out: &mut Vec<u8>, _: usize, _: &mut SentFrames| {
                 Frame::PathChallenge(challenge.data).emit(out);
+                wish.iter().for_each(|wish| wish.emit(out));
                 true
             };
             self.send_packet(now, (index, challenge.tuple), size, batch, fill);
@@ -149,7 +148,7 @@ impl Session {
         if !others {
             // What waits longest may as well be a probe.
             while sent + 1 < probes && self.wants_to_send() {
-                if !self.send_packet(now, place, size, batch, Self::fill) {
+                if !self.send_data_packet(now, index, Bytes::ZERO, batch) {
                     break;
                 }
                 sent += 1;
@@ -212,176 +211,6 @@ impl Session {
         fresh
             .min_by_key(|(_, path)| path.rtt.smoothed())
             .map(|(index, _)| index)
-    }
-
-    pub(super) fn wants_to_send(&self) -> bool {
-        self.due.hello
-            || self.due.admitted
-            || !self.due.abandon.is_empty()
-            || self.streams.has_control()
-            || self.datagrams.has_data()
-            || self.streams.has_data()
-    }
-
-    /// Streams, datagrams and control frames, on the paths the scheduler names.
-    fn send_data(&mut self, now: Instant, batch: &mut TransmitBatch) {
-        loop {
-            if batch.is_full() {
-                return;
-            }
-            let views = self.views(now);
-            if !self.wants_to_send() && !self.reinject(now, &views) {
-                return self.mark_app_limited(now);
-            }
-            let backlog = self.streams.backlog() + Bytes::from(self.datagrams.queued());
-            let Some(grant) = self.scheduler.choose(&views, backlog) else {
-                return self.mark_app_limited(now);
-            };
-            if self.send_granted(now, grant, batch).is_break() {
-                return;
-            }
-        }
-    }
-
-    /// Paths that would take more than they get, for want of data or because waiting for another
-    /// is earlier, measure the application and not themselves.
-    fn mark_app_limited(&mut self, now: Instant) {
-        for path in self.paths.iter_mut().filter(|path| path.is_active()) {
-            if path.room(now).get() >= path.packet_size() as u64 {
-                path.on_app_limited();
-            }
-        }
-    }
-
-    /// Breaks when there is nothing (more) that credit lets out.
-    fn send_granted(
-        &mut self,
-        now: Instant,
-        grant: Grant,
-        batch: &mut TransmitBatch,
-    ) -> ControlFlow<()> {
-        for _ in 0..grant.packets {
-            if batch.is_full() {
-                break;
-            }
-            let path = &self.paths[grant.index];
-            let size = path.packet_size();
-            if path.amplification_room().get() < size as u64 {
-                return ControlFlow::Break(());
-            }
-            let place = (grant.index, path.tuple);
-            if !self.send_packet(now, place, (size, false), batch, Self::fill) {
-                return ControlFlow::Break(());
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Sends again, where it arrives earlier, what a slow path is slow with.
-    fn reinject(&mut self, now: Instant, views: &[PathView]) -> bool {
-        if views.len() < 2 || !self.scheduler.reinjects() || !self.streams.is_draining() {
-            return false;
-        }
-        let with_room = views.iter().filter(|view| view.room >= view.packet);
-        let Some(fast) = with_room.min_by_key(|view| view.delay) else {
-            return false;
-        };
-        reinject(now, &mut self.paths, fast, views, &mut self.streams)
-    }
-
-    fn views(&self, now: Instant) -> Vec<PathView> {
-        let active = || {
-            self.paths
-                .iter()
-                .enumerate()
-                .filter(|(_, path)| path.is_active())
-        };
-        let best = active()
-            .filter_map(|(_, path)| path.forward.relative())
-            .min();
-        let base = active()
-            .map(|(_, path)| path.rtt.smoothed())
-            .min()
-            .unwrap_or_default()
-            / 2;
-        let view = |(index, path): (usize, &Path)| {
-            let packet = Bytes::from(path.packet_size());
-            let paced = wait_until(now, path.paced_at());
-            let blocked = path.window_room() < packet;
-            let beyond = path
-                .forward
-                .relative()
-                .zip(best)
-                .map(|(own, best)| own - best);
-            PathView {
-                index,
-                room: path.room(now),
-                wait: if blocked {
-                    paced.max(path.rate().time_for(packet))
-                } else {
-                    paced
-                },
-                rate: path.rate(),
-                rtt: path.rtt.smoothed(),
-                delay: beyond.map_or_else(
-                    || path.rtt.smoothed() / 2,
-                    |nanos| base + Duration::from_nanos(nanos.unsigned_abs()),
-                ),
-                packet,
-            }
-        };
-        active().map(view).collect()
-    }
-
-    /// Frames of a data packet, most urgent first.
-    fn fill(&mut self, out: &mut Vec<u8>, space: usize, frames: &mut SentFrames) -> bool {
-        let (start, end) = (out.len(), out.len() + space);
-        self.fill_session_frames(out, frames);
-        self.fill_frequency(end, out, frames);
-        self.streams.fill_control(out, end - out.len(), frames);
-        self.datagram_turn = !self.datagram_turn;
-        let datagrams_first = self.datagram_turn || !self.streams.has_data();
-        if datagrams_first {
-            self.datagrams.fill(out, end - out.len(), space);
-        }
-        if !datagrams_first || !self.datagrams.has_data() {
-            self.streams.fill_data(out, end - out.len(), frames);
-        }
-        out.len() > start
-    }
-
-    fn fill_session_frames(&mut self, out: &mut Vec<u8>, frames: &mut SentFrames) {
-        if std::mem::take(&mut self.due.hello) {
-            let token = self.token.as_deref().unwrap_or_default();
-            Frame::Hello { token }.emit(out);
-            frames.push(SentFrame::Hello);
-        }
-        if std::mem::take(&mut self.due.admitted) {
-            Frame::Admitted.emit(out);
-            frames.push(SentFrame::Admitted);
-        }
-        for id in self.due.abandon.drain(..) {
-            Frame::PathAbandon(id).emit(out);
-            frames.push(SentFrame::PathAbandon(id));
-        }
-    }
-
-    fn fill_frequency(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
-        /// Type and three variable-length integers.
-        const SIZE: usize = 1 + 4 + 2 + 4;
-        for path in self.paths.iter_mut().filter(|path| path.frequency_due) {
-            if out.len() + SIZE > end {
-                return;
-            }
-            let (packets, delay) = path.take_frequency();
-            Frame::AckFrequency {
-                path: path.id,
-                packets,
-                delay,
-            }
-            .emit(out);
-            frames.push(SentFrame::AckFrequency);
-        }
     }
 
     fn send_mtu_probe(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {

@@ -21,7 +21,7 @@ enum End {
 pub(crate) struct Piece {
     pub(crate) range: Range<u64>,
     pub(crate) fin: bool,
-    /// Bytes of it never sent before: they use up session credit.
+    /// Bytes given out for the first time, passed over ones included: they use up session credit.
     pub(crate) fresh: u64,
 }
 
@@ -33,10 +33,11 @@ pub(crate) struct SendHalf {
     acked_to: u64,
     /// Acknowledged beyond `acked_to`.
     acked: RangeSet,
-    /// The first offset never sent.
+    /// The first offset never given out for sending.
     sent_to: u64,
-    /// To be sent again, all below `sent_to`.
-    lost: RangeSet,
+    /// To be sent (again), all below `sent_to`: what was lost, and what was passed over because
+    /// a faster path will bring it in time.
+    waiting: RangeSet,
     end: End,
     /// The peer takes offsets below this.
     credit: u64,
@@ -53,7 +54,7 @@ impl SendHalf {
             acked_to: 0,
             acked: RangeSet::default(),
             sent_to: 0,
-            lost: RangeSet::default(),
+            waiting: RangeSet::default(),
             end: End::Open,
             credit,
             reset: None,
@@ -95,7 +96,7 @@ impl SendHalf {
         }
         self.reset = Some((code, false));
         self.buffer = VecDeque::new();
-        self.lost = RangeSet::default();
+        self.waiting = RangeSet::default();
         Some(())
     }
 
@@ -118,49 +119,67 @@ impl SendHalf {
         self.acked_to + self.buffer.len() as u64
     }
 
-    /// Bytes never sent that the stream's own credit lets through.
+    /// Bytes never given out that the stream's own credit lets through.
     pub(crate) fn fresh(&self) -> u64 {
         self.written_to()
             .min(self.credit)
             .saturating_sub(self.sent_to)
     }
 
-    pub(crate) fn has_lost(&self) -> bool {
-        !self.lost.is_empty()
+    /// Bytes that could go out, given so much session credit.
+    pub(crate) fn unsent(&self, session_credit: u64) -> u64 {
+        self.waiting.total() + self.fresh().min(session_credit)
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Whether anything could go out, given so much session credit.
     pub(crate) fn has_pending(&self, session_credit: u64) -> bool {
         self.reset.is_none()
-            && (self.has_lost()
+            && (self.has_waiting()
                 || self.fresh().min(session_credit) > 0
                 || self.end == End::Pending && self.sent_to == self.written_to())
     }
 
-    /// Where the next piece will begin.
-    pub(crate) fn next_offset(&self) -> u64 {
-        self.lost.first().map_or(self.sent_to, |range| range.start)
+    /// An offset that no piece given out now begins beyond.
+    pub(crate) fn latest_start(&self) -> u64 {
+        self.written_to()
     }
 
-    /// The next piece of at most `most` bytes, oldest losses first.
-    pub(crate) fn next_piece(&mut self, most: u64, session_credit: u64) -> Option<Piece> {
+    /// The next piece of at most `most` bytes: the first that waits, in the stream's order, or
+    /// what stands behind `ahead` unsent bytes, which will be given out in time for it.
+    pub(crate) fn next_piece(
+        &mut self,
+        most: u64,
+        session_credit: u64,
+        ahead: u64,
+    ) -> Option<Piece> {
         if self.reset.is_some() {
             return None;
         }
-        let piece = if let Some(range) = self.lost.pop_front(most) {
+        let ahead = if ahead < self.unsent(session_credit) {
+            ahead
+        } else {
+            0
+        };
+        let piece = if let Some(range) = self.waiting.pop_behind(ahead, most) {
             Piece {
                 range,
                 fin: false,
                 fresh: 0,
             }
         } else {
-            let len = self.fresh().min(session_credit).min(most);
-            let range = self.sent_to..self.sent_to + len;
-            self.sent_to += len;
+            let passed = ahead - self.waiting.total().min(ahead);
+            let start = self.sent_to + passed;
+            let len = (self.fresh().min(session_credit) - passed).min(most);
+            self.waiting.insert(self.sent_to..start);
+            self.sent_to = start + len;
             Piece {
-                range,
+                range: start..start + len,
                 fin: false,
-                fresh: len,
+                fresh: passed + len,
             }
         };
         let reaches_end = piece.range.end == self.written_to();
@@ -195,7 +214,7 @@ impl SendHalf {
         if self.reset.is_some() || range.end <= self.acked_to {
             return;
         }
-        self.lost.remove(range.clone());
+        self.waiting.remove(range.clone());
         self.acked.insert(range.start.max(self.acked_to)..range.end);
         if let Some(first) = self.acked.first()
             && first.start <= self.acked_to
@@ -216,12 +235,36 @@ impl SendHalf {
         }
         let range = range.start.max(self.acked_to)..range.end;
         if range.start < range.end {
-            let gaps: Vec<_> = self.acked.gaps(range).collect();
-            gaps.into_iter().for_each(|gap| self.lost.insert(gap));
+            let Self { acked, waiting, .. } = self;
+            acked.gaps(range).for_each(|gap| waiting.insert(gap));
         }
     }
 
-    /// The parts of `range` that nobody has acknowledged and that do not wait to be repeated.
+    /// The first part of a piece given out earlier that nobody has acknowledged since; further
+    /// parts wait for another turn.
+    pub(crate) fn still_wanted(&mut self, range: Range<u64>) -> Option<Range<u64>> {
+        if self.reset.is_some() {
+            return None;
+        }
+        let Self { acked, waiting, .. } = self;
+        let mut gaps = acked.gaps(range.start.max(self.acked_to)..range.end);
+        let first = gaps.next()?;
+        gaps.for_each(|gap| waiting.insert(gap));
+        Some(first)
+    }
+
+    /// Whether the peer has everything before `offset`, and it not.
+    pub(crate) fn awaits(&self, offset: u64) -> bool {
+        offset == self.acked_to
+    }
+
+    /// Whether nobody has acknowledged all of `range`.
+    pub(crate) fn misses(&self, range: Range<u64>) -> bool {
+        let range = range.start.max(self.acked_to)..range.end;
+        self.reset.is_none() && self.acked.gaps(range).next().is_some()
+    }
+
+    /// The first part of `range` that nobody has acknowledged and that does not wait for sending.
     pub(crate) fn outstanding(&self, range: Range<u64>) -> Option<Range<u64>> {
         let range = range.start.max(self.acked_to)..range.end;
         if self.reset.is_some() || range.is_empty() {
@@ -230,13 +273,13 @@ impl SendHalf {
         self.acked
             .gaps(range)
             .next()
-            .filter(|gap| !self.lost.contains(gap.start))
+            .filter(|gap| !self.waiting.contains(gap.start))
     }
 
     /// Sent, not acknowledged, and nothing left to send: the tail of what was written.
     pub(crate) fn is_draining(&self) -> bool {
         self.reset.is_none()
-            && self.lost.is_empty()
+            && self.waiting.is_empty()
             && !self.buffer.is_empty()
             && (self.sent_to == self.written_to() || self.sent_to >= self.credit)
     }

@@ -31,8 +31,10 @@ mod kind {
     pub(super) const ADMITTED: u8 = 0x1f;
     pub(super) const PATH_ABANDON: u8 = 0x20;
     pub(super) const ACK_FREQUENCY: u8 = 0x22;
+    pub(super) const PATH_POLICY: u8 = 0x24;
     pub(super) const DATAGRAM: u8 = 0x30;
     pub(super) const DATAGRAM_FRAGMENT: u8 = 0x31;
+    pub(super) const DATAGRAM_COPY: u8 = 0x32;
     pub(super) const STREAM: u8 = 0x80;
 }
 
@@ -88,7 +90,18 @@ pub(crate) enum Frame<'a> {
         packets: u64,
         delay: Duration,
     },
+    /// `weight` in thousandths; `number` orders wishes for one path.
+    PathPolicy {
+        path: PathId,
+        number: u64,
+        backup: bool,
+        weight: u64,
+    },
     Datagram(&'a [u8]),
+    DatagramCopy {
+        number: u64,
+        data: &'a [u8],
+    },
     DatagramFragment {
         id: u64,
         offset: u64,
@@ -243,7 +256,17 @@ impl Frame<'_> {
                     &[path.0.into(), packets, micros(delay)],
                 );
             }
+            Self::PathPolicy {
+                path,
+                number,
+                backup,
+                weight,
+            } => {
+                let fields = [path.0.into(), number, backup.into(), weight];
+                put(out, kind::PATH_POLICY, &fields);
+            }
             Self::Datagram(data) => emit_datagram(data, out),
+            Self::DatagramCopy { number, data } => emit_datagram_copy(number, data, out),
             Self::DatagramFragment {
                 id,
                 offset,
@@ -322,6 +345,17 @@ pub(crate) fn emit_datagram(data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(data);
 }
 
+/// Appends a whole datagram that may come more than once [P-7.4].
+pub(crate) fn emit_datagram_copy(number: u64, data: &[u8], out: &mut Vec<u8>) {
+    put(out, kind::DATAGRAM_COPY, &[number, data.len() as u64]);
+    out.extend_from_slice(data);
+}
+
+/// Bytes before the data of a datagram that may come more than once.
+pub(crate) const fn datagram_copy_header_len(number: u64, len: usize) -> usize {
+    1 + varint_len(number) + varint_len(len as u64)
+}
+
 /// Appends a part of a datagram too large for one packet [P-7.3].
 pub(crate) fn emit_fragment(id: u64, offset: u64, total: u64, data: &[u8], out: &mut Vec<u8>) {
     put(
@@ -382,7 +416,17 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
             packets: cursor.varint()?,
             delay: Duration::from_micros(cursor.varint()?),
         },
+        kind::PATH_POLICY => Frame::PathPolicy {
+            path: PathId(cursor.varint_u32()?),
+            number: cursor.varint()?,
+            backup: cursor.varint()? & 1 != 0,
+            weight: cursor.varint()?,
+        },
         kind::DATAGRAM => Frame::Datagram(cursor.prefixed()?),
+        kind::DATAGRAM_COPY => Frame::DatagramCopy {
+            number: cursor.varint()?,
+            data: cursor.prefixed()?,
+        },
         kind::DATAGRAM_FRAGMENT => Frame::DatagramFragment {
             id: cursor.varint()?,
             offset: cursor.varint()?,
@@ -495,7 +539,17 @@ mod tests {
                 packets: 8,
                 delay: Duration::from_millis(5),
             },
+            Frame::PathPolicy {
+                path: PathId(1),
+                number: 3,
+                backup: true,
+                weight: 500,
+            },
             Frame::Datagram(b"dgram"),
+            Frame::DatagramCopy {
+                number: 70_000,
+                data: b"again",
+            },
             Frame::DatagramFragment {
                 id: 1,
                 offset: 1_400,

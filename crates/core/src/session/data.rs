@@ -1,0 +1,358 @@
+//! Which data leaves, and by which path: between scheduler, streams, datagrams and paths.
+
+use std::ops::ControlFlow;
+
+use tabane_base::{Bytes, Duration, Instant};
+
+use super::Session;
+use crate::id::PathId;
+use crate::recovery::{SentFrame, SentFrames};
+use crate::reinjection::reinject;
+use crate::scheduler::{Dealing, Grant, PathView};
+use crate::transmit::TransmitBatch;
+use crate::wire::{Frame, TAG_LEN};
+
+/// What delays are counted from: the path that arrives first, and half its round trip.
+#[derive(Clone, Copy, Debug)]
+struct Nearest {
+    forward: Option<i64>,
+    delay: Duration,
+}
+
+impl Session {
+    pub(super) fn wants_to_send(&self) -> bool {
+        self.due.hello
+            || self.due.admitted
+            || !self.due.abandon.is_empty()
+            || self.streams.has_control()
+            || self.datagrams.has_data()
+            || self.streams.has_data()
+            || self.distribution.has_any()
+            || self
+                .paths
+                .iter()
+                .any(|path| path.policies.due && path.is_active())
+    }
+
+    /// Streams, datagrams and control frames, on the paths the scheduler names.
+    pub(super) fn send_data(&mut self, now: Instant, batch: &mut TransmitBatch) {
+        let mut views = std::mem::take(&mut self.views);
+        self.send_scheduled(now, &mut views, batch);
+        views.clear();
+        self.views = views;
+    }
+
+    fn send_scheduled(
+        &mut self,
+        now: Instant,
+        views: &mut Vec<PathView>,
+        batch: &mut TransmitBatch,
+    ) {
+        if !self.wants_to_send() && !self.may_reinject() {
+            return self.mark_app_limited(now);
+        }
+        let nearest = self.look(now, views);
+        while !batch.is_full() {
+            self.deal(views);
+            if !self.wants_to_send() && !self.reinject(now, views) {
+                return self.mark_app_limited(now);
+            }
+            let backlog = self.streams.backlog() + Bytes::from(self.datagrams.queued());
+            let Some(grant) = self.scheduler.choose(views, backlog) else {
+                return self.mark_app_limited(now);
+            };
+            if self.send_granted(now, grant, batch).is_break() {
+                return;
+            }
+            // The other paths are as they were: time stands still here.
+            if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
+                *view = self.view(now, grant.index, nearest);
+            }
+        }
+    }
+
+    /// Paths that would take more than they get, for want of data or because waiting for another
+    /// is earlier, measure the application and not themselves.
+    fn mark_app_limited(&mut self, now: Instant) {
+        for path in self.paths.iter_mut().filter(|path| path.is_active()) {
+            if path.room(now).get() >= path.packet_size() as u64 {
+                path.on_app_limited();
+            }
+        }
+    }
+
+    /// Breaks when there is nothing (more) that credit lets out.
+    fn send_granted(
+        &mut self,
+        now: Instant,
+        grant: Grant,
+        batch: &mut TransmitBatch,
+    ) -> ControlFlow<()> {
+        for _ in 0..grant.packets {
+            if batch.is_full() {
+                break;
+            }
+            let path = &self.paths[grant.index];
+            if path.amplification_room().get() < path.packet_size() as u64
+                || !self.send_data_packet(now, grant.index, grant.ahead, batch)
+            {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// A packet of what is to be sent, or of what stands `ahead` bytes behind that.
+    pub(super) fn send_data_packet(
+        &mut self,
+        now: Instant,
+        index: usize,
+        ahead: Bytes,
+        batch: &mut TransmitBatch,
+    ) -> bool {
+        let path = &self.paths[index];
+        let (id, place, size) = (path.id, (index, path.tuple), (path.packet_size(), false));
+        self.send_packet(now, place, size, batch, |session, out, space, frames| {
+            session.fill((id, ahead), out, space, frames)
+        })
+    }
+
+    fn may_reinject(&self) -> bool {
+        self.scheduler.reinjects() && self.streams.is_draining()
+    }
+
+    /// Sends again, where it arrives earlier, what a slow path is slow with.
+    fn reinject(&mut self, now: Instant, views: &[PathView]) -> bool {
+        if views.len() < 2 || !self.may_reinject() {
+            return false;
+        }
+        let with_room = views.iter().filter(|view| view.room >= view.packet);
+        let Some(fast) = with_room.min_by_key(|view| view.delay) else {
+            return false;
+        };
+        reinject(now, &mut self.paths, fast, views, &mut self.streams)
+    }
+
+    // What schedulers see.
+
+    /// The paths that may be used: the active ones of the first tier that has any.
+    fn look(&self, now: Instant, views: &mut Vec<PathView>) -> Nearest {
+        let active = || {
+            self.paths
+                .iter()
+                .enumerate()
+                .filter(|(_, path)| path.is_active())
+        };
+        let nearest = Nearest {
+            forward: active()
+                .filter_map(|(_, path)| path.forward.relative())
+                .min(),
+            delay: active()
+                .map(|(_, path)| path.rtt.smoothed())
+                .min()
+                .unwrap_or_default()
+                / 2,
+        };
+        let tier = active().map(|(_, path)| path.policies.tier()).min();
+        let usable = active().filter(|(_, path)| Some(path.policies.tier()) == tier);
+        views.clear();
+        views.extend(usable.map(|(index, _)| self.view(now, index, nearest)));
+        nearest
+    }
+
+    fn view(&self, now: Instant, index: usize, nearest: Nearest) -> PathView {
+        let path = &self.paths[index];
+        let packet = Bytes::from(path.packet_size());
+        let paced = path.paced_at().since(now);
+        let blocked = path.window_room() < packet;
+        let beyond = path
+            .forward
+            .relative()
+            .zip(nearest.forward)
+            .map(|(own, best)| own - best);
+        PathView {
+            id: path.id,
+            index,
+            room: path.room(now),
+            wait: if blocked {
+                paced.max(path.rate().time_for(packet))
+            } else {
+                paced
+            },
+            rate: path.rate(),
+            weight: path.policies.weight(),
+            cwnd: path.cwnd(),
+            rtt: path.rtt.smoothed(),
+            delay: match beyond {
+                Some(nanos) => nearest.delay + Duration::from_nanos(nanos.unsigned_abs()),
+                None => path.rtt.smoothed() / 2,
+            },
+            packet,
+            sent_ago: now.since(path.last_sent_at()),
+            listed: self.distribution.listed(path.id),
+        }
+    }
+
+    // Dealing out in advance.
+
+    /// Sets data aside for paths, if the scheduler wants that.
+    fn deal(&mut self, views: &mut [PathView]) {
+        let dealing = self.scheduler.dealing();
+        if dealing == Dealing::AtOnce || views.is_empty() {
+            return;
+        }
+        let is_usable = |path: PathId| views.iter().any(|view| view.id == path);
+        self.distribution.retain(&mut self.streams, is_usable);
+        match dealing {
+            Dealing::AtOnce => {}
+            Dealing::Ahead => self.deal_ahead(views),
+            Dealing::Everywhere => self.deal_everywhere(views),
+        }
+        views
+            .iter_mut()
+            .for_each(|view| view.listed = self.distribution.listed(view.id));
+    }
+
+    fn deal_ahead(&mut self, views: &mut [PathView]) {
+        // What was lost is needed first, and has to go in front of what was dealt before.
+        let must_deal_again = self.scheduler.must_deal_again(views) || self.streams.has_waiting();
+        if must_deal_again && self.distribution.has_any() {
+            self.distribution.take_back_all(&mut self.streams);
+            views.iter_mut().for_each(|view| view.listed = 0);
+        }
+        while self.streams.has_data()
+            && let Some(place) = self.scheduler.deal(views)
+            && let Some(piece) = self.streams.set_aside(space(views[place].packet))
+        {
+            self.distribution.push(views[place].id, piece);
+            views[place].listed += 1;
+        }
+    }
+
+    /// A path with room that has sent everything set aside for it gets more, and with it all do.
+    fn deal_everywhere(&mut self, views: &[PathView]) {
+        let least = views
+            .iter()
+            .map(|view| space(view.packet))
+            .min()
+            .unwrap_or_default();
+        views
+            .iter()
+            .for_each(|view| self.distribution.drop_arrived(view.id, &self.streams));
+        let with_room = || views.iter().filter(|view| view.room >= view.packet);
+        while self.datagrams.has_data()
+            && with_room().any(|view| !self.distribution.has_copies(view.id))
+            && let Some(copy) = self.datagrams.take_copy(least)
+        {
+            views
+                .iter()
+                .for_each(|view| self.distribution.push_copy(view.id, copy.clone()));
+        }
+        while self.streams.has_data()
+            && with_room().any(|view| !self.distribution.has_pieces(view.id))
+            && let Some(piece) = self.streams.set_aside(least)
+        {
+            views
+                .iter()
+                .for_each(|view| self.distribution.push(view.id, piece.clone()));
+        }
+    }
+
+    // What goes into a packet.
+
+    /// Frames of a data packet for a path, most urgent first.
+    fn fill(
+        &mut self,
+        (path, ahead): (PathId, Bytes),
+        out: &mut Vec<u8>,
+        space: usize,
+        frames: &mut SentFrames,
+    ) -> bool {
+        let (start, end) = (out.len(), out.len() + space);
+        self.fill_session_frames(out, frames);
+        self.fill_path_frames(end, out, frames);
+        self.streams.fill_control(out, end - out.len(), frames);
+        self.datagram_turn = !self.datagram_turn;
+        let has_pieces = self.streams.has_data() || self.distribution.has_pieces(path);
+        let datagrams_first = self.datagram_turn || !has_pieces;
+        if datagrams_first {
+            self.fill_datagrams(path, out, end - out.len(), space);
+        }
+        let has_datagrams = self.datagrams.has_data() || self.distribution.has_copies(path);
+        if !datagrams_first || !has_datagrams {
+            self.fill_streams((path, ahead), out, end - out.len(), frames);
+        }
+        out.len() > start
+    }
+
+    fn fill_datagrams(&mut self, path: PathId, out: &mut Vec<u8>, space: usize, whole: usize) {
+        match self.scheduler.dealing() {
+            Dealing::Everywhere => self.distribution.fill_copies(path, out, space, whole),
+            Dealing::AtOnce | Dealing::Ahead => {
+                self.datagrams.fill(out, space, whole);
+            }
+        }
+    }
+
+    fn fill_streams(
+        &mut self,
+        (path, ahead): (PathId, Bytes),
+        out: &mut Vec<u8>,
+        space: usize,
+        frames: &mut SentFrames,
+    ) {
+        if self.distribution.has_pieces(path) {
+            self.distribution
+                .fill(path, &mut self.streams, out, space, frames);
+        } else {
+            self.streams.fill_data(out, space, ahead, frames);
+        }
+    }
+
+    fn fill_session_frames(&mut self, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        if std::mem::take(&mut self.due.hello) {
+            let token = self.token.as_deref().unwrap_or_default();
+            Frame::Hello { token }.emit(out);
+            frames.push(SentFrame::Hello);
+        }
+        if std::mem::take(&mut self.due.admitted) {
+            Frame::Admitted.emit(out);
+            frames.push(SentFrame::Admitted);
+        }
+        for id in self.due.abandon.drain(..) {
+            Frame::PathAbandon(id).emit(out);
+            frames.push(SentFrame::PathAbandon(id));
+        }
+    }
+
+    fn fill_path_frames(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        /// No frame about a path is longer: type, path and three variable-length integers.
+        const LONGEST: usize = 1 + 4 + 8 + 1 + 4;
+        for path in &mut self.paths {
+            if path.frequency_due && out.len() + LONGEST <= end {
+                let (packets, delay) = path.take_frequency();
+                Frame::AckFrequency {
+                    path: path.id,
+                    packets,
+                    delay,
+                }
+                .emit(out);
+                frames.push(SentFrame::AckFrequency);
+            }
+            if path.policies.due && path.is_active() && out.len() + LONGEST <= end {
+                path.policies.due = false;
+                if let Some(wish) = path.policies.frame(path.id) {
+                    wish.emit(out);
+                    frames.push(SentFrame::PathPolicy(path.id));
+                }
+            }
+        }
+    }
+}
+
+/// Bytes for frames in a packet of the given size, for cutting pieces: first byte, connection id,
+/// path and packet number as they mostly are. A piece that does not fit after all is split.
+fn space(packet: Bytes) -> usize {
+    const HEADER: usize = 1 + 4 + 1 + 3;
+    packet.get() as usize - HEADER - TAG_LEN
+}
