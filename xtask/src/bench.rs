@@ -39,16 +39,12 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         return Err(optimised(root, arguments, &options)?);
     }
     let scenarios = options.scenarios(root)?;
-    let binary = match &options.binary {
-        Some(binary) => std::fs::canonicalize(binary)
-            .with_context(|| format!("cannot find {}", binary.display()))?,
-        None => own_directory()?.join("tabane"),
-    };
-    let measures_us = options.groups.contains(&contender::Group::Tabane);
+    let binary = product(&options)?;
     ensure!(
-        !measures_us || binary.is_file(),
-        "{} is missing: run `cargo build --release -p tabane`",
-        binary.display()
+        rustix::process::geteuid().is_root(),
+        "networks to measure on need root: sudo {} bench {}",
+        std::env::current_exe().unwrap_or_default().display(),
+        arguments.join(" ")
     );
     announce(&scenarios, &options);
     let mut record = Record {
@@ -89,6 +85,21 @@ fn optimised(root: &Path, arguments: &[&str], options: &Options) -> Result<anyho
     Ok(anyhow::Error::new(failed).context(format!("cannot run {}", release.display())))
 }
 
+/// The binary to measure; it need not be there if it is not asked for.
+fn product(options: &Options) -> Result<PathBuf> {
+    let binary = match &options.binary {
+        Some(binary) => std::fs::canonicalize(binary)
+            .with_context(|| format!("cannot find {}", binary.display()))?,
+        None => own_directory()?.join("tabane"),
+    };
+    ensure!(
+        binary.is_file() || !options.groups.contains(&contender::Group::Tabane),
+        "{} is missing: run `cargo build --release -p tabane`",
+        binary.display()
+    );
+    Ok(binary)
+}
+
 fn own_directory() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let directory = own.parent().context("this program has no directory")?;
@@ -112,15 +123,16 @@ fn announce(scenarios: &[Scenario], options: &Options) {
 /// All repeats of all contenders on one scenario.
 fn measure(scenario: &Scenario, binary: &Path, options: &Options) -> ScenarioRecord {
     let mut record = ScenarioRecord::new(scenario);
+    let contenders = contender::contenders(scenario, &options.groups);
     let bench = match Bench::set_up(scenario, binary, options) {
         Ok(bench) => bench,
         Err(error) => {
-            eprintln!("bench: {}: {error:#}", scenario.name);
-            record.error = Some(format!("{error:#}"));
+            let failed = |contender| Measurement::failed(contender, 1, &error);
+            record.measurements = contenders.iter().map(failed).collect();
+            eprintln!("bench: {}: {error}", scenario.name);
             return record;
         }
     };
-    let contenders = contender::contenders(scenario, &options.groups);
     for repeat in 1..=options.repeats {
         for contender in &contenders {
             let measured = bench

@@ -77,7 +77,13 @@ impl Running {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => bail!("{}: silent", self.name),
                 Err(RecvTimeoutError::Disconnected) => {
-                    bail!("{}: {}", self.name, last_line(&self.drain_stderr()));
+                    let said = last_line(&self.drain_stderr());
+                    let said = if said.is_empty() {
+                        "ended without a word"
+                    } else {
+                        &said
+                    };
+                    bail!("{}: {said}", self.name);
                 }
             }
         }

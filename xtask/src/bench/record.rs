@@ -25,8 +25,6 @@ pub(super) struct ScenarioRecord {
     pub(super) links: Vec<String>,
     /// The sum of the links' mean rates towards the client, counted at IP level; none for wires.
     pub(super) rate_bps: Option<u64>,
-    /// Why nothing was measured.
-    pub(super) error: Option<String>,
     pub(super) measurements: Vec<Measurement>,
 }
 
@@ -81,7 +79,6 @@ impl ScenarioRecord {
                 .map(|link| link.name.clone())
                 .collect(),
             rate_bps: (!is_wire).then(|| scenario.rate_down().as_bps()),
-            error: None,
             measurements: Vec::new(),
         }
     }
@@ -130,7 +127,7 @@ impl Measurement {
 
     pub(super) fn failed(contender: &Contender, repeat: u64, error: &anyhow::Error) -> Self {
         Self {
-            error: Some(format!("{error:#}")),
+            error: Some(told(error)),
             ..Self::empty(contender, repeat)
         }
     }
@@ -154,6 +151,19 @@ impl Measurement {
         let bits = self.goodput_bps? * seconds as f64;
         (bits > 0.0).then_some(self.cpu_s? / (bits / 1e9))
     }
+}
+
+/// An error with its causes, each once: some tell theirs themselves.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Packets that leave so late are worth a word: it is what other programs on the machine cost.
@@ -209,6 +219,15 @@ impl fmt::Display for Measurement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let cause = || std::io::Error::other("no disk");
+        let error = anyhow::Error::new(cause()).context("cannot write");
+        assert_eq!(told(&error), "cannot write: no disk");
+        let error = anyhow::Error::new(cause()).context("cannot write: no disk");
+        assert_eq!(told(&error), "cannot write: no disk");
+    }
 
     #[test]
     fn a_link_that_only_probes_is_not_used() {

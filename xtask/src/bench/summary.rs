@@ -122,7 +122,7 @@ fn cell(record: &ScenarioRecord, contender: &str) -> Cell {
 
 /// Failures beside successes, multipath that was none, and an emulator that did not keep up.
 fn notes(record: &ScenarioRecord) -> Vec<String> {
-    let mut notes: Vec<String> = record.error.iter().cloned().collect();
+    let mut notes = Vec::new();
     for measured in &record.measurements {
         let what = format!("{} {}", measured.contender, measured.repeat);
         if let Some(error) = &measured.error {

@@ -66,12 +66,18 @@ fn bulk_rows(scenarios: &[&ScenarioRecord], record: &Record, markdown: bool) -> 
     let mut rows = vec![heads.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     for scenario in scenarios {
         let summary = Summary::new(scenario);
+        let is_measured = summary.links.iter().any(|cell| *cell != Cell::Absent);
         let links: Vec<String> = summary.links.iter().map(short).collect();
+        let links = if is_measured {
+            links.join(" + ")
+        } else {
+            short(&Cell::Absent)
+        };
         // What wires give together is what the processor gives: no aggregate to compare with.
         let is_wire = scenario.rate_bps.is_none();
         let mut row = vec![
             scenario.name.clone(),
-            links.join(" + "),
+            links,
             mbps(summary.links_sum().filter(|_| !is_wire)),
             full(&summary.mptcp_cubic),
             full(&summary.mptcp_bbr),
