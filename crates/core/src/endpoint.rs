@@ -15,7 +15,7 @@ use crate::drops::{DropReason, Drops};
 use crate::handshake::Handshake;
 use crate::id::{AttemptId, ConnectionId, FourTuple, SessionHandle};
 use crate::identity::{Identity, PublicKey};
-use crate::retry::{Proofs, RESET_TOKEN_LEN};
+use crate::retry::{Proofs, RESET_PREFIX, RESET_TOKEN_LEN};
 use crate::session::Session;
 use crate::tls;
 use crate::transmit::TransmitBatch;
@@ -28,8 +28,6 @@ use crate::wire::{
 /// to learn of it within seconds, too few to be of use against third parties.
 const MAX_ANSWERS: u32 = 1_000;
 const ANSWER_WINDOW: Duration = Duration::from_secs(1);
-/// A stateless reset has at least so many bytes before its token, so that it looks like a packet.
-const RESET_PREFIX: usize = 21;
 
 /// Why a session cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -285,7 +283,8 @@ impl Endpoint {
                 }
             };
             let (packet, after) = rest.split_at_mut(header.end);
-            let handle = match self.by_attempt.get(&header.attempt).copied() {
+            let known = self.by_attempt.get(&header.attempt).copied();
+            let handle = match known {
                 Some(handle) => handle,
                 None => self.accept(now, tuple, &header, size)?,
             };
@@ -295,6 +294,15 @@ impl Endpoint {
                 LongKind::Initial { .. } | LongKind::Handshake => {
                     session.handle_long(now, tuple, &header, packet);
                 }
+            }
+            if known.is_none() && !session.has_heard() {
+                // Shaped like a beginning, and none.
+                self.forget(handle);
+                return Err(DropReason::NotAuthentic);
+            }
+            if known.is_none() {
+                self.counters.accepted += 1;
+                self.incoming.push_back(handle);
             }
             moved = Some(handle);
             rest = after;
@@ -398,8 +406,6 @@ impl Endpoint {
         let side = (Side::Server, id);
         let session = Session::new(now, config, &parameters, handshake, side, None, seed);
         let handle = self.insert((attempt, id), session);
-        self.counters.accepted += 1;
-        self.incoming.push_back(handle);
         Ok(handle)
     }
 
@@ -449,13 +455,19 @@ impl Endpoint {
         if !session.is_closed() {
             return false;
         }
+        self.forget(handle);
+        true
+    }
+
+    fn forget(&mut self, handle: SessionHandle) {
+        let Some(session) = self.sessions[handle.0].take() else {
+            return;
+        };
         self.by_id.remove(&session.local_id());
         if let Some(attempt) = self.attempt_by_handle.remove(&handle) {
             self.by_attempt.remove(&attempt);
         }
         self.incoming.retain(|other| *other != handle);
-        self.sessions[handle.0] = None;
-        true
     }
 
     /// What happened outside of sessions.

@@ -106,7 +106,11 @@ pub(crate) struct Handshake {
     resend_at: Instant,
     resends: u32,
     give_up_at: Instant,
-    first_flight_at: Option<Instant>,
+    flight_at: Option<Instant>,
+    /// How often a flight left, since the server asked for proof of address if it did.
+    flights: u32,
+    /// Server: where flights went, two at the most.
+    flights_to: Vec<FourTuple>,
     rtt: Option<Duration>,
     /// Server: the client has proved that it receives at its address.
     validated: bool,
@@ -121,6 +125,8 @@ pub(crate) struct Agreed {
     pub(crate) peer_key: PublicKey,
     pub(crate) parameters: Parameters,
     pub(crate) tuple: FourTuple,
+    /// Whether the other end has proved that it receives there.
+    pub(crate) validated: bool,
     pub(crate) rtt: Option<Duration>,
 }
 
@@ -181,7 +187,9 @@ impl Handshake {
             resend_at: Instant::NEVER,
             resends: 0,
             give_up_at: now + timeout,
-            first_flight_at: None,
+            flight_at: None,
+            flights: 0,
+            flights_to: Vec::new(),
             rtt: None,
             validated: side == Side::Client,
             credit: 0,
@@ -211,6 +219,7 @@ impl Handshake {
             peer_key,
             parameters,
             tuple,
+            validated: self.validated,
             rtt: self.rtt,
         }))
     }
@@ -220,6 +229,7 @@ impl Handshake {
         if self.side == Side::Client && self.peer.is_none() && !token.is_empty() {
             self.token = token.to_vec();
             self.flight_due = true;
+            self.flights = 0;
         }
     }
 
@@ -284,12 +294,17 @@ impl Handshake {
                     self.turn = turn;
                 }
             }
-            Side::Server => self.tuples = vec![tuple],
+            Side::Server => {
+                self.validated &= self.tuples == [tuple];
+                self.tuples = vec![tuple];
+            }
         }
-        // Only who received our Initial can make a Handshake packet.
-        self.validated |= level == 1;
-        if self.resends == 0 && self.rtt.is_none() {
-            self.rtt = self.first_flight_at.map(|at| now.since(at));
+        let answers = self.side == Side::Client || level == 1;
+        // Only who received our flight can answer it, and it went to one address only.
+        self.validated |= answers && self.flights_to == [tuple];
+        // The answer to a flight that was repeated may be one to either.
+        if answers && self.flights == 1 && self.rtt.is_none() {
+            self.rtt = self.flight_at.map(|at| now.since(at));
         }
     }
 
@@ -322,7 +337,6 @@ impl Handshake {
         if !std::mem::take(&mut self.flight_due) {
             return false;
         }
-        self.first_flight_at.get_or_insert(now);
         if self.side == Side::Client {
             let wait = RESEND_AFTER * (1 << self.resends.min(4));
             self.resend_at = now + wait.min(RESEND_AFTER_MAX);
@@ -346,6 +360,13 @@ impl Handshake {
             self.credit -= size;
         }
         batch.finish(tuple, start);
+        self.flights += 1;
+        self.flight_at = Some(now);
+        if self.side == Side::Server && self.flights_to.last() != Some(&tuple) {
+            // Two are as good as many.
+            self.flights_to.truncate(1);
+            self.flights_to.push(tuple);
+        }
         true
     }
 

@@ -12,6 +12,8 @@ use crate::identity::Identity;
 /// repetition, short enough that a collected one is soon worthless.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(15);
 const MAC_LEN: usize = 16;
+/// A stateless reset has so many bytes before its token, so that it looks like a packet.
+pub(crate) const RESET_PREFIX: usize = 21;
 /// Bytes of a stateless reset's token.
 pub(crate) const RESET_TOKEN_LEN: usize = 16;
 

@@ -414,10 +414,14 @@ impl Session {
         self.peer = agreed.parameters;
         let index = self.add_path(now, PathId(0), agreed.tuple);
         self.next_path = 1;
-        self.paths[index].activate(now, agreed.rtt);
         self.paths[index].keep_alive_due = true;
         self.due.hello = self.side == Side::Client;
-        self.events.push_back(Event::PathUp(PathId(0)));
+        if agreed.validated {
+            self.paths[index].activate(now, agreed.rtt);
+            self.events.push_back(Event::PathUp(PathId(0)));
+        } else {
+            self.challenge(now, index, agreed.tuple);
+        }
         self.review_send_limit();
     }
 

@@ -69,13 +69,15 @@ impl Session {
 
     /// The other end speaks other versions only. Believed while nothing authentic was heard.
     pub(crate) fn handle_version_negotiation(&mut self, theirs: Vec<u32>) {
-        let heard = self
-            .handshake
-            .as_ref()
-            .is_none_or(|handshake| handshake.has_heard());
-        if !heard && !theirs.contains(&crate::PROTOCOL_VERSION) {
+        if !self.has_heard() && !theirs.contains(&crate::PROTOCOL_VERSION) {
             self.end(CloseReason::VersionMismatch { theirs });
         }
+    }
+
+    /// Whether anything authentic came from the other end.
+    pub(crate) fn has_heard(&self) -> bool {
+        let handshake = self.handshake.as_ref();
+        handshake.is_none_or(|handshake| handshake.has_heard())
     }
 
     /// A short-header packet addressed to this session.

@@ -8,6 +8,7 @@ use crate::id::FourTuple;
 use crate::mtu::BASE_SIZE;
 use crate::path::{Path, State};
 use crate::recovery::{SentFrame, SentFrames};
+use crate::retry::{RESET_PREFIX, RESET_TOKEN_LEN};
 use crate::transmit::TransmitBatch;
 use crate::wire::{ACK_RESERVE, Frame, ShortHeader, TAG_LEN, packet_number_len, put_packet_number};
 
@@ -16,6 +17,12 @@ use crate::wire::{ACK_RESERVE, Frame, ShortHeader, TAG_LEN, packet_number_len, p
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// The header-protection sample begins four bytes after the packet number does.
 const MIN_PN_AND_PAYLOAD: usize = 4;
+/// What asks for an answer is larger than a stateless reset, which must not answer anything smaller
+/// than itself: else who only keeps a session alive would never learn that it is forgotten.
+const MIN_ELICITING: usize = RESET_PREFIX + RESET_TOKEN_LEN + 1;
+/// Type, session, path and packet number at their longest.
+const MAX_SHORT_HEADER: usize = 1 + 4 + 8 + 4;
+const _: () = assert!(MAX_SHORT_HEADER + MIN_PN_AND_PAYLOAD + TAG_LEN <= MIN_ELICITING);
 
 /// Appends what may leave now. `false` when nothing does.
 pub(super) fn poll(session: &mut Session, now: Instant, batch: &mut TransmitBatch) -> bool {
@@ -83,10 +90,10 @@ impl Session {
             return false;
         }
         debug_assert!(batch.buf.len() <= end, "a packet overflows");
-        let least = if padded {
-            end
-        } else {
-            pn_offset + MIN_PN_AND_PAYLOAD
+        let least = match (padded, ack_eliciting) {
+            (true, _) => end,
+            (false, true) => start + MIN_ELICITING - TAG_LEN,
+            (false, false) => pn_offset + MIN_PN_AND_PAYLOAD,
         };
         if batch.buf.len() < least {
             batch.buf.resize(least, 0);
