@@ -159,7 +159,8 @@ impl Job {
 
     /// The stream, if `side` knows of it.
     pub(crate) fn stream_at(&self, side: Side) -> Option<StreamId> {
-        self.stream.filter(|_| side == Side::Client || self.accepted)
+        self.stream
+            .filter(|_| side == Side::Client || self.accepted)
     }
 
     /// How its reading at `side` stands.
@@ -243,7 +244,9 @@ impl Job {
     /// # Panics
     /// When the session refuses what it must take.
     pub(crate) fn write(&mut self, now: Instant, side: Side, session: &mut Session) {
-        let Some(id) = self.stream_at(side) else { return };
+        let Some(id) = self.stream_at(side) else {
+            return;
+        };
         let disturbed = self.disturbed;
         let end = self.end_mut(side);
         let mut chunk = [0; CHUNK];
@@ -251,7 +254,10 @@ impl Job {
             let want = (end.total_out - end.written).min(CHUNK as u64) as usize;
             if want == 0 {
                 let finished = session.finish(now, id).is_ok();
-                assert!(finished || disturbed, "{side:?}: stream {id} cannot be finished");
+                assert!(
+                    finished || disturbed,
+                    "{side:?}: stream {id} cannot be finished"
+                );
                 end.write_over = true;
                 return;
             }
@@ -276,14 +282,18 @@ impl Job {
     /// # Panics
     /// When a byte is not what the other end wrote, or comes after the end.
     pub(crate) fn read_on(&mut self, now: Instant, side: Side, session: &mut Session) -> u64 {
-        let Some(id) = self.stream_at(side) else { return 0 };
+        let Some(id) = self.stream_at(side) else {
+            return 0;
+        };
         let end = self.end_mut(side);
         let mut allowed = match end.pace {
             Pace::Eager => u64::MAX,
             Pace::Stalled => 0,
             Pace::Limited(rate) => {
                 let (since, from) = end.pace_since;
-                rate.amount_in(now - since).get().saturating_sub(end.read - from)
+                rate.amount_in(now - since)
+                    .get()
+                    .saturating_sub(end.read - from)
             }
         };
         end.tried_at = now;

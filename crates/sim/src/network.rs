@@ -30,6 +30,8 @@ pub struct LinkId(pub usize);
 /// A datagram as it arrived at one end.
 #[derive(Clone, Debug)]
 pub struct Captured {
+    /// When it arrived.
+    pub at: Instant,
     /// Who received it.
     pub to: Side,
     /// As the receiver's driver named its way.
@@ -45,9 +47,11 @@ pub struct Exchanged {
     pub to_server: Bytes,
     /// Sent by the server to there.
     pub from_server: Bytes,
-    /// The most that `from_server` ever was, per byte of `to_server`, while less than
-    /// [`Network::WATCHED`] had arrived.
+    /// The most that `from_server` was, per byte of `to_server`, until something came from there
+    /// that was sent after the server had been heard there: no earlier can the address be proved.
     pub amplification: f64,
+    heard_at: Option<Instant>,
+    may_be_proved: bool,
 }
 
 #[derive(Debug)]
@@ -55,6 +59,7 @@ struct Packet {
     data: Vec<u8>,
     /// The client's address when it was sent.
     client: SocketAddr,
+    sent_at: Instant,
     /// Somebody else's, and which of theirs it is.
     foreign: Option<u64>,
 }
@@ -104,10 +109,6 @@ pub struct Network {
 }
 
 impl Network {
-    /// Amplification is watched until the server has so much from an address: by then every
-    /// handshake has proved it.
-    pub const WATCHED: Bytes = Bytes::new(2_500);
-
     pub(crate) fn new(specs: &[LinkSpec], seed: Seed, start: Instant) -> Self {
         let link = |(index, spec): (usize, &LinkSpec)| {
             let seed = seed.split(&format!("link {index}"));
@@ -280,7 +281,7 @@ impl Network {
             Side::Server => {
                 let exchanged = self.exchanged.entry(tuple.remote).or_default();
                 exchanged.from_server += Bytes::from(data.len());
-                if exchanged.to_server <= Self::WATCHED {
+                if !exchanged.may_be_proved {
                     let ratio =
                         exchanged.from_server.get() as f64 / exchanged.to_server.get() as f64;
                     exchanged.amplification = exchanged.amplification.max(ratio);
@@ -298,6 +299,7 @@ impl Network {
         let packet = Packet {
             data: data.to_vec(),
             client: link.client,
+            sent_at: now,
             foreign: None,
         };
         let way = match from {
@@ -318,6 +320,7 @@ impl Network {
         let packet = Packet {
             data: Vec::new(),
             client: link.client,
+            sent_at: now,
             foreign: Some(packet.number),
         };
         // The link counts what its queue has no room for.
@@ -351,9 +354,16 @@ impl Network {
                 self.unroutable += 1;
                 return self.poll_delivery(now);
             }
-            Side::Client => self.client_tuple(link),
+            Side::Client => {
+                let exchanged = self.exchanged.entry(packet.client).or_default();
+                exchanged.heard_at.get_or_insert(now);
+                self.client_tuple(link)
+            }
             Side::Server => {
                 let exchanged = self.exchanged.entry(packet.client).or_default();
+                exchanged.may_be_proved |= exchanged
+                    .heard_at
+                    .is_some_and(|heard_at| packet.sent_at >= heard_at);
                 exchanged.to_server += Bytes::from(packet.data.len());
                 server_tuple(packet.client)
             }
@@ -364,6 +374,7 @@ impl Network {
             .filter(|list| list.len() < CAPTURE_MAX)
         {
             captured.push(Captured {
+                at: now,
                 to,
                 tuple,
                 data: packet.data.clone(),
@@ -395,7 +406,11 @@ impl Network {
                 Side::Client => Direction::Down,
                 Side::Server => Direction::Up,
             };
-            self.foreign.push_back(Foreign { link, direction, number });
+            self.foreign.push_back(Foreign {
+                link,
+                direction,
+                number,
+            });
             return;
         }
         let tamper = self.links[link.0].tamper;
@@ -404,6 +419,7 @@ impl Network {
             let copy = Packet {
                 data: packet.data.clone(),
                 client: packet.client,
+                sent_at: packet.sent_at,
                 foreign: None,
             };
             self.hold(now + later, (link, to, copy));

@@ -4,19 +4,22 @@
 //! handed in, timers are carried out, the application reads and writes, and everything is drained
 //! before time moves on.
 
+mod commands;
+mod view;
+
 use std::collections::BTreeMap;
 
-use tabane_base::{Bytes, Duration, Instant, Seed};
+use tabane_base::{Duration, Instant, Seed};
 use tabane_core::{
-    CloseReason, Endpoint, Event, FourTuple, Identity, PathError, PathId, PublicKey, ServerConfig,
-    Session, SessionConfig, SessionHandle, StreamId,
+    Endpoint, Event, Identity, PathId, PublicKey, ServerConfig, SessionConfig, SessionHandle,
+    StreamId,
 };
-use tabane_netem::{Direction, LinkSpec};
+use tabane_netem::LinkSpec;
 
 use crate::host::{Admission, Host, Side};
-use crate::job::{Job, JobId, JobState, Pace, Transfer};
+use crate::job::{Job, JobId};
 use crate::network::{LinkId, Network};
-use crate::outcome::{Outcome, PathOutcome};
+use crate::outcome::Outcome;
 
 /// Rounds of application and drain at one instant. Each moves at least one event.
 const ROUNDS_MAX: u32 = 100_000;
@@ -126,145 +129,6 @@ impl World {
             sampled_at: now,
             datagrams: DatagramCounts::default(),
             setup,
-        }
-    }
-
-    // Commands.
-
-    /// The client begins a session over all links.
-    pub fn connect(&mut self) -> SessionHandle {
-        let links = (0..self.network.len()).map(LinkId);
-        let tuples: Vec<_> = links
-            .filter(|link| self.network.is_present(*link))
-            .map(|link| self.network.client_tuple(link))
-            .collect();
-        let peer = self
-            .setup
-            .pinned
-            .unwrap_or_else(|| server_identity(&self.setup).public_key());
-        let endpoint = self.client.endpoint_mut();
-        let handle = endpoint
-            .connect(self.now, peer, self.setup.token.clone(), tuples)
-            .expect("there is a link");
-        self.session = Some(handle);
-        self.client.touch(handle);
-        handle
-    }
-
-    /// Adds a transfer; it begins when the session is connected and its time has come.
-    pub fn add(&mut self, transfer: Transfer) -> JobId {
-        let id = JobId(self.jobs.len());
-        let seed = self.setup.seed.split(&format!("job {}", id.0));
-        self.jobs.push(Job::new(transfer, seed));
-        id
-    }
-
-    /// Changes how fast one end of a job reads.
-    pub fn set_pace(&mut self, job: JobId, side: Side, pace: Pace) {
-        self.jobs[job.0].set_pace(self.now, side, pace);
-        self.run_job(job, side);
-        self.settle();
-    }
-
-    /// An end abandons its writing side of a job.
-    pub fn reset(&mut self, job: JobId, side: Side, code: u64) {
-        let now = self.now;
-        if let Some(id) = self.jobs[job.0].stream_at(side) {
-            self.with_session(side, |session| session.reset(now, id, code));
-            self.jobs[job.0].on_write_over(side);
-        }
-        self.settle();
-    }
-
-    /// An end wants no more of what the other writes for a job.
-    pub fn stop(&mut self, job: JobId, side: Side, code: u64) {
-        let now = self.now;
-        if let Some(id) = self.jobs[job.0].stream_at(side) {
-            self.with_session(side, |session| session.stop(now, id, code));
-            self.jobs[job.0].on_stopped(side);
-        }
-        self.settle();
-    }
-
-    /// The client opens a path over `link`.
-    ///
-    /// # Errors
-    /// What the session says.
-    ///
-    /// # Panics
-    /// Before [`connect`](Self::connect).
-    pub fn open_path(&mut self, link: LinkId) -> Result<PathId, PathError> {
-        let (now, tuple) = (self.now, self.network.client_tuple(link));
-        let session = self.client_session().expect("a session was begun");
-        let result = session.open_path(now, tuple);
-        self.settle();
-        result
-    }
-
-    /// An end closes a path.
-    pub fn close_path(&mut self, side: Side, path: PathId) {
-        let now = self.now;
-        // It may be gone already.
-        self.with_session(side, |session| _ = session.close_path(now, path));
-        self.settle();
-    }
-
-    /// The client's interface of a link vanishes, and its driver notices.
-    pub fn lose_interface(&mut self, link: LinkId) {
-        let now = self.now;
-        self.network.set_present(link, false);
-        let socket = self.network.client_tuple(link).socket;
-        self.with_session(Side::Client, |session| {
-            session.handle_socket_lost(now, socket)
-        });
-        self.settle();
-    }
-
-    /// An end closes the session.
-    pub fn close(&mut self, side: Side, reason: CloseReason) {
-        let now = self.now;
-        self.with_session(side, |session| session.close(now, reason));
-        self.settle();
-    }
-
-    /// The server loses all its sessions, and goes on with the same key.
-    pub fn restart_server(&mut self) {
-        let endpoint = server(&self.setup, "server restarted");
-        self.server = Host::new(Side::Server, endpoint, self.setup.admission.clone());
-    }
-
-    /// Hands a datagram to an end as if it had come from the network.
-    pub fn inject(&mut self, to: Side, tuple: FourTuple, mut data: Vec<u8>) {
-        let now = self.now;
-        self.host_mut(to).handle_datagram(now, tuple, &mut data);
-        self.settle();
-    }
-
-    /// Sends a datagram of `len` bytes (at least 8), with its number in front.
-    pub fn send_datagram(&mut self, from: Side, len: usize) {
-        let (now, number) = (self.now, self.datagrams.sent);
-        let mut data = vec![number as u8; len.max(8)];
-        data[..8].copy_from_slice(&number.to_be_bytes());
-        let mut taken = false;
-        self.with_session(from, |session| {
-            taken = session.send_datagram(now, &data).is_ok()
-        });
-        match taken {
-            true => self.datagrams.sent += 1,
-            false => self.datagrams.refused += 1,
-        }
-        self.settle();
-    }
-
-    /// Borrows an end's session and has it drained afterwards.
-    pub fn with_session(&mut self, side: Side, act: impl FnOnce(&mut Session)) {
-        let Some(handle) = self.handle(side) else {
-            return;
-        };
-        let host = self.host_mut(side);
-        if let Some(session) = host.endpoint_mut().session_mut(handle) {
-            act(session);
-            host.touch(handle);
         }
     }
 
@@ -517,160 +381,6 @@ impl World {
                 }
             }
         }
-    }
-
-    // Looking.
-
-    /// The present.
-    #[must_use]
-    pub const fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// The links.
-    #[must_use]
-    pub const fn network(&self) -> &Network {
-        &self.network
-    }
-
-    /// The links, for changing them.
-    pub fn network_mut(&mut self) -> &mut Network {
-        &mut self.network
-    }
-
-    /// One end.
-    #[must_use]
-    pub const fn host(&self, side: Side) -> &Host {
-        match side {
-            Side::Client => &self.client,
-            Side::Server => &self.server,
-        }
-    }
-
-    fn host_mut(&mut self, side: Side) -> &mut Host {
-        match side {
-            Side::Client => &mut self.client,
-            Side::Server => &mut self.server,
-        }
-    }
-
-    /// The session at one end: the client's latest, the server's newest.
-    #[must_use]
-    pub fn handle(&self, side: Side) -> Option<SessionHandle> {
-        match side {
-            Side::Client => self.session,
-            Side::Server => self.server.endpoint().handles().last().copied(),
-        }
-    }
-
-    /// The session at one end.
-    #[must_use]
-    pub fn session(&self, side: Side) -> Option<&Session> {
-        self.host(side).endpoint().session(self.handle(side)?)
-    }
-
-    fn client_session(&mut self) -> Option<&mut Session> {
-        let handle = self.session?;
-        self.client.touch(handle);
-        self.client.endpoint_mut().session_mut(handle)
-    }
-
-    /// When the client was let in.
-    #[must_use]
-    pub const fn connected_at(&self) -> Option<Instant> {
-        self.connected_at
-    }
-
-    /// A job.
-    #[must_use]
-    pub fn job(&self, id: JobId) -> &Job {
-        &self.jobs[id.0]
-    }
-
-    /// Every job.
-    #[must_use]
-    pub fn jobs(&self) -> &[Job] {
-        &self.jobs
-    }
-
-    /// Whether every job is over at both ends.
-    #[must_use]
-    pub fn all_over(&self) -> bool {
-        self.jobs.iter().all(Job::is_over)
-    }
-
-    /// Jobs that ended whole at `side`.
-    #[must_use]
-    pub fn finished(&self, side: Side) -> usize {
-        self.jobs
-            .iter()
-            .filter(|job| job.state(side) == JobState::Finished)
-            .count()
-    }
-
-    /// Which of the client's paths are said to carry data.
-    #[must_use]
-    pub const fn paths_up(&self) -> &BTreeMap<PathId, bool> {
-        &self.paths_up
-    }
-
-    /// What the application's datagrams came to.
-    #[must_use]
-    pub const fn datagrams(&self) -> &DatagramCounts {
-        &self.datagrams
-    }
-
-    /// Stream data delivered to the reader at `side`.
-    #[must_use]
-    pub const fn outcome(&self, side: Side) -> &Outcome {
-        match side {
-            Side::Client => &self.down,
-            Side::Server => &self.up,
-        }
-    }
-
-    /// The paths as the end that sends sees them, with the queues it sends into.
-    #[must_use]
-    pub fn paths(&self, sender: Side) -> Vec<PathOutcome> {
-        let Some(client) = self.session(Side::Client) else {
-            return Vec::new();
-        };
-        let Some(session) = self.session(sender) else {
-            return Vec::new();
-        };
-        let own = client.snapshot(self.now).paths;
-        let link_of = |id: PathId| {
-            own.iter()
-                .find(|path| path.id == id)
-                .map(|path| LinkId(path.tuple.socket.0 as usize))
-        };
-        let direction = match sender {
-            Side::Client => Direction::Up,
-            Side::Server => Direction::Down,
-        };
-        let mut paths: Vec<_> = session
-            .snapshot(self.now)
-            .paths
-            .into_iter()
-            .filter_map(|path| {
-                let link = link_of(path.id)?;
-                let counters = self.network.counters(link, direction);
-                let outcome = PathOutcome {
-                    queue_max: counters.queued_max,
-                    queue_drops: counters.queue_full.packets,
-                    path,
-                };
-                Some((link, outcome))
-            })
-            .collect();
-        paths.sort_by_key(|(link, _)| *link);
-        paths.into_iter().map(|(_, path)| path).collect()
-    }
-
-    /// The most that received data ever occupied at `side`.
-    #[must_use]
-    pub fn receive_memory_max(&self, side: Side) -> Bytes {
-        self.host(side).receive_memory_max()
     }
 }
 

@@ -1,0 +1,147 @@
+//! What may be done to a world from outside: by its application, its links and strangers.
+
+use tabane_core::{CloseReason, FourTuple, PathError, PathId, Session, SessionHandle};
+
+use super::{World, server, server_identity};
+use crate::host::{Host, Side};
+use crate::job::{Job, JobId, Pace, Transfer};
+use crate::network::LinkId;
+
+impl World {
+    /// The client begins a session over all links.
+    pub fn connect(&mut self) -> SessionHandle {
+        let links = (0..self.network.len()).map(LinkId);
+        let tuples: Vec<_> = links
+            .filter(|link| self.network.is_present(*link))
+            .map(|link| self.network.client_tuple(link))
+            .collect();
+        let peer = self
+            .setup
+            .pinned
+            .unwrap_or_else(|| server_identity(&self.setup).public_key());
+        let endpoint = self.client.endpoint_mut();
+        let handle = endpoint
+            .connect(self.now, peer, self.setup.token.clone(), tuples)
+            .expect("there is a link");
+        self.session = Some(handle);
+        self.client.touch(handle);
+        handle
+    }
+
+    /// Adds a transfer; it begins when the session is connected and its time has come.
+    pub fn add(&mut self, transfer: Transfer) -> JobId {
+        let id = JobId(self.jobs.len());
+        let seed = self.setup.seed.split(&format!("job {}", id.0));
+        self.jobs.push(Job::new(transfer, seed));
+        id
+    }
+
+    /// Changes how fast one end of a job reads.
+    pub fn set_pace(&mut self, job: JobId, side: Side, pace: Pace) {
+        self.jobs[job.0].set_pace(self.now, side, pace);
+        self.run_job(job, side);
+        self.settle();
+    }
+
+    /// An end abandons its writing side of a job.
+    pub fn reset(&mut self, job: JobId, side: Side, code: u64) {
+        let now = self.now;
+        if let Some(id) = self.jobs[job.0].stream_at(side) {
+            self.with_session(side, |session| session.reset(now, id, code));
+            self.jobs[job.0].on_write_over(side);
+        }
+        self.settle();
+    }
+
+    /// An end wants no more of what the other writes for a job.
+    pub fn stop(&mut self, job: JobId, side: Side, code: u64) {
+        let now = self.now;
+        if let Some(id) = self.jobs[job.0].stream_at(side) {
+            self.with_session(side, |session| session.stop(now, id, code));
+            self.jobs[job.0].on_stopped(side);
+        }
+        self.settle();
+    }
+
+    /// The client opens a path over `link`.
+    ///
+    /// # Errors
+    /// What the session says.
+    ///
+    /// # Panics
+    /// Before [`connect`](Self::connect).
+    pub fn open_path(&mut self, link: LinkId) -> Result<PathId, PathError> {
+        let (now, tuple) = (self.now, self.network.client_tuple(link));
+        let session = self.client_session().expect("a session was begun");
+        let result = session.open_path(now, tuple);
+        self.settle();
+        result
+    }
+
+    /// An end closes a path.
+    pub fn close_path(&mut self, side: Side, path: PathId) {
+        let now = self.now;
+        // It may be gone already.
+        self.with_session(side, |session| _ = session.close_path(now, path));
+        self.settle();
+    }
+
+    /// The client's interface of a link vanishes, and its driver notices.
+    pub fn lose_interface(&mut self, link: LinkId) {
+        let now = self.now;
+        self.network.set_present(link, false);
+        let socket = self.network.client_tuple(link).socket;
+        self.with_session(Side::Client, |session| {
+            session.handle_socket_lost(now, socket)
+        });
+        self.settle();
+    }
+
+    /// An end closes the session.
+    pub fn close(&mut self, side: Side, reason: CloseReason) {
+        let now = self.now;
+        self.with_session(side, |session| session.close(now, reason));
+        self.settle();
+    }
+
+    /// The server loses all its sessions, and goes on with the same key.
+    pub fn restart_server(&mut self) {
+        let endpoint = server(&self.setup, "server restarted");
+        self.server = Host::new(Side::Server, endpoint, self.setup.admission.clone());
+    }
+
+    /// Hands a datagram to an end as if it had come from the network.
+    pub fn inject(&mut self, to: Side, tuple: FourTuple, mut data: Vec<u8>) {
+        let now = self.now;
+        self.host_mut(to).handle_datagram(now, tuple, &mut data);
+        self.settle();
+    }
+
+    /// Sends a datagram of `len` bytes (at least 8), with its number in front.
+    pub fn send_datagram(&mut self, from: Side, len: usize) {
+        let (now, number) = (self.now, self.datagrams.sent);
+        let mut data = vec![number as u8; len.max(8)];
+        data[..8].copy_from_slice(&number.to_be_bytes());
+        let mut taken = false;
+        self.with_session(from, |session| {
+            taken = session.send_datagram(now, &data).is_ok()
+        });
+        match taken {
+            true => self.datagrams.sent += 1,
+            false => self.datagrams.refused += 1,
+        }
+        self.settle();
+    }
+
+    /// Borrows an end's session and has it drained afterwards.
+    pub fn with_session(&mut self, side: Side, act: impl FnOnce(&mut Session)) {
+        let Some(handle) = self.handle(side) else {
+            return;
+        };
+        let host = self.host_mut(side);
+        if let Some(session) = host.endpoint_mut().session_mut(handle) {
+            act(session);
+            host.touch(handle);
+        }
+    }
+}
