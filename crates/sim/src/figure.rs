@@ -20,10 +20,12 @@ pub enum Style {
     Dashed,
     /// Single events.
     Dots,
+    /// A value for each of the panel's categories; x is the category's place.
+    Bars,
 }
 
 /// One pair of axes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Panel {
     /// What is to be seen.
     pub title: String,
@@ -31,6 +33,8 @@ pub struct Panel {
     pub x: &'static str,
     /// What the y axis counts, with its unit.
     pub y: &'static str,
+    /// What the places 0, 1, 2… on the x axis stand for; empty where x is a number.
+    pub categories: Vec<String>,
     /// Top of the y axis, if it should not follow from the curves.
     pub y_max: Option<f64>,
     /// The curves, in the order of the legend. Curves of one place in this list have one colour in

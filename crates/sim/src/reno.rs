@@ -161,7 +161,8 @@ impl RenoSender {
             self.sent = self.next;
             self.timed.get_or_insert((number, now));
         }
-        self.expires_at.get_or_insert(now + self.rto());
+        let rto = self.rto();
+        self.expires_at.get_or_insert_with(|| now + rto);
         Some(number)
     }
 

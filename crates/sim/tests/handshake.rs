@@ -193,9 +193,9 @@ fn a_retry_token_is_worth_nothing_to_another_address() {
     world.connect();
     world.run_for(Duration::from_millis(35));
     let captured = world.network_mut().take_captured();
-    let initials = captured.iter().filter(|c| c.to == Side::Server);
+    let mut initials = captured.iter().filter(|c| c.to == Side::Server);
     let with_token = initials
-        .last()
+        .next_back()
         .expect("the second Initial carries the token");
     let accepted = world.host(Side::Server).endpoint().counters().accepted;
     assert_eq!(accepted, 1);

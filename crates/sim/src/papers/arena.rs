@@ -21,7 +21,7 @@ use crate::network::{LinkId, Network};
 use crate::outcome::PathOutcome;
 
 /// Bytes handed to a stream at once.
-const CHUNK: [u8; 65_536] = [0; 65_536];
+static CHUNK: [u8; 65_536] = [0; 65_536];
 /// Rounds of application and drain at one instant. Each moves at least one event.
 const ROUNDS_MAX: u32 = 100_000;
 

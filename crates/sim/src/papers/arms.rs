@@ -12,6 +12,11 @@ use tabane_netem::{LinkConfig, LinkSpec, RateModel};
 
 use super::arena::{self, Load, Plan};
 
+mod report;
+
+pub(super) use report::table1;
+pub use report::{OURS, PAPERS_RULE, times};
+
 /// What is sent in the paper.
 pub const TRANSFER: Bytes = Bytes::mega(20);
 /// dummynet's default, in full packets.

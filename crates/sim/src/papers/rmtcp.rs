@@ -16,6 +16,11 @@ use tabane_netem::{LinkConfig, LinkSpec, RateModel};
 use super::arena::{self, Load, Plan, Record};
 use super::cross::CrossTraffic;
 
+mod report;
+
+pub use report::{DISTRIBUTION, NEAR_MS, OURS, OURS_WINDOWED, ROUND_ROBIN};
+pub(super) use report::{figure5, figure6, figure7};
+
 /// Sending connections.
 pub const CONNECTIONS: usize = 5;
 /// Each receiver's window.

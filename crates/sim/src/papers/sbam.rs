@@ -18,6 +18,10 @@ use super::arena::{self, Load, Plan};
 use super::open_loop::{self, INTERFACE_QUEUE, Interface};
 use super::sequence::Sequence;
 
+mod report;
+
+pub(super) use report::{figure, table2, table4};
+
 /// Payload of a packet: as in the paper's measurement of `sbam_send`.
 pub const PAYLOAD: u64 = 1_400;
 /// A full packet of the interfaces' MTU.
@@ -36,32 +40,33 @@ pub enum Environment {
     Delayed,
     /// 11 and 5.5 Mbit/s.
     Unequal,
+    /// A card in 11 Mbit/s mode alone.
+    Only11,
+    /// A card in 5.5 Mbit/s mode alone.
+    Only5,
 }
 
 impl Environment {
-    /// What the two cards deliver.
-    fn interfaces(self) -> [Interface; 2] {
-        let kbps = |kbps: u64| Rate::from_bps(kbps * 1_000);
-        let interface = |goodput, delay_ms| Interface {
-            goodput,
+    /// What the cards deliver.
+    fn interfaces(self) -> Vec<Interface> {
+        let interface = |kbps: u64, delay_ms| Interface {
+            goodput: Rate::from_bps(kbps * 1_000),
             delay: Duration::from_millis(delay_ms),
         };
         match self {
-            Self::Equal => [interface(kbps(7_700), 0), interface(kbps(8_030), 0)],
-            Self::Delayed => [interface(kbps(7_700), 50), interface(kbps(8_030), 0)],
-            Self::Unequal => [interface(kbps(8_030), 0), interface(kbps(4_800), 0)],
+            Self::Equal => vec![interface(7_700, 0), interface(8_030, 0)],
+            Self::Delayed => vec![interface(7_700, 50), interface(8_030, 0)],
+            Self::Unequal => vec![interface(8_030, 0), interface(4_800, 0)],
+            Self::Only11 => vec![interface(9_200, 0)],
+            Self::Only5 => vec![interface(6_100, 0)],
         }
     }
 
-    /// What the two cards deliver together.
+    /// What the cards deliver together.
     #[must_use]
     pub fn sum(self) -> Rate {
-        Rate::from_bps(
-            self.interfaces()
-                .iter()
-                .map(|card| card.goodput.as_bps())
-                .sum(),
-        )
+        let cards = self.interfaces();
+        Rate::from_bps(cards.iter().map(|card| card.goodput.as_bps()).sum())
     }
 
     fn links(self) -> Vec<LinkSpec> {
@@ -99,11 +104,13 @@ pub enum OpenLoop {
 #[must_use]
 pub fn open_loop(environment: Environment, sender: OpenLoop, media: Bytes) -> Sequence {
     let count = media.get().div_ceil(PAYLOAD);
+    let interfaces = environment.interfaces();
     let weights = match (sender, environment) {
-        (OpenLoop::InTurn, _) | (_, Environment::Equal | Environment::Delayed) => [1, 1],
-        (OpenLoop::ByBandwidth, Environment::Unequal) => [92, 61],
+        // gcd(9.2, 6.1) Mbit/s is 0.1 Mbit/s, the MTUs are equal.
+        (OpenLoop::ByBandwidth, Environment::Unequal) => vec![92, 61],
+        _ => vec![1; interfaces.len()],
     };
-    let arrivals = open_loop::send(&environment.interfaces(), &weights, count, PAYLOAD);
+    let arrivals = open_loop::send(&interfaces, &weights, count, PAYLOAD);
     Sequence::new(arrivals, Instant::EPOCH, PAYLOAD)
 }
 

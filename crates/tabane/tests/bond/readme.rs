@@ -73,7 +73,7 @@ fn the_readme_s_commands_do_what_it_says() {
         return;
     };
     world.stop_relay();
-    let _hosts = Hosts::new(world.client_ns());
+    let _hosts = [world.client_ns(), world.relay_ns()].map(Hosts::new);
     let files = world.path("files");
     publish(&files);
     let server = world
@@ -94,9 +94,9 @@ fn the_readme_s_commands_do_what_it_says() {
     let work = world.path("work");
     fs::create_dir(&work).unwrap();
     for line in commands() {
-        if line.starts_with("make ") {
+        if let Some(target) = line.strip_prefix("make ") {
             let mut make = Command::new("make");
-            make.arg("-n").arg(&line[5..]).current_dir(root());
+            make.arg("-n").arg(target).current_dir(root());
             assert!(make.output().unwrap().status.success(), "{line}");
         } else if line == "tabane relay" {
             // As root its state is in /var/lib; here in one that goes with it.
@@ -113,7 +113,7 @@ fn the_readme_s_commands_do_what_it_says() {
             relay = Some(child);
         } else {
             let start = line.find("'tabane://");
-            let line = start.map_or(line.clone(), |at| format!("{}'{join}'", &line[..at]));
+            let line = start.map_or_else(|| line.clone(), |at| format!("{}'{join}'", &line[..at]));
             let lab = line.starts_with("tabane lab");
             let mut shell = if lab {
                 Command::new("sh")

@@ -168,6 +168,10 @@ impl World {
         self.directory.join(name)
     }
 
+    pub(crate) fn relay_ns(&self) -> &str {
+        &self.relay_ns
+    }
+
     pub(crate) fn client_ns(&self) -> &str {
         &self.client_ns
     }
