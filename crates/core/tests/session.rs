@@ -46,7 +46,7 @@ struct Pair {
 impl Pair {
     fn new(pinned: Option<PublicKey>, token: Option<Vec<u8>>) -> Self {
         let identity = Identity::from_seed([1; 32]);
-        let key = pinned.unwrap_or(identity.public_key());
+        let key = pinned.unwrap_or_else(|| identity.public_key());
         let config = SessionConfig::default();
         let server = ServerConfig::default();
         let server = Endpoint::server(identity, config.clone(), server, [2; 32]).expect("valid");

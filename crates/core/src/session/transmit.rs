@@ -124,7 +124,7 @@ impl Session {
         {
             path.on_challenge_sent(now);
             let size = validation_size(path, challenge.tuple);
-            // Wishes come with the first packet: the other end may use the path as soon as it knows.
+            // Wishes come with the first packet: the other end may use the path once it knows.
             let wish = path.policies.frame(path.id);
             let fill = |_: &mut Self, out: &mut Vec<u8>, _: usize, _: &mut SentFrames| {
                 Frame::PathChallenge(challenge.data).emit(out);

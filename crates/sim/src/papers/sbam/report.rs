@@ -229,12 +229,7 @@ pub(crate) fn figure(number: u8, seed: Seed) -> Report {
         ),
         (
             "weighted",
-            ours(
-                environment,
-                SchedulerKind::Weighted,
-                MEDIA,
-                seed,
-            ),
+            ours(environment, SchedulerKind::Weighted, MEDIA, seed),
         ),
         (
             "tabane",

@@ -1,0 +1,321 @@
+//! Whose turn it is to send, and filling packets with it.
+//!
+//! Owns the choice among the streams of a session. Credit and the streams themselves are
+//! [`Streams`]'; which path a packet takes is not known here.
+
+use super::*;
+
+impl Streams {
+    pub(super) fn session_room(&self) -> u64 {
+        self.send_credit - self.sent.min(self.send_credit)
+    }
+
+    pub(super) fn enqueue(&mut self, id: StreamId) {
+        let room = self.session_room();
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        // A stream without session credit waits in the queue as well: credit frees all at once.
+        if !stream.queued && stream.send.has_pending(room.max(1)) {
+            stream.queued = true;
+            self.pending.push_back(id);
+        }
+    }
+
+    /// Whether data could go out now.
+    pub(crate) fn has_data(&self) -> bool {
+        let room = self.session_room();
+        !self.pending.is_empty()
+            && (room > 0
+                || self.pending.iter().any(|id| {
+                    self.streams
+                        .get(id)
+                        .is_some_and(|stream| stream.send.has_pending(0))
+                }))
+    }
+
+    /// Bytes waiting to be sent for the first time or again, as far as credit allows. Looks at the
+    /// first few streams only: the scheduler asks whether the backlog is large, not how large.
+    pub(crate) fn backlog(&self) -> Bytes {
+        let room = self.session_room();
+        Bytes::new(
+            self.first_streams()
+                .map(|(_, stream)| stream.send.unsent(room))
+                .sum(),
+        )
+    }
+
+    /// The streams whose turn comes first, with their place in the queue.
+    fn first_streams(&self) -> impl Iterator<Item = (usize, &Stream)> {
+        let first = self.pending.iter().take(FIRST_STREAMS).enumerate();
+        first.filter_map(|(place, id)| Some((place, self.streams.get(id)?)))
+    }
+
+    /// Whether anything waits that was given out before: lost, or passed over.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.first_streams()
+            .any(|(_, stream)| stream.send.has_waiting())
+    }
+
+    /// Whether everything that may be sent has been, and waits for acknowledgement or credit.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.streams
+            .values()
+            .any(|stream| stream.send.is_draining())
+    }
+
+    pub(crate) fn has_control(&self) -> bool {
+        self.receive_credit_due || self.remote_limit_due || !self.control.is_empty()
+    }
+
+    /// Appends control frames while `space` lasts.
+    pub(crate) fn fill_control(&mut self, out: &mut Vec<u8>, space: usize, sent: &mut SentFrames) {
+        /// No control frame of a stream is longer.
+        const LONGEST: usize = 25;
+        let end = out.len() + space;
+        if self.receive_credit_due && out.len() + LONGEST <= end {
+            self.receive_credit_due = false;
+            Frame::MaxData(self.receive_credit).emit(out);
+            sent.push(SentFrame::MaxData);
+        }
+        if self.remote_limit_due && out.len() + LONGEST <= end {
+            self.remote_limit_due = false;
+            Frame::MaxStreams(self.remote_limit).emit(out);
+            sent.push(SentFrame::MaxStreams);
+        }
+        while out.len() + 3 * LONGEST <= end {
+            let Some(id) = self.control.pop_front() else {
+                return;
+            };
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
+            let due = std::mem::take(&mut stream.due);
+            if due.reset
+                && let Some((code, final_size)) = stream.send.reset_frame()
+            {
+                Frame::ResetStream {
+                    id,
+                    code,
+                    final_size,
+                }
+                .emit(out);
+                sent.push(SentFrame::ResetStream(id));
+            }
+            if let Some(code) = due.stop {
+                Frame::StopSending { id, code }.emit(out);
+                sent.push(SentFrame::StopSending(id));
+            }
+            if due.credit {
+                Frame::MaxStreamData {
+                    id,
+                    max: stream.receive.credit(),
+                }
+                .emit(out);
+                sent.push(SentFrame::MaxStreamData(id));
+            }
+        }
+    }
+
+    /// Appends stream data while `space` lasts, one piece of each stream in turn. Not what is next,
+    /// but what stands behind `ahead` unsent bytes, because others bring those sooner.
+    pub(crate) fn fill_data(
+        &mut self,
+        out: &mut Vec<u8>,
+        space: usize,
+        ahead: Bytes,
+        sent: &mut SentFrames,
+    ) {
+        let end = out.len() + space;
+        // Streams without credit come around in vain.
+        let mut vain = 0;
+        while vain < self.pending.len() {
+            let room = end - out.len();
+            let Some((id, piece)) = self.take_piece(room, ahead) else {
+                return;
+            };
+            match piece {
+                Some(piece) => {
+                    self.emit_piece(id, &piece, out, room, sent);
+                    if self.is_awaited(id, &piece) {
+                        return;
+                    }
+                }
+                None => vain += 1,
+            }
+        }
+    }
+
+    /// Gives the next piece out, to be sent later by [`fill_piece`](Self::fill_piece). At most
+    /// what a packet with `space` for frames carries.
+    pub(crate) fn set_aside(&mut self, space: usize) -> Option<Reserved> {
+        for _ in 0..self.pending.len() {
+            let (id, piece) = self.take_piece(space, Bytes::ZERO)?;
+            if let Some(Piece { range, fin, .. }) = piece {
+                return Some(Reserved { id, range, fin });
+            }
+        }
+        None
+    }
+
+    /// Takes back what was set aside and not sent. It waits in its stream's order again.
+    pub(crate) fn take_back(&mut self, piece: Reserved) {
+        let Reserved {
+            id,
+            range: Range { start, end },
+            fin,
+        } = piece;
+        self.on_lost(SentFrame::Stream {
+            id,
+            offset: start,
+            len: (end - start) as u32,
+            fin,
+        });
+    }
+
+    /// Whether any of what was set aside is still to be sent.
+    pub(crate) fn wants(&self, piece: &Reserved) -> bool {
+        let stream = self.streams.get(&piece.id);
+        stream.is_some_and(|stream| piece.fin || stream.send.misses(piece.range.clone()))
+    }
+
+    /// Appends what was set aside, if it fits and has not arrived meanwhile; gives back the rest.
+    /// `None` also when nothing is left of it to send. What the peer's reader waits for fills the
+    /// packet, however short it is.
+    pub(crate) fn fill_piece(
+        &mut self,
+        mut piece: Reserved,
+        out: &mut Vec<u8>,
+        space: &mut usize,
+        sent: &mut SentFrames,
+    ) -> Option<Reserved> {
+        let stream = self.streams.get_mut(&piece.id)?;
+        if stream.send.reset_frame().is_some() {
+            return None;
+        }
+        let wanted = stream.send.still_wanted(piece.range.clone());
+        let has_end = wanted
+            .as_ref()
+            .is_none_or(|range| range.end == piece.range.end);
+        piece.fin &= has_end;
+        self.enqueue(piece.id);
+        piece.range = match wanted {
+            Some(range) => range,
+            None if piece.fin => piece.range.end..piece.range.end,
+            None => return None,
+        };
+        let at = StreamHeader {
+            id: piece.id,
+            offset: piece.range.start,
+            fin: false,
+        };
+        if *space < at.size(true) + MIN_PIECE {
+            return Some(piece);
+        }
+        let most = (*space - at.size(false)) as u64;
+        let cut = piece.range.end.min(piece.range.start + most);
+        let rest = (cut < piece.range.end).then(|| Reserved {
+            range: cut..piece.range.end,
+            ..piece.clone()
+        });
+        let fin = piece.fin && rest.is_none();
+        let piece_now = Piece {
+            range: piece.range.start..cut,
+            fin,
+            fresh: 0,
+        };
+        let before = out.len();
+        self.emit_piece(piece.id, &piece_now, out, *space, sent);
+        *space -= out.len() - before;
+        if self.is_awaited(piece.id, &piece_now) {
+            *space = 0;
+        }
+        rest
+    }
+
+    /// The next piece of the stream whose turn it is, and gives the turn to the next. `None` when
+    /// `room` is too small for any, or none is left; no piece when that stream has none.
+    fn take_piece(&mut self, room: usize, ahead: Bytes) -> Option<(StreamId, Option<Piece>)> {
+        let depth = self.choose_depth(ahead);
+        let id = self.pending.pop_front()?;
+        let credit = self.session_room();
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Some((id, None));
+        };
+        let at = StreamHeader {
+            id,
+            offset: stream.send.latest_start(),
+            fin: false,
+        };
+        if room < at.size(true) + MIN_PIECE {
+            self.pending.push_front(id);
+            return None;
+        }
+        stream.queued = false;
+        let most = (room - at.size(false)) as u64;
+        let piece = stream.send.next_piece(most, credit, depth);
+        self.sent += piece.as_ref().map_or(0, |piece| piece.fresh);
+        self.enqueue(id);
+        Some((id, piece))
+    }
+
+    /// How deep into a stream `ahead` bytes of all streams reach, which send in turn. Gives the
+    /// turn to a stream that has so much.
+    fn choose_depth(&mut self, ahead: Bytes) -> u64 {
+        if ahead == Bytes::ZERO {
+            return 0;
+        }
+        let room = self.session_room();
+        let depth = ahead.get() / self.pending.len().clamp(1, FIRST_STREAMS) as u64;
+        let deep = self
+            .first_streams()
+            .find(|(_, stream)| stream.send.unsent(room) > depth);
+        let Some(place) = deep.map(|(place, _)| place) else {
+            return 0;
+        };
+        self.pending.rotate_left(place);
+        depth
+    }
+
+    /// Whether the peer's reader waits for this piece, which was given out before. It travels
+    /// alone: a receiver short of memory takes it, but not what is behind it [P-6.6], and it can
+    /// only take or leave a packet as a whole.
+    fn is_awaited(&self, id: StreamId, piece: &Piece) -> bool {
+        let stream = self.streams.get(&id);
+        piece.fresh == 0 && stream.is_some_and(|stream| stream.send.awaits(piece.range.start))
+    }
+
+    fn emit_piece(
+        &mut self,
+        id: StreamId,
+        piece: &Piece,
+        out: &mut Vec<u8>,
+        room: usize,
+        sent: &mut SentFrames,
+    ) {
+        let Some(stream) = self.streams.get(&id) else {
+            return;
+        };
+        let header = StreamHeader {
+            id,
+            offset: piece.range.start,
+            fin: piece.fin,
+        };
+        let len = (piece.range.end - piece.range.start) as usize;
+        // The packet's last frame needs no length; what the length would take is padding.
+        let left = room - header.size(false) - len;
+        let with_len = left >= LENGTH_FIELD;
+        if !with_len {
+            (0..left).for_each(|_| Frame::Padding.emit(out));
+        }
+        header.emit(with_len.then_some(len), out);
+        stream.send.copy(piece.range.clone(), out);
+        let (offset, len, fin) = (piece.range.start, len as u32, piece.fin);
+        sent.push(SentFrame::Stream {
+            id,
+            offset,
+            len,
+            fin,
+        });
+    }
+}
