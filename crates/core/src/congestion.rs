@@ -9,6 +9,7 @@
 
 mod bbr;
 mod cubic;
+mod model;
 #[cfg(test)]
 mod tests;
 

@@ -22,13 +22,12 @@
 //!   fixed margin below: no throughput is given away when there is no queue.
 //! - `ProbeRtt` is rare, since coming within 1/16 of the shortest round trip counts as seeing it.
 
-mod model;
 mod phase;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, scale};
 
+use super::model::Model;
 use super::{AckEvent, Algorithm, ControllerSnapshot, LossEvent, initial_window, scaled};
-use model::Model;
 use phase::{Growth, Phase, Probe};
 
 /// Draft §2.4: the least gain that doubles the delivery rate each round trip.

@@ -1,7 +1,7 @@
-//! What BBR believes of its path: rate, length, aggregation, and how much it holds.
+//! What a path is believed to be: rate, length, aggregation, and how much it holds.
 //!
 //! Owns the filters and the division of time into round trips. Decides nothing: the phases and
-//! what is sent in them are the parent's.
+//! what is sent in them are `bbr`'s and `tabane`'s.
 
 use tabane_base::{Bytes, Duration, Instant, Rate, scale};
 
