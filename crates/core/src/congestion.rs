@@ -10,6 +10,7 @@
 mod bbr;
 mod cubic;
 mod model;
+mod rmtcp;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use crate::delivery::RateSample;
 use crate::rtt::RttEstimator;
 use bbr::Bbr;
 use cubic::Cubic;
+use rmtcp::RmTcp;
 
 /// The window before anything is known, in packets (RFC 6928, RFC 9002 §7.2).
 const INITIAL_WINDOW_PACKETS: u64 = 10;
@@ -34,11 +36,18 @@ pub enum Kind {
     /// After BBRv3: models the path's rate and length, keeps queues short, shrugs off random loss.
     #[default]
     Bbr,
+    /// R-M/TCP's rate control as published: backs off when its queue grows, before loss.
+    RmTcp,
 }
 
 impl Kind {
     /// Every algorithm, in the order of their names.
-    pub const ALL: [Self; 2] = [Self::Bbr, Self::Cubic];
+    pub const ALL: [Self; 3] = [Self::Bbr, Self::Cubic, Self::RmTcp];
+
+    /// All names, for messages.
+    fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
 
     /// The name used on command lines and in tables.
     #[must_use]
@@ -46,6 +55,7 @@ impl Kind {
         match self {
             Self::Cubic => "cubic",
             Self::Bbr => "bbr",
+            Self::RmTcp => "rmtcp",
         }
     }
 }
@@ -58,7 +68,7 @@ impl fmt::Display for Kind {
 
 /// No congestion control algorithm bears this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no congestion control called {0:?}: choose bbr or cubic")]
+#[error("no congestion control called {0:?}: choose one of {names}", names = Kind::names())]
 pub struct UnknownKind(String);
 
 impl FromStr for Kind {
@@ -78,6 +88,9 @@ pub(crate) struct AckEvent<'a> {
     pub(crate) sample: &'a RateSample,
     /// The path's round-trip times, this acknowledgement's included.
     pub(crate) rtt: &'a RttEstimator,
+    /// The round-trip time of R-M/TCP, eq. 1: the forward one-way time of its newest packet plus
+    /// the mean reverse one-way time of all paths. `None` where it does not tell.
+    pub(crate) trip: Option<Duration>,
     /// What remains in flight, losses found by this acknowledgement taken off as well.
     pub(crate) in_flight_after: Bytes,
     /// When the largest packet number acknowledged by it was sent.
@@ -126,6 +139,10 @@ trait Algorithm {
     fn on_mtu(&mut self, mtu: Bytes);
     fn cwnd(&self) -> Bytes;
     fn pacing_rate(&self) -> Rate;
+    /// Whether packets leave two at a time however slow the path.
+    fn is_sent_in_pairs(&self) -> bool {
+        false
+    }
     fn snapshot(&self) -> ControllerSnapshot;
 }
 
@@ -137,6 +154,7 @@ pub(crate) struct Controller(AnyAlgorithm);
 enum AnyAlgorithm {
     Cubic(Box<Cubic>),
     Bbr(Box<Bbr>),
+    RmTcp(Box<RmTcp>),
 }
 
 impl Controller {
@@ -147,6 +165,7 @@ impl Controller {
         Self(match kind {
             Kind::Cubic => AnyAlgorithm::Cubic(Box::new(Cubic::new(mtu, now))),
             Kind::Bbr => AnyAlgorithm::Bbr(Box::new(Bbr::new(mtu, now, rng))),
+            Kind::RmTcp => AnyAlgorithm::RmTcp(Box::new(RmTcp::new(mtu, now))),
         })
     }
 
@@ -192,6 +211,12 @@ impl Controller {
         self.algorithm().pacing_rate()
     }
 
+    /// Whether packets are to leave two at a time however slow the path.
+    #[must_use]
+    pub(crate) fn is_sent_in_pairs(&self) -> bool {
+        self.algorithm().is_sent_in_pairs()
+    }
+
     /// What the controller thinks at present.
     #[must_use]
     pub(crate) fn snapshot(&self) -> ControllerSnapshot {
@@ -202,6 +227,7 @@ impl Controller {
         match &self.0 {
             AnyAlgorithm::Cubic(cubic) => cubic.as_ref(),
             AnyAlgorithm::Bbr(bbr) => bbr.as_ref(),
+            AnyAlgorithm::RmTcp(rmtcp) => rmtcp.as_ref(),
         }
     }
 
@@ -209,11 +235,13 @@ impl Controller {
         match &mut self.0 {
             AnyAlgorithm::Cubic(cubic) => cubic.as_mut(),
             AnyAlgorithm::Bbr(bbr) => bbr.as_mut(),
+            AnyAlgorithm::RmTcp(rmtcp) => rmtcp.as_mut(),
         }
     }
 }
 
-fn initial_window(mtu: Bytes) -> Bytes {
+/// The window before anything is known, for packets of up to `mtu` bytes.
+pub(crate) fn initial_window(mtu: Bytes) -> Bytes {
     Bytes::new(mtu.get() * INITIAL_WINDOW_PACKETS)
 }
 

@@ -5,7 +5,7 @@
 //! design/transport.md). Halving the round trip instead held up to 2.6 times more in the
 //! resequencer.
 
-use tabane_base::Instant;
+use tabane_base::{Duration, Instant};
 
 /// Weight of a new sample: one eighth, as for the round-trip time (RFC 6298).
 const GAIN_SHIFT: u32 = 3;
@@ -13,6 +13,7 @@ const GAIN_SHIFT: u32 = 3;
 /// Smoothed forward delay plus clock offset, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ForwardDelay {
+    latest: Option<i64>,
     smoothed: Option<i64>,
 }
 
@@ -20,6 +21,7 @@ impl ForwardDelay {
     /// A packet sent at `sent_at` by our clock arrived at `arrived_at` by the peer's.
     pub(crate) fn on_sample(&mut self, sent_at: Instant, arrived_at: Instant) {
         let sample = arrived_at.nanos_from(sent_at);
+        self.latest = Some(sample);
         self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| {
             smoothed.saturating_add(sample.saturating_sub(smoothed) >> GAIN_SHIFT)
         }));
@@ -27,11 +29,47 @@ impl ForwardDelay {
 
     /// The path came back or moved: its past says nothing.
     pub(crate) fn reset(&mut self) {
-        self.smoothed = None;
+        *self = Self::default();
+    }
+
+    /// What is left of a round trip of `rtt` for the way back: as nanoseconds, minus the clocks'
+    /// offset.
+    pub(crate) fn reverse(&self, rtt: Duration) -> Option<i64> {
+        let rtt = i64::try_from(rtt.as_nanos()).unwrap_or(i64::MAX);
+        self.smoothed.map(|forward| rtt.saturating_sub(forward))
+    }
+
+    /// The latest forward time plus `reverse`, as [`Self::reverse`] gives it or a mean of such:
+    /// the clocks' offset cancels (R-M/TCP, eq. 1).
+    pub(crate) fn trip(&self, reverse: i64) -> Option<Duration> {
+        let nanos = self.latest?.saturating_add(reverse);
+        Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
     }
 
     /// Nanoseconds, comparable between paths of one session only.
     pub(crate) const fn relative(&self) -> Option<i64> {
         self.smoothed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_need_not_agree_for_the_trip_over_this_path_and_the_mean_way_back() {
+        let millis = Duration::from_millis;
+        // The peer's clock is 1 s ahead. Ways there take 10 and 30 ms, ways back 20 and 50 ms.
+        let mut paths = [ForwardDelay::default(); 2];
+        let arrivals = [1_010, 1_030].map(Instant::from_millis);
+        for (path, arrived_at) in paths.iter_mut().zip(arrivals) {
+            assert_eq!(path.trip(0), None);
+            path.on_sample(Instant::EPOCH, arrived_at);
+        }
+        let back = [paths[0].reverse(millis(30)), paths[1].reverse(millis(80))];
+        let mean = back.into_iter().flatten().sum::<i64>() / 2;
+        assert_eq!(paths[0].trip(mean), Some(millis(10 + 35)));
+        assert_eq!(paths[1].trip(mean), Some(millis(30 + 35)));
+        assert_eq!(paths[0].trip(i64::MIN), Some(Duration::ZERO));
     }
 }

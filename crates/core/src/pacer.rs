@@ -5,6 +5,9 @@
 //! once), small enough that a slow link's queue does not see bursts. A driver that wakes late
 //! finds the credit of the time it slept, up to [`LATENESS`], and so loses no throughput.
 //!
+//! In pairs, for controllers that measure the bottleneck by them (R-M/TCP), credit is used once it
+//! allows two packets; where two take less than [`QUANTUM_SPAN`], several pairs leave together.
+//!
 //! Invariants: credit never exceeds quantum + what `LATENESS` is worth; what is sent without
 //! credit (acknowledgements, probes) becomes debt that later packets wait for. The rate is the
 //! congestion controller's; whether the window allows sending is recovery's to check.
@@ -40,6 +43,9 @@ pub(crate) struct Pacer {
     /// What had been earned and not used at `updated_at`; negative when in debt.
     credit: i64,
     updated_at: Instant,
+    in_pairs: bool,
+    /// The first of a pair has left, the second waits for nothing more.
+    is_pair_begun: bool,
     /// Follow from rate and packet size; kept because they are needed with every packet.
     burst: Bytes,
     quantum: Bytes,
@@ -55,6 +61,8 @@ impl Pacer {
             packet,
             credit: 0,
             updated_at: now,
+            in_pairs: false,
+            is_pair_begun: false,
             burst: Bytes::ZERO,
             quantum: Bytes::ZERO,
             credit_max: 0,
@@ -62,6 +70,13 @@ impl Pacer {
         pacer.refresh_limits();
         pacer.credit = credit(pacer.quantum);
         pacer
+    }
+
+    /// The same pacer, letting packets out two at a time.
+    #[must_use]
+    pub(crate) fn in_pairs(mut self, in_pairs: bool) -> Self {
+        self.in_pairs = in_pairs;
+        self
     }
 
     /// The controller's pacing rate changed; credit earned so far stays.
@@ -87,13 +102,19 @@ impl Pacer {
         let left = self.credit_at(now).saturating_sub(credit(bytes));
         self.credit = left.max(-credit(DEBT_MAX));
         self.updated_at = self.updated_at.max(now);
+        let is_full_size = bytes + bytes > self.packet;
+        self.is_pair_begun ^= self.in_pairs && is_full_size;
     }
 
     /// How much may leave now.
     #[must_use]
     pub(crate) fn budget(&self, now: Instant) -> Bytes {
         let bytes = self.credit_at(now).max(0) / CREDIT_PER_BYTE;
-        Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+        let budget = Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX));
+        if budget < self.least() {
+            return Bytes::ZERO;
+        }
+        budget
     }
 
     /// When it is worth waking to send, with `bytes` (a packet) to send at least: as soon as they
@@ -101,7 +122,7 @@ impl Pacer {
     /// already; `Instant::NEVER` at rate zero.
     #[must_use]
     pub(crate) fn next_at(&self, bytes: Bytes) -> Instant {
-        let worthwhile = self.burst.max(bytes.min(self.quantum));
+        let worthwhile = self.burst.max(bytes.min(self.quantum)).max(self.least());
         let missing = credit(worthwhile).saturating_sub(self.credit);
         if missing <= 0 {
             return self.updated_at;
@@ -110,6 +131,15 @@ impl Pacer {
             return Instant::NEVER;
         }
         self.updated_at + Duration::from_nanos(missing.unsigned_abs().div_ceil(self.rate.as_bps()))
+    }
+
+    /// Less credit than this is not used.
+    fn least(&self) -> Bytes {
+        if self.in_pairs && !self.is_pair_begun {
+            self.packet + self.packet
+        } else {
+            Bytes::ZERO
+        }
     }
 
     fn refresh_limits(&mut self) {
@@ -178,6 +208,25 @@ mod tests {
         assert!(burst(100) <= Bytes::new(12_500), "{}", burst(100));
         let fast = Pacer::new(Instant::EPOCH, Rate::from_mbps(1_000), PACKET);
         assert_eq!(fast.quantum, QUANTUM_MAX);
+    }
+
+    #[test]
+    fn pairs_leave_together_and_evenly_spaced() {
+        let packet = Bytes::new(1_000);
+        // 1 Mbit/s: a packet lasts 8 ms, a pair 16 ms.
+        let mut pacer = Pacer::new(Instant::EPOCH, Rate::from_mbps(1), packet).in_pairs(true);
+        let mut now = Instant::EPOCH;
+        for pair in 0..10 {
+            assert_eq!(now, Instant::from_millis(16 * pair));
+            assert_eq!(pacer.budget(now), packet + packet);
+            pacer.on_sent(now, packet);
+            assert_eq!(pacer.next_at(packet), now);
+            assert_eq!(pacer.budget(now), packet);
+            pacer.on_sent(now, packet);
+            let early = now + Duration::from_millis(15);
+            assert_eq!(pacer.budget(early), Bytes::ZERO);
+            now = pacer.next_at(packet);
+        }
     }
 
     #[test]

@@ -171,7 +171,8 @@ impl Path {
             received: Received::new(),
             rtt: RttEstimator::new(INITIAL_RTT),
             delivery: DeliveryEstimator::new(now),
-            pacer: Pacer::new(now, controller.pacing_rate(), packet),
+            pacer: Pacer::new(now, controller.pacing_rate(), packet)
+                .in_pairs(controller.is_sent_in_pairs()),
             controller,
             mtu: MtuDiscovery::new(max_udp_payload - headers),
             forward: ForwardDelay::default(),
@@ -325,11 +326,13 @@ impl Path {
         self.pacer.set_packet(size);
     }
 
-    /// Takes in an acknowledgement of packets of this path.
+    /// Takes in an acknowledgement of packets of this path. `reverse_mean` is the mean of
+    /// [`Self::reverse`] over all paths.
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
         ack: &AckFrame,
+        reverse_mean: Option<i64>,
         news: &mut News,
     ) -> Result<(), Violation> {
         let mut settled = std::mem::take(&mut self.settled);
@@ -379,6 +382,7 @@ impl Path {
                     now,
                     sample: &sample,
                     rtt: &self.rtt,
+                    trip: reverse_mean.and_then(|reverse| self.forward.trip(reverse)),
                     in_flight_after: self.recovery.in_flight(),
                     largest_acked_sent_at: sent_at,
                 });
@@ -389,6 +393,11 @@ impl Path {
         news.acked.append(&mut settled);
         self.settled = settled;
         Ok(())
+    }
+
+    /// The one-way time from the peer minus the clocks' offset, in nanoseconds.
+    pub(crate) fn reverse(&self) -> Option<i64> {
+        self.forward.reverse(self.rtt.smoothed())
     }
 
     fn on_mtu_probe_acked(&mut self, now: Instant, packet: &SentPacket) {

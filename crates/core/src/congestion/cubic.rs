@@ -355,6 +355,7 @@ mod tests {
         cubic.on_ack(&AckEvent {
             now,
             sample: &sample,
+            trip: None,
             rtt: &rtt,
             in_flight_after: cubic.cwnd(),
             largest_acked_sent_at: now - Duration::from_millis(rtt_ms),

@@ -11,7 +11,7 @@ use crate::drops::DropReason;
 use crate::event::Event;
 use crate::handshake::Refusal;
 use crate::id::{FourTuple, PathId};
-use crate::path::State;
+use crate::path::{Path, State};
 use crate::policy::{Policy, WEIGHT_SCALE};
 use crate::wire::{AckFrame, Cursor, Frame, LongHeader, ShortHeader, parse_frame};
 
@@ -307,11 +307,23 @@ impl Session {
         let Some(index) = self.path_index(ack.path) else {
             return Ok(());
         };
+        let reverse = self.reverse_mean();
         let mut news = std::mem::take(&mut self.news);
-        let result = self.paths[index].on_ack(now, ack, &mut news);
+        let result = self.paths[index].on_ack(now, ack, reverse, &mut news);
         self.apply(now, index, &mut news);
         self.news = news;
         result
+    }
+
+    /// The mean one-way time from the peer over all active paths, less the clocks' offset.
+    fn reverse_mean(&self) -> Option<i64> {
+        let active = self.paths.iter().filter(|path| path.is_active());
+        let (sum, count) = active
+            .filter_map(Path::reverse)
+            .fold((0_i64, 0_i64), |(sum, count), reverse| {
+                (sum.saturating_add(reverse), count + 1)
+            });
+        sum.checked_div(count)
     }
 
     /// Settles what a path reports of its packets and of itself.

@@ -47,7 +47,8 @@ impl Sender {
     pub(super) fn new(kind: Kind, now: Instant, seed: Seed) -> Self {
         let controller = Controller::new(kind, PACKET, now, seed.rng("controller"));
         Self {
-            pacer: Pacer::new(now, controller.pacing_rate(), PACKET),
+            pacer: Pacer::new(now, controller.pacing_rate(), PACKET)
+                .in_pairs(controller.is_sent_in_pairs()),
             controller,
             rtt: RttEstimator::default(),
             delivery: DeliveryEstimator::new(now),
@@ -126,6 +127,7 @@ impl Sender {
             now,
             sample: &sample,
             rtt: &self.rtt,
+            trip: Some(round_trip),
             in_flight_after: self.in_flight,
             largest_acked_sent_at,
         });
