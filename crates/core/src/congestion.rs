@@ -11,6 +11,7 @@ mod bbr;
 mod cubic;
 mod model;
 mod rmtcp;
+mod tabane;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use crate::rtt::RttEstimator;
 use bbr::Bbr;
 use cubic::Cubic;
 use rmtcp::RmTcp;
+use tabane::Tabane;
 
 /// The window before anything is known, in packets (RFC 6928, RFC 9002 §7.2).
 const INITIAL_WINDOW_PACKETS: u64 = 10;
@@ -38,11 +40,13 @@ pub enum Kind {
     Bbr,
     /// R-M/TCP's rate control as published: backs off when its queue grows, before loss.
     RmTcp,
+    /// R-M/TCP's rate control that also looks for more: a short queue, and fair shares.
+    Tabane,
 }
 
 impl Kind {
     /// Every algorithm, in the order of their names.
-    pub const ALL: [Self; 3] = [Self::Bbr, Self::Cubic, Self::RmTcp];
+    pub const ALL: [Self; 4] = [Self::Bbr, Self::Cubic, Self::RmTcp, Self::Tabane];
 
     /// All names, for messages.
     fn names() -> String {
@@ -56,6 +60,7 @@ impl Kind {
             Self::Cubic => "cubic",
             Self::Bbr => "bbr",
             Self::RmTcp => "rmtcp",
+            Self::Tabane => "tabane",
         }
     }
 }
@@ -155,6 +160,7 @@ enum AnyAlgorithm {
     Cubic(Box<Cubic>),
     Bbr(Box<Bbr>),
     RmTcp(Box<RmTcp>),
+    Tabane(Box<Tabane>),
 }
 
 impl Controller {
@@ -166,6 +172,7 @@ impl Controller {
             Kind::Cubic => AnyAlgorithm::Cubic(Box::new(Cubic::new(mtu, now))),
             Kind::Bbr => AnyAlgorithm::Bbr(Box::new(Bbr::new(mtu, now, rng))),
             Kind::RmTcp => AnyAlgorithm::RmTcp(Box::new(RmTcp::new(mtu, now))),
+            Kind::Tabane => AnyAlgorithm::Tabane(Box::new(Tabane::new(mtu, now, rng))),
         })
     }
 
@@ -228,6 +235,7 @@ impl Controller {
             AnyAlgorithm::Cubic(cubic) => cubic.as_ref(),
             AnyAlgorithm::Bbr(bbr) => bbr.as_ref(),
             AnyAlgorithm::RmTcp(rmtcp) => rmtcp.as_ref(),
+            AnyAlgorithm::Tabane(tabane) => tabane.as_ref(),
         }
     }
 
@@ -236,6 +244,7 @@ impl Controller {
             AnyAlgorithm::Cubic(cubic) => cubic.as_mut(),
             AnyAlgorithm::Bbr(bbr) => bbr.as_mut(),
             AnyAlgorithm::RmTcp(rmtcp) => rmtcp.as_mut(),
+            AnyAlgorithm::Tabane(tabane) => tabane.as_mut(),
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct SessionArgs {
     /// How packets are spread over links: tabane, min-rtt or round-robin [default: tabane]
     #[arg(long, value_name = "NAME")]
     scheduler: Option<SchedulerKind>,
-    /// How fast each link is used: bbr, cubic or rmtcp [default: bbr]
+    /// How fast each link is used: bbr, cubic, rmtcp or tabane [default: bbr]
     #[arg(long, value_name = "NAME")]
     congestion: Option<ControllerKind>,
 }

@@ -78,6 +78,15 @@ impl Cubic {
         }
     }
 
+    /// Takes over a path that is known to hold `window`: no slow start.
+    pub(super) fn from_window(mtu: Bytes, now: Instant, window: Bytes) -> Self {
+        let mut cubic = Self::new(mtu, now);
+        cubic.cwnd = window.max(cubic.min_window());
+        cubic.ssthresh = cubic.cwnd;
+        cubic.w_max = cubic.cwnd;
+        cubic
+    }
+
     fn in_slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }

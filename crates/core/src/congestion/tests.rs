@@ -1,14 +1,19 @@
 //! Controllers on links of every kind: how much they use, how much they queue, how they share.
 //!
-//! `cargo test -p tabane-core congestion::tests -- --nocapture` prints the tables.
+//! Every controller on every kind of steady link is `sweep`'s; here are the bounds that must hold,
+//! and the links of a special kind. `cargo test -p tabane-core congestion::tests -- --nocapture`
+//! prints the tables.
 
+mod bbr1;
 mod link;
 mod sender;
+mod sweep;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 
 use super::{Controller, Kind, LossEvent};
 use link::{Link, Outcome, at, run, varying};
+use sender::Flow;
 
 const SEED: Seed = Seed(7);
 const SPAN: Duration = Duration::from_secs(20);
@@ -25,7 +30,7 @@ fn check(kind: Kind, span: Duration, rows: &[Row]) {
     );
     let mut failures = Vec::new();
     for (link, least, queue_ms) in rows {
-        let outcome = run(link, &[kind], span, SEED);
+        let outcome = run(link, &[kind.into()], span, SEED);
         println!("{link:44} | {}", table_line(&outcome));
         let is_queue_short = outcome.queue_p95 <= Duration::from_millis(*queue_ms);
         if outcome.utilisation < *least || !is_queue_short {
@@ -163,6 +168,29 @@ fn bbr_does_not_throttle_fast_hosts() {
 }
 
 #[test]
+fn tabane_keeps_the_queue_short_whatever_the_link_does() {
+    check(
+        Kind::Tabane,
+        SPAN,
+        &[
+            (at(11_000, 0, 100), 0.99, 15),
+            (at(5_500, 0, 100).acks(16).late(2_000), 0.99, 20),
+            (at(50_000, 10, 200), 0.99, 15),
+            (at(50_000, 10, 200).ack_jitter(5), 0.985, 15),
+            (at(50_000, 10, 200).jitter(5), 0.985, 15),
+            (at(50_000, 10, 200).policed(), 0.98, 0),
+            (at(50_000, 10, 200).loss(0.02), 0.98, 15),
+            (at(10_000, 50, 100).loss(0.02), 0.97, 25),
+            (at(20_000, 150, 400), 0.90, 75),
+            (at(10_000, 40, 2_000), 0.98, 20),
+            (at(20_000, 20, 20), 0.98, 10),
+            (square(100, 60, 5_000, 25, 500), 0.96, 15),
+            (square(10, 40, 2_000, 30, 150), 0.85, 50),
+        ],
+    );
+}
+
+#[test]
 fn cubic_fills_links() {
     check(
         Kind::Cubic,
@@ -181,14 +209,15 @@ fn cubic_fills_links() {
 #[test]
 fn an_application_that_pauses_does_not_lose_the_rate() {
     let link = at(50_000, 10, 200).idle(600);
-    let outcome = run(&link, &[Kind::Bbr], SPAN, SEED);
+    let outcome = run(&link, &[Kind::Bbr.into()], SPAN, SEED);
     println!("half the time idle: {}", table_line(&outcome));
     assert!(outcome.utilisation > 0.48, "{outcome:?}");
 }
 
 /// Several senders on one link: everyone gets at least `least` of an equal share.
 fn check_sharing(link: &Link, kinds: &[Kind], least: f64) {
-    let outcome = run(link, kinds, Duration::from_secs(40), SEED);
+    let flows: Vec<Flow> = kinds.iter().map(|kind| Flow::from(*kind)).collect();
+    let outcome = run(link, &flows, Duration::from_secs(40), SEED);
     println!(
         "{link} {kinds:?}: {} | {:.2?}",
         table_line(&outcome),

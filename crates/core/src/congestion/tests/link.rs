@@ -7,8 +7,7 @@ use std::fmt;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
 
-use super::sender::{Receiver, Sender, Stopped};
-use crate::congestion::Kind;
+use super::sender::{Flow, Receiver, Sender, Stopped};
 
 pub(super) const PACKET: Bytes = Bytes::new(1_472);
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(5);
@@ -27,6 +26,10 @@ pub(super) struct Link {
     pub(super) loss: f64,
     /// The receiver acknowledges every so many packets, or after [`ACK_DELAY`].
     pub(super) ack_every: usize,
+    /// Packets take longer by up to this, but never overtake each other.
+    pub(super) jitter: Duration,
+    /// Instead of queueing what exceeds the rate, drop it: `queue` is the depth of the bucket.
+    pub(super) is_policed: bool,
     /// Acknowledgements take longer by up to this, and may overtake each other.
     pub(super) ack_jitter: Duration,
     /// The sender wakes later than it wants by up to this.
@@ -52,6 +55,8 @@ pub(super) fn varying(name: &str, rates: Vec<Rate>, delay_ms: u64, queue_kb: u64
         queue: Bytes::kilo(queue_kb),
         loss: 0.0,
         ack_every: 2,
+        jitter: Duration::ZERO,
+        is_policed: false,
         ack_jitter: Duration::ZERO,
         late: Duration::from_micros(100),
         pause: Duration::ZERO,
@@ -65,8 +70,23 @@ impl Link {
         self
     }
 
+    pub(super) fn queue(mut self, size: Bytes) -> Self {
+        self.queue = size;
+        self
+    }
+
     pub(super) fn acks(mut self, every: usize) -> Self {
         self.ack_every = every;
+        self
+    }
+
+    pub(super) fn jitter(mut self, millis: u64) -> Self {
+        self.jitter = Duration::from_millis(millis);
+        self
+    }
+
+    pub(super) fn policed(mut self) -> Self {
+        self.is_policed = true;
         self
     }
 
@@ -125,11 +145,15 @@ impl fmt::Display for Link {
         if self.loss > 0.0 {
             text += &format!(" loss {}%", self.loss * 100.0);
         }
+        if self.is_policed {
+            text += " policed";
+        }
         if self.ack_every != 2 {
             text += &format!(" acks/{}", self.ack_every);
         }
         for (word, span) in [
-            ("jit", self.ack_jitter),
+            ("jitter", self.jitter),
+            ("ack-jitter", self.ack_jitter),
             ("late", self.late),
             ("pause", self.pause),
         ] {
@@ -151,7 +175,7 @@ pub(super) struct Outcome {
     pub(super) shares: Vec<f64>,
     /// Lost of what was sent.
     pub(super) loss: f64,
-    /// Time packets spent in the queue, the first second left out: median, 95th percentile.
+    /// Time packets spent in the queue in the second half: median, 95th percentile.
     pub(super) queue_p50: Duration,
     pub(super) queue_p95: Duration,
 }
@@ -175,6 +199,7 @@ struct Run<'a> {
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
     busy_until: Instant,
+    last_arrives_at: Instant,
     queued: VecDeque<Instant>,
     next_pause_at: Instant,
     halfway: Instant,
@@ -184,25 +209,25 @@ struct Run<'a> {
     delivered: Vec<(u64, u64)>,
     queue_times: Vec<Duration>,
     /// Print each sender's state when this has passed.
-    trace_at: Instant,
+    trace_at: Vec<Instant>,
 }
 
-/// Runs `link` for `span` with a sender of each of `kinds`.
-pub(super) fn run(link: &Link, kinds: &[Kind], span: Duration, seed: Seed) -> Outcome {
-    run_traced(link, kinds, span, seed, false)
+/// Runs `link` for `span` with a sender of each of `flows`.
+pub(super) fn run(link: &Link, flows: &[Flow], span: Duration, seed: Seed) -> Outcome {
+    run_traced(link, flows, span, seed, false)
 }
 
 /// As [`run`]; with `trace`, prints the controllers' states every 10 ms.
 pub(super) fn run_traced(
     link: &Link,
-    kinds: &[Kind],
+    flows: &[Flow],
     span: Duration,
     seed: Seed,
     trace: bool,
 ) -> Outcome {
     let now = Instant::EPOCH;
-    let sender = |(index, kind): (usize, &Kind)| {
-        Sender::new(*kind, now, seed.split(&format!("sender {index}")))
+    let sender = |(index, flow): (usize, &Flow)| {
+        Sender::new(*flow, now, seed.split(&format!("sender {index}")))
     };
     let mut run = Run {
         link,
@@ -210,19 +235,20 @@ pub(super) fn run_traced(
         now,
         events: BTreeMap::new(),
         event_count: 0,
-        senders: kinds.iter().enumerate().map(sender).collect(),
-        receivers: kinds.iter().map(|_| Receiver::default()).collect(),
+        senders: flows.iter().enumerate().map(sender).collect(),
+        receivers: flows.iter().map(|_| Receiver::default()).collect(),
         busy_until: now,
+        last_arrives_at: now,
         queued: VecDeque::new(),
         next_pause_at: now,
         halfway: now + span / 2,
         sent: 0,
         lost: 0,
-        delivered: vec![(0, 0); kinds.len()],
+        delivered: vec![(0, 0); flows.len()],
         queue_times: Vec::new(),
-        trace_at: if trace { now } else { Instant::NEVER },
+        trace_at: vec![if trace { now } else { Instant::NEVER }; flows.len()],
     };
-    for index in 0..kinds.len() {
+    for index in 0..flows.len() {
         // The later ones join a second after each other.
         run.wake(index, Instant::from_millis(index as u64 * 1_000));
     }
@@ -324,12 +350,21 @@ impl Run<'_> {
             start += Duration::from_nanos(self.rng.below(self.link.pause.as_nanos() as u64));
             self.next_pause_at = start + Duration::from_micros(self.rng.below(10_000));
         }
-        if self.now >= Instant::from_millis(1_000) {
+        if self.now >= self.halfway && !self.link.is_policed {
             self.queue_times.push(start.since(self.now));
         }
         self.busy_until = self.link.served_at(start, PACKET);
         self.queued.push_back(self.busy_until);
-        let arrives_at = self.busy_until + self.link.delay;
+        // A policer's bucket empties like a queue, but nobody waits in it.
+        let leaves_at = if self.link.is_policed {
+            self.now
+        } else {
+            self.busy_until
+        };
+        let jitter = self.rng.below(self.link.jitter.as_nanos() as u64 + 1);
+        let arrives_at = leaves_at + self.link.delay + Duration::from_nanos(jitter);
+        let arrives_at = arrives_at.max(self.last_arrives_at);
+        self.last_arrives_at = arrives_at;
         self.schedule(arrives_at, index, Event::Delivered(number));
     }
 
@@ -353,10 +388,10 @@ impl Run<'_> {
     }
 
     fn trace(&mut self, index: usize) {
-        if self.now < self.trace_at {
+        if self.now < self.trace_at[index] {
             return;
         }
-        self.trace_at = self.now + Duration::from_millis(10);
+        self.trace_at[index] = self.now + Duration::from_millis(10);
         let queue = self.busy_until.since(self.now);
         let in_flight = self.senders[index].in_flight();
         let state = self.senders[index].snapshot();

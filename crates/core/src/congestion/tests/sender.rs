@@ -6,14 +6,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tabane_base::{Bytes, Duration, Instant, Seed};
 
+use super::bbr1::Bbr1;
 use super::link::{ACK_DELAY, PACKET};
-use crate::congestion::{AckEvent, Controller, ControllerSnapshot, Kind, LossEvent};
+use crate::congestion::{AckEvent, Algorithm, Controller, ControllerSnapshot, Kind, LossEvent};
 use crate::delivery::{DeliveryEstimator, SentState};
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 
 /// What an acknowledgement repeats of earlier ones, so that overtaking does no harm.
-const ACK_HISTORY: usize = 512;
+const ACK_HISTORY: usize = 128;
 
 /// Why a sender stopped sending.
 pub(super) enum Stopped {
@@ -23,13 +24,65 @@ pub(super) enum Stopped {
     Pacing(Instant),
 }
 
+/// What drives a sender: ours, or a stranger on the same link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Flow {
+    Ours(Kind),
+    Bbr1,
+}
+
+impl From<Kind> for Flow {
+    fn from(kind: Kind) -> Self {
+        Self::Ours(kind)
+    }
+}
+
+impl std::fmt::Display for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ours(kind) => kind.fmt(f),
+            Self::Bbr1 => f.pad("bbr1"),
+        }
+    }
+}
+
+enum Driver {
+    Ours(Controller),
+    Foreign(Box<Bbr1>),
+}
+
+impl Driver {
+    fn new(flow: Flow, now: Instant, seed: Seed) -> Self {
+        match flow {
+            Flow::Ours(kind) => {
+                Self::Ours(Controller::new(kind, PACKET, now, seed.rng("controller")))
+            }
+            Flow::Bbr1 => Self::Foreign(Box::new(Bbr1::new(now))),
+        }
+    }
+
+    fn get(&self) -> &dyn Algorithm {
+        match self {
+            Self::Ours(controller) => controller.algorithm(),
+            Self::Foreign(bbr1) => bbr1.as_ref(),
+        }
+    }
+
+    fn get_mut(&mut self) -> &mut dyn Algorithm {
+        match self {
+            Self::Ours(controller) => controller.algorithm_mut(),
+            Self::Foreign(bbr1) => bbr1.as_mut(),
+        }
+    }
+}
+
 struct Sent {
     at: Instant,
     state: SentState,
 }
 
 pub(super) struct Sender {
-    controller: Controller,
+    controller: Driver,
     pacer: Pacer,
     rtt: RttEstimator,
     delivery: DeliveryEstimator,
@@ -44,11 +97,11 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(kind: Kind, now: Instant, seed: Seed) -> Self {
-        let controller = Controller::new(kind, PACKET, now, seed.rng("controller"));
+    pub(super) fn new(flow: Flow, now: Instant, seed: Seed) -> Self {
+        let controller = Driver::new(flow, now, seed);
         Self {
-            pacer: Pacer::new(now, controller.pacing_rate(), PACKET)
-                .in_pairs(controller.is_sent_in_pairs()),
+            pacer: Pacer::new(now, controller.get().pacing_rate(), PACKET)
+                .in_pairs(controller.get().is_sent_in_pairs()),
             controller,
             rtt: RttEstimator::default(),
             delivery: DeliveryEstimator::new(now),
@@ -63,8 +116,10 @@ impl Sender {
 
     /// Sends what window and pacing allow, giving each packet's number to `transmit`.
     pub(super) fn send(&mut self, now: Instant, mut transmit: impl FnMut(u64)) -> Stopped {
-        self.pacer.set_rate(now, self.controller.pacing_rate());
-        while self.in_flight + PACKET <= self.controller.cwnd() {
+        self.pacer
+            .set_rate(now, self.controller.get().pacing_rate());
+        let window = self.controller.get().cwnd();
+        while self.in_flight + PACKET <= window {
             if self.pacer.budget(now) < PACKET {
                 return Stopped::Pacing(self.pacer.next_at(PACKET));
             }
@@ -94,7 +149,9 @@ impl Sender {
 
     fn send_packet(&mut self, now: Instant) -> u64 {
         let state = self.delivery.on_sent(now, PACKET, self.in_flight);
-        self.controller.on_sent(now, PACKET, self.in_flight);
+        self.controller
+            .get_mut()
+            .on_sent(now, PACKET, self.in_flight);
         self.pacer.on_sent(now, PACKET);
         self.in_flight += PACKET;
         let number = self.next_number;
@@ -108,7 +165,9 @@ impl Sender {
         self.probe_backoff = 0;
         self.delivery.begin_ack();
         let mut largest = None;
-        for number in numbers {
+        // Most of what is repeated is known: no need to look for it.
+        let oldest = self.sent.keys().next().copied().unwrap_or(u64::MAX);
+        for number in numbers.iter().filter(|number| **number >= oldest) {
             if let Some(sent) = self.sent.remove(number) {
                 self.in_flight -= PACKET;
                 self.delivery
@@ -123,7 +182,7 @@ impl Sender {
         self.rtt.update(now, round_trip, Duration::ZERO);
         self.detect_losses(now, largest);
         let sample = self.delivery.finish_ack(now, self.rtt.min());
-        self.controller.on_ack(&AckEvent {
+        self.controller.get_mut().on_ack(&AckEvent {
             now,
             sample: &sample,
             rtt: &self.rtt,
@@ -152,7 +211,7 @@ impl Sender {
         let Some(newest) = newest else {
             return;
         };
-        self.controller.on_loss(&LossEvent {
+        self.controller.get_mut().on_loss(&LossEvent {
             now,
             lost: Bytes::new(PACKET.get() * lost.len() as u64),
             largest_lost_sent_at: newest.at,
@@ -163,7 +222,7 @@ impl Sender {
     }
 
     pub(super) fn snapshot(&self) -> ControllerSnapshot {
-        self.controller.snapshot()
+        self.controller.get().snapshot()
     }
 
     pub(super) fn in_flight(&self) -> Bytes {

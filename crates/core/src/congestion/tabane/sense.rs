@@ -1,0 +1,153 @@
+//! What a path shows at present: its standing delay, its jitter, its rate, its random loss.
+//!
+//! Owns spans of half a round trip and what was seen in each. The smallest round-trip time of a
+//! span is the standing delay: a queue that stands raises it, jitter and late acknowledgements
+//! seldom do. Decides nothing.
+
+use tabane_base::{Bytes, Duration, Instant, Rate};
+
+use crate::congestion::AckEvent;
+
+/// The least length of a span: below it, hosts alone make round trips wobble.
+const SPAN_MIN: Duration = Duration::from_millis(5);
+/// Fewer samples do not make a span.
+const SAMPLES_MIN: u32 = 2;
+
+/// What one span showed.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    started_at: Instant,
+    rtt_min: Duration,
+    /// The most in flight when one of its packets left: the window in use. Between two
+    /// acknowledgements less is in flight, though no less is on its way or held by the receiver.
+    window: Bytes,
+    rtt_sum: Duration,
+    samples: u32,
+    rate_max: Rate,
+    /// Some sample was of the path and not of the application.
+    is_measured: bool,
+}
+
+impl Span {
+    const fn new(now: Instant) -> Self {
+        Self {
+            started_at: now,
+            rtt_min: Duration::MAX,
+            window: Bytes::ZERO,
+            rtt_sum: Duration::ZERO,
+            samples: 0,
+            rate_max: Rate::ZERO,
+            is_measured: false,
+        }
+    }
+
+    const fn standing(&self) -> Standing {
+        Standing {
+            rtt: self.rtt_min,
+            window: self.window,
+        }
+    }
+}
+
+/// The standing delay, and what was in flight with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    /// The smallest round-trip time; `Duration::MAX` when there was none.
+    pub(super) rtt: Duration,
+    /// The window in use at the time.
+    pub(super) window: Bytes,
+}
+
+/// The senses of one path.
+#[derive(Clone, Debug)]
+pub(super) struct Sense {
+    current: Span,
+    last: Span,
+    before_last: Span,
+    /// How far round-trip times scatter above the smallest of their span, smoothed.
+    jitter: Duration,
+    /// Share lost without congestion, smoothed.
+    random_loss: f64,
+}
+
+impl Sense {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            current: Span::new(now),
+            last: Span::new(now),
+            before_last: Span::new(now),
+            jitter: Duration::ZERO,
+            random_loss: 0.0,
+        }
+    }
+
+    /// Takes an acknowledgement in; true if it completes a span.
+    pub(super) fn on_ack(&mut self, event: &AckEvent<'_>) -> bool {
+        let span = &mut self.current;
+        if let Some(rtt) = event.sample.rtt {
+            span.rtt_min = span.rtt_min.min(rtt);
+            span.window = span.window.max(event.sample.tx_in_flight);
+            span.rtt_sum = span.rtt_sum.saturating_add(rtt);
+            span.samples += 1;
+        }
+        if let Some(rate) = event.sample.rate {
+            span.rate_max = span.rate_max.max(rate);
+            span.is_measured |= !event.sample.is_app_limited;
+        }
+        let length = (event.rtt.min() / 2).max(SPAN_MIN);
+        if event.now.since(span.started_at) < length || span.samples < SAMPLES_MIN {
+            return false;
+        }
+        let scatter = span.rtt_sum / span.samples - span.rtt_min;
+        self.jitter = (self.jitter * 7 + scatter) / 8;
+        self.before_last = self.last;
+        self.last = std::mem::replace(&mut self.current, Span::new(event.now));
+        true
+    }
+
+    /// What is seen from here on has nothing to do with what was before.
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.current = Span::new(now);
+        self.last = Span::new(now);
+        self.before_last = Span::new(now);
+    }
+
+    /// The smallest round-trip time of the last two spans, a full round trip, and what was in
+    /// flight when its packet left; `Duration::MAX` before there was one.
+    pub(super) fn standing(&self) -> Standing {
+        let span = if self.last.rtt_min <= self.before_last.rtt_min {
+            &self.last
+        } else {
+            &self.before_last
+        };
+        span.standing()
+    }
+
+    /// As [`Self::standing`], of the last span alone.
+    pub(super) fn latest(&self) -> Standing {
+        self.last.standing()
+    }
+
+    /// The highest delivery rate of the last two spans.
+    pub(super) fn rate(&self) -> Rate {
+        self.last.rate_max.max(self.before_last.rate_max)
+    }
+
+    /// Whether [`Self::rate`] is the path's: else the application sent less.
+    pub(super) fn is_measured(&self) -> bool {
+        self.last.is_measured || self.before_last.is_measured
+    }
+
+    pub(super) fn jitter(&self) -> Duration {
+        self.jitter
+    }
+
+    pub(super) fn random_loss(&self) -> f64 {
+        self.random_loss
+    }
+
+    /// A round without congestion lost this share.
+    pub(super) fn on_round_loss(&mut self, share: f64) {
+        self.random_loss += (share - self.random_loss) / 8.0;
+    }
+}
