@@ -60,6 +60,8 @@ pub enum TimerReason {
     Validation(PathId),
     /// A path that was silent is probed or kept alive.
     KeepAlive(PathId),
+    /// A train of probes leaves.
+    Probe(PathId),
     /// A larger packet size is tried.
     Mtu(PathId),
     /// Old packet keys are forgotten.

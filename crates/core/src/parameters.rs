@@ -13,6 +13,7 @@ mod tag {
     pub(super) const MAX_UDP_PAYLOAD: u64 = 0x03;
     pub(super) const RESET_TOKEN: u64 = 0x02;
     pub(super) const PATHS: u64 = 0x0e;
+    pub(super) const PROBES: u64 = 0x12;
 }
 
 /// One end's limits, and the token by which a restarted server may end the session.
@@ -25,6 +26,8 @@ pub(crate) struct Parameters {
     pub(crate) max_ack_delay: Duration,
     pub(crate) max_udp_payload: u16,
     pub(crate) paths: u32,
+    /// The longest train of probes this end takes; 0 for none [P-10.1].
+    pub(crate) probes: u64,
     pub(crate) reset_token: Option<[u8; 16]>,
 }
 
@@ -39,6 +42,7 @@ impl Default for Parameters {
             max_ack_delay: Duration::from_millis(25),
             max_udp_payload: 1200,
             paths: 1,
+            probes: 0,
             reset_token: None,
         }
     }
@@ -55,6 +59,7 @@ impl Parameters {
             (tag::MAX_ACK_DELAY_US, clamp(self.max_ack_delay.as_micros())),
             (tag::MAX_UDP_PAYLOAD, self.max_udp_payload.into()),
             (tag::PATHS, self.paths.into()),
+            (tag::PROBES, self.probes),
         ];
         for (tag, value) in numbers {
             put_varint(&mut out, tag);
@@ -93,6 +98,7 @@ impl Parameters {
                     parameters.max_udp_payload = size as u16;
                 }
                 tag::PATHS => parameters.paths = field.varint_u32()?,
+                tag::PROBES => parameters.probes = field.varint()?,
                 tag::RESET_TOKEN => parameters.reset_token = Some(field.array()?),
                 _ => {}
             }
@@ -124,6 +130,7 @@ mod tests {
             max_ack_delay: Duration::from_millis(5),
             max_udp_payload: 1472,
             paths: 16,
+            probes: 32,
             reset_token: Some([3; 16]),
         };
         let bytes = parameters.emit();

@@ -13,6 +13,7 @@
 //! ```
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng};
+use tabane_monitor::Direction;
 use thiserror::Error;
 
 use crate::close::{PathDownReason, Violation};
@@ -24,6 +25,8 @@ use crate::id::{FourTuple, PathId};
 use crate::mtu::{BASE_SIZE, MtuDiscovery};
 use crate::pacer::Pacer;
 use crate::policy::Policies;
+use crate::probe::{LEAST, Probe, Prober, Report, Terms};
+use crate::reading::{Counts, Reading, Readings};
 use crate::received::Received;
 use crate::recovery::{Recovery, SentFrame, SentFrames, SentPacket, Settled};
 use crate::rtt::{INITIAL_RTT, RttEstimator};
@@ -49,6 +52,9 @@ const FRESH_FOR: Duration = Duration::from_millis(50);
 /// moving, and at most [`ACK_PACKETS_MAX`].
 const ACKS_PER_WINDOW: u64 = 8;
 const ACK_PACKETS_MAX: u64 = 32;
+
+/// IPv4 and UDP headers of a packet; IPv6 has 20 bytes more.
+const IP_UDP_HEADERS: u64 = 28;
 
 /// Why a path command cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -142,6 +148,8 @@ pub(crate) struct Path {
     pub(crate) keep_alive_due: bool,
     pub(crate) frequency_due: bool,
     pub(crate) policies: Policies,
+    pub(crate) prober: Prober,
+    readings: Readings,
     told_frequency: u64,
     last_sent_at: Instant,
     last_received_at: Instant,
@@ -185,6 +193,8 @@ impl Path {
             keep_alive_due: false,
             frequency_due: false,
             policies: Policies::default(),
+            prober: Prober::new(now, IP_UDP_HEADERS + u64::from(headers)),
+            readings: Readings::default(),
             told_frequency: 0,
             last_sent_at: now,
             last_received_at: now,
@@ -303,6 +313,7 @@ impl Path {
         self.rtt.reset();
         self.forward.reset();
         self.mtu.reset();
+        self.prober.reset(now);
         self.on_packet_size();
         self.pace(now);
     }
@@ -367,9 +378,11 @@ impl Path {
         if let Some((pn, sent_at)) = largest
             && pn == ack.largest()
         {
-            self.rtt
-                .update(now, now.since(sent_at), ack.delay.min(self.peer_ack_delay));
+            let (sample, delay) = (now.since(sent_at), ack.delay.min(self.peer_ack_delay));
+            self.rtt.update(now, sample, delay);
             self.forward.on_sample(sent_at, ack.largest_at);
+            self.readings.on_round_trip(sample.saturating_sub(delay));
+            self.readings.on_one_way(sent_at, ack.largest_at);
         }
         if let Some((_, sent_at)) = largest {
             self.on_alive(now, news);
@@ -479,6 +492,62 @@ impl Path {
             self.told_frequency,
             (self.rtt.min() / 4).max(Duration::from_millis(1)),
         )
+    }
+
+    // Measuring.
+
+    /// When a train of probes is due that may leave; `data_at` is when the session last carried
+    /// data.
+    pub(crate) fn probe_at(&self, data_at: Instant) -> Option<Instant> {
+        self.may_probe().then(|| self.prober.due_at(data_at))?
+    }
+
+    /// Whether a train may take the place of a keep-alive.
+    pub(crate) fn may_probe_instead(&self, now: Instant) -> bool {
+        self.may_probe() && self.prober.allowed_at() <= now
+    }
+
+    fn may_probe(&self) -> bool {
+        let pair = Bytes::new(LEAST * self.packet_size() as u64);
+        self.is_active() && self.validated && !self.policies.metered() && self.window_room() >= pair
+    }
+
+    /// A train of probes begins, if there is room for it.
+    pub(crate) fn begin_probe(&mut self, now: Instant) -> Option<Probe> {
+        let terms = Terms {
+            packet: self.packet_size() as u64,
+            room: self.window_room(),
+        };
+        self.prober.begin(now, terms)
+    }
+
+    /// A packet of the other end's train arrived.
+    pub(crate) fn on_probe(&mut self, now: Instant, probe: Probe, size: usize) {
+        if let Some(train) = self.prober.on_probe(now, probe, size as u64) {
+            // The report rides with the acknowledgement, whose delay would blur the round trip.
+            self.received.hasten(now);
+            self.readings.on_train(Direction::In, train);
+        }
+    }
+
+    /// The other end tells how a train arrived.
+    pub(crate) fn on_probe_report(&mut self, now: Instant, report: Report) {
+        if let Some(train) = self.prober.on_report(now, report) {
+            self.readings.on_train(Direction::Out, train);
+        }
+    }
+
+    /// What was measured since the last reading, if it is time for one.
+    pub(crate) fn take_reading(&mut self, now: Instant) -> Option<Reading> {
+        let counts = Counts {
+            delivered: self.totals.acked,
+            sent: self.totals.sent_packets,
+            lost: self
+                .totals
+                .lost_packets
+                .saturating_sub(self.totals.spurious_losses),
+        };
+        self.readings.take(now, (self.id, self.tuple), counts)
     }
 
     // Time.
@@ -665,6 +734,8 @@ impl Path {
             pacing_rate: controller.pacing_rate,
             delivery_rate: controller.bandwidth,
             controller_state: controller.state,
+            pair_out: self.prober.bandwidth_out(),
+            pair_in: self.prober.bandwidth_in(),
             sent: self.totals.sent,
             received: self.totals.received,
             acked: self.totals.acked,
@@ -677,6 +748,7 @@ impl Path {
             mtu: self.mtu.current(),
             weight: self.policies.weight(),
             backup: self.policies.backup(),
+            metered: self.policies.metered(),
             last_received_at: self.last_received_at,
         }
     }

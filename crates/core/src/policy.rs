@@ -16,6 +16,8 @@ pub(crate) struct Policy {
     pub(crate) weight: f64,
     /// To be used only while no other path is active.
     pub(crate) backup: bool,
+    /// What it carries costs money: nothing is sent only to measure it [P-10.6].
+    pub(crate) metered: bool,
 }
 
 impl Default for Policy {
@@ -23,6 +25,7 @@ impl Default for Policy {
         Self {
             weight: 1.0,
             backup: false,
+            metered: false,
         }
     }
 }
@@ -72,6 +75,7 @@ impl Policies {
             path,
             number: self.own_number,
             backup: self.own.backup,
+            metered: self.own.metered,
             // Rounded up: a small share is not none.
             weight: (self.own.weight * WEIGHT_SCALE as f64).ceil() as u64,
         })
@@ -79,6 +83,10 @@ impl Policies {
 
     pub(crate) fn backup(&self) -> bool {
         self.own.backup || self.peer.backup
+    }
+
+    pub(crate) fn metered(&self) -> bool {
+        self.own.metered || self.peer.metered
     }
 
     pub(crate) fn tier(&self) -> Tier {
@@ -116,6 +124,7 @@ mod tests {
             Policy {
                 weight: 0.5,
                 backup: true,
+                metered: true,
             },
         );
         policies.on_heard(
@@ -123,14 +132,17 @@ mod tests {
             Policy {
                 weight: 0.0,
                 backup: false,
+                metered: false,
             },
         );
         assert_eq!((policies.weight(), policies.tier()), (0.25, Tier::Backup));
+        assert!(policies.metered());
         policies.on_heard(
             3,
             Policy {
                 weight: 0.0,
                 backup: true,
+                metered: true,
             },
         );
         assert_eq!(

@@ -92,6 +92,11 @@ impl Received {
         self.max_delay = max_delay.clamp(Duration::from_micros(100), MAX_ACK_DELAY);
     }
 
+    /// Has the next acknowledgement leave at once.
+    pub(crate) fn hasten(&mut self, now: Instant) {
+        self.due_at = Some(now);
+    }
+
     /// When the acknowledgement must leave; `None` when nothing waits for one.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         self.due_at

@@ -46,6 +46,7 @@ pub(crate) enum SentFrame {
     PathPolicy(PathId),
     AckFrequency,
     MtuProbe(u16),
+    Probe,
     Ping,
 }
 

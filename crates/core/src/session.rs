@@ -25,6 +25,7 @@ use crate::identity::PublicKey;
 use crate::parameters::Parameters;
 use crate::path::{News, Path, PathError};
 use crate::policy::Policy;
+use crate::reading::Reading;
 use crate::recovery::SentFrame;
 use crate::scheduler::{PathView, Scheduler};
 use crate::snapshot::{SessionSnapshot, SessionStatus};
@@ -81,6 +82,8 @@ pub struct Session {
     events: VecDeque<Event>,
     started_at: Instant,
     last_received_at: Instant,
+    /// When data of the application last left or came.
+    data_at: Instant,
     /// When everything had left that window, pacer and scheduler let out.
     drained_at: Instant,
     /// A stream packet last went in this poll's turn; datagrams and streams alternate.
@@ -129,6 +132,7 @@ impl Session {
             events: VecDeque::new(),
             started_at: now,
             last_received_at: now,
+            data_at: now,
             drained_at: now,
             datagram_turn: false,
             drops: Drops::default(),
@@ -201,6 +205,37 @@ impl Session {
             return Err(PathError::WeightOutOfRange);
         }
         self.change_policy(now, id, |policy| policy.weight = weight)
+    }
+
+    /// Says that what a path carries costs money: neither end sends anything there only to measure
+    /// it, unless our settings allow that.
+    ///
+    /// # Errors
+    /// When there is no such path.
+    pub fn set_path_metered(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        metered: bool,
+    ) -> Result<(), PathError> {
+        let metered = metered && !self.config.probe_metered;
+        self.change_policy(now, id, |policy| policy.metered = metered)
+    }
+
+    /// Measures a path, both ways, by `trains` trains of packets, whatever the budget for probes
+    /// [P-10.5]. Nothing comes of it where the path is metered or the other end takes no probes.
+    ///
+    /// # Errors
+    /// When there is no such path.
+    pub fn measure_path(
+        &mut self,
+        _now: Instant,
+        id: PathId,
+        trains: u32,
+    ) -> Result<(), PathError> {
+        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        self.paths[index].prober.request(trains);
+        Ok(())
     }
 
     /// Has a path used, by both ends, only while no path without this mark is active.
@@ -333,6 +368,13 @@ impl Session {
         self.admitted.then(|| self.streams.poll_event()).flatten()
     }
 
+    /// What was measured on a path since its last reading; of each path at most one in 10 ms.
+    pub fn poll_reading(&mut self, now: Instant) -> Option<Reading> {
+        self.paths
+            .iter_mut()
+            .find_map(|path| path.take_reading(now))
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) or
     /// [`poll_transmit`](Self::poll_transmit) has something to do, and what.
     #[must_use]
@@ -445,6 +487,11 @@ impl Session {
         self.events.push_back(Event::PathDown(path.id, reason));
     }
 
+    /// Whether paths are measured by packets of their own [P-10.1].
+    fn takes_probes(&self) -> bool {
+        self.is_connected() && self.config.probes && self.peer.probes > 0
+    }
+
     fn path_index(&self, id: PathId) -> Option<usize> {
         self.paths.iter().position(|path| path.id == id)
     }
@@ -486,7 +533,10 @@ impl Session {
                 }
             }
             // The next review asks again; probes and pings are repeated by their own timers.
-            SentFrame::AckFrequency | SentFrame::MtuProbe(_) | SentFrame::Ping => {}
+            SentFrame::AckFrequency
+            | SentFrame::MtuProbe(_)
+            | SentFrame::Probe
+            | SentFrame::Ping => {}
             SentFrame::Stream { .. }
             | SentFrame::ResetStream(_)
             | SentFrame::StopSending(_)

@@ -46,6 +46,10 @@ pub struct PathSnapshot {
     /// The bandwidth the controller believes in.
     pub delivery_rate: Rate,
     pub controller_state: &'static str,
+    /// The bottleneck's bandwidth away from here, by packet pairs; counts IP packets whole.
+    pub pair_out: Option<Rate>,
+    /// The same towards here.
+    pub pair_in: Option<Rate>,
     pub sent: Bytes,
     pub received: Bytes,
     pub acked: Bytes,
@@ -63,6 +67,8 @@ pub struct PathSnapshot {
     pub weight: f64,
     /// Either end wants it used only while no other path is active.
     pub backup: bool,
+    /// Either end calls it metered: it is not probed.
+    pub metered: bool,
     pub last_received_at: Instant,
 }
 

@@ -8,7 +8,7 @@ mod header;
 
 pub(crate) use cursor::{Cursor, Malformed, VARINT_MAX, put_varint};
 pub(crate) use frame::{
-    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, StreamHeader,
+    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, PROBE_REPORT_MAX, StreamHeader,
     datagram_copy_header_len, datagram_header_len, emit_ack, emit_datagram, emit_datagram_copy,
     emit_fragment, parse_frame,
 };

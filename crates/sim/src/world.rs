@@ -170,6 +170,8 @@ impl World {
         };
         self.now = self.now.max(at);
         self.network.collect(self.now);
+        // Nobody here waits for what others sent.
+        while self.network.poll_foreign().is_some() {}
         while let Some(delivery) = self.network.poll_delivery(self.now) {
             let (now, mut data) = (self.now, delivery.data);
             self.host_mut(delivery.to)

@@ -110,6 +110,7 @@ impl Session {
         ahead: Bytes,
         batch: &mut TransmitBatch,
     ) -> bool {
+        self.data_at = now;
         let path = &self.paths[index];
         let (id, place, size) = (path.id, (index, path.tuple), (path.packet_size(), false));
         self.send_packet(now, place, size, batch, |session, out, space, frames| {

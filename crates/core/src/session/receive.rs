@@ -21,6 +21,8 @@ struct Arrival {
     tuple: FourTuple,
     /// Index of its path.
     path: usize,
+    /// Bytes of the whole packet.
+    size: usize,
 }
 
 impl Session {
@@ -114,6 +116,7 @@ impl Session {
         };
         let mut phase = known.map(|i| self.paths[i].phase).unwrap_or_default();
         let largest = known.and_then(|i| self.paths[i].received.largest());
+        let size = packet.len();
         let opened = keys.open(now, packet, header, largest, &mut phase)?;
         let payload = &packet[opened.payload];
         // Only authentic packets get this far, so only they make paths.
@@ -128,12 +131,17 @@ impl Session {
             .received
             .largest()
             .is_none_or(|pn| pn < opened.pn);
-        self.paths[path].on_received(now, packet.len(), tuple);
+        self.paths[path].on_received(now, size, tuple);
         // Any 1-RTT packet shows that the server has the client's last flight.
         if self.handshake.take().is_some() {
             self.paths[path].keep_alive_due = true;
         }
-        let arrival = Arrival { now, tuple, path };
+        let arrival = Arrival {
+            now,
+            tuple,
+            path,
+            size,
+        };
         let id = self.paths[path].id;
         match self.handle_frames(&arrival, payload) {
             Ok(ack_eliciting) => {
@@ -205,6 +213,9 @@ impl Session {
                 // A stranger gets no memory for its data [P-3.6].
                 return Err(Violation::BeforeAdmission);
             }
+            if frame.is_for_application() {
+                self.data_at = arrival.now;
+            }
             self.handle_frame(arrival, frame)?;
             if !self.is_established() {
                 break;
@@ -262,13 +273,33 @@ impl Session {
                 path,
                 number,
                 backup,
+                metered,
                 weight,
             } => {
                 if let Some(index) = self.path_index(path) {
                     let weight = weight.min(WEIGHT_SCALE) as f64 / WEIGHT_SCALE as f64;
                     let path = &mut self.paths[index];
-                    path.policies.on_heard(number, Policy { weight, backup });
+                    let policy = Policy {
+                        weight,
+                        backup,
+                        metered,
+                    };
+                    path.policies.on_heard(number, policy);
                     path.pace(now);
+                }
+                Ok(())
+            }
+            Frame::Probe(probe) => {
+                if self.takes_probes()
+                    && let Some(path) = self.paths.get_mut(arrival.path)
+                {
+                    path.on_probe(now, probe, arrival.size);
+                }
+                Ok(())
+            }
+            Frame::ProbeReport { path, report } => {
+                if let Some(index) = self.path_index(path) {
+                    self.paths[index].on_probe_report(now, report);
                 }
                 Ok(())
             }

@@ -38,6 +38,11 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
         if let Some(at) = path.keep_alive_at(session.config.keep_alive) {
             soonest.offer(at, TimerReason::KeepAlive(path.id));
         }
+        if session.takes_probes()
+            && let Some(at) = path.probe_at(session.data_at)
+        {
+            soonest.offer(at, TimerReason::Probe(path.id));
+        }
         if let Some(at) = path.mtu.raise_at() {
             soonest.offer(at, TimerReason::Mtu(path.id));
         }

@@ -7,10 +7,14 @@ use crate::close::CloseReason;
 use crate::id::FourTuple;
 use crate::mtu::BASE_SIZE;
 use crate::path::{Path, State};
+use crate::probe::{Probe, packet_size};
 use crate::recovery::{SentFrame, SentFrames};
 use crate::retry::{RESET_PREFIX, RESET_TOKEN_LEN};
 use crate::transmit::TransmitBatch;
-use crate::wire::{ACK_RESERVE, Frame, ShortHeader, TAG_LEN, packet_number_len, put_packet_number};
+use crate::wire::{
+    ACK_RESERVE, Frame, PROBE_REPORT_MAX, ShortHeader, TAG_LEN, packet_number_len,
+    put_packet_number,
+};
 
 /// A path that only carries acknowledgements is measured so often: round trips change within
 /// seconds on radio links.
@@ -53,6 +57,9 @@ impl Session {
             self.send_probes(now, index, batch);
         }
         self.send_acks(now, batch);
+        for index in 0..self.paths.len() {
+            self.send_train(now, index, batch);
+        }
         self.send_data(now, batch);
         if !batch.is_full() {
             self.drained_at = now;
@@ -142,10 +149,13 @@ impl Session {
             path.probes_due = 0;
             return;
         }
-        let ping = std::mem::take(&mut path.keep_alive_due);
+        let mut ping = std::mem::take(&mut path.keep_alive_due);
         let probes = std::mem::take(&mut path.probes_due);
         let place = (index, path.tuple);
         let size = (path.packet_size(), false);
+        if ping && probes == 0 && self.takes_probes() && self.paths[index].may_probe_instead(now) {
+            ping = !self.send_train_now(now, index, batch);
+        }
         let others = self
             .paths
             .iter()
@@ -191,10 +201,17 @@ impl Session {
             self.send_packet(now, place, size, batch, |session, out, space, frames| {
                 let end = out.len() + space;
                 for path in session.paths.iter_mut().filter(|path| is_due(path)) {
-                    if out.len() + ACK_RESERVE > end {
+                    if out.len() + ACK_RESERVE + PROBE_REPORT_MAX > end {
                         break;
                     }
                     path.received.emit(now, path.id, out);
+                    if let Some(report) = path.prober.take_report() {
+                        Frame::ProbeReport {
+                            path: path.id,
+                            report,
+                        }
+                        .emit(out);
+                    }
                 }
                 if ping {
                     Frame::Ping.emit(out);
@@ -218,6 +235,37 @@ impl Session {
         fresh
             .min_by_key(|(_, path)| path.rtt.smoothed())
             .map(|(index, _)| index)
+    }
+
+    /// A train of probes, if one is due [P-10.2].
+    fn send_train(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {
+        let is_due = self.takes_probes()
+            && !batch.is_full()
+            && self.paths[index]
+                .probe_at(self.data_at)
+                .is_some_and(|at| at <= now);
+        if is_due {
+            self.send_train_now(now, index, batch);
+        }
+    }
+
+    /// `false` when the window has no room.
+    fn send_train_now(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) -> bool {
+        let path = &mut self.paths[index];
+        let Some(train) = path.begin_probe(now) else {
+            return false;
+        };
+        let (place, full) = ((index, path.tuple), path.packet_size() as u64);
+        for at in 0..train.count {
+            let probe = Probe { index: at, ..train };
+            let size = packet_size(full, at, train.count) as usize;
+            self.send_packet(now, place, (size, true), batch, |_, out, _, frames| {
+                Frame::Probe(probe).emit(out);
+                frames.push(SentFrame::Probe);
+                true
+            });
+        }
+        true
     }
 
     fn send_mtu_probe(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {

@@ -6,6 +6,7 @@ use tabane_base::{Duration, Instant};
 
 use super::cursor::{Cursor, Malformed, put_varint, varint_len};
 use crate::id::{PathId, StreamId};
+use crate::probe::{Probe, Report, Wish};
 
 /// Ranges in one ACK, newest first. Twelve cover some 1,000 packets at 1 % random loss, and every
 /// ACK repeats them, so that a lost ACK costs nothing.
@@ -32,6 +33,8 @@ mod kind {
     pub(super) const PATH_ABANDON: u8 = 0x20;
     pub(super) const ACK_FREQUENCY: u8 = 0x22;
     pub(super) const PATH_POLICY: u8 = 0x24;
+    pub(super) const PROBE: u8 = 0x26;
+    pub(super) const PROBE_REPORT: u8 = 0x27;
     pub(super) const DATAGRAM: u8 = 0x30;
     pub(super) const DATAGRAM_FRAGMENT: u8 = 0x31;
     pub(super) const DATAGRAM_COPY: u8 = 0x32;
@@ -44,6 +47,12 @@ mod stream_bit {
     pub(super) const LEN: u8 = 0x02;
     pub(super) const ID_LEN_SHIFT: u8 = 2;
     pub(super) const OFFSET_LEN_SHIFT: u8 = 4;
+}
+
+/// Bits of a PATH_POLICY's flags [P-4.7].
+mod policy_bit {
+    pub(super) const BACKUP: u64 = 0x01;
+    pub(super) const METERED: u64 = 0x02;
 }
 
 /// Bytes an offset takes, by its two bits in the frame type.
@@ -95,7 +104,13 @@ pub(crate) enum Frame<'a> {
         path: PathId,
         number: u64,
         backup: bool,
+        metered: bool,
         weight: u64,
+    },
+    Probe(Probe),
+    ProbeReport {
+        path: PathId,
+        report: Report,
     },
     Datagram(&'a [u8]),
     DatagramCopy {
@@ -191,7 +206,10 @@ impl StreamHeader {
 impl Frame<'_> {
     /// Whether the receiver must acknowledge a packet that carries it (RFC 9000 §13.2).
     pub(crate) const fn is_ack_eliciting(&self) -> bool {
-        !matches!(self, Self::Padding | Self::Ack(_) | Self::Close { .. })
+        !matches!(
+            self,
+            Self::Padding | Self::Ack(_) | Self::Close { .. } | Self::ProbeReport { .. }
+        )
     }
 
     /// Whether it is of streams or datagrams, which only an admitted client may have.
@@ -260,10 +278,39 @@ impl Frame<'_> {
                 path,
                 number,
                 backup,
+                metered,
                 weight,
             } => {
-                let fields = [path.0.into(), number, backup.into(), weight];
-                put(out, kind::PATH_POLICY, &fields);
+                let mut flags = 0;
+                if backup {
+                    flags |= policy_bit::BACKUP;
+                }
+                if metered {
+                    flags |= policy_bit::METERED;
+                }
+                put(
+                    out,
+                    kind::PATH_POLICY,
+                    &[path.0.into(), number, flags, weight],
+                );
+            }
+            Self::Probe(Probe {
+                id,
+                index,
+                count,
+                wish,
+            }) => {
+                put(out, kind::PROBE, &[id, index, count, wish.to_wire()]);
+            }
+            Self::ProbeReport { path, report } => {
+                let Report {
+                    id,
+                    packets,
+                    bytes,
+                    spacing,
+                } = report;
+                let fields = [path.0.into(), id, packets, bytes, nanos(spacing)];
+                put(out, kind::PROBE_REPORT, &fields);
             }
             Self::Datagram(data) => emit_datagram(data, out),
             Self::DatagramCopy { number, data } => emit_datagram_copy(number, data, out),
@@ -304,6 +351,11 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
+fn nanos(span: Duration) -> u64 {
+    let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    nanos.min(super::VARINT_MAX)
+}
+
 /// Appends an ACK. `ranges` are newest first and not empty.
 pub(crate) fn emit_ack(
     path: PathId,
@@ -338,6 +390,9 @@ pub(crate) fn emit_ack(
 
 /// Bytes an ACK takes at the most, for planning what fits.
 pub(crate) const ACK_RESERVE: usize = 32 + 6 * MAX_ACK_RANGES + 4 * MAX_ACK_TIMES;
+
+/// Bytes a PROBE_REPORT takes at the most.
+pub(crate) const PROBE_REPORT_MAX: usize = 1 + 4 + 4 * 8;
 
 /// Appends a whole datagram with its length.
 pub(crate) fn emit_datagram(data: &[u8], out: &mut Vec<u8>) {
@@ -416,11 +471,31 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
             packets: cursor.varint()?,
             delay: Duration::from_micros(cursor.varint()?),
         },
-        kind::PATH_POLICY => Frame::PathPolicy {
+        kind::PATH_POLICY => {
+            let (path, number) = (PathId(cursor.varint_u32()?), cursor.varint()?);
+            let flags = cursor.varint()?;
+            Frame::PathPolicy {
+                path,
+                number,
+                backup: flags & policy_bit::BACKUP != 0,
+                metered: flags & policy_bit::METERED != 0,
+                weight: cursor.varint()?,
+            }
+        }
+        kind::PROBE => Frame::Probe(Probe {
+            id: cursor.varint()?,
+            index: cursor.varint()?,
+            count: cursor.varint()?,
+            wish: Wish::from_wire(cursor.varint()?),
+        }),
+        kind::PROBE_REPORT => Frame::ProbeReport {
             path: PathId(cursor.varint_u32()?),
-            number: cursor.varint()?,
-            backup: cursor.varint()? & 1 != 0,
-            weight: cursor.varint()?,
+            report: Report {
+                id: cursor.varint()?,
+                packets: cursor.varint()?,
+                bytes: cursor.varint()?,
+                spacing: Duration::from_nanos(cursor.varint()?),
+            },
         },
         kind::DATAGRAM => Frame::Datagram(cursor.prefixed()?),
         kind::DATAGRAM_COPY => Frame::DatagramCopy {
@@ -543,7 +618,23 @@ mod tests {
                 path: PathId(1),
                 number: 3,
                 backup: true,
+                metered: true,
                 weight: 500,
+            },
+            Frame::Probe(Probe {
+                id: 70,
+                index: 3,
+                count: 32,
+                wish: Wish::InAnyCase,
+            }),
+            Frame::ProbeReport {
+                path: PathId(2),
+                report: Report {
+                    id: 70,
+                    packets: 32,
+                    bytes: 45_000,
+                    spacing: Duration::from_nanos(376_123),
+                },
             },
             Frame::Datagram(b"dgram"),
             Frame::DatagramCopy {

@@ -1,11 +1,13 @@
 //! What may be done to a world from outside: by its application, its links and strangers.
 
+use tabane_base::Bytes;
 use tabane_core::{CloseReason, FourTuple, PathError, PathId, Session, SessionHandle};
+use tabane_netem::Direction;
 
 use super::{World, server, server_identity};
 use crate::host::{Host, Side};
 use crate::job::{Job, JobId, Pace, Transfer};
-use crate::network::LinkId;
+use crate::network::{Foreign, LinkId};
 
 impl World {
     /// The client begins a session over all links.
@@ -115,6 +117,16 @@ impl World {
         let now = self.now;
         self.host_mut(to).handle_datagram(now, tuple, &mut data);
         self.settle();
+    }
+
+    /// Others send a packet of `size`, counted at IP level, over a link.
+    pub fn send_foreign(&mut self, link: LinkId, direction: Direction, size: Bytes) {
+        let packet = Foreign {
+            link,
+            direction,
+            number: 0,
+        };
+        self.network.send_foreign(self.now, packet, size);
     }
 
     /// Sends a datagram of `len` bytes (at least 8), with its number in front.
