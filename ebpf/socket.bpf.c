@@ -14,9 +14,11 @@
 // and the index travels in their source address, 100::7462:0:index (the discard-only prefix of
 // RFC 6666, which nobody uses on a wire); the daemon answers from there.
 //
-// Left alone: sockets bound to a device, sockets carrying BYPASS_MARK, other network namespaces,
-// loopback (save port 53, where local resolvers live), link-local, multicast, broadcast, prefixes
-// in `excluded`, and connecting IPV6_V6ONLY sockets, which can reach no v4-mapped address.
+// Left alone: everything while the gate is shut, sockets bound to a device, sockets carrying
+// BYPASS_MARK, other network namespaces, loopback (save port 53, where local resolvers live),
+// link-local, multicast, broadcast, prefixes in `excluded`, UDP to whoever has written to the
+// socket first (a server's answers leave the way the questions came), and connecting sockets that
+// are IPV6_V6ONLY or bound to an IPv6 address, which can reach no v4-mapped address.
 //
 // Needs Linux 5.12 (fetching atomics; getpeername hooks are from 5.8).
 
@@ -41,7 +43,7 @@
 
 // How many flows are remembered; beyond that the least recently used are forgotten.
 #define MAX_FLOWS 65536
-#define MAX_EXCLUDED 64
+#define MAX_EXCLUDED 1024
 
 // Keep in step with `RawFlow` in crates/linux/src/hooks/flows.rs.
 enum {
@@ -66,6 +68,15 @@ struct udp_key {
 	u8 flags;
 	u8 pad[5];
 };
+
+// What `excluded` says of a range.
+enum {
+	LEAVE_ALL = 1,
+	LEAVE_ALL_BUT_DNS = 2, // a resolver in an excluded range
+};
+
+// What `udp_index` says of a peer that wrote first. No flow has this index.
+#define LEFT_ALONE 0u
 
 struct prefix {
 	u32 bits;
@@ -102,6 +113,14 @@ struct {
 	MAP_TYPE(value, u32);
 } next_index SEC(".maps");
 
+// One word: whether anything new is captured. What is captured already stays.
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u32);
+} gate SEC(".maps");
+
 struct {
 	MAP_UINT(type, BPF_MAP_TYPE_LPM_TRIE);
 	MAP_UINT(max_entries, MAX_EXCLUDED);
@@ -112,10 +131,20 @@ struct {
 
 // ---- Which sockets and destinations ----------------------------------------------------------
 
-INLINE int is_excluded(const u32 *dest)
+INLINE int is_gate_open(void)
+{
+	u32 zero = 0;
+	u32 *open = bpf_map_lookup_elem(&gate, &zero);
+	return open && *open;
+}
+
+INLINE int is_excluded(const u32 *dest, u16 port)
 {
 	struct prefix key = {128, {dest[0], dest[1], dest[2], dest[3]}};
-	return bpf_map_lookup_elem(&excluded, &key) != 0;
+	u32 *what = bpf_map_lookup_elem(&excluded, &key);
+	if (!what)
+		return 0;
+	return *what == LEAVE_ALL || port != DNS_PORT;
 }
 
 INLINE int is_mapped(const u32 *dest)
@@ -152,7 +181,7 @@ INLINE int wants_destination(struct flow *flow)
 			return 0;
 		flow->flags |= FLOW_LOCAL_DNS;
 	}
-	return !is_excluded(flow->dest);
+	return !is_excluded(flow->dest, port);
 }
 
 // Decides by socket, and fills in what the socket tells about the flow.
@@ -166,6 +195,8 @@ INLINE int wants_socket(struct bpf_sock_addr *ctx, struct flow *flow)
 	else if (CAPTURE_UDP && type == SOCK_DGRAM && protocol == UDP)
 		flow->protocol = UDP;
 	else
+		return 0;
+	if (!is_gate_open())
 		return 0;
 	if (ctx->sk->bound_dev_if != 0)
 		return 0;
@@ -207,6 +238,13 @@ INLINE int is_ipv6_only(struct bpf_sock_addr *ctx, u8 protocol)
 	return bits != 0;
 }
 
+INLINE int is_bound_to_ipv6(struct bpf_sock_addr *ctx)
+{
+	u32 own[4] = {ctx->sk->src_ip6[0], ctx->sk->src_ip6[1], ctx->sk->src_ip6[2],
+		      ctx->sk->src_ip6[3]};
+	return (own[0] | own[1] | own[2] | own[3]) != 0 && !is_mapped(own);
+}
+
 // ---- Flows and their indices ------------------------------------------------------------------
 
 // A fresh index for `flow`, or 0 where the table refuses: the socket is then left alone.
@@ -238,6 +276,8 @@ INLINE u32 udp_flow(const struct flow *flow)
 	u32 *known = bpf_map_lookup_elem(&udp_index, &key);
 	if (known) {
 		u32 index = *known;
+		if (index == LEFT_ALONE)
+			return 0;
 		struct flow *old = bpf_map_lookup_elem(&flows, &index);
 		// The flow may be forgotten, or its index have passed to another.
 		if (old && old->cookie == flow->cookie && old->port == flow->port &&
@@ -250,6 +290,23 @@ INLINE u32 udp_flow(const struct flow *flow)
 	if (index)
 		bpf_map_update_elem(&udp_index, &key, &index, BPF_ANY);
 	return index;
+}
+
+// The socket has heard from `from` by itself: what it says there is an answer.
+INLINE void leave_alone(struct bpf_sock_addr *ctx, const u32 *from)
+{
+	u32 left_alone = LEFT_ALONE;
+	struct udp_key key = {
+		.dest = {from[0], from[1], from[2], from[3]},
+		.port = ctx->user_port,
+		.flags = is_mapped(from) ? 0 : FLOW_VIA_IPV6,
+	};
+
+	if (!CAPTURE_UDP || (NETNS_COOKIE && bpf_get_netns_cookie(ctx) != NETNS_COOKIE))
+		return;
+	key.cookie = bpf_get_socket_cookie(ctx);
+	if (!bpf_map_lookup_elem(&udp_index, &key))
+		bpf_map_update_elem(&udp_index, &key, &left_alone, BPF_NOEXIST);
 }
 
 INLINE u32 index_of(const struct flow *flow)
@@ -299,7 +356,7 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 
 	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
 		return 1;
-	if (is_ipv6_only(ctx, flow.protocol))
+	if (is_ipv6_only(ctx, flow.protocol) || is_bound_to_ipv6(ctx))
 		return 1;
 	index = index_of(&flow);
 	if (!index)
@@ -344,13 +401,17 @@ SEC("cgroup/sendmsg6") int sendmsg6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-INLINE int incoming4(struct bpf_sock_addr *ctx)
+INLINE int incoming4(struct bpf_sock_addr *ctx, int is_message)
 {
+	u32 from[4] = {0, 0, net32(V4_MAPPED), ctx->user_ip4};
 	u32 ip = net32(ctx->user_ip4);
 	struct flow *flow;
 
-	if ((ip & ~INDEX_MASK) != FLOW_NET)
+	if ((ip & ~INDEX_MASK) != FLOW_NET) {
+		if (is_message)
+			leave_alone(ctx, from);
 		return 1;
+	}
 	flow = flow_of(ctx, ip & INDEX_MASK);
 	if (!flow)
 		return 1;
@@ -359,7 +420,7 @@ INLINE int incoming4(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-INLINE int incoming6(struct bpf_sock_addr *ctx)
+INLINE int incoming6(struct bpf_sock_addr *ctx, int is_message)
 {
 	u32 from[4] = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]};
 	u32 last = net32(from[3]);
@@ -367,8 +428,11 @@ INLINE int incoming6(struct bpf_sock_addr *ctx)
 
 	if (is_mapped(from) && (last & ~INDEX_MASK) == FLOW_NET)
 		last &= INDEX_MASK;
-	else if (from[0] != net32(FLOW_NET6_0) || from[1] != 0 || from[2] != net32(FLOW_NET6_2))
+	else if (from[0] != net32(FLOW_NET6_0) || from[1] != 0 || from[2] != net32(FLOW_NET6_2)) {
+		if (is_message)
+			leave_alone(ctx, from);
 		return 1;
+	}
 	flow = flow_of(ctx, last);
 	if (!flow)
 		return 1;
@@ -380,13 +444,13 @@ INLINE int incoming6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-SEC("cgroup/recvmsg4") int recvmsg4(struct bpf_sock_addr *ctx) { return incoming4(ctx); }
+SEC("cgroup/recvmsg4") int recvmsg4(struct bpf_sock_addr *ctx) { return incoming4(ctx, 1); }
 
-SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx) { return incoming6(ctx); }
+SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx) { return incoming6(ctx, 1); }
 
-SEC("cgroup/getpeername4") int getpeername4(struct bpf_sock_addr *ctx) { return incoming4(ctx); }
+SEC("cgroup/getpeername4") int getpeername4(struct bpf_sock_addr *ctx) { return incoming4(ctx, 0); }
 
-SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx) { return incoming6(ctx); }
+SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx) { return incoming6(ctx, 0); }
 
 // MIT among the file's licences; the kernel reserves its own types to programs that it can also
 // take under the GPL.

@@ -58,18 +58,19 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Opens the sockets on a port the kernel chooses.
+    /// Opens the sockets on a port the kernel chooses. Those that send carry `mark` (`SO_MARK`), so
+    /// that hooks on our own cgroup leave answers alone.
     ///
     /// # Errors
     /// See [`CaptureError`].
     ///
     /// # Panics
     /// Outside a tokio runtime with its I/O driver enabled.
-    pub fn open() -> Result<Self, CaptureError> {
+    pub fn open(mark: Option<u32>) -> Result<Self, CaptureError> {
         for _ in 0..MAX_PORT_ATTEMPTS {
             let listener = CaptureListener::bind(0)?;
             let port = listener.port()?;
-            match CaptureUdp::bind(port) {
+            match CaptureUdp::bind(port, mark) {
                 Ok(udp) => {
                     return Ok(Self {
                         listener,

@@ -7,12 +7,14 @@
 //! [`capture`](crate::capture) and its users.
 
 mod error;
+mod exclusions;
 mod flows;
 mod netns_cookie;
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddrV4};
 
-use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, MapData};
 use aya::programs::{CgroupAttachMode, CgroupSockAddr};
 use aya::util::KernelVersion;
 use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
@@ -20,11 +22,12 @@ use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
 use crate::cgroup::Cgroup;
 
 pub use error::HookError;
+use exclusions::Exclusions;
 pub(crate) use flows::{FLOW_NET, index_of_v4, index_of_v6, source_v4, source_v6};
 pub use flows::{FlowTable, Original, Protocol};
 
 /// The most prefixes that can be excluded (`MAX_EXCLUDED` in `ebpf/socket.bpf.c`).
-pub const MAX_EXCLUDED: usize = 64;
+pub const MAX_EXCLUDED: usize = 1024;
 
 /// The oldest kernel whose verifier takes our programs: fetching atomics came with 5.12.
 const MIN_KERNEL: KernelVersion = KernelVersion::new(5, 12, 0);
@@ -41,6 +44,24 @@ pub struct Prefix {
     pub address: IpAddr,
     /// How many leading bits the range shares: at most 32 for IPv4, 128 for IPv6.
     pub bits: u8,
+}
+
+impl Prefix {
+    /// Whether `address` lies in the range.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let differ = own.to_bits() ^ other.to_bits();
+                differ.leading_zeros() >= u32::from(self.bits)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let differ = own.to_bits() ^ other.to_bits();
+                differ.leading_zeros() >= u32::from(self.bits)
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
 }
 
 /// What to capture.
@@ -60,14 +81,23 @@ pub struct HookConfig {
     pub exclude: Vec<Prefix>,
     /// Sockets with this `SO_MARK` are left alone: our own, where we live in the same cgroup.
     pub bypass_mark: Option<u32>,
+    /// Whether to capture from the beginning; see [`Hooks::set_open`].
+    pub open: bool,
 }
 
 /// Hooks on a cgroup, until dropped.
-#[derive(Debug)]
 pub struct Hooks {
     flows: FlowTable,
+    exclusions: Exclusions,
+    gate: Array<MapData, u32>,
     /// Holds the programs and links; dropping it detaches them.
     _ebpf: Ebpf,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").finish_non_exhaustive()
+    }
 }
 
 impl Hooks {
@@ -77,21 +107,47 @@ impl Hooks {
     /// # Errors
     /// See [`HookError`]; on error nothing stays attached.
     pub fn attach(cgroup: &Cgroup, config: &HookConfig) -> Result<Self, HookError> {
-        if config.exclude.len() > MAX_EXCLUDED {
-            return Err(HookError::TooManyExclusions {
-                count: config.exclude.len(),
-            });
-        }
         if KernelVersion::current().is_ok_and(|running| running < MIN_KERNEL) {
             return Err(HookError::KernelTooOld);
         }
         let mut ebpf = load(config)?;
-        exclude(&mut ebpf, &config.exclude)?;
+        let mut exclusions = Exclusions::take_from(&mut ebpf)?;
+        exclusions.replace(&config.exclude, &[])?;
         let flows = FlowTable::take_from(&mut ebpf)?;
+        let gate = ebpf.take_map("gate").expect("the object defines `gate`");
+        let mut gate = Array::try_from(gate).map_err(HookError::from_map)?;
+        let open = u32::from(config.open);
+        gate.set(0, open, 0).map_err(HookError::from_map)?;
         for hook in INCOMING.into_iter().chain(OUTGOING) {
             attach_one(&mut ebpf, hook, cgroup)?;
         }
-        Ok(Self { flows, _ebpf: ebpf })
+        Ok(Self {
+            flows,
+            exclusions,
+            gate,
+            _ebpf: ebpf,
+        })
+    }
+
+    /// Captures new connections and datagrams from here on, or leaves them alone as if there were
+    /// no hooks. What is captured already goes on.
+    ///
+    /// # Errors
+    /// [`HookError::Map`], which does not happen to a table that exists.
+    pub fn set_open(&mut self, open: bool) -> Result<(), HookError> {
+        self.gate
+            .set(0, u32::from(open), 0)
+            .map_err(HookError::from_map)
+    }
+
+    /// Leaves these destinations alone from here on, and no others. Of `resolvers`, addresses in
+    /// those ranges, port 53 is captured all the same.
+    ///
+    /// # Errors
+    /// [`HookError::TooManyExclusions`] and [`HookError::InvalidPrefix`], with everything as it
+    /// was.
+    pub fn exclude(&mut self, prefixes: &[Prefix], resolvers: &[IpAddr]) -> Result<(), HookError> {
+        self.exclusions.replace(prefixes, resolvers)
     }
 
     /// The table of captured flows, to look them up from other tasks.
@@ -132,30 +188,6 @@ fn load(config: &HookConfig) -> Result<Ebpf, HookError> {
             "/socket.bpf.o"
         )))
         .map_err(HookError::from_load)
-}
-
-fn exclude(ebpf: &mut Ebpf, prefixes: &[Prefix]) -> Result<(), HookError> {
-    let map = ebpf
-        .map_mut("excluded")
-        .expect("the object defines `excluded`");
-    let mut trie: LpmTrie<_, [u8; 16], u32> =
-        LpmTrie::try_from(map).map_err(HookError::from_map)?;
-    for prefix in prefixes {
-        let (octets, bits, most) = match prefix.address {
-            IpAddr::V4(v4) => (
-                v4.to_ipv6_mapped().octets(),
-                96 + u32::from(prefix.bits),
-                32,
-            ),
-            IpAddr::V6(v6) => (v6.octets(), u32::from(prefix.bits), 128),
-        };
-        if prefix.bits > most {
-            return Err(HookError::InvalidPrefix { prefix: *prefix });
-        }
-        trie.insert(&Key::new(bits, octets), 1, 0)
-            .map_err(HookError::from_map)?;
-    }
-    Ok(())
 }
 
 fn attach_one(ebpf: &mut Ebpf, hook: &'static str, cgroup: &Cgroup) -> Result<(), HookError> {

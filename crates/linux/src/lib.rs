@@ -7,6 +7,7 @@
 pub mod capture;
 pub mod cgroup;
 pub mod child;
+pub mod descriptors;
 pub mod hooks;
 pub mod interfaces;
 pub mod netns;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use attached::attached;
 use tabane_linux::capture::{Capture, CapturedStream};
 use tabane_linux::cgroup::Cgroup;
-use tabane_linux::hooks::{HookConfig, HookError, Hooks, Original, Prefix, Protocol};
+use tabane_linux::hooks::{HookConfig, HookError, Hooks, MAX_EXCLUDED, Original, Prefix, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -270,12 +270,73 @@ fn bad_configurations_are_refused() {
         wrong.exclude = vec![Prefix { address, bits: 33 }];
         let error = Hooks::attach(&world.cgroup, &wrong).unwrap_err();
         assert!(matches!(error, HookError::InvalidPrefix { .. }), "{error}");
-        wrong.exclude = vec![Prefix { address, bits: 24 }; 65];
+        let ranges = (0..=MAX_EXCLUDED as u32).map(|n| Prefix {
+            address: std::net::Ipv4Addr::from_bits(n << 8).into(),
+            bits: 24,
+        });
+        wrong.exclude = ranges.collect();
         let error = Hooks::attach(&world.cgroup, &wrong).unwrap_err();
         assert!(
-            matches!(error, HookError::TooManyExclusions { count: 65 }),
+            matches!(error, HookError::TooManyExclusions { count: 1025 }),
             "{error}"
         );
+    });
+}
+
+#[test]
+fn a_shut_gate_is_as_no_hooks_until_it_opens() {
+    with_hooks(|mut world| async move {
+        world.hooks.set_open(false).unwrap();
+        finish(&mut world.run("shut")).await;
+        world.hooks.set_open(true).unwrap();
+        let mut client = world.run("tcp4");
+        world.echo_one().await;
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn exclusions_change_while_they_are_in_use_and_spare_resolvers() {
+    with_hooks(|mut world| async move {
+        let all = Prefix {
+            address: "192.0.2.0".parse().unwrap(),
+            bits: 24,
+        };
+        let resolver = "192.0.2.9".parse().unwrap();
+        world.hooks.exclude(&[all], &[resolver]).unwrap();
+        finish(&mut world.run("shut")).await;
+        let mut client = world.run("dns-in-range");
+        assert_eq!(world.echo_datagrams(1).await, ["192.0.2.9:53"]);
+        finish(&mut client).await;
+        world.hooks.exclude(&[], &[]).unwrap();
+        let mut client = world.run("tcp4");
+        world.echo_one().await;
+        finish(&mut client).await;
+    });
+}
+
+#[test]
+fn a_server_s_answers_leave_the_way_the_questions_came() {
+    with_hooks(|world| async move {
+        for address in ["198.51.100.7/32", "198.51.100.8/32"] {
+            ip(&["addr", "add", address, "dev", "lo"]);
+        }
+        let peer = tokio::net::UdpSocket::bind("198.51.100.8:5000")
+            .await
+            .unwrap();
+        let mut server = world.run("udp-server");
+        let mut answer = [0; 16];
+        loop {
+            // Until the server is there.
+            let _ = peer.send_to(b"question", "198.51.100.7:5001").await;
+            let received = timeout(Duration::from_millis(50), peer.recv_from(&mut answer));
+            if let Ok(Ok((length, from))) = received.await {
+                assert_eq!(from, "198.51.100.7:5001".parse().unwrap());
+                assert_eq!(&answer[..length], b"answer");
+                break;
+            }
+        }
+        finish(&mut server).await;
     });
 }
 
@@ -304,6 +365,7 @@ fn config(port: u16) -> HookConfig {
             },
         ],
         bypass_mark: Some(0x7ab),
+        open: true,
     }
 }
 
@@ -320,7 +382,7 @@ fn with_hooks<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let capture = Capture::open().unwrap();
+        let capture = Capture::open(None).unwrap();
         assert!(capture.udp.has_v6());
         let cgroup = Cgroup::create().unwrap();
         let hooks = Hooks::attach(&cgroup, &config(capture.port)).unwrap();

@@ -2,22 +2,33 @@
 //!
 //! UDP has no connections, so somebody must say when a flow begins and ends: it begins with the
 //! first datagram of a key and ends when nothing has passed for a while, when the relay ends it, or
-//! when too many are open (the longest silent goes). Owns that table; where datagrams come from and
-//! where answers go is the user's affair.
+//! when too many are open (the longest silent goes). Owns that table, and going without the session
+//! where that has never answered and the route allows it; where datagrams come from and where
+//! answers go is the user's affair.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use tabane_base::Duration;
-use tabane_tunnel::{Client, OpenError, Target, UdpFlow};
+use tabane_tunnel::{Client, FlowError, Status, Target, UdpFlow};
+use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::plain;
+
 /// Flows at once. Each is a stream of the session, which has 4,096 in all, most of them for TCP.
 const MAX_FLOWS: usize = 1_024;
-/// Datagrams that wait while a flow opens; more than a program sends before it expects an answer.
-const MAX_WAITING: usize = 16;
+/// Datagrams kept until a flow is open, or has answered: more than a program sends before it
+/// expects an answer.
+const MAX_FIRST: usize = 16;
+/// Bytes of them.
+const MAX_FIRST_BYTES: usize = 64 * 1024;
+/// The longest datagram there is.
+const MAX_DATAGRAM: usize = 65_535;
 /// Silence that ends a flow (RFC 4787 REQ-5 asks NATs for 2 min; the relay ends flows at 60 s).
 const IDLE: Duration = Duration::from_secs(60);
 /// The same for DNS, where a flow is one question.
@@ -25,6 +36,22 @@ const IDLE_RESOLVER: Duration = Duration::from_secs(10);
 
 /// Takes the answers of one flow to the program.
 pub(crate) type Deliver = Box<dyn Fn(&[u8])>;
+
+/// Where a connection or a flow goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// Through the session.
+    pub(crate) target: Target,
+    /// Without it, where the session cannot serve; `None` where that is not to be.
+    pub(crate) plain: Option<SocketAddr>,
+}
+
+impl From<Target> for Route {
+    fn from(target: Target) -> Self {
+        let plain = None;
+        Self { target, plain }
+    }
+}
 
 /// The flows of one entrance; they end with it.
 pub(crate) struct Associations<K> {
@@ -35,16 +62,26 @@ pub(crate) struct Associations<K> {
 type Table<K> = BTreeMap<K, Rc<Association>>;
 
 struct Association {
-    state: RefCell<State>,
+    way: RefCell<Way>,
+    /// What the program has sent, while it may have to be sent again.
+    first: RefCell<Option<Vec<Vec<u8>>>>,
     last_used_at: Cell<Instant>,
     /// Carries the flow; aborting it ends the flow. Set right after it is started.
     task: OnceCell<AbortHandle>,
 }
 
-enum State {
-    /// Waits for the relay; holds what the program has sent meanwhile.
-    Opening(VecDeque<Vec<u8>>),
-    Open(Rc<UdpFlow>),
+enum Way {
+    /// Waits for the relay.
+    Opening,
+    Session(Rc<UdpFlow>),
+    Plain(Rc<UdpSocket>),
+}
+
+/// What became of a flow through the session.
+enum Outcome {
+    Over,
+    /// It never answered, and will not.
+    Unserved,
 }
 
 impl<K: Ord + Clone + 'static> Associations<K> {
@@ -58,17 +95,12 @@ impl<K: Ord + Clone + 'static> Associations<K> {
 
     /// Sends `payload` on the flow called `key`. If that is new, `begin` says where it goes and
     /// what gets the answers. Must be called within the `LocalSet` of the client.
-    pub(crate) fn send(&self, key: &K, payload: &[u8], begin: impl FnOnce() -> (Target, Deliver)) {
+    pub(crate) fn send(&self, key: &K, payload: &[u8], begin: impl FnOnce() -> (Route, Deliver)) {
         if let Some(association) = self.table.borrow().get(key) {
             association.send(payload);
             return;
         }
-        let (target, deliver) = begin();
-        let idle = if target == Target::Resolver {
-            IDLE_RESOLVER
-        } else {
-            IDLE
-        };
+        let (route, deliver) = begin();
         let association = Rc::new(Association::new(payload));
         self.make_room();
         self.table
@@ -77,9 +109,7 @@ impl<K: Ord + Clone + 'static> Associations<K> {
         let table = Rc::downgrade(&self.table);
         let (client, key, own) = (self.client.clone(), key.clone(), association.clone());
         let task = tokio::task::spawn_local(async move {
-            if let Err(error) = carry(&client, &own, target, idle, deliver).await {
-                tracing::debug!(%error, "a UDP flow could not be opened");
-            }
+            carry(&client, &own, route, deliver).await;
             forget(&table, &key, &own);
         });
         // Not set before: the association is new.
@@ -115,7 +145,8 @@ impl<K> Drop for Associations<K> {
 impl Association {
     fn new(first: &[u8]) -> Self {
         Self {
-            state: RefCell::new(State::Opening(VecDeque::from([first.to_vec()]))),
+            way: RefCell::new(Way::Opening),
+            first: RefCell::new(Some(vec![first.to_vec()])),
             last_used_at: Cell::new(Instant::now()),
             task: OnceCell::new(),
         }
@@ -129,54 +160,130 @@ impl Association {
 
     fn send(&self, payload: &[u8]) {
         self.last_used_at.set(Instant::now());
-        match &mut *self.state.borrow_mut() {
-            State::Opening(waiting) if waiting.len() < MAX_WAITING => {
-                waiting.push_back(payload.to_vec());
+        if let Some(first) = &mut *self.first.borrow_mut() {
+            let bytes: usize = first.iter().map(Vec::len).sum();
+            if first.len() < MAX_FIRST && bytes + payload.len() <= MAX_FIRST_BYTES {
+                first.push(payload.to_vec());
             }
-            State::Opening(_) => {}
-            State::Open(flow) => {
-                // Lost like any datagram; what ended the flow shows when receiving.
-                let _ = flow.send(payload);
+        }
+        self.way.borrow().send(payload);
+    }
+
+    /// Sends by `way` from here on, beginning with what was sent first; `keep` it for once more.
+    fn go(&self, way: Way, keep: bool) {
+        let first = match keep {
+            true => self.first.borrow().clone(),
+            false => self.first.take(),
+        };
+        for payload in first.into_iter().flatten() {
+            way.send(&payload);
+        }
+        self.way.replace(way);
+    }
+
+    fn on_answer(&self) {
+        self.last_used_at.set(Instant::now());
+        self.first.take();
+    }
+
+    /// Waits until nothing has passed for `idle`.
+    async fn expired(&self, idle: Duration) {
+        loop {
+            let expires_at = self.last_used_at.get() + idle;
+            if expires_at <= Instant::now() {
+                return;
             }
+            sleep_until(expires_at).await;
         }
     }
 }
 
+impl Way {
+    fn send(&self, payload: &[u8]) {
+        match self {
+            Self::Opening => {}
+            // Lost like any datagram; what ended the flow shows when receiving.
+            Self::Session(flow) => drop(flow.send(payload)),
+            Self::Plain(socket) => drop(socket.try_send(payload)),
+        }
+    }
+}
+
+/// Carries the flow until it is over.
+async fn carry(client: &Client, association: &Association, route: Route, deliver: Deliver) {
+    let idle = match route.target {
+        Target::Resolver => IDLE_RESOLVER,
+        Target::Address(_) | Target::Name { .. } => IDLE,
+    };
+    let falls_back = route.plain.is_some();
+    let through = through_session(client, association, route.target, falls_back, &deliver);
+    tokio::select! {
+        outcome = through => match (outcome, route.plain) {
+            (Outcome::Unserved, Some(dest)) => {
+                let plainly = plainly(association, dest, &deliver);
+                tokio::select! {
+                    Err(error) = plainly => tracing::debug!(%dest, %error, "a UDP flow failed"),
+                    () = association.expired(idle) => {}
+                }
+            }
+            (Outcome::Unserved | Outcome::Over, _) => {}
+        },
+        () = association.expired(idle) => {}
+    }
+}
+
 /// Opens the flow, sends what waits, and delivers answers until the flow is over.
-async fn carry(
+async fn through_session(
     client: &Client,
     association: &Association,
     target: Target,
-    idle: Duration,
-    deliver: Deliver,
-) -> Result<(), OpenError> {
-    let flow = Rc::new(client.open_udp(target).await?);
-    let opening = association.state.replace(State::Open(flow.clone()));
-    if let State::Opening(waiting) = opening {
-        for payload in waiting {
-            let _ = flow.send(&payload);
-        }
+    falls_back: bool,
+    deliver: &Deliver,
+) -> Outcome {
+    if falls_back && !client.is_reachable() {
+        return Outcome::Unserved;
     }
+    let flow = match client.open_udp(target).await {
+        Ok(flow) => Rc::new(flow),
+        Err(error) => {
+            tracing::debug!(%error, "a UDP flow could not be opened");
+            return Outcome::Unserved;
+        }
+    };
+    association.go(Way::Session(flow.clone()), falls_back);
+    let is_unanswered = || association.first.borrow().is_some();
     loop {
-        let expires_at = association.last_used_at.get() + idle;
         tokio::select! {
             received = flow.recv() => match received {
                 Ok(payload) => {
-                    association.last_used_at.set(Instant::now());
+                    association.on_answer();
                     deliver(&payload);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a UDP flow ended");
-                    return Ok(());
+                    let is_final = matches!(error, FlowError::Refused(Status::Refused));
+                    return if is_unanswered() && !is_final {
+                        Outcome::Unserved
+                    } else {
+                        Outcome::Over
+                    };
                 }
             },
-            () = sleep_until(expires_at) => {
-                // It may have been used since.
-                if association.last_used_at.get() + idle <= Instant::now() {
-                    return Ok(());
-                }
-            }
+            () = client.until_reachable(false), if is_unanswered() => return Outcome::Unserved,
         }
+    }
+}
+
+/// The same without the session.
+async fn plainly(association: &Association, dest: SocketAddr, deliver: &Deliver) -> io::Result<()> {
+    let socket = Rc::new(plain::connect_udp(dest).await?);
+    association.go(Way::Plain(socket.clone()), false);
+    let mut buffer = vec![0; MAX_DATAGRAM];
+    loop {
+        // ICMP errors surface here, as they would at the program.
+        let length = socket.recv(&mut buffer).await?;
+        association.on_answer();
+        deliver(&buffer[..length]);
     }
 }
 

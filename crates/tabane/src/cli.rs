@@ -9,7 +9,9 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{completion, demo, join, lab, leave, links, proxy, relay, relays, run};
+use crate::commands::{
+    completion, demo, down, join, lab, leave, links, proxy, relay, relays, run, up,
+};
 use crate::log::{self, LogFormat};
 use crate::store::Store;
 
@@ -61,6 +63,8 @@ pub(crate) struct GlobalArgs {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::RunArgs>),
+    Up(Box<up::UpArgs>),
+    Down(down::DownArgs),
     Proxy(Box<proxy::ProxyArgs>),
     Links(Box<links::LinksArgs>),
     Join(join::JoinArgs),
@@ -75,8 +79,8 @@ enum Command {
 impl Cli {
     /// Does what was asked.
     pub(crate) fn run(self) -> Result<ExitCode> {
-        // A relay's log is its only voice; the others share the terminal with a command.
-        let level = if matches!(self.command, Command::Relay(_)) {
+        // A daemon's log is its only voice; the others share the terminal with a command.
+        let level = if matches!(self.command, Command::Relay(_) | Command::Up(_)) {
             "info"
         } else {
             "warn"
@@ -88,6 +92,8 @@ impl Cli {
         let store = || Store::locate(self.global.config.clone());
         match self.command {
             Command::Run(args) => run::run(*args, &store()?),
+            Command::Up(args) => up::run(*args, &store()?),
+            Command::Down(args) => down::run(&args),
             Command::Proxy(args) => proxy::run(*args, &store()?),
             Command::Links(args) => links::run(*args, &store()?),
             Command::Relay(args) => relay::run(*args),

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use tabane_base::Duration;
 use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{self, Watch};
 use tabane_proxy::{Destination, Host};
@@ -17,6 +18,10 @@ use crate::links::{self, Links};
 use crate::prefix::DirectPrefix;
 use crate::secret;
 use crate::store::{RelayEntry, RelayName, Settings, Store};
+
+/// Pauses before the relay's name is looked up again: first and longest.
+const FIRST_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
+const LAST_RESOLVE_PAUSE: Duration = Duration::from_secs(15);
 
 /// Flags of every command that sets up a session.
 #[derive(Debug, Clone, Default, Args)]
@@ -89,20 +94,54 @@ impl SessionPlan {
         // Before the list, so that no change falls in between.
         let watch = Watch::start().context("cannot watch the interfaces")?;
         let links = self.find_links().await?;
+        let addresses = resolve(&self.relay.addresses).await?;
+        let client = Client::connect(self.config(store, addresses, &links)?).await;
+        let client = client.with_context(|| format!("relay {}", self.relay_name))?;
+        tokio::task::spawn_local(follow(client.clone(), self.links.clone(), links, watch));
+        Ok(client)
+    }
+
+    /// Begins to set up the session, over the links there are and those that will be, however long
+    /// that takes; its sockets carry `mark`. Waits only for the relay's name to be resolved. Must
+    /// be called within a `LocalSet`.
+    pub(crate) async fn start(&self, store: &Store, mark: u32) -> Result<Client> {
+        let watch = Watch::start().context("cannot watch the interfaces")?;
+        let interfaces = interfaces::list().await;
+        let interfaces = interfaces.context("cannot list the interfaces")?;
+        let links = links::usable(&interfaces, &self.links);
+        let addresses = resolve_at_last(&self.relay.addresses).await;
         let config = ClientConfig {
+            mark: Some(mark),
+            ..self.config(store, addresses, &links)?
+        };
+        let client = Client::start(config);
+        let client = client.with_context(|| format!("relay {}", self.relay_name))?;
+        // What changed while the name was resolved shows with the next change, or at once.
+        tokio::task::spawn_local(follow(client.clone(), self.links.clone(), links, watch));
+        Ok(client)
+    }
+
+    /// Connections wait so long for a relay that does not answer.
+    pub(crate) fn wait_at_most(&mut self, wait: Duration) {
+        self.session.idle_timeout = wait;
+    }
+
+    fn config(
+        &self,
+        store: &Store,
+        relay_addrs: Vec<SocketAddr>,
+        links: &Links,
+    ) -> Result<ClientConfig> {
+        Ok(ClientConfig {
             identity: store.identity()?,
             relay_key: self.relay.key,
-            relay_addrs: resolve(&self.relay.addresses).await?,
+            relay_addrs,
             token: Some(self.relay.token.as_str().as_bytes().to_vec()),
             links: links.values().cloned().collect(),
             session: self.session.clone(),
             seed: secret::random(),
             mark: None,
-        };
-        let client = Client::connect(config).await;
-        let client = client.with_context(|| format!("relay {}", self.relay_name))?;
-        tokio::task::spawn_local(follow(client.clone(), self.links.clone(), links, watch));
-        Ok(client)
+        })
     }
 
     /// The links as they are now.
@@ -152,6 +191,19 @@ async fn follow(client: Client, wanted: Vec<String>, mut known: Links, mut watch
             }
             known.insert(name, bind);
         }
+    }
+}
+
+/// The same, again and again until it succeeds: at boot there may be no network yet.
+async fn resolve_at_last(destinations: &[Destination]) -> Vec<SocketAddr> {
+    let mut pause = FIRST_RESOLVE_PAUSE;
+    loop {
+        match resolve(destinations).await {
+            Ok(addresses) => return addresses,
+            Err(error) => tracing::warn!("{error:#}"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_RESOLVE_PAUSE);
     }
 }
 

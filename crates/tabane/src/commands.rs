@@ -2,6 +2,7 @@
 
 pub(crate) mod completion;
 pub(crate) mod demo;
+pub(crate) mod down;
 pub(crate) mod join;
 pub(crate) mod lab;
 pub(crate) mod leave;
@@ -10,3 +11,4 @@ pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod relays;
 pub(crate) mod run;
+pub(crate) mod up;

@@ -132,7 +132,7 @@ async fn serve_udp(request: UdpRequest, client: &Client) {
         let sender = association.sender();
         flows.send(&destination.clone(), &incoming.payload, || {
             (
-                target,
+                target.into(),
                 Box::new(move |answer: &[u8]| sender.send(&destination, answer)),
             )
         });

@@ -61,7 +61,7 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 21] = [
     "",
     "relay",
     "relay token",
@@ -71,6 +71,8 @@ const COMMANDS: [&str; 19] = [
     "leave",
     "relays",
     "run",
+    "up",
+    "down",
     "proxy",
     "links",
     "demo",

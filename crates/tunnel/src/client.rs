@@ -23,16 +23,16 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::connection::{Carried, Connection};
+use crate::connection::{Carried, Connection, Ending};
 use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
-use crate::request::{Request, Transport};
+use crate::request::{Request, Status, Transport};
 use crate::stream::Stream;
 use crate::target::Target;
 
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkBind, LinkError};
-pub use opened::{TcpFlow, UdpFlow};
+pub use opened::{TcpFlow, UdpFlow, Unserved};
 
 use link::Link;
 use supervisor::Supervisor;
@@ -125,6 +125,8 @@ struct Shared {
     config: ClientConfig,
     links: RefCell<Vec<Link>>,
     standing: watch::Sender<Standing>,
+    /// There is a session with an active path.
+    reach: watch::Sender<bool>,
     /// A link was added: whoever waits for better times should look again.
     links_changed: Notify,
     sessions: Cell<u64>,
@@ -144,32 +146,91 @@ impl Client {
     ///
     /// # Panics
     /// Outside a `LocalSet`; see [`block_on`](crate::block_on).
-    pub async fn connect(config: ClientConfig) -> Result<Self, ConnectError> {
-        let endpoint =
-            Endpoint::client(config.identity.clone(), config.session.clone(), config.seed)?;
-        let engine = Engine::start(endpoint).map_err(ConnectError::Runtime)?;
-        let binds = match &config.links[..] {
-            [] => vec![LinkBind::unbound()],
-            links => links.to_vec(),
-        };
-        let shared = Rc::new(Shared {
-            engine,
-            links: RefCell::new(binds.into_iter().map(Link::new).collect()),
-            standing: watch::Sender::new(Standing::Connecting(CloseReason::Finished)),
-            links_changed: Notify::new(),
-            sessions: Cell::new(0),
-            config,
-        });
+    pub async fn connect(mut config: ClientConfig) -> Result<Self, ConnectError> {
+        if config.links.is_empty() {
+            config.links.push(LinkBind::unbound());
+        }
+        let shared = Shared::new(config)?;
         let mut supervisor = Supervisor::new(shared.clone());
         let session = supervisor.establish().await?;
         let task = tokio::task::spawn_local(supervisor.run(session));
-        Ok(Self {
+        Ok(Self::guarded(shared, task.abort_handle()))
+    }
+
+    /// Begins to set up a session and goes on trying, over whatever links there are or will be
+    /// (none at all to begin with, if there are none), until the relay refuses for good.
+    ///
+    /// # Errors
+    /// A setting that cannot work, or the kernel gave no descriptors.
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    pub fn start(config: ClientConfig) -> Result<Self, ConnectError> {
+        let shared = Shared::new(config)?;
+        let supervisor = Supervisor::new(shared.clone());
+        let task = tokio::task::spawn_local(supervisor.run_from_nothing());
+        Ok(Self::guarded(shared, task.abort_handle()))
+    }
+
+    fn guarded(shared: Rc<Shared>, supervisor: AbortHandle) -> Self {
+        Self {
             guard: Rc::new(Guard {
                 shared: shared.clone(),
-                supervisor: task.abort_handle(),
+                supervisor,
             }),
             shared,
-        })
+        }
+    }
+
+    /// Whether the relay answers: there is a session, and at least one of its paths is active.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        *self.shared.reach.borrow()
+    }
+
+    /// Waits until [`is_reachable`](Self::is_reachable) says `wanted`.
+    pub fn until_reachable(&self, wanted: bool) -> impl Future<Output = ()> + use<> {
+        let mut reach = self.shared.reach.subscribe();
+        async move {
+            // Fails with the last clone, whose work is over.
+            let _ = reach.wait_for(|reachable| *reachable == wanted).await;
+        }
+    }
+
+    /// Carries `tcp` to `target` as [`carry_tcp`](Self::carry_tcp) does, but gives it back where
+    /// the relay cannot be reached, cannot reach the destination or may not; a destination that
+    /// refuses is not the relay's fault and resets `tcp`.
+    ///
+    /// # Errors
+    /// [`Unserved`] has `tcp` as it was and what was read from it.
+    pub async fn carry_tcp_or_return(
+        &self,
+        tcp: TcpStream,
+        target: Target,
+    ) -> Result<Carried, Unserved> {
+        if !self.is_reachable() {
+            let why = OpenError::SessionLost;
+            return Err(Unserved::untouched(tcp, why));
+        }
+        let stream = match self.open(Transport::Tcp, target).await {
+            Ok(stream) => stream,
+            Err(why) => return Err(Unserved::untouched(tcp, why)),
+        };
+        let mut connection = Connection::new_returnable(stream, tcp);
+        let ending = tokio::select! {
+            opened = connection.opened() => opened.err(),
+            () = self.until_reachable(false) => Some(Ending::SessionLost),
+        };
+        let why = match ending {
+            None | Some(Ending::Finished | Ending::ResetHere) => {
+                return Ok(connection.carry().await);
+            }
+            Some(Ending::Refused(Status::Refused)) => return Ok(connection.refuse()),
+            Some(Ending::Refused(status)) => OpenError::Refused(status),
+            Some(Ending::ResetThere | Ending::SessionLost) => OpenError::SessionLost,
+        };
+        let (tcp, early) = connection.take_back();
+        Err(Unserved { tcp, early, why })
     }
 
     /// Carries `tcp` to `target` until both directions have ended. Data flows at once, before the
@@ -331,6 +392,22 @@ impl Client {
 }
 
 impl Shared {
+    fn new(config: ClientConfig) -> Result<Rc<Self>, ConnectError> {
+        let endpoint =
+            Endpoint::client(config.identity.clone(), config.session.clone(), config.seed)?;
+        let engine = Engine::start(endpoint).map_err(ConnectError::Runtime)?;
+        let links = config.links.iter().cloned().map(Link::new).collect();
+        Ok(Rc::new(Self {
+            engine,
+            links: RefCell::new(links),
+            standing: watch::Sender::new(Standing::Connecting(CloseReason::Finished)),
+            reach: watch::Sender::new(false),
+            links_changed: Notify::new(),
+            sessions: Cell::new(0),
+            config,
+        }))
+    }
+
     fn session(&self) -> Option<SessionId> {
         match *self.standing.borrow() {
             Standing::Connected(session) => Some(session),

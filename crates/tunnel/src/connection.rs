@@ -26,6 +26,10 @@ const STEPS: usize = 4;
 /// makes core tell when it has room again; small, because every connection may hold so many.
 const MIN_READ: usize = 4_096;
 
+/// Bytes read from the socket before the relay has confirmed a connection that can be given back;
+/// a first flight of TCP is 14,600 (RFC 6928), and what does not fit waits one round trip.
+const MAX_EARLY: usize = 64 * 1024;
+
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
@@ -60,6 +64,8 @@ pub(crate) struct Connection {
     awaits_status: bool,
     /// Read from the socket and not taken by core; empty almost always.
     leftover: Vec<u8>,
+    /// Everything read from the socket, while the connection may have to be given back.
+    early: Option<Vec<u8>>,
     sent: u64,
     received: u64,
 }
@@ -83,9 +89,45 @@ impl Connection {
             tcp,
             awaits_status,
             leftover: Vec::new(),
+            early: None,
             sent: 0,
             received: 0,
         }
+    }
+
+    /// A connection that can be [taken back](Self::take_back) until the relay has confirmed it.
+    pub(crate) fn new_returnable(stream: Stream, tcp: TcpStream) -> Self {
+        Self {
+            early: Some(Vec::new()),
+            ..Self::new(stream, tcp, true)
+        }
+    }
+
+    /// Carries until the relay has confirmed the connection; then [`carry`](Self::carry) goes on.
+    pub(crate) async fn opened(&mut self) -> Result<(), Ending> {
+        poll_fn(|cx| {
+            let up = self.step_up(cx)?;
+            let down = self.step_down(cx)?;
+            if !self.awaits_status {
+                self.early = None;
+                return Poll::Ready(Ok(()));
+            }
+            if up == Step::Moved || down == Step::Moved {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Gives up the stream; the socket is as it was, with what was read from it beside it.
+    pub(crate) fn take_back(self) -> (TcpStream, Vec<u8>) {
+        (self.tcp, self.early.unwrap_or_default())
+    }
+
+    /// The destination refuses: so does the socket.
+    pub(crate) fn refuse(mut self) -> Carried {
+        self.conclude(Ending::Refused(Status::Refused))
     }
 
     /// Carries the connection until it has ended in both directions, or failed in one.
@@ -94,6 +136,10 @@ impl Connection {
             Ok(()) => Ending::Finished,
             Err(ending) => ending,
         };
+        self.conclude(ending)
+    }
+
+    fn conclude(&mut self, ending: Ending) -> Carried {
         if ending != Ending::Finished {
             self.stream.abandon_as(Abandon::Reset);
             // Closing would tell the program that it has everything.
@@ -133,6 +179,7 @@ impl Connection {
             stream,
             tcp,
             leftover,
+            early,
             ..
         } = self;
         let outcome = stream.visit(|visit| -> Result<Read, Ending> {
@@ -153,7 +200,13 @@ impl Connection {
                 };
             }
             let room = visit.session.stream_capacity(id).max(MIN_READ);
-            let room = room.min(visit.buffer.len());
+            let spare = early
+                .as_ref()
+                .map_or(usize::MAX, |early| MAX_EARLY - early.len());
+            let room = room.min(visit.buffer.len()).min(spare);
+            if room == 0 {
+                return Ok(Read::NoRoom);
+            }
             let n = match tcp.try_read(&mut visit.buffer[..room]) {
                 Ok(0) => return Ok(Read::End),
                 Ok(n) => n,
@@ -162,6 +215,9 @@ impl Connection {
                 }
                 Err(_) => return Err(Ending::ResetHere),
             };
+            if let Some(early) = early {
+                early.extend_from_slice(&visit.buffer[..n]);
+            }
             match visit.session.write(visit.now, id, &visit.buffer[..n]) {
                 Ok(taken) => leftover.extend_from_slice(&visit.buffer[taken..n]),
                 Err(error) => return Err(stopped(&error)),

@@ -26,7 +26,7 @@ use std::io;
 pub use access::Access;
 pub use client::{
     Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
-    LinkSnapshot, OpenError, TcpFlow, UdpFlow,
+    LinkSnapshot, OpenError, TcpFlow, UdpFlow, Unserved,
 };
 pub use connection::{Carried, Ending};
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};

@@ -51,6 +51,8 @@ pub struct RelayConfig {
     pub resolvers: Vec<SocketAddr>,
     /// Secret randomness, used once.
     pub seed: [u8; 32],
+    /// Marks every packet (`SO_MARK`), where this machine's own hooks must leave them alone.
+    pub mark: Option<u32>,
 }
 
 /// Decides on a client by its proven key and the token that it shows.
@@ -115,6 +117,7 @@ struct Shared {
     access: Access,
     limits: RelayLimits,
     resolvers: Vec<SocketAddr>,
+    mark: Option<u32>,
     served: Cell<u64>,
 }
 
@@ -136,7 +139,7 @@ impl Relay {
         let mut addresses = Vec::new();
         for local in config.listen {
             let interface = None;
-            let socket = engine.bind(UdpBind { interface, local }, None, true)?;
+            let socket = engine.bind(UdpBind { interface, local }, config.mark, true)?;
             addresses.extend(engine.local_addr(socket));
         }
         Ok(Self {
@@ -145,6 +148,7 @@ impl Relay {
                 access: config.access,
                 limits: config.limits,
                 resolvers: config.resolvers,
+                mark: config.mark,
                 served: Cell::new(0),
             }),
             addresses,

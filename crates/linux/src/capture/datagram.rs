@@ -56,14 +56,16 @@ pub struct CaptureSender {
 }
 
 impl CaptureUdp {
-    /// Opens the sockets on `port`, which the hooks must be told.
+    /// Opens the sockets on `port`, which the hooks must be told; see [`Capture::open`].
+    ///
+    /// [`Capture::open`]: super::Capture::open
     ///
     /// # Errors
     /// See [`CaptureError`].
     ///
     /// # Panics
     /// Outside a tokio runtime with its I/O driver enabled.
-    pub fn bind(port: u16) -> Result<Self, CaptureError> {
+    pub fn bind(port: u16, mark: Option<u32>) -> Result<Self, CaptureError> {
         let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         let v4 = UdpSocket::bind(UdpBind {
             interface: None,
@@ -77,6 +79,13 @@ impl CaptureUdp {
                 None
             }
         };
+        if let Some(mark) = mark {
+            for socket in [Some(&v4), v6.as_deref()].into_iter().flatten() {
+                socket
+                    .set_mark(mark)
+                    .map_err(|source| CaptureError::Open { port, source })?;
+            }
+        }
         Ok(Self {
             sender: CaptureSender {
                 v4: Arc::new(v4),

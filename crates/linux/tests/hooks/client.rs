@@ -51,7 +51,14 @@ pub(crate) fn play(role: &str) {
             );
         }
         "dns" => udp_connected("0.0.0.0:0", "127.0.0.53:53"),
+        "dns-in-range" => udp_connected("0.0.0.0:0", "192.0.2.9:53"),
         "left-alone" => left_alone(),
+        "shut" => unreachable("192.0.2.1:80"),
+        "udp-server" => {
+            let socket = udp_socket("198.51.100.7:5001");
+            let (_, from) = socket.recv_from(&mut [0; 16]).unwrap();
+            socket.send_to(b"answer", from).unwrap();
+        }
         role => panic!("no role {role}"),
     }
 }
@@ -110,13 +117,14 @@ fn udp(socket: &UdpSocket, dests: &[&str]) {
     assert_eq!(answered, (0..dests.len()).collect::<Vec<_>>());
 }
 
+fn unreachable(dest: &str) {
+    let error = TcpStream::connect(address(dest)).expect_err(dest);
+    let kinds = [ErrorKind::NetworkUnreachable, ErrorKind::InvalidInput];
+    assert!(kinds.contains(&error.kind()), "{dest}: {error}");
+}
+
 /// Everything here must fail or succeed as if there were no hooks: the namespace has no routes.
 fn left_alone() {
-    let unreachable = |dest: &str| {
-        let error = TcpStream::connect(address(dest)).expect_err(dest);
-        let kinds = [ErrorKind::NetworkUnreachable, ErrorKind::InvalidInput];
-        assert!(kinds.contains(&error.kind()), "{dest}: {error}");
-    };
     unreachable("203.0.113.9:80"); // excluded
     unreachable("[2001:db8:bad::9]:80"); // excluded
     unreachable("169.254.1.1:80");

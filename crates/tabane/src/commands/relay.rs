@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
 use tabane_core::{PublicKey, ServerConfig, SessionConfig};
+use tabane_linux::descriptors;
 use tabane_linux::interfaces::{self, Interface};
 use tabane_linux::signals::Signals;
 use tabane_proxy::{Destination, Host};
@@ -25,6 +26,7 @@ use tabane_tunnel::{
 use crate::access::{AccessFile, TokenUses, Verdict, unix_seconds};
 use crate::failure::Failure;
 use crate::output;
+use crate::plain;
 use crate::relay_state::RelayState;
 use crate::secret;
 use crate::signals;
@@ -81,6 +83,9 @@ pub(crate) fn run(args: RelayArgs) -> Result<ExitCode> {
 
 async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let signals = signals::catch()?;
+    if let Err(error) = descriptors::raise_limit() {
+        tracing::warn!(%error, "no more descriptors than usual");
+    }
     let listen = args.listen.unwrap_or_else(default_listen);
     let access = if args.allow_private {
         Access::Private
@@ -98,6 +103,8 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         authorise: Box::new(gatekeeper(state.access())),
         resolvers: system_resolvers(),
         seed: secret::random(),
+        // On a machine that is up itself, the relay's sockets are not for its hooks.
+        mark: plain::may_mark().then_some(plain::MARK),
     })
     .map_err(|error| match error {
         RelayError::Listen(_) => anyhow::Error::new(error)

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use tabane_core::{ControllerKind, SchedulerKind};
 
 use crate::prefix::DirectPrefix;
+use crate::span::Span;
 
 /// Every setting; each has a flag of the same name.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -21,6 +22,18 @@ pub(crate) struct Settings {
     /// How fast each link is used.
     #[serde(deserialize_with = "by_name")]
     pub(crate) congestion: Option<ControllerKind>,
+    /// What `tabane up` does.
+    pub(crate) up: UpSettings,
+}
+
+/// The table `[up]`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct UpSettings {
+    /// Carry private ranges and connected networks as well.
+    pub(crate) all: bool,
+    /// How long connections wait for a relay that does not answer.
+    pub(crate) wait: Option<Span>,
 }
 
 /// A value given by its name, as on the command line.

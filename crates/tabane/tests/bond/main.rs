@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod readme;
+mod up;
 mod world;
 
 use std::fs;

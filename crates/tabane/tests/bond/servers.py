@@ -7,6 +7,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
+        if self.path == "/peer":
+            return self.answer(b"%s\n" % self.client_address[0].encode())
         size = int(self.path.strip("/") or 0)
         self.send_response(200)
         self.send_header("Content-Length", str(size))
@@ -21,7 +23,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        answer = b"%d\n" % sum(body)
+        self.answer(b"%d\n" % sum(body))
+
+    def answer(self, answer):
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -42,7 +46,7 @@ def udp(family, address, port, answer):
     def serve():
         while True:
             data, peer = s.recvfrom(65535)
-            s.sendto(answer(data), peer)
+            s.sendto(answer(data) if port != 9001 else peer[0].encode(), peer)
     threading.Thread(target=serve, daemon=True).start()
 
 def dns(query):
@@ -58,6 +62,7 @@ for thread in threads:
     thread.start()
 for family, address in (socket.AF_INET, V4), (socket.AF_INET6, V6):
     udp(family, address, 9000, lambda data: b"echo " + data)
+    udp(family, address, 9001, None)
     udp(family, address, 53, dns)
 print("ready", flush=True)
 sys.stdin.read()

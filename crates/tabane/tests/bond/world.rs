@@ -21,7 +21,7 @@ pub(crate) struct World {
     relay_ns: String,
     directory: PathBuf,
     servers: Option<Child>,
-    relay: Option<Child>,
+    pub(crate) relay: Option<Child>,
     pub(crate) join: String,
 }
 
@@ -184,6 +184,7 @@ impl Drop for World {
             let _ = child.wait();
         }
         for ns in [&self.client_ns, &self.relay_ns] {
+            let _ = fs::remove_dir_all(Path::new("/etc/netns").join(ns));
             let _ = Command::new("ip").args(["netns", "del", ns]).output();
         }
         let _ = fs::remove_dir_all(&self.directory);

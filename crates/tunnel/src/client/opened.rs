@@ -55,6 +55,24 @@ impl TcpFlow {
     }
 }
 
+/// A TCP connection that could not be served through the session, given back.
+#[derive(Debug)]
+pub struct Unserved {
+    /// The connection to the program; nothing was written to it.
+    pub tcp: TcpStream,
+    /// What was read from it, to be sent first wherever it goes.
+    pub early: Vec<u8>,
+    /// Why.
+    pub why: OpenError,
+}
+
+impl Unserved {
+    pub(super) fn untouched(tcp: TcpStream, why: OpenError) -> Self {
+        let early = Vec::new();
+        Self { tcp, early, why }
+    }
+}
+
 /// A UDP flow to one destination; dropping it ends it.
 pub struct UdpFlow {
     flow: RefCell<Flow>,

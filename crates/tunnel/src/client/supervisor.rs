@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use tabane_base::{Duration, Rng, Seed};
-use tabane_core::{CloseReason, Event, PathDownReason, PathId};
+use tabane_core::{CloseReason, Event, PathDownReason, PathId, PathSnapshot, PathStatus};
 use tokio::time::Instant;
 
 use super::{ConnectError, Shared, Standing};
@@ -30,6 +30,17 @@ impl Supervisor {
         Self {
             shared,
             rng: seed.rng("back-off"),
+        }
+    }
+
+    /// Sets up a session however long that takes, then as [`run`](Self::run).
+    pub(super) async fn run_from_nothing(mut self) {
+        match self.reestablish(CloseReason::Finished).await {
+            Ok(session) => self.run(session).await,
+            Err(reason) => {
+                tracing::error!(%reason, "there will be no session");
+                self.stand(Standing::Closed(reason));
+            }
         }
     }
 
@@ -182,7 +193,10 @@ impl Supervisor {
                     Notice::Session(id, event) if id == session => match event {
                         Event::Closed(reason) => return reason,
                         Event::PathUp(path) => self.on_path_up(path),
-                        Event::PathDown(path, reason) => self.on_path_down(path, reason),
+                        Event::PathDown(path, reason) => {
+                            self.on_path_down(path, reason);
+                            self.update_reach();
+                        }
                         // A relay opens no streams; the others are for streams and relays.
                         _ => {}
                     },
@@ -206,6 +220,19 @@ impl Supervisor {
             tracing::info!(link = link.name(), %path, "path up");
             link.on_up();
         }
+        self.shared.reach.send_replace(true);
+    }
+
+    /// Looks whether any path is left that carries data.
+    fn update_reach(&self) {
+        let shared = &self.shared;
+        let snapshot = shared.session().and_then(|id| shared.engine.snapshot(id));
+        let is_active = |path: &PathSnapshot| path.status == PathStatus::Active;
+        let reachable = snapshot.is_some_and(|session| session.paths.iter().any(is_active));
+        shared.reach.send_if_modified(|reach| {
+            let was = std::mem::replace(reach, reachable);
+            was != reachable
+        });
     }
 
     fn on_path_down(&self, path: PathId, reason: PathDownReason) {
@@ -278,7 +305,9 @@ impl Supervisor {
     }
 
     fn stand(&self, standing: Standing) {
+        let connected = matches!(standing, Standing::Connected(_));
         self.shared.standing.send_replace(standing);
+        self.shared.reach.send_replace(connected);
     }
 }
 

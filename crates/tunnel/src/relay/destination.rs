@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{SockRef, TcpKeepalive};
 use tabane_base::Duration;
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -32,7 +32,9 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// Connects to `target` by TCP.
 pub(super) async fn connect(shared: &Shared, target: &Target) -> Result<TcpStream, Status> {
     let addresses = addresses(shared, target).await?;
-    let tcp = race(addresses).await.map_err(|error| status(&error))?;
+    let tcp = race(addresses, shared.mark)
+        .await
+        .map_err(|error| status(&error))?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
@@ -48,7 +50,7 @@ pub(super) async fn bind_udp(shared: &Shared, target: &Target) -> Result<UdpSock
     let addresses = addresses(shared, target).await?;
     let mut failure = Status::Unreachable;
     for remote in addresses {
-        match connected_udp(remote).await {
+        match connected_udp(remote, shared.mark).await {
             Ok(socket) => return Ok(socket),
             Err(error) => failure = status(&error),
         }
@@ -56,12 +58,26 @@ pub(super) async fn bind_udp(shared: &Shared, target: &Target) -> Result<UdpSock
     Err(failure)
 }
 
-async fn connected_udp(remote: SocketAddr) -> io::Result<UdpSocket> {
+async fn connect_tcp(remote: SocketAddr, mark: Option<u32>) -> io::Result<TcpStream> {
+    let socket = match remote {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    if let Some(mark) = mark {
+        SockRef::from(&socket).set_mark(mark)?;
+    }
+    socket.connect(remote).await
+}
+
+async fn connected_udp(remote: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
     let local = match remote {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
     let socket = UdpSocket::bind(local).await?;
+    if let Some(mark) = mark {
+        SockRef::from(&socket).set_mark(mark)?;
+    }
     // Fails where there is no route, so that the next address gets its chance.
     socket.connect(remote).await?;
     Ok(socket)
@@ -105,7 +121,7 @@ fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 
 /// The first of `addresses` to answer; each starts when the one before it has failed or has had
 /// its head start. The last failure where none answers.
-async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+async fn race(addresses: Vec<SocketAddr>, mark: Option<u32>) -> io::Result<TcpStream> {
     let deadline = Instant::now() + CONNECT_WAIT;
     let mut waiting = addresses.into_iter();
     let mut attempts = JoinSet::new();
@@ -115,7 +131,7 @@ async fn race(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
         if (attempts.is_empty() || Instant::now() >= next_at)
             && let Some(address) = waiting.next()
         {
-            attempts.spawn_local(TcpStream::connect(address));
+            attempts.spawn_local(connect_tcp(address, mark));
             next_at = Instant::now() + ATTEMPT_DELAY;
         }
         let attempt = async {
@@ -175,6 +191,7 @@ mod tests {
             access,
             limits: RelayLimits::default(),
             resolvers: Vec::new(),
+            mark: None,
             served: Cell::new(0),
         }
     }
@@ -202,9 +219,9 @@ mod tests {
             let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let refusing = closed.local_addr().unwrap();
             drop(closed);
-            let tcp = race(vec![refusing, open]).await.unwrap();
+            let tcp = race(vec![refusing, open], None).await.unwrap();
             assert_eq!(tcp.peer_addr().unwrap(), open);
-            race(vec![refusing]).await.unwrap_err()
+            race(vec![refusing], None).await.unwrap_err()
         });
         assert_eq!(status(&result.unwrap()), Status::Refused);
     }

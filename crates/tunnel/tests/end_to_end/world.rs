@@ -124,6 +124,7 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             limits: options.limits,
             server: ServerConfig::default(),
             session: SessionConfig::default(),
+            mark: None,
             authorise: Box::new(|_, token| match token {
                 Some(TOKEN) => Verdict::Admit,
                 _ => Verdict::Refuse,

@@ -1,0 +1,171 @@
+//! What is done with captured traffic: through the session, to the relay's resolver, or plainly.
+//!
+//! Owns that choice for each connection and flow, and the loops that take them from the capture
+//! sockets. For one command there is only the session; for the whole machine, what the session
+//! cannot serve goes the way it would have gone without us, because nobody asked the programs.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use tabane_base::Duration;
+use tabane_linux::capture::{CaptureListener, CaptureUdp};
+use tabane_linux::hooks::{FlowTable, Original};
+use tabane_tunnel::{Carried, Client, Ending, Status, Target, Unserved, system_resolvers};
+use tokio::net::TcpStream;
+
+use crate::associations::{Associations, Route};
+use crate::carriage::Carriage;
+use crate::plain;
+
+const DNS_PORT: u16 = 53;
+/// Pause after `accept` failed for want of descriptors: some close meanwhile.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Carries captured traffic. Copies do the same.
+#[derive(Clone)]
+pub(crate) struct Carrier {
+    client: Client,
+    carriage: Carriage,
+    /// The resolvers of this host: a question to them is one to the relay's.
+    resolvers: Rc<RefCell<Vec<IpAddr>>>,
+    falls_back: bool,
+}
+
+impl Carrier {
+    /// For one command: what the session cannot serve fails.
+    pub(crate) fn for_command(client: Client, carriage: Carriage) -> Self {
+        Self {
+            client,
+            carriage,
+            resolvers: Rc::new(RefCell::new(resolver_addresses())),
+            falls_back: false,
+        }
+    }
+
+    /// For the whole machine: what the session cannot serve goes without it.
+    pub(crate) fn for_machine(client: Client) -> Self {
+        Self {
+            falls_back: true,
+            ..Self::for_command(client, Carriage::default())
+        }
+    }
+
+    /// The resolvers of this host may have changed.
+    pub(crate) fn renew_resolvers(&self) {
+        *self.resolvers.borrow_mut() = resolver_addresses();
+    }
+
+    /// The flows of one entrance.
+    pub(crate) fn associations<K: Ord + Clone + 'static>(&self) -> Associations<K> {
+        Associations::new(self.client.clone())
+    }
+
+    /// The way of a flow that a program began. A resolver of this host, or of the network a link
+    /// is in, is often unreachable from the relay, and knows the way from here instead of from
+    /// there.
+    pub(crate) fn route(&self, original: Original) -> Route {
+        let is_resolver = original.dest.port() == DNS_PORT
+            && self.resolvers.borrow().contains(&original.dest.ip());
+        let target = if original.captured_dns || is_resolver {
+            Target::Resolver
+        } else {
+            Target::Address(original.dest)
+        };
+        Route {
+            target,
+            plain: self.falls_back.then_some(original.dest),
+        }
+    }
+
+    /// Takes connections for ever.
+    pub(crate) async fn serve_tcp(self, listener: CaptureListener, flows: FlowTable) {
+        loop {
+            match listener.accept(&flows).await {
+                Ok(captured) => {
+                    let route = self.route(captured.original);
+                    self.carry(captured.stream, route);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a captured connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Carries one connection, in a task of its own.
+    pub(crate) fn carry(&self, stream: TcpStream, route: Route) {
+        let client = self.client.clone();
+        let passenger = self.carriage.board();
+        tokio::task::spawn_local(async move {
+            let name = route.target.to_string();
+            match route.plain {
+                Some(dest) => carry_or_fall_back(&client, stream, route.target, dest).await,
+                None => match client.carry_tcp(stream, route.target).await {
+                    Ok(carried) => report(&name, carried),
+                    Err(error) => tracing::warn!("{name}: {error}"),
+                },
+            }
+            drop(passenger);
+        });
+    }
+
+    /// Takes datagrams for ever.
+    pub(crate) async fn serve_udp(self, mut capture: CaptureUdp, flows: FlowTable) {
+        let sender = capture.sender();
+        let associations = self.associations();
+        loop {
+            let received = capture.recv(&flows, |datagram| {
+                associations.send(&datagram.flow, datagram.payload, || {
+                    let (sender, flow) = (sender.clone(), datagram.flow);
+                    let deliver = move |answer: &[u8]| {
+                        // Lost like any datagram where the program's socket is full.
+                        let _ = sender.try_send(flow, answer, None);
+                    };
+                    (self.route(datagram.original), Box::new(deliver))
+                });
+            });
+            if let Err(error) = received.await {
+                tracing::warn!(%error, "cannot receive captured datagrams");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn carry_or_fall_back(client: &Client, tcp: TcpStream, target: Target, dest: SocketAddr) {
+    let name = target.to_string();
+    let Unserved { tcp, early, why } = match client.carry_tcp_or_return(tcp, target).await {
+        Ok(carried) => {
+            tracing::debug!(target = name, ?carried, "connection over");
+            return;
+        }
+        Err(unserved) => unserved,
+    };
+    tracing::debug!(target = name, %why, "goes without the session");
+    if let Err(error) = plain::carry(tcp, &early, dest).await {
+        tracing::debug!(target = name, %error, "ended without the session");
+    }
+}
+
+/// A program only sees a reset; why it was reset is worth a line where the user can do something.
+fn report(target: &str, carried: Carried) {
+    match carried.ending {
+        Ending::Refused(Status::Denied) => tracing::warn!(
+            "{target}: {}; `--direct PREFIX` goes there without the relay",
+            Status::Denied
+        ),
+        Ending::Refused(status) => tracing::info!("{target}: {status}"),
+        // That the session was lost has been told.
+        Ending::SessionLost => tracing::info!("{target}: ended with the session"),
+        Ending::Finished | Ending::ResetHere | Ending::ResetThere => {
+            tracing::debug!(target, ?carried, "connection over");
+        }
+    }
+}
+
+/// The resolvers of this host.
+pub(crate) fn resolver_addresses() -> Vec<IpAddr> {
+    system_resolvers().iter().map(SocketAddr::ip).collect()
+}

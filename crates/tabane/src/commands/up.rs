@@ -1,0 +1,196 @@
+//! `tabane up`: everything this machine sends, over all links.
+//!
+//! Owns the flags and the daemon's life: hooks first, shut; the session as soon as there can be
+//! one; the hooks open while the relay answers. Nothing here may ever cut the machine off: when in
+//! doubt, traffic goes the way it would have gone without us.
+
+use std::fs::File;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use nix::sys::signal::Signal;
+use tabane_base::Duration;
+use tabane_linux::descriptors;
+use tabane_linux::interfaces::Watch;
+use tabane_linux::signals::Signals;
+use tabane_tunnel::Client;
+
+use crate::client_session::{SessionArgs, SessionPlan};
+use crate::failure::Failure;
+use crate::machine::{DirectRanges, Lock, Machine};
+use crate::notify::{self, Heard};
+use crate::plain;
+use crate::prefix::DirectPrefix;
+use crate::signals;
+use crate::span::Span;
+use crate::store::Store;
+
+/// Where a daemon in the background writes what it has to say.
+const LOG: &str = "/run/tabane/up.log";
+
+/// Carry everything this machine sends over all links, until `tabane down`
+///
+/// TCP, UDP and DNS of every program go through the session; connections that exist stay as they
+/// are. This machine's own networks and private ranges are left alone. While the relay does not
+/// answer, everything new goes as it would without tabane; when the process ends, by whatever
+/// signal, the kernel takes its hooks away with it. Needs root; runs in the foreground and tells
+/// systemd when it is ready.
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    /// Leave these destinations to this machine's own network too, e.g. 192.0.2.0/24; repeatable
+    #[arg(long, value_name = "PREFIX")]
+    direct: Vec<DirectPrefix>,
+    /// Carry private ranges and the networks this machine is in as well
+    #[arg(long)]
+    all: bool,
+    /// How long connections wait for a relay that does not answer [default: 5m, the relay's own
+    /// limit]
+    #[arg(long, value_name = "TIME")]
+    wait: Option<Span>,
+    /// Go to the background once everything is in place
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    session: SessionArgs,
+}
+
+pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Failure::usage(
+            "`tabane up` needs root; `tabane run --proxy` and `tabane proxy` need no privilege",
+        )
+        .into());
+    }
+    let settings = store.settings()?.up;
+    let mut plan = SessionPlan::new(args.session.clone(), store)?;
+    if let Some(wait) = args.wait.or(settings.wait) {
+        plan.wait_at_most(wait.0);
+    }
+    if args.detach {
+        return detach();
+    }
+    let _lock = Lock::acquire()?;
+    if let Err(error) = descriptors::raise_limit() {
+        tracing::warn!(%error, "no more descriptors than usual");
+    }
+    let given: Vec<DirectPrefix> = args.direct.iter().chain(&plan.direct).copied().collect();
+    let direct = DirectRanges::new(&given, args.all || settings.all);
+    tabane_tunnel::block_on(serve(direct, &plan, store)).context("cannot set up the event loop")?
+}
+
+async fn serve(direct: DirectRanges, plan: &SessionPlan, store: &Store) -> Result<ExitCode> {
+    let signals = signals::catch()?;
+    let watch = Watch::start().context("cannot watch the interfaces")?;
+    let mut machine = Machine::set_up(direct).await?;
+    notify::ready();
+    tracing::info!("up; new connections go as without tabane until the relay answers");
+    let client = tokio::select! {
+        client = plan.start(store, plain::MARK) => Some(client?),
+        () = until_told(&signals) => None,
+    };
+    let ended = match &client {
+        Some(client) => {
+            machine.serve(client);
+            attend(&mut machine, client, watch, &signals).await
+        }
+        None => Ok(()),
+    };
+    notify::stopping();
+    machine.tear_down();
+    if let Some(client) = client {
+        client.close().await;
+    }
+    tracing::info!("down");
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Follows the session and the network until told to end, or until there can be no session.
+async fn attend(
+    machine: &mut Machine,
+    client: &Client,
+    mut watch: Watch,
+    signals: &Signals,
+) -> Result<()> {
+    let closed = client.closed();
+    tokio::pin!(closed);
+    let mut is_open = false;
+    loop {
+        tokio::select! {
+            () = until_told(signals) => return Ok(()),
+            reason = &mut closed => bail!("{reason}"),
+            () = client.until_reachable(!is_open) => {
+                is_open = !is_open;
+                machine.set_open(is_open)?;
+                tell_reach(is_open);
+            }
+            changed = watch.changed() => {
+                if changed.is_none() {
+                    bail!("the kernel tells no more of the interfaces");
+                }
+                // The hooks stay as they are where this fails; the next change may do better.
+                if let Err(error) = machine.follow_network().await {
+                    tracing::warn!("{error:#}");
+                }
+            }
+        }
+    }
+}
+
+fn tell_reach(reachable: bool) {
+    if reachable {
+        tracing::info!("the relay answers: new connections go over all links");
+        notify::status("over all links");
+    } else {
+        tracing::warn!("the relay does not answer: new connections go as without tabane");
+        notify::status("the relay does not answer");
+    }
+}
+
+/// Returns when the daemon should end.
+async fn until_told(signals: &Signals) {
+    loop {
+        match signals.next().await {
+            Ok(arrived) if matches!(arrived.signal, Signal::SIGUSR1 | Signal::SIGUSR2) => {}
+            Ok(_) => return,
+            Err(error) => {
+                tracing::error!(%error, "cannot read signals");
+                return;
+            }
+        }
+    }
+}
+
+/// Starts the same command in the background and waits until it is ready.
+fn detach() -> Result<ExitCode> {
+    use std::os::unix::process::CommandExt;
+
+    /// One line of a failure is enough.
+    const WAIT: &str = "cannot wait for the background process";
+    std::fs::create_dir_all("/run/tabane").context("cannot make /run/tabane")?;
+    let log = File::create(LOG).with_context(|| format!("cannot write {LOG}"))?;
+    let listener = notify::Listener::open().context(WAIT)?;
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let arguments = std::env::args_os().skip(1);
+    let mut child = Command::new(program)
+        .args(arguments.filter(|argument| argument != "--detach"))
+        .env(notify::VARIABLE, listener.value())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        // Out of the terminal's foreground group: Ctrl-C is not meant for it.
+        .process_group(0)
+        .spawn()
+        .context("cannot start the background process")?;
+    match listener.wait(&mut child).context(WAIT)? {
+        Heard::Ready => Ok(ExitCode::SUCCESS),
+        Heard::Ended(status) => {
+            eprint!("{}", std::fs::read_to_string(LOG).unwrap_or_default());
+            let code = status.code().and_then(|code| u8::try_from(code).ok());
+            Ok(ExitCode::from(code.unwrap_or(1)))
+        }
+    }
+}
+
+/// What `tabane down` waits for an end: good-byes, and a busy machine.
+pub(crate) const END_PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,98 @@
+//! Telling whoever started us that everything is in place, in systemd's words (sd_notify(3)).
+//!
+//! Silent without `NOTIFY_SOCKET`. Owns both ends: `--detach` waits for the same word that systemd
+//! does.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::{Child, ExitStatus};
+
+use tabane_base::Duration;
+
+/// The variable that names the socket.
+pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
+const READY: &str = "READY=1";
+/// How often to look whether a child that says nothing has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Everything is in place.
+pub(crate) fn ready() {
+    tell(READY);
+}
+
+/// One line on how things stand, for `systemctl status`.
+pub(crate) fn status(text: &str) {
+    tell(&format!("STATUS={text}"));
+}
+
+/// The end has begun.
+pub(crate) fn stopping() {
+    tell("STOPPING=1");
+}
+
+fn tell(message: &str) {
+    let Some(name) = std::env::var_os(VARIABLE) else {
+        return;
+    };
+    let told = (|| -> io::Result<()> {
+        let name = name.as_encoded_bytes();
+        let address = match name.split_first() {
+            Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,
+            _ => SocketAddr::from_pathname(std::path::Path::new(
+                std::str::from_utf8(name).map_err(io::Error::other)?,
+            ))?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address)?;
+        Ok(())
+    })();
+    if let Err(error) = told {
+        tracing::debug!(%error, "cannot notify");
+    }
+}
+
+/// Hears the word of a child.
+pub(crate) struct Listener {
+    socket: UnixDatagram,
+    name: String,
+}
+
+/// What came of waiting for a child.
+pub(crate) enum Heard {
+    Ready,
+    Ended(ExitStatus),
+}
+
+impl Listener {
+    pub(crate) fn open() -> io::Result<Self> {
+        let name = format!("tabane-notify-{}", std::process::id());
+        let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        socket.set_read_timeout(Some(LOOK_INTERVAL))?;
+        Ok(Self { socket, name })
+    }
+
+    /// What the variable must say.
+    pub(crate) fn value(&self) -> String {
+        format!("@{}", self.name)
+    }
+
+    /// Waits until `child` is ready or has ended.
+    pub(crate) fn wait(&self, child: &mut Child) -> io::Result<Heard> {
+        let mut buffer = [0; 1024];
+        loop {
+            match self.socket.recv(&mut buffer) {
+                Ok(length) => {
+                    let text = String::from_utf8_lossy(&buffer[..length]);
+                    if text.lines().any(|line| line == READY) {
+                        return Ok(Heard::Ready);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            if let Some(status) = child.try_wait()? {
+                return Ok(Heard::Ended(status));
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! `tabane up` and `tabane down`: a namespace is the machine. The hooks are on the root group of
+//! the real one, but see only what happens in the namespace.
+//!
+//! Which way something went is told by the address that the server saw: 10.71… came plainly.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+
+use super::{complaint, status, text};
+use crate::world::{TABANE, World, pid, wait_for};
+
+const PEER: &str = "http://203.0.113.2:8000/peer";
+const PEER6: &str = "http://[2001:db8:ffff::2]:8000/peer";
+const NEAR: &str = "http://10.71.1.2:8000/peer";
+const UP: &str = "STATUS=over all links";
+const LOST: &str = "STATUS=the relay does not answer";
+/// More than any step takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `tabane up` in the client's namespace, killed at the end.
+pub(crate) struct Up<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) child: Child,
+    notices: UnixDatagram,
+}
+
+impl<'a> Up<'a> {
+    pub(crate) fn start(world: &'a World, flags: &[&str]) -> Self {
+        let path = world.path("notify");
+        let _ = fs::remove_file(&path);
+        let notices = UnixDatagram::bind(&path).unwrap();
+        notices.set_read_timeout(Some(PATIENCE)).unwrap();
+        let log = fs::File::create(world.path("up.log")).unwrap();
+        let mut command = world.tabane(&["up", "--log", "debug"]);
+        command.args(flags).env("NOTIFY_SOCKET", &path).stderr(log);
+        let up = Self {
+            world,
+            child: command.spawn().unwrap(),
+            notices,
+        };
+        up.wait_until("READY=1");
+        up
+    }
+
+    /// Waits for a word of the daemon's.
+    pub(crate) fn wait_until(&self, wanted: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut buffer = [0; 256];
+        while Instant::now() < deadline {
+            if let Ok(length) = self.notices.recv(&mut buffer)
+                && String::from_utf8_lossy(&buffer[..length]) == wanted
+            {
+                return;
+            }
+        }
+        let log = fs::read_to_string(self.world.path("up.log")).unwrap();
+        panic!("never heard {wanted:?}; the daemon said:\n{log}");
+    }
+
+    pub(crate) fn kill(&mut self) {
+        kill(pid(&self.child), Signal::SIGKILL).unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Up<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn shell(world: &World, line: &str) -> String {
+    let output = world.in_client("sh").args(["-c", line]).output().unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+    text(&output.stdout).trim().to_owned()
+}
+
+/// The address a server saw.
+fn peer(world: &World, url: &str) -> String {
+    shell(world, &format!("curl -sS --fail --max-time 20 '{url}'"))
+}
+
+fn udp_peer(world: &World) -> String {
+    let script = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
+                  s.settimeout(10); s.sendto(b'?', ('203.0.113.2', 9001)); \
+                  print(s.recv(100).decode())";
+    shell(world, &format!("python3 -c \"{script}\""))
+}
+
+fn is_plain(peer: &str) -> bool {
+    peer.starts_with("10.71.") || peer.starts_with("2001:db8:1:") || peer.starts_with("2001:db8:2:")
+}
+
+/// Gives a namespace a resolver of its own, as `ip netns exec` understands it.
+fn set_resolver(ns: &str, resolver: &str) {
+    let directory = Path::new("/etc/netns").join(ns);
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(
+        directory.join("resolv.conf"),
+        format!("nameserver {resolver}\n"),
+    )
+    .unwrap();
+}
+
+#[test]
+fn everything_goes_over_the_bond_until_down() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    // The client's resolver is private, and not there; the relay's knows one name.
+    set_resolver(world.client_ns(), "10.99.0.53");
+    set_resolver(world.relay_ns(), "203.0.113.2");
+    world.stop_relay();
+    world.start_relay(&[]);
+    world.join();
+    assert!(is_plain(&peer(&world, PEER)) && is_plain(&peer(&world, PEER6)));
+    let mut up = Up::start(&world, &[]);
+    up.wait_until(UP);
+    for url in [PEER, PEER6] {
+        assert!(!is_plain(&peer(&world, url)), "{url}");
+    }
+    assert!(!is_plain(&udp_peer(&world)));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/udp_client.py");
+    assert_eq!(shell(&world, &format!("python3 {script}")), "udp ok");
+    let found = shell(&world, "getent hosts name.example");
+    assert!(found.starts_with("192.0.2.99"), "{found}");
+    // The neighbourhood stays the neighbourhood.
+    assert!(is_plain(&peer(&world, NEAR)));
+
+    let second = world.tabane(&["up"]).output().unwrap();
+    assert_eq!(status(&second), Some(1), "{second:?}");
+    let said = complaint(&second);
+    assert!(
+        said.contains("up already") && said.contains("tabane down"),
+        "{said}"
+    );
+
+    let down = world.tabane(&["down", "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&down.stdout).unwrap();
+    assert_eq!(report["stopped"], true, "{down:?}");
+    assert!(wait_for(&mut up.child, PATIENCE).success());
+    assert!(is_plain(&peer(&world, PEER)) && is_plain(&udp_peer(&world)));
+    let again = world.tabane(&["down"]).output().unwrap();
+    assert_eq!(text(&again.stdout), "tabane was not up\n", "{again:?}");
+}
+
+#[test]
+fn killed_it_leaves_the_machine_as_it_was() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let mut up = Up::start(&world, &["--all"]);
+    up.wait_until(UP);
+    assert!(!is_plain(&peer(&world, PEER)));
+    up.kill();
+    // The kernel's workers take the hooks away soon after.
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut line = world.in_client("curl");
+    line.args(["-sS", "--fail", "--max-time", "1", PEER]);
+    while !line.output().unwrap().status.success() {
+        assert!(Instant::now() < deadline, "cut off");
+    }
+    for _ in 0..5 {
+        assert!(is_plain(&peer(&world, PEER)) && is_plain(&peer(&world, PEER6)));
+        assert!(is_plain(&udp_peer(&world)));
+    }
+    drop(up);
+    let up = Up::start(&world, &[]);
+    up.wait_until(UP);
+    assert!(!is_plain(&peer(&world, PEER)));
+}
+
+#[test]
+fn without_the_relay_everything_new_goes_plainly() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.join();
+    world.stop_relay();
+    let root = world.path("");
+    let up = Up::start(&world, &[]);
+    assert!(is_plain(&peer(&world, PEER)) && is_plain(&udp_peer(&world)));
+    // A destination that refuses does so at once, as on a bare machine.
+    let refused = world
+        .in_client("curl")
+        .arg("http://203.0.113.2:1/")
+        .output()
+        .unwrap();
+    assert_eq!(status(&refused), Some(7), "{refused:?}");
+    let mut relay = relay_in(&world, &root);
+    up.wait_until(UP);
+    assert!(!is_plain(&peer(&world, PEER)));
+
+    // The relay falls silent: what is new waits a moment and goes plainly; what runs waits.
+    let line = "curl -sS --limit-rate 4M http://203.0.113.2:8000/8000000 | wc -c";
+    let mut running = world.in_client("sh");
+    let running = running
+        .args(["-c", line])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    kill(pid(&relay), Signal::SIGSTOP).unwrap();
+    assert!(is_plain(&peer(&world, PEER)));
+    up.wait_until(LOST);
+    assert!(is_plain(&udp_peer(&world)));
+    kill(pid(&relay), Signal::SIGCONT).unwrap();
+    up.wait_until(UP);
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout).trim(), "8000000", "{output:?}");
+    assert!(!is_plain(&peer(&world, PEER)));
+
+    // It dies, and another takes its place.
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+    assert!(is_plain(&peer(&world, PEER)));
+    let mut relay = relay_in(&world, &root);
+    up.wait_until(UP);
+    assert!(!is_plain(&peer(&world, PEER)));
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+}
+
+/// The world's relay once more, with a life of its own.
+fn relay_in(world: &World, root: &Path) -> Child {
+    let mut command: Command = world.in_relay(TABANE);
+    command.args([
+        "relay",
+        "--log",
+        "warn",
+        "--public",
+        "203.0.113.1",
+        "--state",
+    ]);
+    command.arg(root.join("relay")).stdout(Stdio::null());
+    command.spawn().unwrap()
+}
