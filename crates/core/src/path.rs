@@ -350,6 +350,7 @@ impl Path {
         self.recovery.on_ack(ack, |packet| settled.push(packet))?;
         self.delivery.begin_ack();
         let mut largest: Option<(u64, Instant)> = None;
+        let mut behind = Duration::ZERO;
         let mut in_flight_acked = false;
         for Settled {
             pn,
@@ -373,12 +374,14 @@ impl Path {
             self.on_mtu_probe_acked(now, packet);
             if packet.ack_eliciting && largest.is_none_or(|(other, _)| *pn > other) {
                 largest = Some((*pn, packet.sent_at));
+                behind = behind_in_train(packet, ack);
             }
         }
         if let Some((pn, sent_at)) = largest
             && pn == ack.largest()
         {
-            let (sample, delay) = (now.since(sent_at), ack.delay.min(self.peer_ack_delay));
+            let sample = now.since(sent_at).saturating_sub(behind);
+            let delay = ack.delay.min(self.peer_ack_delay);
             self.rtt.update(now, sample, delay);
             self.forward.on_sample(sent_at, ack.largest_at);
             self.readings.on_round_trip(sample.saturating_sub(delay));
@@ -752,4 +755,17 @@ impl Path {
             last_received_at: self.last_received_at,
         }
     }
+}
+
+/// How long after the first of its train a probe arrived: that is how long it queued behind its own
+/// kind, and no part of a round trip.
+fn behind_in_train(packet: &SentPacket, ack: &AckFrame) -> Duration {
+    let place = packet.frames.iter().find_map(|frame| match frame {
+        SentFrame::Probe(place) => Some(usize::from(place)),
+        _ => None,
+    });
+    let ahead = ack.times.len().min(place.unwrap_or(0));
+    ahead
+        .checked_sub(1)
+        .map_or(Duration::ZERO, |index| ack.times[index])
 }

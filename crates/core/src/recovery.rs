@@ -46,7 +46,8 @@ pub(crate) enum SentFrame {
     PathPolicy(PathId),
     AckFrequency,
     MtuProbe(u16),
-    Probe,
+    /// A packet of a train, by its place in it.
+    Probe(u8),
     Ping,
 }
 

@@ -535,7 +535,7 @@ impl Session {
             // The next review asks again; probes and pings are repeated by their own timers.
             SentFrame::AckFrequency
             | SentFrame::MtuProbe(_)
-            | SentFrame::Probe
+            | SentFrame::Probe(_)
             | SentFrame::Ping => {}
             SentFrame::Stream { .. }
             | SentFrame::ResetStream(_)

@@ -66,9 +66,17 @@ impl Estimates {
     }
 
     pub(crate) fn pair_bandwidth(&self, direction: Direction) -> Option<Rate> {
+        self.pairs(direction).bandwidth()
+    }
+
+    pub(crate) fn trains(&self, direction: Direction) -> usize {
+        self.pairs(direction).samples()
+    }
+
+    const fn pairs(&self, direction: Direction) -> &PairFilter {
         match direction {
-            Direction::Out => self.out.bandwidth(),
-            Direction::In => self.back.bandwidth(),
+            Direction::Out => &self.out,
+            Direction::In => &self.back,
         }
     }
 

@@ -21,6 +21,10 @@ pub struct PathEstimate {
     pub pair_out: Option<Rate>,
     /// The same towards here.
     pub pair_in: Option<Rate>,
+    /// How many trains `pair_out` rests on.
+    pub trains_out: usize,
+    /// How many trains `pair_in` rests on.
+    pub trains_in: usize,
     /// The bandwidth to reckon with away from here: `pair_out`, or what was delivered if more.
     pub bandwidth_out: Option<Rate>,
     /// Acknowledged per time over the last one to two seconds; UDP payload.

@@ -260,6 +260,8 @@ impl LinkTable {
             forward_beyond_best: beyond.map(|nanos| Duration::from_nanos(nanos.unsigned_abs())),
             pair_out: path.pair_bandwidth(Direction::Out),
             pair_in: path.pair_bandwidth(Direction::In),
+            trains_out: path.trains(Direction::Out),
+            trains_in: path.trains(Direction::In),
             bandwidth_out: path.bandwidth(now),
             delivery_rate: path.traffic.delivery_rate(now),
             sent_packets,

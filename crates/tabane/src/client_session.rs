@@ -12,7 +12,7 @@ use tabane_base::Duration;
 use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{self, Watch};
 use tabane_proxy::{Destination, Host};
-use tabane_tunnel::{Client, ClientConfig};
+use tabane_tunnel::{Client, ClientConfig, HostMonitor};
 
 use crate::links::{self, Links};
 use crate::prefix::DirectPrefix;
@@ -60,6 +60,8 @@ pub(crate) struct SessionPlan {
     relay: RelayEntry,
     links: Vec<String>,
     session: SessionConfig,
+    /// One per host: plans of one process share it.
+    pub(crate) monitor: HostMonitor,
 }
 
 impl SessionPlan {
@@ -85,6 +87,7 @@ impl SessionPlan {
             relay,
             links,
             session,
+            monitor: HostMonitor::default(),
         })
     }
 
@@ -139,6 +142,7 @@ impl SessionPlan {
             token: Some(self.relay.token.as_str().as_bytes().to_vec()),
             links: links.values().cloned().collect(),
             session: self.session.clone(),
+            monitor: self.monitor.clone(),
             seed: secret::random(),
             mark: None,
         })

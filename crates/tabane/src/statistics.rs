@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use tabane_base::{Bytes, Duration, Rate};
 use tabane_core::PathSnapshot;
-use tabane_tunnel::{ClientSnapshot, LinkSnapshot};
+use tabane_tunnel::{ClientSnapshot, LinkEstimate, LinkSnapshot};
 
 use crate::output;
 
@@ -33,6 +33,9 @@ struct Link {
     source: Option<(u64, u32)>,
     rtt_ms: Option<f64>,
     rtt_min_ms: Option<f64>,
+    jitter_ms: Option<f64>,
+    pair_in_bps: Option<u64>,
+    pair_out_bps: Option<u64>,
     rate_bps: Option<u64>,
     /// What had been carried at the last sample.
     sampled: Totals,
@@ -64,6 +67,15 @@ pub(crate) struct LinkReport {
     /// Smoothed, at the end; none if never measured.
     pub(crate) rtt_ms: Option<f64>,
     pub(crate) rtt_min_ms: Option<f64>,
+    /// Mean difference of successive round trips, at the end.
+    #[serde(default)]
+    pub(crate) jitter_ms: Option<f64>,
+    /// What the way from the relay could carry, by packet pairs, at the end; IP packets whole.
+    #[serde(default)]
+    pub(crate) pair_in_bps: Option<u64>,
+    /// The same towards the relay.
+    #[serde(default)]
+    pub(crate) pair_out_bps: Option<u64>,
     /// Of the packets we sent.
     pub(crate) loss: f64,
     /// The bandwidth last believed in, towards the relay.
@@ -122,6 +134,9 @@ impl Statistics {
         if let Some(path) = &snapshot.path {
             self.links[at].on_path(session, path);
         }
+        if let Some(estimate) = &snapshot.estimate {
+            self.links[at].on_estimate(estimate);
+        }
     }
 
     /// What there is to tell after `elapsed`.
@@ -147,6 +162,9 @@ impl Statistics {
                 received_peak_bps: link.peak_received_bps.max(rate(totals.received)),
                 rtt_ms: link.rtt_ms,
                 rtt_min_ms: link.rtt_min_ms,
+                jitter_ms: link.jitter_ms,
+                pair_in_bps: link.pair_in_bps,
+                pair_out_bps: link.pair_out_bps,
                 loss: part(totals.lost_packets, totals.sent_packets),
                 bandwidth_bps: link.rate_bps,
             }
@@ -180,6 +198,13 @@ impl Link {
         }
     }
 
+    fn on_estimate(&mut self, estimate: &LinkEstimate) {
+        let jitter = estimate.jitter.map(|span| span.as_secs_f64() * 1e3);
+        self.jitter_ms = jitter.or(self.jitter_ms);
+        self.pair_in_bps = estimate.pair_in.map(Rate::as_bps).or(self.pair_in_bps);
+        self.pair_out_bps = estimate.pair_out.map(Rate::as_bps).or(self.pair_out_bps);
+    }
+
     /// `totals` since the path called `source` was opened.
     fn count(&mut self, source: (u64, u32), totals: Totals) {
         if self.source != Some(source) {
@@ -210,6 +235,8 @@ impl Report {
     pub(crate) fn table(&self) -> String {
         let megabytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1e6);
         let megabits = |bps: u64| format!("{:.1}", bps as f64 / 1e6);
+        let none = || "-".to_owned();
+        let millis = |ms: Option<f64>| ms.map_or_else(none, |ms| format!("{ms:.1}"));
         let rows: Vec<Vec<String>> = self
             .links
             .iter()
@@ -221,8 +248,10 @@ impl Report {
                     format!("{:.1} %", link.share * 100.0),
                     megabits(link.received_rate_bps),
                     megabits(link.sent_rate_bps),
-                    link.rtt_ms
-                        .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}")),
+                    millis(link.rtt_ms),
+                    millis(link.jitter_ms),
+                    link.pair_in_bps.map_or_else(none, megabits),
+                    link.pair_out_bps.map_or_else(none, megabits),
                     format!("{:.2} %", link.loss * 100.0),
                 ]
             })
@@ -235,6 +264,9 @@ impl Report {
             "Mbit/s in",
             "Mbit/s out",
             "RTT ms",
+            "jitter ms",
+            "pair in",
+            "pair out",
             "loss out",
         ];
         let sessions = match self.sessions {

@@ -18,6 +18,7 @@ use tabane_core::{
     CloseReason, Endpoint, EndpointCounters, Identity, PathSnapshot, PublicKey, SessionConfig,
     SessionSnapshot,
 };
+use tabane_monitor::LinkEstimate;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -26,6 +27,7 @@ use tokio::time::timeout;
 use crate::connection::{Carried, Connection, Ending};
 use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
+use crate::monitor::HostMonitor;
 use crate::request::{Request, Status, Transport};
 use crate::stream::Stream;
 use crate::target::Target;
@@ -60,6 +62,8 @@ pub struct ClientConfig {
     pub links: Vec<LinkBind>,
     /// How the session behaves.
     pub session: SessionConfig,
+    /// The host's monitor, which learns of every link what the session measures there.
+    pub monitor: HostMonitor,
     /// Secret randomness, used once.
     pub seed: [u8; 32],
     /// Marks every packet (`SO_MARK`), so that our own hooks leave them alone.
@@ -107,6 +111,8 @@ pub struct LinkSnapshot {
     pub name: String,
     /// The path over it, where there is one.
     pub path: Option<PathSnapshot>,
+    /// What the host's monitor believes of it, by way of whatever session.
+    pub estimate: Option<LinkEstimate>,
     /// Why it cannot be used, in one line.
     pub problem: Option<String>,
 }
@@ -283,18 +289,39 @@ impl Client {
         Ok(UdpFlow::new(self.clone(), Flow::new(stream)))
     }
 
+    /// Measures every link that has a path, both ways, by `trains` trains of packets, whatever
+    /// the budget for probes; what comes of it shows in [`snapshot`](Self::snapshot). Links called
+    /// metered are left out.
+    pub fn measure(&self, trains: u32) {
+        let shared = &self.shared;
+        let Some(session) = shared.session() else {
+            return;
+        };
+        shared.engine.visit(session, |visit| {
+            for link in shared.links.borrow().iter() {
+                if let Some(path) = link.path() {
+                    // A path that core has given up needs no measuring.
+                    let _ = visit.session.measure_path(visit.now, path, trains);
+                }
+            }
+            visit.touch();
+        });
+    }
+
     /// Uses one more link from here on.
     ///
     /// # Errors
     /// A link of this name is in use already. One that cannot be used yet is no error: it is
     /// tried again and again, and [`snapshot`](Self::snapshot) says what is wrong.
     pub fn add_link(&self, bind: LinkBind) -> Result<(), LinkError> {
-        let mut links = self.shared.links.borrow_mut();
+        let shared = &self.shared;
+        let mut links = shared.links.borrow_mut();
         if links.iter().any(|link| link.name() == bind.name) {
             return Err(LinkError::InUse { name: bind.name });
         }
+        shared.config.monitor.on_link(&bind.name, bind.metered);
         links.push(Link::new(bind));
-        self.shared.links_changed.notify_one();
+        shared.links_changed.notify_one();
         Ok(())
     }
 
@@ -306,6 +333,7 @@ impl Client {
             return false;
         };
         let link = links.remove(index);
+        self.shared.config.monitor.on_link_gone(name);
         link.release(&self.shared.engine, self.shared.session());
         true
     }
@@ -326,7 +354,7 @@ impl Client {
             },
             links: links
                 .iter()
-                .map(|link| link.snapshot(session.as_ref()))
+                .map(|link| link.snapshot(session.as_ref(), &shared.config.monitor))
                 .collect(),
             session,
             sessions: shared.sessions.get(),
@@ -395,7 +423,11 @@ impl Shared {
     fn new(config: ClientConfig) -> Result<Rc<Self>, ConnectError> {
         let endpoint =
             Endpoint::client(config.identity.clone(), config.session.clone(), config.seed)?;
-        let engine = Engine::start(endpoint).map_err(ConnectError::Runtime)?;
+        let engine =
+            Engine::start(endpoint, config.monitor.clone()).map_err(ConnectError::Runtime)?;
+        for link in &config.links {
+            config.monitor.on_link(&link.name, link.metered);
+        }
         let links = config.links.iter().cloned().map(Link::new).collect();
         Ok(Rc::new(Self {
             engine,

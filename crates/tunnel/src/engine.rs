@@ -28,6 +28,7 @@ use tabane_core::{
 use tabane_linux::{UdpBind, UdpError};
 
 use crate::flow::Inbox;
+use crate::monitor::HostMonitor;
 use hosted::HostedSession;
 use turn::{State, run};
 
@@ -66,23 +67,25 @@ impl Engine {
     ///
     /// # Errors
     /// Out of descriptors.
-    pub(crate) fn start(endpoint: Endpoint) -> io::Result<Self> {
-        let state = Rc::new(RefCell::new(State::new(endpoint)?));
+    pub(crate) fn start(endpoint: Endpoint, monitor: HostMonitor) -> io::Result<Self> {
+        let state = Rc::new(RefCell::new(State::new(endpoint, monitor)?));
         let task = tokio::task::spawn_local(run(Rc::downgrade(&state)));
         state.borrow_mut().task = Some(task.abort_handle());
         Ok(Self(state))
     }
 
-    /// Opens a socket. With `answers_locally` every datagram is answered from the address that it
-    /// was sent to, as a socket that serves several addresses must.
+    /// Opens a socket over what the monitor calls `link`. With `answers_locally` every datagram is
+    /// answered from the address that it was sent to, as a socket that serves several addresses
+    /// must.
     pub(crate) fn bind(
         &self,
+        link: &str,
         bind: UdpBind<'_>,
         mark: Option<u32>,
         answers_locally: bool,
     ) -> Result<SocketId, UdpError> {
         let mut state = self.0.borrow_mut();
-        let id = state.sockets.bind(bind, mark, answers_locally)?;
+        let id = state.sockets.bind(link, bind, mark, answers_locally)?;
         // The loop has to ask the new socket once before the kernel tells it anything.
         state.wake();
         Ok(id)

@@ -15,6 +15,7 @@ mod client;
 mod connection;
 mod engine;
 mod flow;
+mod monitor;
 mod relay;
 mod request;
 mod resolve;
@@ -30,9 +31,11 @@ pub use client::{
 };
 pub use connection::{Carried, Ending};
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
+pub use monitor::HostMonitor;
 pub use relay::{Authorise, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, Verdict};
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
+pub use tabane_monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use target::{HostName, NameError, Target};
 
 /// Runs `future` with what clients and relays need around them: a runtime of this one thread, a

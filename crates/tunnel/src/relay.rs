@@ -24,6 +24,7 @@ use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::engine::{Engine, Notice, SessionId};
+use crate::monitor::HostMonitor;
 use guest::Guest;
 
 /// How long good-byes are given to arrive when the relay goes down; clients that miss theirs find
@@ -49,6 +50,8 @@ pub struct RelayConfig {
     /// What clients that ask for the relay's resolver get, best first; see
     /// [`system_resolvers`](crate::system_resolvers).
     pub resolvers: Vec<SocketAddr>,
+    /// The host's monitor; the relay's one link is called by the address it listens on.
+    pub monitor: HostMonitor,
     /// Secret randomness, used once.
     pub seed: [u8; 32],
     /// Marks every packet (`SO_MARK`), where this machine's own hooks must leave them alone.
@@ -135,11 +138,15 @@ impl Relay {
         }
         let endpoint =
             Endpoint::server(config.identity, config.session, config.server, config.seed)?;
-        let engine = Engine::start(endpoint).map_err(RelayError::Runtime)?;
+        let engine =
+            Engine::start(endpoint, config.monitor.clone()).map_err(RelayError::Runtime)?;
         let mut addresses = Vec::new();
         for local in config.listen {
             let interface = None;
-            let socket = engine.bind(UdpBind { interface, local }, config.mark, true)?;
+            let bind = UdpBind { interface, local };
+            let link = local.to_string();
+            config.monitor.on_link(&link, false);
+            let socket = engine.bind(&link, bind, config.mark, true)?;
             addresses.extend(engine.local_addr(socket));
         }
         Ok(Self {

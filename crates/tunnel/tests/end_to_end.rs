@@ -5,6 +5,7 @@
 
 mod end_to_end {
     mod cables;
+    mod monitor;
     mod session;
     mod tcp;
     mod udp;

@@ -261,7 +261,7 @@ impl Session {
             let size = packet_size(full, at, train.count) as usize;
             self.send_packet(now, place, (size, true), batch, |_, out, _, frames| {
                 Frame::Probe(probe).emit(out);
-                frames.push(SentFrame::Probe);
+                frames.push(SentFrame::Probe(at as u8));
                 true
             });
         }

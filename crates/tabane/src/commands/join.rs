@@ -9,7 +9,7 @@ use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
 use crate::join_string::JoinString;
 use crate::output;
-use crate::reach::measure;
+use crate::reach::look;
 use crate::store::{Joined, RelayEntry, RelayName, Store};
 
 /// Remember a relay, by the line that `tabane relay` printed
@@ -57,7 +57,7 @@ pub(crate) fn run(args: JoinArgs, store: &Store) -> Result<ExitCode> {
 
 async fn check(plan: &SessionPlan, store: &Store) -> Result<()> {
     let client = plan.connect(store).await?;
-    let snapshot = measure(&client).await;
+    let snapshot = look(&client).await;
     client.close().await;
     let rows = snapshot.links.iter().map(|link| {
         let reached = match (&link.path, &link.problem) {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
-use tabane_base::Rate;
+use tabane_base::{Duration, Rate};
 use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
@@ -18,11 +18,12 @@ use crate::store::Store;
 
 /// Show the interfaces of this machine, and why each is a link or not
 ///
-/// With --measure, sets up a short session to the relay and shows each link's round-trip time.
-/// Rates are those of the last `tabane run`.
+/// With --measure, sets up a short session to the relay and shows each link's round-trip time, its
+/// jitter, the bandwidth both ways by packet pairs, and loss. That takes a few seconds and at
+/// most 1 MB each way over each link. "most in" and "most out" are of the last `tabane run`.
 #[derive(Debug, Args)]
 pub(crate) struct LinksArgs {
-    /// Measure the round-trip time to the relay over each link
+    /// Measure round-trip time, bandwidth and loss to the relay over each link
     #[arg(long)]
     measure: bool,
     /// Print JSON
@@ -45,6 +46,13 @@ struct Row {
     /// Why it is not usable, or why the relay cannot be reached over it.
     problem: Option<String>,
     rtt_ms: Option<f64>,
+    /// Mean difference of successive round trips.
+    jitter_ms: Option<f64>,
+    /// What the way from and to the relay could carry, by packet pairs; IP packets whole.
+    pair_in_bps: Option<u64>,
+    pair_out_bps: Option<u64>,
+    /// Of the packets sent, the share that was lost.
+    loss: Option<f64>,
     /// The most the last `tabane run` carried over it in half a second.
     received_peak_bps: Option<u64>,
     sent_peak_bps: Option<u64>,
@@ -69,6 +77,9 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
         output::json(&rows)?;
     } else {
         output::line(&table(&rows, args.measure))?;
+        if args.measure {
+            output::line("pair in and out: Mbit/s between here and the relay, by packet pairs")?;
+        }
         if let Some(note) = note {
             let age = output::age(unix_seconds().saturating_sub(note.ended_at));
             output::line(&format!("most Mbit/s in and out: the last run, {age}"))?;
@@ -98,7 +109,14 @@ async fn look(plan: Option<SessionPlan>, store: &Store) -> Result<Vec<Row>> {
 fn add_measurement(row: &mut Row, link: &LinkSnapshot) {
     match &link.path {
         Some(path) if path.rtt_measured => {
-            row.rtt_ms = Some(path.rtt_smoothed.as_secs_f64() * 1e3);
+            let millis = |span: Duration| span.as_secs_f64() * 1e3;
+            let estimate = link.estimate.as_ref();
+            let smoothed = estimate.and_then(|link| link.rtt_smoothed);
+            row.rtt_ms = Some(millis(smoothed.unwrap_or(path.rtt_smoothed)));
+            row.jitter_ms = estimate.and_then(|link| link.jitter).map(millis);
+            row.pair_in_bps = estimate.and_then(|link| link.pair_in).map(Rate::as_bps);
+            row.pair_out_bps = estimate.and_then(|link| link.pair_out).map(Rate::as_bps);
+            row.loss = estimate.map(|link| link.loss);
         }
         Some(_) | None => {
             let problem = link.problem.clone();
@@ -133,6 +151,10 @@ fn row(interface: &Interface) -> Row {
         usable: usable.is_ok(),
         problem: usable.err().map(|reason| reason.to_string()),
         rtt_ms: None,
+        jitter_ms: None,
+        pair_in_bps: None,
+        pair_out_bps: None,
+        loss: None,
         received_peak_bps: None,
         sent_peak_bps: None,
     }
@@ -145,7 +167,7 @@ fn table(rows: &[Row], measured: bool) -> String {
         headings.extend(["most in", "most out"]);
     }
     if measured {
-        headings.push("RTT ms");
+        headings.extend(["RTT ms", "jitter ms", "pair in", "pair out", "loss"]);
     }
     let none = || "-".to_owned();
     let joined = |words: &[String]| match words {
@@ -165,16 +187,24 @@ fn table(rows: &[Row], measured: bool) -> String {
             joined(&row.gateways),
             state,
         ];
+        let megabits = |bps: Option<u64>| {
+            bps.map_or_else(none, |bps| {
+                format!("{:.1}", Rate::from_bps(bps).as_mbps_f64())
+            })
+        };
         if remembered {
-            let megabits = |bps: Option<u64>| {
-                bps.map_or_else(none, |bps| {
-                    format!("{:.1}", Rate::from_bps(bps).as_mbps_f64())
-                })
-            };
             cells.extend([megabits(row.received_peak_bps), megabits(row.sent_peak_bps)]);
         }
         if measured {
-            cells.push(row.rtt_ms.map_or_else(none, |ms| format!("{ms:.1}")));
+            let millis = |ms: Option<f64>| ms.map_or_else(none, |ms| format!("{ms:.1}"));
+            let percent = |share: f64| format!("{:.1} %", share * 100.0);
+            cells.extend([
+                millis(row.rtt_ms),
+                millis(row.jitter_ms),
+                megabits(row.pair_in_bps),
+                megabits(row.pair_out_bps),
+                row.loss.map_or_else(none, percent),
+            ]);
         }
         cells
     };

@@ -19,8 +19,8 @@ use tabane_linux::interfaces::{self, Interface};
 use tabane_linux::signals::Signals;
 use tabane_proxy::{Destination, Host};
 use tabane_tunnel::{
-    Access, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, Verdict as Admission,
-    system_resolvers,
+    Access, HostMonitor, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
+    Verdict as Admission, system_resolvers,
 };
 
 use crate::access::{AccessFile, TokenUses, Verdict, unix_seconds};
@@ -102,6 +102,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         session: SessionConfig::default(),
         authorise: Box::new(gatekeeper(state.access())),
         resolvers: system_resolvers(),
+        monitor: HostMonitor::default(),
         seed: secret::random(),
         // On a machine that is up itself, the relay's sockets are not for its hooks.
         mark: plain::may_mark().then_some(plain::MARK),

@@ -314,6 +314,10 @@ fn links_are_shown_measured_and_followed() {
         let is_link = row["interface"].as_str().unwrap().starts_with('c');
         assert_eq!(row["usable"].as_bool(), Some(is_link), "{row}");
         assert_eq!(row["rtt_ms"].is_number(), is_link, "{row}");
+        assert_eq!(row["jitter_ms"].is_number(), is_link, "{row}");
+        let share = row["loss"].as_f64();
+        let is_share = share.is_some_and(|share| (0.0..=1.0).contains(&share));
+        assert_eq!(is_share, is_link, "{row}");
     }
     let output = world
         .tabane(&["run", "--link", "c9", "true"])

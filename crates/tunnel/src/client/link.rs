@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::LinkSnapshot;
 use crate::engine::{Engine, SessionId};
+use crate::monitor::HostMonitor;
 
 /// Waits before a link that failed is tried again: first and longest. An interface that comes
 /// back is used within a second; one that stays dead costs a packet now and then.
@@ -33,6 +34,9 @@ pub struct LinkBind {
     /// Where the relay is found over this link, where that differs from
     /// [`ClientConfig::relay_addrs`](super::ClientConfig::relay_addrs).
     pub relay_addrs: Vec<SocketAddr>,
+    /// What it carries is paid for by volume: it is not probed, unless
+    /// [`SessionConfig::probe_metered`](tabane_core::SessionConfig::probe_metered) allows it.
+    pub metered: bool,
 }
 
 impl LinkBind {
@@ -45,6 +49,7 @@ impl LinkBind {
             v4,
             v6,
             relay_addrs: Vec::new(),
+            metered: false,
         }
     }
 
@@ -57,6 +62,7 @@ impl LinkBind {
             v4: Some(Ipv4Addr::UNSPECIFIED),
             v6: Some(Ipv6Addr::UNSPECIFIED),
             relay_addrs: Vec::new(),
+            metered: false,
         }
     }
 
@@ -146,7 +152,7 @@ impl Link {
             let family = &mut bound[usize::from(remote.is_ipv6())];
             if family.is_none() {
                 let interface = bind.interface.as_deref();
-                match engine.bind(UdpBind { interface, local }, mark, false) {
+                match engine.bind(&bind.name, UdpBind { interface, local }, mark, false) {
                     Ok(socket) => {
                         sockets.push(socket);
                         *family = Some(socket);
@@ -189,6 +195,14 @@ impl Link {
 
     pub(super) fn owns(&self, socket: SocketId) -> bool {
         self.sockets.contains(&socket)
+    }
+
+    pub(super) const fn path(&self) -> Option<PathId> {
+        self.path
+    }
+
+    pub(super) const fn is_metered(&self) -> bool {
+        self.bind.metered
     }
 
     pub(super) fn is_path(&self, path: PathId) -> bool {
@@ -255,7 +269,11 @@ impl Link {
         self.discard_sockets(engine);
     }
 
-    pub(super) fn snapshot(&self, session: Option<&SessionSnapshot>) -> LinkSnapshot {
+    pub(super) fn snapshot(
+        &self,
+        session: Option<&SessionSnapshot>,
+        monitor: &HostMonitor,
+    ) -> LinkSnapshot {
         let path = |session: &SessionSnapshot| -> Option<PathSnapshot> {
             session
                 .paths
@@ -266,6 +284,7 @@ impl Link {
         LinkSnapshot {
             name: self.bind.name.clone(),
             path: session.and_then(path),
+            estimate: monitor.link(&self.bind.name),
             problem: self.problem.clone(),
         }
     }

@@ -7,7 +7,9 @@
 use std::rc::Rc;
 
 use tabane_base::{Duration, Rng, Seed};
-use tabane_core::{CloseReason, Event, PathDownReason, PathId, PathSnapshot, PathStatus};
+use tabane_core::{
+    CloseReason, Event, PathDownReason, PathError, PathId, PathSnapshot, PathStatus,
+};
 use tokio::time::Instant;
 
 use super::{ConnectError, Shared, Standing};
@@ -144,6 +146,12 @@ impl Supervisor {
             if let Some(link) = links.iter_mut().find(|link| link.owns(path.tuple.socket)) {
                 link.on_opened(path.id);
                 link.on_up();
+                let metered = link.is_metered();
+                // It is there: the snapshot says so.
+                let _ = self.shared.engine.visit(session, |visit| {
+                    visit.touch();
+                    visit.session.set_path_metered(visit.now, path.id, metered)
+                });
             }
         }
     }
@@ -168,7 +176,11 @@ impl Supervisor {
             };
             let opened = shared.engine.visit(session, |visit| {
                 visit.touch();
-                visit.session.open_path(visit.now, tuple)
+                let path = visit.session.open_path(visit.now, tuple)?;
+                visit
+                    .session
+                    .set_path_metered(visit.now, path, link.is_metered())?;
+                Ok::<_, PathError>(path)
             });
             match opened {
                 Some(Ok(path)) => link.on_opened(path),

@@ -7,6 +7,7 @@ use std::task::Waker;
 
 use tabane_base::Instant;
 use tabane_core::{Event, Session, StreamId};
+use tabane_monitor::ClockId;
 
 use crate::flow::Flows;
 
@@ -22,6 +23,8 @@ struct StreamWaiters {
 pub(super) struct HostedSession {
     /// Tells sessions apart that had the same handle one after the other.
     pub(super) serial: u64,
+    /// What the monitor calls the peer's clock.
+    pub(super) clock: ClockId,
     /// Waits in the loop's list of sessions to drain.
     pub(super) touched: bool,
     /// Core has told that it ended; its streams are as good as gone.
@@ -33,9 +36,10 @@ pub(super) struct HostedSession {
 }
 
 impl HostedSession {
-    pub(super) fn new(serial: u64) -> Self {
+    pub(super) fn new(serial: u64, clock: ClockId) -> Self {
         Self {
             serial,
+            clock,
             touched: false,
             is_closed: false,
             deadline: None,

@@ -27,6 +27,8 @@ pub(super) struct Sockets {
 
 struct Entry {
     id: SocketId,
+    /// What the monitor calls the link it leads over.
+    link: String,
     socket: UdpSocket,
     /// Answers leave from the address that the question came to.
     answers_locally: bool,
@@ -47,6 +49,7 @@ struct Held {
 impl Sockets {
     pub(super) fn bind(
         &mut self,
+        link: &str,
         bind: UdpBind<'_>,
         mark: Option<u32>,
         answers_locally: bool,
@@ -65,6 +68,7 @@ impl Sockets {
         self.next_id += 1;
         self.sockets.push(Entry {
             id,
+            link: link.to_owned(),
             socket,
             answers_locally,
             is_reported: false,
@@ -144,6 +148,12 @@ impl Sockets {
             local_ip: meta.local_ip.filter(|_| entry.answers_locally),
             remote: meta.remote,
         }
+    }
+
+    /// What the monitor calls the link of a socket.
+    pub(super) fn link(&self, id: SocketId) -> Option<&str> {
+        let entry = self.sockets.iter().find(|entry| entry.id == id)?;
+        Some(&entry.link)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -251,7 +261,7 @@ mod tests {
         let mut sockets = Sockets::default();
         let local = "127.0.0.1:0".parse().unwrap();
         let interface = None;
-        let socket = sockets.bind(UdpBind { interface, local }, None, false);
+        let socket = sockets.bind("lo", UdpBind { interface, local }, None, false);
         let tuple = FourTuple {
             socket: socket.unwrap(),
             local_ip: None,

@@ -19,6 +19,7 @@ use super::SessionId;
 use super::hosted::HostedSession;
 use super::notice::{Notice, Notices};
 use super::sockets::Sockets;
+use crate::monitor::HostMonitor;
 
 /// Receives per socket and turn, each up to 32 buffers of 64 KiB. Two keep a turn below some 2 ms
 /// of decryption, so that programs read while data comes in.
@@ -40,6 +41,8 @@ const BLOCKED_WAIT: Duration = Duration::from_millis(10);
 pub(super) struct State {
     pub(super) endpoint: Endpoint,
     pub(super) sockets: Sockets,
+    /// Takes what sessions measure.
+    monitor: HostMonitor,
     pub(super) sessions: HashMap<SessionHandle, HostedSession>,
     pub(super) next_serial: u64,
     /// Sessions with something to send or tell, each once.
@@ -72,10 +75,11 @@ pub(super) async fn run(state: Weak<RefCell<State>>) {
 }
 
 impl State {
-    pub(super) fn new(endpoint: Endpoint) -> io::Result<Self> {
+    pub(super) fn new(endpoint: Endpoint, monitor: HostMonitor) -> io::Result<Self> {
         Ok(Self {
             endpoint,
             sockets: Sockets::default(),
+            monitor,
             sessions: HashMap::new(),
             next_serial: 0,
             touched: Vec::new(),
@@ -238,6 +242,12 @@ impl State {
             }
         }
 
+        while let Some(reading) = session.poll_reading(now) {
+            if let Some(link) = self.sockets.link(reading.tuple.socket) {
+                self.monitor.on_reading(link, hosted.clock, &reading);
+            }
+        }
+
         let deadline = session.poll_timeout().map(|(deadline, _)| deadline);
         if deadline != hosted.deadline {
             if let Some(old) = hosted.deadline {
@@ -275,7 +285,10 @@ impl State {
     pub(super) fn host(&mut self, handle: SessionHandle) -> SessionId {
         let serial = self.next_serial;
         self.next_serial += 1;
-        self.sessions.insert(handle, HostedSession::new(serial));
+        self.sessions.insert(
+            handle,
+            HostedSession::new(serial, self.monitor.next_clock()),
+        );
         SessionId { handle, serial }
     }
 

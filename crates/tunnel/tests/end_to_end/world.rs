@@ -14,7 +14,8 @@ use tabane_base::Duration;
 use tabane_core::{EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig};
 use tabane_linux::UdpError;
 use tabane_tunnel::{
-    Access, Client, ClientConfig, LinkBind, Relay, RelayConfig, RelayError, RelayLimits, Verdict,
+    Access, Client, ClientConfig, HostMonitor, LinkBind, Relay, RelayConfig, RelayError,
+    RelayLimits, Verdict,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -130,6 +131,7 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
                 _ => Verdict::Refuse,
             }),
             resolvers: options.resolvers.clone(),
+            monitor: HostMonitor::default(),
             seed: [2; 32],
         });
         match bound {
@@ -153,6 +155,7 @@ pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
         token: Some(TOKEN.to_vec()),
         links: vec![link("a", 2), link("b", 3)],
         session: SessionConfig::default(),
+        monitor: HostMonitor::default(),
         seed: [4; 32],
         mark: None,
     }
@@ -166,6 +169,7 @@ pub(crate) fn link(name: &str, host: u8) -> LinkBind {
         v4: Some(Ipv4Addr::new(127, 0, 0, host)),
         v6: None,
         relay_addrs: Vec::new(),
+        metered: false,
     }
 }
 

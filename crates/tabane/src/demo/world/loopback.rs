@@ -14,7 +14,7 @@ use tabane_core::{Identity, SessionConfig};
 use tabane_lab::{Control, Loopback, LoopbackLink};
 use tabane_netem::Scenario;
 use tabane_proxy::Host;
-use tabane_tunnel::{Client, ClientConfig, LinkBind};
+use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind};
 use tokio::task::JoinHandle;
 
 use super::relay::RelayProcess;
@@ -92,6 +92,7 @@ impl ProxySession {
             v4: Some(Ipv4Addr::LOCALHOST),
             v6: None,
             relay_addrs: vec![link.address],
+            metered: false,
         };
         let config = ClientConfig {
             identity: Identity::from_seed(secret::random()),
@@ -100,6 +101,7 @@ impl ProxySession {
             token: Some(relay.token.as_str().as_bytes().to_vec()),
             links: links.iter().map(bind).collect(),
             session: SessionConfig::default(),
+            monitor: HostMonitor::default(),
             seed: secret::random(),
             mark: None,
         };
