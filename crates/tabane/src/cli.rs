@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, demo, down, join, lab, leave, links, proxy, relay, relays, run, up,
+    completion, demo, down, join, lab, leave, links, proxy, relay, relays, run, sim, up,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -73,6 +73,7 @@ enum Command {
     Relay(Box<relay::RelayArgs>),
     Demo(demo::DemoArgs),
     Lab(lab::LabArgs),
+    Sim(sim::SimArgs),
     Completion(completion::CompletionArgs),
 }
 
@@ -102,6 +103,7 @@ impl Cli {
             Command::Relays(args) => relays::run(&args, &store()?),
             Command::Demo(args) => demo::run(args),
             Command::Lab(args) => lab::run(args),
+            Command::Sim(args) => sim::run(args),
             Command::Completion(args) => completion::run(&args),
         }
     }

@@ -11,4 +11,5 @@ pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod relays;
 pub(crate) mod run;
+pub(crate) mod sim;
 pub(crate) mod up;

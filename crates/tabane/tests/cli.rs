@@ -61,7 +61,7 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 24] = [
     "",
     "relay",
     "relay token",
@@ -82,6 +82,9 @@ const COMMANDS: [&str; 21] = [
     "lab down",
     "lab list",
     "lab set",
+    "sim",
+    "sim run",
+    "sim paper",
     "completion",
 ];
 

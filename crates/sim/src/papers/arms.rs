@@ -15,7 +15,7 @@ use super::arena::{self, Load, Plan};
 mod report;
 
 pub(super) use report::table1;
-pub use report::{OURS, PAPERS_RULE, times};
+pub use report::{PAPERS_RULE, ours, times};
 
 /// What is sent in the paper.
 pub const TRANSFER: Bytes = Bytes::mega(20);

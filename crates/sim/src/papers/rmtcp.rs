@@ -18,7 +18,7 @@ use super::cross::CrossTraffic;
 
 mod report;
 
-pub use report::{DISTRIBUTION, NEAR_MS, OURS, OURS_WINDOWED, ROUND_ROBIN};
+pub use report::{DISTRIBUTION, NEAR_MS, ROUND_ROBIN, ours};
 pub(super) use report::{figure5, figure6, figure7};
 
 /// Sending connections.

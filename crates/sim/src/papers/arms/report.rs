@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tabane_base::{Bytes, Seed};
-use tabane_core::{ControllerKind, SchedulerKind};
+use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 
 use super::{Cell, Sender, TABLE, TRANSFER, Way, transfer};
 use crate::figure::{Curve, Figure, Panel, Style, Table};
@@ -15,10 +15,18 @@ pub const PAPERS_RULE: Sender = Sender {
     controller: ControllerKind::Cubic,
 };
 /// As shipped.
-pub const OURS: Sender = Sender {
-    scheduler: SchedulerKind::Tabane,
-    controller: ControllerKind::Bbr, /*T*/
-};
+#[must_use]
+pub fn ours() -> Sender {
+    let SessionConfig {
+        scheduler,
+        controller,
+        ..
+    } = SessionConfig::default();
+    Sender {
+        scheduler,
+        controller,
+    }
+}
 
 /// Seconds for `bytes` in every cell, and the share of the sum of its paths alone.
 pub fn times(sender: Sender, bytes: Bytes, seed: Seed) -> Vec<(f64, Option<f64>)> {
@@ -45,10 +53,9 @@ pub fn times(sender: Sender, bytes: Bytes, seed: Seed) -> Vec<(f64, Option<f64>)
 }
 
 pub(crate) fn table1(seed: Seed) -> Report {
-    let (rule, ours) = (
-        times(PAPERS_RULE, TRANSFER, seed),
-        times(OURS, TRANSFER, seed),
-    );
+    let shipped = ours();
+    let rule = times(PAPERS_RULE, TRANSFER, seed);
+    let ours = times(shipped, TRANSFER, seed);
     let mut table = Table::new(&[
         "path 1",
         "path 2",
@@ -115,7 +122,13 @@ pub(crate) fn table1(seed: Seed) -> Report {
              and back"
                 .to_owned(),
             "queues of 50 packets (dummynet's default; the paper does not say)".to_owned(),
-            "the paper's rule: scheduler cwnd with cubic; ours: tabane with tabane".to_owned(),
+            format!(
+                "the paper's rule: scheduler {} with {}; ours: scheduler {} with {}",
+                PAPERS_RULE.scheduler,
+                PAPERS_RULE.controller,
+                shipped.scheduler,
+                shipped.controller
+            ),
         ],
         table,
         figure: Figure {

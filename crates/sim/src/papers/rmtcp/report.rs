@@ -1,7 +1,7 @@
 //! What the R-M/TCP experiments show: figures 5, 6 and 7.
 
 use tabane_base::{Bytes, Duration, Rate, Seed};
-use tabane_core::{ControllerKind, SchedulerKind};
+use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 
 use super::{
     CONNECTIONS, DURATION, LOWER_MS, Run, Sender, WINDOW, run, theory_mean, theory_slowest,
@@ -17,7 +17,7 @@ pub const NEAR_MS: u64 = 30;
 /// R-M/TCP as it was: in turn, by its rate control.
 pub const ROUND_ROBIN: Sender = Sender {
     scheduler: SchedulerKind::RoundRobin,
-    controller: ControllerKind::Cubic, /*R*/
+    controller: ControllerKind::RmTcp,
     windowed: true,
 };
 /// R-M/TCP with the paper's distribution.
@@ -25,25 +25,30 @@ pub const DISTRIBUTION: Sender = Sender {
     scheduler: SchedulerKind::Arrival,
     ..ROUND_ROBIN
 };
-/// Ours under TCP's window of 64 KB.
-pub const OURS_WINDOWED: Sender = Sender {
-    scheduler: SchedulerKind::Tabane,
-    controller: ControllerKind::Bbr, /*T*/
-    windowed: true,
-};
-/// Ours as shipped, but for 64 KB of memory at the receivers.
-pub const OURS: Sender = Sender {
-    windowed: false,
-    ..OURS_WINDOWED
-};
+/// Ours: as shipped, but for TCP's window of 64 KB, or for 64 KB of memory at the receivers.
+#[must_use]
+pub fn ours(windowed: bool) -> Sender {
+    let SessionConfig {
+        scheduler,
+        controller,
+        ..
+    } = SessionConfig::default();
+    Sender {
+        scheduler,
+        controller,
+        windowed,
+    }
+}
 
 /// In the order of the figure.
-const SENDERS: [(&str, Sender); 4] = [
-    ("round robin", ROUND_ROBIN),
-    ("distribution", DISTRIBUTION),
-    ("tabane, 64 KB window", OURS_WINDOWED),
-    ("tabane, 64 KB memory", OURS),
-];
+fn senders() -> [(&'static str, Sender); 4] {
+    [
+        ("round robin", ROUND_ROBIN),
+        ("distribution", DISTRIBUTION),
+        ("tabane, 64 KB window", ours(true)),
+        ("tabane, 64 KB memory", ours(false)),
+    ]
+}
 
 fn settings() -> Vec<String> {
     vec![
@@ -63,7 +68,7 @@ pub(crate) fn figure5(seed: Seed) -> Report {
         (name, rates)
     };
     const TITLE: &str = "Throughput by the lower path's delay, R-M/TCP figure 5";
-    let curves: Vec<(&str, [Rate; 7])> = SENDERS.into_iter().map(measured).collect();
+    let curves: Vec<(&str, [Rate; 7])> = senders().into_iter().map(measured).collect();
     let theories = [
         (
             "(11) window / slowest path's round trip",
@@ -148,7 +153,7 @@ fn held(
     paper: &str,
     seed: Seed,
 ) -> Report {
-    let runs = [(name, sender), SENDERS[2]].map(|(name, sender)| {
+    let runs = [(name, sender), senders()[2]].map(|(name, sender)| {
         let run = run(NEAR_MS, sender, DURATION, seed);
         (name, run)
     });
