@@ -341,3 +341,132 @@ impl Prober {
 pub(crate) const fn packet_size(packet: u64, index: u64, count: u64) -> u64 {
     packet - (count - 1 - index)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms {
+        packet: 1_472,
+        room: Bytes::mega(1),
+    };
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// Sends a train that arrives whole over a link of `rate`, and hears of it.
+    fn measure(prober: &mut Prober, now: Instant, rate: Rate) -> Option<Train> {
+        let train = prober.begin(now, TERMS)?;
+        let sizes = 1..train.count;
+        let bytes: u64 = sizes
+            .map(|i| packet_size(TERMS.packet, i, train.count))
+            .sum();
+        let report = Report {
+            id: train.id,
+            packets: train.count,
+            bytes,
+            spacing: rate.time_for(Bytes::new(bytes + 28 * (train.count - 1))),
+        };
+        prober.on_report(now, report)
+    }
+
+    #[test]
+    fn trains_are_pairs_on_slow_links_and_long_enough_on_fast_ones() {
+        for (mbps, packets) in [(1, 2), (10, 2), (50, 4), (100, 6), (500, 22), (10_000, 32)] {
+            let mut prober = Prober::new(at(0), 28);
+            let rate = Rate::from_mbps(mbps);
+            measure(&mut prober, at(1_000), rate).expect("what was sent is believed");
+            let found = prober.bandwidth_out().map_or(0.0, Rate::as_mbps_f64);
+            assert!((found / mbps as f64 - 1.0).abs() < 0.001, "{found}");
+            let next = prober.begin(at(9_000), TERMS).expect("there is room");
+            assert_eq!(next.count, packets, "{mbps} Mbit/s");
+        }
+        let mut prober = Prober::new(at(0), 28);
+        let room = Bytes::new(2_000);
+        assert_eq!(prober.begin(at(0), Terms { room, ..TERMS }), None);
+    }
+
+    #[test]
+    fn the_budget_spaces_trains_out_and_a_request_does_not_wait_for_it() {
+        let mut prober = Prober::new(at(0), 28);
+        assert_eq!(prober.due_at(at(0)), Some(at(1_000)));
+        let slow = Rate::from_bps(256_000);
+        measure(&mut prober, at(1_000), slow);
+        // 3 kB of 256 kbit/s: a thousandth of that rate brings them in 94 s.
+        let next = prober.due_at(at(1_001)).expect("data was carried");
+        assert!(next > at(95_000) && next < at(140_000), "{next}");
+        assert_eq!(prober.due_at(at(1_000)), None, "no data since");
+        prober.request(1);
+        let next = prober.due_at(at(1_000)).expect("it was asked for");
+        assert!(next < at(1_500), "{next}");
+    }
+
+    #[test]
+    fn only_whole_trains_in_order_are_reported_and_answered() {
+        let mut prober = Prober::new(at(0), 28);
+        let probe = |id, index, wish| Probe {
+            id,
+            index,
+            count: 3,
+            wish,
+        };
+        let arrivals = [
+            // The second packet is lost; then two come in the wrong order; then all is well.
+            (0, 0),
+            (0, 2),
+            (1, 0),
+            (1, 2),
+            (1, 1),
+            (2, 0),
+            (2, 1),
+        ];
+        for (id, index) in arrivals {
+            let probe = probe(id, index, Wish::InAnyCase);
+            assert_eq!(prober.on_probe(at(id), probe, 1_000), None);
+        }
+        assert_eq!(prober.take_report(), None);
+        let train = prober.on_probe(at(5), probe(2, 2, Wish::InAnyCase), 1_001);
+        let expected = Train {
+            bytes: Bytes::new(2_001 + 2 * 28),
+            spacing: Duration::from_millis(3),
+        };
+        assert_eq!(train, Some(expected));
+        let report = prober.take_report().expect("it is whole");
+        assert_eq!((report.id, report.packets, report.bytes), (2, 3, 2_001));
+        let answer = prober.begin(at(5), TERMS).expect("it was wished for");
+        assert_eq!(answer.wish, Wish::Nothing);
+        // One that came alone, of a train that says it has one packet, or none.
+        for count in [0, 1] {
+            let alone = Probe {
+                count,
+                ..probe(3, 0, Wish::InAnyCase)
+            };
+            assert_eq!(prober.on_probe(at(6), alone, 1_000), None);
+        }
+    }
+
+    #[test]
+    fn a_report_that_does_not_fit_is_not_believed() {
+        let mut prober = Prober::new(at(0), 28);
+        let sent = prober.begin(at(0), TERMS).expect("there is room");
+        let report = Report {
+            id: sent.id,
+            packets: sent.count,
+            bytes: u64::MAX,
+            spacing: Duration::from_nanos(1),
+        };
+        assert_eq!(prober.on_report(at(1), report), None);
+        assert_eq!(prober.on_report(at(1), Report { id: 99, ..report }), None);
+        assert_eq!(prober.bandwidth_out(), None);
+    }
+
+    #[test]
+    fn trains_without_any_spacing_are_no_estimate_and_the_next_is_longer() {
+        let mut prober = Prober::new(at(0), 28);
+        measure(&mut prober, at(0), Rate::MAX);
+        assert_eq!(prober.bandwidth_out(), None);
+        let next = prober.begin(at(9_000), TERMS).expect("there is room");
+        assert!(next.count > LEAST, "{next:?}");
+    }
+}

@@ -58,6 +58,8 @@ impl Train {
 pub struct PairFilter {
     /// Oldest first; [`Rate::MAX`] for "faster than any".
     samples: VecDeque<(Instant, Rate)>,
+    /// Follows from them; kept because it is asked for far more often than they change.
+    bandwidth: Option<Rate>,
 }
 
 impl PairFilter {
@@ -71,11 +73,16 @@ impl PairFilter {
         while self.samples.len() > SAMPLES || self.has_stale(now) {
             self.samples.pop_front();
         }
+        self.bandwidth = self.estimate();
     }
 
     /// The bottleneck's bandwidth; `None` while there is nothing to tell it from.
     #[must_use]
-    pub fn bandwidth(&self) -> Option<Rate> {
+    pub const fn bandwidth(&self) -> Option<Rate> {
+        self.bandwidth
+    }
+
+    fn estimate(&self) -> Option<Rate> {
         let mut rates = [Rate::MAX; SAMPLES];
         let count = self.samples.len();
         let rates = rates.get_mut(..count)?;
