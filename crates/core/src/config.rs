@@ -39,6 +39,10 @@ pub struct SessionConfig {
     pub receive_memory: Bytes,
     /// Memory for written data not yet acknowledged, per stream.
     pub send_memory: Bytes,
+    /// A datagram that waits for longer to leave is dropped; a sixth of it is the longest queue
+    /// that may stand. Video sends a frame at once, which may take a slow link so long; later than
+    /// that, what is said in a call is better lost.
+    pub datagram_wait: Duration,
     /// A path silent for so long is probed, so that NATs keep its mapping. RFC 4787 REQ-5 has
     /// NATs keep one for two minutes, but 30 s is met in the field.
     pub keep_alive: Duration,
@@ -63,6 +67,7 @@ impl Default for SessionConfig {
             controller: ControllerKind::Bbr,
             receive_memory: Bytes::mega(16),
             send_memory: Bytes::mega(16),
+            datagram_wait: Duration::from_millis(100),
             keep_alive: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(300),
             handshake_timeout: Duration::from_secs(10),
@@ -100,6 +105,7 @@ impl SessionConfig {
         let checks = [
             ("receive_memory", self.receive_memory.get(), 16_384, 1 << 32),
             ("send_memory", self.send_memory.get(), 16_384, 1 << 32),
+            ("datagram_wait (ms)", millis(self.datagram_wait), 1, 60_000),
             ("keep_alive (ms)", millis(self.keep_alive), 100, 3_600_000),
             (
                 "idle_timeout (ms)",

@@ -1,7 +1,11 @@
-//! Unreliable datagrams: waiting to leave, and put together again from fragments [P-7].
+//! Unreliable datagrams: into packets, and put together again from fragments [P-7].
 //!
-//! Delivered at once, in the order of arrival. What does not fit into one packet travels in
-//! fragments; one lost fragment loses the datagram.
+//! What does not fit into one packet travels in fragments; one lost fragment loses the datagram.
+//! What waits to leave is the outbox's, the order in which a flow is handed out the resequencer's.
+
+mod label;
+mod outbox;
+mod resequencer;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,22 +13,28 @@ use bytes::Bytes;
 use tabane_base::{Duration, Instant};
 use thiserror::Error;
 
+use crate::id::PathId;
 use crate::ranges::RangeSet;
 use crate::wire::{
     Frame, datagram_copy_header_len, datagram_header_len, emit_datagram, emit_datagram_copy,
     emit_fragment,
 };
 
+pub(crate) use label::Label;
+pub use label::{Datagram, DatagramOrder, FlowId};
+use outbox::Outbox;
+use resequencer::Resequencer;
+
 /// The largest datagram: what UDP over IPv4 carries.
 const MAX_SIZE: usize = 65_507;
-/// Bytes waiting to leave. At 100 Mbit/s this is 40 ms; waiting longer, a datagram is better lost.
-const MAX_QUEUED: usize = 512 * 1024;
 /// Bytes received and not yet taken by the driver, which takes them at every wake-up.
 const MAX_RECEIVED: usize = 4 * 1024 * 1024;
 /// Datagrams in fragments at once.
 const MAX_PARTIAL: usize = 64;
 /// Fragments of one datagram come close together, on at most a few paths.
 const PARTIAL_LIFETIME: Duration = Duration::from_secs(1);
+/// A label as long as they are with flows and numbers below 2^29, and delays below 16 s.
+const LABEL: usize = 4 + 4 + 2 + 2;
 /// Header of a fragment at the most: type and four variable-length integers.
 const FRAGMENT_HEADER: usize = 1 + 8 + 4 + 4 + 4;
 
@@ -117,124 +127,264 @@ impl Delivered {
     }
 }
 
+/// A datagram that leaves in parts.
+#[derive(Debug)]
+struct Parting {
+    /// Label and data.
+    content: Bytes,
+    sent: usize,
+}
+
 /// The datagrams of one session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Datagrams {
-    queue: VecDeque<Bytes>,
-    queued: usize,
-    /// Bytes of the front datagram that left in fragments already.
-    front_sent: usize,
+    outbox: Outbox,
+    parting: Option<Parting>,
     /// Number of the next datagram that needs one: for its fragments or its copies.
     next_number: u64,
-    received: VecDeque<Bytes>,
+    received: VecDeque<Datagram>,
     received_bytes: usize,
+    /// The driver was told of what is here.
+    told: bool,
     partial: BTreeMap<u64, Partial>,
     delivered: Delivered,
+    resequencer: Resequencer,
+    /// Scratch for what the resequencer hands out.
+    released: VecDeque<Datagram>,
+    /// Scratch for a label.
+    scratch: Vec<u8>,
 }
 
 impl Datagrams {
-    pub(crate) fn send(&mut self, data: &[u8]) -> Result<(), DatagramError> {
-        if data.len() > MAX_SIZE {
+    /// Datagrams wait at most `limit` to leave.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            outbox: Outbox::new(limit),
+            parting: None,
+            next_number: 0,
+            received: VecDeque::new(),
+            received_bytes: 0,
+            told: false,
+            partial: BTreeMap::new(),
+            delivered: Delivered::default(),
+            resequencer: Resequencer::default(),
+            released: VecDeque::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        order: DatagramOrder,
+        data: &[u8],
+    ) -> Result<(), DatagramError> {
+        if data.len() > MAX_SIZE || flow.0 > FlowId::MAX {
             return Err(DatagramError::TooLarge);
         }
-        if self.queued + data.len() > MAX_QUEUED {
-            return Err(DatagramError::QueueFull);
+        if self.outbox.push(now, flow, order, data) {
+            Ok(())
+        } else {
+            Err(DatagramError::QueueFull)
         }
-        self.queued += data.len();
-        self.queue.push_back(Bytes::copy_from_slice(data));
-        Ok(())
+    }
+
+    /// The flow is over, in both directions.
+    pub(crate) fn forget(&mut self, flow: FlowId) {
+        self.outbox.forget(flow);
+        self.resequencer.forget(flow);
     }
 
     pub(crate) fn has_data(&self) -> bool {
-        !self.queue.is_empty()
+        self.parting.is_some() || !self.outbox.is_empty()
     }
 
-    pub(crate) const fn queued(&self) -> usize {
-        self.queued
+    /// Bytes waiting to leave.
+    pub(crate) fn queued(&self) -> usize {
+        let parting = self.parting.as_ref();
+        self.outbox.bytes() + parting.map_or(0, |parting| parting.content.len() - parting.sent)
     }
 
-    /// Appends what fits into `space`; `whole` is what an empty packet would hold. `true` when
-    /// anything was appended.
-    pub(crate) fn fill(&mut self, out: &mut Vec<u8>, space: usize, whole: usize) -> bool {
-        let end = out.len() + space;
-        let before = out.len();
-        while let Some(front) = self.queue.front() {
-            let room = end - out.len();
-            let needed = datagram_header_len(front.len()) + front.len();
-            if self.front_sent == 0 && needed <= room {
-                emit_datagram(front, out);
-            } else if self.front_sent == 0 && needed <= whole {
-                break;
-            } else if room > FRAGMENT_HEADER {
-                let n = (room - FRAGMENT_HEADER).min(front.len() - self.front_sent);
-                let part = &front[self.front_sent..self.front_sent + n];
-                let (offset, total) = (self.front_sent as u64, front.len() as u64);
-                emit_fragment(self.next_number, offset, total, part, out);
-                self.front_sent += n;
-                if self.front_sent < front.len() {
-                    break;
-                }
-                self.next_number += 1;
-            } else {
+    /// Datagrams that had waited too long to leave.
+    pub(crate) const fn dropped(&self) -> u64 {
+        self.outbox.dropped()
+    }
+
+    /// Bytes received that wait for their order.
+    pub(crate) fn held(&self) -> usize {
+        self.resequencer.held_bytes()
+    }
+
+    /// Drops what has waited too long to leave.
+    pub(crate) fn drop_stale(&mut self, now: Instant) {
+        self.outbox.peek(now);
+    }
+
+    /// Whether anything is here for the driver.
+    pub(crate) fn has_received(&self) -> bool {
+        !self.received.is_empty()
+    }
+
+    /// Appends what fits into `space`; `whole` is what an empty packet would hold, `lead` how much
+    /// sooner the packet arrives than one on the slowest path in use. `true` when anything was
+    /// appended.
+    pub(crate) fn fill(
+        &mut self,
+        now: Instant,
+        lead: Duration,
+        out: &mut Vec<u8>,
+        (space, whole): (usize, usize),
+    ) -> bool {
+        let (before, end) = (out.len(), out.len() + space);
+        loop {
+            if !self.fill_parting(out, end) {
                 break;
             }
-            self.front_sent = 0;
-            if let Some(gone) = self.queue.pop_front() {
-                self.queued -= gone.len();
+            let Some((flow, size)) = self.outbox.peek(now) else {
+                break;
+            };
+            let most = datagram_header_len(size + LABEL) + LABEL + size;
+            if most > end - out.len() && most <= whole {
+                break;
+            }
+            let Some((label, data)) = self.outbox.take(flow, lead) else {
+                break;
+            };
+            self.scratch.clear();
+            label.emit(&mut self.scratch);
+            let content = self.scratch.len() + data.len();
+            if datagram_header_len(content) + content <= end - out.len() {
+                emit_datagram(&self.scratch, &data, out);
+            } else {
+                self.part(data);
             }
         }
         out.len() > before
     }
 
+    /// Appends the next part of what leaves in parts. `false` while more of it is left.
+    fn fill_parting(&mut self, out: &mut Vec<u8>, end: usize) -> bool {
+        let Some(Parting { content, sent }) = &mut self.parting else {
+            return true;
+        };
+        let room = end - out.len();
+        if room <= FRAGMENT_HEADER {
+            return false;
+        }
+        let n = (room - FRAGMENT_HEADER).min(content.len() - *sent);
+        let part = &content[*sent..*sent + n];
+        let (offset, total) = (*sent as u64, content.len() as u64);
+        emit_fragment(self.next_number, offset, total, part, out);
+        *sent += n;
+        let is_done = *sent == content.len();
+        if is_done {
+            self.next_number += 1;
+            self.parting = None;
+        }
+        is_done
+    }
+
     /// The next datagram, or the next part of it, that a packet with `space` for frames can hold,
-    /// numbered so that the receiver knows copies.
-    pub(crate) fn take_copy(&mut self, space: usize) -> Option<DatagramCopy> {
-        let front = self.queue.front()?.clone();
-        let (number, total) = (self.next_number, front.len());
+    /// numbered so that the receiver knows copies. `lead` is by how much the fastest of its paths
+    /// is ahead of the slowest.
+    pub(crate) fn take_copy(
+        &mut self,
+        now: Instant,
+        lead: Duration,
+        space: usize,
+    ) -> Option<DatagramCopy> {
+        if self.parting.is_none() {
+            let (flow, _) = self.outbox.peek(now)?;
+            let (label, data) = self.outbox.take(flow, lead)?;
+            self.scratch.clear();
+            label.emit(&mut self.scratch);
+            self.part(data);
+        }
+        let Parting { content, sent } = self.parting.as_mut()?;
+        let (number, total) = (self.next_number, content.len());
         let whole = datagram_copy_header_len(number, total) + total <= space;
         let most = if whole {
             total
         } else {
             space.saturating_sub(FRAGMENT_HEADER).max(1)
         };
-        let offset = self.front_sent;
+        let offset = *sent;
         let end = total.min(offset + most);
-        self.front_sent = end;
+        let data = content.slice(offset..end);
+        *sent = end;
         if end == total {
-            self.front_sent = 0;
+            self.parting = None;
             self.next_number += 1;
-            self.queued -= total;
-            self.queue.pop_front();
         }
         Some(DatagramCopy {
             number,
             offset,
             total,
-            data: front.slice(offset..end),
+            data,
         })
     }
 
+    /// Begins a datagram, of which the label is in the scratch, that leaves in parts.
+    fn part(&mut self, data: Bytes) {
+        let content = [&self.scratch[..], &data[..]].concat().into();
+        self.parting = Some(Parting { content, sent: 0 });
+    }
+
     /// A copy of a datagram came. `true` when the driver should be told.
-    pub(crate) fn on_copy(&mut self, number: u64, data: &[u8]) -> bool {
+    pub(crate) fn on_copy(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        number: u64,
+        content: &[u8],
+    ) -> bool {
         if self.delivered.contains(number) {
             return false;
         }
         self.delivered.insert(number);
-        self.on_received(Bytes::copy_from_slice(data))
+        self.on_received(now, path, Bytes::copy_from_slice(content))
     }
 
-    /// A whole datagram came. `true` when the driver should be told.
-    pub(crate) fn on_received(&mut self, data: Bytes) -> bool {
-        if self.received_bytes + data.len() > MAX_RECEIVED {
+    /// A whole datagram came, with its label. `true` when the driver should be told.
+    pub(crate) fn on_received(&mut self, now: Instant, path: PathId, mut content: Bytes) -> bool {
+        let Ok(Label { flow, place }) = Label::parse(&mut content) else {
+            // Of no flow, so it is nobody's.
             return false;
+        };
+        let order = place.map_or(DatagramOrder::AtOnce, |place| {
+            DatagramOrder::Within(place.deadline)
+        });
+        let datagram = Datagram {
+            flow,
+            order,
+            data: content,
+        };
+        match place {
+            None => self.released.push_back(datagram),
+            Some(place) => {
+                let released = &mut self.released;
+                self.resequencer
+                    .handle(now, path, place, datagram, released);
+            }
         }
-        self.received_bytes += data.len();
-        self.received.push_back(data);
-        self.received.len() == 1
+        self.hand_out()
+    }
+
+    /// Passes on what may be handed out, as far as there is room.
+    fn hand_out(&mut self) -> bool {
+        for datagram in self.released.drain(..) {
+            let bytes = datagram.data.len();
+            if self.received_bytes + bytes <= MAX_RECEIVED {
+                self.received_bytes += bytes;
+                self.received.push_back(datagram);
+            }
+        }
+        !self.received.is_empty() && !std::mem::replace(&mut self.told, true)
     }
 
     /// A fragment came. Contradictory ones spoil their datagram and nothing else.
-    pub(crate) fn on_fragment(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
+    pub(crate) fn on_fragment(&mut self, now: Instant, path: PathId, frame: &Frame<'_>) -> bool {
         let Frame::DatagramFragment {
             id,
             offset,
@@ -245,7 +395,7 @@ impl Datagrams {
             return false;
         };
         let (offset, total) = (offset.min(1 << 32) as usize, total.min(1 << 32) as usize);
-        if total > MAX_SIZE || data.is_empty() || offset + data.len() > total {
+        if total > MAX_SIZE + LABEL || data.is_empty() || offset + data.len() > total {
             return false;
         }
         if self.delivered.contains(id) {
@@ -274,119 +424,36 @@ impl Datagrams {
         }
         self.delivered.insert(id);
         let whole = self.partial.remove(&id).map(|partial| partial.data);
-        whole.is_some_and(|whole| self.on_received(whole.into()))
+        whole.is_some_and(|whole| self.on_received(now, path, whole.into()))
     }
 
-    pub(crate) fn poll(&mut self) -> Option<Bytes> {
-        let data = self.received.pop_front()?;
-        self.received_bytes -= data.len();
-        Some(data)
+    pub(crate) fn poll(&mut self) -> Option<Datagram> {
+        let Some(datagram) = self.received.pop_front() else {
+            self.told = false;
+            return None;
+        };
+        self.received_bytes -= datagram.data.len();
+        Some(datagram)
     }
 
-    /// When the oldest incomplete datagram is given up.
+    /// When an incomplete datagram, or the wait for one, is given up.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
-        self.partial
-            .first_key_value()
-            .map(|(_, partial)| partial.since + PARTIAL_LIFETIME)
+        let oldest = self.partial.first_key_value();
+        let oldest = oldest.map(|(_, partial)| partial.since + PARTIAL_LIFETIME);
+        [oldest, self.resequencer.expires_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    pub(crate) fn expire(&mut self, now: Instant) {
+    /// Gives up what is due. `true` when the driver should be told.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
         self.partial
             .retain(|_, partial| partial.since + PARTIAL_LIFETIME > now);
+        self.resequencer.expire(now, &mut self.released);
+        self.hand_out()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::{Cursor, parse_frame};
-
-    /// Sends through packets of `space` bytes, in the order `shuffle` makes of them.
-    fn carry(data: &[u8], space: usize, shuffle: impl FnOnce(&mut Vec<Vec<u8>>)) -> Vec<Bytes> {
-        let (mut a, mut b) = (Datagrams::default(), Datagrams::default());
-        assert_eq!(a.send(data), Ok(()));
-        let mut packets = Vec::new();
-        while a.has_data() {
-            let mut packet = Vec::new();
-            assert!(a.fill(&mut packet, space, space));
-            assert!(packet.len() <= space);
-            packets.push(packet);
-        }
-        shuffle(&mut packets);
-        for packet in packets {
-            match parse_frame(&mut Cursor::new(&packet)) {
-                Ok(Frame::Datagram(data)) => drop(b.on_received(Bytes::copy_from_slice(data))),
-                Ok(frame) => drop(b.on_fragment(Instant::EPOCH, &frame)),
-                Err(_) => panic!("a packet that does not parse"),
-            }
-        }
-        std::iter::from_fn(|| b.poll()).collect()
-    }
-
-    #[test]
-    fn small_and_large_datagrams_arrive_whole_in_any_order_of_fragments() {
-        for len in [0, 1, 1_000, 1_400, 1_472, 9_000, 65_507] {
-            let data: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            assert_eq!(carry(&data, 1_400, |_| {}), [&data[..]], "{len}");
-            assert_eq!(
-                carry(&data, 1_400, |packets| packets.reverse()),
-                [&data[..]],
-                "{len}"
-            );
-        }
-    }
-
-    #[test]
-    fn copies_are_delivered_once_in_whatever_order_they_come() {
-        let (mut a, mut b) = (Datagrams::default(), Datagrams::default());
-        let sent: Vec<Vec<u8>> = [0, 10, 1_390, 1_500, 9_000]
-            .map(|len| vec![len as u8; len])
-            .to_vec();
-        for data in &sent {
-            assert_eq!(a.send(data), Ok(()));
-        }
-        let copies: Vec<_> = std::iter::from_fn(|| a.take_copy(1_400)).collect();
-        assert_eq!(a.queued(), 0);
-        let mut told = 0;
-        for copy in copies.iter().chain(copies.iter().rev()).chain(&copies) {
-            let mut packet = Vec::new();
-            copy.emit(&mut packet);
-            assert!(
-                packet.len() <= copy.size() && copy.size() <= 1_400,
-                "{}",
-                copy.size()
-            );
-            told += match parse_frame(&mut Cursor::new(&packet)) {
-                Ok(Frame::DatagramCopy { number, data }) => u32::from(b.on_copy(number, data)),
-                Ok(frame) => u32::from(b.on_fragment(Instant::EPOCH, &frame)),
-                Err(_) => panic!("a packet that does not parse"),
-            };
-        }
-        let received: Vec<_> = std::iter::from_fn(|| b.poll()).collect();
-        assert_eq!(
-            (received, told),
-            (sent.into_iter().map(Bytes::from).collect(), 1)
-        );
-    }
-
-    #[test]
-    fn a_number_beyond_all_gaps_does_not_make_memory_grow() {
-        let mut b = Datagrams::default();
-        for number in 0..10_000 {
-            b.on_copy(number * 2, b"x");
-        }
-        assert_eq!(b.delivered.numbers.len(), MAX_GAPS);
-        while b.poll().is_some() {}
-        assert!(!b.on_copy(3, b"y"), "too late to tell from a copy");
-        assert!(b.on_copy(19_999, b"y"));
-        b.on_copy(u64::MAX >> 2, b"y");
-    }
-
-    #[test]
-    fn a_lost_fragment_loses_its_datagram_and_a_doubled_one_changes_nothing() {
-        let data = vec![7; 5_000];
-        assert!(carry(&data, 1_400, |packets| drop(packets.remove(1))).is_empty());
-        let twice = carry(&data, 1_400, |packets| packets.push(packets[0].clone()));
-        assert_eq!(twice, [&data[..]]);
-    }
-}
+mod tests;

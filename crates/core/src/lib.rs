@@ -51,7 +51,7 @@ mod wire;
 pub use close::{CloseReason, PathDownReason};
 pub use config::{ConfigError, RetryPolicy, ServerConfig, SessionConfig};
 pub use congestion::Kind as ControllerKind;
-pub use datagrams::DatagramError;
+pub use datagrams::{Datagram, DatagramError, DatagramOrder, FlowId};
 pub use drops::{DropReason, Drops};
 pub use endpoint::{ConnectError, Endpoint, EndpointCounters};
 pub use event::{Event, TimerReason};

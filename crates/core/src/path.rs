@@ -151,6 +151,8 @@ pub(crate) struct Path {
     pub(crate) prober: Prober,
     readings: Readings,
     told_frequency: u64,
+    /// When it last carried a datagram.
+    pub(crate) carried_datagram_at: Option<Instant>,
     last_sent_at: Instant,
     last_received_at: Instant,
     last_eliciting_at: Instant,
@@ -196,6 +198,7 @@ impl Path {
             prober: Prober::new(now, IP_UDP_HEADERS + u64::from(headers)),
             readings: Readings::default(),
             told_frequency: 0,
+            carried_datagram_at: None,
             last_sent_at: now,
             last_received_at: now,
             last_eliciting_at: now,

@@ -161,6 +161,7 @@ impl PathView {
             index: self.index,
             packets: self.packets(),
             ahead: Bytes::ZERO,
+            carries: Carries::Both,
         }
     }
 
@@ -182,6 +183,35 @@ pub(crate) struct Grant {
     pub(crate) packets: usize,
     /// The packets carry what stands behind so many unsent bytes: others bring those sooner.
     pub(crate) ahead: Bytes,
+    pub(crate) carries: Carries,
+}
+
+impl Grant {
+    /// A packet of whatever is next, as a probe.
+    pub(crate) const fn probe(index: usize) -> Self {
+        Self {
+            index,
+            packets: 1,
+            ahead: Bytes::ZERO,
+            carries: Carries::Both,
+        }
+    }
+}
+
+/// Of what waits, what a path is the right one for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carries {
+    Both,
+    Streams,
+    Datagrams,
+}
+
+/// What wants to be sent, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Backlog {
+    /// Of streams, and not dealt out.
+    pub(crate) streams: Bytes,
+    pub(crate) datagrams: Bytes,
 }
 
 /// Whether data is dealt out to paths before it can leave.
@@ -238,9 +268,8 @@ impl Scheduler {
         }
     }
 
-    /// Where the next packets go; `None`: wait. `backlog` is what wants to be sent and was not
-    /// dealt out.
-    pub(crate) fn choose(&mut self, paths: &[PathView], backlog: Bytes) -> Option<Grant> {
+    /// Where the next packets go; `None`: wait.
+    pub(crate) fn choose(&mut self, paths: &[PathView], backlog: Backlog) -> Option<Grant> {
         match &mut self.0 {
             State::Tabane => tabane::choose(paths, backlog),
             State::Arrival(_) => arrival::choose(paths),

@@ -8,14 +8,13 @@ mod transmit;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use bytes::Bytes as Payload;
 use rustls::Side;
 use tabane_base::{Bytes, Instant, Rng, Seed};
 
 use crate::close::{CloseReason, PathDownReason};
 use crate::config::{MAX_PATHS, SessionConfig};
 use crate::crypto::SessionKeys;
-use crate::datagrams::{DatagramError, Datagrams};
+use crate::datagrams::{Datagram, DatagramError, DatagramOrder, Datagrams, FlowId};
 use crate::distribution::Distribution;
 use crate::drops::Drops;
 use crate::event::{Event, TimerReason};
@@ -110,7 +109,7 @@ impl Session {
                 config.receive_memory,
                 config.credit(),
             ),
-            datagrams: Datagrams::default(),
+            datagrams: Datagrams::new(config.datagram_wait),
             scheduler: Scheduler::new(config.scheduler),
             distribution: Distribution::default(),
             views: Vec::with_capacity(MAX_PATHS),
@@ -336,20 +335,34 @@ impl Session {
         self.streams.consume(now, id, n);
     }
 
-    /// Sends a datagram, which may get lost.
+    /// Sends a datagram of a flow, which may get lost. The other end hands the flow out in the
+    /// given order; what waits for longer than [`SessionConfig::datagram_wait`] to leave is
+    /// dropped.
     ///
     /// # Errors
     /// When it is too large, or too many wait already.
-    pub fn send_datagram(&mut self, _now: Instant, data: &[u8]) -> Result<(), DatagramError> {
+    pub fn send_datagram(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        order: DatagramOrder,
+        data: &[u8],
+    ) -> Result<(), DatagramError> {
         if !self.is_connected() {
             return Err(DatagramError::NotConnected);
         }
-        self.datagrams.send(data)
+        self.datagrams.send(now, flow, order, data)
     }
 
     /// The next datagram from the other end.
-    pub fn poll_datagram(&mut self) -> Option<Payload> {
+    pub fn poll_datagram(&mut self) -> Option<Datagram> {
         self.datagrams.poll()
+    }
+
+    /// Forgets a flow of datagrams: what waits of it to leave, and its order. Numbers of flows that
+    /// are over should not be used again.
+    pub fn close_flow(&mut self, flow: FlowId) {
+        self.datagrams.forget(flow);
     }
 
     // Outputs.
@@ -420,6 +433,8 @@ impl Session {
             streams: self.streams.len(),
             receive_memory: Bytes::from(self.streams.memory()),
             datagrams_queued: Bytes::from(self.datagrams.queued()),
+            datagrams_dropped: self.datagrams.dropped(),
+            datagrams_held: Bytes::from(self.datagrams.held()),
             key_changes: self.keys.as_ref().map_or(0, SessionKeys::generation),
             drops: self.drops.clone(),
         }

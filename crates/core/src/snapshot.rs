@@ -94,6 +94,10 @@ pub struct SessionSnapshot {
     pub receive_memory: Bytes,
     /// Bytes of datagrams waiting to leave.
     pub datagrams_queued: Bytes,
+    /// Datagrams that were not sent because they had waited too long.
+    pub datagrams_dropped: u64,
+    /// Bytes of received datagrams that wait for earlier ones of their flows.
+    pub datagrams_held: Bytes,
     /// How often packet keys were changed.
     pub key_changes: u64,
     pub drops: Drops,

@@ -28,6 +28,7 @@ pub fn fuzz_decoders(data: &[u8]) {
     let _ = LongHeader::parse(data);
     let _ = ShortHeader::parse(data);
     let _ = crate::parameters::Parameters::parse(data);
+    let _ = crate::datagrams::Label::parse(&mut bytes::Bytes::copy_from_slice(data));
     let mut cursor = Cursor::new(data);
     while !cursor.is_empty() {
         if parse_frame(&mut cursor).is_err() {

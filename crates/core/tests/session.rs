@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 
 use tabane_base::{Duration, Instant};
 use tabane_core::{
-    CloseReason, Endpoint, Event, FourTuple, Identity, PublicKey, ReadState, ServerConfig,
-    SessionConfig, SessionHandle, SocketId, TransmitBatch,
+    CloseReason, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity, PublicKey, ReadState,
+    ServerConfig, SessionConfig, SessionHandle, SocketId, TransmitBatch,
 };
 
 const SERVER: SocketId = SocketId(100);
@@ -277,12 +277,12 @@ fn datagrams_of_any_size_arrive() {
     let now = pair.now;
     for len in [0, 1, 1_200, 1_400, 5_000, 40_000] {
         pair.session()
-            .send_datagram(now, &vec![len as u8; len])
+            .send_datagram(now, FlowId(2), DatagramOrder::AtOnce, &vec![len as u8; len])
             .expect("room");
     }
     pair.run(Duration::from_secs(1));
     let lens: Vec<usize> = std::iter::from_fn(|| pair.server_session().poll_datagram())
-        .map(|d| d.len())
+        .map(|datagram| datagram.data.len())
         .collect();
     assert_eq!(lens, [0, 1, 1_200, 1_400, 5_000, 40_000]);
 }

@@ -10,6 +10,7 @@
 
 mod content;
 mod figure;
+mod flow;
 mod host;
 mod job;
 mod network;
@@ -22,6 +23,7 @@ mod world;
 
 pub use content::Content;
 pub use figure::{Curve, Figure, Panel, Style, Table};
+pub use flow::{Flow, FlowOutcome, UdpLoad};
 pub use host::{Admission, Host, Side};
 pub use job::{Job, JobId, JobState, Pace, Transfer};
 pub use network::{Captured, Exchanged, LinkId, Network, PACKET_OVERHEAD, SERVER};

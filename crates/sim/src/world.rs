@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 
 use tabane_base::{Duration, Instant, Seed};
 use tabane_core::{
-    Endpoint, Event, Identity, PathId, PublicKey, ServerConfig, SessionConfig, SessionHandle,
-    StreamId,
+    Datagram, Endpoint, Event, FlowId, Identity, PathId, PublicKey, ServerConfig, SessionConfig,
+    SessionHandle, StreamId,
 };
 use tabane_netem::LinkSpec;
 
+use crate::flow::Flow;
 use crate::host::{Admission, Host, Side};
 use crate::job::{Job, JobId};
 use crate::network::{LinkId, Network};
@@ -68,6 +69,9 @@ impl Setup {
     }
 }
 
+/// The flow of datagrams that are sent one by one.
+const LOOSE: FlowId = FlowId(0);
+
 /// Datagrams of the application: counted, each with a number in front.
 #[derive(Clone, Debug, Default)]
 pub struct DatagramCounts {
@@ -96,6 +100,7 @@ pub struct World {
     connected_at: Option<Instant>,
     sampled_at: Instant,
     datagrams: DatagramCounts,
+    flows: Vec<Flow>,
 }
 
 impl World {
@@ -128,6 +133,7 @@ impl World {
             connected_at: None,
             sampled_at: now,
             datagrams: DatagramCounts::default(),
+            flows: Vec::new(),
             setup,
         }
     }
@@ -338,7 +344,12 @@ impl World {
         let Some(session) = host.endpoint_mut().session_mut(handle) else {
             return;
         };
-        while let Some(data) = session.poll_datagram() {
+        while let Some(Datagram { flow, data, .. }) = session.poll_datagram() {
+            if flow != LOOSE {
+                let flow = self.flows.iter_mut().find(|other| other.id() == flow);
+                flow.expect("nobody else sends").receive(self.now, &data);
+                continue;
+            }
             let (head, rest) = data.split_first_chunk::<8>().expect("a number in front");
             let number = u64::from_be_bytes(*head);
             assert!(
@@ -365,7 +376,20 @@ impl World {
             .jobs
             .iter()
             .flat_map(|job| sides.map(|side| job.reads_at(side)));
-        starts.chain(reads.flatten()).min()
+        let flows = self.flows.iter().filter_map(Flow::sends_at);
+        let flows = flows.map(|at| at.max(connected));
+        starts.chain(reads.flatten()).chain(flows).min()
+    }
+
+    fn run_flows(&mut self) {
+        let now = self.now;
+        let mut flows = std::mem::take(&mut self.flows);
+        for flow in &mut flows {
+            if flow.sends_at().is_some_and(|at| at <= now) {
+                self.with_session(flow.from(), |session| flow.send(now, session));
+            }
+        }
+        self.flows = flows;
     }
 
     fn run_application_timers(&mut self) {
@@ -373,6 +397,7 @@ impl World {
             return;
         }
         self.start_jobs();
+        self.run_flows();
         for index in 0..self.jobs.len() {
             for side in [Side::Client, Side::Server] {
                 if self.jobs[index]

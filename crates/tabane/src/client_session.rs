@@ -18,6 +18,7 @@ use crate::links::{self, Links};
 use crate::prefix::DirectPrefix;
 use crate::secret;
 use crate::store::{RelayEntry, RelayName, Settings, Store};
+use crate::udp_order::UdpOrder;
 
 /// Pauses before the relay's name is looked up again: first and longest.
 const FIRST_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
@@ -33,12 +34,18 @@ pub(crate) struct SessionArgs {
     /// Use this relay [default: the only one, or `relay` in config.toml]
     #[arg(long, value_name = "NAME")]
     relay: Option<String>,
-    /// How packets are spread over links: tabane, min-rtt or round-robin [default: tabane]
+    /// How packets are spread over links: tabane, arrival, weighted, cwnd, min-rtt, round-robin,
+    /// redundant or backup [default: tabane]
     #[arg(long, value_name = "NAME")]
     scheduler: Option<SchedulerKind>,
     /// How fast each link is used: bbr, cubic, rmtcp or tabane [default: bbr]
     #[arg(long, value_name = "NAME")]
     congestion: Option<ControllerKind>,
+    /// How UDP flows come out at the other end, both ways: at-once, or in the order in which they
+    /// were sent, waiting at most so many milliseconds longer than the slowest link takes.
+    /// Questions and answers (DNS, NTP) and flows on one link are never held up [default: 25]
+    #[arg(long, value_name = "at-once|MS")]
+    udp_order: Option<UdpOrder>,
 }
 
 impl SessionArgs {
@@ -62,6 +69,7 @@ pub(crate) struct SessionPlan {
     session: SessionConfig,
     /// One per host: plans of one process share it.
     pub(crate) monitor: HostMonitor,
+    udp_order: UdpOrder,
 }
 
 impl SessionPlan {
@@ -88,6 +96,7 @@ impl SessionPlan {
             links,
             session,
             monitor: HostMonitor::default(),
+            udp_order: args.udp_order.unwrap_or_default(),
         })
     }
 
@@ -143,6 +152,7 @@ impl SessionPlan {
             links: links.values().cloned().collect(),
             session: self.session.clone(),
             monitor: self.monitor.clone(),
+            udp_order: self.udp_order.0,
             seed: secret::random(),
             mark: None,
         })

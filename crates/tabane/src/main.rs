@@ -36,6 +36,7 @@ mod signals;
 mod span;
 mod statistics;
 mod store;
+mod udp_order;
 
 use std::process::ExitCode;
 

@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use tabane_base::Duration;
 use tabane_core::{
-    CloseReason, Endpoint, EndpointCounters, Identity, PathSnapshot, PublicKey, SessionConfig,
-    SessionSnapshot,
+    CloseReason, DatagramOrder, Endpoint, EndpointCounters, Identity, PathSnapshot, PublicKey,
+    SessionConfig, SessionSnapshot,
 };
 use tabane_monitor::LinkEstimate;
 use tokio::net::TcpStream;
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::connection::{Carried, Connection, Ending};
 use crate::engine::{Engine, SessionId};
-use crate::flow::Flow;
+use crate::flow::{Flow, order_for};
 use crate::monitor::HostMonitor;
 use crate::request::{Request, Status, Transport};
 use crate::stream::Stream;
@@ -64,6 +64,9 @@ pub struct ClientConfig {
     pub session: SessionConfig,
     /// The host's monitor, which learns of every link what the session measures there.
     pub monitor: HostMonitor,
+    /// How UDP flows are handed out, both ways, except those that only ask and answer: these are
+    /// always handed out at once.
+    pub udp_order: DatagramOrder,
     /// Secret randomness, used once.
     pub seed: [u8; 32],
     /// Marks every packet (`SO_MARK`), so that our own hooks leave them alone.
@@ -285,8 +288,9 @@ impl Client {
     /// # Errors
     /// There is no session, or it takes no more flows.
     pub async fn open_udp(&self, target: Target) -> Result<UdpFlow, OpenError> {
+        let order = order_for(&target, self.shared.config.udp_order);
         let stream = self.open(Transport::Udp, target).await?;
-        Ok(UdpFlow::new(self.clone(), Flow::new(stream)))
+        Ok(UdpFlow::new(self.clone(), Flow::new(stream, Some(order))))
     }
 
     /// Measures every link that has a path, both ways, by `trains` trains of packets, whatever

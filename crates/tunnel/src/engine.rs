@@ -22,7 +22,7 @@ use std::task::Context;
 
 use tabane_base::Instant;
 use tabane_core::{
-    ConnectError, Endpoint, EndpointCounters, FourTuple, PublicKey, Session, SessionHandle,
+    ConnectError, Endpoint, EndpointCounters, FlowId, FourTuple, PublicKey, Session, SessionHandle,
     SessionSnapshot, SocketId, StreamId,
 };
 use tabane_linux::{UdpBind, UdpError};
@@ -208,6 +208,7 @@ impl Visit<'_> {
     /// Stops listening.
     pub(crate) fn abandon(&mut self, stream: StreamId) {
         self.hosted.abandon(stream);
+        self.session.close_flow(FlowId(stream.get()));
     }
 
     /// Wakes the task once the stream has something to read, or ends.

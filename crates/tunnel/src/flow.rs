@@ -1,6 +1,6 @@
-//! UDP flows: datagrams that carry the number of the stream that stands for their flow [P-T].
+//! UDP flows: datagrams whose flow has the number of the stream that stands for it [P-T].
 //!
-//! Owns that prefix, the queue of each flow and the few datagrams that overtook the stream which
+//! Owns the queue of each flow, which flows are handed out in order, and the few datagrams that overtook the stream which
 //! announces them. Queues are bounded and drop the newest, as a socket's receive buffer does.
 //! When a flow begins and ends is decided where its stream is.
 
@@ -11,16 +11,31 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tabane_base::{Duration, Instant};
-use tabane_core::{DatagramError, StreamId};
+use tabane_core::{Datagram, DatagramError, DatagramOrder, FlowId, StreamId};
 
 use crate::request::Status;
 use crate::stream::Stream;
+use crate::target::Target;
 
-/// The longest prefix: a varint (RFC 9000 §16).
-const MAX_PREFIX: usize = 8;
+/// The most one datagram of a flow may carry, in bytes: what UDP over IPv4 does.
+pub const MAX_FLOW_PAYLOAD: usize = 65_507;
 
-/// The most one datagram of a flow may carry, in bytes: what core takes, less the prefix.
-pub const MAX_FLOW_PAYLOAD: usize = 65_507 - MAX_PREFIX;
+/// Ports of protocols that ask and are answered, a datagram each: there is nothing to put in
+/// order. DNS, NTP, SNMP, mDNS, STUN.
+const AT_ONCE_PORTS: [u16; 5] = [53, 123, 161, 5353, 3478];
+
+/// How flows to `target` are handed out when users want `wanted`.
+pub(crate) fn order_for(target: &Target, wanted: DatagramOrder) -> DatagramOrder {
+    let port = match target {
+        Target::Resolver => return DatagramOrder::AtOnce,
+        Target::Address(address) => address.port(),
+        Target::Name { port, .. } => *port,
+    };
+    match AT_ONCE_PORTS.contains(&port) {
+        true => DatagramOrder::AtOnce,
+        false => wanted,
+    }
+}
 
 /// Datagrams that one flow may have waiting: 10 ms at 1 Gbit/s in full packets.
 const MAX_WAITING: usize = 1_024;
@@ -60,7 +75,7 @@ pub enum FlowError {
 pub(crate) struct Flows {
     inboxes: HashMap<u64, Inbox>,
     /// For flows that have no inbox, oldest first.
-    held: VecDeque<(Instant, u64, Bytes)>,
+    held: VecDeque<(Instant, u64, Datagram)>,
     held_bytes: usize,
 }
 
@@ -69,27 +84,24 @@ pub(crate) struct Flows {
 pub(crate) struct Inbox {
     waiting: VecDeque<Bytes>,
     waiting_bytes: usize,
+    /// How the other end wants the flow handed out, as its latest datagram says.
+    order: DatagramOrder,
     reader: Option<Waker>,
 }
 
 impl Flows {
     /// Sorts in a datagram as it came out of the session.
-    pub(crate) fn handle_datagram(&mut self, now: Instant, mut datagram: Bytes) {
-        let Some((flow, used)) = parse_prefix(&datagram) else {
-            return;
-        };
-        let payload = datagram.split_off(used);
+    pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram) {
+        let flow = datagram.flow.0;
         if let Some(inbox) = self.inboxes.get_mut(&flow) {
-            inbox.push(payload);
+            inbox.push(datagram);
             return;
         }
         self.expire(now);
-        let held_bytes = self.held_bytes + payload.len();
+        let held_bytes = self.held_bytes + datagram.data.len();
         if self.held.len() < MAX_HELD && held_bytes <= MAX_HELD_BYTES {
             self.held_bytes = held_bytes;
-            // A copy: the payload may be a small part of a large buffer.
-            self.held
-                .push_back((now, flow, Bytes::copy_from_slice(&payload)));
+            self.held.push_back((now, flow, datagram));
         }
     }
 
@@ -100,11 +112,11 @@ impl Flows {
             self.expire(now);
             let mut inbox = Inbox::default();
             let held_bytes = &mut self.held_bytes;
-            self.held.retain(|(_, other, payload)| {
+            self.held.retain(|(_, other, datagram)| {
                 let ours = *other == flow;
                 if ours {
-                    *held_bytes -= payload.len();
-                    inbox.push(payload.clone());
+                    *held_bytes -= datagram.data.len();
+                    inbox.push(datagram.clone());
                 }
                 !ours
             });
@@ -124,17 +136,19 @@ impl Flows {
     }
 
     fn expire(&mut self, now: Instant) {
-        while let Some((held_at, _, payload)) = self.held.front()
+        while let Some((held_at, _, datagram)) = self.held.front()
             && now.since(*held_at) > HELD_FOR
         {
-            self.held_bytes -= payload.len();
+            self.held_bytes -= datagram.data.len();
             self.held.pop_front();
         }
     }
 }
 
 impl Inbox {
-    fn push(&mut self, payload: Bytes) {
+    fn push(&mut self, datagram: Datagram) {
+        self.order = datagram.order;
+        let payload = datagram.data;
         let is_full = self.waiting.len() >= MAX_WAITING
             || self.waiting_bytes + payload.len() > MAX_WAITING_BYTES;
         if is_full {
@@ -143,6 +157,10 @@ impl Inbox {
         self.waiting_bytes += payload.len();
         self.waiting.push_back(payload);
         self.wake();
+    }
+
+    pub(crate) const fn order(&self) -> DatagramOrder {
+        self.order
     }
 
     fn wake(&mut self) {
@@ -168,19 +186,25 @@ impl Inbox {
 /// One end of a flow, at the client or at the relay. Ends with its stream.
 pub(crate) struct Flow {
     stream: Stream,
+    /// How what we send is to be handed out; `None`: as the other end wants what it sends.
+    order: Option<DatagramOrder>,
     /// Datagrams that core's queue did not take; UDP promises no more.
     dropped: Cell<u64>,
 }
 
 impl Flow {
-    /// The flow that `stream` stands for.
-    pub(crate) fn new(stream: Stream) -> Self {
+    /// The flow that `stream` stands for, with the order that this end wants, if it has a say.
+    pub(crate) fn new(stream: Stream, order: Option<DatagramOrder>) -> Self {
         let id = stream.id();
         stream.visit(|visit| {
             visit.inbox(id);
         });
         let dropped = Cell::new(0);
-        Self { stream, dropped }
+        Self {
+            stream,
+            order,
+            dropped,
+        }
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -203,10 +227,14 @@ impl Flow {
     ) -> io::Result<Result<usize, FlowError>> {
         let id = self.stream.id();
         let sent = self.stream.visit(|visit| {
-            let len = fill(&mut visit.buffer[MAX_PREFIX..MAX_PREFIX + MAX_FLOW_PAYLOAD])?;
-            let start = emit_prefix(id.get(), &mut visit.buffer[..MAX_PREFIX]);
-            let datagram = &visit.buffer[start..MAX_PREFIX + len];
-            match visit.session.send_datagram(visit.now, datagram) {
+            let len = fill(&mut visit.buffer[..MAX_FLOW_PAYLOAD])?;
+            let order = self.order.unwrap_or_else(|| visit.inbox(id).order());
+            let datagram = &visit.buffer[..len];
+            let flow = FlowId(id.get());
+            match visit
+                .session
+                .send_datagram(visit.now, flow, order, datagram)
+            {
                 Ok(()) => visit.touch(),
                 Err(DatagramError::TooLarge) => return Ok(Err(FlowError::TooLarge)),
                 Err(_) => self.dropped.set(self.dropped.get() + 1),
@@ -227,42 +255,17 @@ impl Flow {
     }
 }
 
-/// Reads the varint at the front of `datagram` and how long it is.
-fn parse_prefix(datagram: &[u8]) -> Option<(u64, usize)> {
-    let first = *datagram.first()?;
-    let len = 1 << (first >> 6);
-    let bytes = datagram.get(..len)?;
-    let value = bytes[1..]
-        .iter()
-        .fold(u64::from(first & 0x3f), |value, byte| {
-            value << 8 | u64::from(*byte)
-        });
-    Some((value, len))
-}
-
-/// Writes `flow` as a varint at the end of `space` and returns where it starts.
-fn emit_prefix(flow: u64, space: &mut [u8]) -> usize {
-    let (len, tag) = match flow {
-        0..=0x3f => (1, 0),
-        0x40..=0x3fff => (2, 0x40),
-        0x4000..=0x3fff_ffff => (4, 0x80),
-        _ => (8, 0xc0),
-    };
-    let start = space.len() - len;
-    space[start..].copy_from_slice(&flow.to_be_bytes()[8 - len..]);
-    space[start] |= tag;
-    start
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::task::Waker;
 
-    fn datagram(flow: u64, payload: &[u8]) -> Bytes {
-        let mut prefix = [0; MAX_PREFIX];
-        let start = emit_prefix(flow, &mut prefix);
-        [&prefix[start..], payload].concat().into()
+    fn datagram(flow: u64, payload: &[u8]) -> Datagram {
+        Datagram {
+            flow: FlowId(flow),
+            order: DatagramOrder::AtOnce,
+            data: Bytes::copy_from_slice(payload),
+        }
     }
 
     fn recv(flows: &mut Flows, flow: u64, now: Instant) -> Option<Bytes> {
@@ -274,21 +277,34 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_round_trip_and_cut_ones_are_no_prefix() {
-        for flow in [
-            0,
-            63,
-            64,
-            16_383,
-            16_384,
-            (1 << 30) - 1,
-            1 << 30,
-            (1 << 62) - 1,
+    fn questions_are_answered_at_once_and_the_rest_comes_in_order() {
+        let wanted = DatagramOrder::Within(Duration::from_millis(25));
+        let to = |address: &str| Target::Address(address.parse().unwrap());
+        for (target, order) in [
+            (Target::Resolver, DatagramOrder::AtOnce),
+            (to("192.0.2.1:53"), DatagramOrder::AtOnce),
+            (to("[2001:db8::1]:123"), DatagramOrder::AtOnce),
+            (to("192.0.2.1:443"), wanted),
+            (Target::host("a.example", 5201).unwrap(), wanted),
         ] {
-            let bytes = datagram(flow, b"x");
-            assert_eq!(parse_prefix(&bytes), Some((flow, bytes.len() - 1)));
-            assert_eq!(parse_prefix(&bytes[..bytes.len() - 2]), None);
+            assert_eq!(order_for(&target, wanted), order, "{target:?}");
         }
+    }
+
+    #[test]
+    fn the_latest_datagram_says_how_answers_are_handed_out() {
+        let mut flows = Flows::default();
+        let stream = StreamId::from_wire(4);
+        let order = DatagramOrder::Within(Duration::from_millis(40));
+        flows.inbox(stream, Instant::EPOCH);
+        flows.handle_datagram(
+            Instant::EPOCH,
+            Datagram {
+                order,
+                ..datagram(4, b"x")
+            },
+        );
+        assert_eq!(flows.inbox(stream, Instant::EPOCH).order(), order);
     }
 
     #[test]

@@ -9,38 +9,63 @@
 //! passes over as much as the faster paths deliver until then. That is R-M/TCP's aim (see
 //! `arrival`) without its lists: nothing is dealt out in advance, so nothing has to be dealt out
 //! again when a path changes.
+//!
+//! Datagrams cannot be passed over: their sender has not made the later ones yet. A flow that fits
+//! the fast path stays on it; what would wait there for longer than [`PATIENCE`] goes by the next.
 
-use tabane_base::Bytes;
+use tabane_base::{Bytes, Duration};
 
-use super::{Grant, PathView};
+use super::{Backlog, Carries, Grant, PathView};
+
+/// How long datagrams wait for a nearer path. They would arrive no later if they waited for all
+/// that it is nearer by, but a queue as long would stand in the way of everything else, and
+/// [`SessionConfig::datagram_wait`](crate::SessionConfig::datagram_wait) would cut it.
+const PATIENCE: Duration = Duration::from_millis(8);
 
 /// Where the next packets go.
-pub(super) fn choose(paths: &[PathView], backlog: Bytes) -> Option<Grant> {
+pub(super) fn choose(paths: &[PathView], backlog: Backlog) -> Option<Grant> {
     let nearest = paths
         .iter()
         .filter(|path| path.has_room())
         .min_by_key(|path| path.arrival())?;
-    let ahead = delivered_before(paths, nearest);
-    if ahead > Bytes::ZERO && ahead >= backlog {
-        return None;
+    let (ahead, sooner) = delivered_before(paths, nearest);
+    let waiting = backlog.streams + backlog.datagrams;
+    let for_streams = ahead == Bytes::ZERO || backlog.streams > Bytes::ZERO && ahead < waiting;
+    let for_datagrams = sooner == Bytes::ZERO || sooner < backlog.datagrams;
+    let grant = nearest.grant();
+    match (for_streams, for_datagrams) {
+        (false, false) => None,
+        (true, for_datagrams) => Some(Grant {
+            ahead,
+            carries: if for_datagrams {
+                Carries::Both
+            } else {
+                Carries::Streams
+            },
+            ..grant
+        }),
+        (false, true) => Some(Grant {
+            packets: 1,
+            carries: Carries::Datagrams,
+            ..grant
+        }),
     }
-    Some(Grant {
-        ahead,
-        ..nearest.grant()
-    })
 }
 
-/// What the paths nearer than `path` deliver before a packet that leaves by it now arrives.
-fn delivered_before(paths: &[PathView], path: &PathView) -> Bytes {
+/// What the paths nearer than `path` deliver before a packet that leaves by it now arrives; and
+/// what they do of that within [`PATIENCE`].
+fn delivered_before(paths: &[PathView], path: &PathView) -> (Bytes, Bytes) {
     let limit = path.arrival();
     let others = paths.iter().filter(|other| other.index != path.index);
     others
         .map(|other| {
-            other
-                .allowed()
-                .amount_in(limit.saturating_sub(other.arrival()))
+            let span = limit.saturating_sub(other.arrival());
+            let rate = other.allowed();
+            (rate.amount_in(span), rate.amount_in(span.min(PATIENCE)))
         })
-        .fold(Bytes::ZERO, |sum, amount| sum + amount)
+        .fold((Bytes::ZERO, Bytes::ZERO), |sum, amount| {
+            (sum.0 + amount.0, sum.1 + amount.1)
+        })
 }
 
 #[cfg(test)]
@@ -48,12 +73,45 @@ mod tests {
     use super::super::tests::path;
     use super::*;
 
+    fn streams(bytes: u64) -> Backlog {
+        Backlog {
+            streams: Bytes::new(bytes),
+            datagrams: Bytes::ZERO,
+        }
+    }
+
+    fn datagrams(bytes: u64) -> Backlog {
+        Backlog {
+            streams: Bytes::ZERO,
+            datagrams: Bytes::new(bytes),
+        }
+    }
+
+    #[test]
+    fn datagrams_stay_on_the_fast_path_until_they_would_wait_long() {
+        let paths = [path(0, 0, 40, 10), path(1, 9_000, 4, 60)];
+        let patience = 40_000_000 / 8 * PATIENCE.as_millis() as u64 / 1_000;
+        assert_eq!(choose(&paths, datagrams(patience - 1_000)), None);
+        let grant = choose(&paths, datagrams(patience + 1_000)).expect("too many");
+        assert_eq!(
+            (grant.index, grant.packets, grant.carries),
+            (1, 1, Carries::Datagrams)
+        );
+        // With a bulk beside them they wait for the fast path all the same.
+        let both = Backlog {
+            streams: Bytes::mega(2),
+            datagrams: Bytes::new(100),
+        };
+        let grant = choose(&paths, both).expect("the bulk is worth it");
+        assert_eq!((grant.index, grant.carries), (1, Carries::Streams));
+    }
+
     #[test]
     fn a_bulk_uses_the_slow_path_and_a_short_transfer_does_not() {
         // The fast path is busy. It delivers 100 kB in 16 ms, long before the slow path's 150 ms.
         let paths = [path(0, 0, 50, 5), path(1, 9_000, 50, 150)];
-        assert_eq!(choose(&paths, Bytes::new(100_000)), None);
-        let bulk = choose(&paths, Bytes::new(2_000_000)).expect("worth it");
+        assert_eq!(choose(&paths, streams(100_000)), None);
+        let bulk = choose(&paths, streams(2_000_000)).expect("worth it");
         assert_eq!((bulk.index, bulk.packets), (1, 9));
         // What the fast path delivers in the 145 ms by which the slow path is farther.
         assert!(
@@ -69,9 +127,10 @@ mod tests {
             index: 0,
             packets: 1,
             ahead: Bytes::ZERO,
+            carries: Carries::Both,
         };
-        assert_eq!(choose(&paths, Bytes::new(1)), Some(grant));
-        assert_eq!(choose(&[], Bytes::new(1)), None);
+        assert_eq!(choose(&paths, streams(1)), Some(grant));
+        assert_eq!(choose(&[], streams(1)), None);
     }
 
     #[test]
@@ -81,15 +140,16 @@ mod tests {
             index: 1,
             packets: 1,
             ahead: Bytes::ZERO,
+            carries: Carries::Both,
         };
-        assert_eq!(choose(&paths, Bytes::new(1_000)), Some(grant));
+        assert_eq!(choose(&paths, streams(1_000)), Some(grant));
     }
 
     #[test]
     fn what_a_weight_withholds_is_not_counted_upon() {
         let mut paths = [path(0, 0, 50, 5), path(1, 1_000, 50, 150)];
         paths[0].weight = 0.1;
-        let bulk = choose(&paths, Bytes::new(100_000)).expect("worth it");
+        let bulk = choose(&paths, streams(100_000)).expect("worth it");
         assert!(bulk.ahead < Bytes::new(100_000), "{bulk:?}");
     }
 }

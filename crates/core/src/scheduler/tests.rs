@@ -44,9 +44,12 @@ fn names_are_read_as_they_are_written() {
     );
 }
 
+fn pick(rng: &mut Rng, values: &[u64]) -> u64 {
+    values[rng.below(values.len() as u64) as usize]
+}
+
 /// Rates, delays and amounts as links have them, and as broken ones do.
 fn any_path(index: usize, rng: &mut Rng) -> PathView {
-    let pick = |rng: &mut Rng, values: &[u64]| values[rng.below(values.len() as u64) as usize];
     let rate = Rate::from_bps(pick(
         rng,
         &[0, 1, 64_000, 5_500_000, 1_000_000_000, u64::MAX],
@@ -83,14 +86,18 @@ fn rates_of_zero_and_round_trips_of_zero_or_seconds_break_none() {
         for step in 0..8 {
             let count = rng.below(5) as usize;
             let paths: Vec<_> = (0..count).map(|index| any_path(index, &mut rng)).collect();
-            let backlog = [0, 1, 100_000, u64::MAX][rng.below(4) as usize];
+            let amounts = [0, 1, 100_000, u64::MAX];
+            let backlog = Backlog {
+                streams: Bytes::new(pick(&mut rng, &amounts)),
+                datagrams: Bytes::new(pick(&mut rng, &amounts)),
+            };
             scheduler.must_deal_again(&paths);
             let dealt = scheduler.deal(&paths);
             assert!(
                 dealt.is_none_or(|place| place < count),
                 "seed {seed} step {step}: {kind}"
             );
-            let Some(grant) = scheduler.choose(&paths, Bytes::new(backlog)) else {
+            let Some(grant) = scheduler.choose(&paths, backlog) else {
                 continue;
             };
             let path = &paths[grant.index];

@@ -8,9 +8,14 @@ use super::Session;
 use crate::id::PathId;
 use crate::recovery::{SentFrame, SentFrames};
 use crate::reinjection::reinject;
-use crate::scheduler::{Dealing, Grant, PathView};
+use crate::scheduler::{Backlog, Carries, Dealing, Grant, PathView};
 use crate::transmit::TransmitBatch;
 use crate::wire::{Frame, TAG_LEN};
+
+/// A path counts as used by datagrams for so long after the last; the receiver says the same.
+const USED_FOR: Duration = Duration::from_secs(1);
+/// Zero says that there is no other path.
+const LEAD_MIN: Duration = Duration::from_millis(1);
 
 /// What delays are counted from: the path that arrives first, and half its round trip.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +58,15 @@ impl Session {
         }
         let nearest = self.look(now, views);
         while !batch.is_full() {
-            self.deal(views);
+            self.datagrams.drop_stale(now);
+            self.deal(now, views);
             if !self.wants_to_send() && !self.reinject(now, views) {
                 return self.mark_app_limited(now);
             }
-            let backlog = self.streams.backlog() + Bytes::from(self.datagrams.queued());
+            let backlog = Backlog {
+                streams: self.streams.backlog(),
+                datagrams: Bytes::from(self.datagrams.queued()),
+            };
             let Some(grant) = self.scheduler.choose(views, backlog) else {
                 return self.mark_app_limited(now);
             };
@@ -94,7 +103,7 @@ impl Session {
             }
             let path = &self.paths[grant.index];
             if path.amplification_room().get() < path.packet_size() as u64
-                || !self.send_data_packet(now, grant.index, grant.ahead, batch)
+                || !self.send_data_packet(now, grant, batch)
             {
                 return ControlFlow::Break(());
             }
@@ -102,19 +111,18 @@ impl Session {
         ControlFlow::Continue(())
     }
 
-    /// A packet of what is to be sent, or of what stands `ahead` bytes behind that.
+    /// A packet of what the grant is for.
     pub(super) fn send_data_packet(
         &mut self,
         now: Instant,
-        index: usize,
-        ahead: Bytes,
+        grant: Grant,
         batch: &mut TransmitBatch,
     ) -> bool {
         self.data_at = now;
-        let path = &self.paths[index];
-        let (id, place, size) = (path.id, (index, path.tuple), (path.packet_size(), false));
+        let path = &self.paths[grant.index];
+        let (place, size) = ((grant.index, path.tuple), (path.packet_size(), false));
         self.send_packet(now, place, size, batch, |session, out, space, frames| {
-            session.fill((id, ahead), out, space, frames)
+            session.fill(now, grant, out, space, frames)
         })
     }
 
@@ -197,7 +205,7 @@ impl Session {
     // Dealing out in advance.
 
     /// Sets data aside for paths, if the scheduler wants that.
-    fn deal(&mut self, views: &mut [PathView]) {
+    fn deal(&mut self, now: Instant, views: &mut [PathView]) {
         let dealing = self.scheduler.dealing();
         if dealing == Dealing::AtOnce || views.is_empty() {
             return;
@@ -207,7 +215,7 @@ impl Session {
         match dealing {
             Dealing::AtOnce => {}
             Dealing::Ahead => self.deal_ahead(views),
-            Dealing::Everywhere => self.deal_everywhere(views),
+            Dealing::Everywhere => self.deal_everywhere(now, views),
         }
         views
             .iter_mut()
@@ -231,7 +239,7 @@ impl Session {
     }
 
     /// A path with room that has sent everything set aside for it gets more, and with it all do.
-    fn deal_everywhere(&mut self, views: &[PathView]) {
+    fn deal_everywhere(&mut self, now: Instant, views: &[PathView]) {
         let least = views
             .iter()
             .map(|view| space(view.packet))
@@ -241,9 +249,15 @@ impl Session {
             .iter()
             .for_each(|view| self.distribution.drop_arrived(view.id, &self.streams));
         let with_room = || views.iter().filter(|view| view.room >= view.packet);
+        let delays = || views.iter().map(|view| view.delay);
+        let lead = match views.len() {
+            0 | 1 => Duration::ZERO,
+            _ => (delays().max().unwrap_or_default() - delays().min().unwrap_or_default())
+                .max(LEAD_MIN),
+        };
         while self.datagrams.has_data()
             && with_room().any(|view| !self.distribution.has_copies(view.id))
-            && let Some(copy) = self.datagrams.take_copy(least)
+            && let Some(copy) = self.datagrams.take_copy(now, lead, least)
         {
             views
                 .iter()
@@ -264,35 +278,75 @@ impl Session {
     /// Frames of a data packet for a path, most urgent first.
     fn fill(
         &mut self,
-        (path, ahead): (PathId, Bytes),
+        now: Instant,
+        grant: Grant,
         out: &mut Vec<u8>,
         space: usize,
         frames: &mut SentFrames,
     ) -> bool {
+        let path = self.paths[grant.index].id;
         let (start, end) = (out.len(), out.len() + space);
         self.fill_session_frames(out, frames);
         self.fill_path_frames(end, out, frames);
         self.streams.fill_control(out, end - out.len(), frames);
         self.datagram_turn = !self.datagram_turn;
-        let has_pieces = self.streams.has_data() || self.distribution.has_pieces(path);
-        let datagrams_first = self.datagram_turn || !has_pieces;
+        let has_pieces = grant.carries != Carries::Datagrams
+            && (self.streams.has_data() || self.distribution.has_pieces(path));
+        let has_datagrams = |session: &Self| {
+            grant.carries != Carries::Streams
+                && (session.datagrams.has_data() || session.distribution.has_copies(path))
+        };
+        let datagrams_first = has_datagrams(self) && (self.datagram_turn || !has_pieces);
         if datagrams_first {
-            self.fill_datagrams(path, out, end - out.len(), space);
+            self.fill_datagrams(now, grant.index, out, (end - out.len(), space));
         }
-        let has_datagrams = self.datagrams.has_data() || self.distribution.has_copies(path);
-        if !datagrams_first || !has_datagrams {
-            self.fill_streams((path, ahead), out, end - out.len(), frames);
+        if has_pieces && (!datagrams_first || !has_datagrams(self)) {
+            self.fill_streams((path, grant.ahead), out, end - out.len(), frames);
         }
         out.len() > start
     }
 
-    fn fill_datagrams(&mut self, path: PathId, out: &mut Vec<u8>, space: usize, whole: usize) {
+    /// `space` and `whole` are what this packet holds, and what an empty one would.
+    fn fill_datagrams(
+        &mut self,
+        now: Instant,
+        index: usize,
+        out: &mut Vec<u8>,
+        (space, whole): (usize, usize),
+    ) {
         match self.scheduler.dealing() {
-            Dealing::Everywhere => self.distribution.fill_copies(path, out, space, whole),
+            Dealing::Everywhere => {
+                let path = self.paths[index].id;
+                self.distribution.fill_copies(path, out, space, whole);
+            }
             Dealing::AtOnce | Dealing::Ahead => {
-                self.datagrams.fill(out, space, whole);
+                let lead = self.lead(now, index);
+                if self.datagrams.fill(now, lead, out, (space, whole)) {
+                    self.paths[index].carried_datagram_at = Some(now);
+                }
             }
         }
+    }
+
+    /// How much sooner a path brings a datagram than the slowest that datagrams use; zero when
+    /// they use no other.
+    fn lead(&self, now: Instant, index: usize) -> Duration {
+        let own = &self.paths[index];
+        let others = self.paths.iter().enumerate().filter(|(other, path)| {
+            let used = path.carried_datagram_at;
+            *other != index && path.is_active() && used.is_some_and(|at| now.since(at) <= USED_FOR)
+        });
+        let leads = others.map(|(_, path)| {
+            let lead = match path.forward.relative().zip(own.forward.relative()) {
+                Some((theirs, own)) => u64::try_from(theirs.saturating_sub(own)).unwrap_or(0),
+                None => {
+                    let lead = path.rtt.smoothed().saturating_sub(own.rtt.smoothed()) / 2;
+                    u64::try_from(lead.as_nanos()).unwrap_or(u64::MAX)
+                }
+            };
+            Duration::from_nanos(lead).max(LEAD_MIN)
+        });
+        leads.max().unwrap_or_default()
     }
 
     fn fill_streams(

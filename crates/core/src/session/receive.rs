@@ -21,6 +21,7 @@ struct Arrival {
     tuple: FourTuple,
     /// Index of its path.
     path: usize,
+    id: PathId,
     /// Bytes of the whole packet.
     size: usize,
 }
@@ -136,13 +137,14 @@ impl Session {
         if self.handshake.take().is_some() {
             self.paths[path].keep_alive_due = true;
         }
+        let id = self.paths[path].id;
         let arrival = Arrival {
             now,
             tuple,
             path,
+            id,
             size,
         };
-        let id = self.paths[path].id;
         match self.handle_frames(&arrival, payload) {
             Ok(ack_eliciting) => {
                 // A frame may have closed the path.
@@ -310,24 +312,25 @@ impl Session {
                 Ok(())
             }
             Frame::Datagram(data) => {
-                let told = self.datagrams.on_received(Payload::copy_from_slice(data));
+                let data = Payload::copy_from_slice(data);
+                let told = self.datagrams.on_received(now, arrival.id, data);
                 self.on_datagram(told);
                 Ok(())
             }
             Frame::DatagramCopy { number, data } => {
-                let told = self.datagrams.on_copy(number, data);
+                let told = self.datagrams.on_copy(now, arrival.id, number, data);
                 self.on_datagram(told);
                 Ok(())
             }
             Frame::DatagramFragment { .. } => {
-                let told = self.datagrams.on_fragment(now, &frame);
+                let told = self.datagrams.on_fragment(now, arrival.id, &frame);
                 self.on_datagram(told);
                 Ok(())
             }
         }
     }
 
-    fn on_datagram(&mut self, told: bool) {
+    pub(super) fn on_datagram(&mut self, told: bool) {
         if told && self.admitted {
             self.events.push_back(Event::DatagramsReadable);
         }
@@ -414,6 +417,9 @@ impl Session {
         }
         if !std::mem::replace(&mut self.admitted, true) {
             self.events.push_back(Event::Connected);
+            // What overtook the admission.
+            let told = self.datagrams.has_received();
+            self.on_datagram(told);
         }
         Ok(())
     }

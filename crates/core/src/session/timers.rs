@@ -91,7 +91,8 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
             return session.close(now, CloseReason::KeysExhausted);
         }
     }
-    session.datagrams.expire(now);
+    let told = session.datagrams.expire(now);
+    session.on_datagram(told);
     for index in 0..session.paths.len() {
         session.handle_path_timers(now, index);
     }

@@ -1,6 +1,6 @@
 //! What goes out: which packets are due, in which order, and building them in place.
 
-use tabane_base::{Bytes, Duration, Instant};
+use tabane_base::{Duration, Instant};
 
 use super::{Phase, Session};
 use crate::close::CloseReason;
@@ -10,6 +10,7 @@ use crate::path::{Path, State};
 use crate::probe::{Probe, packet_size};
 use crate::recovery::{SentFrame, SentFrames};
 use crate::retry::{RESET_PREFIX, RESET_TOKEN_LEN};
+use crate::scheduler::Grant;
 use crate::transmit::TransmitBatch;
 use crate::wire::{
     ACK_RESERVE, Frame, PROBE_REPORT_MAX, ShortHeader, TAG_LEN, packet_number_len,
@@ -165,7 +166,7 @@ impl Session {
         if !others {
             // What waits longest may as well be a probe.
             while sent + 1 < probes && self.wants_to_send() {
-                if !self.send_data_packet(now, index, Bytes::ZERO, batch) {
+                if !self.send_data_packet(now, Grant::probe(index), batch) {
                     break;
                 }
                 sent += 1;

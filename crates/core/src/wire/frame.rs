@@ -221,6 +221,7 @@ impl Frame<'_> {
                 | Self::StopSending { .. }
                 | Self::MaxStreamData { .. }
                 | Self::Datagram(_)
+                | Self::DatagramCopy { .. }
                 | Self::DatagramFragment { .. }
         )
     }
@@ -312,7 +313,7 @@ impl Frame<'_> {
                 let fields = [path.0.into(), id, packets, bytes, nanos(spacing)];
                 put(out, kind::PROBE_REPORT, &fields);
             }
-            Self::Datagram(data) => emit_datagram(data, out),
+            Self::Datagram(data) => emit_datagram(&[], data, out),
             Self::DatagramCopy { number, data } => emit_datagram_copy(number, data, out),
             Self::DatagramFragment {
                 id,
@@ -394,9 +395,10 @@ pub(crate) const ACK_RESERVE: usize = 32 + 6 * MAX_ACK_RANGES + 4 * MAX_ACK_TIME
 /// Bytes a PROBE_REPORT takes at the most.
 pub(crate) const PROBE_REPORT_MAX: usize = 1 + 4 + 4 * 8;
 
-/// Appends a whole datagram with its length.
-pub(crate) fn emit_datagram(data: &[u8], out: &mut Vec<u8>) {
-    put(out, kind::DATAGRAM, &[data.len() as u64]);
+/// Appends a whole datagram, label and data, with its length.
+pub(crate) fn emit_datagram(label: &[u8], data: &[u8], out: &mut Vec<u8>) {
+    put(out, kind::DATAGRAM, &[(label.len() + data.len()) as u64]);
+    out.extend_from_slice(label);
     out.extend_from_slice(data);
 }
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use tabane_base::{Bytes, Duration, Instant, Seed};
 use tabane_core::{
-    Endpoint, Event, FourTuple, Identity, ReadState, ServerConfig, Session, SessionConfig,
-    SessionHandle, StreamId,
+    Datagram, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity, ReadState, ServerConfig,
+    Session, SessionConfig, SessionHandle, StreamId,
 };
 use tabane_netem::LinkSpec;
 
@@ -351,7 +351,7 @@ impl Arena {
         let Some(session) = self.server.endpoint_mut().session_mut(handle) else {
             return;
         };
-        while let Some(data) = session.poll_datagram() {
+        while let Some(Datagram { data, .. }) = session.poll_datagram() {
             let head = data.first_chunk::<8>().expect("a number in front");
             let number = u64::from_be_bytes(*head);
             self.record.arrivals.push(Arrival {
@@ -483,7 +483,8 @@ impl Connection {
         let before = self.written;
         while self.written < count {
             data[..8].copy_from_slice(&self.written.to_be_bytes());
-            if session.send_datagram(now, &data).is_err() {
+            let order = DatagramOrder::AtOnce;
+            if session.send_datagram(now, FlowId(0), order, &data).is_err() {
                 break;
             }
             self.written += 1;

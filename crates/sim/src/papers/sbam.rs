@@ -124,6 +124,8 @@ pub fn ours(
 ) -> Sequence {
     let client = SessionConfig {
         scheduler,
+        // As long as it takes: the paper's sender is a file.
+        datagram_wait: Duration::from_secs(60),
         ..SessionConfig::default()
     };
     let record = arena::run(Plan {

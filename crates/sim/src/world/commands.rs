@@ -1,10 +1,13 @@
 //! What may be done to a world from outside: by its application, its links and strangers.
 
-use tabane_base::Bytes;
-use tabane_core::{CloseReason, FourTuple, PathError, PathId, Session, SessionHandle};
+use tabane_base::{Bytes, Duration};
+use tabane_core::{
+    CloseReason, DatagramOrder, FlowId, FourTuple, PathError, PathId, Session, SessionHandle,
+};
 use tabane_netem::Direction;
 
-use super::{World, server, server_identity};
+use super::{LOOSE, World, server, server_identity};
+use crate::flow::{Flow, UdpLoad};
 use crate::host::{Host, Side};
 use crate::job::{Job, JobId, Pace, Transfer};
 use crate::network::{Foreign, LinkId};
@@ -36,6 +39,12 @@ impl World {
         let seed = self.setup.seed.split(&format!("job {}", id.0));
         self.jobs.push(Job::new(transfer, seed));
         id
+    }
+
+    /// Adds a UDP flow; it begins when the session is connected and its time has come.
+    pub fn add_flow(&mut self, load: UdpLoad) {
+        let id = FlowId(self.flows.len() as u64 + 1);
+        self.flows.push(Flow::new(id, load));
     }
 
     /// Changes how fast one end of a job reads.
@@ -134,9 +143,11 @@ impl World {
         let (now, number) = (self.now, self.datagrams.sent);
         let mut data = vec![number as u8; len.max(8)];
         data[..8].copy_from_slice(&number.to_be_bytes());
+        // Most real flows are handed out in order.
+        let order = DatagramOrder::Within(Duration::from_millis(number % 2 * 25));
         let mut taken = false;
         self.with_session(from, |session| {
-            taken = session.send_datagram(now, &data).is_ok()
+            taken = session.send_datagram(now, LOOSE, order, &data).is_ok()
         });
         match taken {
             true => self.datagrams.sent += 1,

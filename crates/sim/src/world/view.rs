@@ -7,6 +7,7 @@ use tabane_core::{PathId, Session, SessionHandle};
 use tabane_netem::Direction;
 
 use super::{DatagramCounts, World};
+use crate::flow::Flow;
 use crate::host::{Host, Side};
 use crate::job::{Job, JobId, JobState};
 use crate::network::{LinkId, Network};
@@ -71,6 +72,12 @@ impl World {
     #[must_use]
     pub const fn connected_at(&self) -> Option<Instant> {
         self.connected_at
+    }
+
+    /// UDP flows, in the order in which they were added.
+    #[must_use]
+    pub fn flows(&self) -> &[Flow] {
+        &self.flows
     }
 
     /// A job.

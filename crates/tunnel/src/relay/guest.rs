@@ -143,7 +143,7 @@ async fn serve_tcp(stream: Stream, shared: &Shared, request: &Request) -> Result
 
 async fn serve_udp(stream: Stream, shared: &Shared, request: &Request) -> Result<(), StreamEnd> {
     // Before anything else: datagrams are on their way already.
-    let flow = Flow::new(stream);
+    let flow = Flow::new(stream, None);
     match destination::bind_udp(shared, &request.target).await {
         Ok(socket) => {
             flow.stream().write_all(&[Status::Open.emit()]).await?;

@@ -11,7 +11,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tabane_base::Duration;
-use tabane_core::{EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig};
+use tabane_core::{
+    DatagramOrder, EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig,
+};
 use tabane_linux::UdpError;
 use tabane_tunnel::{
     Access, Client, ClientConfig, HostMonitor, LinkBind, Relay, RelayConfig, RelayError,
@@ -156,6 +158,7 @@ pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
         links: vec![link("a", 2), link("b", 3)],
         session: SessionConfig::default(),
         monitor: HostMonitor::default(),
+        udp_order: DatagramOrder::Within(Duration::from_millis(25)),
         seed: [4; 32],
         mark: None,
     }

@@ -25,6 +25,7 @@ use crate::demo::web_server::WebServer;
 use crate::proxying::ProxyListener;
 use crate::secret;
 use crate::store::RelayEntry;
+use crate::udp_order::UdpOrder;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -102,6 +103,7 @@ impl ProxySession {
             links: links.iter().map(bind).collect(),
             session: SessionConfig::default(),
             monitor: HostMonitor::default(),
+            udp_order: UdpOrder::default().0,
             seed: secret::random(),
             mark: None,
         };

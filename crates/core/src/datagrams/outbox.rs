@@ -1,0 +1,374 @@
+//! Datagrams waiting to leave: a queue per flow, flows in turn, and what is dropped.
+//!
+//! Flows that send little go before those that send much, which take turns by bytes (the queues
+//! of FQ-CoDel, RFC 8290). A queue that stays long is shortened from its front, ever faster
+//! (CoDel, RFC 8289): what has waited longest is worth least, and the sender learns soonest. What
+//! has waited [`limit`](Outbox::new) is dropped in any case. Numbers are given when datagrams
+//! leave, so what is dropped here leaves no gap.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use tabane_base::{Duration, Instant};
+
+use super::label::{DatagramOrder, FlowId, Label, Place};
+
+/// Bytes waiting for all flows; beyond, new ones are refused.
+const MAX_QUEUED: usize = 512 * 1024;
+/// Flows of which the numbering is remembered: as many as a client may have.
+const MAX_FLOWS: usize = 1_024;
+/// What a flow may send before it is another's turn: a full packet's data.
+const QUANTUM: i64 = 1_472;
+/// CoDel's target as a part of its interval, and of the limit: a standing queue may be so long.
+const TARGET_PART: u32 = 6;
+
+/// A datagram that waits.
+#[derive(Debug)]
+struct Waiting {
+    data: Bytes,
+    order: DatagramOrder,
+    since: Instant,
+}
+
+/// CoDel's control of one queue (RFC 8289 §5).
+#[derive(Debug, Default)]
+struct Codel {
+    /// When the queue will have been too long for an interval.
+    above_until: Option<Instant>,
+    /// While dropping: when the next one is due.
+    drop_at: Option<Instant>,
+    drops: u32,
+}
+
+/// One flow's queue.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    bytes: usize,
+    /// Bytes it may send in its turn.
+    deficit: i64,
+    /// Has its place among those whose turn comes.
+    listed: bool,
+    next_number: u64,
+    codel: Codel,
+    used_at: Instant,
+}
+
+/// What waits to leave a session.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    limit: Duration,
+    queues: BTreeMap<FlowId, Queue>,
+    /// Flows that have just begun to send.
+    new_turns: VecDeque<FlowId>,
+    old_turns: VecDeque<FlowId>,
+    bytes: usize,
+    /// Flows that begin anew number their datagrams from here: a forgotten one must not seem to
+    /// repeat itself.
+    first_number: u64,
+    dropped: u64,
+}
+
+impl Outbox {
+    /// Drops what waits longer than `limit`; a sixth of it may stand.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            queues: BTreeMap::new(),
+            new_turns: VecDeque::new(),
+            old_turns: VecDeque::new(),
+            bytes: 0,
+            first_number: 0,
+            dropped: 0,
+        }
+    }
+
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Datagrams dropped because they had waited too long.
+    pub(crate) const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.new_turns.is_empty() && self.old_turns.is_empty()
+    }
+
+    /// Queues a datagram; `false` when too much waits.
+    pub(crate) fn push(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        order: DatagramOrder,
+        data: &[u8],
+    ) -> bool {
+        if self.bytes + data.len() > MAX_QUEUED {
+            return false;
+        }
+        self.make_room_for(flow);
+        let first_number = self.first_number;
+        let queue = self.queues.entry(flow).or_insert_with(|| Queue {
+            next_number: first_number,
+            ..Queue::default()
+        });
+        queue.used_at = now;
+        queue.bytes += data.len();
+        self.bytes += data.len();
+        queue.waiting.push_back(Waiting {
+            data: Bytes::copy_from_slice(data),
+            order,
+            since: now,
+        });
+        if !std::mem::replace(&mut queue.listed, true) {
+            queue.deficit = QUANTUM;
+            self.new_turns.push_back(flow);
+        }
+        true
+    }
+
+    /// Size of the next datagram, after dropping what has waited too long.
+    pub(crate) fn peek(&mut self, now: Instant) -> Option<(FlowId, usize)> {
+        loop {
+            let (flow, is_new) = match (self.new_turns.front(), self.old_turns.front()) {
+                (Some(flow), _) => (*flow, true),
+                (None, Some(flow)) => (*flow, false),
+                (None, None) => return None,
+            };
+            if let Some(size) = self.review(now, flow, is_new) {
+                return Some((flow, size));
+            }
+        }
+    }
+
+    /// The size of the first datagram of the flow whose turn it seems to be; `None` when the turn
+    /// went on.
+    fn review(&mut self, now: Instant, flow: FlowId, is_new: bool) -> Option<usize> {
+        let limit = self.limit;
+        let queue = self.queues.get_mut(&flow);
+        if let Some(queue) = queue {
+            while let Some(front) = queue.waiting.front() {
+                let waited = now.since(front.since);
+                let size = front.data.len();
+                let is_last = queue.bytes <= size.max(QUANTUM as usize);
+                if waited <= limit && !queue.codel.drops_now(now, waited, is_last, limit) {
+                    if queue.deficit > 0 {
+                        return Some(size);
+                    }
+                    queue.deficit += QUANTUM;
+                    self.turn(is_new);
+                    self.old_turns.push_back(flow);
+                    return None;
+                }
+                queue.waiting.pop_front();
+                queue.bytes -= size;
+                self.bytes -= size;
+                self.dropped += 1;
+            }
+            // Whoever leaves the new ones goes behind the old, so that these are not starved.
+            if is_new && !self.old_turns.is_empty() {
+                self.turn(is_new);
+                self.old_turns.push_back(flow);
+                return None;
+            }
+            queue.listed = false;
+        }
+        self.turn(is_new);
+        None
+    }
+
+    fn turn(&mut self, is_new: bool) {
+        if is_new {
+            self.new_turns.pop_front();
+        } else {
+            self.old_turns.pop_front();
+        }
+    }
+
+    /// Takes what [`peek`](Self::peek) showed, with its label: `lead` is how much earlier its path
+    /// brings it than the slowest the flow uses.
+    pub(crate) fn take(&mut self, flow: FlowId, lead: Duration) -> Option<(Label, Bytes)> {
+        let queue = self.queues.get_mut(&flow)?;
+        let Waiting { data, order, .. } = queue.waiting.pop_front()?;
+        queue.bytes -= data.len();
+        self.bytes -= data.len();
+        queue.deficit -= data.len().max(1) as i64;
+        let place = match order {
+            DatagramOrder::AtOnce => None,
+            DatagramOrder::Within(deadline) => {
+                let number = queue.next_number;
+                queue.next_number += 1;
+                Some(Place {
+                    number,
+                    deadline,
+                    lead,
+                })
+            }
+        };
+        Some((Label { flow, place }, data))
+    }
+
+    /// The flow is over; what waits of it goes.
+    pub(crate) fn forget(&mut self, flow: FlowId) {
+        if let Some(queue) = self.queues.remove(&flow) {
+            self.bytes -= queue.bytes;
+            self.first_number = self.first_number.max(queue.next_number);
+            self.new_turns.retain(|other| *other != flow);
+            self.old_turns.retain(|other| *other != flow);
+        }
+    }
+
+    fn make_room_for(&mut self, flow: FlowId) {
+        if self.queues.len() < MAX_FLOWS || self.queues.contains_key(&flow) {
+            return;
+        }
+        let oldest = self.queues.iter().min_by_key(|(_, queue)| queue.used_at);
+        if let Some(oldest) = oldest.map(|(flow, _)| *flow) {
+            self.forget(oldest);
+        }
+    }
+}
+
+impl Codel {
+    /// Whether the datagram at the front, which has `waited`, is to be dropped.
+    fn drops_now(
+        &mut self,
+        now: Instant,
+        waited: Duration,
+        is_last: bool,
+        interval: Duration,
+    ) -> bool {
+        if is_last || waited < interval / TARGET_PART {
+            self.above_until = None;
+            self.drop_at = None;
+            return false;
+        }
+        let Some(until) = self.above_until else {
+            self.above_until = Some(now + interval);
+            return false;
+        };
+        match self.drop_at {
+            None if until <= now => {
+                // Soon after the last time, it goes on where it had been.
+                self.drops = (self.drops / 2).max(1);
+                self.drop_at = Some(now + self.pause(interval));
+                true
+            }
+            Some(at) if at <= now => {
+                self.drops = self.drops.saturating_add(1);
+                self.drop_at = Some(at + self.pause(interval));
+                true
+            }
+            None | Some(_) => false,
+        }
+    }
+
+    /// The control law: an interval over the square root of how many were dropped.
+    fn pause(&self, interval: Duration) -> Duration {
+        interval.div_f64(f64::from(self.drops.max(1)).sqrt())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(100);
+
+    fn push(outbox: &mut Outbox, now: Instant, flow: u64, len: usize) {
+        assert!(outbox.push(now, FlowId(flow), DatagramOrder::AtOnce, &vec![0; len]));
+    }
+
+    fn take(outbox: &mut Outbox, now: Instant) -> Option<u64> {
+        let (flow, _) = outbox.peek(now)?;
+        outbox
+            .take(flow, Duration::ZERO)
+            .map(|(label, _)| label.flow.0)
+    }
+
+    #[test]
+    fn a_flow_that_sends_little_does_not_wait_for_one_that_sends_much() {
+        let mut outbox = Outbox::new(LIMIT);
+        let now = Instant::EPOCH;
+        (0..50).for_each(|_| push(&mut outbox, now, 1, 1_000));
+        for _ in 0..5 {
+            take(&mut outbox, now);
+        }
+        push(&mut outbox, now, 2, 100);
+        assert_eq!(take(&mut outbox, now), Some(2));
+        // Two that send much take turns by bytes.
+        (0..50).for_each(|_| push(&mut outbox, now, 3, 500));
+        let mut bytes = [0; 2];
+        for _ in 0..40 {
+            match take(&mut outbox, now) {
+                Some(1) => bytes[0] += 1_000_i32,
+                Some(3) => bytes[1] += 500,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(
+            (bytes[0] - bytes[1]).abs() <= 2 * QUANTUM as i32,
+            "{bytes:?}"
+        );
+    }
+
+    /// A queue fed at twice the rate at which it is emptied: the longest wait of the last second,
+    /// and how many were dropped.
+    #[test]
+    fn a_queue_that_stays_long_is_shortened_from_the_front_and_nothing_waits_for_ever() {
+        let mut outbox = Outbox::new(LIMIT);
+        let mut taken = 0;
+        for ms in 0..3_000 {
+            let now = Instant::from_millis(ms);
+            push(&mut outbox, now, 1, 1_000);
+            if ms % 2 == 0 {
+                taken += u64::from(take(&mut outbox, now).is_some());
+            }
+            assert!(outbox.bytes() <= 102_000, "{}", outbox.bytes());
+        }
+        assert_eq!(taken, 1_500);
+        assert!(outbox.dropped() > 1_300, "{}", outbox.dropped());
+        let late = Instant::from_millis(10_000);
+        assert_eq!(take(&mut outbox, late), None);
+        assert_eq!((outbox.bytes(), outbox.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn a_burst_that_drains_loses_nothing() {
+        let mut outbox = Outbox::new(LIMIT);
+        (0..80).for_each(|_| push(&mut outbox, Instant::EPOCH, 1, 1_000));
+        for ms in 0..80 {
+            assert_eq!(take(&mut outbox, Instant::from_millis(ms)), Some(1));
+        }
+        assert_eq!(outbox.dropped(), 0);
+    }
+
+    #[test]
+    fn numbers_grow_without_gaps_and_never_repeat_even_when_flows_are_forgotten() {
+        let mut outbox = Outbox::new(LIMIT);
+        let order = DatagramOrder::Within(Duration::from_millis(25));
+        let mut last = BTreeMap::new();
+        for round in 0..3 {
+            for flow in 0..2 * MAX_FLOWS as u64 {
+                let now = Instant::from_millis(round * 10_000 + flow);
+                assert!(outbox.push(now, FlowId(flow), order, b"x"));
+                let (flow, _) = outbox.peek(now).expect("it waits");
+                let (label, _) = outbox.take(flow, Duration::ZERO).expect("it waits");
+                let number = label.place.expect("it is in order").number;
+                let before = last.insert(flow, number);
+                assert!(before.is_none_or(|before| before < number), "{flow:?}");
+            }
+        }
+        assert_eq!(outbox.queues.len(), MAX_FLOWS);
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        let mut outbox = Outbox::new(LIMIT);
+        let big = vec![0; 60_000];
+        let taken =
+            (0..20).filter(|_| outbox.push(Instant::EPOCH, FlowId(1), DatagramOrder::AtOnce, &big));
+        assert_eq!(taken.count(), 8);
+    }
+}
