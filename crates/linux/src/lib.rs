@@ -11,10 +11,14 @@ pub mod descriptors;
 pub mod hooks;
 pub mod interfaces;
 pub mod netns;
+pub mod nft;
 pub mod packet_socket;
 mod reactor;
+pub mod routing;
 pub mod signals;
 pub mod timer;
+pub mod transparent;
+pub mod tun;
 pub mod udp;
 
 pub use timer::{HostClock, Timer, minimize_timer_slack};

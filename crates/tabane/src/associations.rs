@@ -213,7 +213,7 @@ impl Way {
 async fn carry(client: &Client, association: &Association, route: Route, deliver: Deliver) {
     let idle = match route.target {
         Target::Resolver => IDLE_RESOLVER,
-        Target::Address(_) | Target::Name { .. } => IDLE,
+        Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     };
     let falls_back = route.plain.is_some();
     let through = through_session(client, association, route.target, falls_back, &deliver);
@@ -277,6 +277,8 @@ async fn through_session(
 /// The same without the session.
 async fn plainly(association: &Association, dest: SocketAddr, deliver: &Deliver) -> io::Result<()> {
     let socket = Rc::new(plain::connect_udp(dest).await?);
+    // A new socket takes nothing before the reactor has seen it.
+    socket.writable().await?;
     association.go(Way::Plain(socket.clone()), false);
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {

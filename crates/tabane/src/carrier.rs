@@ -65,16 +65,24 @@ impl Carrier {
     /// is in, is often unreachable from the relay, and knows the way from here instead of from
     /// there.
     pub(crate) fn route(&self, original: Original) -> Route {
-        let is_resolver = original.dest.port() == DNS_PORT
-            && self.resolvers.borrow().contains(&original.dest.ip());
-        let target = if original.captured_dns || is_resolver {
+        let mut route = self.route_to(original.dest);
+        if original.captured_dns {
+            route.target = Target::Resolver;
+        }
+        route
+    }
+
+    /// The way to `dest`, whoever asks for it.
+    pub(crate) fn route_to(&self, dest: SocketAddr) -> Route {
+        let is_resolver = dest.port() == DNS_PORT && self.resolvers.borrow().contains(&dest.ip());
+        let target = if is_resolver {
             Target::Resolver
         } else {
-            Target::Address(original.dest)
+            Target::Address(dest)
         };
         Route {
             target,
-            plain: self.falls_back.then_some(original.dest),
+            plain: self.falls_back.then_some(dest),
         }
     }
 

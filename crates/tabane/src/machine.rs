@@ -1,16 +1,23 @@
 //! The whole machine's traffic, captured: hooks on the root group and what belongs to them.
 //!
 //! Owns the order of setting up and what follows the network: which destinations are left alone,
-//! and whether anything is captured at all (only while the relay answers). Everything here lives in
-//! descriptors of this process, so that its end, by whatever signal, leaves the machine as it was.
+//! and whether anything is captured at all (only while the relay answers). What takes traffic up
+//! lives in descriptors of this process, so that its end, by whatever signal, leaves the machine as
+//! it was; the packet filter rules that may outlive it do nothing without it.
 
 mod direct;
+mod filter;
+mod lan;
 mod lock;
+mod ping;
+
+use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tabane_linux::capture::Capture;
 use tabane_linux::cgroup::Cgroup;
 use tabane_linux::hooks::{HookConfig, Hooks};
+use tabane_linux::routing::Routing;
 use tabane_tunnel::Client;
 use tokio::task::JoinHandle;
 
@@ -18,12 +25,29 @@ use crate::carrier::{Carrier, resolver_addresses};
 use crate::plain;
 
 pub(crate) use direct::DirectRanges;
+pub(crate) use filter::clear_leftovers;
 pub(crate) use lock::{Lock, Running};
+
+use filter::Filter;
+use lan::Lan;
+use ping::Ping;
+
+/// What to carry beside the TCP and UDP of this machine's own programs.
+#[derive(Debug, Clone)]
+pub(crate) struct Extent {
+    /// Echo requests, where that is possible.
+    pub(crate) ping: bool,
+    /// The interfaces with hosts behind them.
+    pub(crate) lan: Vec<String>,
+}
 
 /// A machine with hooks.
 pub(crate) struct Machine {
     hooks: Hooks,
     direct: DirectRanges,
+    filter: Filter,
+    ping: Option<Ping>,
+    lan: Option<Lan>,
     capture: Option<Capture>,
     carrier: Option<Carrier>,
     tasks: Vec<JoinHandle<()>>,
@@ -31,8 +55,9 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Attaches hooks that leave everything alone until [`set_open`](Self::set_open).
-    pub(crate) async fn set_up(direct: DirectRanges) -> Result<Self> {
+    pub(crate) async fn set_up(direct: DirectRanges, extent: Extent) -> Result<Self> {
         const WHAT: &str = "cannot capture this machine's traffic";
+        clear_leftovers().await?;
         let cgroup = Cgroup::root().context(WHAT)?;
         let capture = Capture::open(Some(plain::MARK)).context(WHAT)?;
         let config = HookConfig {
@@ -47,12 +72,42 @@ impl Machine {
         let mut machine = Self {
             hooks: Hooks::attach(&cgroup, &config).context(WHAT)?,
             direct,
+            filter: Filter::default(),
+            ping: None,
+            lan: None,
             capture: Some(capture),
             carrier: None,
             tasks: Vec::new(),
         };
+        machine.extend(extent).await?;
         machine.follow_network().await?;
         Ok(machine)
+    }
+
+    async fn extend(&mut self, extent: Extent) -> Result<()> {
+        let routing = Rc::new(Routing::open()?);
+        if !extent.lan.is_empty() {
+            let lan = Lan::set_up(&routing).await?;
+            self.filter.lan = Some((extent.lan, lan.port()));
+            self.filter.apply(&self.direct.prefixes().await?)?;
+            self.lan = Some(lan);
+        }
+        if extent.ping {
+            // Less than all is better than nothing.
+            if let Err(error) = self.carry_pings(routing).await {
+                tracing::warn!("pings are not carried: {error:#}");
+                self.filter.tun = None;
+            }
+        }
+        Ok(())
+    }
+
+    async fn carry_pings(&mut self, routing: Rc<Routing>) -> Result<()> {
+        let ping = Ping::set_up(routing).await?;
+        self.filter.tun = Some(ping.name().to_owned());
+        self.filter.apply(&self.direct.prefixes().await?)?;
+        self.ping = Some(ping);
+        Ok(())
     }
 
     /// Carries what is captured from here on. Must be called within the `LocalSet` of the client.
@@ -66,6 +121,18 @@ impl Machine {
         let udp = carrier.clone().serve_udp(capture.udp, flows);
         self.tasks.push(tokio::task::spawn_local(tcp));
         self.tasks.push(tokio::task::spawn_local(udp));
+        if let Some(lan) = self.lan.take() {
+            let (tcp, udp) = (
+                lan.serve_tcp(carrier.clone()),
+                lan.serve_udp(carrier.clone()),
+            );
+            self.tasks.push(tokio::task::spawn_local(tcp));
+            self.tasks.push(tokio::task::spawn_local(udp));
+        }
+        if let Some(ping) = self.ping.take() {
+            let pings = ping.serve(client.clone());
+            self.tasks.push(tokio::task::spawn_local(pings));
+        }
         self.carrier = Some(carrier);
     }
 
@@ -81,6 +148,7 @@ impl Machine {
         let prefixes = self.direct.prefixes().await?;
         // Questions to a resolver in them are carried all the same: the relay has one, too.
         self.hooks.exclude(&prefixes, &resolver_addresses())?;
+        self.filter.apply(&prefixes)?;
         if let Some(carrier) = &self.carrier {
             carrier.renew_resolvers();
         }
@@ -88,8 +156,9 @@ impl Machine {
     }
 
     /// Takes everything away.
-    pub(crate) fn tear_down(self) {
+    pub(crate) async fn tear_down(self) -> Result<()> {
         drop(self.hooks);
         self.tasks.iter().for_each(JoinHandle::abort);
+        clear_leftovers().await
     }
 }

@@ -312,6 +312,17 @@ impl Client {
         });
     }
 
+    /// Begins the flow of all IP packets that are neither TCP nor UDP, each datagram one of them.
+    /// The relay serves echo requests ("ping") and drops the rest.
+    ///
+    /// # Errors
+    /// As [`open_udp`](Self::open_udp).
+    pub async fn open_packets(&self) -> Result<UdpFlow, OpenError> {
+        let stream = self.open(Transport::Packets, Target::Anywhere).await?;
+        let order = Some(DatagramOrder::AtOnce);
+        Ok(UdpFlow::new(self.clone(), Flow::new(stream, order)))
+    }
+
     /// Uses one more link from here on.
     ///
     /// # Errors

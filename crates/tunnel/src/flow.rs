@@ -1,8 +1,8 @@
 //! UDP flows: datagrams whose flow has the number of the stream that stands for it [P-T].
 //!
-//! Owns the queue of each flow, which flows are handed out in order, and the few datagrams that overtook the stream which
-//! announces them. Queues are bounded and drop the newest, as a socket's receive buffer does.
-//! When a flow begins and ends is decided where its stream is.
+//! Owns the queue of each flow, which flows are handed out in order, and the few datagrams that
+//! overtook the stream which announces them. Queues are bounded and drop the newest, as a socket's
+//! receive buffer does. When a flow begins and ends is decided where its stream is.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -27,7 +27,7 @@ const AT_ONCE_PORTS: [u16; 5] = [53, 123, 161, 5353, 3478];
 /// How flows to `target` are handed out when users want `wanted`.
 pub(crate) fn order_for(target: &Target, wanted: DatagramOrder) -> DatagramOrder {
     let port = match target {
-        Target::Resolver => return DatagramOrder::AtOnce,
+        Target::Resolver | Target::Anywhere => return DatagramOrder::AtOnce,
         Target::Address(address) => address.port(),
         Target::Name { port, .. } => *port,
     };

@@ -13,6 +13,7 @@
 mod access;
 mod client;
 mod connection;
+mod echo;
 mod engine;
 mod flow;
 mod monitor;

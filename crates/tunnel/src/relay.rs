@@ -6,6 +6,7 @@
 
 mod destination;
 mod guest;
+mod packets;
 mod udp;
 
 use std::cell::Cell;

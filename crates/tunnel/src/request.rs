@@ -15,6 +15,7 @@ mod kind {
     pub(super) const UDP: u8 = 2;
     pub(super) const RESOLVER_TCP: u8 = 3;
     pub(super) const RESOLVER_UDP: u8 = 4;
+    pub(super) const PACKETS: u8 = 5;
 }
 
 mod address_type {
@@ -30,12 +31,14 @@ pub enum Transport {
     Tcp,
     /// Nothing: it stands for a UDP flow, whose datagrams carry the stream's id.
     Udp,
+    /// Nothing: it stands for all IP packets that are neither, as datagrams with the stream's id.
+    Packets,
 }
 
 /// The client's first bytes on a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// TCP or UDP.
+    /// TCP, UDP or the rest.
     pub transport: Transport,
     /// Where to.
     pub target: Target,
@@ -64,11 +67,15 @@ impl Request {
         out.push(match (&self.target, self.transport) {
             (Target::Resolver, Transport::Tcp) => kind::RESOLVER_TCP,
             (Target::Resolver, Transport::Udp) => kind::RESOLVER_UDP,
+            (Target::Anywhere, _) | (_, Transport::Packets) => {
+                out.push(kind::PACKETS);
+                return;
+            }
             (_, Transport::Tcp) => kind::TCP,
             (_, Transport::Udp) => kind::UDP,
         });
         match &self.target {
-            Target::Resolver => {}
+            Target::Resolver | Target::Anywhere => {}
             Target::Address(address) => {
                 match address.ip() {
                     IpAddr::V4(ip) => {
@@ -100,6 +107,10 @@ impl Request {
         let Some((&kind, rest)) = bytes.split_first() else {
             return Ok(None);
         };
+        if kind == kind::PACKETS {
+            let (transport, target) = (Transport::Packets, Target::Anywhere);
+            return Ok(Some((Self { transport, target }, 1)));
+        }
         let transport = match kind {
             kind::TCP | kind::RESOLVER_TCP => Transport::Tcp,
             kind::UDP | kind::RESOLVER_UDP => Transport::Udp,
@@ -234,6 +245,10 @@ mod tests {
             Target::Resolver,
         ];
         let both = [Transport::Tcp, Transport::Udp];
+        let packets = Request {
+            transport: Transport::Packets,
+            target: Target::Anywhere,
+        };
         both.into_iter()
             .flat_map(|transport| {
                 targets.iter().map(move |target| Request {
@@ -241,6 +256,7 @@ mod tests {
                     target: target.clone(),
                 })
             })
+            .chain([packets])
             .collect()
     }
 
@@ -275,7 +291,7 @@ mod tests {
     fn nonsense_is_named() {
         for (bytes, error) in [
             (&[0][..], RequestError::Kind),
-            (&[5], RequestError::Kind),
+            (&[6], RequestError::Kind),
             (&[1, 5], RequestError::AddressType),
             (&[1, 3, 0], RequestError::Name),
             (&[1, 3, 254], RequestError::Name),
@@ -296,7 +312,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 6;
+                *kind %= 7;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {

@@ -24,6 +24,8 @@ pub enum Target {
     },
     /// The DNS resolver that the relay itself uses.
     Resolver,
+    /// Each packet says itself; for [`Transport::Packets`](crate::Transport::Packets) only.
+    Anywhere,
 }
 
 impl Target {
@@ -54,6 +56,7 @@ impl fmt::Display for Target {
             Self::Address(address) => address.fmt(f),
             Self::Name { name, port } => write!(f, "{name}:{port}"),
             Self::Resolver => f.write_str("the relay's resolver"),
+            Self::Anywhere => f.write_str("anywhere"),
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
 use crate::commands::up::END_PATIENCE;
 use crate::failure::Failure;
-use crate::machine::Running;
+use crate::machine::{Running, clear_leftovers};
 use crate::output;
 
 /// End `tabane up`, and leave the machine as it was before
@@ -44,6 +44,8 @@ pub(crate) fn run(args: &DownArgs) -> Result<ExitCode> {
     if let Some(running) = running {
         running.end(END_PATIENCE)?;
     }
+    // What one that was killed has left does nothing; it goes all the same.
+    tabane_tunnel::block_on(clear_leftovers()).context("cannot set up the event loop")??;
     if args.json {
         output::line(&serde_json::to_string(&report)?)?;
     } else if let Some(pid) = report.pid {

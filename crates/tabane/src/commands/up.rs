@@ -18,7 +18,7 @@ use tabane_tunnel::Client;
 
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
-use crate::machine::{DirectRanges, Lock, Machine};
+use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
 use crate::plain;
 use crate::prefix::DirectPrefix;
@@ -31,9 +31,9 @@ const LOG: &str = "/run/tabane/up.log";
 
 /// Carry everything this machine sends over all links, until `tabane down`
 ///
-/// TCP, UDP and DNS of every program go through the session; connections that exist stay as they
-/// are. This machine's own networks and private ranges are left alone. While the relay does not
-/// answer, everything new goes as it would without tabane; when the process ends, by whatever
+/// TCP, UDP, DNS and pings of every program go through the session; connections that exist stay as
+/// they are. This machine's own networks and private ranges are left alone. While the relay does
+/// not answer, everything new goes as it would without tabane; when the process ends, by whatever
 /// signal, the kernel takes its hooks away with it. Needs root; runs in the foreground and tells
 /// systemd when it is ready.
 #[derive(Debug, Args)]
@@ -44,6 +44,12 @@ pub(crate) struct UpArgs {
     /// Carry private ranges and the networks this machine is in as well
     #[arg(long)]
     all: bool,
+    /// Carry what hosts behind this interface send through this machine, too; repeatable
+    #[arg(long, value_name = "IF")]
+    lan: Vec<String>,
+    /// Leave pings alone
+    #[arg(long)]
+    no_ping: bool,
     /// How long connections wait for a relay that does not answer [default: 5m, the relay's own
     /// limit]
     #[arg(long, value_name = "TIME")]
@@ -76,13 +82,40 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     }
     let given: Vec<DirectPrefix> = args.direct.iter().chain(&plan.direct).copied().collect();
     let direct = DirectRanges::new(&given, args.all || settings.all);
-    tabane_tunnel::block_on(serve(direct, &plan, store)).context("cannot set up the event loop")?
+    let extent = Extent {
+        ping: !args.no_ping && settings.ping.unwrap_or(true),
+        lan: if args.lan.is_empty() {
+            settings.lan
+        } else {
+            args.lan
+        },
+    };
+    check_names(&extent.lan)?;
+    let serving = serve(direct, extent, &plan, store);
+    tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
 }
 
-async fn serve(direct: DirectRanges, plan: &SessionPlan, store: &Store) -> Result<ExitCode> {
+/// Names go into packet filter rules.
+fn check_names(interfaces: &[String]) -> Result<()> {
+    let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '/' | '*');
+    match interfaces
+        .iter()
+        .find(|name| name.is_empty() || name.contains(is_bad))
+    {
+        Some(name) => Err(Failure::usage(format!("'{name}' is no name of an interface")).into()),
+        None => Ok(()),
+    }
+}
+
+async fn serve(
+    direct: DirectRanges,
+    extent: Extent,
+    plan: &SessionPlan,
+    store: &Store,
+) -> Result<ExitCode> {
     let signals = signals::catch()?;
     let watch = Watch::start().context("cannot watch the interfaces")?;
-    let mut machine = Machine::set_up(direct).await?;
+    let mut machine = Machine::set_up(direct, extent).await?;
     notify::ready();
     tracing::info!("up; new connections go as without tabane until the relay answers");
     let client = tokio::select! {
@@ -97,7 +130,9 @@ async fn serve(direct: DirectRanges, plan: &SessionPlan, store: &Store) -> Resul
         None => Ok(()),
     };
     notify::stopping();
-    machine.tear_down();
+    if let Err(error) = machine.tear_down().await {
+        tracing::warn!("{error:#}; the next `tabane up` or `tabane down` tries again");
+    }
     if let Some(client) = client {
         client.close().await;
     }

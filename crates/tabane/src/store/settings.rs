@@ -32,6 +32,10 @@ pub(crate) struct Settings {
 pub(crate) struct UpSettings {
     /// Carry private ranges and connected networks as well.
     pub(crate) all: bool,
+    /// The interfaces with hosts behind them that are carried, too.
+    pub(crate) lan: Vec<String>,
+    /// Whether pings are carried.
+    pub(crate) ping: Option<bool>,
     /// How long connections wait for a relay that does not answer.
     pub(crate) wait: Option<Span>,
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod lan;
 mod readme;
 mod up;
 mod world;

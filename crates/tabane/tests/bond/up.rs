@@ -17,7 +17,7 @@ use crate::world::{TABANE, World, pid, wait_for};
 const PEER: &str = "http://203.0.113.2:8000/peer";
 const PEER6: &str = "http://[2001:db8:ffff::2]:8000/peer";
 const NEAR: &str = "http://10.71.1.2:8000/peer";
-const UP: &str = "STATUS=over all links";
+pub(crate) const UP: &str = "STATUS=over all links";
 const LOST: &str = "STATUS=the relay does not answer";
 /// More than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ pub(crate) fn shell(world: &World, line: &str) -> String {
 }
 
 /// The address a server saw.
-fn peer(world: &World, url: &str) -> String {
+pub(crate) fn peer(world: &World, url: &str) -> String {
     shell(world, &format!("curl -sS --fail --max-time 20 '{url}'"))
 }
 
@@ -93,7 +93,7 @@ fn udp_peer(world: &World) -> String {
     shell(world, &format!("python3 -c \"{script}\""))
 }
 
-fn is_plain(peer: &str) -> bool {
+pub(crate) fn is_plain(peer: &str) -> bool {
     peer.starts_with("10.71.") || peer.starts_with("2001:db8:1:") || peer.starts_with("2001:db8:2:")
 }
 
@@ -239,4 +239,81 @@ fn relay_in(world: &World, root: &Path) -> Child {
     ]);
     command.arg(root.join("relay")).stdout(Stdio::null());
     command.spawn().unwrap()
+}
+
+const PINGED: [&str; 2] = ["203.0.113.2", "2001:db8:ffff::2"];
+
+/// Who answers to pings, or `-`, of [`PINGED`].
+pub(crate) fn ping(world: &World, tries: u32) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/ping.py");
+    let [v4, v6] = PINGED;
+    shell(world, &format!("python3 {script} {tries} {v4} {v6}")).replace('\n', " ")
+}
+
+/// Has the relay's side drop pings that come plainly.
+pub(crate) fn forbid_plain_pings(world: &World) -> bool {
+    let rules = "table inet t { chain c { type filter hook input priority 0; \
+                 ip saddr 10.71.0.0/16 icmp type echo-request drop; \
+                 ip6 saddr { 2001:db8:1::/48, 2001:db8:2::/48 } icmpv6 type echo-request drop; \
+                 }; }";
+    if Command::new("nft").arg("--version").output().is_err() {
+        return false;
+    }
+    assert!(world.in_relay("nft").arg(rules).status().unwrap().success());
+    true
+}
+
+#[test]
+fn pings_of_both_families_go_over_the_bond() {
+    let Some(world) = World::new(&[]) else { return };
+    if !forbid_plain_pings(&world) {
+        println!("skipped: no nft");
+        return;
+    }
+    world.join();
+    let all = PINGED.join(" ");
+    // As distributions have it.
+    let strict = "net.ipv4.conf.all.rp_filter=1";
+    assert!(
+        world
+            .in_client("sysctl")
+            .args(["-qw", strict])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(ping(&world, 1), "- -");
+    // First by raw sockets at the relay, then by those that need no privilege.
+    let mut up = Up::start(&world, &[]);
+    up.wait_until(UP);
+    assert_eq!(ping(&world, 10), all);
+    let open = "net.ipv4.ping_group_range=0 2147483647";
+    assert!(
+        world
+            .in_relay("sysctl")
+            .args(["-qw", open])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(ping(&world, 10), all);
+    up.kill();
+    assert_eq!(ping(&world, 1), "- -");
+    let left = shell(&world, "nft list tables; ip rule");
+    assert!(
+        left.contains("inet tabane") && left.contains("0x1063"),
+        "{left}"
+    );
+    assert!(world.tabane(&["down"]).status().unwrap().success());
+    let left = shell(
+        &world,
+        "nft list tables; ip rule; ip -6 rule; ip route show table all",
+    );
+    assert!(
+        !left.contains("tabane") && !left.contains("0x106"),
+        "{left}"
+    );
+    let up = Up::start(&world, &["--no-ping"]);
+    up.wait_until(UP);
+    assert_eq!(ping(&world, 1), "- -");
 }

@@ -88,6 +88,8 @@ async fn addresses(shared: &Shared, target: &Target) -> Result<Vec<SocketAddr>, 
     let found = match target {
         Target::Resolver if shared.resolvers.is_empty() => return Err(Status::Unreachable),
         Target::Resolver => return Ok(shared.resolvers.clone()),
+        // Not parsed from any request for a connection or a UDP flow.
+        Target::Anywhere => return Err(Status::Malformed),
         Target::Address(address) => vec![*address],
         Target::Name { name, port } => lookup(name, *port).await?,
     };

@@ -8,7 +8,7 @@ use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey, StreamId};
 use tokio::time::{Instant, timeout};
 
-use super::{Shared, destination, udp};
+use super::{Shared, destination, packets, udp};
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
@@ -85,7 +85,7 @@ impl Permit {
     fn take(usage: Rc<Usage>, transport: Transport, shared: &Shared) -> Option<Self> {
         let (taken, limit) = match transport {
             Transport::Tcp => (&usage.connections, shared.limits.connections),
-            Transport::Udp => (&usage.flows, shared.limits.flows),
+            Transport::Udp | Transport::Packets => (&usage.flows, shared.limits.flows),
         };
         if taken.get() >= limit {
             return None;
@@ -99,7 +99,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let taken = match self.transport {
             Transport::Tcp => &self.usage.connections,
-            Transport::Udp => &self.usage.flows,
+            Transport::Udp | Transport::Packets => &self.usage.flows,
         };
         taken.set(taken.get() - 1);
     }
@@ -120,6 +120,7 @@ async fn serve(mut stream: Stream, shared: &Shared, usage: Rc<Usage>) -> Result<
     match request.transport {
         Transport::Tcp => serve_tcp(stream, shared, &request).await?,
         Transport::Udp => serve_udp(stream, shared, &request).await?,
+        Transport::Packets => serve_packets(stream, shared).await?,
     }
     drop(permit);
     Ok(())
@@ -153,6 +154,16 @@ async fn serve_udp(stream: Stream, shared: &Shared, request: &Request) -> Result
         }
         Err(status) => refuse(flow.into_stream(), status).await,
     }
+}
+
+async fn serve_packets(stream: Stream, shared: &Shared) -> Result<(), StreamEnd> {
+    if !packets::can_ping() {
+        return refuse(stream, Status::Denied).await;
+    }
+    let flow = Flow::new(stream, None);
+    flow.stream().write_all(&[Status::Open.emit()]).await?;
+    packets::serve(flow, shared.mark, |ip| shared.access.allows(ip)).await;
+    Ok(())
 }
 
 async fn refuse_malformed(stream: Stream, error: RequestError) -> Result<(), StreamEnd> {

@@ -25,7 +25,7 @@ const BURST: usize = 64;
 pub(super) fn idle_timeout(target: &Target) -> Duration {
     match target {
         Target::Resolver => IDLE_DNS,
-        Target::Address(_) | Target::Name { .. } => IDLE,
+        Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     }
 }
 

@@ -1,0 +1,247 @@
+//! Sockets for what others send through this machine, taken up on its way (TPROXY).
+//!
+//! Owns the listening sockets, which a packet filter rule points at, and sockets that answer in the
+//! name of the destination. Needs `CAP_NET_ADMIN`. What the rule takes is not decided here; without
+//! a listener it takes nothing.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt};
+use nix::sys::socket::{SockaddrIn, SockaddrIn6, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::reactor::watch;
+
+/// As many as wait at other capture sockets.
+const BACKLOG: i32 = 1024;
+/// How often to try for a port that is free for everything.
+const MAX_PORT_ATTEMPTS: usize = 16;
+
+/// Takes up connections and datagrams of others, of both families, on one port of loopback.
+#[derive(Debug)]
+pub struct Transparent {
+    port: u16,
+    mark: u32,
+    tcp: [Option<TcpListener>; 2],
+    udp: [Option<AsyncFd<OwnedFd>>; 2],
+}
+
+/// Answers in the name of a destination.
+#[derive(Debug)]
+pub struct Impostor {
+    socket: Socket,
+}
+
+impl Transparent {
+    /// Opens the sockets on a port the kernel chooses; `mark` is put on everything they send.
+    /// Without IPv6 there is IPv4 only.
+    ///
+    /// # Errors
+    /// We may not, or no port is free.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with its I/O driver enabled.
+    pub fn open(mark: u32) -> io::Result<Self> {
+        let mut failure = io::Error::from(io::ErrorKind::AddrInUse);
+        for _ in 0..MAX_PORT_ATTEMPTS {
+            match Self::try_open(mark) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => failure = error,
+                result => return result,
+            }
+        }
+        Err(failure)
+    }
+
+    fn try_open(mark: u32) -> io::Result<Self> {
+        let v4 = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let v6 = |port| SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+        let tcp = listener(v4(0), mark)?;
+        let port = tcp.local_addr()?.port();
+        let has_v6 = Socket::new(Domain::IPV6, Type::STREAM, None).is_ok();
+        let (tcp6, udp6) = if has_v6 {
+            (
+                Some(listener(v6(port), mark)?),
+                Some(receiver(v6(port), mark)?),
+            )
+        } else {
+            (None, None)
+        };
+        Ok(Self {
+            port,
+            mark,
+            udp: [Some(receiver(v4(port), mark)?), udp6],
+            tcp: [Some(tcp), tcp6],
+        })
+    }
+
+    /// The port, on 127.0.0.1 and `[::1]`.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The next connection and where it was going.
+    ///
+    /// # Errors
+    /// Those of `accept(2)`: out of descriptors or memory; may pass.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let [v4, v6] = &self.tcp;
+        let (stream, _) = tokio::select! {
+            accepted = accept_on(v4) => accepted?,
+            accepted = accept_on(v6) => accepted?,
+        };
+        let dest = stream.local_addr()?;
+        Ok((stream, dest))
+    }
+
+    /// The next datagram: its length, where it comes from and where it was going.
+    ///
+    /// # Errors
+    /// Those of `recvmsg(2)`, none of which lasts.
+    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, SocketAddr)> {
+        loop {
+            let [v4, v6] = &self.udp;
+            let ready = tokio::select! {
+                ready = readable(v4) => ready?,
+                ready = readable(v6) => ready?,
+            };
+            match ready.try_io(Interest::READABLE, |fd| receive(fd, buffer)) {
+                Ok(Some(received)) => return Ok(received),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A socket that answers as if it were `dest`.
+    ///
+    /// # Errors
+    /// Out of descriptors, or a socket of this machine has the address.
+    pub fn impostor(&self, dest: SocketAddr) -> io::Result<Impostor> {
+        let socket = transparent(dest, Type::DGRAM, Protocol::UDP, self.mark)?;
+        Ok(Impostor { socket })
+    }
+}
+
+impl Impostor {
+    /// Sends `payload` to `to`.
+    ///
+    /// # Errors
+    /// `WouldBlock` where the socket is full, and what `sendto(2)` says; UDP loses datagrams.
+    pub fn try_send(&self, to: SocketAddr, payload: &[u8]) -> io::Result<()> {
+        self.socket.send_to(payload, &to.into()).map(drop)
+    }
+}
+
+async fn accept_on(listener: &Option<TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn readable(socket: &Option<AsyncFd<OwnedFd>>) -> io::Result<&AsyncFd<OwnedFd>> {
+    let Some(socket) = socket else {
+        return std::future::pending().await;
+    };
+    // Kept ready: who reads until it would block clears it.
+    socket.readable().await?.retain_ready();
+    Ok(socket)
+}
+
+fn listener(address: SocketAddr, mark: u32) -> io::Result<TcpListener> {
+    let socket = transparent(address, Type::STREAM, Protocol::TCP, mark)?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn receiver(address: SocketAddr, mark: u32) -> io::Result<AsyncFd<OwnedFd>> {
+    let socket = transparent(address, Type::DGRAM, Protocol::UDP, mark)?;
+    match address {
+        SocketAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4OrigDstAddr, &true)?,
+        SocketAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6OrigDstAddr, &true)?,
+    }
+    watch(socket.into())
+}
+
+fn transparent(
+    address: SocketAddr,
+    kind: Type,
+    protocol: Protocol,
+    mark: u32,
+) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Two flows may have the same destination.
+    if kind == Type::DGRAM {
+        socket.set_reuse_address(true)?;
+    }
+    set_transparent(&socket, address.ip())?;
+    socket.set_mark(mark)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+fn set_transparent(socket: &Socket, ip: IpAddr) -> io::Result<()> {
+    let (level, option) = match ip {
+        IpAddr::V4(_) => (libc::SOL_IP, libc::IP_TRANSPARENT),
+        IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_TRANSPARENT),
+    };
+    let on: libc::c_int = 1;
+    // SAFETY: the value is live, and its size is passed.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// `None` for a datagram that does not say where it was going.
+fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<(usize, SocketAddr, SocketAddr)>> {
+    let mut control = nix::cmsg_space!(libc::sockaddr_in6);
+    let mut pieces = [io::IoSliceMut::new(buffer)];
+    let message = recvmsg::<SockaddrStorage>(
+        fd.as_raw_fd(),
+        &mut pieces,
+        Some(&mut control),
+        MsgFlags::MSG_DONTWAIT,
+    )?;
+    let from = message.address.as_ref().and_then(|address| {
+        let v4 = address
+            .as_sockaddr_in()
+            .map(|v4| SocketAddr::V4((*v4).into()));
+        v4.or_else(|| {
+            address
+                .as_sockaddr_in6()
+                .map(|v6| SocketAddr::V6((*v6).into()))
+        })
+    });
+    let dest = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::Ipv4OrigDstAddr(v4) => {
+            Some(SocketAddr::V4(SockaddrIn::from(v4).into()))
+        }
+        ControlMessageOwned::Ipv6OrigDstAddr(v6) => {
+            Some(SocketAddr::V6(SockaddrIn6::from(v6).into()))
+        }
+        _ => None,
+    });
+    let bytes = message.bytes;
+    Ok(from.zip(dest).map(|(from, dest)| (bytes, from, dest)))
+}

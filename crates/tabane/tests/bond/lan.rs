@@ -1,0 +1,148 @@
+//! `tabane up --lan`: a host behind the machine, which knows nothing.
+//!
+//! ```text
+//!   host l1 10.72.0.2 ── 10.72.0.1 c9 client (the world's machine, routing) ══ relay, servers
+//! ```
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::text;
+use crate::up::{UP, Up, forbid_plain_pings, is_plain};
+use crate::world::{World, ip};
+
+struct Host<'a> {
+    world: &'a World,
+    ns: String,
+}
+
+impl<'a> Host<'a> {
+    fn new(world: &'a World) -> Self {
+        let ns = format!("{}l", world.client_ns());
+        let (c, r) = (world.client_ns(), world.relay_ns());
+        for line in [
+            format!("netns add {ns}"),
+            format!("-n {ns} link set lo up"),
+            format!("-n {c} link add c9 type veth peer name l1 netns {ns}"),
+            format!("-n {c} addr add 10.72.0.1/24 dev c9"),
+            format!("-n {c} addr add 2001:db8:72::1/64 dev c9 nodad"),
+            format!("-n {ns} addr add 10.72.0.2/24 dev l1"),
+            format!("-n {ns} addr add 2001:db8:72::2/64 dev l1 nodad"),
+            format!("-n {c} link set c9 up"),
+            format!("-n {ns} link set l1 up"),
+            format!("-n {ns} route add default via 10.72.0.1"),
+            format!("-n {ns} -6 route add default via 2001:db8:72::1"),
+            // The way back for what comes plainly.
+            format!("-n {r} route add 10.72.0.0/24 via 10.71.1.1"),
+            format!("-n {r} -6 route add 2001:db8:72::/64 via 2001:db8:1::1"),
+        ] {
+            ip(&line);
+        }
+        for value in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
+            let set = world.in_client("sysctl").args(["-qw", value]).status();
+            assert!(set.unwrap().success());
+        }
+        Self { world, ns }
+    }
+
+    fn shell(&self, line: &str) -> (bool, String) {
+        let mut command = Command::new("ip");
+        let output = command
+            .args(["netns", "exec", &self.ns, "sh", "-c", line])
+            .output();
+        let output = output.unwrap();
+        (
+            output.status.success(),
+            text(&output.stdout).trim().to_owned(),
+        )
+    }
+
+    fn peer(&self, url: &str) -> String {
+        let (fine, peer) = self.shell(&format!("curl -sS --fail --max-time 20 '{url}'"));
+        assert!(fine, "{url}");
+        peer
+    }
+
+    fn udp_peer(&self, family: &str, address: &str) -> String {
+        let script = format!(
+            "import socket; s = socket.socket(socket.{family}, socket.SOCK_DGRAM); \
+             s.settimeout(10); s.sendto(b'?', ('{address}', 9001)); \
+             data, peer = s.recvfrom(100); assert peer[:2] == ('{address}', 9001), peer; \
+             print(data.decode())"
+        );
+        let (fine, peer) = self.shell(&format!("python3 -c \"{script}\""));
+        assert!(fine, "{address}");
+        peer
+    }
+
+    /// All ways of reaching the servers, as they saw us.
+    fn peers(&self) -> Vec<String> {
+        vec![
+            self.peer("http://203.0.113.2:8000/peer"),
+            self.peer("http://[2001:db8:ffff::2]:8000/peer"),
+            self.udp_peer("AF_INET", "203.0.113.2"),
+            self.udp_peer("AF_INET6", "2001:db8:ffff::2"),
+        ]
+    }
+}
+
+impl Drop for Host<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.ns]).output();
+        let _ = self.world;
+    }
+}
+
+fn is_from_lan(peer: &str) -> bool {
+    peer.starts_with("10.72.") || peer.starts_with("2001:db8:72:")
+}
+
+#[test]
+fn hosts_behind_are_carried_and_never_cut_off() {
+    let Some(world) = World::new(&[]) else { return };
+    if !forbid_plain_pings(&world) {
+        println!("skipped: no nft");
+        return;
+    }
+    world.join();
+    let host = Host::new(&world);
+    let plain = host.peers();
+    assert!(plain.iter().all(|peer| is_from_lan(peer)), "{plain:?}");
+
+    let mut up = Up::start(&world, &["--lan", "c9"]);
+    up.wait_until(UP);
+    let carried = host.peers();
+    let is_far = |peer: &String| !is_from_lan(peer) && !is_plain(peer);
+    assert!(carried.iter().all(is_far), "{carried:?}");
+    let (fine, size) = host.shell("curl -sS http://203.0.113.2:8000/3000000 | wc -c");
+    assert!(fine && size == "3000000", "{size}");
+    // The machine itself is a neighbour, not a destination beyond the relay.
+    let (refused, _) = host.shell("curl -s --max-time 5 http://10.72.0.1:81/; test $? = 7");
+    assert!(refused);
+    assert!(!is_plain(&crate::up::peer(
+        &world,
+        "http://203.0.113.2:8000/peer"
+    )));
+
+    up.kill();
+    // Its rules have stayed, and pass everything on.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !host
+        .shell("curl -sS --fail --max-time 1 http://203.0.113.2:8000/peer")
+        .0
+    {
+        assert!(Instant::now() < deadline, "cut off");
+    }
+    let plain = host.peers();
+    assert!(plain.iter().all(|peer| is_from_lan(peer)), "{plain:?}");
+
+    // A new one clears away what that one left; without a relay the LAN goes on as well.
+    let mut world_relay = Up::start(&world, &["--lan", "c9"]);
+    world_relay.wait_until(UP);
+    let carried = host.peers();
+    assert!(carried.iter().all(is_far), "{carried:?}");
+    assert!(world.tabane(&["down"]).status().unwrap().success());
+    world_relay.child.wait().unwrap();
+    let plain = host.peers();
+    assert!(plain.iter().all(|peer| is_from_lan(peer)), "{plain:?}");
+}
