@@ -32,6 +32,8 @@
 //! Loss counts only where it exceeds what chance explains and no queue does: then the path takes
 //! no more (a policer, hardly any buffer), and nothing more is tried for a second or two.
 
+mod aim;
+mod chance;
 mod dip;
 mod rival;
 mod sense;
@@ -42,6 +44,8 @@ use tabane_base::{Bytes, Duration, Instant, Rate, Rng, scale};
 use super::cubic::Cubic;
 use super::model::Model;
 use super::{AckEvent, Algorithm, ControllerSnapshot, LossEvent, initial_window, scaled};
+use aim::Aim;
+use chance::Chance;
 use dip::Dip;
 use rival::{Rivalry, Verdict};
 use sense::{Sense, Standing};
@@ -56,25 +60,10 @@ const FULL_QUEUE: f64 = 0.25;
 /// Loss before so many rounds says little of the rate: it counts at the end of the round.
 const STARTUP_ROUNDS: u64 = 3;
 
-/// The target at 50 Mbit/s; at other rates it goes with the inverse square root: 4.5 ms at 10,
-/// 0.45 ms at 1,000. Four flows of ours at 50 Mbit/s together settle at 4 ms.
-const TARGET: Duration = Duration::from_millis(2);
-const TARGET_RATE: f64 = 50e6;
-/// Nothing of it may be more than this part of [`Tabane::queue_max`].
-const TARGET_PART: u32 = 2;
-/// A bottleneck serves whole packets: so many always fit the target.
-const TARGET_PACKETS: f64 = 1.25;
-/// The longest packet time believed, at 24 kbit/s.
-const PACKET_TIME_MAX: Duration = Duration::from_millis(500);
-/// Added to the target where the rate swings as much as can be, or the shortest round trip.
-const RESERVE_MAX: Duration = Duration::from_millis(50);
-
-/// Our own queue is to stay below the longer of these two: 15 ms, or this part of `RTT_min`.
-const QUEUE_MAX: Duration = Duration::from_millis(15);
-const QUEUE_MAX_PART: u32 = 4;
-
 /// The step up doubles with each round without a queue, so often at most.
 const VELOCITY_MAX: u32 = 6;
+/// The window in use shows the last growth when it is this part of the window.
+const GROWTH_SEEN: f64 = 0.95;
 /// The window grows at most so much in a round trip.
 const GROWTH_MAX: f64 = 1.5;
 /// Pacing above what the window asks for, so that the window decides; and while growing.
@@ -87,17 +76,15 @@ const LOOK_DEPTH: Duration = Duration::from_millis(15);
 const DIP_PART: u32 = 4;
 /// Looks come this often after something was found, ever less often otherwise.
 const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(2);
-const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(8);
 /// At least so many round trips apart: each costs up to a quarter of one.
 const LOOK_RTTS: u32 = 20;
 /// A path shorter by this than was known is something found.
 const LOOK_NEWS: Duration = Duration::from_millis(1);
 
-/// What flows like ours do not exceed for long together: 10 ms, an eighth of `RTT_min`, or what
-/// three packets take.
-const ALLOWED_QUEUE: Duration = Duration::from_millis(10);
-const ALLOWED_QUEUE_PART: u32 = 8;
-const ALLOWED_PACKETS: f64 = 3.0;
+/// Yielding is vain when the window in use is down to this part and the queue still has that.
+const VAIN_WINDOW: f64 = 0.7;
+const VAIN_QUEUE: f64 = 0.8;
 /// Where the rate swings so much, a queue proves nothing.
 const SWINGING: f64 = 1.0;
 /// The link is taken to be slower by this each time that the highest rates are forgotten.
@@ -105,15 +92,6 @@ const PEAK_DECAY: f64 = 0.97;
 /// Rates are remembered between one and two times this long.
 const KNOWN_SPAN: Duration = Duration::from_millis(1_500);
 
-/// Fewer packets lost in a round prove nothing.
-const LOSS_PACKETS_MIN: f64 = 3.0;
-/// Loss beyond the usual by this, and by three standard deviations, is not chance.
-const LOSS_THRESHOLD: f64 = 0.02;
-const LOSS_DEVIATIONS: f64 = 3.0;
-/// The usual loss is never taken for less than this when its deviation is asked for.
-const LOSS_LEAST: f64 = 0.005;
-/// So much loss is congestion in any case.
-const LOSS_MASSIVE: f64 = 0.20;
 /// What is lost by chance is sent on top, up to this share.
 const LOSS_SENT_ON_TOP: f64 = 0.05;
 /// How long nothing more is tried after loss without a queue; up to twice that, by chance.
@@ -144,6 +122,7 @@ pub(super) struct Tabane {
     rng: Rng,
     model: Model,
     sense: Sense,
+    chance: Chance,
     swing: Swing,
     rivalry: Rivalry,
     phase: Phase,
@@ -159,8 +138,8 @@ pub(super) struct Tabane {
     pacing_rate: Rate,
     /// The window before we began to yield to a queue that did not go.
     window_before: Bytes,
-    /// The latest round in which loss was congestion.
-    loss_handled_in: Option<u64>,
+    /// The longest queue since then, and what was in flight with it.
+    yielding_from: Option<(Duration, Bytes)>,
     /// Loss ends start-up with the present round.
     is_full: bool,
     /// Loss showed that the path takes no more than this; until when it is believed.
@@ -180,6 +159,7 @@ impl Tabane {
             rng,
             model: Model::new(mtu, now),
             sense: Sense::new(now),
+            chance: Chance::default(),
             swing: Swing::new(now),
             rivalry: Rivalry::new(now),
             phase: Phase::Startup {
@@ -194,7 +174,7 @@ impl Tabane {
             cwnd: window,
             pacing_rate: Rate::of(window, Duration::from_millis(1)).scaled(STARTUP_GAIN),
             window_before: window,
-            loss_handled_in: None,
+            yielding_from: None,
             is_full: false,
             ceiling: None,
             look_at: now,
@@ -213,34 +193,36 @@ impl Tabane {
         self.model.min_rtt().unwrap_or(crate::rtt::INITIAL_RTT)
     }
 
-    fn queue_max(&self) -> Duration {
-        QUEUE_MAX.max(self.min_rtt() / QUEUE_MAX_PART)
+    fn aim(&self) -> Aim {
+        Aim {
+            mtu: self.mtu,
+            min_rtt: self.min_rtt(),
+            rate: self.rate,
+            peak: self.peak,
+            jitter: self.sense.jitter(),
+            batch: self.sense.batch(),
+            swing: self.swing.hold() / HOLD_MAX,
+        }
     }
 
-    /// What so many packets take on the link.
-    fn packet_time(&self, packets: f64) -> Duration {
-        let time = self.peak.time_for(self.mtu).min(PACKET_TIME_MAX);
-        scale(time, packets)
-    }
-
-    /// The queue we aim for, as time.
     fn target(&self) -> Duration {
-        let rate = (self.rate.as_bps() as f64).max(1.0);
-        let by_rate = scale(TARGET, (TARGET_RATE / rate).sqrt());
-        let queue_max = self.queue_max();
-        let jitter = self.sense.jitter().min(queue_max / (2 * TARGET_PART));
-        let reserve = scale(
-            self.min_rtt().min(RESERVE_MAX),
-            self.swing.hold() / HOLD_MAX,
-        );
-        let least = self.packet_time(TARGET_PACKETS);
-        by_rate.min(queue_max / TARGET_PART).max(least) + jitter + reserve
+        self.aim().target()
+    }
+
+    /// What we and others like us never exceed for long.
+    fn allowed_queue(&self) -> Duration {
+        if self.cwnd <= self.min_window() + self.min_window() {
+            // What stands when we have yielded everything is not ours.
+            self.target()
+        } else {
+            self.aim().allowed()
+        }
     }
 
     /// The standing queue as time, eq. 3 without the rate, and what was in flight with it.
     fn queue(&self) -> (Duration, Standing) {
         let latest = self.sense.latest();
-        let standing = if latest.rtt.saturating_sub(self.min_rtt()) > self.queue_max() {
+        let standing = if latest.rtt.saturating_sub(self.min_rtt()) > self.aim().queue_max() {
             latest
         } else {
             self.sense.standing()
@@ -254,18 +236,6 @@ impl Tabane {
 
     fn is_queued(&self) -> bool {
         self.queue().0 > self.target()
-    }
-
-    /// What we and others like us never exceed for long.
-    fn allowed_queue(&self) -> Duration {
-        let target = self.target();
-        if self.cwnd <= self.min_window() + self.min_window() {
-            // What stands when we have yielded everything is not ours.
-            return target;
-        }
-        let part = self.min_rtt() / ALLOWED_QUEUE_PART;
-        let packets = self.packet_time(ALLOWED_PACKETS);
-        ALLOWED_QUEUE.max(part).max(packets).max(target)
     }
 
     /// Delivered and not yet acknowledged, on top of what the path holds.
@@ -317,6 +287,7 @@ impl Tabane {
         self.swing.begin(self.rate);
         self.enter_steady(now);
         self.cwnd = self.rate.amount_in(self.min_rtt() + self.target()) + self.held_back();
+        self.window_before = self.cwnd;
         self.look(now);
     }
 
@@ -330,21 +301,37 @@ impl Tabane {
     }
 
     fn advance_steady(&mut self, now: Instant) {
-        self.control(now);
-        let (queue, _) = self.queue();
+        let (queue, standing) = self.queue();
         let is_long = queue > self.allowed_queue() && self.swing.hold() < SWINGING;
+        let is_vain = is_long && self.is_yielding_vain(queue, standing);
+        if !is_vain {
+            self.control(now);
+        }
         self.rivalry.on_span(now, self.min_rtt(), is_long);
         self.rivalry.on_round_trip(now, self.min_rtt() + queue);
-        if !self.rivalry.is_yielding() {
+        if !is_long {
             self.window_before = self.cwnd;
+            self.yielding_from = None;
         }
-        if self.rivalry.is_pressed() && self.rivalry.is_near(now) {
+        let is_pressed =
+            self.rivalry.is_pressed() || is_vain && self.rivalry.may_ask_again(now, self.min_rtt());
+        if is_pressed && self.rivalry.is_near(now) {
             self.compete(now);
-        } else if self.rivalry.is_pressed() {
+        } else if is_pressed {
             self.phase = Phase::Dip(self.dip(now, self.rate, Duration::MAX));
         } else if now >= self.look_at {
             self.look(now);
         }
+    }
+
+    /// Whether a queue stays although the window has shrunk. Ours would have shrunk with it: by
+    /// Little's law, what is in flight is the rate times the round trip.
+    fn is_yielding_vain(&mut self, queue: Duration, standing: Standing) -> bool {
+        let from = self.yielding_from.filter(|(longest, _)| queue <= *longest);
+        let (longest, window) = *self
+            .yielding_from
+            .insert(from.unwrap_or((queue, standing.window)));
+        standing.window <= scaled(window, VAIN_WINDOW) && queue >= scale(longest, VAIN_QUEUE)
     }
 
     /// The control law, once per span.
@@ -405,10 +392,11 @@ impl Tabane {
     /// for some rounds, a good deal further. Once per round: what was sent more shows only then.
     fn grown(&mut self, in_use: Bytes, queue: Duration, target: Duration) -> Bytes {
         self.grown_in = self.model.rounds;
-        self.velocity = if queue < target / 2 {
-            (self.velocity + 1).min(VELOCITY_MAX)
-        } else {
-            0
+        let is_seen = in_use >= scaled(self.cwnd, GROWTH_SEEN);
+        self.velocity = match queue < target / 2 {
+            true if is_seen => (self.velocity + 1).min(VELOCITY_MAX),
+            true => self.velocity.max(1),
+            false => 0,
         };
         let speed = 1_u64 << self.velocity.saturating_sub(1);
         let step = self
@@ -417,7 +405,8 @@ impl Tabane {
             .get()
             .saturating_mul(speed);
         let step = Bytes::new(step).max(self.mtu);
-        let most = scaled(in_use, GROWTH_MAX - 1.0).min(self.rate.amount_in(self.queue_max()));
+        let most =
+            scaled(in_use, GROWTH_MAX - 1.0).min(self.rate.amount_in(self.aim().queue_max()));
         in_use + step.min(most.max(self.mtu))
     }
 
@@ -443,7 +432,8 @@ impl Tabane {
         } else {
             (self.look_interval * 2).min(LOOK_INTERVAL_MAX)
         };
-        self.look_at = now + self.look_interval.max(self.min_rtt() * LOOK_RTTS);
+        let pause = self.look_interval.max(self.min_rtt() * LOOK_RTTS);
+        self.look_at = next_multiple(now + pause / 2, self.look_interval);
         let tolerance = self.target().max(self.min_rtt() / 16);
         let found = dip.found().unwrap_or_else(|| self.min_rtt());
         let is_competing = dip.cubic.is_some();
@@ -459,6 +449,7 @@ impl Tabane {
             }
             Verdict::LongerRoute(rtt) => {
                 self.model.replace_min_rtt(now, rtt);
+                self.cwnd = self.cwnd.max(self.window_before);
                 self.enter_steady(now);
             }
             Verdict::Rival => match dip.cubic {
@@ -484,7 +475,12 @@ impl Tabane {
         cubic.on_ack(event);
         if event.now >= self.rivalry.compete_until {
             let cubic = cubic.clone();
-            let mut dip = self.dip(event.now, self.model.latest_rate(), Duration::MAX);
+            // Those who came while others competed know only a longer path: dig deeper for them.
+            let rate = self.model.latest_rate();
+            let window = rate
+                .amount_in(self.min_rtt() / DIP_PART)
+                .max(self.min_window());
+            let mut dip = Dip::new(event.now, rate, self.min_rtt(), window, self.cwnd);
             dip.cubic = Some(cubic);
             self.phase = Phase::Dip(dip);
         }
@@ -492,30 +488,18 @@ impl Tabane {
 
     // ---- loss ----
 
-    /// Whether more was lost in this round than chance explains, by `margin` of all that was sent.
-    fn is_beyond_chance(&self, margin: f64) -> bool {
-        let round = &self.model.current;
-        let packets = |bytes: Bytes| (bytes.get() / self.mtu.get()) as f64;
-        let (lost, sent) = (packets(round.lost), packets(round.lost + round.acked));
-        let usual = self.sense.random_loss();
-        let deviation = (sent * usual.max(LOSS_LEAST)).sqrt();
-        lost >= LOSS_PACKETS_MIN && lost > sent * (usual + margin) + LOSS_DEVIATIONS * deviation
-    }
-
-    fn is_loss_congestion(&self) -> bool {
-        let is_pushing = self.velocity > 0 || self.is_queued();
-        let is_massive = self.model.current.loss_share() > LOSS_MASSIVE;
-        self.is_beyond_chance(LOSS_THRESHOLD) && (is_massive || is_pushing)
-    }
-
     fn handle_congestion(&mut self, now: Instant) {
-        self.loss_handled_in = Some(self.model.rounds);
+        self.chance.answer(&self.model);
         match self.phase {
             Phase::Startup { .. } if self.model.rounds >= STARTUP_ROUNDS => self.leave_startup(now),
             Phase::Startup { .. } => self.is_full = true,
             Phase::Steady if self.is_queued() => self.velocity = 0,
             Phase::Steady => {
-                self.rate = self.model.latest_rate();
+                self.rate = if Chance::is_massive(&self.model, self.mtu) {
+                    self.model.latest_rate()
+                } else {
+                    self.model.bandwidth()
+                };
                 let window = self.rate.amount_in(self.min_rtt() + self.target());
                 self.cwnd = self.cwnd.min(window);
                 let chance = scale(CEILING_HOLD, self.rng.unit());
@@ -542,7 +526,7 @@ impl Tabane {
                 } else {
                     rtt
                 };
-                let on_top = self.sense.random_loss().min(LOSS_SENT_ON_TOP);
+                let on_top = self.chance.usual().min(LOSS_SENT_ON_TOP);
                 let rate = self.rate.max(Rate::of(self.cwnd, rtt));
                 self.pacing_rate = rate.scaled(self.gain * (1.0 + on_top));
             }
@@ -575,6 +559,13 @@ impl Tabane {
     }
 }
 
+/// The first multiple of `term` by the host's clock after `now`: what all paths of a host do then
+/// they do together.
+fn next_multiple(now: Instant, term: Duration) -> Instant {
+    let term = (term.as_nanos() as u64).max(1);
+    Instant::from_nanos((now.as_nanos() / term + 1).saturating_mul(term))
+}
+
 impl Algorithm for Tabane {
     fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight: Bytes) {
         if in_flight == Bytes::ZERO {
@@ -590,10 +581,8 @@ impl Algorithm for Tabane {
         self.model.on_ack(event);
         let is_span_over = self.sense.on_ack(event);
         if self.model.is_round_start {
-            let is_usual = |round| round + 1 < self.model.rounds;
-            if self.loss_handled_in.is_none_or(is_usual) {
-                self.sense.on_round_loss(self.model.last.loss_share());
-            }
+            let is_quiet = matches!(self.phase, Phase::Steady) && !self.is_queued();
+            self.chance.on_round(&self.model, is_quiet);
             if event.now.since(self.known_since) > KNOWN_SPAN {
                 self.known_since = event.now;
                 self.model.advance_cycle();
@@ -626,13 +615,14 @@ impl Algorithm for Tabane {
         if event.persistent {
             self.cwnd = self.min_window();
         }
-        let is_chance = self.sense.random_loss() > LOSS_LEAST && !self.is_beyond_chance(0.0);
+        let is_chance = self.chance.explains(&self.model, self.mtu);
         if let Phase::Compete(cubic) = &mut self.phase
             && (!is_chance || event.persistent)
         {
             cubic.on_loss(event);
         }
-        if self.loss_handled_in != Some(self.model.rounds) && self.is_loss_congestion() {
+        let is_pushing = self.velocity > 0 || self.is_queued();
+        if self.chance.is_congestion(&self.model, self.mtu, is_pushing) {
             self.handle_congestion(event.now);
         }
     }

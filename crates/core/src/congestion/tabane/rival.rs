@@ -17,6 +17,9 @@ const PRESSURE_IN_DOUBT: f64 = 0.3;
 /// Delays of dips are the same within this, or this part of them.
 const SAME: Duration = Duration::from_millis(1);
 const SAME_PART: u32 = 50;
+/// Dips that ask the same are so far apart.
+const ASK_PAUSE: Duration = Duration::from_millis(300);
+const ASK_PAUSE_RTTS: u32 = 4;
 /// How long a doubt, a rival, a longer route are remembered.
 const DOUBT_FOR: Duration = Duration::from_secs(10);
 const RIVAL_FOR: Duration = Duration::from_secs(20);
@@ -92,9 +95,10 @@ impl Rivalry {
         self.pressure > PRESSED
     }
 
-    /// Whether pressure has begun, so that what is sent now is less than it was.
-    pub(super) fn is_yielding(&self) -> bool {
-        self.pressure > PRESSED / 2.0
+    /// Whether the last dip is long enough ago for a rival's queue to have changed.
+    pub(super) fn may_ask_again(&self, now: Instant, min_rtt: Duration) -> bool {
+        let pause = ASK_PAUSE.max(min_rtt * ASK_PAUSE_RTTS);
+        self.found[0].is_none_or(|(at, _)| now.since(at) > pause)
     }
 
     /// Whether a rival was there so lately that pressure means it.
@@ -149,10 +153,7 @@ impl Rivalry {
     pub(super) fn compete(&mut self, now: Instant) {
         self.rival_at = Some(now);
         self.pressure = 0.0;
-        // The next whole multiple that is at least half a term away.
-        let term = self.compete_for.as_nanos() as u64;
-        let next = (now.as_nanos() + term / 2) / term + 1;
-        self.compete_until = Instant::from_nanos(next * term);
+        self.compete_until = super::next_multiple(now + self.compete_for / 2, self.compete_for);
         self.compete_for = (self.compete_for * 2).min(COMPETE_MAX);
     }
 }

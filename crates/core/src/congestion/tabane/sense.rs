@@ -1,4 +1,4 @@
-//! What a path shows at present: its standing delay, its jitter, its rate, its random loss.
+//! What a path shows at present: its standing delay, its jitter, its rate.
 //!
 //! Owns spans of half a round trip and what was seen in each. The smallest round-trip time of a
 //! span is the standing delay: a queue that stands raises it, jitter and late acknowledgements
@@ -23,6 +23,8 @@ struct Span {
     window: Bytes,
     rtt_sum: Duration,
     samples: u32,
+    /// Acknowledged in all.
+    acked: Bytes,
     rate_max: Rate,
     /// Some sample was of the path and not of the application.
     is_measured: bool,
@@ -36,6 +38,7 @@ impl Span {
             window: Bytes::ZERO,
             rtt_sum: Duration::ZERO,
             samples: 0,
+            acked: Bytes::ZERO,
             rate_max: Rate::ZERO,
             is_measured: false,
         }
@@ -66,8 +69,8 @@ pub(super) struct Sense {
     before_last: Span,
     /// How far round-trip times scatter above the smallest of their span, smoothed.
     jitter: Duration,
-    /// Share lost without congestion, smoothed.
-    random_loss: f64,
+    /// What one acknowledgement covers, smoothed.
+    batch: Bytes,
 }
 
 impl Sense {
@@ -77,7 +80,7 @@ impl Sense {
             last: Span::new(now),
             before_last: Span::new(now),
             jitter: Duration::ZERO,
-            random_loss: 0.0,
+            batch: Bytes::ZERO,
         }
     }
 
@@ -89,6 +92,7 @@ impl Sense {
             span.window = span.window.max(event.sample.tx_in_flight);
             span.rtt_sum = span.rtt_sum.saturating_add(rtt);
             span.samples += 1;
+            span.acked += event.sample.newly_acked;
         }
         if let Some(rate) = event.sample.rate {
             span.rate_max = span.rate_max.max(rate);
@@ -100,6 +104,8 @@ impl Sense {
         }
         let scatter = span.rtt_sum / span.samples - span.rtt_min;
         self.jitter = (self.jitter * 7 + scatter) / 8;
+        let batch = span.acked.get() / u64::from(span.samples);
+        self.batch = Bytes::new((self.batch.get() * 7 + batch) / 8);
         self.before_last = self.last;
         self.last = std::mem::replace(&mut self.current, Span::new(event.now));
         true
@@ -142,12 +148,7 @@ impl Sense {
         self.jitter
     }
 
-    pub(super) fn random_loss(&self) -> f64 {
-        self.random_loss
-    }
-
-    /// A round without congestion lost this share.
-    pub(super) fn on_round_loss(&mut self, share: f64) {
-        self.random_loss += (share - self.random_loss) / 8.0;
+    pub(super) fn batch(&self) -> Bytes {
+        self.batch
     }
 }

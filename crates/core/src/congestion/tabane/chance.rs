@@ -1,0 +1,125 @@
+//! Whether loss is chance: radio links lose some packets whatever is sent.
+//!
+//! Owns the share that is usually lost without congestion, and the test of what is beyond it.
+
+use tabane_base::Bytes;
+
+use crate::congestion::model::Model;
+
+/// Fewer packets lost prove nothing.
+const PACKETS_MIN: f64 = 3.0;
+/// Loss beyond the usual by this, and by three standard deviations, is not chance.
+const THRESHOLD: f64 = 0.02;
+const DEVIATIONS: f64 = 3.0;
+/// The usual loss is never taken for less than this when its deviation is asked for.
+const USUAL_LEAST: f64 = 0.005;
+/// So much loss is congestion in any case.
+const MASSIVE: f64 = 0.20;
+/// Weight of a new round: an eighth.
+const GAIN: f64 = 1.0 / 8.0;
+
+/// What chance takes on one path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Chance {
+    /// Share lost without congestion, smoothed.
+    usual: f64,
+    /// The latest round in which loss was congestion.
+    answered_in: Option<u64>,
+}
+
+impl Chance {
+    /// Share usually lost.
+    pub(super) fn usual(&self) -> f64 {
+        self.usual
+    }
+
+    /// A round ended; `is_quiet` if nothing but chance can have lost anything in it.
+    pub(super) fn on_round(&mut self, model: &Model, is_quiet: bool) {
+        if is_quiet
+            && self
+                .answered_in
+                .is_none_or(|round| round + 1 < model.rounds)
+        {
+            self.usual += (model.last.loss_share() - self.usual) * GAIN;
+        }
+    }
+
+    /// Whether it is congestion that took what was lost of late, and has not been answered yet.
+    /// Short of massive loss, only where more was being tried.
+    pub(super) fn is_congestion(&self, model: &Model, packet: Bytes, is_pushing: bool) -> bool {
+        let is_answered = self
+            .answered_in
+            .is_some_and(|round| round + 1 >= model.rounds);
+        !is_answered
+            && self.is_beyond(model, packet, THRESHOLD)
+            && (is_pushing || Self::is_massive(model, packet))
+    }
+
+    /// Whether loss may be chance here, and was no more than that of late.
+    pub(super) fn explains(&self, model: &Model, packet: Bytes) -> bool {
+        self.usual > USUAL_LEAST && !self.is_beyond(model, packet, 0.0)
+    }
+
+    /// The loss of this round is being answered.
+    pub(super) fn answer(&mut self, model: &Model) {
+        self.answered_in = Some(model.rounds);
+    }
+
+    pub(super) fn is_massive(model: &Model, packet: Bytes) -> bool {
+        let (lost, sent) = recent(model, packet);
+        lost > sent * MASSIVE
+    }
+
+    /// Whether more was lost of late than chance explains, by `margin` of all that was sent.
+    fn is_beyond(&self, model: &Model, packet: Bytes, margin: f64) -> bool {
+        let (lost, sent) = recent(model, packet);
+        let deviation = (sent * self.usual.max(USUAL_LEAST)).sqrt();
+        lost >= PACKETS_MIN && lost > sent * (self.usual + margin) + DEVIATIONS * deviation
+    }
+}
+
+/// What was lost and what was sent, in packets, in the last full round and this one. One alone is
+/// too short: losses are found in bunches.
+fn recent(model: &Model, packet: Bytes) -> (f64, f64) {
+    let (last, current) = (&model.last, &model.current);
+    let packets = |bytes: Bytes| (bytes.get() / packet.get().max(1)) as f64;
+    let (lost, acked) = (last.lost + current.lost, last.acked + current.acked);
+    (packets(lost), packets(lost + acked))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tabane_base::Instant;
+
+    const PACKET: Bytes = Bytes::new(1_000);
+
+    /// A round of 1,000 packets of which so many were lost.
+    fn round(lost: u64) -> Model {
+        let mut model = Model::new(PACKET, Instant::EPOCH);
+        model.rounds = 10;
+        model.last.lost = Bytes::kilo(lost);
+        model.last.acked = Bytes::kilo(1_000 - lost);
+        model
+    }
+
+    #[test]
+    fn what_is_usual_is_chance_and_more_is_congestion_once() {
+        let mut chance = Chance::default();
+        // 2 % and three deviations of √5 packets.
+        assert!(!chance.is_congestion(&round(26), PACKET, true));
+        assert!(chance.is_congestion(&round(27), PACKET, true));
+        assert!(!chance.is_congestion(&round(27), PACKET, false));
+        assert!(chance.is_congestion(&round(201), PACKET, false));
+        for _ in 0..50 {
+            chance.on_round(&round(20), true);
+            chance.on_round(&round(300), false);
+        }
+        assert!((chance.usual() - 0.02).abs() < 0.001);
+        assert!(!chance.is_congestion(&round(40), PACKET, true));
+        assert!(chance.explains(&round(30), PACKET));
+        assert!(chance.is_congestion(&round(60), PACKET, true));
+        chance.answer(&round(60));
+        assert!(!chance.is_congestion(&round(60), PACKET, true));
+    }
+}
