@@ -19,6 +19,7 @@ mod options;
 mod process;
 mod record;
 mod scratch;
+mod share;
 mod stage;
 pub(crate) mod stream;
 mod summary;
@@ -38,7 +39,11 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     if cfg!(debug_assertions) {
         return Err(optimised(root, arguments, &options)?);
     }
-    let scenarios = options.scenarios(root)?;
+    let scenarios = if options.is_sharing() {
+        Vec::new()
+    } else {
+        options.scenarios(root)?
+    };
     let binary = product(&options)?;
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -46,6 +51,9 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         std::env::current_exe().unwrap_or_default().display(),
         arguments.join(" ")
     );
+    if options.is_sharing() {
+        return share::run(&binary, &options);
+    }
     announce(&scenarios, &options);
     let mut record = Record {
         conditions: machine::conditions(root, &binary, &options),

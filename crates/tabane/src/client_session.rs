@@ -34,6 +34,18 @@ pub(crate) struct SessionArgs {
     /// Use this relay [default: the only one, or `relay` in config.toml]
     #[arg(long, value_name = "NAME")]
     relay: Option<String>,
+    #[command(flatten)]
+    sending: SendingArgs,
+    /// How UDP flows come out at the other end, both ways: at-once, or in the order in which they
+    /// were sent, waiting at most so many milliseconds longer than the slowest link takes.
+    /// Questions and answers (DNS, NTP) and flows on one link are never held up [default: 25]
+    #[arg(long, value_name = "at-once|MS")]
+    udp_order: Option<UdpOrder>,
+}
+
+/// How this end sends; the other end has its own say on what it sends.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct SendingArgs {
     /// How packets are spread over links: tabane, arrival, weighted, cwnd, min-rtt, round-robin,
     /// redundant or backup [default: tabane]
     #[arg(long, value_name = "NAME")]
@@ -41,11 +53,26 @@ pub(crate) struct SessionArgs {
     /// How fast each link is used: bbr, cubic, rmtcp or tabane [default: bbr]
     #[arg(long, value_name = "NAME")]
     congestion: Option<ControllerKind>,
-    /// How UDP flows come out at the other end, both ways: at-once, or in the order in which they
-    /// were sent, waiting at most so many milliseconds longer than the slowest link takes.
-    /// Questions and answers (DNS, NTP) and flows on one link are never held up [default: 25]
-    #[arg(long, value_name = "at-once|MS")]
-    udp_order: Option<UdpOrder>,
+}
+
+impl SendingArgs {
+    /// What was given, else what `other` has.
+    fn or(self, other: Self) -> Self {
+        Self {
+            scheduler: self.scheduler.or(other.scheduler),
+            congestion: self.congestion.or(other.congestion),
+        }
+    }
+
+    /// Puts what was given into `session`.
+    pub(crate) fn apply(self, session: &mut SessionConfig) {
+        if let Some(scheduler) = self.scheduler {
+            session.scheduler = scheduler;
+        }
+        if let Some(controller) = self.congestion {
+            session.controller = controller;
+        }
+    }
 }
 
 impl SessionArgs {
@@ -78,12 +105,11 @@ impl SessionPlan {
         let settings: Settings = store.settings()?;
         let (relay_name, relay) = store.choose_relay(args.relay.as_deref())?;
         let mut session = SessionConfig::default();
-        if let Some(scheduler) = args.scheduler.or(settings.scheduler) {
-            session.scheduler = scheduler;
-        }
-        if let Some(controller) = args.congestion.or(settings.congestion) {
-            session.controller = controller;
-        }
+        let set = SendingArgs {
+            scheduler: settings.scheduler,
+            congestion: settings.congestion,
+        };
+        args.sending.or(set).apply(&mut session);
         let links = if args.links.is_empty() {
             settings.links
         } else {

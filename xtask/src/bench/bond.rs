@@ -20,6 +20,8 @@ const JOIN_STRING: &str = "tabane://";
 #[derive(Debug)]
 pub(super) struct Bond {
     binary: PathBuf,
+    /// The controller of both ends, if not the default.
+    congestion: Option<String>,
     relay: Running,
     // Dropped after the relay, which writes into it.
     scratch: Scratch,
@@ -27,13 +29,16 @@ pub(super) struct Bond {
 
 impl Bond {
     /// Starts the relay and joins it.
-    pub(super) fn up(stage: &Stage, binary: &Path) -> Result<Self> {
+    pub(super) fn up(stage: &Stage, binary: &Path, congestion: Option<&str>) -> Result<Self> {
         let scratch = Scratch::new()?;
         let mut command = stage.at_server(&binary.to_string_lossy());
         private(&mut command, scratch.path());
         command.args(["relay", "--allow-private", "--public"]);
         command.arg(stage.service().to_string());
         command.arg("--state").arg(scratch.path().join("relay"));
+        if let Some(name) = congestion {
+            command.args(["--congestion", name]);
+        }
         let mut relay = Running::start("tabane relay", &mut command)?;
         let join_string = relay.wait_for_line(JOIN_STRING, START_WITHIN)?;
         let mut join = stage.at_client(&binary.to_string_lossy());
@@ -43,6 +48,7 @@ impl Bond {
         joined.succeeded().context("tabane join")?;
         Ok(Self {
             binary: binary.to_path_buf(),
+            congestion: congestion.map(str::to_owned),
             relay,
             scratch,
         })
@@ -55,6 +61,9 @@ impl Bond {
         command.arg("run").arg("--json").arg(self.report_path());
         if let Some(link) = link {
             command.args(["--link", link]);
+        }
+        if let Some(name) = &self.congestion {
+            command.args(["--congestion", name]);
         }
         command.args(["--", program]);
         command

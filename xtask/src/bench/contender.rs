@@ -131,10 +131,10 @@ impl Bench {
         if options.groups.contains(&Group::Mptcp) {
             stage.enable_mptcp().context("multipath TCP")?;
         }
-        let bond = options
-            .groups
-            .contains(&Group::Tabane)
-            .then(|| Bond::up(&stage, binary).map_err(|error| format!("{error:#}")));
+        let bond = options.groups.contains(&Group::Tabane).then(|| {
+            Bond::up(&stage, binary, options.congestion.as_deref())
+                .map_err(|error| format!("{error:#}"))
+        });
         Ok(Self {
             bond,
             stage,

@@ -15,9 +15,11 @@ One download of one TCP connection: over each single link by plain TCP with BBR,
 kernel MPTCP with CUBIC and BBR, and by tabane. Needs root, iperf3 and mptcpize.
   SCENARIO         a file's name in scenarios/, one variant (arms/1m-30ms+2m-60ms), or a path;
                    none: twin unequal cut wire
+                   share: several downloads at once on one link
   --seconds N      per measurement, start-up included [20]
   --repeat N       of everything; tables show medians [3]
   --upload         upload instead
+  --congestion NAME  how tabane sends on each link [its default]
   --only LIST      of tcp, mptcp, tabane; separated by commas
   --binary FILE    a tabane built elsewhere
   --json FILE      everything that was measured
@@ -33,6 +35,7 @@ pub(super) struct Options {
     pub(super) seconds: u64,
     pub(super) repeats: u64,
     pub(super) upload: bool,
+    pub(super) congestion: Option<String>,
     pub(super) groups: Vec<Group>,
     pub(super) binary: Option<PathBuf>,
     pub(super) json: Option<PathBuf>,
@@ -48,6 +51,7 @@ impl Options {
             seconds: 20,
             repeats: 3,
             upload: false,
+            congestion: None,
             groups: Group::ALL.to_vec(),
             binary: None,
             json: None,
@@ -65,6 +69,7 @@ impl Options {
                 "--seconds" => options.seconds = count(argument, value()?)?,
                 "--repeat" => options.repeats = count(argument, value()?)?,
                 "--upload" => options.upload = true,
+                "--congestion" => options.congestion = Some(value()?.to_owned()),
                 "--only" => {
                     let groups = value()?.split(',').map(Group::from_str);
                     options.groups = groups.collect::<Result<_>>()?;
@@ -83,6 +88,11 @@ impl Options {
             options.names = DEFAULT_SCENARIOS.map(str::to_owned).to_vec();
         }
         Ok(Some(options))
+    }
+
+    /// Whether several are to share one link, in place of any scenario.
+    pub(super) fn is_sharing(&self) -> bool {
+        self.names == [super::share::NAME]
     }
 
     /// What is to be measured, in the order asked for; `all` by file name.

@@ -24,6 +24,7 @@ use tabane_tunnel::{
 };
 
 use crate::access::{AccessFile, TokenUses, Verdict, unix_seconds};
+use crate::client_session::SendingArgs;
 use crate::failure::Failure;
 use crate::output;
 use crate::plain;
@@ -61,6 +62,8 @@ pub(crate) struct RelayArgs {
     /// Whether the token in the join string admits one client or any number
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
+    #[command(flatten)]
+    sending: SendingArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -93,13 +96,15 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         Access::Public
     };
     let identity = state.identity()?;
+    let mut session = SessionConfig::default();
+    args.sending.apply(&mut session);
     let relay = Relay::bind(RelayConfig {
         identity: identity.clone(),
         listen: vec![listen],
         access,
         limits: RelayLimits::default(),
         server: ServerConfig::default(),
-        session: SessionConfig::default(),
+        session,
         authorise: Box::new(gatekeeper(state.access())),
         resolvers: system_resolvers(),
         monitor: HostMonitor::default(),
