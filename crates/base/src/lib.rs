@@ -5,11 +5,13 @@
 
 #![forbid(unsafe_code)]
 
+mod quantity;
 mod rate;
 mod rng;
 mod size;
 mod time;
 
+pub use quantity::{Quantity, scaled_number};
 pub use rate::Rate;
 pub use rng::{Rng, Seed};
 pub use size::Bytes;

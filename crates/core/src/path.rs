@@ -71,6 +71,9 @@ pub enum PathError {
     /// Negative, more than everything, or not a number.
     #[error("the weight of a path lies between 0 and 1")]
     WeightOutOfRange,
+    /// Above [`MAX_PRIORITY`](crate::MAX_PRIORITY).
+    #[error("the priority of a path is at most {}", crate::MAX_PRIORITY)]
+    PriorityOutOfRange,
 }
 
 /// Where the path stands in its life.
@@ -323,15 +326,8 @@ impl Path {
 
     /// Holds the pacer to what the controller and the path's owners allow.
     pub(crate) fn pace(&mut self, now: Instant) {
-        let (rate, weight) = (self.controller.pacing_rate(), self.policies.weight());
-        self.pacer.set_rate(
-            now,
-            if weight < 1.0 {
-                rate.scaled(weight)
-            } else {
-                rate
-            },
-        );
+        let rate = self.policies.allowed(self.controller.pacing_rate());
+        self.pacer.set_rate(now, rate);
     }
 
     fn on_packet_size(&mut self) {
@@ -701,7 +697,7 @@ impl Path {
             return;
         }
         self.last_eliciting_at = now;
-        if self.policies.weight() < 1.0 {
+        if self.policies.allowed(self.rate()) < self.rate() {
             // Held below what the path takes: what is measured is the wish, not the path.
             self.on_app_limited();
         }
@@ -755,6 +751,7 @@ impl Path {
             weight: self.policies.weight(),
             backup: self.policies.backup(),
             metered: self.policies.metered(),
+            policy: self.policies.own(),
             last_received_at: self.last_received_at,
         }
     }

@@ -21,9 +21,10 @@ use crate::event::{Event, TimerReason};
 use crate::handshake::{Agreed, Handshake};
 use crate::id::{ConnectionId, FourTuple, PathId, SocketId, StreamId};
 use crate::identity::PublicKey;
+use crate::overflow::Overflow;
 use crate::parameters::Parameters;
 use crate::path::{News, Path, PathError};
-use crate::policy::Policy;
+use crate::policy::{MAX_PRIORITY, PathPolicy};
 use crate::reading::Reading;
 use crate::recovery::SentFrame;
 use crate::scheduler::{PathView, Scheduler};
@@ -75,6 +76,7 @@ pub struct Session {
     datagrams: Datagrams,
     scheduler: Scheduler,
     distribution: Distribution,
+    overflow: Overflow,
     /// Scratch for the scheduler's views of paths, kept for its memory.
     views: Vec<PathView>,
     due: Due,
@@ -112,6 +114,7 @@ impl Session {
             datagrams: Datagrams::new(config.datagram_wait),
             scheduler: Scheduler::new(config.scheduler),
             distribution: Distribution::default(),
+            overflow: Overflow::new(now),
             views: Vec::with_capacity(MAX_PATHS),
             config,
             rng: seed.rng("session"),
@@ -189,36 +192,32 @@ impl Session {
         Ok(())
     }
 
-    /// Sets what share of a path may be used, from 0 to 1 (SBAM's α), by both ends; their wishes
-    /// multiply. At 0 the path is used only when no other works at all.
+    /// Says how a path may be used from here on, by both ends [P-4.7]. Data that waits takes
+    /// other paths at once; what is on its way stays there.
     ///
     /// # Errors
-    /// When there is no such path, or the weight is no share.
-    pub fn set_path_weight(
+    /// When there is no such path, the weight is no share, or the priority is too high.
+    pub fn set_path_policy(
         &mut self,
         now: Instant,
         id: PathId,
-        weight: f64,
+        policy: PathPolicy,
     ) -> Result<(), PathError> {
-        if !(0.0..=1.0).contains(&weight) {
+        if !(0.0..=1.0).contains(&policy.weight) {
             return Err(PathError::WeightOutOfRange);
         }
-        self.change_policy(now, id, |policy| policy.weight = weight)
-    }
-
-    /// Says that what a path carries costs money: neither end sends anything there only to measure
-    /// it, unless our settings allow that.
-    ///
-    /// # Errors
-    /// When there is no such path.
-    pub fn set_path_metered(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        metered: bool,
-    ) -> Result<(), PathError> {
-        let metered = metered && !self.config.probe_metered;
-        self.change_policy(now, id, |policy| policy.metered = metered)
+        if policy.priority > MAX_PRIORITY {
+            return Err(PathError::PriorityOutOfRange);
+        }
+        let policy = PathPolicy {
+            // Who allows probes on metered paths has them treated as any other.
+            metered: policy.metered && !self.config.probe_metered,
+            ..policy
+        };
+        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        self.paths[index].policies.set_own(policy);
+        self.paths[index].pace(now);
+        Ok(())
     }
 
     /// Measures a path, both ways, by `trains` trains of packets, whatever the budget for probes
@@ -237,29 +236,13 @@ impl Session {
         Ok(())
     }
 
-    /// Has a path used, by both ends, only while no path without this mark is active.
+    /// What was last said by [`set_path_policy`](Self::set_path_policy).
     ///
     /// # Errors
     /// When there is no such path.
-    pub fn set_path_backup(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        backup: bool,
-    ) -> Result<(), PathError> {
-        self.change_policy(now, id, |policy| policy.backup = backup)
-    }
-
-    fn change_policy(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        change: impl FnOnce(&mut Policy),
-    ) -> Result<(), PathError> {
+    pub fn path_policy(&self, id: PathId) -> Result<PathPolicy, PathError> {
         let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        self.paths[index].policies.change(change);
-        self.paths[index].pace(now);
-        Ok(())
+        Ok(self.paths[index].policies.own())
     }
 
     /// An interface vanished: its paths are closed at once.

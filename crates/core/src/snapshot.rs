@@ -4,6 +4,7 @@ use tabane_base::{Bytes, Duration, Instant, Rate};
 
 use crate::drops::Drops;
 use crate::id::{FourTuple, PathId};
+use crate::policy::PathPolicy;
 
 /// Where a path stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,8 @@ pub struct PathSnapshot {
     pub backup: bool,
     /// Either end calls it metered: it is not probed.
     pub metered: bool,
+    /// What this end wishes of the path.
+    pub policy: PathPolicy,
     pub last_received_at: Instant,
 }
 

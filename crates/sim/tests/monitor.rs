@@ -262,8 +262,12 @@ fn a_metered_path_is_not_probed_unless_that_is_allowed() {
         let now = world.now();
         world.with_session(side, |session| {
             let id = session.snapshot(now).paths[0].id;
+            let metered = PathPolicy {
+                metered: true,
+                ..PathPolicy::default()
+            };
             session
-                .set_path_metered(now, id, true)
+                .set_path_policy(now, id, metered)
                 .expect("there is a path");
         });
         for _ in 0..20 {

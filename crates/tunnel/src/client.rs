@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use tabane_base::Duration;
 use tabane_core::{
-    CloseReason, DatagramOrder, Endpoint, EndpointCounters, Identity, PathSnapshot, PublicKey,
-    SessionConfig, SessionSnapshot,
+    CloseReason, DatagramOrder, Endpoint, EndpointCounters, Identity, PathPolicy, PathSnapshot,
+    PublicKey, SessionConfig, SessionSnapshot,
 };
 use tabane_monitor::LinkEstimate;
 use tokio::net::TcpStream;
@@ -112,6 +112,8 @@ pub struct ClientSnapshot {
 pub struct LinkSnapshot {
     /// Its name.
     pub name: String,
+    /// How it may be used.
+    pub policy: PathPolicy,
     /// The path over it, where there is one.
     pub path: Option<PathSnapshot>,
     /// What the host's monitor believes of it, by way of whatever session.
@@ -334,7 +336,7 @@ impl Client {
         if links.iter().any(|link| link.name() == bind.name) {
             return Err(LinkError::InUse { name: bind.name });
         }
-        shared.config.monitor.on_link(&bind.name, bind.metered);
+        shared.config.monitor.on_link(&bind.name, bind.policy.metered);
         links.push(Link::new(bind));
         shared.links_changed.notify_one();
         Ok(())
@@ -351,6 +353,27 @@ impl Client {
         self.shared.config.monitor.on_link_gone(name);
         link.release(&self.shared.engine, self.shared.session());
         true
+    }
+
+    /// Changes how a link may be used, in both directions, at once and for sessions to come.
+    ///
+    /// # Errors
+    /// There is no link of this name, or the policy is out of range.
+    pub fn set_link_policy(&self, name: &str, policy: PathPolicy) -> Result<(), LinkError> {
+        let shared = &self.shared;
+        let mut links = shared.links.borrow_mut();
+        let Some(link) = links.iter_mut().find(|link| link.name() == name) else {
+            return Err(LinkError::Unknown {
+                name: name.to_owned(),
+            });
+        };
+        let set = link.set_policy(&shared.engine, shared.session(), policy);
+        set.map_err(|source| LinkError::Policy {
+            name: name.to_owned(),
+            source,
+        })?;
+        shared.config.monitor.on_link(name, policy.metered);
+        Ok(())
     }
 
     /// What there is to know at this moment.
@@ -441,7 +464,7 @@ impl Shared {
         let engine =
             Engine::start(endpoint, config.monitor.clone()).map_err(ConnectError::Runtime)?;
         for link in &config.links {
-            config.monitor.on_link(&link.name, link.metered);
+            config.monitor.on_link(&link.name, link.policy.metered);
         }
         let links = config.links.iter().cloned().map(Link::new).collect();
         Ok(Rc::new(Self {

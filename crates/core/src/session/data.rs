@@ -2,10 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use tabane_base::{Bytes, Duration, Instant};
+use tabane_base::{Bytes, Duration, Instant, Rate};
 
 use super::Session;
 use crate::id::PathId;
+use crate::overflow::Supply;
+use crate::policy::Tier;
 use crate::recovery::{SentFrame, SentFrames};
 use crate::reinjection::reinject;
 use crate::scheduler::{Backlog, Carries, Dealing, Grant, PathView};
@@ -54,13 +56,16 @@ impl Session {
         batch: &mut TransmitBatch,
     ) {
         if !self.wants_to_send() && !self.may_reinject() {
+            self.overflow.on_empty();
             return self.mark_app_limited(now);
         }
+        self.review_overflow(now);
         let nearest = self.look(now, views);
         while !batch.is_full() {
             self.datagrams.drop_stale(now);
             self.deal(now, views);
             if !self.wants_to_send() && !self.reinject(now, views) {
+                self.overflow.on_empty();
                 return self.mark_app_limited(now);
             }
             let backlog = Backlog {
@@ -144,7 +149,46 @@ impl Session {
 
     // What schedulers see.
 
-    /// The paths that may be used: the active ones of the first tier that has any.
+    /// Up to which tier paths are used: the first that has an active one, or as many priorities as
+    /// the demand needs.
+    fn last_tier(&self) -> Option<Tier> {
+        let active = self.paths.iter().filter(|path| path.is_active());
+        let first = active.map(|path| path.policies.tier()).min()?;
+        Some(first.max(match first {
+            Tier::Regular(_) => Tier::Regular(self.overflow.level()),
+            Tier::Backup | Tier::LastResort => first,
+        }))
+    }
+
+    /// Reviews which priorities the demand needs.
+    fn review_overflow(&mut self, now: Instant) {
+        let priorities = || {
+            let active = self.paths.iter().filter(|path| path.is_active());
+            active.filter_map(|path| match path.policies.tier() {
+                Tier::Regular(priority) => Some((priority, path)),
+                Tier::Backup | Tier::LastResort => None,
+            })
+        };
+        let numbers = || priorities().map(|(priority, _)| priority);
+        let Some(first) = numbers().min() else {
+            return;
+        };
+        let level = self.overflow.level().max(first);
+        let before = priorities().filter(|(priority, _)| *priority < level);
+        let rates = before.map(|(_, path)| path.policies.allowed(path.rate()).as_bps());
+        let supply = Supply {
+            first,
+            next: numbers().filter(|priority| *priority > level).min(),
+            previous: numbers().filter(|priority| *priority < level).max(),
+            rate_before: Rate::from_bps(rates.fold(0, u64::saturating_add)),
+            sent: self.paths.iter().map(|path| path.totals.sent).sum(),
+        };
+        if supply.next.is_some() || supply.previous.is_some() || first > self.overflow.level() {
+            self.overflow.update(now, &supply);
+        }
+    }
+
+    /// The paths that may be used.
     fn look(&self, now: Instant, views: &mut Vec<PathView>) -> Nearest {
         let active = || {
             self.paths
@@ -162,8 +206,8 @@ impl Session {
                 .unwrap_or_default()
                 / 2,
         };
-        let tier = active().map(|(_, path)| path.policies.tier()).min();
-        let usable = active().filter(|(_, path)| Some(path.policies.tier()) == tier);
+        let last = self.last_tier();
+        let usable = active().filter(|(_, path)| Some(path.policies.tier()) <= last);
         views.clear();
         views.extend(usable.map(|(index, _)| self.view(now, index, nearest)));
         nearest
@@ -188,7 +232,7 @@ impl Session {
             } else {
                 paced
             },
-            rate: path.rate(),
+            rate: path.rate().min(path.policies.cap()),
             weight: path.policies.weight(),
             cwnd: path.cwnd(),
             rtt: path.rtt.smoothed(),
@@ -381,8 +425,9 @@ impl Session {
     }
 
     fn fill_path_frames(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
-        /// No frame about a path is longer: type, path and three variable-length integers.
-        const LONGEST: usize = 1 + 4 + 8 + 1 + 4;
+        /// No frame about a path is longer: PATH_POLICY's type, path, number, flags, weight,
+        /// priority and cap.
+        const LONGEST: usize = 1 + 4 + 8 + 1 + 2 + 1 + 8;
         for path in &mut self.paths {
             if path.frequency_due && out.len() + LONGEST <= end {
                 let (packets, delay) = path.take_frequency();

@@ -12,7 +12,6 @@ use crate::event::Event;
 use crate::handshake::Refusal;
 use crate::id::{FourTuple, PathId};
 use crate::path::{Path, State};
-use crate::policy::{Policy, WEIGHT_SCALE};
 use crate::wire::{AckFrame, Cursor, Frame, LongHeader, ShortHeader, parse_frame};
 
 /// What a frame asks of the path it came on.
@@ -271,22 +270,10 @@ impl Session {
                 }
                 Ok(())
             }
-            Frame::PathPolicy {
-                path,
-                number,
-                backup,
-                metered,
-                weight,
-            } => {
+            Frame::PathPolicy { path, number, wish } => {
                 if let Some(index) = self.path_index(path) {
-                    let weight = weight.min(WEIGHT_SCALE) as f64 / WEIGHT_SCALE as f64;
                     let path = &mut self.paths[index];
-                    let policy = Policy {
-                        weight,
-                        backup,
-                        metered,
-                    };
-                    path.policies.on_heard(number, policy);
+                    path.policies.on_heard(number, wish);
                     path.pace(now);
                 }
                 Ok(())

@@ -223,8 +223,8 @@ impl Session {
         }
     }
 
-    /// The fastest active path that was heard as lately as any: one whose far side went silent
-    /// may lose what we send as well.
+    /// The fastest active path of the most preferred that was heard as lately as any: one whose far
+    /// side went silent may lose what we send as well.
     fn ack_carrier(&self) -> Option<usize> {
         let newest = self.paths.iter().map(Path::last_received_at).max()?;
         let usable = self
@@ -234,7 +234,7 @@ impl Session {
             .filter(|(_, path)| path.is_active());
         let fresh = usable.filter(|(_, path)| path.is_fresh(newest));
         fresh
-            .min_by_key(|(_, path)| path.rtt.smoothed())
+            .min_by_key(|(_, path)| (path.policies.tier(), path.rtt.smoothed()))
             .map(|(index, _)| index)
     }
 

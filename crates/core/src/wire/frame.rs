@@ -6,6 +6,7 @@ use tabane_base::{Duration, Instant};
 
 use super::cursor::{Cursor, Malformed, put_varint, varint_len};
 use crate::id::{PathId, StreamId};
+use crate::policy::PathWish;
 use crate::probe::{Probe, Report, Wish};
 
 /// Ranges in one ACK, newest first. Twelve cover some 1,000 packets at 1 % random loss, and every
@@ -99,13 +100,11 @@ pub(crate) enum Frame<'a> {
         packets: u64,
         delay: Duration,
     },
-    /// `weight` in thousandths; `number` orders wishes for one path.
+    /// `number` orders wishes for one path.
     PathPolicy {
         path: PathId,
         number: u64,
-        backup: bool,
-        metered: bool,
-        weight: u64,
+        wish: PathWish,
     },
     Probe(Probe),
     ProbeReport {
@@ -275,25 +274,23 @@ impl Frame<'_> {
                     &[path.0.into(), packets, micros(delay)],
                 );
             }
-            Self::PathPolicy {
-                path,
-                number,
-                backup,
-                metered,
-                weight,
-            } => {
+            Self::PathPolicy { path, number, wish } => {
                 let mut flags = 0;
-                if backup {
+                if wish.backup {
                     flags |= policy_bit::BACKUP;
                 }
-                if metered {
+                if wish.metered {
                     flags |= policy_bit::METERED;
                 }
-                put(
-                    out,
-                    kind::PATH_POLICY,
-                    &[path.0.into(), number, flags, weight],
-                );
+                let PathWish {
+                    weight,
+                    priority,
+                    cap,
+                    ..
+                } = wish;
+                let path = path.0.into();
+                let fields = [path, number, flags, weight, priority, cap];
+                put(out, kind::PATH_POLICY, &fields);
             }
             Self::Probe(Probe {
                 id,
@@ -479,9 +476,13 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
             Frame::PathPolicy {
                 path,
                 number,
-                backup: flags & policy_bit::BACKUP != 0,
-                metered: flags & policy_bit::METERED != 0,
-                weight: cursor.varint()?,
+                wish: PathWish {
+                    backup: flags & policy_bit::BACKUP != 0,
+                    metered: flags & policy_bit::METERED != 0,
+                    weight: cursor.varint()?,
+                    priority: cursor.varint()?,
+                    cap: cursor.varint()?,
+                },
             }
         }
         kind::PROBE => Frame::Probe(Probe {
@@ -619,9 +620,13 @@ mod tests {
             Frame::PathPolicy {
                 path: PathId(1),
                 number: 3,
-                backup: true,
-                metered: true,
-                weight: 500,
+                wish: PathWish {
+                    backup: true,
+                    metered: true,
+                    weight: 500,
+                    priority: 2,
+                    cap: 20_000,
+                },
             },
             Frame::Probe(Probe {
                 id: 70,

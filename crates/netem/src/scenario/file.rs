@@ -5,12 +5,12 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
-use tabane_base::{Bytes, Duration, Rate};
+use tabane_base::{Bytes, Duration, Quantity, Rate};
 use toml::Spanned;
 
 use super::direction::{PerDirection, TraceName};
 use crate::loss::{LossModel, Probability};
-use crate::quantity::{Quantity, Text};
+use crate::quantity::Text;
 
 /// Long enough for start-up not to rule the mean (the figure of `scenarios.md`).
 const DURATION_DEFAULT: Duration = Duration::from_secs(20);

@@ -7,7 +7,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tabane_base::Duration;
-use tabane_core::{FourTuple, PathId, PathSnapshot, SessionSnapshot, SocketId};
+use tabane_core::{
+    FourTuple, PathError, PathId, PathPolicy, PathSnapshot, SessionSnapshot, SocketId,
+};
 use tabane_linux::{UdpBind, UdpError};
 use tokio::time::Instant;
 
@@ -21,7 +23,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 
 /// A link to use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LinkBind {
     /// What to call it; the interface's name as a rule.
     pub name: String,
@@ -34,9 +36,8 @@ pub struct LinkBind {
     /// Where the relay is found over this link, where that differs from
     /// [`ClientConfig::relay_addrs`](super::ClientConfig::relay_addrs).
     pub relay_addrs: Vec<SocketAddr>,
-    /// What it carries is paid for by volume: it is not probed, unless
-    /// [`SessionConfig::probe_metered`](tabane_core::SessionConfig::probe_metered) allows it.
-    pub metered: bool,
+    /// How it may be used, from its first packet on.
+    pub policy: PathPolicy,
 }
 
 impl LinkBind {
@@ -49,7 +50,7 @@ impl LinkBind {
             v4,
             v6,
             relay_addrs: Vec::new(),
-            metered: false,
+            policy: PathPolicy::default(),
         }
     }
 
@@ -62,8 +63,14 @@ impl LinkBind {
             v4: Some(Ipv4Addr::UNSPECIFIED),
             v6: Some(Ipv6Addr::UNSPECIFIED),
             relay_addrs: Vec::new(),
-            metered: false,
+            policy: PathPolicy::default(),
         }
+    }
+
+    /// The same, used as `policy` says.
+    #[must_use]
+    pub fn with_policy(self, policy: PathPolicy) -> Self {
+        Self { policy, ..self }
     }
 
     fn local(&self, remote: &SocketAddr) -> Option<SocketAddr> {
@@ -82,6 +89,20 @@ pub enum LinkError {
     InUse {
         /// The name.
         name: String,
+    },
+    /// There is none of this name.
+    #[error("there is no link called {name}")]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// It cannot be used in this way.
+    #[error("link {name}: {source}")]
+    Policy {
+        /// The name.
+        name: String,
+        /// What is wrong.
+        source: PathError,
     },
     /// No socket could be had on it.
     #[error("link {name} cannot be used: {source}")]
@@ -117,6 +138,41 @@ impl Link {
             failures: 0,
             problem: None,
         }
+    }
+
+    pub(super) const fn policy(&self) -> PathPolicy {
+        self.bind.policy
+    }
+
+    /// Where it stands among links for a handshake: the ones that cost least first.
+    pub(super) fn rank(&self) -> (bool, bool, u8) {
+        let policy = &self.bind.policy;
+        (policy.weight <= 0.0, policy.backup, policy.priority)
+    }
+
+    /// Changes how it may be used.
+    ///
+    /// # Errors
+    /// The policy is out of range; it stays as it was.
+    pub(super) fn set_policy(
+        &mut self,
+        engine: &Engine,
+        session: Option<SessionId>,
+        policy: PathPolicy,
+    ) -> Result<(), PathError> {
+        if let (Some(session), Some(path)) = (session, self.path) {
+            let set = engine.visit(session, |visit| {
+                visit.touch();
+                visit.session.set_path_policy(visit.now, path, policy)
+            });
+            match set {
+                // A path that core has given up takes it when it is opened anew.
+                None | Some(Ok(()) | Err(PathError::Unknown)) => {}
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        self.bind.policy = policy;
+        Ok(())
     }
 
     pub(super) fn name(&self) -> &str {
@@ -201,10 +257,6 @@ impl Link {
         self.path
     }
 
-    pub(super) const fn is_metered(&self) -> bool {
-        self.bind.metered
-    }
-
     pub(super) fn is_path(&self, path: PathId) -> bool {
         self.path == Some(path)
     }
@@ -283,6 +335,7 @@ impl Link {
         };
         LinkSnapshot {
             name: self.bind.name.clone(),
+            policy: self.bind.policy,
             path: session.and_then(path),
             estimate: monitor.link(&self.bind.name),
             problem: self.problem.clone(),

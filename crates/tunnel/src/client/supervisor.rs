@@ -12,6 +12,7 @@ use tabane_core::{
 };
 use tokio::time::Instant;
 
+use super::link::Link;
 use super::{ConnectError, Shared, Standing};
 use crate::engine::{Notice, SessionId};
 
@@ -102,7 +103,9 @@ impl Supervisor {
             }
         }
         // Turns over the links first and the relay's addresses second: a link is more often dead
-        // than an address.
+        // than an address. Links to be spared come last.
+        let mut links: Vec<&Link> = links.iter().collect();
+        links.sort_by_key(|link| link.rank());
         let longest = links.iter().map(|link| link.candidates().len()).max();
         let tuples: Vec<_> = (0..longest.unwrap_or(0))
             .flat_map(|i| {
@@ -146,11 +149,11 @@ impl Supervisor {
             if let Some(link) = links.iter_mut().find(|link| link.owns(path.tuple.socket)) {
                 link.on_opened(path.id);
                 link.on_up();
-                let metered = link.is_metered();
-                // It is there: the snapshot says so.
-                let _ = self.shared.engine.visit(session, |visit| {
+                self.shared.engine.visit(session, |visit| {
                     visit.touch();
-                    visit.session.set_path_metered(visit.now, path.id, metered)
+                    // It was checked when the link was added.
+                    let policy = link.policy();
+                    let _ = visit.session.set_path_policy(visit.now, path.id, policy);
                 });
             }
         }
@@ -177,9 +180,8 @@ impl Supervisor {
             let opened = shared.engine.visit(session, |visit| {
                 visit.touch();
                 let path = visit.session.open_path(visit.now, tuple)?;
-                visit
-                    .session
-                    .set_path_metered(visit.now, path, link.is_metered())?;
+                let policy = link.policy();
+                visit.session.set_path_policy(visit.now, path, policy)?;
                 Ok::<_, PathError>(path)
             });
             match opened {

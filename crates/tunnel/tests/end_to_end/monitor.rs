@@ -1,5 +1,6 @@
 //! What sessions measure ends up in the host's one monitor.
 
+use tabane_core::PathPolicy;
 use tabane_tunnel::{Client, HostMonitor, LinkBind};
 
 use super::world::{RelayOptions, RunningRelay, client_config, eventually, link, run};
@@ -45,7 +46,10 @@ fn a_metered_link_is_measured_by_what_it_carries_anyway() {
         let mut config = client_config(&relay);
         let monitor = config.monitor.clone();
         let metered = LinkBind {
-            metered: true,
+            policy: PathPolicy {
+                metered: true,
+                ..PathPolicy::default()
+            },
             ..link("b", 2)
         };
         config.links = vec![link("a", 1), metered];

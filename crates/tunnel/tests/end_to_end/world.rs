@@ -172,7 +172,7 @@ pub(crate) fn link(name: &str, host: u8) -> LinkBind {
         v4: Some(Ipv4Addr::new(127, 0, 0, host)),
         v6: None,
         relay_addrs: Vec::new(),
-        metered: false,
+        policy: tabane_core::PathPolicy::default(),
     }
 }
 

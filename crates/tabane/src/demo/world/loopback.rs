@@ -93,7 +93,7 @@ impl ProxySession {
             v4: Some(Ipv4Addr::LOCALHOST),
             v6: None,
             relay_addrs: vec![link.address],
-            metered: false,
+            policy: tabane_core::PathPolicy::default(),
         };
         let config = ClientConfig {
             identity: Identity::from_seed(secret::random()),
