@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
-use tabane_core::{PathSnapshot, SessionConfig};
+use tabane_core::{PathPolicy, PathSnapshot, SessionConfig};
 use tabane_netem::{Direction, LinkConfig, LinkSpec, LossModel, RateModel};
 use tabane_sim::{LinkId, Setup, Side, World};
 

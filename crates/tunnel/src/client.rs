@@ -336,7 +336,10 @@ impl Client {
         if links.iter().any(|link| link.name() == bind.name) {
             return Err(LinkError::InUse { name: bind.name });
         }
-        shared.config.monitor.on_link(&bind.name, bind.policy.metered);
+        shared
+            .config
+            .monitor
+            .on_link(&bind.name, bind.policy.metered);
         links.push(Link::new(bind));
         shared.links_changed.notify_one();
         Ok(())

@@ -1,0 +1,102 @@
+//! What the policy comes to for one link.
+
+use std::fmt;
+
+use tabane_base::Rate;
+
+use crate::budget::Budget;
+
+/// The highest priority number there is.
+pub const MAX_PRIORITY: u8 = 15;
+
+/// What is known of a link before any policy.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkFacts<'a> {
+    /// Its interface's name.
+    pub name: &'a str,
+    /// What it is, in a word: `wifi`, `cellular`, `ethernet`, …
+    pub kind: &'a str,
+    /// The system knows that its traffic costs by volume; `None` where nobody said.
+    pub metered: Option<bool>,
+}
+
+/// Whether a link is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkUse {
+    /// By its priority.
+    #[default]
+    Normal,
+    /// Only while no other works.
+    Backup,
+    /// Not at all.
+    Never,
+}
+
+/// How a link is to be used, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Whether it is used.
+    pub usage: LinkUse,
+    /// Which share of it may be used, 0 to 1 (SBAM's α).
+    pub weight: f64,
+    /// Links of a higher number help only while those of lower ones cannot carry the demand, or
+    /// are down.
+    pub priority: u8,
+    /// Its traffic costs by volume: nothing is sent over it that need not be.
+    pub metered: bool,
+    /// What it may carry in a period.
+    pub budget: Option<Budget>,
+    /// The most towards this host.
+    pub down: Option<Rate>,
+    /// The most from this host.
+    pub up: Option<Rate>,
+    /// The line of the entry that decided; `None` where none fits.
+    pub line: Option<usize>,
+}
+
+impl Decision {
+    /// For a link that no entry fits: metered ones wait until they are needed.
+    pub(crate) fn unmentioned(facts: &LinkFacts<'_>) -> Self {
+        let metered = facts.metered.unwrap_or(false);
+        Self {
+            usage: LinkUse::Normal,
+            weight: 1.0,
+            priority: u8::from(metered),
+            metered,
+            budget: None,
+            down: None,
+            up: None,
+            line: None,
+        }
+    }
+}
+
+impl fmt::Display for Decision {
+    /// In a few words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.usage, self.priority) {
+            (LinkUse::Never, _) => return f.write_str("never used"),
+            (LinkUse::Backup, _) => f.write_str("only while no other works")?,
+            (LinkUse::Normal, 0) => f.write_str("always used")?,
+            (LinkUse::Normal, n) => {
+                write!(f, "used when priorities below {n} cannot carry the demand")?;
+            }
+        }
+        if self.weight < 1.0 {
+            write!(f, ", {:.0} % of it", self.weight * 100.0)?;
+        }
+        if let Some(rate) = self.down {
+            write!(f, ", at most {rate} down")?;
+        }
+        if let Some(rate) = self.up {
+            write!(f, ", at most {rate} up")?;
+        }
+        if let Some(budget) = self.budget {
+            write!(f, ", {budget}")?;
+        }
+        if self.metered {
+            f.write_str(", metered")?;
+        }
+        Ok(())
+    }
+}
