@@ -1,3 +1,5 @@
+//! Datagrams from one end to the other, whole, in pieces and copied.
+
 use super::*;
 use crate::wire::{Cursor, parse_frame};
 

@@ -1,3 +1,5 @@
+//! Order and deadlines, step by step.
+
 use super::*;
 use crate::datagrams::label::DatagramOrder;
 use bytes::Bytes;
