@@ -44,12 +44,17 @@ pub(crate) struct Route {
     pub(crate) target: Target,
     /// Without it, where the session cannot serve; `None` where that is not to be.
     pub(crate) plain: Option<SocketAddr>,
+    /// The session is not even asked.
+    pub(crate) stays_here: bool,
 }
 
 impl From<Target> for Route {
     fn from(target: Target) -> Self {
-        let plain = None;
-        Self { target, plain }
+        Self {
+            target,
+            plain: None,
+            stays_here: false,
+        }
     }
 }
 
@@ -216,7 +221,13 @@ async fn carry(client: &Client, association: &Association, route: Route, deliver
         Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     };
     let falls_back = route.plain.is_some();
-    let through = through_session(client, association, route.target, falls_back, &deliver);
+    let stays_here = route.stays_here;
+    let through = async {
+        match stays_here {
+            true => Outcome::Unserved,
+            false => through_session(client, association, route.target, falls_back, &deliver).await,
+        }
+    };
     tokio::select! {
         outcome = through => match (outcome, route.plain) {
             (Outcome::Unserved, Some(dest)) => {

@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::associations::{Associations, Route};
 use crate::carriage::Carriage;
+use crate::near_names::asks_for_near;
 use crate::plain;
 
 const DNS_PORT: u16 = 53;
@@ -72,6 +73,15 @@ impl Carrier {
         route
     }
 
+    /// The way of a flow that begins with `payload`: questions for names that only the resolvers
+    /// near here know stay here, for the whole machine.
+    fn route_datagram(&self, original: Original, payload: &[u8]) -> Route {
+        let mut route = self.route(original);
+        let is_question = route.target == Target::Resolver && route.plain.is_some();
+        route.stays_here = is_question && asks_for_near(payload);
+        route
+    }
+
     /// The way to `dest`, whoever asks for it.
     pub(crate) fn route_to(&self, dest: SocketAddr) -> Route {
         let is_resolver = dest.port() == DNS_PORT && self.resolvers.borrow().contains(&dest.ip());
@@ -83,6 +93,7 @@ impl Carrier {
         Route {
             target,
             plain: self.falls_back.then_some(dest),
+            stays_here: false,
         }
     }
 
@@ -125,13 +136,17 @@ impl Carrier {
         let associations = self.associations();
         loop {
             let received = capture.recv(&flows, |datagram| {
-                associations.send(&datagram.flow, datagram.payload, || {
+                let payload = &*datagram.payload;
+                associations.send(&datagram.flow, payload, || {
                     let (sender, flow) = (sender.clone(), datagram.flow);
                     let deliver = move |answer: &[u8]| {
                         // Lost like any datagram where the program's socket is full.
                         let _ = sender.try_send(flow, answer, None);
                     };
-                    (self.route(datagram.original), Box::new(deliver))
+                    (
+                        self.route_datagram(datagram.original, payload),
+                        Box::new(deliver),
+                    )
                 });
             });
             if let Err(error) = received.await {

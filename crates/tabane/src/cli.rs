@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, demo, down, join, lab, leave, links, proxy, relay, relays, run, sim, up,
+    completion, demo, down, join, lab, leave, links, proxy, relay, relays, run, service, sim, up,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -65,6 +65,7 @@ enum Command {
     Run(Box<run::RunArgs>),
     Up(Box<up::UpArgs>),
     Down(down::DownArgs),
+    Service(service::ServiceArgs),
     Proxy(Box<proxy::ProxyArgs>),
     Links(Box<links::LinksArgs>),
     Join(join::JoinArgs),
@@ -95,6 +96,7 @@ impl Cli {
             Command::Run(args) => run::run(*args, &store()?),
             Command::Up(args) => up::run(*args, &store()?),
             Command::Down(args) => down::run(&args),
+            Command::Service(args) => service::run(&args),
             Command::Proxy(args) => proxy::run(*args, &store()?),
             Command::Links(args) => links::run(*args, &store()?),
             Command::Relay(args) => relay::run(*args),

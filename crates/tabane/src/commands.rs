@@ -11,5 +11,6 @@ pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod relays;
 pub(crate) mod run;
+pub(crate) mod service;
 pub(crate) mod sim;
 pub(crate) mod up;

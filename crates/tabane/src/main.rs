@@ -21,6 +21,7 @@ mod last_run;
 mod links;
 mod log;
 mod machine;
+mod near_names;
 mod notify;
 mod output;
 mod plain;

@@ -61,7 +61,7 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 28] = [
     "",
     "relay",
     "relay token",
@@ -73,6 +73,10 @@ const COMMANDS: [&str; 24] = [
     "run",
     "up",
     "down",
+    "service",
+    "service install",
+    "service uninstall",
+    "service status",
     "proxy",
     "links",
     "demo",

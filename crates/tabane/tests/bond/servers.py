@@ -49,11 +49,11 @@ def udp(family, address, port, answer):
             s.sendto(answer(data) if port != 9001 else peer[0].encode(), peer)
     threading.Thread(target=serve, daemon=True).start()
 
-def dns(query):
-    # The question as it came, and one A record: 192.0.2.99.
+def dns(query, last=99):
+    # The question as it came, and one A record: 192.0.2.99, or .77 by the resolver near the client.
     end = query.index(b"\0", 12) + 5
     return (query[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + query[12:end]
-            + b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + bytes([192, 0, 2, 99]))
+            + b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + bytes([192, 0, 2, last]))
 
 threads = [threading.Thread(target=s.serve_forever, daemon=True) for s in
            (Server((V4, 8000), Handler), Server6((V6, 8000), Handler),
@@ -64,5 +64,6 @@ for family, address in (socket.AF_INET, V4), (socket.AF_INET6, V6):
     udp(family, address, 9000, lambda data: b"echo " + data)
     udp(family, address, 9001, None)
     udp(family, address, 53, dns)
+udp(socket.AF_INET, "10.71.1.2", 53, lambda query: dns(query, 77))
 print("ready", flush=True)
 sys.stdin.read()

@@ -113,8 +113,8 @@ fn everything_goes_over_the_bond_until_down() {
     let Some(mut world) = World::new(&[]) else {
         return;
     };
-    // The client's resolver is private, and not there; the relay's knows one name.
-    set_resolver(world.client_ns(), "10.99.0.53");
+    // The client's resolver is near and private; the relay's answers otherwise.
+    set_resolver(world.client_ns(), "10.71.1.2");
     set_resolver(world.relay_ns(), "203.0.113.2");
     world.stop_relay();
     world.start_relay(&[]);
@@ -130,6 +130,8 @@ fn everything_goes_over_the_bond_until_down() {
     assert_eq!(shell(&world, &format!("python3 {script}")), "udp ok");
     let found = shell(&world, "getent hosts name.example");
     assert!(found.starts_with("192.0.2.99"), "{found}");
+    let found = shell(&world, "getent hosts printer.lan");
+    assert!(found.starts_with("192.0.2.77"), "{found}");
     // The neighbourhood stays the neighbourhood.
     assert!(is_plain(&peer(&world, NEAR)));
 

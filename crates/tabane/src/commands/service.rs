@@ -1,0 +1,349 @@
+//! `tabane service`: units for systemd, so that `up` or `relay` runs from boot on.
+//!
+//! Owns the units' text, with what each may not do, and putting them in place. Starting and
+//! stopping is systemd's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::atomic_file;
+use crate::failure::Failure;
+use crate::output;
+
+/// Where an administrator's units are (systemd.unit(5)).
+const UNITS: &str = "/etc/systemd/system";
+/// Key, relays and settings of services.
+const CONFIG: &str = "/etc/tabane";
+
+/// Run `tabane up` or `tabane relay` from boot on, by systemd
+#[derive(Debug, Args)]
+pub(crate) struct ServiceArgs {
+    #[command(subcommand)]
+    command: ServiceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ServiceCommand {
+    /// Put the unit in place, and start it now and at every boot
+    Install(InstallArgs),
+    /// Stop the service, and take its unit away; keys and settings stay
+    Uninstall(UnitArgs),
+    /// Tell which services are installed and running
+    Status(StatusArgs),
+}
+
+#[derive(Debug, Args)]
+struct UnitArgs {
+    /// Which service
+    #[arg(value_name = "SERVICE")]
+    service: Service,
+}
+
+#[derive(Debug, Args)]
+struct InstallArgs {
+    /// Which service
+    #[arg(value_name = "SERVICE")]
+    service: Service,
+    /// Print the unit and do nothing
+    #[arg(long)]
+    print: bool,
+    /// Flags for the service, behind --, e.g. -- --lan eth1
+    #[arg(last = true, value_name = "FLAG")]
+    flags: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What can run as a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Service {
+    /// This machine's traffic over all links; relays are those of /etc/tabane
+    Up,
+    /// The far end of sessions
+    Relay,
+}
+
+/// One service as it is.
+#[derive(Debug, Serialize)]
+struct Report {
+    service: &'static str,
+    unit: String,
+    installed: bool,
+    /// systemd's word: active, inactive, failed …
+    state: String,
+}
+
+pub(crate) fn run(args: &ServiceArgs) -> Result<ExitCode> {
+    match &args.command {
+        ServiceCommand::Install(args) => install(args),
+        ServiceCommand::Uninstall(args) => uninstall(args.service),
+        ServiceCommand::Status(args) => status(args.json),
+    }
+}
+
+fn install(args: &InstallArgs) -> Result<ExitCode> {
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    let unit = args.service.unit(&program, &args.flags)?;
+    if args.print {
+        output::line(unit.trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    require_systemd()?;
+    if args.service == Service::Up && !Path::new(CONFIG).join("relays").exists() {
+        return Err(Failure::usage(format!(
+            "the service has no relay yet: `sudo tabane --config {CONFIG} join STRING` first"
+        ))
+        .into());
+    }
+    let path = args.service.path();
+    atomic_file::replace(&path, unit.as_bytes(), atomic_file::PUBLIC)?;
+    systemctl(&["daemon-reload"])?;
+    systemctl(&["enable", "--now", args.service.unit_name()])?;
+    output::line(&format!(
+        "{} is installed and runs; `journalctl -u {}` shows what it says",
+        path.display(),
+        args.service.unit_name()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn uninstall(service: Service) -> Result<ExitCode> {
+    require_systemd()?;
+    let path = service.path();
+    if !path.exists() {
+        bail!("{} is not installed", service.unit_name());
+    }
+    systemctl(&["disable", "--now", service.unit_name()])?;
+    fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    systemctl(&["daemon-reload"])?;
+    output::line(&format!("{} is gone", path.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(json: bool) -> Result<ExitCode> {
+    let services = [Service::Up, Service::Relay];
+    let reports: Vec<Report> = services.into_iter().map(Service::report).collect();
+    if json {
+        output::line(&serde_json::to_string_pretty(&reports)?)?;
+    } else {
+        let rows: Vec<Vec<String>> = reports
+            .into_iter()
+            .map(|report| {
+                let installed = if report.installed { "yes" } else { "no" };
+                vec![
+                    report.service.to_owned(),
+                    report.unit,
+                    installed.to_owned(),
+                    report.state,
+                ]
+            })
+            .collect();
+        let headings = ["service", "unit", "installed", "state"];
+        output::line(&output::table(&headings, &rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn require_systemd() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Failure::usage("services are root's affair: use sudo").into());
+    }
+    // sd_booted(3).
+    if !Path::new("/run/systemd/system").exists() {
+        return Err(Failure::usage(
+            "this machine was not booted by systemd; `install SERVICE --print` prints the unit",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+fn systemctl(arguments: &[&str]) -> Result<()> {
+    let output = Command::new("systemctl").args(arguments).output();
+    let output = output.context("cannot run systemctl")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.lines().next().unwrap_or("it failed");
+        bail!("systemctl {}: {said}", arguments.join(" "));
+    }
+    Ok(())
+}
+
+impl Service {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Relay => "relay",
+        }
+    }
+
+    const fn unit_name(self) -> &'static str {
+        match self {
+            Self::Up => "tabane-up.service",
+            Self::Relay => "tabane-relay.service",
+        }
+    }
+
+    fn path(self) -> PathBuf {
+        Path::new(UNITS).join(self.unit_name())
+    }
+
+    fn report(self) -> Report {
+        let asked = Command::new("systemctl")
+            .args(["is-active", self.unit_name()])
+            .output();
+        let state = asked.ok().map(|output| {
+            let text = String::from_utf8_lossy(&output.stdout);
+            text.lines().next().unwrap_or_default().to_owned()
+        });
+        Report {
+            service: self.name(),
+            unit: self.path().display().to_string(),
+            installed: self.path().exists(),
+            state: state
+                .filter(|state| !state.is_empty())
+                .unwrap_or_else(|| "unknown".to_owned()),
+        }
+    }
+
+    /// The unit for `program`, started with `flags`.
+    fn unit(self, program: &Path, flags: &[String]) -> Result<String> {
+        let program = quote(&program.display().to_string())?;
+        let flags: Vec<String> = flags
+            .iter()
+            .map(|flag| quote(flag))
+            .collect::<Result<_>>()?;
+        let flags = flags
+            .iter()
+            .fold(String::new(), |all, flag| all + " " + flag);
+        Ok(match self {
+            Self::Up => format!(
+                "[Unit]\n\
+                 Description=tabane: this machine's traffic over all its links\n\
+                 Wants=network-online.target\n\
+                 After=network-online.target nftables.service\n\n\
+                 [Service]\n\
+                 Type=notify\n\
+                 ExecStart={program} --config {CONFIG} up{flags}\n\
+                 ExecStopPost={program} down\n\
+                 Restart=on-failure\nRestartSec=5\n\
+                 LimitNOFILE=1048576\n\
+                 # eBPF hooks, TUN, routes and packet filter rules; nothing else of root's.\n\
+                 CapabilityBoundingSet=CAP_BPF CAP_PERFMON CAP_NET_ADMIN CAP_NET_RAW \
+                 CAP_NET_BIND_SERVICE\n\
+                 RuntimeDirectory=tabane\nRuntimeDirectoryPreserve=yes\n\
+                 ConfigurationDirectory=tabane\nConfigurationDirectoryMode=0700\n\
+                 DeviceAllow=/dev/net/tun rw\n\
+                 ProtectKernelModules=yes\n\
+                 {HARDENING}\n\
+                 [Install]\nWantedBy=multi-user.target\n"
+            ),
+            Self::Relay => format!(
+                "[Unit]\n\
+                 Description=tabane relay: the far end of sessions\n\
+                 Wants=network-online.target\n\
+                 After=network-online.target\n\n\
+                 [Service]\n\
+                 ExecStart={program} relay --state /var/lib/tabane{flags}\n\
+                 Restart=on-failure\nRestartSec=2\n\
+                 LimitNOFILE=1048576\n\
+                 # Root's name, so that `sudo tabane relay token` shares its files, without\n\
+                 # root's might: low ports, pings, and the mark that a `tabane up` here spares.\n\
+                 StateDirectory=tabane\nStateDirectoryMode=0700\n\
+                 RuntimeDirectory=tabane\nRuntimeDirectoryPreserve=yes\n\
+                 CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_NET_ADMIN CAP_NET_RAW\n\
+                 DevicePolicy=closed\nPrivateDevices=yes\nProtectKernelTunables=yes\n\
+                 ProtectKernelModules=yes\nProtectControlGroups=yes\n\
+                 RestrictNamespaces=yes\n\
+                 {HARDENING}\n\
+                 [Install]\nWantedBy=multi-user.target\n"
+            ),
+        })
+    }
+}
+
+/// What neither service needs.
+const HARDENING: &str = "NoNewPrivileges=yes\n\
+     ProtectSystem=strict\n\
+     ProtectHome=yes\n\
+     PrivateTmp=yes\n\
+     ProtectClock=yes\n\
+     ProtectHostname=yes\n\
+     ProtectKernelLogs=yes\n\
+     ProtectProc=invisible\n\
+     LockPersonality=yes\n\
+     MemoryDenyWriteExecute=yes\n\
+     RestrictRealtime=yes\n\
+     RestrictSUIDSGID=yes\n\
+     RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK\n\
+     SystemCallArchitectures=native\n\
+     UMask=0077\n";
+
+/// A word as systemd reads it (systemd.service(5), COMMAND LINES).
+fn quote(word: &str) -> Result<String> {
+    if word.chars().any(char::is_control) {
+        return Err(Failure::usage(format!("{word:?} cannot stand in a unit")).into());
+    }
+    let escaped = word.replace('%', "%%").replace('$', "$$");
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@[]%$".contains(c);
+    if !word.is_empty() && escaped.chars().all(is_plain) {
+        return Ok(escaped);
+    }
+    let escaped = escaped.replace('\\', "\\\\").replace('"', "\\\"");
+    Ok(format!("\"{escaped}\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn words_reach_the_program_as_they_were() {
+        let quoted = |word: &str| quote(word).unwrap();
+        assert_eq!(quoted("--lan"), "--lan");
+        assert_eq!(quoted("a b"), "\"a b\"");
+        assert_eq!(quoted("100%$x\"\\"), "\"100%%$$x\\\"\\\\\"");
+        assert!(quote("a\nExecStart=/bin/sh").is_err());
+    }
+
+    #[test]
+    fn systemd_finds_no_fault_in_the_units() {
+        let scratch = Scratch::new();
+        // The program must exist, or that is the fault.
+        let program = std::env::current_exe().unwrap();
+        for service in [Service::Up, Service::Relay] {
+            let flags = ["--log".to_owned(), "a b".to_owned()];
+            let path = scratch.path().join(service.unit_name());
+            fs::write(&path, service.unit(&program, &flags).unwrap()).unwrap();
+            let verified = Command::new("systemd-analyze")
+                .args(["verify", "--man=no"])
+                .arg(&path)
+                .output();
+            let Ok(verified) = verified else {
+                println!("skipped: no systemd-analyze");
+                return;
+            };
+            let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+            let ours: Vec<&str> = said
+                .lines()
+                .filter(|line| line.contains(service.unit_name()))
+                .collect();
+            assert!(ours.is_empty(), "{ours:?}");
+            assert!(
+                verified.status.success() || !said.contains("tabane"),
+                "{said}"
+            );
+        }
+    }
+}
