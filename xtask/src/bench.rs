@@ -13,6 +13,7 @@ use tabane_netem::Scenario;
 
 mod bond;
 mod contender;
+mod figure;
 mod iperf;
 mod machine;
 mod options;
@@ -26,7 +27,7 @@ mod summary;
 mod table;
 
 use contender::{Bench, Contender};
-use options::Options;
+use options::{Direction, Options};
 use record::{Measurement, Record, ScenarioRecord};
 
 /// Parses `arguments`, measures, and prints the tables. `false` when nothing could be measured.
@@ -54,13 +55,15 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     if options.is_sharing() {
         return share::run(&binary, &options);
     }
-    announce(&scenarios, &options);
+    let rows = options.rows(&scenarios);
+    announce(&rows, &options);
     let mut record = Record {
         conditions: machine::conditions(root, &binary, &options),
         scenarios: Vec::new(),
     };
-    for scenario in &scenarios {
-        record.scenarios.push(measure(scenario, &binary, &options));
+    for (scenario, direction) in &rows {
+        let measured = measure(scenario, *direction, &binary, &options);
+        record.scenarios.push(measured);
         // Rewritten each time: what is measured is kept if the rest is interrupted.
         if let Some(path) = &options.json {
             let text = serde_json::to_string_pretty(&record)? + "\n";
@@ -117,27 +120,34 @@ fn own_directory() -> Result<PathBuf> {
 /// Between two measurements, for programs to start and queues to drain, in seconds; estimated.
 const BETWEEN_S: u64 = 2;
 
-fn announce(scenarios: &[Scenario], options: &Options) {
-    let runs = |scenario| contender::contenders(scenario, &options.groups).len() as u64;
+fn announce(rows: &[(Scenario, Direction)], options: &Options) {
+    let runs = |(scenario, _): &(Scenario, Direction)| {
+        contender::contenders(scenario, &options.groups).len() as u64
+    };
     let each = options.seconds + BETWEEN_S;
-    let seconds = scenarios.iter().map(runs).sum::<u64>() * options.repeats * each;
+    let seconds = rows.iter().map(runs).sum::<u64>() * options.repeats * each;
     eprintln!(
-        "bench: {} scenarios, about {} min",
-        scenarios.len(),
+        "bench: {} rows, about {} min",
+        rows.len(),
         seconds.div_ceil(60)
     );
 }
 
 /// All repeats of all contenders on one scenario.
-fn measure(scenario: &Scenario, binary: &Path, options: &Options) -> ScenarioRecord {
-    let mut record = ScenarioRecord::new(scenario);
+fn measure(
+    scenario: &Scenario,
+    direction: Direction,
+    binary: &Path,
+    options: &Options,
+) -> ScenarioRecord {
+    let mut record = ScenarioRecord::new(scenario, direction);
     let contenders = contender::contenders(scenario, &options.groups);
-    let bench = match Bench::set_up(scenario, binary, options) {
+    let bench = match Bench::set_up(scenario, direction, binary, options) {
         Ok(bench) => bench,
         Err(error) => {
             let failed = |contender| Measurement::failed(contender, 1, &error);
             record.measurements = contenders.iter().map(failed).collect();
-            eprintln!("bench: {}: {error}", scenario.name);
+            eprintln!("bench: {}: {error}", record.title());
             return record;
         }
     };
@@ -146,26 +156,23 @@ fn measure(scenario: &Scenario, binary: &Path, options: &Options) -> ScenarioRec
             let measured = bench
                 .measure(contender, repeat)
                 .unwrap_or_else(|error| Measurement::failed(contender, repeat, &error));
-            progress(scenario, contender, repeat, options.repeats, &measured);
+            progress(
+                &record.title(),
+                contender,
+                repeat,
+                options.repeats,
+                &measured,
+            );
             record.measurements.push(measured);
         }
     }
     record
 }
 
-fn progress(
-    scenario: &Scenario,
-    contender: &Contender,
-    repeat: u64,
-    repeats: u64,
-    measured: &Measurement,
-) {
+fn progress(row: &str, contender: &Contender, repeat: u64, repeats: u64, measured: &Measurement) {
     let result = match &measured.error {
         Some(error) => format!("failed: {error}"),
         None => measured.to_string(),
     };
-    eprintln!(
-        "bench: {} {repeat}/{repeats} {contender}: {result}",
-        scenario.name
-    );
+    eprintln!("bench: {row} {repeat}/{repeats} {contender}: {result}");
 }

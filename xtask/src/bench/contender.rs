@@ -11,7 +11,7 @@ use tabane_netem::Scenario;
 
 use super::bond::Bond;
 use super::iperf::{self, Goodput};
-use super::options::Options;
+use super::options::{Direction, Options};
 use super::process::{Finished, Running};
 use super::record::Measurement;
 use super::stage::Stage;
@@ -126,7 +126,12 @@ enum Outcome {
 }
 
 impl Bench {
-    pub(super) fn set_up(scenario: &Scenario, binary: &Path, options: &Options) -> Result<Self> {
+    pub(super) fn set_up(
+        scenario: &Scenario,
+        direction: Direction,
+        binary: &Path,
+        options: &Options,
+    ) -> Result<Self> {
         let stage = Stage::up(scenario)?;
         if options.groups.contains(&Group::Mptcp) {
             stage.enable_mptcp().context("multipath TCP")?;
@@ -139,7 +144,7 @@ impl Bench {
             bond,
             stage,
             seconds: options.seconds,
-            upload: options.upload,
+            upload: direction == Direction::Upload,
             is_stream: measures_stream(&scenario.name),
         })
     }

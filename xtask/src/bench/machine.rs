@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde::Serialize;
 
-use super::options::Options;
+use super::options::{Direction, Options};
 
 /// What a reader of the figures needs in order to compare.
 #[derive(Debug, Clone, Serialize)]
@@ -13,8 +13,8 @@ pub(super) struct Conditions {
     pub(super) date: Option<String>,
     pub(super) seconds: u64,
     pub(super) repeats: u64,
-    /// `download` or `upload`.
-    pub(super) direction: &'static str,
+    /// Each was measured so.
+    pub(super) directions: Vec<Direction>,
     pub(super) cpu: String,
     pub(super) cpus: usize,
     /// Other work at the beginning: processes that wanted to run, over the last minute.
@@ -37,7 +37,7 @@ pub(super) fn conditions(root: &Path, binary: &Path, options: &Options) -> Condi
         date: options.date.clone(),
         seconds: options.seconds,
         repeats: options.repeats,
-        direction: if options.upload { "upload" } else { "download" },
+        directions: options.directions.clone(),
         cpu: cpu(&read("/proc/cpuinfo")),
         cpus: std::thread::available_parallelism().map_or(0, usize::from),
         load: first_word("/proc/loadavg"),

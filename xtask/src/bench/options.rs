@@ -1,24 +1,27 @@
 //! The options of `cargo xtask bench`, and which scenarios they mean.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
 use tabane_lab::{load_scenarios, trace_directories};
 use tabane_netem::Scenario;
 
-use super::contender::Group;
+use super::contender::{Group, measures_stream};
 
 pub(super) const USAGE: &str = "\
 usage: cargo xtask bench [SCENARIO...|all] [OPTION...]
 One download of one TCP connection: over each single link by plain TCP with BBR, over all links by
 kernel MPTCP with CUBIC and BBR, and by tabane. Needs root, iperf3 and mptcpize.
   SCENARIO         a file's name in scenarios/, one variant (arms/1m-30ms+2m-60ms), or a path;
-                   none: twin unequal cut wire
+                   none: twin unequal cut wire; all: every file, download and upload
                    share: several downloads at once on one link
   --seconds N      per measurement, start-up included [20]
-  --repeat N       of everything; tables show medians [3]
-  --upload         upload instead
+  --repeat N       of everything; tables show medians [3]; also --runs
+  --download       download alone; what is meant unless `all` is asked for
+  --upload         upload alone; with --download, both
   --congestion NAME  how tabane sends on each link [its default]
   --only LIST      of tcp, mptcp, tabane; separated by commas
   --binary FILE    a tabane built elsewhere
@@ -29,12 +32,30 @@ kernel MPTCP with CUBIC and BBR, and by tabane. Needs root, iperf3 and mptcpize.
 /// Short, and with every kind of measurement.
 const DEFAULT_SCENARIOS: [&str; 4] = ["twin", "unequal", "cut", "wire"];
 
+/// Where a bulk goes, seen from the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Direction {
+    Download,
+    Upload,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Download => "download",
+            Self::Upload => "upload",
+        })
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     names: Vec<String>,
     pub(super) seconds: u64,
     pub(super) repeats: u64,
-    pub(super) upload: bool,
+    /// Not empty, each once.
+    pub(super) directions: Vec<Direction>,
     pub(super) congestion: Option<String>,
     pub(super) groups: Vec<Group>,
     pub(super) binary: Option<PathBuf>,
@@ -50,7 +71,7 @@ impl Options {
             names: Vec::new(),
             seconds: 20,
             repeats: 3,
-            upload: false,
+            directions: Vec::new(),
             congestion: None,
             groups: Group::ALL.to_vec(),
             binary: None,
@@ -67,8 +88,9 @@ impl Options {
             match argument {
                 "--help" | "-h" => return Ok(None),
                 "--seconds" => options.seconds = count(argument, value()?)?,
-                "--repeat" => options.repeats = count(argument, value()?)?,
-                "--upload" => options.upload = true,
+                "--repeat" | "--runs" => options.repeats = count(argument, value()?)?,
+                "--download" => options.add(Direction::Download),
+                "--upload" => options.add(Direction::Upload),
                 "--congestion" => options.congestion = Some(value()?.to_owned()),
                 "--only" => {
                     let groups = value()?.split(',').map(Group::from_str);
@@ -87,12 +109,37 @@ impl Options {
         if options.names.is_empty() {
             options.names = DEFAULT_SCENARIOS.map(str::to_owned).to_vec();
         }
+        if options.directions.is_empty() {
+            options.add(Direction::Download);
+            if options.names.iter().any(|name| name == "all") {
+                options.add(Direction::Upload);
+            }
+        }
         Ok(Some(options))
     }
 
     /// Whether several are to share one link, in place of any scenario.
     pub(super) fn is_sharing(&self) -> bool {
         self.names == [super::share::NAME]
+    }
+
+    fn add(&mut self, direction: Direction) {
+        if !self.directions.contains(&direction) {
+            self.directions.push(direction);
+        }
+    }
+
+    /// Every row: a scenario and where the bulk goes. Streams have one direction.
+    pub(super) fn rows(&self, scenarios: &[Scenario]) -> Vec<(Scenario, Direction)> {
+        let mut rows = Vec::new();
+        for scenario in scenarios {
+            let directions = match measures_stream(&scenario.name) {
+                true => &[Direction::Download][..],
+                false => &self.directions,
+            };
+            rows.extend(directions.iter().map(|&d| (scenario.clone(), d)));
+        }
+        rows
     }
 
     /// What is to be measured, in the order asked for; `all` by file name.
@@ -175,6 +222,7 @@ mod tests {
         assert_eq!(options.names, ["far", "wide"]);
         assert_eq!((options.seconds, options.repeats), (5, 3));
         assert_eq!(options.groups, [Group::Tcp, Group::Mptcp]);
+        assert_eq!(options.directions, [Direction::Download]);
         assert!(Options::parse(&["--help"]).unwrap().is_none());
     }
 
@@ -189,6 +237,29 @@ mod tests {
             let error = Options::parse(arguments).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn all_means_both_ways_and_a_stream_has_one() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let rows = |arguments: &[&str]| -> Vec<(String, Direction)> {
+            let options = Options::parse(arguments).unwrap().unwrap();
+            let rows = options.rows(&options.scenarios(root).unwrap());
+            rows.into_iter().map(|(s, d)| (s.name, d)).collect()
+        };
+        let all = rows(&["all", "--runs", "1"]);
+        for direction in [Direction::Download, Direction::Upload] {
+            assert!(all.contains(&("far".to_owned(), direction)));
+        }
+        assert!(!all.contains(&("cut".to_owned(), Direction::Upload)));
+        let up = [("far".to_owned(), Direction::Upload)];
+        assert_eq!(rows(&["far", "--upload", "--upload"]), up);
+        let only_up = rows(&["all", "--upload"]);
+        assert!(
+            only_up
+                .iter()
+                .all(|(s, d)| s == "cut" || *d == Direction::Upload)
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tabane_netem::Scenario;
 use super::contender::Contender;
 use super::iperf::Goodput;
 use super::machine::Conditions;
+use super::options::Direction;
 use super::stream::StreamReport;
 
 /// A whole run.
@@ -21,6 +22,7 @@ pub(super) struct Record {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ScenarioRecord {
     pub(super) name: String,
+    pub(super) direction: Direction,
     /// What the scenario calls its links, in their order.
     pub(super) links: Vec<String>,
     /// The sum of the links' mean rates towards the client, counted at IP level; none for wires.
@@ -69,10 +71,11 @@ pub(super) struct EmulatorHealth {
 }
 
 impl ScenarioRecord {
-    pub(super) fn new(scenario: &Scenario) -> Self {
+    pub(super) fn new(scenario: &Scenario, direction: Direction) -> Self {
         let is_wire = scenario.links.iter().any(tabane_netem::LinkSpec::is_wire);
         Self {
             name: scenario.name.clone(),
+            direction,
             links: scenario
                 .links
                 .iter()
@@ -80,6 +83,14 @@ impl ScenarioRecord {
                 .collect(),
             rate_bps: (!is_wire).then(|| scenario.rate_down().as_bps()),
             measurements: Vec::new(),
+        }
+    }
+
+    /// The row's name in tables.
+    pub(super) fn title(&self) -> String {
+        match self.direction {
+            Direction::Download => self.name.clone(),
+            Direction::Upload => format!("{}, upload", self.name),
         }
     }
 }

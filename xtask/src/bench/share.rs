@@ -13,7 +13,7 @@ use tabane_netem::Scenario;
 
 use super::bond::Bond;
 use super::iperf;
-use super::options::Options;
+use super::options::{Direction, Options};
 use super::process::Running;
 use super::stage::Stage;
 
@@ -67,6 +67,10 @@ impl fmt::Display for Contender {
 
 /// Measures and prints every row; `false` when all failed.
 pub(super) fn run(binary: &Path, options: &Options) -> Result<bool> {
+    ensure!(
+        options.directions.len() == 1,
+        "{NAME} has one direction: --download or --upload"
+    );
     println!("| bottleneck | contenders | Mbit/s each | Jain | smallest of equal share |");
     println!("|---|---|---|---|---|");
     let mut any = false;
@@ -151,7 +155,7 @@ fn measure(
             &mut client,
             stage.service(),
             options.seconds,
-            options.upload,
+            options.directions == [Direction::Upload],
         );
         client.args(["--port", &port]);
         if let Contender::Tcp(congestion) = contender {

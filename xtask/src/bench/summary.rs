@@ -93,6 +93,12 @@ impl Summary {
         Some(self.tabane.median()? / self.mptcp_best()?)
     }
 
+    /// Of the best single link's plain TCP, if all of them could be measured.
+    pub(super) fn against_best_link(&self) -> Option<f64> {
+        let links: Option<Vec<f64>> = self.links.iter().map(Cell::median).collect();
+        Some(self.tabane.median()? / links?.into_iter().reduce(f64::max)?)
+    }
+
     /// One link through us, of plain TCP on it.
     pub(super) fn one_link_ratio(&self) -> Option<f64> {
         Some(self.one_link.median()? / self.links.first()?.median()?)
@@ -152,6 +158,7 @@ mod tests {
     use super::*;
     use crate::bench::contender::Contender;
     use crate::bench::iperf::Goodput;
+    use crate::bench::options::Direction;
 
     #[test]
     fn medians_of_odd_and_even_numbers() {
@@ -178,7 +185,7 @@ mod tests {
             None,
             &mut |_| Err(String::new()),
         );
-        let mut record = ScenarioRecord::new(&scenario.unwrap());
+        let mut record = ScenarioRecord::new(&scenario.unwrap(), Direction::Download);
         let mut add = |contender: Contender, repeat, mbps| {
             record
                 .measurements
@@ -208,6 +215,7 @@ mod tests {
         assert_eq!(summary.links_sum(), Some(50e6));
         assert_eq!(summary.eta(), Some(0.98));
         assert_eq!(summary.against_mptcp(), Some(0.98));
+        assert_eq!(summary.against_best_link(), Some(1.225));
         assert_eq!(summary.one_link, Cell::Failed("late".to_owned()));
         assert_eq!(summary.one_link_ratio(), None);
         assert_eq!(summary.notes.len(), 2, "{:?}", summary.notes);

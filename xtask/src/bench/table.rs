@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::contender::measures_stream;
+use super::figure::{self, Verdict};
 use super::record::{Measurement, Record, ScenarioRecord};
 use super::summary::{Cell, Spread, Summary, of};
 
@@ -25,10 +26,11 @@ pub(super) fn print(record: &Record, markdown: bool) -> String {
         text.push('\n');
         text.push_str(&layout(&stream_rows(&streams)));
     }
+    let _ = writeln!(text, "\n{}", figure::total(&record.scenarios));
     if !markdown {
         for scenario in &record.scenarios {
             for note in Summary::new(scenario).notes {
-                let _ = writeln!(text, "{}: {note}", scenario.name);
+                let _ = writeln!(text, "{}: {note}", scenario.title());
             }
         }
     }
@@ -41,12 +43,14 @@ fn heading(record: &Record) -> String {
         .date
         .as_ref()
         .map_or_else(String::new, |date| format!("{date}, "));
+    let directions = conditions.directions.iter().map(ToString::to_string);
+    let directions = directions.collect::<Vec<_>>().join(" and ");
     let (seconds, repeats) = (conditions.seconds, conditions.repeats);
     let (cpus, cpu, kernel) = (conditions.cpus, &conditions.cpu, &conditions.kernel);
     format!(
-        "Mbit/s, {} of one TCP connection over {seconds} s, start-up included; median of \
+        "Mbit/s, {directions} of one TCP connection over {seconds} s, start-up included; median of \
          {repeats} (min-max)\n{date}{cpus} × {cpu}, Linux {kernel}, {}\n\n",
-        conditions.direction, conditions.tabane
+        conditions.tabane
     )
 }
 
@@ -59,7 +63,7 @@ fn bulk_rows(scenarios: &[&ScenarioRecord], record: &Record, markdown: bool) -> 
         "MPTCP bbr",
         "tabane",
     ]);
-    heads.extend(["η", "of MPTCP", "one link"]);
+    heads.extend(["η", "of MPTCP", "one link", "figures"]);
     if !markdown {
         heads.push("CPU s/Gbit");
     }
@@ -76,7 +80,7 @@ fn bulk_rows(scenarios: &[&ScenarioRecord], record: &Record, markdown: bool) -> 
         // What wires give together is what the processor gives: no aggregate to compare with.
         let is_wire = scenario.rate_bps.is_none();
         let mut row = vec![
-            scenario.name.clone(),
+            scenario.title(),
             links,
             mbps(summary.links_sum().filter(|_| !is_wire)),
             full(&summary.mptcp_cubic),
@@ -85,6 +89,7 @@ fn bulk_rows(scenarios: &[&ScenarioRecord], record: &Record, markdown: bool) -> 
             ratio(summary.eta().filter(|_| !is_wire)),
             ratio(summary.against_mptcp()),
             ratio(summary.one_link_ratio()),
+            Verdict::of(scenario).told(),
         ];
         if !markdown {
             let seconds = record.conditions.seconds;
@@ -104,6 +109,7 @@ fn stream_rows(scenarios: &[&ScenarioRecord]) -> Vec<Vec<String>> {
         "Mbit/s",
         "longest silence",
         "no byte lost",
+        "figures",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for scenario in scenarios {
@@ -117,6 +123,10 @@ fn stream_rows(scenarios: &[&ScenarioRecord]) -> Vec<Vec<String>> {
             if *goodput == Cell::Absent {
                 continue;
             }
+            let verdict = match contender {
+                "tabane" => Verdict::of(scenario).told(),
+                _ => "–".to_owned(),
+            };
             let reports = || of(scenario, contender).filter_map(|m| m.stream.as_ref());
             let silences = Spread::of(reports().map(|report| report.silence_ms_max).collect());
             let all = of(scenario, contender).count();
@@ -130,6 +140,7 @@ fn stream_rows(scenarios: &[&ScenarioRecord]) -> Vec<Vec<String>> {
                     |s| format!("{:.0} ms ({:.0}-{:.0})", s.median, s.min, s.max),
                 ),
                 format!("{intact} of {all}"),
+                verdict,
             ]);
         }
     }
