@@ -10,7 +10,7 @@ pub enum CloseReason {
     Finished,
     /// The relay knows neither the client's key nor the token it showed.
     #[error(
-        "the relay does not accept this client: its token is wrong, used up or revoked; \
+        "the relay does not accept this client: its token is wrong, used up, expired or revoked; \
          ask for a new join string and run `tabane join` again"
     )]
     Unauthorised,
@@ -56,6 +56,15 @@ pub enum CloseReason {
     /// Too many packets could not be authenticated, or the keys are used up.
     #[error("the session's keys reached their limit of use; a new session is needed")]
     KeysExhausted,
+    /// The relay's owner has withdrawn the client's leave.
+    #[error("the relay's owner has revoked this client; only they can let it in again")]
+    Revoked,
+    /// The client's user has as many sessions at the relay as it may.
+    #[error(
+        "this user has as many sessions at the relay as it may; end another one, or ask the \
+         relay's owner for more"
+    )]
+    TooManySessions,
 }
 
 /// Exactly one rule that the other end broke.
@@ -102,6 +111,8 @@ impl CloseReason {
             Self::Overloaded => 9,
             Self::ShuttingDown => 10,
             Self::KeysExhausted => 11,
+            Self::Revoked => 12,
+            Self::TooManySessions => 13,
         }
     }
 
@@ -113,6 +124,8 @@ impl CloseReason {
             9 => Self::Overloaded,
             10 => Self::ShuttingDown,
             11 => Self::KeysExhausted,
+            12 => Self::Revoked,
+            13 => Self::TooManySessions,
             2 | 5 => Self::HandshakeFailed(format!("refused by the other end: {text}")),
             _ => Self::HandshakeFailed(format!("the other end closed it: {text}")),
         }

@@ -168,6 +168,10 @@ impl SessionConfig {
 pub struct ServerConfig {
     /// Sessions served at once; more are refused.
     pub max_sessions: usize,
+    /// Handshakes, and sessions whose client is not admitted yet, kept at once: what strangers
+    /// can make the relay hold, 30 kB each. More are dropped, and come again by their client's
+    /// repetition.
+    pub max_handshakes: usize,
     /// When new addresses must prove themselves before any state is kept for them.
     pub retry: RetryPolicy,
 }
@@ -176,6 +180,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             max_sessions: 10_000,
+            max_handshakes: 1_024,
             retry: RetryPolicy::UnderLoad(64),
         }
     }

@@ -3,7 +3,7 @@
 //! Answers that need no session (Retry, version negotiation, stateless reset) are made here, from
 //! nothing but the datagram that asks for them, and never larger than it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rustls::{ServerConfig as TlsServerConfig, Side};
@@ -65,6 +65,10 @@ pub struct Endpoint {
     config: SessionConfig,
     server: Option<Server>,
     sessions: Vec<Option<Session>>,
+    /// Places in `sessions` that are empty.
+    free: Vec<usize>,
+    /// Sessions of others that were not admitted when last looked at; a few more than there are.
+    strangers: BTreeSet<SessionHandle>,
     by_id: BTreeMap<ConnectionId, SessionHandle>,
     by_attempt: BTreeMap<AttemptId, SessionHandle>,
     attempt_by_handle: BTreeMap<SessionHandle, AttemptId>,
@@ -93,6 +97,8 @@ impl Endpoint {
             config,
             server: None,
             sessions: Vec::new(),
+            free: Vec::new(),
+            strangers: BTreeSet::new(),
             by_id: BTreeMap::new(),
             by_attempt: BTreeMap::new(),
             attempt_by_handle: BTreeMap::new(),
@@ -172,8 +178,7 @@ impl Endpoint {
         (attempt, id): (AttemptId, ConnectionId),
         session: Session,
     ) -> SessionHandle {
-        let free = self.sessions.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.sessions.push(None);
             self.sessions.len() - 1
         });
@@ -230,7 +235,10 @@ impl Endpoint {
         header: ShortHeader,
         data: &[u8],
     ) -> Result<SessionHandle, DropReason> {
-        if let Some((_, token)) = data.split_last_chunk::<RESET_TOKEN_LEN>() {
+        // Servers have told the token, so it is clients who look for it.
+        if self.server.is_none()
+            && let Some((_, token)) = data.split_last_chunk::<RESET_TOKEN_LEN>()
+        {
             let same = |session: &Session| session.reset_token().as_ref() == Some(token);
             let sessions = self.sessions.iter_mut().enumerate();
             let mut known = sessions.filter_map(|(i, s)| s.as_mut().map(|s| (i, s)));
@@ -347,12 +355,13 @@ impl Endpoint {
         if datagram < MIN_INITIAL_SIZE {
             return Err(DropReason::Malformed);
         }
+        let strangers = self.count_strangers();
         let server = self.server.as_ref().ok_or(DropReason::UnknownSession)?;
         let ip = tuple.remote.ip();
         let proved = server.proofs.verify(now, ip, header.attempt, token);
         let must_prove = match server.config.retry {
             RetryPolicy::Always => true,
-            RetryPolicy::UnderLoad(most) => self.is_under_load(most),
+            RetryPolicy::UnderLoad(most) => strangers >= most,
         };
         if must_prove && !proved {
             let had_token = !token.is_empty();
@@ -377,16 +386,32 @@ impl Endpoint {
                 DropReason::UnknownSession
             });
         }
-        if self.by_id.len() >= server.config.max_sessions {
+        if self.by_id.len() >= server.config.max_sessions
+            || strangers >= server.config.max_handshakes
+        {
             return Err(DropReason::Overloaded);
         }
         self.begin(now, (tuple, proved), header.attempt)
     }
 
-    /// Whether `most` handshakes are under way. Sessions are counted only when there are as many.
-    fn is_under_load(&self, most: usize) -> bool {
-        let sessions = || self.sessions.iter().flatten();
-        self.by_id.len() >= most && sessions().filter(|s| !s.is_established()).count() >= most
+    /// Sessions whose client has not been admitted. Looks at no more than the limit of them.
+    fn count_strangers(&mut self) -> usize {
+        let sessions = &self.sessions;
+        let is_stranger = |handle: &SessionHandle| {
+            let session = sessions.get(handle.0).and_then(Option::as_ref);
+            session.is_some_and(|session| !session.is_connected() && !session.is_closed())
+        };
+        let least = self
+            .server
+            .as_ref()
+            .map_or(0, |server| match server.config.retry {
+                RetryPolicy::UnderLoad(most) => most.min(server.config.max_handshakes),
+                RetryPolicy::Always => server.config.max_handshakes,
+            });
+        if self.strangers.len() >= least {
+            self.strangers.retain(is_stranger);
+        }
+        self.strangers.len()
     }
 
     fn begin(
@@ -406,6 +431,7 @@ impl Endpoint {
         let side = (Side::Server, id);
         let session = Session::new(now, config, &parameters, handshake, side, None, seed);
         let handle = self.insert((attempt, id), session);
+        self.strangers.insert(handle);
         Ok(handle)
     }
 
@@ -463,6 +489,8 @@ impl Endpoint {
         let Some(session) = self.sessions[handle.0].take() else {
             return;
         };
+        self.free.push(handle.0);
+        self.strangers.remove(&handle);
         self.by_id.remove(&session.local_id());
         if let Some(attempt) = self.attempt_by_handle.remove(&handle) {
             self.by_attempt.remove(&attempt);

@@ -405,8 +405,9 @@ impl Session {
 
     /// What it is doing.
     #[must_use]
-    pub fn snapshot(&self, _now: Instant) -> SessionSnapshot {
+    pub fn snapshot(&self, now: Instant) -> SessionSnapshot {
         SessionSnapshot {
+            silent_for: now.since(self.last_received_at),
             status: match &self.phase {
                 Phase::Established if self.admitted => SessionStatus::Connected,
                 Phase::Handshaking | Phase::Established => SessionStatus::Connecting,

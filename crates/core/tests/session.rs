@@ -286,3 +286,45 @@ fn datagrams_of_any_size_arrive() {
         .collect();
     assert_eq!(lens, [0, 1, 1_200, 1_400, 5_000, 40_000]);
 }
+
+#[test]
+fn strangers_are_kept_up_to_a_limit_and_leave_room_when_they_give_up() {
+    const LIMIT: usize = 3;
+    let identity = Identity::from_seed([1; 32]);
+    let key = identity.public_key();
+    let config = SessionConfig::default();
+    let limits = ServerConfig {
+        max_handshakes: LIMIT,
+        ..ServerConfig::default()
+    };
+    let mut server = Endpoint::server(identity, config.clone(), limits, [2; 32]).expect("valid");
+    let me = Identity::from_seed([3; 32]);
+    let mut client = Endpoint::client(me, config.clone(), [4; 32]).expect("valid");
+    let mut now = Instant::from_millis(1_000);
+    let mut begin = |now, server: &mut Endpoint, n: u32| {
+        let handle = client.connect(now, key, None, vec![client_tuple(n)]);
+        let session = client.session_mut(handle.expect("a link")).expect("open");
+        let mut batch = TransmitBatch::new(100_000);
+        while session.poll_transmit(now, &mut batch) {}
+        let tuple = FourTuple {
+            socket: SERVER,
+            local_ip: None,
+            remote: client_address(n),
+        };
+        let first = batch.iter().next().expect("a first flight");
+        let mut first = first.contents[..first.segment_size].to_vec();
+        server.handle_datagram(now, tuple, &mut first).is_some()
+    };
+    for n in 0..20 {
+        assert_eq!(begin(now, &mut server, n), (n as usize) < LIMIT, "{n}");
+    }
+    assert_eq!(server.handles().len(), LIMIT);
+
+    now += config.handshake_timeout + Duration::from_millis(1);
+    for handle in server.handles() {
+        let session = server.session_mut(handle).expect("not reaped");
+        session.handle_timeout(now);
+        assert!(server.reap(now, handle));
+    }
+    assert!(begin(now, &mut server, 30), "there is room again");
+}
