@@ -8,6 +8,7 @@ pub mod capture;
 pub mod cgroup;
 pub mod child;
 pub mod descriptors;
+mod directory_watch;
 pub mod hooks;
 pub mod interfaces;
 pub mod netns;
@@ -21,5 +22,6 @@ pub mod transparent;
 pub mod tun;
 pub mod udp;
 
+pub use directory_watch::DirectoryWatch;
 pub use timer::{HostClock, Timer, minimize_timer_slack};
 pub use udp::{Datagram, Meta, RecvBatch, SendFault, Transmit, UdpBind, UdpError, UdpSocket};
