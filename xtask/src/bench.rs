@@ -19,6 +19,7 @@ mod machine;
 mod options;
 mod process;
 mod record;
+mod relay;
 mod scratch;
 mod share;
 mod stage;
@@ -32,6 +33,9 @@ use record::{Measurement, Record, ScenarioRecord};
 
 /// Parses `arguments`, measures, and prints the tables. `false` when nothing could be measured.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
+    if let Some((&"relay", rest)) = arguments.split_first() {
+        return relay::run(root, rest);
+    }
     let options = Options::parse(arguments)?;
     let Some(options) = options else {
         println!("{}", options::USAGE);
