@@ -15,6 +15,7 @@ mod demo;
 mod entrance;
 mod environment;
 mod failure;
+mod gatekeeper;
 mod interception;
 mod join_string;
 mod last_run;
@@ -28,6 +29,7 @@ mod plain;
 mod prefix;
 mod program;
 mod proxying;
+mod quantity;
 mod reach;
 mod relay_state;
 #[cfg(test)]
@@ -38,6 +40,7 @@ mod span;
 mod statistics;
 mod store;
 mod udp_order;
+mod usage;
 
 use std::process::ExitCode;
 

@@ -48,11 +48,20 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
 
 /// How long ago something was, in the largest unit that fits.
 pub(crate) fn age(seconds: u64) -> String {
+    format!("{} ago", span(seconds))
+}
+
+/// In how long something will be.
+pub(crate) fn ahead(seconds: u64) -> String {
+    format!("in {}", span(seconds))
+}
+
+fn span(seconds: u64) -> String {
     match seconds {
-        0..60 => format!("{seconds} s ago"),
-        60..3_600 => format!("{} min ago", seconds / 60),
-        3_600..86_400 => format!("{} h ago", seconds / 3_600),
-        _ => format!("{} d ago", seconds / 86_400),
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
     }
 }
 

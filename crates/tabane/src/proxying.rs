@@ -157,7 +157,7 @@ fn refusal_of(error: &OpenError) -> Refusal {
             Status::TimedOut => Refusal::TimedOut,
             Status::NameNotFound => Refusal::NameNotFound,
             Status::Denied => Refusal::Denied,
-            Status::Limit => Refusal::Limit,
+            Status::Limit | Status::VolumeUsedUp => Refusal::Limit,
             Status::Malformed => Refusal::Unsupported,
         },
         OpenError::NoSession(CloseReason::Overloaded) | OpenError::Limit(_) => Refusal::Limit,

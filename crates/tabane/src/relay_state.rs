@@ -1,7 +1,7 @@
 //! What a relay keeps: its key, who may use it, and under which addresses it is known.
 //!
-//! One directory: `relay.key` (0600), `access.toml` (0600) and `relay.toml`, which remembers the
-//! addresses so that `tabane relay token new` can print a whole join string.
+//! One directory: `relay.key` (0600), `access.toml` (0600), `usage.toml` and `relay.toml`, which
+//! remembers the addresses so that `tabane relay token new` can print a whole join string.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 use tabane_core::Identity;
 use tabane_proxy::Destination;
 
-use crate::access::{AccessFile, TokenUses, unix_seconds};
+use crate::access::{AccessFile, AccessList, TokenEntry, TokenUses, UserName, unix_seconds};
 use crate::join_string::{JoinString, Token};
+use crate::quantity::Span;
 use crate::store::{read_toml, xdg_directory};
+use crate::usage::UsageFile;
 use crate::{atomic_file, secret};
 
 /// Where root's relay keeps its state (FHS 3.0 §5.8).
@@ -85,23 +87,36 @@ impl RelayState {
     }
 
     /// A new token, on disk when this returns.
-    pub(crate) fn new_token(&self, uses: TokenUses) -> Result<Token> {
+    pub(crate) fn new_token(
+        &self,
+        uses: TokenUses,
+        lasts: Span,
+        user: Option<UserName>,
+    ) -> Result<Token> {
+        let now = unix_seconds();
         let token = Token::from_random(secret::random());
-        let add = |list: &mut crate::access::AccessList| {
-            list.add_token(token.clone(), uses, unix_seconds())
+        let entry = TokenEntry {
+            token: token.clone(),
+            uses,
+            created_at: now,
+            expires_at: lasts.0.map(|span| now.saturating_add(span.as_secs())),
+            user,
         };
-        self.access().update(add)??;
+        self.access()
+            .update(|list: &mut AccessList| list.add_token(entry))??;
         Ok(token)
     }
 
     /// The token to print at a start: the one of the last start if it still admits, else a new one.
     pub(crate) fn current_token(&self, uses: TokenUses) -> Result<Token> {
         let list = self.access().read()?;
-        let kept = match uses {
-            TokenUses::One => list.unused_token(),
-            TokenUses::Many => list.reusable_token(),
-        };
-        kept.cloned().map_or_else(|| self.new_token(uses), Ok)
+        let new = || self.new_token(uses, Span(None), None);
+        list.standing_token(uses).cloned().map_or_else(new, Ok)
+    }
+
+    /// What users have used.
+    pub(crate) fn usage(&self) -> UsageFile {
+        UsageFile::new(&self.root)
     }
 
     /// The line for clients.
@@ -134,8 +149,8 @@ mod tests {
         let state = RelayState::locate(Some(scratch.path().join("state"))).unwrap();
         let many = state.current_token(TokenUses::Many).unwrap();
         assert_eq!(state.current_token(TokenUses::Many).unwrap(), many);
-        let one = state.current_token(TokenUses::One).unwrap();
-        assert_eq!(state.current_token(TokenUses::One).unwrap(), one);
+        let one = state.current_token(TokenUses::ONE).unwrap();
+        assert_eq!(state.current_token(TokenUses::ONE).unwrap(), one);
         let key = secret::load_or_create(&scratch.path().join("k"))
             .unwrap()
             .0
@@ -145,7 +160,7 @@ mod tests {
             .access()
             .update(|list| list.authorise(key, shown, 0))
             .unwrap();
-        assert_ne!(state.current_token(TokenUses::One).unwrap(), one);
+        assert_ne!(state.current_token(TokenUses::ONE).unwrap(), one);
         assert_eq!(state.current_token(TokenUses::Many).unwrap(), many);
     }
 

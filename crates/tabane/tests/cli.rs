@@ -61,9 +61,11 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 28] = [
+const COMMANDS: [&str; 30] = [
     "",
     "relay",
+    "relay user",
+    "relay user set",
     "relay token",
     "relay token new",
     "relay clients",

@@ -15,6 +15,7 @@ use tabane_core::{ReadState, StreamError};
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 
+use crate::relay::{Meter, Way};
 use crate::request::Status;
 use crate::stream::{Abandon, Stream, StreamEnd};
 
@@ -66,6 +67,8 @@ pub(crate) struct Connection {
     leftover: Vec<u8>,
     /// Everything read from the socket, while the connection may have to be given back.
     early: Option<Vec<u8>>,
+    /// At a relay: how much its user may pass on.
+    meter: Meter,
     sent: u64,
     received: u64,
 }
@@ -90,6 +93,7 @@ impl Connection {
             awaits_status,
             leftover: Vec::new(),
             early: None,
+            meter: Meter::default(),
             sent: 0,
             received: 0,
         }
@@ -101,6 +105,11 @@ impl Connection {
             early: Some(Vec::new()),
             ..Self::new(stream, tcp, true)
         }
+    }
+
+    /// Passes on no more than `meter` allows, and tells it what passed.
+    pub(crate) fn metered(self, meter: Meter) -> Self {
+        Self { meter, ..self }
     }
 
     /// Carries until the relay has confirmed the connection; then [`carry`](Self::carry) goes on.
@@ -156,6 +165,9 @@ impl Connection {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ending>> {
         for _ in 0..STEPS {
+            if self.meter.is_used_up() {
+                return Poll::Ready(Err(Ending::Refused(Status::VolumeUsedUp)));
+            }
             let up = self.step_up(cx)?;
             let down = self.step_down(cx)?;
             if up == Step::Done && down == Step::Done {
@@ -174,6 +186,9 @@ impl Connection {
         if self.stream.is_written {
             return Ok(Step::Done);
         }
+        let Poll::Ready(allowed) = self.meter.poll(Way::Down, cx) else {
+            return Ok(Step::Waiting);
+        };
         let id = self.stream.id();
         let Self {
             stream,
@@ -203,7 +218,7 @@ impl Connection {
             let spare = early
                 .as_ref()
                 .map_or(usize::MAX, |early| MAX_EARLY - early.len());
-            let room = room.min(visit.buffer.len()).min(spare);
+            let room = room.min(visit.buffer.len()).min(spare).min(allowed);
             if room == 0 {
                 return Ok(Read::NoRoom);
             }
@@ -228,6 +243,7 @@ impl Connection {
         match outcome.ok_or(Ending::SessionLost)?? {
             Read::Bytes(n) => {
                 self.sent += n as u64;
+                self.meter.spend(Way::Down, n);
                 Ok(Step::Moved)
             }
             Read::Nothing => match self.tcp.poll_read_ready(cx) {
@@ -263,17 +279,22 @@ impl Connection {
                 Poll::Pending => return Ok(Step::Waiting),
             }
         }
+        let Poll::Ready(allowed) = self.meter.poll(Way::Up, cx) else {
+            return Ok(Step::Waiting);
+        };
         let id = self.stream.id();
         let Self { stream, tcp, .. } = self;
         let outcome = stream.visit(|visit| -> Result<Written, Ending> {
             let n = match visit.session.peek(id) {
-                Ok(ReadState::Data(data)) => match tcp.try_write(data) {
-                    Ok(n) => n,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        return Ok(Written::Blocked);
+                Ok(ReadState::Data(data)) => {
+                    match tcp.try_write(&data[..data.len().min(allowed)]) {
+                        Ok(n) => n,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            return Ok(Written::Blocked);
+                        }
+                        Err(_) => return Err(Ending::ResetHere),
                     }
-                    Err(_) => return Err(Ending::ResetHere),
-                },
+                }
                 Ok(ReadState::Empty) => {
                     visit.park_reader(id, cx);
                     return Ok(Written::Empty);
@@ -288,6 +309,7 @@ impl Connection {
         match outcome.ok_or(Ending::SessionLost)?? {
             Written::Bytes(n) => {
                 self.received += n as u64;
+                self.meter.spend(Way::Up, n);
                 Ok(Step::Moved)
             }
             Written::Empty => Ok(Step::Waiting),

@@ -33,7 +33,10 @@ pub use client::{
 pub use connection::{Carried, Ending};
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
 pub use monitor::HostMonitor;
-pub use relay::{Authorise, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, Verdict};
+pub use relay::{
+    Applicant, Authorise, DestinationRule, Destinations, Relay, RelayConfig, RelayError,
+    RelayLimits, RelayMonitor, RuleError, User, UserLimits, UserUsage, Verdict,
+};
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
 pub use tabane_monitor::{LinkEstimate, MonitorSettings, PathEstimate};

@@ -5,14 +5,19 @@
 //! its own session.
 
 mod destination;
+mod draining;
 mod guest;
+mod own_addresses;
 mod packets;
+mod rules;
+mod shaper;
 mod udp;
+mod user;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use tabane_base::Duration;
@@ -21,16 +26,26 @@ use tabane_core::{
     SessionConfig, SessionSnapshot,
 };
 use tabane_linux::{UdpBind, UdpError};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::engine::{Engine, Notice, SessionId};
 use crate::monitor::HostMonitor;
 use guest::Guest;
+use own_addresses::OwnAddresses;
+use user::What;
+
+pub use rules::{DestinationRule, Destinations, RuleError};
+pub(crate) use user::{Meter, Way};
+pub use user::{User, UserLimits, UserUsage};
 
 /// How long good-byes are given to arrive when the relay goes down; clients that miss theirs find
 /// out by a stateless reset from the next relay, or by silence.
 const GOODBYE_WAIT: Duration = Duration::from_millis(500);
+
+/// A session that was silent for so long has lost its client: live ones probe every 15 s [P-9.3].
+const DESERTED_AFTER: Duration = Duration::from_secs(40);
 
 /// What a relay needs to know.
 pub struct RelayConfig {
@@ -38,15 +53,17 @@ pub struct RelayConfig {
     pub identity: Identity,
     /// UDP addresses to serve; `[::]` serves IPv4 as well.
     pub listen: Vec<SocketAddr>,
-    /// Which destinations clients may reach.
+    /// Which destinations clients may reach. This host's own addresses count as private ones.
     pub access: Access,
+    /// Further addresses that lead to this host, because a NAT forwards them.
+    pub own_addresses: Vec<IpAddr>,
     /// How many of what one session may have.
     pub limits: RelayLimits,
     /// Limits of the endpoint as a whole.
     pub server: ServerConfig,
     /// How sessions behave.
     pub session: SessionConfig,
-    /// Decides who is let in, by proven key and the token shown.
+    /// Is told of everybody who wants to be let in.
     pub authorise: Authorise,
     /// What clients that ask for the relay's resolver get, best first; see
     /// [`system_resolvers`](crate::system_resolvers).
@@ -59,16 +76,38 @@ pub struct RelayConfig {
     pub mark: Option<u32>,
 }
 
-/// Decides on a client by its proven key and the token that it shows.
-pub type Authorise = Box<dyn FnMut(PublicKey, Option<&[u8]>) -> Verdict>;
+/// Is given everybody who wants to be let in, and answers now or later.
+pub type Authorise = Box<dyn FnMut(Applicant)>;
+
+/// A client that wants to be let in. Without an answer its session ends with the time for
+/// handshakes.
+pub struct Applicant {
+    /// Its proven key.
+    pub key: PublicKey,
+    /// The token that it shows.
+    pub token: Option<Vec<u8>>,
+    session: SessionId,
+    answers: mpsc::UnboundedSender<Answer>,
+}
+
+/// What was decided about the client of a session.
+type Answer = (SessionId, PublicKey, Verdict);
+
+impl Applicant {
+    /// Decides about it.
+    pub fn answer(self, verdict: Verdict) {
+        // A relay that is gone needs no answer.
+        let _ = self.answers.send((self.session, self.key, verdict));
+    }
+}
 
 /// Whether a client is let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Verdict {
-    /// It may have a session.
-    Admit,
-    /// It may not.
-    Refuse,
+    /// It may have a session, with the limits of this user if it is one's.
+    Admit(Option<User>),
+    /// It may not, and is told why.
+    Refuse(CloseReason),
 }
 
 /// How many of what one session may have at once. Each costs the relay a file descriptor.
@@ -113,16 +152,38 @@ pub struct Relay {
     shared: Rc<Shared>,
     addresses: Vec<SocketAddr>,
     authorise: Authorise,
+    /// The way of answers to those who wait; as many as core has strangers at the most.
+    answers: (
+        mpsc::UnboundedSender<Answer>,
+        mpsc::UnboundedReceiver<Answer>,
+    ),
     guests: BTreeMap<u64, Guest>,
 }
 
 /// What the tasks of all sessions need.
 struct Shared {
     access: Access,
+    own: OwnAddresses,
     limits: RelayLimits,
     resolvers: Vec<SocketAddr>,
     mark: Option<u32>,
     served: Cell<u64>,
+    /// Nobody is let in any more.
+    is_draining: Cell<bool>,
+    stream_ended: Notify,
+}
+
+impl Shared {
+    /// Whether a client, of this user if it is one's, may reach `address`.
+    fn allows(&self, user: Option<&User>, address: SocketAddr) -> bool {
+        let access = match user {
+            Some(user) if user.may_reach_private() => Access::Private,
+            Some(_) | None => self.access,
+        };
+        let by_relay = access.allows(address.ip())
+            && (access == Access::Private || !self.own.contains(address.ip()));
+        by_relay && user.is_none_or(|user| user.may_reach(address))
+    }
 }
 
 impl Relay {
@@ -154,13 +215,17 @@ impl Relay {
             engine,
             shared: Rc::new(Shared {
                 access: config.access,
+                own: OwnAddresses::new(config.own_addresses),
                 limits: config.limits,
                 resolvers: config.resolvers,
                 mark: config.mark,
                 served: Cell::new(0),
+                is_draining: Cell::new(false),
+                stream_ended: Notify::new(),
             }),
             addresses,
             authorise: config.authorise,
+            answers: mpsc::unbounded_channel(),
             guests: BTreeMap::new(),
         })
     }
@@ -181,15 +246,50 @@ impl Relay {
     }
 
     /// Serves sessions until `shutdown` is ready, then says good-bye to all of them.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        self.run_and_drain(shutdown, Duration::ZERO, std::future::pending())
+            .await;
+    }
+
+    /// Serves sessions until `shutdown` is ready. From then on nobody is let in; sessions that
+    /// carry connections have `grace` to finish them, or less where `hurry` is ready.
+    pub async fn run_and_drain(
+        mut self,
+        shutdown: impl Future<Output = ()>,
+        grace: Duration,
+        hurry: impl Future<Output = ()>,
+    ) {
+        // Before the first stream can ask.
+        self.shared.own.look().await;
+        let shared = self.shared.clone();
+        let own = async {
+            shared.own.follow().await;
+            std::future::pending().await
+        };
+        let serve = async {
+            tokio::select! {
+                never = self.serve() => never,
+                () = shutdown => {}
+            }
+            self.drain(grace, hurry).await;
+            self.say_goodbye().await;
+        };
+        tokio::select! {
+            () = serve => {}
+            () = own => {}
+        }
+    }
+
+    /// Handles what comes, for ever.
+    async fn serve(&mut self) {
         loop {
             tokio::select! {
                 notice = self.engine.notice() => self.handle_notice(notice),
-                () = &mut shutdown => break,
+                Some((session, key, verdict)) = self.answers.1.recv() => {
+                    self.decide(session, key, verdict);
+                }
             }
         }
-        self.say_goodbye().await;
     }
 
     fn handle_notice(&mut self, notice: Notice) {
@@ -197,7 +297,15 @@ impl Relay {
             return;
         };
         match event {
-            Event::Authorise { key, token } => self.authorise(session, key, token.as_deref()),
+            Event::Authorise { key, token } => {
+                let answers = self.answers.0.clone();
+                (self.authorise)(Applicant {
+                    key,
+                    token,
+                    session,
+                    answers,
+                });
+            }
             Event::StreamOpened(stream) => {
                 if let Some(guest) = self.guests.get(&session.serial()) {
                     guest.serve(stream);
@@ -213,22 +321,53 @@ impl Relay {
         }
     }
 
-    fn authorise(&mut self, session: SessionId, key: PublicKey, token: Option<&[u8]>) {
-        let verdict = (self.authorise)(key, token);
+    fn decide(&mut self, session: SessionId, key: PublicKey, verdict: Verdict) {
+        let verdict = match verdict {
+            Verdict::Admit(_) if self.shared.is_draining.get() => Err(CloseReason::ShuttingDown),
+            Verdict::Admit(None) => Ok((None, None)),
+            Verdict::Admit(Some(user)) => {
+                self.end_deserted(&user);
+                match user.count(What::Session) {
+                    Some(counted) => Ok((Some(user), Some(counted))),
+                    None => Err(CloseReason::TooManySessions),
+                }
+            }
+            Verdict::Refuse(reason) => Err(reason),
+        };
+        // It may have gone while it waited.
         self.engine.visit(session, |visit| {
-            match verdict {
-                Verdict::Admit => visit.session.admit(visit.now),
-                Verdict::Refuse => visit.session.close(visit.now, CloseReason::Unauthorised),
-            }
             visit.touch();
-        });
-        match verdict {
-            Verdict::Admit => {
-                self.shared.served.set(self.shared.served.get() + 1);
-                let guest = Guest::new(self.engine.clone(), self.shared.clone(), session, key);
-                self.guests.insert(session.serial(), guest);
+            match verdict {
+                Ok(of) => {
+                    visit.session.admit(visit.now);
+                    self.shared.served.set(self.shared.served.get() + 1);
+                    let (engine, shared) = (self.engine.clone(), self.shared.clone());
+                    let guest = Guest::new(engine, shared, session, key, of);
+                    self.guests.insert(session.serial(), guest);
+                }
+                Err(reason) => {
+                    tracing::info!(client = %key, %reason, "refused");
+                    visit.session.close(visit.now, reason);
+                }
             }
-            Verdict::Refuse => tracing::info!(client = %key, "refused"),
+        });
+    }
+
+    /// Ends sessions of a user whose client has gone without a good-bye, where they stand in the
+    /// way of a new one.
+    fn end_deserted(&self, user: &User) {
+        if user.may_have_another_session() {
+            return;
+        }
+        for guest in self.guests.values().filter(|guest| guest.is_of(user)) {
+            let session = guest.session();
+            let silent_for = self.engine.snapshot(session).map(|found| found.silent_for);
+            if silent_for.is_some_and(|span| span > DESERTED_AFTER) {
+                self.engine.visit(session, |visit| {
+                    visit.session.close(visit.now, CloseReason::IdleTimeout);
+                    visit.touch();
+                });
+            }
         }
     }
 
@@ -266,6 +405,22 @@ impl RelayMonitor {
         let sessions = self.engine.sessions();
         let snapshot = |session: SessionId| self.engine.snapshot(session);
         sessions.into_iter().filter_map(snapshot).collect()
+    }
+
+    /// Ends the sessions of keys that `leave` gives a reason for, and tells their clients.
+    pub fn turn_out(&self, mut leave: impl FnMut(PublicKey) -> Option<CloseReason>) {
+        for session in self.engine.sessions() {
+            self.engine.visit(session, |visit| {
+                let session = &visit.session;
+                if let Some(key) = session.peer_key()
+                    && session.is_connected()
+                    && let Some(reason) = leave(key)
+                {
+                    visit.session.close(visit.now, reason);
+                    visit.touch();
+                }
+            });
+        }
     }
 
     /// Sessions let in so far.

@@ -195,16 +195,19 @@ pub enum Status {
     NameNotFound = 4,
     /// The relay's policy forbids the destination.
     #[error(
-        "the relay does not connect to private addresses; its owner can start it with \
-         --allow-private"
+        "the relay's owner does not allow this destination; private addresses, and those of the \
+         relay itself, need --allow-private there"
     )]
     Denied = 5,
-    /// The session, or the relay, has as many connections as it may.
+    /// The session, its user or the relay has as many connections as it may.
     #[error("too many connections at the relay")]
     Limit = 6,
     /// The relay did not understand the request.
     #[error("the relay did not understand the request; update the older end")]
     Malformed = 7,
+    /// The client's user has no volume left.
+    #[error("this user's volume at the relay is used up")]
+    VolumeUsedUp = 8,
 }
 
 impl Status {
@@ -226,6 +229,7 @@ impl Status {
             5 => Self::Denied,
             6 => Self::Limit,
             7 => Self::Malformed,
+            8 => Self::VolumeUsedUp,
             _ => return None,
         })
     }
@@ -331,6 +335,6 @@ mod tests {
                 assert_eq!(status.emit(), byte);
             }
         }
-        assert_eq!(Status::parse(8), None);
+        assert_eq!(Status::parse(9), None);
     }
 }

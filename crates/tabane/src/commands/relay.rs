@@ -1,10 +1,11 @@
 //! `tabane relay`: the far end of everybody's sessions.
 //!
-//! Owns the flags, the choice of the addresses that join strings announce, and who is let in (by
-//! the access list on disk). Serving is the tunnel's affair.
+//! Owns the flags, the choice of the addresses that join strings announce, and what signals do.
+//! Who is let in is the gatekeeper's affair, serving is the tunnel's.
 
 mod clients;
 mod token;
+mod user;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -13,24 +14,30 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
-use tabane_core::{PublicKey, ServerConfig, SessionConfig};
+use tabane_base::Duration;
+use tabane_core::{ServerConfig, SessionConfig};
 use tabane_linux::descriptors;
 use tabane_linux::interfaces::{self, Interface};
 use tabane_linux::signals::Signals;
 use tabane_proxy::{Destination, Host};
 use tabane_tunnel::{
     Access, HostMonitor, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
-    Verdict as Admission, system_resolvers,
+    system_resolvers,
 };
 
-use crate::access::{AccessFile, TokenUses, Verdict, unix_seconds};
+use crate::access::TokenUses;
 use crate::client_session::SendingArgs;
 use crate::failure::Failure;
+use crate::gatekeeper::Gatekeeper;
 use crate::output;
 use crate::plain;
+use crate::quantity::Span;
 use crate::relay_state::RelayState;
 use crate::secret;
 use crate::signals;
+
+/// A grace time without end.
+const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
 
 /// "45" + "10": unassigned by IANA, easy to remember, not below 1024.
 const DEFAULT_PORT: u16 = 4510;
@@ -39,7 +46,8 @@ const DEFAULT_PORT: u16 = 4510;
 ///
 /// Prints a join string to stdout: the line for `tabane join` on every client. Needs no privilege,
 /// only an open UDP port. The first start makes the relay's key and a token; both stay the same
-/// over restarts. SIGUSR1 logs what it is doing.
+/// over restarts. SIGUSR1 logs what it is doing. SIGTERM and Ctrl-C let connections finish first
+/// (--drain), the second one ends it at once.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RelayArgs {
@@ -56,18 +64,22 @@ pub(crate) struct RelayArgs {
     /// ~/.local/state/tabane]
     #[arg(long, value_name = "DIR", global = true)]
     state: Option<PathBuf>,
-    /// Let clients reach private, link-local and loopback addresses from here
+    /// Let clients reach private, link-local and loopback addresses, and those of this machine
     #[arg(long)]
     allow_private: bool,
-    /// Whether the token in the join string admits one client or any number
+    /// How many clients the token in the join string admits: one, many or a number
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
     #[command(flatten)]
     sending: SendingArgs,
+    /// How long connections may take to finish when the relay is told to go down: 10s, 5min, never
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    drain: Span,
 }
 
 #[derive(Debug, Subcommand)]
 enum RelayCommand {
+    User(Box<user::UserArgs>),
     Token(token::TokenArgs),
     Clients(clients::ClientsArgs),
 }
@@ -75,6 +87,7 @@ enum RelayCommand {
 pub(crate) fn run(args: RelayArgs) -> Result<ExitCode> {
     let state = RelayState::locate(args.state.clone())?;
     match args.command {
+        Some(RelayCommand::User(user)) => user::run(*user, &state),
         Some(RelayCommand::Token(token)) => token::run(token, &state),
         Some(RelayCommand::Clients(clients)) => clients::run(clients, &state),
         None => {
@@ -98,6 +111,8 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let identity = state.identity()?;
     let mut session = SessionConfig::default();
     args.sending.apply(&mut session);
+    let (gatekeeper, newcomers) = Gatekeeper::open(&state)?;
+    let considering = gatekeeper.clone();
     let relay = Relay::bind(RelayConfig {
         identity: identity.clone(),
         listen: vec![listen],
@@ -105,7 +120,8 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         limits: RelayLimits::default(),
         server: ServerConfig::default(),
         session,
-        authorise: Box::new(gatekeeper(state.access())),
+        own_addresses: public_ips(&args.public),
+        authorise: Box::new(move |applicant| considering.consider(applicant)),
         resolvers: system_resolvers(),
         monitor: HostMonitor::default(),
         seed: secret::random(),
@@ -129,41 +145,15 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     );
     output::line(&state.join_string(addresses, token)?.to_string())?;
     let monitor = relay.monitor();
-    relay.run(until_told(&signals, &monitor)).await;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Decides by the list on disk, so that `tabane relay token` and `clients` count at once.
-fn gatekeeper(file: AccessFile) -> impl FnMut(PublicKey, Option<&[u8]>) -> Admission {
-    move |key, token| {
-        let decided = file.update(|list| list.authorise(key, token, unix_seconds()));
-        match decided {
-            Ok(Verdict::Known) => {
-                tracing::info!(client = %key, "known client");
-                Admission::Admit
-            }
-            Ok(Verdict::Enrolled) => {
-                tracing::info!(client = %key, "new client, admitted by its token");
-                Admission::Admit
-            }
-            Ok(Verdict::RefusedRevoked) => {
-                tracing::warn!(client = %key, "refused: revoked");
-                Admission::Refuse
-            }
-            Ok(Verdict::RefusedUnknown) => {
-                tracing::warn!(client = %key, "refused: unknown, and without a valid token");
-                Admission::Refuse
-            }
-            Ok(Verdict::RefusedFull) => {
-                tracing::error!(client = %key, "refused: the list of clients is full");
-                Admission::Refuse
-            }
-            Err(error) => {
-                tracing::error!("refused everybody new: {error:#}");
-                Admission::Refuse
-            }
-        }
+    let grace = args.drain.0.unwrap_or(FOR_EVER);
+    let told = until_told(&signals, &monitor);
+    let told_again = until_told(&signals, &monitor);
+    tokio::select! {
+        () = relay.run_and_drain(told, grace, told_again) => {}
+        never = gatekeeper.work(newcomers, monitor.clone()) => never,
     }
+    gatekeeper.save_now();
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns when the relay should go down.
@@ -202,6 +192,18 @@ fn default_listen() -> SocketAddr {
         Err(_) => Ipv4Addr::UNSPECIFIED.into(),
     };
     SocketAddr::new(any, DEFAULT_PORT)
+}
+
+/// The literal addresses among what `--public` says: they lead here.
+fn public_ips(given: &[String]) -> Vec<IpAddr> {
+    let parsed = given
+        .iter()
+        .filter_map(|text| parse_public(text, DEFAULT_PORT).ok());
+    let ip = |destination: Destination| match destination.host {
+        Host::Ip(ip) => Some(ip.to_canonical()),
+        Host::Name(_) => None,
+    };
+    parsed.filter_map(ip).collect()
 }
 
 /// What join strings announce: what was given, else what can be seen from here.

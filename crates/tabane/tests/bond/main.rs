@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod draining;
 mod lan;
 mod readme;
 mod up;
+mod users;
 mod world;
 
 use std::fs;
@@ -370,7 +372,7 @@ fn what_the_command_sent_last_arrives_although_it_is_gone() {
                   c = s.accept()[0]; f = open(sys.argv[1], 'wb')\n\
                   while d := c.recv(65536): f.write(d)\n\
                   f.close(); c.close()\n";
-    let mut server = world.in_relay("python3");
+    let mut server = world.in_servers("python3");
     let server = server
         .args(["-c", script])
         .arg(&sink)

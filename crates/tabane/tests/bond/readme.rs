@@ -77,7 +77,7 @@ fn the_readme_s_commands_do_what_it_says() {
     let files = world.path("files");
     publish(&files);
     let server = world
-        .in_relay("python3")
+        .in_servers("python3")
         .args(["-m", "http.server", "--bind", "203.0.113.2", "80"])
         .current_dir(&files)
         .stdout(Stdio::null())

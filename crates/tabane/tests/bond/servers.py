@@ -55,15 +55,16 @@ def dns(query, last=99):
     return (query[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + query[12:end]
             + b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4" + bytes([192, 0, 2, last]))
 
-threads = [threading.Thread(target=s.serve_forever, daemon=True) for s in
-           (Server((V4, 8000), Handler), Server6((V6, 8000), Handler),
-            Server(("10.71.1.2", 8000), Handler))]
-for thread in threads:
-    thread.start()
-for family, address in (socket.AF_INET, V4), (socket.AF_INET6, V6):
-    udp(family, address, 9000, lambda data: b"echo " + data)
-    udp(family, address, 9001, None)
-    udp(family, address, 53, dns)
-udp(socket.AF_INET, "10.71.1.2", 53, lambda query: dns(query, 77))
+if sys.argv[1:] == ["private"]:
+    servers = [Server(("10.71.1.2", 8000), Handler)]
+    udp(socket.AF_INET, "10.71.1.2", 53, lambda query: dns(query, 77))
+else:
+    servers = [Server((V4, 8000), Handler), Server6((V6, 8000), Handler)]
+    for family, address in (socket.AF_INET, V4), (socket.AF_INET6, V6):
+        udp(family, address, 9000, lambda data: b"echo " + data)
+        udp(family, address, 9001, None)
+        udp(family, address, 53, dns)
+for server in servers:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
 print("ready", flush=True)
 sys.stdin.read()

@@ -252,7 +252,7 @@ pub(crate) fn ping(world: &World, tries: u32) -> String {
     shell(world, &format!("python3 {script} {tries} {v4} {v6}")).replace('\n', " ")
 }
 
-/// Has the relay's side drop pings that come plainly.
+/// Has the servers drop pings that come plainly.
 pub(crate) fn forbid_plain_pings(world: &World) -> bool {
     let rules = "table inet t { chain c { type filter hook input priority 0; \
                  ip saddr 10.71.0.0/16 icmp type echo-request drop; \
@@ -261,7 +261,14 @@ pub(crate) fn forbid_plain_pings(world: &World) -> bool {
     if Command::new("nft").arg("--version").output().is_err() {
         return false;
     }
-    assert!(world.in_relay("nft").arg(rules).status().unwrap().success());
+    assert!(
+        world
+            .in_servers("nft")
+            .arg(rules)
+            .status()
+            .unwrap()
+            .success()
+    );
     true
 }
 

@@ -1,11 +1,12 @@
 //! The topology of these tests, in namespaces of their own:
 //!
 //! ```text
-//!   client  c1 10.71.1.1 ─────── 10.71.1.2 r1  relay 203.0.113.1, [2001:db8:ffff::1]
-//!           c2 10.71.2.1 ─────── 10.71.2.2 r2  servers 203.0.113.2, [2001:db8:ffff::2]
+//!   client  c1 10.71.1.1 ─── 10.71.1.2 r1  relay  r0 203.0.113.1 ─── 203.0.113.2 s0  servers
+//!           c2 10.71.2.1 ─── 10.71.2.2 r2
 //! ```
 //!
-//! Both links have default routes; 2001:db8:1::/64 and 2001:db8:2::/64 run beside the IPv4 ranges.
+//! Both links have default routes; 2001:db8:1::/64 and 2001:db8:2::/64 run beside the IPv4 ranges,
+//! [2001:db8:ffff::1] and [2001:db8:ffff::2] beside relay and servers.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -19,8 +20,9 @@ pub(crate) const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
 pub(crate) struct World {
     client_ns: String,
     relay_ns: String,
+    servers_ns: String,
     directory: PathBuf,
-    servers: Option<Child>,
+    servers: Vec<Child>,
     pub(crate) relay: Option<Child>,
     pub(crate) join: String,
 }
@@ -43,8 +45,9 @@ impl World {
         let mut world = Self {
             client_ns: format!("tb{id}c"),
             relay_ns: format!("tb{id}r"),
+            servers_ns: format!("tb{id}s"),
             directory,
-            servers: None,
+            servers: Vec::new(),
             relay: None,
             join: String::new(),
         };
@@ -55,18 +58,28 @@ impl World {
     }
 
     fn build(&self) {
-        let (c, r) = (&self.client_ns, &self.relay_ns);
-        for ns in [c, r] {
+        let (c, r, s) = (&self.client_ns, &self.relay_ns, &self.servers_ns);
+        for ns in [c, r, s] {
             ip(&format!("netns add {ns}"));
             ip(&format!("-n {ns} link set lo up"));
         }
-        for host in [
-            "203.0.113.1/32",
-            "203.0.113.2/32",
-            "2001:db8:ffff::1/128",
-            "2001:db8:ffff::2/128",
-        ] {
-            ip(&format!("-n {r} addr add {host} dev lo"));
+        ip(&format!(
+            "-n {r} link add r0 type veth peer name s0 netns {s}"
+        ));
+        for (ns, end, n) in [(r, "r0", 1), (s, "s0", 2)] {
+            ip(&format!("-n {ns} addr add 203.0.113.{n}/24 dev {end}"));
+            ip(&format!(
+                "-n {ns} addr add 2001:db8:ffff::{n}/64 dev {end} nodad"
+            ));
+            ip(&format!("-n {ns} link set {end} up"));
+        }
+        // The bare machine reaches the servers as well, through the relay's host as a router.
+        ip(&format!("-n {s} route add default via 203.0.113.1"));
+        ip(&format!("-n {s} -6 route add default via 2001:db8:ffff::1"));
+        for key in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+            let mut sysctl = self.in_relay("sysctl");
+            let set = sysctl.args(["-qw", &format!("net.{key}=1")]).output();
+            assert!(set.unwrap().status.success());
         }
         for i in 1..=2 {
             ip(&format!(
@@ -90,15 +103,20 @@ impl World {
 
     fn start_servers(&mut self) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bond/servers.py");
-        let mut child = self
-            .in_relay("python3")
-            .arg(script)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        assert_eq!(first_line(&mut child), "ready");
-        self.servers = Some(child);
+        // The relay's own host has a server as well, at a private address.
+        let private = (&self.relay_ns, "private");
+        for (ns, which) in [(&self.servers_ns, "public"), private] {
+            let mut child = self
+                .within(ns, "python3")
+                .arg(&script)
+                .arg(which)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            assert_eq!(first_line(&mut child), "ready");
+            self.servers.push(child);
+        }
     }
 
     /// Starts the relay, again with the same state if there was one.
@@ -129,6 +147,11 @@ impl World {
         assert!(child.wait().unwrap().success());
     }
 
+    /// A command where the internet's servers are.
+    pub(crate) fn in_servers(&self, program: &str) -> Command {
+        self.within(&self.servers_ns, program)
+    }
+
     /// A command in the relay's namespace.
     pub(crate) fn in_relay(&self, program: &str) -> Command {
         self.within(&self.relay_ns, program)
@@ -157,6 +180,31 @@ impl World {
         assert!(output.status.success(), "{output:?}");
     }
 
+    /// `tabane relay …` on the relay's state, beside the running relay; what it prints.
+    pub(crate) fn manage(&self, line: &str) -> String {
+        let mut command = self.in_relay(TABANE);
+        command.arg("relay").args(line.split_whitespace());
+        command.arg("--state").arg(self.directory.join("relay"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Makes the client join with this string.
+    pub(crate) fn join_with(&self, join: &str) {
+        let output = self.tabane(&["join", join]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    pub(crate) fn relay_pid(&self) -> nix::unistd::Pid {
+        pid(self.relay.as_ref().unwrap())
+    }
+
+    /// The end of a relay that was told to go down.
+    pub(crate) fn await_relay(&mut self, patience: Duration) -> ExitStatus {
+        wait_for(&mut self.relay.take().unwrap(), patience)
+    }
+
     /// `tabane run` with a shell line.
     pub(crate) fn run(&self, flags: &[&str], line: &str) -> Output {
         let mut command = self.tabane(&["run"]);
@@ -179,11 +227,11 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for child in [&mut self.relay, &mut self.servers].into_iter().flatten() {
+        for child in self.relay.iter_mut().chain(&mut self.servers) {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for ns in [&self.client_ns, &self.relay_ns] {
+        for ns in [&self.client_ns, &self.relay_ns, &self.servers_ns] {
             let _ = fs::remove_dir_all(Path::new("/etc/netns").join(ns));
             let _ = Command::new("ip").args(["netns", "del", ns]).output();
         }

@@ -20,6 +20,8 @@ use crate::engine::{Notice, SessionId};
 /// second; a dead one should not be knocked at by all its clients all the time.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(5);
+/// The longest while the relay says that it is going down: another is about to take its place.
+const LAST_BACKOFF_RESTARTING: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
     shared: Rc<Shared>,
@@ -279,7 +281,10 @@ impl Supervisor {
                 () = tokio::time::sleep(tabane_base::scale(backoff, jitter)) => {}
                 () = shared.links_changed.notified() => {}
             }
-            backoff = (backoff * 2).min(LAST_BACKOFF);
+            backoff = (backoff * 2).min(match reason {
+                CloseReason::ShuttingDown => LAST_BACKOFF_RESTARTING,
+                _ => LAST_BACKOFF,
+            });
             let established = tokio::select! {
                 established = self.establish() => established,
                 () = shared.links_changed.notified() => {
@@ -329,7 +334,10 @@ impl Supervisor {
 fn is_final(reason: &CloseReason) -> bool {
     matches!(
         reason,
-        CloseReason::Unauthorised | CloseReason::WrongPeerKey | CloseReason::VersionMismatch { .. }
+        CloseReason::Unauthorised
+            | CloseReason::Revoked
+            | CloseReason::WrongPeerKey
+            | CloseReason::VersionMismatch { .. }
     )
 }
 

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Shared;
+use super::user::User;
 use crate::request::Status;
 use crate::resolve::lookup;
 use crate::target::Target;
@@ -30,8 +31,12 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 4;
 
 /// Connects to `target` by TCP.
-pub(super) async fn connect(shared: &Shared, target: &Target) -> Result<TcpStream, Status> {
-    let addresses = addresses(shared, target).await?;
+pub(super) async fn connect(
+    shared: &Shared,
+    user: Option<&User>,
+    target: &Target,
+) -> Result<TcpStream, Status> {
+    let addresses = addresses(shared, user, target).await?;
     let tcp = race(addresses, shared.mark)
         .await
         .map_err(|error| status(&error))?;
@@ -46,8 +51,12 @@ pub(super) async fn connect(shared: &Shared, target: &Target) -> Result<TcpStrea
 }
 
 /// A UDP socket that speaks with `target` alone.
-pub(super) async fn bind_udp(shared: &Shared, target: &Target) -> Result<UdpSocket, Status> {
-    let addresses = addresses(shared, target).await?;
+pub(super) async fn bind_udp(
+    shared: &Shared,
+    user: Option<&User>,
+    target: &Target,
+) -> Result<UdpSocket, Status> {
+    let addresses = addresses(shared, user, target).await?;
     let mut failure = Status::Unreachable;
     for remote in addresses {
         match connected_udp(remote, shared.mark).await {
@@ -84,7 +93,11 @@ async fn connected_udp(remote: SocketAddr, mark: Option<u32>) -> io::Result<UdpS
 }
 
 /// The addresses of `target` that the policy allows, at least one.
-async fn addresses(shared: &Shared, target: &Target) -> Result<Vec<SocketAddr>, Status> {
+async fn addresses(
+    shared: &Shared,
+    user: Option<&User>,
+    target: &Target,
+) -> Result<Vec<SocketAddr>, Status> {
     let found = match target {
         Target::Resolver if shared.resolvers.is_empty() => return Err(Status::Unreachable),
         Target::Resolver => return Ok(shared.resolvers.clone()),
@@ -95,7 +108,7 @@ async fn addresses(shared: &Shared, target: &Target) -> Result<Vec<SocketAddr>, 
     };
     let allowed = found
         .into_iter()
-        .filter(|address| shared.access.allows(address.ip()))
+        .filter(|address| shared.allows(user, *address))
         .map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
     let allowed = interleave(allowed.collect());
     if allowed.is_empty() {
@@ -184,17 +197,23 @@ fn is_exhaustion(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::access::Access;
-    use crate::relay::RelayLimits;
+    use crate::relay::own_addresses::OwnAddresses;
+    use crate::relay::{Destinations, RelayLimits, UserLimits};
     use std::cell::Cell;
+    use tabane_base::Bytes;
     use tokio::net::TcpListener;
+    use tokio::sync::Notify;
 
     fn shared(access: Access) -> Shared {
         Shared {
             access,
+            own: OwnAddresses::new(vec!["192.0.2.1".parse().unwrap()]),
             limits: RelayLimits::default(),
             resolvers: Vec::new(),
             mark: None,
             served: Cell::new(0),
+            is_draining: Cell::new(false),
+            stream_ended: Notify::new(),
         }
     }
 
@@ -232,16 +251,56 @@ mod tests {
     fn names_are_checked_after_they_were_resolved() {
         crate::block_on(async {
             let target = Target::host("localhost", 1).unwrap();
-            let denied = addresses(&shared(Access::Public), &target).await;
+            let denied = addresses(&shared(Access::Public), None, &target).await;
             assert_eq!(denied, Err(Status::Denied));
-            let allowed = addresses(&shared(Access::Private), &target).await.unwrap();
+            let allowed = addresses(&shared(Access::Private), None, &target)
+                .await
+                .unwrap();
             assert!(allowed.iter().all(|address| address.ip().is_loopback()));
 
             let mapped = Target::Address("[::ffff:127.0.0.1]:1".parse().unwrap());
-            let denied = addresses(&shared(Access::Public), &mapped).await;
+            let denied = addresses(&shared(Access::Public), None, &mapped).await;
             assert_eq!(denied, Err(Status::Denied));
-            let resolver = addresses(&shared(Access::Public), &Target::Resolver).await;
+            let resolver = addresses(&shared(Access::Public), None, &Target::Resolver).await;
             assert_eq!(resolver, Err(Status::Unreachable));
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn the_relay_s_own_addresses_are_as_private_as_its_loopback() {
+        let own = "192.0.2.1:22".parse().unwrap();
+        let mapped = "[::ffff:192.0.2.1]:22".parse().unwrap();
+        let other = "192.0.2.2:22".parse().unwrap();
+        let public = shared(Access::Public);
+        assert!(!public.allows(None, own) && !public.allows(None, mapped));
+        assert!(public.allows(None, other));
+        assert!(shared(Access::Private).allows(None, own));
+
+        let may = |private, deny: &[&str]| {
+            let deny = deny.iter().map(|rule| rule.parse().unwrap()).collect();
+            let allow = Vec::new();
+            let destinations = Destinations {
+                allow,
+                deny,
+                private,
+            };
+            let limits = UserLimits {
+                destinations,
+                ..UserLimits::default()
+            };
+            public.allows(Some(&User::new("ann", limits, Bytes::ZERO)), own)
+        };
+        assert!(!may(false, &[]) && may(true, &[]) && !may(true, &["*:22"]));
+    }
+
+    #[test]
+    fn the_addresses_of_the_interfaces_are_own_ones() {
+        crate::block_on(async {
+            let own = OwnAddresses::default();
+            assert!(!own.contains("127.0.0.1".parse().unwrap()));
+            own.look().await;
+            assert!(own.contains("127.0.0.1".parse().unwrap()));
         })
         .unwrap();
     }

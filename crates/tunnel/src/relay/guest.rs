@@ -1,19 +1,23 @@
-//! One admitted session at the relay: its streams, and how many of them it may have.
+//! One admitted session at the relay: its streams, and how many of them it and its user may have.
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey, StreamId};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use super::user::{Counted, Meter, User, What};
 use super::{Shared, destination, packets, udp};
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
 use crate::request::{Request, RequestError, Status, Transport};
 use crate::stream::{Stream, StreamEnd};
+use crate::target::Target;
 
 /// How long a stream may take to say what it wants: its request leaves in one packet, which is
 /// repeated when lost.
@@ -26,6 +30,9 @@ pub(super) struct Guest {
     key: PublicKey,
     since: Instant,
     usage: Rc<Usage>,
+    user: Option<User>,
+    /// Counts the session for the user.
+    _counted: Option<Counted>,
 }
 
 /// What a session has at present.
@@ -39,6 +46,15 @@ struct Usage {
 struct Permit {
     usage: Rc<Usage>,
     transport: Transport,
+    _counted: Option<Counted>,
+}
+
+/// What a stream's task has of its session.
+struct Host {
+    shared: Rc<Shared>,
+    usage: Rc<Usage>,
+    user: Option<User>,
+    session: u64,
 }
 
 impl Guest {
@@ -47,9 +63,13 @@ impl Guest {
         shared: Rc<Shared>,
         session: SessionId,
         key: PublicKey,
+        (user, counted): (Option<User>, Option<Counted>),
     ) -> Self {
-        tracing::info!(client = %key, session = session.serial(), "session up");
+        let name = user.as_ref().map(User::name);
+        tracing::info!(client = %key, user = name, session = session.serial(), "session up");
         Self {
+            user,
+            _counted: counted,
             engine,
             shared,
             session,
@@ -62,12 +82,31 @@ impl Guest {
     /// Serves a stream that the client opened, in a task of its own.
     pub(super) fn serve(&self, id: StreamId) {
         let stream = Stream::new(self.engine.clone(), self.session, id);
-        let (shared, usage) = (self.shared.clone(), self.usage.clone());
+        let host = Host {
+            shared: self.shared.clone(),
+            usage: self.usage.clone(),
+            user: self.user.clone(),
+            session: self.session.serial(),
+        };
         tokio::task::spawn_local(async move {
-            if let Err(end) = serve(stream, &shared, usage).await {
+            if let Err(end) = serve(stream, &host).await {
                 tracing::debug!(?end, "a stream ended before it was served");
             }
+            host.shared.stream_ended.notify_one();
         });
+    }
+
+    pub(super) const fn session(&self) -> SessionId {
+        self.session
+    }
+
+    pub(super) fn is_of(&self, user: &User) -> bool {
+        self.user.as_ref().is_some_and(|own| own.is(user))
+    }
+
+    /// Whether it carries connections, which its end would break.
+    pub(super) fn is_busy(&self) -> bool {
+        self.usage.connections.get() > 0
     }
 
     pub(super) fn log_closed(&self, reason: &CloseReason) {
@@ -82,16 +121,25 @@ impl Guest {
 }
 
 impl Permit {
-    fn take(usage: Rc<Usage>, transport: Transport, shared: &Shared) -> Option<Self> {
+    fn take(host: &Host, transport: Transport) -> Option<Self> {
+        let (usage, limits) = (host.usage.clone(), &host.shared.limits);
         let (taken, limit) = match transport {
-            Transport::Tcp => (&usage.connections, shared.limits.connections),
-            Transport::Udp | Transport::Packets => (&usage.flows, shared.limits.flows),
+            Transport::Tcp => (&usage.connections, limits.connections),
+            Transport::Udp | Transport::Packets => (&usage.flows, limits.flows),
         };
         if taken.get() >= limit {
             return None;
         }
+        let counted = match &host.user {
+            Some(user) => Some(user.count(What::Stream)?),
+            None => None,
+        };
         taken.set(taken.get() + 1);
-        Some(Self { usage, transport })
+        Some(Self {
+            usage,
+            transport,
+            _counted: counted,
+        })
     }
 }
 
@@ -105,7 +153,7 @@ impl Drop for Permit {
     }
 }
 
-async fn serve(mut stream: Stream, shared: &Shared, usage: Rc<Usage>) -> Result<(), StreamEnd> {
+async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     let request = match timeout(REQUEST_WAIT, stream.read_request()).await {
         Ok(request) => request?,
         Err(_) => return refuse(stream, Status::TimedOut).await,
@@ -114,55 +162,73 @@ async fn serve(mut stream: Stream, shared: &Shared, usage: Rc<Usage>) -> Result<
         Ok(request) => request,
         Err(error) => return refuse_malformed(stream, error).await,
     };
-    let Some(permit) = Permit::take(usage, request.transport, shared) else {
+    if host.user.as_ref().is_some_and(User::is_used_up) {
+        return refuse(stream, Status::VolumeUsedUp).await;
+    }
+    let Some(permit) = Permit::take(host, request.transport) else {
         return refuse(stream, Status::Limit).await;
     };
     match request.transport {
-        Transport::Tcp => serve_tcp(stream, shared, &request).await?,
-        Transport::Udp => serve_udp(stream, shared, &request).await?,
-        Transport::Packets => serve_packets(stream, shared).await?,
+        Transport::Tcp => serve_tcp(stream, host, &request).await?,
+        Transport::Udp => serve_udp(stream, host, &request).await?,
+        Transport::Packets => serve_packets(stream, host).await?,
     }
     drop(permit);
     Ok(())
 }
 
-async fn serve_tcp(stream: Stream, shared: &Shared, request: &Request) -> Result<(), StreamEnd> {
+impl Host {
+    async fn connect(&self, target: &Target) -> Result<TcpStream, Status> {
+        destination::connect(&self.shared, self.user.as_ref(), target).await
+    }
+
+    fn meter(&self) -> Meter {
+        Meter::new(self.user.clone(), self.session)
+    }
+}
+
+async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
     // A client that gives up meanwhile takes the attempts with it.
     let connected = tokio::select! {
-        connected = destination::connect(shared, &request.target) => connected,
+        connected = host.connect(&request.target) => connected,
         end = poll_fn(|cx| stream.poll_reset(cx)) => return Err(end),
     };
     match connected {
         Ok(tcp) => {
             stream.write_all(&[Status::Open.emit()]).await?;
-            Connection::new(stream, tcp, false).carry().await;
+            let connection = Connection::new(stream, tcp, false);
+            connection.metered(host.meter()).carry().await;
             Ok(())
         }
         Err(status) => refuse(stream, status).await,
     }
 }
 
-async fn serve_udp(stream: Stream, shared: &Shared, request: &Request) -> Result<(), StreamEnd> {
+async fn serve_udp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
     // Before anything else: datagrams are on their way already.
     let flow = Flow::new(stream, None);
-    match destination::bind_udp(shared, &request.target).await {
+    match destination::bind_udp(&host.shared, host.user.as_ref(), &request.target).await {
         Ok(socket) => {
             flow.stream().write_all(&[Status::Open.emit()]).await?;
             let idle = udp::idle_timeout(&request.target);
-            udp::serve(flow, &socket, idle).await;
+            udp::serve(flow, &socket, idle, host.meter()).await;
             Ok(())
         }
         Err(status) => refuse(flow.into_stream(), status).await,
     }
 }
 
-async fn serve_packets(stream: Stream, shared: &Shared) -> Result<(), StreamEnd> {
+async fn serve_packets(stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     if !packets::can_ping() {
         return refuse(stream, Status::Denied).await;
     }
     let flow = Flow::new(stream, None);
     flow.stream().write_all(&[Status::Open.emit()]).await?;
-    packets::serve(flow, shared.mark, |ip| shared.access.allows(ip)).await;
+    let (shared, user) = (&host.shared, host.user.as_ref());
+    packets::serve(flow, shared.mark, |ip| {
+        shared.allows(user, SocketAddr::new(ip, 0))
+    })
+    .await;
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use tabane_base::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until};
 
+use super::user::{Meter, Way};
 use crate::flow::Flow;
 use crate::target::Target;
 
@@ -21,6 +22,10 @@ const IDLE_DNS: Duration = Duration::from_secs(10);
 /// Datagrams in each direction before other tasks have their turn.
 const BURST: usize = 64;
 
+/// How long datagrams may stand in a queue because of the user's rate. UDP has no other way of
+/// telling its sender; what would come later than this is worth little.
+const MOST_STANDING: Duration = Duration::from_millis(50);
+
 /// How long a flow to `target` may be silent.
 pub(super) fn idle_timeout(target: &Target) -> Duration {
     match target {
@@ -31,11 +36,16 @@ pub(super) fn idle_timeout(target: &Target) -> Duration {
 
 /// Passes datagrams on until the client ends the flow, its session ends, or nothing passed for
 /// `idle`.
-pub(super) async fn serve(mut flow: Flow, socket: &UdpSocket, idle: Duration) {
+pub(super) async fn serve(mut flow: Flow, socket: &UdpSocket, idle: Duration, meter: Meter) {
+    let mut gate = Gate {
+        meter,
+        down_since: None,
+        up_since: None,
+    };
     let mut active_at = Instant::now();
     loop {
         let deadline = active_at + idle;
-        let pass = poll_fn(|cx| poll_pass(&mut flow, socket, cx));
+        let pass = poll_fn(|cx| poll_pass(&mut flow, socket, &mut gate, cx));
         tokio::select! {
             passed = pass => match passed {
                 Passed::Some => active_at = Instant::now(),
@@ -60,35 +70,119 @@ enum Passed {
     End,
 }
 
+/// What lets datagrams through as fast as the user's rate allows.
+struct Gate {
+    meter: Meter,
+    /// Since when datagrams have stood in the socket, and in the inbox.
+    down_since: Option<Instant>,
+    up_since: Option<Instant>,
+}
+
+/// What becomes of the next datagram.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Pass,
+    Wait,
+    Drop,
+}
+
+impl Gate {
+    fn ask(&mut self, way: Way, cx: &Context<'_>) -> Fate {
+        if self.meter.poll(way, cx).is_ready() {
+            return Fate::Pass;
+        }
+        let now = Instant::now();
+        match self.since(way).get_or_insert(now) {
+            since if now - *since > MOST_STANDING => Fate::Drop,
+            _ => Fate::Wait,
+        }
+    }
+
+    /// The queue was seen empty.
+    fn on_empty(&mut self, way: Way) {
+        *self.since(way) = None;
+    }
+
+    fn since(&mut self, way: Way) -> &mut Option<Instant> {
+        match way {
+            Way::Down => &mut self.down_since,
+            Way::Up => &mut self.up_since,
+        }
+    }
+}
+
 /// Passes on what there is; pending where there is nothing.
-fn poll_pass(flow: &mut Flow, socket: &UdpSocket, cx: &mut Context<'_>) -> Poll<Passed> {
-    if flow.stream_mut().poll_end(cx).is_ready() {
+fn poll_pass(
+    flow: &mut Flow,
+    socket: &UdpSocket,
+    gate: &mut Gate,
+    cx: &mut Context<'_>,
+) -> Poll<Passed> {
+    if flow.stream_mut().poll_end(cx).is_ready() || gate.meter.is_used_up() {
         return Poll::Ready(Passed::End);
     }
-    let mut passed = 0;
-    for _ in 0..BURST {
+    let Poll::Ready(up) = poll_up(flow, socket, gate, cx) else {
+        return Poll::Ready(Passed::End);
+    };
+    if up + poll_down(flow, socket, gate, cx) > 0 {
+        return Poll::Ready(Passed::Some);
+    }
+    Poll::Pending
+}
+
+/// From the client to the destination: how many datagrams; pending where none will come.
+fn poll_up(
+    flow: &mut Flow,
+    socket: &UdpSocket,
+    gate: &mut Gate,
+    cx: &mut Context<'_>,
+) -> Poll<usize> {
+    for passed in 0..BURST {
         // While the socket is full, datagrams wait in the inbox, which has its limit.
         if socket.poll_send_ready(cx).is_pending() {
-            break;
+            return Poll::Ready(passed);
+        }
+        let fate = gate.ask(Way::Up, cx);
+        if fate == Fate::Wait {
+            return Poll::Ready(passed);
         }
         match flow.poll_recv(cx) {
-            Poll::Ready(Some(payload)) => {
-                passed += 1;
+            Poll::Ready(Some(payload)) if fate == Fate::Pass => {
+                gate.meter.spend(Way::Up, payload.len());
                 // A buffer that has just filled up, or an ICMP error, costs this datagram.
                 if let Err(error) = socket.try_send(&payload) {
                     tracing::trace!(%error, "not sent");
                 }
             }
-            Poll::Ready(None) => return Poll::Ready(Passed::End),
-            Poll::Pending => break,
+            Poll::Ready(Some(_)) => tracing::trace!("beyond the user's rate"),
+            Poll::Ready(None) => return Poll::Pending,
+            Poll::Pending => {
+                gate.on_empty(Way::Up);
+                return Poll::Ready(passed);
+            }
         }
     }
+    Poll::Ready(BURST)
+}
+
+/// From the destination to the client: how many datagrams.
+fn poll_down(flow: &mut Flow, socket: &UdpSocket, gate: &mut Gate, cx: &mut Context<'_>) -> usize {
+    let mut passed = 0;
     for _ in 0..BURST {
-        match flow.send_with(|buffer| socket.try_recv(buffer)) {
-            Ok(Ok(_)) => passed += 1,
+        let received = match gate.ask(Way::Down, cx) {
+            Fate::Wait => break,
+            Fate::Pass => flow.send_with(|buffer| socket.try_recv(buffer)),
+            Fate::Drop => socket.try_recv(&mut [0]).map(|_| Ok(0)),
+        };
+        match received {
+            Ok(Ok(len)) => {
+                gate.meter.spend(Way::Down, len);
+                passed += 1;
+            }
             // Longer than a datagram of the tunnel may be: lost, like one beyond any MTU.
             Ok(Err(_)) => passed += 1,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                gate.on_empty(Way::Down);
                 if socket.poll_recv_ready(cx).is_pending() {
                     break;
                 }
@@ -97,8 +191,5 @@ fn poll_pass(flow: &mut Flow, socket: &UdpSocket, cx: &mut Context<'_>) -> Poll<
             Err(error) => tracing::trace!(%error, "not received"),
         }
     }
-    if passed > 0 {
-        return Poll::Ready(Passed::Some);
-    }
-    Poll::Pending
+    passed
 }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use tabane_base::Duration;
 use tabane_core::{
-    DatagramOrder, EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig,
+    CloseReason, DatagramOrder, EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig,
 };
 use tabane_linux::UdpError;
 use tabane_tunnel::{
@@ -128,9 +128,13 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             server: ServerConfig::default(),
             session: SessionConfig::default(),
             mark: None,
-            authorise: Box::new(|_, token| match token {
-                Some(TOKEN) => Verdict::Admit,
-                _ => Verdict::Refuse,
+            own_addresses: Vec::new(),
+            authorise: Box::new(|applicant| {
+                let verdict = match applicant.token.as_deref() {
+                    Some(TOKEN) => Verdict::Admit(None),
+                    _ => Verdict::Refuse(CloseReason::Unauthorised),
+                };
+                applicant.answer(verdict);
             }),
             resolvers: options.resolvers.clone(),
             monitor: HostMonitor::default(),

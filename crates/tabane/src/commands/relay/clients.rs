@@ -23,8 +23,14 @@ pub(crate) struct ClientsArgs {
 
 #[derive(Debug, Subcommand)]
 enum ClientsCommand {
-    /// Turn a client away from its next session on, whatever token it shows
+    /// Turn a client away, whatever token it shows; its running sessions end at once
     Revoke {
+        /// The client's key, as the list shows it
+        #[arg(value_name = "KEY", allow_hyphen_values = true)]
+        key: PublicKey,
+    },
+    /// Let a client in again that was turned away
+    Restore {
         /// The client's key, as the list shows it
         #[arg(value_name = "KEY", allow_hyphen_values = true)]
         key: PublicKey,
@@ -34,6 +40,7 @@ enum ClientsCommand {
 #[derive(Serialize)]
 struct Row {
     key: String,
+    user: Option<String>,
     token: String,
     enrolled_s_ago: u64,
     revoked: bool,
@@ -42,14 +49,26 @@ struct Row {
 pub(super) fn run(args: ClientsArgs, state: &RelayState) -> Result<ExitCode> {
     match args.command {
         Some(ClientsCommand::Revoke { key }) => {
-            if !state.access().update(|list| list.revoke_client(key))? {
-                bail!("no client has this key; `tabane relay clients` lists them");
-            }
+            set_revoked(state, key, true)?;
             output::line("revoked")?;
+        }
+        Some(ClientsCommand::Restore { key }) => {
+            set_revoked(state, key, false)?;
+            output::line("restored")?;
         }
         None => list(state, args.json)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn set_revoked(state: &RelayState, key: PublicKey, revoked: bool) -> Result<()> {
+    if !state
+        .access()
+        .update(|list| list.set_revoked(key, revoked))??
+    {
+        bail!("no client has this key; `tabane relay clients` lists them");
+    }
+    Ok(())
 }
 
 fn list(state: &RelayState, json: bool) -> Result<()> {
@@ -57,6 +76,7 @@ fn list(state: &RelayState, json: bool) -> Result<()> {
     let list = state.access().read()?;
     let rows = list.clients().iter().map(|entry| Row {
         key: entry.key.to_string(),
+        user: entry.user.as_ref().map(ToString::to_string),
         token: entry.token_label.clone(),
         enrolled_s_ago: now.saturating_sub(entry.enrolled_at),
         revoked: entry.revoked,
@@ -74,11 +94,15 @@ fn list(state: &RelayState, json: bool) -> Result<()> {
             let state = if row.revoked { "revoked" } else { "" };
             vec![
                 row.key,
+                row.user.unwrap_or_default(),
                 row.token + "…",
                 output::age(row.enrolled_s_ago),
                 state.to_owned(),
             ]
         })
         .collect();
-    output::line(&output::table(&["key", "token", "admitted", ""], &cells))
+    output::line(&output::table(
+        &["key", "user", "token", "admitted", ""],
+        &cells,
+    ))
 }

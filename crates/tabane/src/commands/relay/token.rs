@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::access::{TokenUses, unix_seconds};
+use crate::access::{TokenUses, UserName, unix_seconds};
 use crate::output;
+use crate::quantity::Span;
 use crate::relay_state::RelayState;
 
 /// Make, list and revoke tokens; a running relay notices at once
@@ -21,9 +22,15 @@ pub(crate) struct TokenArgs {
 enum TokenCommand {
     /// Make a token and print a join string with it
     New {
-        /// How many clients it admits
+        /// How many clients it admits: one, many or a number
         #[arg(long, value_name = "USES", default_value = "one")]
         uses: TokenUses,
+        /// How long it admits them: 30min, 1h, 7d, never; clients it has admitted stay admitted
+        #[arg(long = "for", value_name = "SPAN", default_value = "24h")]
+        lasts: Span,
+        /// The user whose devices it admits; without one, clients have no limits
+        #[arg(long, value_name = "NAME")]
+        user: Option<UserName>,
     },
     /// List the tokens that still admit
     List {
@@ -42,15 +49,17 @@ enum TokenCommand {
 #[derive(Serialize)]
 struct Row {
     token: String,
-    uses: TokenUses,
+    user: Option<String>,
+    uses: String,
     age_s: u64,
+    expires_in_s: Option<u64>,
 }
 
 pub(super) fn run(args: TokenArgs, state: &RelayState) -> Result<ExitCode> {
     match args.command {
-        TokenCommand::New { uses } => {
+        TokenCommand::New { uses, lasts, user } => {
             let addresses = state.announced()?;
-            let token = state.new_token(uses)?;
+            let token = state.new_token(uses, lasts, user)?;
             output::line(&state.join_string(addresses, token)?.to_string())?;
         }
         TokenCommand::List { json } => list(state, json)?,
@@ -67,10 +76,13 @@ pub(super) fn run(args: TokenArgs, state: &RelayState) -> Result<ExitCode> {
 fn list(state: &RelayState, json: bool) -> Result<()> {
     let now = unix_seconds();
     let list = state.access().read()?;
-    let rows = list.tokens().iter().map(|entry| Row {
+    let admitting = list.tokens().iter().filter(|entry| !entry.is_expired(now));
+    let rows = admitting.map(|entry| Row {
         token: entry.token.label().to_owned(),
-        uses: entry.uses,
+        user: entry.user.as_ref().map(ToString::to_string),
+        uses: entry.uses.to_string(),
         age_s: now.saturating_sub(entry.created_at),
+        expires_in_s: entry.expires_at.map(|at| at.saturating_sub(now)),
     });
     let rows: Vec<Row> = rows.collect();
     if json {
@@ -82,12 +94,20 @@ fn list(state: &RelayState, json: bool) -> Result<()> {
     let cells: Vec<Vec<String>> = rows
         .into_iter()
         .map(|row| {
-            let uses = match row.uses {
-                TokenUses::One => "one client",
-                TokenUses::Many => "any number",
-            };
-            vec![row.token + "…", uses.to_owned(), output::age(row.age_s)]
+            let expires = row
+                .expires_in_s
+                .map_or_else(|| "never".to_owned(), output::ahead);
+            vec![
+                row.token + "…",
+                row.user.unwrap_or_default(),
+                row.uses,
+                output::age(row.age_s),
+                expires,
+            ]
         })
         .collect();
-    output::line(&output::table(&["token", "admits", "made"], &cells))
+    output::line(&output::table(
+        &["token", "user", "admits", "made", "expires"],
+        &cells,
+    ))
 }

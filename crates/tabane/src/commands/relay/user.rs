@@ -1,0 +1,313 @@
+//! `tabane relay user`: the people a relay serves, and what each may have.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use tabane_tunnel::DestinationRule;
+
+use crate::access::{AccessList, UserEntry, UserName, unix_seconds};
+use crate::output;
+use crate::quantity::{RateText, Setting, Volume, bytes_text};
+use crate::relay_state::RelayState;
+use crate::usage::Usage;
+
+/// Manage users and their limits; a running relay notices at once
+///
+/// A user has any number of devices: those that a token of theirs has admitted (`tabane relay token
+/// new --user NAME`). They share the user's limits fairly.
+#[derive(Debug, Args)]
+pub(crate) struct UserArgs {
+    #[command(subcommand)]
+    command: UserCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum UserCommand {
+    /// Add a user; without limits there are none
+    Add {
+        #[arg(value_name = "NAME")]
+        name: UserName,
+        #[command(flatten)]
+        limits: LimitArgs,
+    },
+    /// List the users
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a user's limits, devices, tokens and what it has used
+    Show {
+        #[arg(value_name = "NAME")]
+        name: UserName,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change the limits that are given; running sessions have them at once
+    Set {
+        #[arg(value_name = "NAME")]
+        name: UserName,
+        #[command(flatten)]
+        limits: LimitArgs,
+    },
+    /// Remove a user: its sessions end, its devices are revoked, its tokens are worthless
+    Remove {
+        #[arg(value_name = "NAME")]
+        name: UserName,
+    },
+}
+
+/// What a user may have; `none` lifts a limit.
+#[derive(Debug, Args)]
+struct LimitArgs {
+    /// Rate in each direction, all devices together: 50Mbit/s
+    #[arg(long, value_name = "RATE", conflicts_with_all = ["rate_down", "rate_up"])]
+    rate: Option<Setting<RateText>>,
+    /// Rate towards the user
+    #[arg(long, value_name = "RATE")]
+    rate_down: Option<Setting<RateText>>,
+    /// Rate from the user
+    #[arg(long, value_name = "RATE")]
+    rate_up: Option<Setting<RateText>>,
+    /// Bytes of both directions in a day or a month (UTC): 100GB/month
+    #[arg(long, value_name = "VOLUME")]
+    volume: Option<Setting<Volume>>,
+    /// Sessions at once
+    #[arg(long, value_name = "N")]
+    sessions: Option<Setting<u32>>,
+    /// TCP connections and UDP flows at once
+    #[arg(long, value_name = "N")]
+    streams: Option<Setting<u32>>,
+    /// The only destinations allowed: 192.0.2.0/24, [2001:db8::]/32:443, *:80,443; repeatable
+    #[arg(long, value_name = "RULE")]
+    allow: Vec<Setting<DestinationRule>>,
+    /// Destinations refused, even among the allowed; repeatable
+    #[arg(long, value_name = "RULE")]
+    deny: Vec<Setting<DestinationRule>>,
+    /// Whether private addresses, and the relay's own, are open to the user
+    #[arg(long, value_name = "YES|NO")]
+    private: Option<YesNo>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum YesNo {
+    Yes,
+    No,
+}
+
+impl LimitArgs {
+    fn is_empty(&self) -> bool {
+        let Self {
+            rate,
+            rate_down,
+            rate_up,
+            volume,
+            sessions,
+            streams,
+            allow,
+            deny,
+            private,
+        } = self;
+        let rates = [rate, rate_down, rate_up];
+        let counts = [sessions, streams];
+        rates.into_iter().all(Option::is_none)
+            && counts.into_iter().all(Option::is_none)
+            && volume.is_none()
+            && private.is_none()
+            && allow.is_empty()
+            && deny.is_empty()
+    }
+
+    fn apply(&self, user: &mut UserEntry) {
+        if let Some(Setting(down)) = self.rate.or(self.rate_down) {
+            user.rate_down = down;
+        }
+        if let Some(Setting(up)) = self.rate.or(self.rate_up) {
+            user.rate_up = up;
+        }
+        if let Some(Setting(volume)) = self.volume {
+            user.volume = volume;
+        }
+        if let Some(Setting(sessions)) = self.sessions {
+            user.sessions = sessions;
+        }
+        if let Some(Setting(streams)) = self.streams {
+            user.streams = streams;
+        }
+        let rules = |given: &[Setting<DestinationRule>]| {
+            given.iter().filter_map(|rule| rule.0.clone()).collect()
+        };
+        if !self.allow.is_empty() {
+            user.allow = rules(&self.allow);
+        }
+        if !self.deny.is_empty() {
+            user.deny = rules(&self.deny);
+        }
+        if let Some(private) = self.private {
+            user.private = private == YesNo::Yes;
+        }
+    }
+}
+
+/// A user for display.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    rate_down: Option<String>,
+    rate_up: Option<String>,
+    volume: Option<String>,
+    /// In this day or month, as the relay last wrote it.
+    volume_used_bytes: Option<u64>,
+    sessions: Option<u32>,
+    streams: Option<u32>,
+    allow: Vec<String>,
+    deny: Vec<String>,
+    private: bool,
+    devices: Vec<String>,
+    tokens: Vec<String>,
+}
+
+pub(super) fn run(args: UserArgs, state: &RelayState) -> Result<ExitCode> {
+    match args.command {
+        UserCommand::Add { name, limits } => {
+            let mut user = UserEntry::new(name.clone(), unix_seconds());
+            limits.apply(&mut user);
+            state.access().update(|list| list.add_user(user))??;
+            let next = format!("`tabane relay token new --user {name}` makes a join string");
+            output::line(&format!("added; {next}"))?;
+        }
+        UserCommand::List { json } => list(state, json)?,
+        UserCommand::Show { name, json } => show(state, &name, json)?,
+        UserCommand::Set { name, limits } => {
+            if limits.is_empty() {
+                bail!("nothing to set: name a limit, as `tabane relay user set --help` lists them");
+            }
+            let change = |list: &mut AccessList| {
+                list.user_mut(&name)
+                    .map(|user| limits.apply(user))
+                    .is_some()
+            };
+            if !state.access().update(change)? {
+                return unknown(&name);
+            }
+            output::line("set")?;
+        }
+        UserCommand::Remove { name } => {
+            let Some(devices) = state.access().update(|list| list.remove_user(&name))? else {
+                return unknown(&name);
+            };
+            output::line(&format!("removed; devices revoked: {devices}"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unknown<T>(name: &UserName) -> Result<T> {
+    bail!("there is no user '{name}'; `tabane relay user list` lists them")
+}
+
+fn row(list: &AccessList, usage: &Usage, user: &UserEntry) -> Row {
+    let now = unix_seconds();
+    let text = |rule: &DestinationRule| rule.to_string();
+    let is_own = |owner: &Option<UserName>| owner.as_ref() == Some(&user.name);
+    let devices = list.clients().iter();
+    let devices = devices.filter(|client| is_own(&client.user) && !client.revoked);
+    let tokens = list.tokens().iter();
+    let tokens = tokens.filter(|token| is_own(&token.user) && !token.is_expired(now));
+    Row {
+        name: user.name.to_string(),
+        rate_down: user.rate_down.map(|rate| rate.to_string()),
+        rate_up: user.rate_up.map(|rate| rate.to_string()),
+        volume: user.volume.map(|volume| volume.to_string()),
+        volume_used_bytes: user.volume.map(|_| usage.of(user, now).get()),
+        sessions: user.sessions,
+        streams: user.streams,
+        allow: user.allow.iter().map(text).collect(),
+        deny: user.deny.iter().map(text).collect(),
+        private: user.private,
+        devices: devices.map(|client| client.key.to_string()).collect(),
+        tokens: tokens.map(|token| token.token.label().to_owned()).collect(),
+    }
+}
+
+/// `12.3 GB`, for reading; `show --json` has the number.
+fn used_text(row: &Row) -> String {
+    let Some(used) = row.volume_used_bytes else {
+        return String::new();
+    };
+    let step = [1_000_000_000, 1_000_000, 1_000]
+        .into_iter()
+        .find(|step| used >= *step);
+    let rounded = step.map_or(used, |step| used / (step / 10) * (step / 10));
+    bytes_text(tabane_base::Bytes::new(rounded))
+}
+
+fn list(state: &RelayState, json: bool) -> Result<()> {
+    let (list, usage) = (state.access().read()?, state.usage().read()?);
+    let rows: Vec<Row> = list
+        .users()
+        .iter()
+        .map(|user| row(&list, &usage, user))
+        .collect();
+    if json {
+        return output::json(&rows);
+    }
+    if rows.is_empty() {
+        return output::line("no user; `tabane relay user add NAME` makes one");
+    }
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let text = |limit: &Option<String>| limit.clone().unwrap_or_default();
+            vec![
+                row.name.clone(),
+                row.devices.len().to_string(),
+                text(&row.rate_down),
+                text(&row.rate_up),
+                text(&row.volume),
+                used_text(row),
+            ]
+        })
+        .collect();
+    let headings = ["name", "devices", "down", "up", "volume", "used"];
+    output::line(&output::table(&headings, &cells))
+}
+
+fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
+    let (list, usage) = (state.access().read()?, state.usage().read()?);
+    let Some(user) = list.user(name) else {
+        return unknown(name);
+    };
+    let row = row(&list, &usage, user);
+    if json {
+        return output::json(&row);
+    }
+    let limit = |value: Option<String>| value.unwrap_or_else(|| "no limit".to_owned());
+    let number = |value: Option<u32>| limit(value.map(|value| value.to_string()));
+    let all = |values: &[String], none: &str| match values {
+        [] => none.to_owned(),
+        values => values.join(" "),
+    };
+    let used = used_text(&row);
+    let cells = [
+        ("name", row.name),
+        ("rate down", limit(row.rate_down)),
+        ("rate up", limit(row.rate_up)),
+        ("volume", limit(row.volume)),
+        ("used", used),
+        ("sessions", number(row.sessions)),
+        ("streams", number(row.streams)),
+        ("allow", all(&row.allow, "everything")),
+        ("deny", all(&row.deny, "nothing")),
+        ("private", if row.private { "yes" } else { "no" }.to_owned()),
+        ("devices", all(&row.devices, "none")),
+        ("tokens", all(&row.tokens, "none")),
+    ];
+    for (key, value) in cells.iter().filter(|(_, value)| !value.is_empty()) {
+        output::line(&format!("{key:<10} {value}"))?;
+    }
+    Ok(())
+}

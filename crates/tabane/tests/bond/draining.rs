@@ -1,0 +1,126 @@
+//! A relay that goes down: connections finish, others are told, and clients are back at once.
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+
+use crate::text;
+use crate::world::{World, first_line, wait_for};
+
+/// One download of so many bytes at 2 MB/s, as `tabane run` carries it.
+fn downloading(world: &World, bytes: usize) -> std::process::Child {
+    let line = format!("echo up; curl -sS --limit-rate 2M http://203.0.113.2:8000/{bytes} | wc -c");
+    let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    child
+}
+
+/// Waits until the relay carries a connection to the server.
+fn wait_for_connection(world: &World) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let mut ss = world.in_relay("ss");
+        let output = ss.args(["-Htn", "state", "established", "dport", "=", ":8000"]);
+        if !output.output().unwrap().stdout.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "no connection");
+    }
+}
+
+#[test]
+fn connections_finish_before_the_relay_does_and_nobody_else_is_let_in() {
+    let Some(mut world) = World::new(&["--drain", "30s"]) else {
+        return;
+    };
+    world.join();
+    let script = "import socket; s = socket.create_connection(('203.0.113.2', 8000))\n\
+                  print('up', flush=True); input()\n\
+                  s.sendall(b'GET /4000000 HTTP/1.0\\r\\n\\r\\n')\n\
+                  n = 0\n\
+                  while d := s.recv(65536): n += len(d)\n\
+                  print(n > 4000000)";
+    let mut command = world.tabane(&["run", "python3", "-c", script]);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    wait_for_connection(&world);
+    kill(world.relay_pid(), Signal::SIGTERM).unwrap();
+    let refused = world.run(&[], "echo ran");
+    assert!(refused.stdout.is_empty(), "{refused:?}");
+    assert!(
+        text(&refused.stderr).contains("shutting down"),
+        "{refused:?}"
+    );
+    child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    assert_eq!(first_line(&mut child), "True");
+    assert!(child.wait().unwrap().success());
+    assert!(world.await_relay(Duration::from_secs(5)).success());
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let Some(mut world) = World::new(&["--drain", "never"]) else {
+        return;
+    };
+    world.join();
+    let mut child = downloading(&world, 100_000_000);
+    wait_for_connection(&world);
+    kill(world.relay_pid(), Signal::SIGTERM).unwrap();
+    // It is draining once it refuses.
+    assert!(!world.run(&[], "true").status.success());
+    let begin = Instant::now();
+    kill(world.relay_pid(), Signal::SIGTERM).unwrap();
+    assert!(world.await_relay(Duration::from_secs(3)).success());
+    assert!(begin.elapsed() < Duration::from_secs(3));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn after_a_restart_under_load_clients_are_back_within_a_second() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.join();
+    let stop = world.path("stop");
+    // Fetches in a loop over one session, and notes when each was done.
+    let line = format!(
+        "echo up; while [ ! -e {} ]; do curl -sS --max-time 20 -o /dev/null \
+         http://203.0.113.2:8000/20000 && date +%s%N; done",
+        stop.display()
+    );
+    let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    wait_for_connection(&world);
+    kill(world.relay_pid(), Signal::SIGTERM).unwrap();
+    assert!(world.await_relay(Duration::from_secs(15)).success());
+    world.start_relay(&[]);
+    let up_at = std::time::SystemTime::now();
+    let up_at = up_at
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_nanos();
+    std::thread::sleep(Duration::from_secs(3));
+    fs::write(&stop, "").unwrap();
+    wait_for(&mut child, Duration::from_secs(25));
+    let output = child.wait_with_output().unwrap();
+    let stdout = text(&output.stdout);
+    let done = stdout.lines().filter_map(|line| line.parse::<u128>().ok());
+    let first = done.filter(|at| *at > up_at).min();
+    let first = first.unwrap_or_else(|| panic!("never back: {output:?}"));
+    println!("back after {} ms", (first - up_at) / 1_000_000);
+    assert!(
+        first - up_at < 1_500_000_000,
+        "{} ms",
+        (first - up_at) / 1_000_000
+    );
+    assert!(text(&output.stderr).contains("shutting down"), "{output:?}");
+}

@@ -1,0 +1,283 @@
+//! Users of a relay and their limits, with the relay running all the time.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::world::{World, first_line, wait_for};
+use crate::{complaint, status, text};
+
+/// Long beside what is promised (100 ms), for a busy machine; what takes effect at a restart only
+/// would miss it all the same.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A world whose client is a device of the user ann.
+fn world_of_ann(limits: &str) -> Option<World> {
+    let world = World::new(&[])?;
+    world.manage(&format!("user add ann {limits}"));
+    world.join_with(&world.manage("token new --user ann"));
+    Some(world)
+}
+
+fn fetch(world: &World, bytes: usize) -> Output {
+    let line = format!("curl -sS --fail http://203.0.113.2:8000/{bytes} | wc -c");
+    world.run(&[], &line)
+}
+
+fn arrived(output: &Output) -> usize {
+    text(&output.stdout).trim().parse().unwrap()
+}
+
+/// Tries until `holds`: what another process wrote takes effect within milliseconds.
+fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+    }
+}
+
+#[test]
+fn a_rate_holds_in_both_directions_and_changes_at_once() {
+    const BYTES: usize = 1_500_000;
+    let Some(world) = world_of_ann("--rate 8Mbit/s") else {
+        return;
+    };
+    // Two programs share what is one user's: 3 MB at 1 MB/s, less what is let through at first.
+    let begin = Instant::now();
+    let url = format!("http://203.0.113.2:8000/{BYTES}");
+    let line = format!("curl -sS {url} | wc -c & curl -sS {url} | wc -c; wait");
+    let output = world.run(&[], &line);
+    let sum: usize = text(&output.stdout)
+        .lines()
+        .map(|line| line.trim().parse::<usize>().unwrap())
+        .sum();
+    assert_eq!(sum, 2 * BYTES, "{output:?}");
+    assert!(
+        begin.elapsed() > Duration::from_millis(2_700),
+        "{:?}",
+        begin.elapsed()
+    );
+
+    let line =
+        format!("head -c {BYTES} /dev/zero | curl -sS --data-binary @- http://203.0.113.2:8000/");
+    let begin = Instant::now();
+    assert!(world.run(&[], &line).status.success());
+    assert!(
+        begin.elapsed() > Duration::from_millis(1_300),
+        "{:?}",
+        begin.elapsed()
+    );
+
+    // 100 MB would take 100 s; the running download has the new limit.
+    let line = "echo up; curl -sS http://203.0.113.2:8000/100000000 | wc -c";
+    let mut command = world.tabane(&["run", "--", "sh", "-c", line]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    world.manage("user set ann --rate none");
+    assert!(wait_for(&mut child, Duration::from_secs(40)).success());
+}
+
+#[test]
+fn a_volume_that_is_used_up_stays_so_over_a_restart_until_it_is_raised() {
+    let Some(mut world) = world_of_ann("--volume 3MB/month") else {
+        return;
+    };
+    assert_eq!(arrived(&fetch(&world, 2_000_000)), 2_000_000);
+    let cut = fetch(&world, 2_000_000);
+    assert!(arrived(&cut) < 1_300_000, "{cut:?}");
+    assert_eq!(arrived(&fetch(&world, 1)), 0);
+    world.stop_relay();
+    world.start_relay(&[]);
+    let shown: serde_json::Value =
+        serde_json::from_str(&world.manage("user show ann --json")).unwrap();
+    // One read goes beyond it.
+    let used = shown["volume_used_bytes"].as_u64().unwrap();
+    assert!((3_000_000..3_300_000).contains(&used), "{shown}");
+    assert_eq!(arrived(&fetch(&world, 1)), 0);
+    world.manage("user set ann --volume 1GB/month");
+    soon("a larger volume", || arrived(&fetch(&world, 1)) == 1);
+}
+
+#[test]
+fn a_revoked_client_is_told_so_at_once_and_does_not_come_back() {
+    let Some(world) = world_of_ann("") else {
+        return;
+    };
+    let mut command = world.tabane(&[
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "echo up; curl -sS http://203.0.113.2:8000/9000000000 | wc -c",
+    ]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    assert!(world.manage("user remove ann").contains("revoked: 1"));
+    // 9 GB are far from over, and curl does not wait for what will never come.
+    wait_for(&mut child, PATIENCE);
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        text(&output.stderr).contains("has revoked this client"),
+        "{output:?}"
+    );
+    assert!(
+        text(&output.stderr).contains("no other session"),
+        "{output:?}"
+    );
+
+    let output = world.run(&[], "echo ran");
+    assert!(
+        output.stdout.is_empty() && complaint(&output).contains("revoked"),
+        "{output:?}"
+    );
+    let clients: serde_json::Value = serde_json::from_str(&world.manage("clients --json")).unwrap();
+    assert_eq!(clients[0]["user"], "ann");
+    assert_eq!(clients[0]["revoked"], true);
+}
+
+#[test]
+fn tokens_expire_and_are_worth_so_many_clients() {
+    let Some(world) = World::new(&[]) else { return };
+    let brief = world.manage("token new --for 1s");
+    let two = world.manage("token new --uses 2");
+    let run_as = |who: &str, join: &str| {
+        let home = world.path(who);
+        let with = |arguments: &[&str]| {
+            let mut command = world.tabane(&["--config", home.to_str().unwrap()]);
+            command.args(arguments).output().unwrap()
+        };
+        assert!(with(&["join", join]).status.success());
+        with(&["run", "echo", "ran"])
+    };
+    soon("the token's end", || {
+        let list = world.manage("token list");
+        !list
+            .lines()
+            .any(|line| line.ends_with("in 0 s") || line.ends_with("in 1 s"))
+    });
+    let output = run_as("late", &brief);
+    assert!(complaint(&output).contains("expired"), "{output:?}");
+    for (who, is_let_in) in [("a", true), ("b", true), ("c", false), ("a", true)] {
+        let output = run_as(who, &two);
+        assert_eq!(output.status.success(), is_let_in, "{who}: {output:?}");
+    }
+    let output = world
+        .in_relay(crate::world::TABANE)
+        .args(["relay", "token", "new", "--user", "eve", "--state"])
+        .arg(world.path("relay"))
+        .output()
+        .unwrap();
+    assert!(status(&output) == Some(1) && complaint(&output).contains("no user 'eve'"));
+}
+
+#[test]
+fn destinations_and_numbers_are_limited_for_the_user_alone() {
+    let Some(world) = world_of_ann("--allow *:80 --sessions 1") else {
+        return;
+    };
+    assert_eq!(arrived(&fetch(&world, 9)), 0);
+    world.manage("user set ann --allow *:8000 --allow 192.0.2.0/24");
+    soon("the new rule", || arrived(&fetch(&world, 9)) == 9);
+    world.manage("user set ann --deny 203.0.113.2");
+    soon("the denial", || arrived(&fetch(&world, 9)) == 0);
+    world.manage("user set ann --deny none --streams 0");
+    soon("no streams", || arrived(&fetch(&world, 9)) == 0);
+
+    let mut command = world.tabane(&["run", "--", "sh", "-c", "echo up; cat"]);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut first = command.spawn().unwrap();
+    assert_eq!(first_line(&mut first), "up");
+    let output = world.run(&[], "echo ran");
+    assert!(
+        complaint(&output).contains("as many sessions"),
+        "{output:?}"
+    );
+    drop(first.stdin.take());
+    assert!(wait_for(&mut first, PATIENCE).success());
+    soon("room for a session", || {
+        world.run(&[], "true").status.success()
+    });
+}
+
+#[test]
+fn the_relay_s_own_services_are_not_for_clients() {
+    let Some(world) = world_of_ann("") else {
+        return;
+    };
+    let serve = "import http.server as h; \
+                 s = h.HTTPServer(('0.0.0.0', 8080), h.SimpleHTTPRequestHandler); \
+                 print('ready', flush=True); s.serve_forever()";
+    let mut server = world.in_relay("python3");
+    let server = server.args(["-c", serve]).stdout(Stdio::piped());
+    let mut server = server.stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(first_line(&mut server), "ready");
+    let get = || {
+        world.run(
+            &[],
+            "curl -sS --max-time 5 -o /dev/null http://203.0.113.1:8080/",
+        )
+    };
+    assert!(!get().status.success());
+    world.manage("user set ann --private yes");
+    soon("leave", || get().status.success());
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
+
+#[test]
+fn damage_and_a_full_disk_cost_nobody_who_is_in_anything() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.stop_relay();
+    let state = world.path("relay");
+    let mount = |arguments: &[&str]| {
+        assert!(
+            Command::new("mount")
+                .args(arguments)
+                .arg(&state)
+                .status()
+                .unwrap()
+                .success()
+        );
+    };
+    mount(&["-t", "tmpfs", "-o", "size=64k", "none"]);
+    world.start_relay(&[]);
+    world.join();
+    assert_eq!(arrived(&fetch(&world, 5)), 5);
+
+    let stranger = world.path("stranger");
+    let as_stranger = |arguments: &[&str]| {
+        let mut command = world.tabane(&["--config", stranger.to_str().unwrap()]);
+        command.args(arguments).output().unwrap()
+    };
+    assert!(as_stranger(&["join", &world.join]).status.success());
+    let filler = state.join("filler");
+    let _ = fs::write(&filler, vec![1; 100_000]);
+    let output = as_stranger(&["run", "true"]);
+    assert!(complaint(&output).contains("full"), "{output:?}");
+    assert_eq!(arrived(&fetch(&world, 5)), 5, "who is known needs no disk");
+    fs::remove_file(&filler).unwrap();
+    assert!(as_stranger(&["run", "true"]).status.success());
+
+    // A list that makes no sense is not put in force; nobody who is in loses anything.
+    let list = state.join("access.toml");
+    let good = fs::read_to_string(&list).unwrap();
+    fs::write(&list, &good[..good.len() / 2]).unwrap();
+    assert_eq!(arrived(&fetch(&world, 5)), 5);
+    fs::write(&list, good).unwrap();
+    assert!(as_stranger(&["run", "true"]).status.success());
+    drop(world);
+    assert!(
+        Command::new("umount")
+            .arg(&state)
+            .status()
+            .unwrap()
+            .success()
+    );
+    fs::remove_dir_all(state.parent().unwrap()).unwrap();
+}
