@@ -243,6 +243,28 @@ fn relay_in(world: &World, root: &Path) -> Child {
     command.spawn().unwrap()
 }
 
+#[test]
+fn in_the_background_it_is_ready_when_the_prompt_is_back() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let detach = || world.tabane(&["up", "--detach"]).output().unwrap();
+    let first = detach();
+    assert!(
+        first.status.success() && first.stderr.is_empty(),
+        "{first:?}"
+    );
+    let deadline = Instant::now() + PATIENCE;
+    while is_plain(&peer(&world, PEER)) {
+        assert!(Instant::now() < deadline, "never over the bond");
+    }
+    let second = detach();
+    assert_eq!(status(&second), Some(1), "{second:?}");
+    assert!(complaint(&second).contains("up already"), "{second:?}");
+    let down = world.tabane(&["down"]).output().unwrap();
+    assert!(text(&down.stdout).starts_with("down (process"), "{down:?}");
+    assert!(is_plain(&peer(&world, PEER)));
+}
+
 const PINGED: [&str; 2] = ["203.0.113.2", "2001:db8:ffff::2"];
 
 /// Who answers to pings, or `-`, of [`PINGED`].
