@@ -111,12 +111,17 @@ impl Distribution {
         }
     }
 
-    /// Drops from the front of a path's list what has arrived by another path.
-    pub(crate) fn drop_arrived(&mut self, path: PathId, streams: &Streams) {
-        let pieces = &mut self.list_mut(path).pieces;
-        while pieces.front().is_some_and(|piece| !streams.wants(piece)) {
-            pieces.pop_front();
+    /// Drops from the front of a path's list what has arrived by another path; how much is left.
+    pub(crate) fn drop_arrived(&mut self, path: PathId, streams: &Streams) -> usize {
+        let list = self.list_mut(path);
+        while list
+            .pieces
+            .front()
+            .is_some_and(|piece| !streams.wants(piece))
+        {
+            list.pieces.pop_front();
         }
+        list.pieces.len() + list.copies.len()
     }
 
     /// Appends what waits for the path while `space` lasts.

@@ -717,6 +717,11 @@ impl Path {
         });
     }
 
+    /// A full packet leaves, as far as the pacer is concerned.
+    pub(crate) fn pace_out(&mut self, now: Instant) {
+        self.pacer.on_sent(now, Bytes::from(self.packet_size()));
+    }
+
     pub(crate) fn snapshot(&self) -> PathSnapshot {
         let controller = self.controller.snapshot();
         PathSnapshot {

@@ -2,6 +2,7 @@
 //! values between them. It computes nothing itself; see the modules it names.
 
 mod data;
+mod decision;
 mod receive;
 mod timers;
 mod transmit;

@@ -21,7 +21,7 @@ const LEAD_MIN: Duration = Duration::from_millis(1);
 
 /// What delays are counted from: the path that arrives first, and half its round trip.
 #[derive(Clone, Copy, Debug)]
-struct Nearest {
+pub(super) struct Nearest {
     forward: Option<i64>,
     delay: Duration,
 }
@@ -61,9 +61,10 @@ impl Session {
         }
         self.review_overflow(now);
         let nearest = self.look(now, views);
+        let mut last = None;
         while !batch.is_full() {
             self.datagrams.drop_stale(now);
-            self.deal(now, views);
+            self.deal(now, views, last);
             if !self.wants_to_send() && !self.reinject(now, views) {
                 self.overflow.on_empty();
                 return self.mark_app_limited(now);
@@ -81,6 +82,7 @@ impl Session {
             // The other paths are as they were: time stands still here.
             if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
                 *view = self.view(now, grant.index, nearest);
+                last = Some(view.id);
             }
         }
     }
@@ -161,7 +163,7 @@ impl Session {
     }
 
     /// Reviews which priorities the demand needs.
-    fn review_overflow(&mut self, now: Instant) {
+    pub(super) fn review_overflow(&mut self, now: Instant) {
         let priorities = || {
             let active = self.paths.iter().filter(|path| path.is_active());
             active.filter_map(|path| match path.policies.tier() {
@@ -189,7 +191,7 @@ impl Session {
     }
 
     /// The paths that may be used.
-    fn look(&self, now: Instant, views: &mut Vec<PathView>) -> Nearest {
+    pub(super) fn look(&self, now: Instant, views: &mut Vec<PathView>) -> Nearest {
         let active = || {
             self.paths
                 .iter()
@@ -213,7 +215,7 @@ impl Session {
         nearest
     }
 
-    fn view(&self, now: Instant, index: usize, nearest: Nearest) -> PathView {
+    pub(super) fn view(&self, now: Instant, index: usize, nearest: Nearest) -> PathView {
         let path = &self.paths[index];
         let packet = Bytes::from(path.packet_size());
         let paced = path.paced_at().since(now);
@@ -248,27 +250,28 @@ impl Session {
 
     // Dealing out in advance.
 
-    /// Sets data aside for paths, if the scheduler wants that.
-    fn deal(&mut self, now: Instant, views: &mut [PathView]) {
+    /// Sets data aside for paths, if the scheduler wants that. `last` is the path that has sent
+    /// since it was done before in this turn: no other has changed.
+    pub(super) fn deal(&mut self, now: Instant, views: &mut [PathView], last: Option<PathId>) {
         let dealing = self.scheduler.dealing();
         if dealing == Dealing::AtOnce || views.is_empty() {
             return;
         }
-        let is_usable = |path: PathId| views.iter().any(|view| view.id == path);
-        self.distribution.retain(&mut self.streams, is_usable);
+        if last.is_none() {
+            let is_usable = |path: PathId| views.iter().any(|view| view.id == path);
+            self.distribution.retain(&mut self.streams, is_usable);
+        }
         match dealing {
             Dealing::AtOnce => {}
-            Dealing::Ahead => self.deal_ahead(views),
-            Dealing::Everywhere => self.deal_everywhere(now, views),
+            Dealing::Ahead => self.deal_ahead(views, last),
+            Dealing::Everywhere => self.deal_everywhere(now, views, last),
         }
-        views
-            .iter_mut()
-            .for_each(|view| view.listed = self.distribution.listed(view.id));
     }
 
-    fn deal_ahead(&mut self, views: &mut [PathView]) {
+    fn deal_ahead(&mut self, views: &mut [PathView], last: Option<PathId>) {
         // What was lost is needed first, and has to go in front of what was dealt before.
-        let must_deal_again = self.scheduler.must_deal_again(views) || self.streams.has_waiting();
+        let must_deal_again =
+            last.is_none() && self.scheduler.must_deal_again(views) || self.streams.has_waiting();
         if must_deal_again && self.distribution.has_any() {
             self.distribution.take_back_all(&mut self.streams);
             views.iter_mut().for_each(|view| view.listed = 0);
@@ -283,15 +286,23 @@ impl Session {
     }
 
     /// A path with room that has sent everything set aside for it gets more, and with it all do.
-    fn deal_everywhere(&mut self, now: Instant, views: &[PathView]) {
+    fn deal_everywhere(&mut self, now: Instant, views: &mut [PathView], last: Option<PathId>) {
+        // What arrives is known between turns only; but what a path sent brings up the next piece.
+        let is_changed = |path: PathId| last.is_none_or(|last| last == path);
+        for view in views.iter_mut().filter(|view| is_changed(view.id)) {
+            view.listed = self.distribution.drop_arrived(view.id, &self.streams);
+        }
+        if self.streams.has_data() || self.datagrams.has_data() {
+            self.set_copies_aside(now, views);
+        }
+    }
+
+    fn set_copies_aside(&mut self, now: Instant, views: &mut [PathView]) {
         let least = views
             .iter()
             .map(|view| space(view.packet))
             .min()
             .unwrap_or_default();
-        views
-            .iter()
-            .for_each(|view| self.distribution.drop_arrived(view.id, &self.streams));
         let with_room = || views.iter().filter(|view| view.room >= view.packet);
         let delays = || views.iter().map(|view| view.delay);
         let lead = match views.len() {
@@ -314,6 +325,9 @@ impl Session {
             views
                 .iter()
                 .for_each(|view| self.distribution.push(view.id, piece.clone()));
+        }
+        for view in views {
+            view.listed = self.distribution.listed(view.id);
         }
     }
 

@@ -1,0 +1,45 @@
+//! The decision alone, for `benches/decision.rs`: by which path the next packets leave, and when.
+//!
+//! What `data.rs` does between two packets, without the packets: nothing is built or sealed, the
+//! pacers alone remember. So what was dealt out in advance is not used up.
+
+use tabane_base::{Bytes, Instant};
+
+use super::Session;
+use crate::scheduler::Backlog;
+
+impl Session {
+    /// Decides on packets until none may leave or `most` are decided on; how many that were.
+    #[doc(hidden)]
+    pub fn decide(&mut self, now: Instant, most: usize) -> usize {
+        let mut views = std::mem::take(&mut self.views);
+        self.review_overflow(now);
+        let nearest = self.look(now, &mut views);
+        let mut last = None;
+        let mut decided = 0;
+        while decided < most {
+            self.datagrams.drop_stale(now);
+            self.deal(now, &mut views, last);
+            if !self.wants_to_send() {
+                break;
+            }
+            let backlog = Backlog {
+                streams: self.streams.backlog(),
+                datagrams: Bytes::from(self.datagrams.queued()),
+            };
+            let Some(grant) = self.scheduler.choose(&views, backlog) else {
+                break;
+            };
+            let path = &mut self.paths[grant.index];
+            (0..grant.packets).for_each(|_| path.pace_out(now));
+            decided += grant.packets;
+            if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
+                *view = self.view(now, grant.index, nearest);
+                last = Some(view.id);
+            }
+        }
+        views.clear();
+        self.views = views;
+        decided
+    }
+}
