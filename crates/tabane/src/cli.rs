@@ -10,7 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, demo, down, join, lab, leave, links, proxy, relay, relays, run, service, sim, up,
+    completion, demo, down, join, lab, leave, links, policy, proxy, relay, relays, run, service,
+    sim, up,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -68,6 +69,7 @@ enum Command {
     Service(service::ServiceArgs),
     Proxy(Box<proxy::ProxyArgs>),
     Links(Box<links::LinksArgs>),
+    Policy(policy::PolicyArgs),
     Join(join::JoinArgs),
     Leave(leave::LeaveArgs),
     Relays(relays::RelaysArgs),
@@ -100,6 +102,7 @@ impl Cli {
             Command::Proxy(args) => proxy::run(*args, &store()?),
             Command::Links(args) => links::run(*args, &store()?),
             Command::Relay(args) => relay::run(*args),
+            Command::Policy(args) => policy::run(args, &store()?),
             Command::Join(args) => join::run(args, &store()?),
             Command::Leave(args) => leave::run(&args, &store()?),
             Command::Relays(args) => relays::run(&args, &store()?),

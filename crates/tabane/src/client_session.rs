@@ -14,6 +14,8 @@ use tabane_linux::interfaces::{self, Watch};
 use tabane_proxy::{Destination, Host};
 use tabane_tunnel::{Client, ClientConfig, HostMonitor};
 
+use crate::link_follower::LinkFollower;
+use crate::link_policy::LinkPolicy;
 use crate::links::{self, Links};
 use crate::prefix::DirectPrefix;
 use crate::secret;
@@ -131,11 +133,13 @@ impl SessionPlan {
     pub(crate) async fn connect(&self, store: &Store) -> Result<Client> {
         // Before the list, so that no change falls in between.
         let watch = Watch::start().context("cannot watch the interfaces")?;
-        let links = self.find_links().await?;
+        let policy = LinkPolicy::load(store)?;
+        let links = self.find_links(&policy).await?;
         let addresses = resolve(&self.relay.addresses).await?;
         let client = Client::connect(self.config(store, addresses, &links)?).await;
         let client = client.with_context(|| format!("relay {}", self.relay_name))?;
-        tokio::task::spawn_local(follow(client.clone(), self.links.clone(), links, watch));
+        let follower = LinkFollower::new(client.clone(), self.links.clone(), links, policy);
+        tokio::task::spawn_local(follower.run(watch));
         Ok(client)
     }
 
@@ -146,7 +150,8 @@ impl SessionPlan {
         let watch = Watch::start().context("cannot watch the interfaces")?;
         let interfaces = interfaces::list().await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
-        let links = links::usable(&interfaces, &self.links);
+        let policy = LinkPolicy::load(store)?;
+        let links = links::allowed(&interfaces, &self.links, &policy);
         let addresses = resolve_at_last(&self.relay.addresses).await;
         let config = ClientConfig {
             mark: Some(mark),
@@ -155,7 +160,8 @@ impl SessionPlan {
         let client = Client::start(config);
         let client = client.with_context(|| format!("relay {}", self.relay_name))?;
         // What changed while the name was resolved shows with the next change, or at once.
-        tokio::task::spawn_local(follow(client.clone(), self.links.clone(), links, watch));
+        let follower = LinkFollower::new(client.clone(), self.links.clone(), links, policy);
+        tokio::task::spawn_local(follower.run(watch));
         Ok(client)
     }
 
@@ -185,56 +191,15 @@ impl SessionPlan {
     }
 
     /// The links as they are now.
-    pub(crate) async fn find_links(&self) -> Result<Links> {
+    pub(crate) async fn find_links(&self, policy: &LinkPolicy) -> Result<Links> {
         let interfaces = interfaces::list()
             .await
             .context("cannot list the interfaces")?;
-        links::choose(&interfaces, &self.links)
+        links::choose(&interfaces, &self.links, policy)
     }
 }
 
-/// Adds links that appear, removes those that vanish, and renews those whose addresses change.
-async fn follow(client: Client, wanted: Vec<String>, mut known: Links, mut watch: Watch) {
-    while watch.changed().await.is_some() {
-        let interfaces = match interfaces::list().await {
-            Ok(interfaces) => interfaces,
-            Err(error) => {
-                tracing::warn!(%error, "cannot list the interfaces; the links stay as they are");
-                continue;
-            }
-        };
-        let current = links::usable(&interfaces, &wanted);
-        let snapshot = client.snapshot();
-        known.retain(|name, bind| {
-            let interface = interfaces.iter().find(|interface| interface.name == *name);
-            let link = snapshot.links.iter().find(|link| link.name == *name);
-            let carries = link.is_some_and(|link| link.path.is_some());
-            let keep = match (current.get(name), interface) {
-                (Some(fresh), Some(interface)) => {
-                    !links::is_outdated(bind, fresh, interface, carries)
-                }
-                _ => false,
-            };
-            if !keep {
-                client.remove_link(name);
-                tracing::info!(link = name, "link gone or changed");
-            }
-            keep
-        });
-        for (name, bind) in current {
-            if known.contains_key(&name) {
-                continue;
-            }
-            match client.add_link(bind.clone()) {
-                Ok(()) => tracing::info!(link = name, "link added"),
-                Err(error) => tracing::warn!(%error, "cannot add a link"),
-            }
-            known.insert(name, bind);
-        }
-    }
-}
-
-/// The same, again and again until it succeeds: at boot there may be no network yet.
+/// The relay's addresses, tried again and again until they are found: at boot there may be no network yet.
 async fn resolve_at_last(destinations: &[Destination]) -> Vec<SocketAddr> {
     let mut pause = FIRST_RESOLVE_PAUSE;
     loop {

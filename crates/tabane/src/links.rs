@@ -6,16 +6,22 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::{Result, bail};
+use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{Interface, Unusable};
 use tabane_tunnel::LinkBind;
 
 use crate::failure::Failure;
+use crate::link_policy::LinkPolicy;
 
 /// Links by name.
 pub(crate) type Links = BTreeMap<String, LinkBind>;
 
 /// The links to begin with; fails, with the reasons, where there is none.
-pub(crate) fn choose(interfaces: &[Interface], wanted: &[String]) -> Result<Links> {
+pub(crate) fn choose(
+    interfaces: &[Interface],
+    wanted: &[String],
+    policy: &LinkPolicy,
+) -> Result<Links> {
     for name in wanted {
         if !interfaces.iter().any(|interface| interface.name == *name) {
             let known: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
@@ -38,11 +44,34 @@ pub(crate) fn choose(interfaces: &[Interface], wanted: &[String]) -> Result<Link
         let reasons = reasons.collect::<Vec<_>>().join(", ");
         bail!("no interface can be used as a link ({reasons}); name one with --link to insist");
     }
+    let links = allowed(interfaces, wanted, policy);
+    if links.is_empty() {
+        bail!(
+            "the policy lets no link be used at present: see `tabane policy`; name one with --link \
+             to insist"
+        );
+    }
     Ok(links)
 }
 
+/// The links that can be used at this moment and may be, as the policy says; maybe none. Who names
+/// a link insists on it.
+pub(crate) fn allowed(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) -> Links {
+    let insists = PathPolicy::default();
+    let allowed = usable(interfaces, wanted)
+        .into_iter()
+        .filter_map(|(name, bind)| {
+            let interface = interfaces.iter().find(|interface| interface.name == name)?;
+            let path = policy.verdict(interface).path;
+            let is_named = wanted.contains(&name);
+            let path = path.or_else(|| is_named.then_some(insists))?;
+            Some((name, bind.with_policy(path)))
+        });
+    allowed.collect()
+}
+
 /// The links that can be used at this moment; maybe none.
-pub(crate) fn usable(interfaces: &[Interface], wanted: &[String]) -> Links {
+fn usable(interfaces: &[Interface], wanted: &[String]) -> Links {
     let is_wanted = |i: &&Interface| wanted.is_empty() || wanted.contains(&i.name);
     let chosen = interfaces.iter().filter(is_wanted);
     let chosen = chosen.filter(|interface| why_not(interface, !wanted.is_empty()).is_none());
@@ -104,6 +133,7 @@ fn bind(interface: &Interface) -> LinkBind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
     use tabane_linux::interfaces::{DefaultRoute, InterfaceAddress, Kind, Scope, State};
 
     fn interface(name: &str, addresses: &[&str]) -> Interface {
@@ -127,6 +157,12 @@ mod tests {
         }
     }
 
+    /// Nobody wished anything.
+    fn policy() -> LinkPolicy {
+        let store = Store::locate(Some("/nonexistent/tabane".into())).unwrap();
+        LinkPolicy::load(&store).unwrap()
+    }
+
     #[test]
     fn all_usable_interfaces_or_those_named() {
         let tunnel = Interface {
@@ -140,11 +176,14 @@ mod tests {
         ];
         let names = |wanted: &[&str]| -> Vec<String> {
             let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
-            choose(&all, &wanted).unwrap().into_keys().collect()
+            choose(&all, &wanted, &policy())
+                .unwrap()
+                .into_keys()
+                .collect()
         };
         assert_eq!(names(&[]), ["a"]);
         assert_eq!(names(&["tun0"]), ["tun0"]);
-        let links = choose(&all, &[]).unwrap();
+        let links = choose(&all, &[], &policy()).unwrap();
         assert!(links["a"].v4.is_some() && links["a"].v6.is_some());
     }
 
@@ -156,14 +195,18 @@ mod tests {
             ..interface("a", &["192.0.2.1"])
         };
         let all = [down, interface("b", &[])];
-        let error = choose(&all, &[]).unwrap_err().to_string();
+        let error = choose(&all, &[], &policy()).unwrap_err().to_string();
         assert!(
             error.contains("a is down, b has no global address"),
             "{error}"
         );
-        let error = choose(&all, &["b".to_owned()]).unwrap_err().to_string();
+        let error = choose(&all, &["b".to_owned()], &policy())
+            .unwrap_err()
+            .to_string();
         assert!(!error.contains("a is down"), "{error}");
-        let error = choose(&all, &["x".to_owned()]).unwrap_err().to_string();
+        let error = choose(&all, &["x".to_owned()], &policy())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("there are: a, b"), "{error}");
     }
 

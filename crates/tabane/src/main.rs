@@ -19,6 +19,8 @@ mod gatekeeper;
 mod interception;
 mod join_string;
 mod last_run;
+mod link_follower;
+mod link_policy;
 mod links;
 mod log;
 mod machine;

@@ -43,6 +43,11 @@ impl Store {
         Ok(Self { root })
     }
 
+    /// The directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The client's key, made on first use.
     pub(crate) fn identity(&self) -> Result<Identity> {
         Ok(secret::load_or_create(&self.root.join("client.key"))?.0)

@@ -5,6 +5,7 @@
 
 mod draining;
 mod lan;
+mod policy;
 mod readme;
 mod up;
 mod users;

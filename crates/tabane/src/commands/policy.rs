@@ -1,0 +1,138 @@
+//! `tabane policy`: how links may be used, and what they may cost.
+
+mod edit;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tabane_linux::interfaces::{self, Interface};
+use tabane_policy::{LinkUse, Policy};
+
+use crate::link_policy::{LinkPolicy, POLICY_FILE, kind_word};
+use crate::output;
+use crate::store::Store;
+use edit::SetArgs;
+
+/// Say how links may be used and what they may cost, and show what comes of it
+///
+/// Without a subcommand, shows for each interface what the policy comes to and why. The policy is
+/// `policy.toml` beside the other settings; running sessions follow its changes at once.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArgs {
+    #[command(subcommand)]
+    command: Option<PolicyCommand>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    Set(Box<SetArgs>),
+    /// Forget what was set for a link
+    Unset {
+        /// The link, as it was named when it was set
+        #[arg(value_name = "LINK")]
+        link: String,
+    },
+    /// Check a policy file and change nothing
+    Check {
+        /// The file [default: the one in use]
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+}
+
+#[derive(Serialize)]
+struct Row {
+    link: String,
+    kind: &'static str,
+    /// Whether the interface could be a link at all.
+    usable: bool,
+    /// Whether it may be used at present.
+    allowed: bool,
+    backup: bool,
+    weight: f64,
+    priority: u8,
+    metered: bool,
+    down_bps: Option<u64>,
+    up_bps: Option<u64>,
+    budget_bytes: Option<u64>,
+    used_bytes: Option<u64>,
+    /// The line of policy.toml that decides.
+    line: Option<usize>,
+    text: String,
+}
+
+pub(crate) fn run(args: PolicyArgs, store: &Store) -> Result<ExitCode> {
+    let path = store.root().join(POLICY_FILE);
+    match args.command {
+        None => return show(args.json, store),
+        Some(PolicyCommand::Set(set)) => edit::set(&path, &set)?,
+        Some(PolicyCommand::Unset { link }) => edit::unset(&path, &link)?,
+        Some(PolicyCommand::Check { file }) => {
+            let path = file.unwrap_or(path);
+            let text = std::fs::read_to_string(&path);
+            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+            Policy::parse(&text).with_context(|| path.display().to_string())?;
+            output::line(&format!("{}: no fault", path.display()))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(json: bool, store: &Store) -> Result<ExitCode> {
+    let policy = LinkPolicy::load(store)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    let interfaces = runtime.block_on(interfaces::list());
+    let interfaces = interfaces.context("cannot list the interfaces")?;
+    let rows: Vec<Row> = interfaces.iter().map(|i| row(&policy, i)).collect();
+    if json {
+        output::json(&rows)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let links = rows.into_iter().filter(|row| row.usable);
+    let cells: Vec<Vec<String>> = links
+        .map(|row| {
+            let why = match row.line {
+                Some(line) => format!("{POLICY_FILE}:{line}"),
+                None => "default".to_owned(),
+            };
+            vec![row.link, row.kind.to_owned(), row.text, why]
+        })
+        .collect();
+    if cells.is_empty() {
+        output::line("no interface is a link; `tabane links` says why")?;
+    } else {
+        output::line(&output::table(&["link", "kind", "policy", "by"], &cells))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(policy: &LinkPolicy, interface: &Interface) -> Row {
+    let verdict = policy.verdict(interface);
+    let text = verdict.text();
+    let decision = verdict.decision;
+    Row {
+        link: interface.name.clone(),
+        kind: kind_word(interface.kind),
+        usable: interface.usable().is_ok(),
+        allowed: verdict.path.is_some(),
+        backup: decision.usage == LinkUse::Backup,
+        weight: decision.weight,
+        priority: decision.priority,
+        metered: decision.metered,
+        down_bps: decision.down.map(|rate| rate.as_bps()),
+        up_bps: decision.up.map(|rate| rate.as_bps()),
+        budget_bytes: decision.budget.map(|budget| budget.amount.get()),
+        used_bytes: verdict.used.map(|used| used.get()),
+        line: decision.line,
+        text,
+    }
+}

@@ -1,0 +1,213 @@
+//! Keeps a client on the links there are, used as the policy says, and counts what they carry.
+//!
+//! Wakes when interfaces or the policy file change; while some link has a budget, every few
+//! seconds as well. What a policy means is `link_policy`'s, which interfaces are links is `links`'.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use tabane_base::{Bytes, Duration};
+use tabane_core::PathId;
+use tabane_linux::DirectoryWatch;
+use tabane_linux::interfaces::{self, Interface, Watch};
+use tabane_policy::Budget;
+use tabane_tunnel::{Client, LinkSnapshot};
+use tokio::time::MissedTickBehavior;
+
+use crate::link_policy::{LinkPolicy, POLICY_FILE};
+use crate::links::{self, Links};
+
+/// How often what links carry is counted: a fast link goes beyond its budget by no more than it
+/// carries in this time.
+const COUNT_INTERVAL: Duration = Duration::from_millis(200);
+/// How often what was counted is written down; what a crash loses is less.
+const SAVE_INTERVAL: Duration = Duration::from_secs(2);
+/// What a packet costs on the network beside its payload: the headers of IPv4 and UDP.
+const PACKET_OVERHEAD: u64 = 28;
+
+/// Follows links and policy for one client.
+pub(crate) struct LinkFollower {
+    client: Client,
+    /// The interfaces named by the user; none: all usable ones.
+    wanted: Vec<String>,
+    known: Links,
+    policy: LinkPolicy,
+    /// The links that have a budget.
+    budgets: BTreeMap<String, Budget>,
+    /// What each link's path had carried when it was last counted.
+    counted: BTreeMap<String, (PathId, Bytes)>,
+    saved_at: Instant,
+}
+
+impl LinkFollower {
+    /// For a client that uses `links`.
+    pub(crate) fn new(
+        client: Client,
+        wanted: Vec<String>,
+        links: Links,
+        policy: LinkPolicy,
+    ) -> Self {
+        Self {
+            client,
+            wanted,
+            known: links,
+            policy,
+            budgets: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            saved_at: Instant::now(),
+        }
+    }
+
+    /// Follows until the kernel has no more news.
+    pub(crate) async fn run(mut self, mut watch: Watch) {
+        let files = watch_policy(&self.policy);
+        if let Err(error) = &files {
+            tracing::debug!("changes of the policy take effect with the next session: {error:#}");
+        }
+        let mut counting = tokio::time::interval(COUNT_INTERVAL);
+        counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.look().await;
+        loop {
+            tokio::select! {
+                change = watch.changed() => {
+                    if change.is_none() {
+                        return;
+                    }
+                }
+                () = policy_changed(&files) => match self.policy.reload() {
+                    Ok(()) => tracing::info!("new policy"),
+                    Err(error) => {
+                        tracing::warn!("the policy stays as it was: {error:#}");
+                        continue;
+                    }
+                },
+                _ = counting.tick(), if !self.budgets.is_empty() => {
+                    if !self.count() {
+                        continue;
+                    }
+                }
+            }
+            self.look().await;
+        }
+    }
+
+    async fn look(&mut self) {
+        match interfaces::list().await {
+            Ok(interfaces) => self.apply(&interfaces),
+            Err(error) => {
+                tracing::warn!(%error, "cannot list the interfaces; the links stay as they are");
+            }
+        }
+    }
+
+    /// Adds links that appear, removes those that vanish or may not be used, renews those whose
+    /// addresses change, and tells the others how they are used.
+    fn apply(&mut self, interfaces: &[Interface]) {
+        let budget = |interface: &Interface| {
+            let budget = self.policy.verdict(interface).decision.budget?;
+            Some((interface.name.clone(), budget))
+        };
+        self.budgets = interfaces.iter().filter_map(budget).collect();
+        let current = links::allowed(interfaces, &self.wanted, &self.policy);
+        let snapshot = self.client.snapshot();
+        let client = &self.client;
+        self.known.retain(|name, bind| {
+            let interface = interfaces.iter().find(|interface| interface.name == *name);
+            let link = snapshot.links.iter().find(|link| link.name == *name);
+            let carries = link.is_some_and(|link| link.path.is_some());
+            let keep = match (current.get(name), interface) {
+                (Some(fresh), Some(interface)) => {
+                    !links::is_outdated(bind, fresh, interface, carries)
+                }
+                _ => false,
+            };
+            if !keep {
+                client.remove_link(name);
+                tracing::info!(link = name, "link gone, changed or not to be used");
+            }
+            keep
+        });
+        for (name, bind) in current {
+            match self.known.get_mut(&name) {
+                Some(known) if known.policy == bind.policy => {}
+                Some(known) => {
+                    known.policy = bind.policy;
+                    match client.set_link_policy(&name, bind.policy) {
+                        Ok(()) => tracing::info!(link = name, "used in another way from here on"),
+                        Err(error) => tracing::warn!("{error}"),
+                    }
+                }
+                None => {
+                    match client.add_link(bind.clone()) {
+                        Ok(()) => tracing::info!(link = name, "link added"),
+                        Err(error) => tracing::warn!(%error, "cannot add a link"),
+                    }
+                    self.known.insert(name, bind);
+                }
+            }
+        }
+    }
+
+    /// Counts what links with a budget have carried. `true` where one is used up now, or its period
+    /// has begun anew.
+    fn count(&mut self) -> bool {
+        let snapshot = self.client.snapshot();
+        for link in &snapshot.links {
+            let (Some(budget), Some((path, total))) = (self.budgets.get(&link.name), totals(link))
+            else {
+                continue;
+            };
+            let before = self.counted.insert(link.name.clone(), (path, total));
+            // A new path counts from its beginning.
+            let counted = before.filter(|(id, before)| *id == path && *before <= total);
+            let fresh = total - counted.map_or(Bytes::ZERO, |(_, before)| before);
+            if fresh > Bytes::ZERO {
+                self.policy.count(&link.name, budget, fresh);
+            }
+        }
+        if self.saved_at.elapsed() >= SAVE_INTERVAL {
+            self.save();
+        }
+        let is_due = |(name, budget): (&String, &Budget)| {
+            self.known.contains_key(name) == self.policy.is_used_up(name, budget)
+        };
+        self.budgets.iter().any(is_due)
+    }
+
+    fn save(&mut self) {
+        self.saved_at = Instant::now();
+        if let Err(error) = self.policy.save() {
+            tracing::warn!("what links have carried is not kept: {error:#}");
+        }
+    }
+}
+
+impl Drop for LinkFollower {
+    fn drop(&mut self) {
+        self.save();
+    }
+}
+
+/// What the link's path has carried in both directions, as the network counts it.
+fn totals(link: &LinkSnapshot) -> Option<(PathId, Bytes)> {
+    let path = link.path.as_ref()?;
+    let packets = path.sent_packets + path.received_packets;
+    let total = path.sent + path.received + Bytes::new(packets * PACKET_OVERHEAD);
+    Some((path.id, total))
+}
+
+fn watch_policy(policy: &LinkPolicy) -> Result<DirectoryWatch> {
+    let directory = policy.directory();
+    DirectoryWatch::start(directory).with_context(|| directory.display().to_string())
+}
+
+/// The next version of the policy file; never, where it cannot be watched.
+async fn policy_changed(files: &Result<DirectoryWatch>) {
+    let name = CString::new(POLICY_FILE).unwrap_or_default();
+    match files {
+        Ok(files) if files.changed(&name).await.is_ok() => {}
+        _ => std::future::pending().await,
+    }
+}

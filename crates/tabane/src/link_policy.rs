@@ -1,0 +1,174 @@
+//! The policy and the accounts as this host has them: `policy.toml` and `usage.toml` beside the
+//! other settings.
+//!
+//! Owns reading and writing them, and what a decision means for a path. What the files mean is the
+//! policy crate's; who follows them is the link follower.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tabane_base::Bytes;
+use tabane_core::PathPolicy;
+use tabane_linux::interfaces::{Interface, Kind};
+use tabane_policy::{Budget, Decision, LinkFacts, LinkUse, Policy, UnixDay, Usage};
+
+use crate::access::unix_seconds;
+use crate::atomic_file;
+use crate::store::Store;
+
+/// The policy file's name in the directory of settings.
+pub(crate) const POLICY_FILE: &str = "policy.toml";
+const USAGE_FILE: &str = "usage.toml";
+
+/// What links may be used for, and what they have carried.
+#[derive(Debug, Clone)]
+pub(crate) struct LinkPolicy {
+    directory: PathBuf,
+    policy: Policy,
+    /// As it was kept, and what was counted since.
+    usage: Usage,
+    unsaved: Vec<(String, Budget, Bytes)>,
+}
+
+/// What the policy comes to for a link at this moment.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Verdict {
+    pub(crate) decision: Decision,
+    /// Carried in the present period of its budget.
+    pub(crate) used: Option<Bytes>,
+    /// How its path is used; `None`: not at all.
+    pub(crate) path: Option<PathPolicy>,
+}
+
+impl LinkPolicy {
+    /// Reads both files; where there is none, nothing was wished or carried.
+    pub(crate) fn load(store: &Store) -> Result<Self> {
+        let mut policy = Self {
+            directory: store.root().to_owned(),
+            policy: Policy::default(),
+            usage: Usage::default(),
+            unsaved: Vec::new(),
+        };
+        policy.reload()?;
+        policy.usage = policy.read_usage()?;
+        Ok(policy)
+    }
+
+    /// Reads the policy again; a faulty file changes nothing.
+    pub(crate) fn reload(&mut self) -> Result<()> {
+        let path = self.directory.join(POLICY_FILE);
+        let text = atomic_file::read(&path)?.unwrap_or_default();
+        self.policy = Policy::parse(&text).with_context(|| path.display().to_string())?;
+        Ok(())
+    }
+
+    /// Where both files are.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// How an interface is to be used now.
+    pub(crate) fn verdict(&self, interface: &Interface) -> Verdict {
+        let facts = LinkFacts {
+            name: &interface.name,
+            kind: kind_word(interface.kind),
+            metered: None,
+        };
+        let decision = self.policy.decide(&facts);
+        let used = decision
+            .budget
+            .map(|budget| self.usage.used(&interface.name, &budget, today()));
+        let is_used_up = decision
+            .budget
+            .zip(used)
+            .is_some_and(|(budget, used)| used >= budget.amount);
+        let path = (decision.usage != LinkUse::Never && !is_used_up).then(|| PathPolicy {
+            weight: decision.weight,
+            backup: decision.usage == LinkUse::Backup,
+            metered: decision.metered,
+            priority: decision.priority,
+            send_cap: decision.up,
+            receive_cap: decision.down,
+        });
+        Verdict {
+            decision,
+            used,
+            path,
+        }
+    }
+
+    /// A link has carried so much more; [`save`](Self::save) keeps it.
+    pub(crate) fn count(&mut self, link: &str, budget: &Budget, bytes: Bytes) {
+        self.usage.add(link, budget, today(), bytes);
+        self.unsaved.push((link.to_owned(), *budget, bytes));
+    }
+
+    /// Whether a link may carry no more until its next period.
+    pub(crate) fn is_used_up(&self, link: &str, budget: &Budget) -> bool {
+        self.usage.is_used_up(link, budget, today())
+    }
+
+    /// Keeps what was counted across restarts, together with what other processes have counted.
+    pub(crate) fn save(&mut self) -> Result<()> {
+        if self.unsaved.is_empty() {
+            return Ok(());
+        }
+        let path = self.directory.join(USAGE_FILE);
+        let lock = File::create(path.with_extension("lock"));
+        let lock = lock.with_context(|| format!("cannot lock {}", path.display()))?;
+        lock.lock()?;
+        let mut usage = self.read_usage()?;
+        for (link, budget, bytes) in &self.unsaved {
+            usage.add(link, budget, today(), *bytes);
+        }
+        atomic_file::replace(&path, usage.to_toml().as_bytes(), atomic_file::PUBLIC)?;
+        self.usage = usage;
+        self.unsaved.clear();
+        Ok(())
+    }
+
+    fn read_usage(&self) -> Result<Usage> {
+        let path = self.directory.join(USAGE_FILE);
+        let text = atomic_file::read(&path)?.unwrap_or_default();
+        Usage::parse(&text).with_context(|| {
+            let path = path.display();
+            format!("{path} is damaged; remove it to begin the budgets' periods anew")
+        })
+    }
+}
+
+impl Verdict {
+    /// In a few words, for tables.
+    pub(crate) fn text(&self) -> String {
+        match (self.decision.budget, self.used, &self.path) {
+            (Some(budget), Some(used), None) if self.decision.usage != LinkUse::Never => {
+                format!("not used: {used} of its {budget} are used up")
+            }
+            (Some(_), Some(used), _) => format!("{}, {used} used", self.decision),
+            _ => self.decision.to_string(),
+        }
+    }
+}
+
+/// The word that policy files have for a kind of interface.
+pub(crate) fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Ethernet => "ethernet",
+        Kind::Wifi => "wifi",
+        Kind::Cellular => "cellular",
+        Kind::Ppp => "ppp",
+        Kind::Bond => "bond",
+        Kind::Vlan => "vlan",
+        Kind::Veth => "veth",
+        Kind::Bridge => "bridge",
+        Kind::Tunnel => "tunnel",
+        Kind::Dummy => "dummy",
+        Kind::Loopback => "loopback",
+        Kind::Other => "other",
+    }
+}
+
+fn today() -> UnixDay {
+    UnixDay::at(i64::try_from(unix_seconds()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,97 @@
+//! What links may be used for: set by command, followed by sessions that run.
+
+use std::time::Duration;
+
+use crate::world::{World, first_line, wait_for};
+use crate::{FETCH, complaint, text};
+
+/// What came in over a link so far, by the kernel's count.
+fn received(world: &World, interface: &str) -> u64 {
+    let path = format!("/sys/class/net/{interface}/statistics/rx_bytes");
+    let output = world.in_client("cat").arg(path).output().unwrap();
+    text(&output.stdout).trim().parse().unwrap()
+}
+
+fn policy(world: &World, arguments: &str) -> std::process::Output {
+    let mut command = world.tabane(&["policy"]);
+    command.args(arguments.split_whitespace()).output().unwrap()
+}
+
+fn fetch(world: &World) {
+    let line = format!("cd {} && {FETCH}", world.path("").display());
+    let output = world.run(&[], &line);
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Handshakes and keep-alives; data would be millions.
+const HARDLY_ANYTHING: u64 = 100_000;
+
+#[test]
+fn a_link_that_may_not_be_used_carries_nothing() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    assert!(policy(&world, "set c2 --use never").status.success());
+    let before = received(&world, "c2");
+    fetch(&world);
+    assert!(received(&world, "c2") - before < HARDLY_ANYTHING);
+    let shown = text(&policy(&world, "").stdout);
+    assert!(
+        shown.contains("never used") && shown.contains("policy.toml:"),
+        "{shown}"
+    );
+    assert!(policy(&world, "unset c2").status.success());
+    fetch(&world);
+    assert!(received(&world, "c2") - before > 1_000_000);
+}
+
+#[test]
+fn a_change_reaches_a_running_transfer_within_100_ms() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let url = "http://203.0.113.2:8000/20000000";
+    let line = format!("echo up; curl -sS --limit-rate 8M -o /dev/null {url}");
+    let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
+    let mut child = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    std::thread::sleep(Duration::from_millis(800));
+    assert!(received(&world, "c2") > 100_000, "in use at first");
+    assert!(policy(&world, "set c2 --use never").status.success());
+    std::thread::sleep(Duration::from_millis(100));
+    let last = received(&world, "c2");
+    assert!(wait_for(&mut child, Duration::from_secs(20)).success());
+    let after = received(&world, "c2") - last;
+    assert!(after < 10_000, "{after} bytes later than 100 ms");
+}
+
+#[test]
+fn a_budget_is_kept_across_runs_and_ends_the_use_of_a_link() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    assert!(policy(&world, "set c2 --budget 3MB/month").status.success());
+    fetch(&world);
+    let shown = text(&policy(&world, "").stdout);
+    assert!(shown.contains("used up"), "{shown}");
+    let before = received(&world, "c2");
+    fetch(&world);
+    assert!(received(&world, "c2") - before < HARDLY_ANYTHING);
+}
+
+#[test]
+fn nonsense_changes_nothing_and_says_what_was_expected() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    for (arguments, expected) in [
+        ("set c2 --weight 2", "0 to 1"),
+        ("set c2 --down quick", "a rate such as"),
+        ("set c2", "nothing to set"),
+        ("unset c2", "nothing is set"),
+    ] {
+        let output = policy(&world, arguments);
+        assert!(!output.status.success(), "{arguments}");
+        assert!(complaint(&output).contains(expected), "{output:?}");
+    }
+    fetch(&world);
+}
