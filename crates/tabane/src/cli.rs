@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, demo, down, join, lab, leave, links, policy, proxy, relay, relays, run, service,
-    sim, up,
+    completion, demo, doctor, down, join, lab, leave, links, policy, proxy, relay, relays, run,
+    service, sim, status, top, up,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -68,6 +68,9 @@ enum Command {
     Down(down::DownArgs),
     Service(service::ServiceArgs),
     Proxy(Box<proxy::ProxyArgs>),
+    Status(status::StatusArgs),
+    Doctor(doctor::DoctorArgs),
+    Top(top::TopArgs),
     Links(Box<links::LinksArgs>),
     Policy(policy::PolicyArgs),
     Join(join::JoinArgs),
@@ -100,6 +103,9 @@ impl Cli {
             Command::Down(args) => down::run(&args),
             Command::Service(args) => service::run(&args),
             Command::Proxy(args) => proxy::run(*args, &store()?),
+            Command::Status(args) => status::run(&args),
+            Command::Doctor(args) => doctor::run(&args, &store()?),
+            Command::Top(args) => top::run(args),
             Command::Links(args) => links::run(*args, &store()?),
             Command::Relay(args) => relay::run(*args),
             Command::Policy(args) => policy::run(args, &store()?),

@@ -128,6 +128,11 @@ impl SessionPlan {
         })
     }
 
+    /// The relay's name and key, for display.
+    pub(crate) fn relay(&self) -> (String, String) {
+        (self.relay_name.to_string(), self.relay.key.to_string())
+    }
+
     /// Sets up the session over all links, and goes on to follow interfaces that come and go. Must
     /// be called within a `LocalSet`.
     pub(crate) async fn connect(&self, store: &Store) -> Result<Client> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod completion;
 pub(crate) mod demo;
+pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod join;
 pub(crate) mod lab;
@@ -14,4 +15,6 @@ pub(crate) mod relays;
 pub(crate) mod run;
 pub(crate) mod service;
 pub(crate) mod sim;
+pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod up;

@@ -16,6 +16,11 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
+/// A secret for a file or a header.
+pub(crate) fn token() -> String {
+    to_hex(random())
+}
+
 /// The key in `path`, made there if there is none yet. True if it was made.
 pub(crate) fn load_or_create(path: &Path) -> Result<(Identity, bool)> {
     let mut created = false;

@@ -61,7 +61,7 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 30] = [
+const COMMANDS: [&str; 33] = [
     "",
     "relay",
     "relay user",
@@ -80,6 +80,9 @@ const COMMANDS: [&str; 30] = [
     "service uninstall",
     "service status",
     "proxy",
+    "status",
+    "top",
+    "doctor",
     "links",
     "demo",
     "lab",

@@ -10,6 +10,7 @@ mod opened;
 mod supervisor;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -27,13 +28,14 @@ use tokio::time::timeout;
 use crate::connection::{Carried, Connection, Ending};
 use crate::engine::{Engine, SessionId};
 use crate::flow::{Flow, order_for};
+use crate::journal::{Happening, Journal};
 use crate::monitor::HostMonitor;
 use crate::request::{Request, Status, Transport};
 use crate::stream::Stream;
 use crate::target::Target;
 
 pub use failure::{ConnectError, OpenError};
-pub use link::{LinkBind, LinkError};
+pub use link::{LinkBind, LinkError, LinkWish};
 pub use opened::{TcpFlow, UdpFlow, Unserved};
 
 use link::Link;
@@ -120,6 +122,8 @@ pub struct LinkSnapshot {
     pub estimate: Option<LinkEstimate>,
     /// Why it cannot be used, in one line.
     pub problem: Option<String>,
+    /// The user wishes it not to be used at all.
+    pub paused: bool,
 }
 
 /// Where the client stands, with what only this crate may know.
@@ -141,6 +145,9 @@ struct Shared {
     /// A link was added: whoever waits for better times should look again.
     links_changed: Notify,
     sessions: Cell<u64>,
+    /// By name, so that a wish outlives a link that goes and comes back.
+    wishes: RefCell<BTreeMap<String, LinkWish>>,
+    journal: Journal,
 }
 
 /// Ends the session with the last clone.
@@ -330,17 +337,24 @@ impl Client {
     /// # Errors
     /// A link of this name is in use already. One that cannot be used yet is no error: it is
     /// tried again and again, and [`snapshot`](Self::snapshot) says what is wrong.
-    pub fn add_link(&self, bind: LinkBind) -> Result<(), LinkError> {
+    pub fn add_link(&self, mut bind: LinkBind) -> Result<(), LinkError> {
         let shared = &self.shared;
         let mut links = shared.links.borrow_mut();
         if links.iter().any(|link| link.name() == bind.name) {
             return Err(LinkError::InUse { name: bind.name });
         }
+        if let Some(wish) = shared.wishes.borrow().get(&bind.name) {
+            bind.policy.weight = wish.weight.unwrap_or(bind.policy.weight);
+        }
         shared
             .config
             .monitor
             .on_link(&bind.name, bind.policy.metered);
-        links.push(Link::new(bind));
+        shared.journal.record(Happening::LinkAdded {
+            link: bind.name.clone(),
+        });
+        let paused = shared.is_paused(&bind.name);
+        links.push(Link::new(bind).with_pause(paused));
         shared.links_changed.notify_one();
         Ok(())
     }
@@ -355,6 +369,9 @@ impl Client {
         let link = links.remove(index);
         self.shared.config.monitor.on_link_gone(name);
         link.release(&self.shared.engine, self.shared.session());
+        self.shared.journal.record(Happening::LinkRemoved {
+            link: name.to_owned(),
+        });
         true
     }
 
@@ -377,6 +394,44 @@ impl Client {
         })?;
         shared.config.monitor.on_link(name, policy.metered);
         Ok(())
+    }
+
+    /// Follows a wish of the user's for a link, at once, and also when it goes and comes back. A
+    /// paused one gives up its path; what was under way on it moves to the others.
+    ///
+    /// # Errors
+    /// There is no link of this name, or the weight is no share.
+    pub fn wish_link(&self, name: &str, wish: LinkWish) -> Result<(), LinkError> {
+        let shared = &self.shared;
+        let policy = |links: &[Link]| {
+            let link = links.iter().find(|link| link.name() == name);
+            link.map(Link::policy).unwrap_or_default()
+        };
+        let mut policy = policy(&shared.links.borrow());
+        policy.weight = wish.weight.unwrap_or(policy.weight);
+        self.set_link_policy(name, policy)?;
+        let mut wishes = shared.wishes.borrow_mut();
+        let kept = wishes.entry(name.to_owned()).or_default();
+        kept.weight = wish.weight.or(kept.weight);
+        kept.paused = wish.paused.or(kept.paused);
+        let paused = kept.paused.unwrap_or(false);
+        let mut links = shared.links.borrow_mut();
+        if let Some(link) = links.iter_mut().find(|link| link.name() == name) {
+            link.pause(paused, &shared.engine, shared.session());
+        }
+        shared.journal.record(Happening::LinkPolicy {
+            link: name.to_owned(),
+            weight: policy.weight,
+            paused,
+        });
+        shared.links_changed.notify_one();
+        Ok(())
+    }
+
+    /// What happened lately.
+    #[must_use]
+    pub fn journal(&self) -> Journal {
+        self.shared.journal.clone()
     }
 
     /// What there is to know at this moment.
@@ -477,6 +532,8 @@ impl Shared {
             reach: watch::Sender::new(false),
             links_changed: Notify::new(),
             sessions: Cell::new(0),
+            wishes: RefCell::default(),
+            journal: Journal::default(),
             config,
         }))
     }
@@ -486,6 +543,11 @@ impl Shared {
             Standing::Connected(session) => Some(session),
             Standing::Connecting(_) | Standing::Closed(_) => None,
         }
+    }
+
+    fn is_paused(&self, link: &str) -> bool {
+        let wishes = self.wishes.borrow();
+        wishes.get(link).and_then(|wish| wish.paused) == Some(true)
     }
 
     async fn wait_for_session(&self) -> Result<SessionId, OpenError> {

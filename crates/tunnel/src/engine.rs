@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Context;
 
-use tabane_base::Instant;
+use tabane_base::{Duration, Instant};
 use tabane_core::{
     ConnectError, Endpoint, EndpointCounters, FlowId, FourTuple, PublicKey, Session, SessionHandle,
     SessionSnapshot, SocketId, StreamId,
@@ -187,6 +187,18 @@ impl Engine {
             return None;
         }
         Some(state.endpoint.session(id.handle)?.snapshot(now))
+    }
+
+    /// Who is at the other end, once proved, and since when the session is here.
+    pub(crate) fn guest(&self, id: SessionId) -> Option<(Option<PublicKey>, Duration)> {
+        let mut state = self.0.borrow_mut();
+        let now = state.now();
+        let hosted = state.sessions.get(&id.handle)?;
+        if hosted.serial != id.serial {
+            return None;
+        }
+        let key = state.endpoint.session(id.handle)?.peer_key();
+        Some((key, now.since(hosted.begun_at)))
     }
 
     pub(crate) fn counters(&self) -> EndpointCounters {

@@ -16,6 +16,7 @@ mod connection;
 mod echo;
 mod engine;
 mod flow;
+mod journal;
 mod monitor;
 mod relay;
 mod request;
@@ -28,14 +29,15 @@ use std::io;
 pub use access::Access;
 pub use client::{
     Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
-    LinkSnapshot, OpenError, TcpFlow, UdpFlow, Unserved,
+    LinkSnapshot, LinkWish, OpenError, TcpFlow, UdpFlow, Unserved,
 };
 pub use connection::{Carried, Ending};
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
+pub use journal::{Entry, Happening, Journal};
 pub use monitor::HostMonitor;
 pub use relay::{
-    Applicant, Authorise, DestinationRule, Destinations, Relay, RelayConfig, RelayError,
-    RelayLimits, RelayMonitor, RuleError, User, UserLimits, UserUsage, Verdict,
+    Applicant, Authorise, DestinationRule, Destinations, GuestSnapshot, Relay, RelayConfig,
+    RelayError, RelayLimits, RelayMonitor, RuleError, User, UserLimits, UserUsage, Verdict,
 };
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

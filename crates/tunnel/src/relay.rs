@@ -31,6 +31,7 @@ use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::engine::{Engine, Notice, SessionId};
+use crate::journal::{Happening, Journal};
 use crate::monitor::HostMonitor;
 use guest::Guest;
 use own_addresses::OwnAddresses;
@@ -171,6 +172,7 @@ struct Shared {
     /// Nobody is let in any more.
     is_draining: Cell<bool>,
     stream_ended: Notify,
+    journal: Journal,
 }
 
 impl Shared {
@@ -222,6 +224,7 @@ impl Relay {
                 served: Cell::new(0),
                 is_draining: Cell::new(false),
                 stream_ended: Notify::new(),
+                journal: Journal::default(),
             }),
             addresses,
             authorise: config.authorise,
@@ -314,6 +317,11 @@ impl Relay {
             Event::Closed(reason) => {
                 if let Some(guest) = self.guests.remove(&session.serial()) {
                     guest.log_closed(&reason);
+                    self.shared.journal.record(Happening::SessionEnded {
+                        session: session.serial(),
+                        client: Some(guest.key()),
+                        reason,
+                    });
                 }
             }
             // Which path carries what is core's affair; streams and datagrams have their tasks.
@@ -344,9 +352,16 @@ impl Relay {
                     let (engine, shared) = (self.engine.clone(), self.shared.clone());
                     let guest = Guest::new(engine, shared, session, key, of);
                     self.guests.insert(session.serial(), guest);
+                    self.shared.journal.record(Happening::SessionUp {
+                        session: session.serial(),
+                        client: Some(key),
+                    });
                 }
                 Err(reason) => {
                     tracing::info!(client = %key, %reason, "refused");
+                    self.shared
+                        .journal
+                        .record(Happening::Refused { client: key });
                     visit.session.close(visit.now, reason);
                 }
             }
@@ -391,6 +406,19 @@ impl Relay {
     }
 }
 
+/// One session at a relay at one moment.
+#[derive(Clone, Debug)]
+pub struct GuestSnapshot {
+    /// Counts the relay's sessions.
+    pub number: u64,
+    /// The client's key, once proved.
+    pub client: Option<PublicKey>,
+    /// Since its first packet.
+    pub age: Duration,
+    /// What it is doing.
+    pub session: SessionSnapshot,
+}
+
 /// What a running relay is doing.
 #[derive(Clone)]
 pub struct RelayMonitor {
@@ -421,6 +449,31 @@ impl RelayMonitor {
                 }
             });
         }
+    }
+
+    /// The sessions there are, with whose they are.
+    #[must_use]
+    pub fn guests(&self) -> Vec<GuestSnapshot> {
+        let guest = |id: SessionId| {
+            let (client, age) = self.engine.guest(id)?;
+            Some(GuestSnapshot {
+                number: id.serial(),
+                client,
+                age,
+                session: self.engine.snapshot(id)?,
+            })
+        };
+        self.engine
+            .sessions()
+            .into_iter()
+            .filter_map(guest)
+            .collect()
+    }
+
+    /// What happened lately.
+    #[must_use]
+    pub fn journal(&self) -> Journal {
+        self.shared.journal.clone()
     }
 
     /// Sessions let in so far.

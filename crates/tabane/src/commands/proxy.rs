@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tabane_control::Kind;
 
 use crate::carriage::Carriage;
 use crate::client_session::{SessionArgs, SessionPlan};
+use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
 use crate::program;
 use crate::proxying::ProxyListener;
@@ -24,28 +26,43 @@ pub(crate) struct ProxyArgs {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:1080")]
     listen: SocketAddr,
     #[command(flatten)]
+    control: ControlArgs,
+    #[command(flatten)]
     session: SessionArgs,
 }
 
 pub(crate) fn run(args: ProxyArgs, store: &Store) -> Result<ExitCode> {
-    let plan = SessionPlan::new(args.session, store)?;
-    tabane_tunnel::block_on(serve(args.listen, &plan, store))
+    let plan = SessionPlan::new(args.session.clone(), store)?;
+    tabane_tunnel::block_on(serve(args.listen, &args.control, &plan, store))
         .context("cannot set up the event loop")?
 }
 
-async fn serve(listen: SocketAddr, plan: &SessionPlan, store: &Store) -> Result<ExitCode> {
+async fn serve(
+    listen: SocketAddr,
+    control: &ControlArgs,
+    plan: &SessionPlan,
+    store: &Store,
+) -> Result<ExitCode> {
     let signals = signals::catch()?;
     let listener = ProxyListener::bind(listen).await?;
     let client = tokio::select! {
         client = plan.connect(store) => client?,
         arrived = signals.next() => return Ok(program::signal_code(arrived?.signal)),
     };
+    let description = Description {
+        kind: Kind::Proxy,
+        name: format!("proxy-{}", std::process::id()),
+        about: format!("proxy on {}", listener.address()),
+        relay: Some(plan.relay()),
+    };
+    let instance = Instance::of_client(control, description, &client)?;
     output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;
     let stopped = tokio::select! {
         () = listener.serve(client.clone(), Carriage::default()) => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => arrived.map(|_| ExitCode::SUCCESS).context("signals"),
         reason = client.closed() => Err(anyhow::anyhow!("{reason}")),
     };
+    drop(instance);
     client.close().await;
     stopped
 }

@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
+use tabane_control::Kind;
 use tabane_core::{ServerConfig, SessionConfig};
 use tabane_linux::descriptors;
 use tabane_linux::interfaces::{self, Interface};
@@ -29,6 +30,7 @@ use crate::access::TokenUses;
 use crate::client_session::SendingArgs;
 use crate::failure::Failure;
 use crate::gatekeeper::Gatekeeper;
+use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
 use crate::plain;
 use crate::quantity::Span;
@@ -40,7 +42,7 @@ use crate::signals;
 const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
 
 /// "45" + "10": unassigned by IANA, easy to remember, not below 1024.
-const DEFAULT_PORT: u16 = 4510;
+pub(crate) const DEFAULT_PORT: u16 = 4510;
 
 /// Serve sessions: the far end, on a machine with a public address
 ///
@@ -70,6 +72,8 @@ pub(crate) struct RelayArgs {
     /// How many clients the token in the join string admits: one, many or a number
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
+    #[command(flatten)]
+    control: ControlArgs,
     #[command(flatten)]
     sending: SendingArgs,
     /// How long connections may take to finish when the relay is told to go down: 10s, 5min, never
@@ -143,8 +147,15 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         private = args.allow_private,
         "relay up; run `tabane join` with this line on each client"
     );
-    output::line(&state.join_string(addresses, token)?.to_string())?;
     let monitor = relay.monitor();
+    let description = Description {
+        kind: Kind::Relay,
+        name: format!("relay-{}", bound.port()),
+        about: format!("relay on {bound}"),
+        relay: None,
+    };
+    let instance = Instance::of_relay(&args.control, description, monitor.clone())?;
+    output::line(&state.join_string(addresses, token)?.to_string())?;
     let grace = args.drain.0.unwrap_or(FOR_EVER);
     let told = until_told(&signals, &monitor);
     let told_again = until_told(&signals, &monitor);
@@ -152,6 +163,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         () = relay.run_and_drain(told, grace, told_again) => {}
         never = gatekeeper.work(newcomers, monitor.clone()) => never,
     }
+    drop(instance);
     gatekeeper.save_now();
     Ok(ExitCode::SUCCESS)
 }

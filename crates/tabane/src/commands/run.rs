@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
+use tabane_control::Kind;
 use tabane_linux::child::{self, Account};
 use tabane_linux::signals::Signals;
 use tabane_tunnel::Client;
@@ -20,6 +21,7 @@ use crate::atomic_file;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::entrance::Entrance;
 use crate::failure::Failure;
+use crate::instance::{ControlArgs, Description, Instance};
 use crate::last_run;
 use crate::prefix::DirectPrefix;
 use crate::program::{self, Program};
@@ -62,6 +64,8 @@ pub(crate) struct RunArgs {
     /// At the end, write what each link has carried to a file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    control: ControlArgs,
     #[command(flatten)]
     session: SessionArgs,
 }
@@ -121,6 +125,13 @@ async fn run_program(
             return Ok(program::signal_code(arrived?.signal));
         }
     };
+    let description = Description {
+        kind: Kind::Run,
+        name: format!("run-{}", std::process::id()),
+        about: about(&args.command),
+        relay: Some(plan.relay()),
+    };
+    let instance = Instance::of_client(&args.control, description, &client)?;
     let mut command = program.command();
     entrance.admit(&mut command, &client)?;
     if let Some(account) = &account {
@@ -141,6 +152,7 @@ async fn run_program(
     }
     recorder.look();
     entrance.tear_down();
+    drop(instance);
     // The session ends with the last of the client's copies, or by this.
     client.close().await;
     let report = recorder.report();
@@ -154,6 +166,21 @@ async fn run_program(
         atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
     }
     Ok(code)
+}
+
+/// The command as it was typed, as far as it fits a line.
+fn about(command: &[OsString]) -> String {
+    const MOST: usize = 60;
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let line = words.join(" ");
+    let line: String = line
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    match line.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
 }
 
 /// Starts the command and waits for its end.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
+use tabane_control::Kind;
 use tabane_linux::descriptors;
 use tabane_linux::interfaces::Watch;
 use tabane_linux::signals::Signals;
@@ -18,6 +19,7 @@ use tabane_tunnel::Client;
 
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
+use crate::instance::{ControlArgs, Description, Instance};
 use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
 use crate::plain;
@@ -58,6 +60,8 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     detach: bool,
     #[command(flatten)]
+    control: ControlArgs,
+    #[command(flatten)]
     session: SessionArgs,
 }
 
@@ -91,7 +95,7 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         },
     };
     check_names(&extent.lan)?;
-    let serving = serve(direct, extent, &plan, store);
+    let serving = serve(direct, extent, &args.control, &plan, store);
     tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
 }
 
@@ -110,6 +114,7 @@ fn check_names(interfaces: &[String]) -> Result<()> {
 async fn serve(
     direct: DirectRanges,
     extent: Extent,
+    control: &ControlArgs,
     plan: &SessionPlan,
     store: &Store,
 ) -> Result<ExitCode> {
@@ -122,6 +127,20 @@ async fn serve(
         client = plan.start(store, plain::MARK) => Some(client?),
         () = until_told(&signals) => None,
     };
+    let instance = client.as_ref().map(|client| {
+        let description = Description {
+            kind: Kind::Up,
+            name: "up".to_owned(),
+            about: "tabane up, for the whole machine".to_owned(),
+            relay: Some(plan.relay()),
+        };
+        Instance::of_client(control, description, client)
+    });
+    let _instance = instance.transpose().unwrap_or_else(|error| {
+        // Carrying traffic matters more than being looked at.
+        tracing::error!("{error:#}");
+        None
+    });
     let ended = match &client {
         Some(client) => {
             machine.serve(client);

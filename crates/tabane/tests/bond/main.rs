@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod control;
 mod draining;
 mod lan;
 mod policy;

@@ -166,6 +166,8 @@ impl World {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", ns, program]);
         command.env("HOME", &self.directory).env_remove("RUST_LOG");
+        // Instances of other tests, and of this machine, are out of sight.
+        command.env("TABANE_RUNTIME", self.directory.join("runtime"));
         command
     }
 

@@ -81,6 +81,16 @@ impl LinkBind {
     }
 }
 
+/// What the user wishes of a link while it is used. What is left out stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LinkWish {
+    /// What share of it may be used, 0 to 1 (SBAM's α); at 0 it carries data only while no other
+    /// link works.
+    pub weight: Option<f64>,
+    /// Not used at all, not even probed.
+    pub paused: Option<bool>,
+}
+
 /// Why a link cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -125,6 +135,7 @@ pub(super) struct Link {
     retry_at: Option<Instant>,
     failures: u32,
     problem: Option<String>,
+    paused: bool,
 }
 
 impl Link {
@@ -137,6 +148,7 @@ impl Link {
             retry_at: None,
             failures: 0,
             problem: None,
+            paused: false,
         }
     }
 
@@ -175,6 +187,10 @@ impl Link {
         Ok(())
     }
 
+    pub(super) fn with_pause(self, paused: bool) -> Self {
+        Self { paused, ..self }
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.bind.name
     }
@@ -186,7 +202,7 @@ impl Link {
         relay_addrs: &[SocketAddr],
         mark: Option<u32>,
     ) -> Result<(), LinkError> {
-        if !self.candidates.is_empty() {
+        if !self.candidates.is_empty() || self.paused {
             return Ok(());
         }
         let Self {
@@ -263,11 +279,12 @@ impl Link {
 
     /// Whether it is time to open a path over it.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.path.is_none() && self.retry_at.is_none_or(|at| at <= now)
+        !self.paused && self.path.is_none() && self.retry_at.is_none_or(|at| at <= now)
     }
 
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        self.retry_at.filter(|_| self.path.is_none())
+        self.retry_at
+            .filter(|_| self.path.is_none() && !self.paused)
     }
 
     pub(super) fn on_opened(&mut self, path: PathId) {
@@ -306,6 +323,22 @@ impl Link {
 
     /// Ends the link: its path is closed and its sockets with it.
     pub(super) fn release(mut self, engine: &Engine, session: Option<SessionId>) {
+        self.withdraw(engine, session);
+    }
+
+    /// Has it not used at all, or used again.
+    pub(super) fn pause(&mut self, paused: bool, engine: &Engine, session: Option<SessionId>) {
+        if std::mem::replace(&mut self.paused, paused) || !paused {
+            return;
+        }
+        self.withdraw(engine, session);
+        // What was wrong before is no concern of a link that is not used.
+        self.on_session_ended();
+        self.problem = None;
+    }
+
+    /// Closes the path and the sockets.
+    fn withdraw(&mut self, engine: &Engine, session: Option<SessionId>) {
         if let Some(session) = session {
             engine.visit(session, |visit| {
                 if let Some(path) = self.path {
@@ -318,6 +351,7 @@ impl Link {
                 visit.touch();
             });
         }
+        self.path = None;
         self.discard_sockets(engine);
     }
 
@@ -339,6 +373,7 @@ impl Link {
             path: session.and_then(path),
             estimate: monitor.link(&self.bind.name),
             problem: self.problem.clone(),
+            paused: self.paused,
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::link::Link;
 use super::{ConnectError, Shared, Standing};
 use crate::engine::{Notice, SessionId};
+use crate::journal::Happening;
 
 /// Waits before the relay is tried again: first and longest. A restarting relay is back within a
 /// second; a dead one should not be knocked at by all its clients all the time.
@@ -54,6 +55,11 @@ impl Supervisor {
         loop {
             let reason = self.attend(session).await;
             tracing::warn!(%reason, "the session ended");
+            self.shared.journal.record(Happening::SessionEnded {
+                session: self.shared.sessions.get(),
+                client: None,
+                reason: reason.clone(),
+            });
             self.shared
                 .links
                 .borrow_mut()
@@ -85,6 +91,10 @@ impl Supervisor {
         }
         let shared = &self.shared;
         shared.sessions.set(shared.sessions.get() + 1);
+        shared.journal.record(Happening::SessionUp {
+            session: shared.sessions.get(),
+            client: None,
+        });
         self.recognise_first_path(session);
         self.open_paths(session);
         self.stand(Standing::Connected(session));
@@ -150,7 +160,7 @@ impl Supervisor {
             let mut links = self.shared.links.borrow_mut();
             if let Some(link) = links.iter_mut().find(|link| link.owns(path.tuple.socket)) {
                 link.on_opened(path.id);
-                link.on_up();
+                self.on_link_up(link);
                 self.shared.engine.visit(session, |visit| {
                     visit.touch();
                     // It was checked when the link was added.
@@ -230,11 +240,18 @@ impl Supervisor {
         }
     }
 
+    fn on_link_up(&self, link: &mut Link) {
+        link.on_up();
+        self.shared.journal.record(Happening::LinkUp {
+            link: link.name().to_owned(),
+        });
+    }
+
     fn on_path_up(&self, path: PathId) {
         let mut links = self.shared.links.borrow_mut();
         if let Some(link) = links.iter_mut().find(|link| link.is_path(path)) {
             tracing::info!(link = link.name(), %path, "path up");
-            link.on_up();
+            self.on_link_up(link);
         }
         self.shared.reach.send_replace(true);
     }
@@ -257,6 +274,10 @@ impl Supervisor {
             return;
         };
         tracing::info!(link = link.name(), %path, %reason, "path down");
+        self.shared.journal.record(Happening::LinkDown {
+            link: link.name().to_owned(),
+            reason,
+        });
         match reason {
             // Core goes on probing it and tells when it is back.
             PathDownReason::NoAnswer => {}

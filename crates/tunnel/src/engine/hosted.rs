@@ -25,6 +25,7 @@ pub(super) struct HostedSession {
     pub(super) serial: u64,
     /// What the monitor calls the peer's clock.
     pub(super) clock: ClockId,
+    pub(super) begun_at: Instant,
     /// Waits in the loop's list of sessions to drain.
     pub(super) touched: bool,
     /// Core has told that it ended; its streams are as good as gone.
@@ -36,10 +37,11 @@ pub(super) struct HostedSession {
 }
 
 impl HostedSession {
-    pub(super) fn new(serial: u64, clock: ClockId) -> Self {
+    pub(super) fn new(serial: u64, clock: ClockId, now: Instant) -> Self {
         Self {
             serial,
             clock,
+            begun_at: now,
             touched: false,
             is_closed: false,
             deadline: None,

@@ -285,10 +285,8 @@ impl State {
     pub(super) fn host(&mut self, handle: SessionHandle) -> SessionId {
         let serial = self.next_serial;
         self.next_serial += 1;
-        self.sessions.insert(
-            handle,
-            HostedSession::new(serial, self.monitor.next_clock()),
-        );
+        let hosted = HostedSession::new(serial, self.monitor.next_clock(), self.now());
+        self.sessions.insert(handle, hosted);
         SessionId { handle, serial }
     }
 

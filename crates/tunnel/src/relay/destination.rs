@@ -214,6 +214,7 @@ mod tests {
             served: Cell::new(0),
             is_draining: Cell::new(false),
             stream_ended: Notify::new(),
+            journal: crate::journal::Journal::default(),
         }
     }
 

@@ -109,6 +109,10 @@ impl Guest {
         self.usage.connections.get() > 0
     }
 
+    pub(super) const fn key(&self) -> PublicKey {
+        self.key
+    }
+
     pub(super) fn log_closed(&self, reason: &CloseReason) {
         tracing::info!(
             client = %self.key,

@@ -1,0 +1,39 @@
+//! How a running tabane is seen and steered: JSON over HTTP/1.1 on a Unix socket.
+//!
+//! Owns the types of the API, the thread that serves them, the client, the directory in which
+//! instances are found, and the metrics. Knows no session: an instance gives [`State`]s and takes
+//! [`Command`]s through channels, so its data path answers nobody and waits for nobody.
+//!
+//! Invariants: whatever a control client does costs the data path nothing but the commands that
+//! it carries out; every input has a limit; only the instance's user and root are served on the
+//! socket, only holders of the token over loopback HTTP.
+
+#![forbid(unsafe_code)]
+
+mod board;
+mod client;
+mod directory;
+mod metrics;
+mod problems;
+mod process;
+mod routes;
+mod server;
+mod state;
+
+pub use client::{Client, ClientError, Updates};
+pub use directory::{Directory, DirectoryError, FindError, Naming, Running};
+pub use metrics::render as render_metrics;
+pub use server::{Command, HttpConfig, Publisher, ServeError, Server, ServerConfig};
+pub use state::{
+    API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkChange, LinkState, Path,
+    Problem, Process, Session, SessionState, State, Totals, Traffic,
+};
+
+/// The JSON schema of the API: what `GET /v1/state` answers, and what `PUT /v1/links/NAME` takes.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    serde_json::json!({
+        "state": schemars::schema_for!(State),
+        "link_change": schemars::schema_for!(LinkChange),
+    })
+}

@@ -1,0 +1,346 @@
+//! What each request means.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/state` | the [`State`], as JSON |
+//! | `GET /v1/events` | server-sent events: a `state` at once and with every change |
+//! | `PUT /v1/links/NAME` | carries out a [`LinkChange`] and answers with the link |
+//! | `GET /metrics` | Prometheus text |
+//! | `GET /v1/schema` | the JSON schema of all this |
+//!
+//! Errors are `{"error": "…"}` with a fitting status. On the socket everybody who could connect is
+//! trusted; over HTTP the token is asked for first, whatever the path.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Either, Full, Limited};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use crate::board::Board;
+use crate::metrics;
+use crate::process;
+use crate::server::Command;
+use crate::state::{Link, LinkChange, State};
+
+/// The most the body of a request may have.
+const MAX_BODY_BYTES: usize = 16 * 1024;
+/// How long a body may take.
+const BODY_WAIT: Duration = Duration::from_secs(5);
+/// How long an instance may take to carry out a command. Its thread turns every few milliseconds.
+const COMMAND_WAIT: Duration = Duration::from_secs(2);
+/// How long the first state may take, while the instance is setting up.
+const FIRST_STATE_WAIT: Duration = Duration::from_secs(2);
+
+type Answer = Response<Either<Full<Bytes>, Stream>>;
+
+/// Everything that connections share.
+pub(crate) struct Routes {
+    /// From the instance.
+    incoming: RefCell<watch::Receiver<Option<State>>>,
+    board: RefCell<Board>,
+    /// Completed, for everybody here.
+    completed: watch::Sender<Option<Rc<State>>>,
+    commands: mpsc::Sender<Command>,
+    token: Option<String>,
+}
+
+/// A body that goes on for as long as both ends like.
+pub(crate) struct Stream(mpsc::Receiver<Bytes>);
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0
+            .poll_recv(cx)
+            .map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+/// A request that is not served.
+struct Refusal(StatusCode, String);
+
+impl Routes {
+    pub(crate) fn new(
+        incoming: watch::Receiver<Option<State>>,
+        commands: mpsc::Sender<Command>,
+        token: Option<String>,
+    ) -> Self {
+        Self {
+            incoming: RefCell::new(incoming),
+            board: RefCell::default(),
+            completed: watch::Sender::new(None),
+            commands,
+            token,
+        }
+    }
+
+    /// Completes states as they come, for as long as the instance gives any.
+    pub(crate) async fn follow(self: Rc<Self>) {
+        let mut news = self.incoming.borrow().clone();
+        news.mark_changed();
+        while news.changed().await.is_ok() {
+            self.catch_up();
+        }
+        // Streams end when nothing more can come.
+        self.completed.send_replace(None);
+    }
+
+    /// Completes what the instance has told last, where that has not been done.
+    fn catch_up(&self) {
+        let mut incoming = self.incoming.borrow_mut();
+        if !incoming.has_changed().unwrap_or(false) {
+            return;
+        }
+        let Some(mut state) = incoming.borrow_and_update().clone() else {
+            return;
+        };
+        state.process = process::look();
+        let state = self.board.borrow_mut().complete(Instant::now(), state);
+        self.completed.send_replace(Some(Rc::new(state)));
+    }
+
+    pub(crate) async fn answer(&self, request: Request<Incoming>, is_trusted: bool) -> Answer {
+        let answered = match self.admit(&request, is_trusted) {
+            Ok(()) => self.route(request).await,
+            Err(refusal) => Err(refusal),
+        };
+        answered.unwrap_or_else(|Refusal(status, text)| {
+            let mut answer = json(&serde_json::json!({ "error": text }));
+            *answer.status_mut() = status;
+            if status == StatusCode::METHOD_NOT_ALLOWED {
+                let methods = HeaderValue::from_static("GET, PUT");
+                answer.headers_mut().insert(ALLOW, methods);
+            }
+            answer
+        })
+    }
+
+    fn admit(&self, request: &Request<Incoming>, is_trusted: bool) -> Result<(), Refusal> {
+        if is_trusted {
+            return Ok(());
+        }
+        let shown = request.headers().get(AUTHORIZATION);
+        let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        match (shown, &self.token) {
+            (Some(shown), Some(token)) if is_same(shown, token.as_bytes()) => Ok(()),
+            _ => Err(Refusal(
+                StatusCode::UNAUTHORIZED,
+                "show the token of the instance's .token file: Authorization: Bearer TOKEN"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    async fn route(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
+        let path = request.uri().path().to_owned();
+        let is_get = request.method() == Method::GET;
+        match (&path[..], is_get) {
+            ("/v1/state", true) => Ok(json(&*self.state().await?)),
+            ("/v1/events", true) => Ok(self.stream()),
+            ("/v1/schema", true) => Ok(json(&crate::schema())),
+            ("/metrics", true) => Ok(text(
+                metrics::CONTENT_TYPE,
+                metrics::render(&*self.state().await?),
+            )),
+            ("/v1/state" | "/v1/events" | "/v1/schema" | "/metrics", false) => {
+                Err(wrong_method(&request))
+            }
+            _ => match path.strip_prefix("/v1/links/") {
+                Some(name) if request.method() == Method::PUT => {
+                    let name = percent_decoded(name).ok_or_else(|| {
+                        let text = format!("{name:?} is no name of a link");
+                        Refusal(StatusCode::BAD_REQUEST, text)
+                    })?;
+                    Ok(json(&self.change_link(name, request).await?))
+                }
+                Some(_) => Err(wrong_method(&request)),
+                None => {
+                    let text = format!("there is nothing at {path}; GET /v1/schema");
+                    Err(Refusal(StatusCode::NOT_FOUND, text))
+                }
+            },
+        }
+    }
+
+    async fn state(&self) -> Result<Rc<State>, Refusal> {
+        let mut completed = self.completed.subscribe();
+        let first = completed.wait_for(Option::is_some);
+        let state = match timeout(FIRST_STATE_WAIT, first).await {
+            Ok(Ok(state)) => state.clone(),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        state.ok_or_else(|| unavailable("the instance is starting or ending"))
+    }
+
+    /// Tells the state and every change. A slow reader misses states, and none is kept for it.
+    fn stream(&self) -> Answer {
+        let mut completed = self.completed.subscribe();
+        completed.mark_changed();
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::task::spawn_local(async move {
+            let mut was_seen = false;
+            loop {
+                tokio::select! {
+                    changed = completed.changed() => if changed.is_err() { return },
+                    () = sender.closed() => return,
+                }
+                let state = completed.borrow_and_update().clone();
+                let Some(state) = state else {
+                    if was_seen {
+                        return;
+                    }
+                    continue;
+                };
+                was_seen = true;
+                let json = serde_json::to_string(&*state).expect("plain values become JSON");
+                let message = format!("event: state\ndata: {json}\n\n");
+                if sender.send(Bytes::from(message)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let mut answer = Response::new(Either::Right(Stream(receiver)));
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        answer
+    }
+
+    async fn change_link(&self, name: String, request: Request<Incoming>) -> Result<Link, Refusal> {
+        let body = read_body(request).await?;
+        let bad = |text: String| Refusal(StatusCode::BAD_REQUEST, text);
+        let change: LinkChange =
+            serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
+        let change = change.check().map_err(bad)?;
+        let state = self.state().await?;
+        if !state.links.iter().any(|link| link.name == name) {
+            return Err(unknown_link(&name, &state));
+        }
+        let (reply, replied) = oneshot::channel();
+        let command = Command::ChangeLink {
+            name: name.clone(),
+            change,
+            reply,
+        };
+        let carried_out = async {
+            self.commands.send(command).await.ok()?;
+            replied.await.ok()
+        };
+        match timeout(COMMAND_WAIT, carried_out).await {
+            Ok(Some(Ok(()))) => {}
+            Ok(Some(Err(text))) => return Err(Refusal(StatusCode::CONFLICT, text)),
+            Ok(None) => return Err(unavailable("the instance is ending")),
+            Err(_) => return Err(unavailable("the instance is too busy to answer")),
+        }
+        self.catch_up();
+        let state = self.state().await?;
+        let link = state.links.iter().find(|link| link.name == name);
+        link.cloned().ok_or_else(|| unknown_link(&name, &state))
+    }
+}
+
+async fn read_body(request: Request<Incoming>) -> Result<Bytes, Refusal> {
+    let body = Limited::new(request.into_body(), MAX_BODY_BYTES);
+    match timeout(BODY_WAIT, body.collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(Refusal(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("a body may have {MAX_BODY_BYTES} bytes"),
+        )),
+        Ok(Err(error)) => Err(Refusal(StatusCode::BAD_REQUEST, error.to_string())),
+        Err(_) => Err(Refusal(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not arrive".to_owned(),
+        )),
+    }
+}
+
+fn unknown_link(name: &str, state: &State) -> Refusal {
+    let names: Vec<&str> = state.links.iter().map(|link| &link.name[..]).collect();
+    let there_is = match &names[..] {
+        [] => "this instance has no links".to_owned(),
+        names => format!("there is: {}", names.join(", ")),
+    };
+    let text = format!("there is no link {name} ({there_is})");
+    Refusal(StatusCode::NOT_FOUND, text)
+}
+
+fn unavailable(text: &str) -> Refusal {
+    Refusal(StatusCode::SERVICE_UNAVAILABLE, text.to_owned())
+}
+
+fn wrong_method(request: &Request<Incoming>) -> Refusal {
+    let text = format!("{} is not possible here", request.method());
+    Refusal(StatusCode::METHOD_NOT_ALLOWED, text)
+}
+
+fn json(value: &impl Serialize) -> Answer {
+    let text = serde_json::to_string(value).expect("plain values become JSON");
+    self::text("application/json", text + "\n")
+}
+
+fn text(kind: &'static str, text: String) -> Answer {
+    let mut answer = Response::new(Either::Left(Full::from(text)));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// Takes the same time wherever they differ.
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+/// An interface may have any name without a slash or blank (RFC 3986 §2.1).
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let mut digit = || char::from(rest.next()?).to_digit(16);
+            bytes.push(u8::try_from(digit()? * 16 + digit()?).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes)
+        .ok()
+        .filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_decoded() {
+        assert_eq!(percent_decoded("wlan0").as_deref(), Some("wlan0"));
+        assert_eq!(percent_decoded("a%20b%C3%a9").as_deref(), Some("a bé"));
+        for bad in ["", "%", "%2", "%zz", "%ff"] {
+            assert_eq!(percent_decoded(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(is_same(b"abc", b"abc"));
+        assert!(!is_same(b"abc", b"abd") && !is_same(b"ab", b"abc") && !is_same(b"", b"a"));
+    }
+}

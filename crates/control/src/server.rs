@@ -1,0 +1,314 @@
+//! The thread that serves an instance's state.
+//!
+//! Owns the listeners, who may connect, and the limits per connection. What a request means is the
+//! routes' affair. The thread ends with its [`Server`]; the socket's file goes with it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::LocalSet;
+
+use crate::directory::{Directory, DirectoryError, Naming, Running};
+use crate::routes::Routes;
+use crate::state::{LinkChange, State};
+
+/// Connections at once; further ones are closed. A person's tools need a handful.
+const MAX_CONNECTIONS: usize = 32;
+/// How long a client may take for the head of a request.
+const HEAD_WAIT: Duration = Duration::from_secs(5);
+/// The most a head may have.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// Commands that may wait for the instance.
+const MAX_COMMANDS: usize = 16;
+/// Before the next connection is taken when there are no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where and as what to serve.
+#[derive(Debug)]
+pub struct ServerConfig {
+    /// Where the socket goes.
+    pub directory: Directory,
+    /// The instance's name.
+    pub name: String,
+    /// What if another one has it.
+    pub naming: Naming,
+    /// Whether to serve over loopback HTTP as well.
+    pub http: Option<HttpConfig>,
+}
+
+/// The door for programs that cannot use a Unix socket.
+#[derive(Debug)]
+pub struct HttpConfig {
+    /// A loopback address; port 0 leaves the choice to the kernel.
+    pub address: SocketAddr,
+    /// What whoever comes in has to show (`Authorization: Bearer TOKEN`).
+    pub token: String,
+}
+
+/// Why nothing is served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// No place for the socket.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// An address that others can reach.
+    #[error(
+        "{address} is no loopback address: the API is served on 127.0.0.1 or [::1] only; a proxy \
+         in front of it can add TLS"
+    )]
+    NotLoopback {
+        /// What was asked for.
+        address: SocketAddr,
+    },
+    /// The HTTP door cannot be opened.
+    #[error("cannot serve HTTP on {address}: {source}")]
+    Http {
+        /// What was asked for.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The system gave no thread, descriptors or file.
+    #[error("cannot start the control server: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Something a client wants of the instance. The answer goes through `reply`; an instance that
+/// has published its new state before lets the client see it.
+#[derive(Debug)]
+pub enum Command {
+    /// Use a link in another way.
+    ChangeLink {
+        /// Which.
+        name: String,
+        /// How.
+        change: LinkChange,
+        /// `Err` says in words why not.
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+}
+
+/// The instance's end: where it tells its state. Costs its thread one move per call.
+#[derive(Debug)]
+pub struct Publisher(watch::Sender<Option<State>>);
+
+/// A running server, until dropped.
+#[derive(Debug)]
+pub struct Server {
+    name: String,
+    files: Vec<PathBuf>,
+    http: Option<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens the socket, and the HTTP door where asked, and serves from a thread of its own.
+    ///
+    /// # Errors
+    /// See [`ServeError`]; nothing stays behind.
+    pub fn start(
+        config: ServerConfig,
+    ) -> Result<(Self, Publisher, mpsc::Receiver<Command>), ServeError> {
+        let tcp = config.http.as_ref().map(open_http).transpose()?;
+        let http = tcp.as_ref().map(|(_, address)| *address);
+        let ServerConfig {
+            directory,
+            name,
+            naming,
+            ..
+        } = config;
+        let (unix, Running { name, socket }) = directory.bind(&name, naming)?;
+        let (stop, stopped) = oneshot::channel();
+        let mut server = Self {
+            files: vec![socket],
+            http,
+            stop: Some(stop),
+            thread: None,
+            name,
+        };
+        let token = config.http.map(|http| http.token);
+        if let Some(token) = &token {
+            let path = directory.token_file(&server.name);
+            write_private(&path, token)?;
+            server.files.push(path);
+        }
+        let (publisher, states) = watch::channel(None);
+        let (commands, received) = mpsc::channel(MAX_COMMANDS);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let routes = move || Routes::new(states, commands, token);
+        let tcp = tcp.map(|(listener, _)| listener);
+        let thread = std::thread::Builder::new()
+            .name("tabane-control".to_owned())
+            .spawn(move || {
+                let local = LocalSet::new();
+                let serving = local.run_until(serve(unix, tcp, routes(), stopped));
+                if let Err(error) = runtime.block_on(serving) {
+                    tracing::error!(%error, "the control socket is dead");
+                }
+            })?;
+        server.thread = Some(thread);
+        Ok((server, Publisher(publisher), received))
+    }
+
+    /// The instance's name, which may have got the process id behind it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where HTTP is served.
+    #[must_use]
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.http
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        for file in &self.files {
+            // Somebody may have tidied up; then there is nothing to do.
+            let _ = fs::remove_file(file);
+        }
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has panicked, which its message has told already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Publisher {
+    /// Tells what is true from here on.
+    pub fn publish(&self, state: State) {
+        self.0.send_replace(Some(state));
+    }
+}
+
+fn open_http(config: &HttpConfig) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let address = config.address;
+    if !address.ip().is_loopback() {
+        return Err(ServeError::NotLoopback { address });
+    }
+    let open = || {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let bound = listener.local_addr()?;
+        Ok((listener, bound))
+    };
+    open().map_err(|source| ServeError::Http { address, source })
+}
+
+/// Never readable for others, not even for a moment.
+fn write_private(path: &PathBuf, text: &str) -> io::Result<()> {
+    let _ = fs::remove_file(path);
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    writeln!(file, "{text}")
+}
+
+async fn serve(
+    unix: UnixListener,
+    tcp: Option<TcpListener>,
+    routes: Routes,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    unix.set_nonblocking(true)?;
+    let unix = tokio::net::UnixListener::from_std(unix)?;
+    let tcp = tcp.map(tokio::net::TcpListener::from_std).transpose()?;
+    let routes = Rc::new(routes);
+    let places = Rc::new(Semaphore::new(MAX_CONNECTIONS));
+    tokio::task::spawn_local(routes.clone().follow());
+    tokio::select! {
+        () = accept_unix(&unix, &routes, &places) => {}
+        () = accept_tcp(tcp.as_ref(), &routes, &places) => {}
+        _ = stopped => {}
+    }
+    Ok(())
+}
+
+async fn accept_unix(
+    listener: &tokio::net::UnixListener,
+    routes: &Rc<Routes>,
+    places: &Rc<Semaphore>,
+) {
+    let own = nix::unistd::geteuid().as_raw();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match stream.peer_cred() {
+                Ok(peer) if peer.uid() == own || peer.uid() == 0 => {
+                    attend(stream, routes.clone(), places, true);
+                }
+                Ok(peer) => tracing::warn!(uid = peer.uid(), "a stranger at the control socket"),
+                Err(error) => tracing::warn!(%error, "nobody knows who is at the control socket"),
+            },
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn accept_tcp(
+    listener: Option<&tokio::net::TcpListener>,
+    routes: &Rc<Routes>,
+    places: &Rc<Semaphore>,
+) {
+    let Some(listener) = listener else {
+        return std::future::pending().await;
+    };
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => attend(stream, routes.clone(), places, false),
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn pause(error: &io::Error) {
+    tracing::debug!(%error, "cannot take a control connection");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+/// Serves one connection in a task of its own.
+fn attend<S>(stream: S, routes: Rc<Routes>, places: &Rc<Semaphore>, is_trusted: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let places = places.clone();
+    tokio::task::spawn_local(async move {
+        let Ok(_place) = places.try_acquire() else {
+            tracing::warn!("more than {MAX_CONNECTIONS} control connections: one is closed");
+            return;
+        };
+        let service = service_fn(move |request| {
+            let routes = routes.clone();
+            async move { Ok::<_, std::convert::Infallible>(routes.answer(request, is_trusted).await) }
+        });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_WAIT)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
+        if let Err(error) = served.await {
+            tracing::debug!(%error, "a control connection");
+        }
+    });
+}

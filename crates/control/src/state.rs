@@ -1,0 +1,495 @@
+//! The values of the API. `docs/control.md` describes them; the schema is generated from here.
+//!
+//! An instance fills in what it counts; rates, shares and problems are the board's. Bytes count
+//! UDP payload of our packets, rates are bits per second, times are milliseconds, shares and
+//! losses are 0 to 1.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Changes when a client of the older version would misunderstand something. Fields may be added
+/// without a change.
+pub const API_VERSION: u32 = 1;
+
+/// An instance at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct State {
+    /// The version of this format.
+    pub api: u32,
+    /// When this was true: milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Whose state it is.
+    pub instance: Instance,
+    /// In one word.
+    pub condition: Condition,
+    /// What is wrong, the worst first, and what to do.
+    pub problems: Vec<Problem>,
+    /// All of it together.
+    pub totals: Totals,
+    /// The links of a client. None at a relay.
+    pub links: Vec<Link>,
+    /// The sessions there are; of very many the busiest.
+    pub sessions: Vec<Session>,
+    /// Sessions that there are beside those.
+    pub sessions_omitted: u64,
+    /// What happened lately, oldest first.
+    pub events: Vec<Event>,
+    /// What the process uses.
+    pub process: Process,
+}
+
+/// A process that holds or serves sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Instance {
+    /// Its name for `--instance`.
+    pub name: String,
+    /// What kind of command it is.
+    pub kind: Kind,
+    /// Its process.
+    pub pid: u32,
+    /// The program's version.
+    pub version: String,
+    /// Since when it runs: milliseconds since 1970.
+    pub started_at_unix_ms: u64,
+    /// The command it runs, or where it listens.
+    pub about: String,
+    /// The relay it is a client of, by name.
+    pub relay: Option<String>,
+    /// Where it serves this over HTTP as well.
+    pub http: Option<String>,
+}
+
+/// Which command an instance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// `tabane run`.
+    Run,
+    /// `tabane proxy`.
+    Proxy,
+    /// `tabane up`.
+    Up,
+    /// `tabane relay`.
+    Relay,
+}
+
+/// How an instance is, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// All is well.
+    Up,
+    /// It works, but not as well as it could.
+    Degraded,
+    /// Nothing is carried.
+    Down,
+}
+
+/// Something wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// The link that it is about.
+    pub link: Option<String>,
+    /// What is wrong.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// What was carried, and how fast at present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Traffic {
+    /// Sent so far.
+    pub sent_bytes: u64,
+    /// Received so far.
+    pub received_bytes: u64,
+    /// Packets sent so far.
+    pub sent_packets: u64,
+    /// Of these, lost.
+    pub lost_packets: u64,
+    /// Sent over the last second.
+    pub sent_bps: u64,
+    /// Received over the last second.
+    pub received_bps: u64,
+    /// Of the packets sent over the last 10 s. None where none were.
+    pub loss: Option<f64>,
+}
+
+/// An instance as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Totals {
+    /// Over all links and sessions, ended ones included.
+    pub traffic: Traffic,
+    /// Sessions there are.
+    pub sessions: u64,
+    /// Sessions there were so far, these included.
+    pub sessions_so_far: u64,
+    /// Connections and UDP flows carried now.
+    pub streams: u64,
+    /// Packets that were not used, by reason.
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// One link of a client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Link {
+    /// Its interface, as a rule.
+    pub name: String,
+    /// Where it stands.
+    pub state: LinkState,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+    /// The user's wish: what share of it may be used.
+    pub weight: f64,
+    /// The user's wish: not used at all.
+    pub paused: bool,
+    /// Its part of all bytes in both directions so far.
+    pub share: f64,
+    /// Its part of the last second's bytes. None where nothing moved.
+    pub share_now: Option<f64>,
+    /// What it carried, over all paths that it had.
+    pub traffic: Traffic,
+    /// The path over it, where there is one.
+    pub path: Option<Path>,
+}
+
+/// Where a link or a path stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkState {
+    /// It carries data.
+    Active,
+    /// The relay has not answered over it yet.
+    Opening,
+    /// Nothing comes back over it: it is probed and not used.
+    Silent,
+    /// There is no path over it; it is tried again and again.
+    Down,
+    /// The user wants it left alone.
+    Paused,
+}
+
+/// One path of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Path {
+    /// Its number within the session.
+    pub id: u32,
+    /// Where it stands.
+    pub state: LinkState,
+    /// The other end's address.
+    pub remote: String,
+    /// The round-trip time, smoothed. None where it was never measured.
+    pub rtt_ms: Option<f64>,
+    /// The least round-trip time.
+    pub rtt_min_ms: Option<f64>,
+    /// How long packets wait on the way at present: the round-trip time above the least.
+    pub queue_ms: Option<f64>,
+    /// Sent, and neither acknowledged nor lost.
+    pub in_flight_bytes: u64,
+    /// The most that may be in flight.
+    pub cwnd_bytes: u64,
+    /// The rate that the controller believes the path to have, away from here.
+    pub bandwidth_bps: u64,
+    /// The largest UDP payload sent.
+    pub mtu_bytes: u64,
+    /// What share of it both ends let be used.
+    pub weight: f64,
+    /// Used only while no other is active.
+    pub backup: bool,
+    /// Sent over it a second time because another path was slow with it.
+    pub reinjected_bytes: u64,
+    /// What it carried.
+    pub traffic: Traffic,
+}
+
+/// One session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Session {
+    /// Counts the instance's sessions.
+    pub number: u64,
+    /// The other end's key, where it is proved.
+    pub peer: Option<String>,
+    /// Where it stands.
+    pub state: SessionState,
+    /// How old it is; unknown at a client.
+    pub age_s: Option<u64>,
+    /// Connections and UDP flows carried now.
+    pub streams: u64,
+    /// Memory of received data that nobody has read yet.
+    pub receive_memory_bytes: u64,
+    /// Datagrams that wait to leave.
+    pub datagrams_queued_bytes: u64,
+    /// What it carried.
+    pub traffic: Traffic,
+    /// Its paths.
+    pub paths: Vec<Path>,
+}
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionState {
+    /// Keys are being agreed on, or we are not admitted yet.
+    Connecting,
+    /// It carries data.
+    Connected,
+    /// It is over.
+    Closed,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Event {
+    /// Counts the instance's events, from 1.
+    pub number: u64,
+    /// When: milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// What.
+    pub kind: EventKind,
+    /// The link that it is about.
+    pub link: Option<String>,
+    /// The session that it is about.
+    pub session: Option<u64>,
+    /// In words.
+    pub text: String,
+}
+
+/// What kind of thing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum EventKind {
+    SessionUp,
+    SessionEnded,
+    ClientRefused,
+    LinkAdded,
+    LinkRemoved,
+    LinkUp,
+    LinkDown,
+    LinkChanged,
+}
+
+/// What the process uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Process {
+    /// Resident memory.
+    pub memory_bytes: u64,
+    /// Processor time so far.
+    pub cpu_ms: u64,
+}
+
+/// What to change about a link. What is left out stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinkChange {
+    /// What share of it may be used, 0 to 1; at 0 it carries data only while no other link works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub weight: Option<f64>,
+    /// Whether it is left alone altogether.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+}
+
+impl LinkChange {
+    /// What is wrong with it.
+    ///
+    /// # Errors
+    /// In words for whoever asked.
+    pub fn check(self) -> Result<Self, String> {
+        match self {
+            Self {
+                weight: None,
+                paused: None,
+            } => Err("nothing to change: give weight, paused, or both".to_owned()),
+            Self {
+                weight: Some(weight),
+                ..
+            } if !(0.0..=1.0).contains(&weight) => {
+                Err(format!("weight is a number from 0 to 1, not {weight}"))
+            }
+            change => Ok(change),
+        }
+    }
+}
+
+impl Kind {
+    /// As the command is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Proxy => "proxy",
+            Self::Up => "up",
+            Self::Relay => "relay",
+        }
+    }
+}
+
+impl LinkState {
+    /// A word for tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Opening => "opening",
+            Self::Silent => "silent",
+            Self::Down => "down",
+            Self::Paused => "paused",
+        }
+    }
+}
+
+impl SessionState {
+    /// A word for tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Connected => "connected",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+impl Condition {
+    /// A word for tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Degraded => "degraded",
+            Self::Down => "down",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Traffic {
+    /// Bytes in both directions.
+    #[must_use]
+    pub const fn both(&self) -> u64 {
+        self.sent_bytes.saturating_add(self.received_bytes)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn session(number: u64) -> Session {
+        Session {
+            number,
+            peer: Some("AQEBAQEB".to_owned()),
+            state: SessionState::Connected,
+            age_s: Some(12),
+            streams: 3,
+            receive_memory_bytes: 1_000,
+            datagrams_queued_bytes: 0,
+            traffic: Traffic::default(),
+            paths: vec![path()],
+        }
+    }
+
+    fn path() -> Path {
+        Path {
+            id: 1,
+            state: LinkState::Active,
+            remote: "192.0.2.1:4510".to_owned(),
+            rtt_ms: Some(20.0),
+            rtt_min_ms: Some(15.0),
+            queue_ms: Some(5.0),
+            in_flight_bytes: 10_000,
+            cwnd_bytes: 40_000,
+            bandwidth_bps: 20_000_000,
+            mtu_bytes: 1_452,
+            weight: 1.0,
+            backup: false,
+            reinjected_bytes: 0,
+            traffic: Traffic::default(),
+        }
+    }
+
+    fn link(name: &str) -> Link {
+        Link {
+            name: name.to_owned(),
+            state: LinkState::Active,
+            problem: None,
+            weight: 1.0,
+            paused: false,
+            share: 0.5,
+            share_now: None,
+            traffic: Traffic {
+                received_bytes: 1_000_000,
+                ..Traffic::default()
+            },
+            path: Some(path()),
+        }
+    }
+
+    /// A client with two links and one session.
+    pub(crate) fn example() -> State {
+        State {
+            api: API_VERSION,
+            at_unix_ms: 1_700_000_000_000,
+            instance: Instance {
+                name: "run-7".to_owned(),
+                kind: Kind::Run,
+                pid: 7,
+                version: "0.1.0".to_owned(),
+                started_at_unix_ms: 1_699_999_990_000,
+                about: "curl".to_owned(),
+                relay: Some("home".to_owned()),
+                http: None,
+            },
+            condition: Condition::Up,
+            problems: Vec::new(),
+            totals: Totals {
+                drops: [("replayed".to_owned(), 2)].into(),
+                ..Totals::default()
+            },
+            links: vec![link("wlan0"), link("usb0")],
+            sessions: vec![session(1)],
+            sessions_omitted: 0,
+            events: vec![Event {
+                number: 1,
+                at_unix_ms: 1_699_999_990_100,
+                kind: EventKind::SessionUp,
+                link: None,
+                session: Some(1),
+                text: "session up".to_owned(),
+            }],
+            process: Process::default(),
+        }
+    }
+
+    #[test]
+    fn a_change_is_checked() {
+        let parse = |text: &str| {
+            serde_json::from_str::<LinkChange>(text)
+                .map_err(|error| error.to_string())
+                .and_then(LinkChange::check)
+        };
+        assert!(parse(r#"{"weight": 0.5}"#).is_ok());
+        assert!(parse(r#"{"weight": 0, "paused": true}"#).is_ok());
+        for (bad, word) in [
+            ("{}", "nothing to change"),
+            (r#"{"weight": 1.01}"#, "0 to 1"),
+            (r#"{"weight": -1}"#, "0 to 1"),
+            (r#"{"weight": 1e999}"#, "out of range"),
+            (r#"{"weight": "1"}"#, "string"),
+            (r#"{"wieght": 1}"#, "unknown field"),
+        ] {
+            let error = parse(bad).unwrap_err();
+            assert!(error.contains(word), "{bad}: {error}");
+        }
+    }
+}

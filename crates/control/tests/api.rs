@@ -1,0 +1,427 @@
+//! The server as its clients meet it: good requests, bad ones, and clients that misbehave. The
+//! instance behind it is this test.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::Command as Process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tabane_control::{
+    Client, ClientError, Command, Directory, HttpConfig, LinkChange, Naming, Publisher, Server,
+    ServerConfig, State,
+};
+
+const TOKEN: &str = "0123456789abcdef";
+
+/// A client with one link, as JSON, which is what other programs see.
+const STATE: &str = r#"{
+    "api": 1, "at_unix_ms": 5000, "condition": "up", "problems": [], "sessions_omitted": 0,
+    "instance": {"name": "run-1", "kind": "run", "pid": 1, "version": "0", "about": "x",
+        "started_at_unix_ms": 1000, "relay": "home", "http": null},
+    "totals": {"sessions": 1, "sessions_so_far": 1, "streams": 0, "drops": {},
+        "traffic": {"sent_bytes": 0, "received_bytes": 0, "sent_packets": 0, "lost_packets": 0,
+            "sent_bps": 0, "received_bps": 0, "loss": null}},
+    "links": [{"name": "wlan0", "state": "active", "problem": null, "weight": 1.0,
+        "paused": false, "share": 0.0, "share_now": null, "path": null,
+        "traffic": {"sent_bytes": 0, "received_bytes": 0, "sent_packets": 0, "lost_packets": 0,
+            "sent_bps": 0, "received_bps": 0, "loss": null}}],
+    "sessions": [], "events": [], "process": {"memory_bytes": 0, "cpu_ms": 0}
+}"#;
+
+/// An instance: publishes one state, and carries out changes of its one link.
+struct Instance {
+    server: Option<Server>,
+    directory: Directory,
+    publisher: Arc<Mutex<Option<Publisher>>>,
+    state: Arc<Mutex<State>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Instance {
+    fn start(http: bool) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tabane-api-{}-{number}", std::process::id());
+        let directory = Directory::at(std::env::temp_dir().join(name));
+        let (server, publisher, mut commands) = Server::start(ServerConfig {
+            directory: directory.clone(),
+            name: "run-1".to_owned(),
+            naming: Naming::WithPid,
+            http: http.then(|| HttpConfig {
+                address: "127.0.0.1:0".parse().unwrap(),
+                token: TOKEN.to_owned(),
+            }),
+        })
+        .unwrap();
+        let state: State = serde_json::from_str(STATE).unwrap();
+        publisher.publish(state.clone());
+        let publisher = Arc::new(Mutex::new(Some(publisher)));
+        let state = Arc::new(Mutex::new(state));
+        let (publishes, changed) = (publisher.clone(), state.clone());
+        let thread = std::thread::spawn(move || {
+            while let Some(Command::ChangeLink { change, reply, .. }) = commands.blocking_recv() {
+                let mut state = changed.lock().unwrap();
+                if change.weight == Some(0.25) {
+                    reply.send(Err("not today".to_owned())).unwrap();
+                    continue;
+                }
+                let link = &mut state.links[0];
+                link.weight = change.weight.unwrap_or(link.weight);
+                link.paused = change.paused.unwrap_or(link.paused);
+                let publisher = publishes.lock().unwrap();
+                publisher.as_ref().unwrap().publish(state.clone());
+                reply.send(Ok(())).unwrap();
+            }
+        });
+        Self {
+            server: Some(server),
+            directory,
+            publisher,
+            state,
+            thread: Some(thread),
+        }
+    }
+
+    fn publish(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock().unwrap();
+        change(&mut state);
+        let publisher = self.publisher.lock().unwrap();
+        publisher.as_ref().unwrap().publish(state.clone());
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.directory.find(None).unwrap().socket
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.socket())
+    }
+
+    fn http(&self) -> SocketAddr {
+        self.server.as_ref().unwrap().http().unwrap()
+    }
+
+    /// Sends bytes as they are; gives status and body.
+    fn raw(&self, request: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        // The server may have answered and closed before it has read everything.
+        let _ = stream.write_all(request.as_bytes());
+        answer(&mut stream)
+    }
+
+    fn put(&self, path: &str, body: &str) -> (u16, String) {
+        self.raw(&format!(
+            "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        self.raw(&format!(
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        ))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        let _ = fs::remove_dir_all(self.directory.path());
+    }
+}
+
+fn answer(stream: &mut impl Read) -> (u16, String) {
+    let mut text = String::new();
+    // What came before a reset is an answer all the same.
+    let _ = stream.read_to_string(&mut text);
+    let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let body = text.split_once("\r\n\r\n").map(|(_, body)| body);
+    (status.unwrap_or(0), body.unwrap_or_default().to_owned())
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+#[test]
+fn state_changes_and_metrics() {
+    let instance = Instance::start(false);
+    let client = instance.client();
+    block_on(async {
+        let state = client.state().await.unwrap();
+        assert_eq!(state.links[0].name, "wlan0");
+        assert!(state.process.memory_bytes > 0);
+        let change = LinkChange {
+            weight: Some(0.5),
+            paused: None,
+        };
+        let link = client.change_link("wlan0", change).await.unwrap();
+        assert_eq!((link.weight, link.paused), (0.5, false));
+        let change = LinkChange {
+            weight: None,
+            paused: Some(true),
+        };
+        let link = client.change_link("wlan0", change).await.unwrap();
+        assert_eq!((link.weight, link.paused), (0.5, true));
+        assert!(client.state().await.unwrap().links[0].paused);
+        let metrics = client.metrics().await.unwrap();
+        assert!(
+            metrics.contains("tabane_link_paused{link=\"wlan0\"} 1"),
+            "{metrics}"
+        );
+    });
+}
+
+#[test]
+fn updates_come_as_they_happen_and_end_with_the_instance() {
+    let mut instance = Instance::start(false);
+    let client = instance.client();
+    block_on(async {
+        let mut updates = client.updates().await.unwrap();
+        assert_eq!(updates.next().await.unwrap().unwrap().totals.streams, 0);
+        instance.publish(|state| state.totals.streams = 7);
+        assert_eq!(updates.next().await.unwrap().unwrap().totals.streams, 7);
+        drop(instance.server.take());
+        // Cut short or ended in order: over it is.
+        assert!(!matches!(updates.next().await, Ok(Some(_))));
+        assert!(matches!(client.state().await, Err(ClientError::Gone(_))));
+    });
+    assert!(instance.directory.running().is_empty());
+}
+
+#[test]
+fn bad_requests_are_told_why_and_change_nothing() {
+    let instance = Instance::start(false);
+    let link = "/v1/links/wlan0";
+    let cases = [
+        (link, "{}", 400, "nothing to change"),
+        (link, r#"{"weight": 1.5}"#, 400, "0 to 1"),
+        (link, r#"{"weight": -0.1}"#, 400, "0 to 1"),
+        (
+            link,
+            r#"{"weight": null, "paused": null}"#,
+            400,
+            "nothing to change",
+        ),
+        (link, r#"{"weight": NaN}"#, 400, "expected"),
+        (link, r#"{"wait": 1}"#, 400, "unknown field"),
+        (link, r#"{"paused": true"#, 400, "EOF"),
+        (link, "", 400, "EOF"),
+        (link, r#"{"weight": 0.25}"#, 409, "not today"),
+        ("/v1/links/eth9", r#"{"weight": 0.5}"#, 404, "wlan0"),
+        ("/v1/links/%zz", r#"{"weight": 0.5}"#, 400, "no name"),
+        ("/v1/links/", r#"{"weight": 0.5}"#, 400, "no name"),
+        ("/v1/state", "{}", 405, "PUT"),
+        ("/v2/state", "{}", 404, "/v1/schema"),
+    ];
+    for (path, body, status, word) in cases {
+        let (got, text) = instance.put(path, body);
+        assert!(
+            got == status && text.contains(word),
+            "{path} {body}: {got} {text}"
+        );
+        assert!(text.contains("\"error\""), "{text}");
+    }
+    let (status, _) = instance.get("/v1/links/wlan0");
+    assert_eq!(status, 405);
+    let link = &instance.state.lock().unwrap().links[0];
+    assert_eq!((link.weight, link.paused), (1.0, false));
+}
+
+#[test]
+fn huge_and_half_requests_are_ended_and_others_served_meanwhile() {
+    let instance = Instance::start(false);
+    let huge = "x".repeat(1_000_000);
+    assert_eq!(instance.put("/v1/links/wlan0", &huge).0, 413);
+    let head = format!("GET /v1/state HTTP/1.1\r\nHost: x\r\nX: {huge}\r\n\r\n");
+    let (status, _) = instance.raw(&head);
+    assert!(status == 431 || status == 400 || status == 0, "{status}");
+    assert_eq!(instance.raw("\0\x01\x02 not HTTP\r\n\r\n").0, 400);
+
+    let begun = Instant::now();
+    let mut half_head = UnixStream::connect(instance.socket()).unwrap();
+    half_head.write_all(b"GET /v1/state HT").unwrap();
+    let mut half_body = UnixStream::connect(instance.socket()).unwrap();
+    half_body
+        .write_all(b"PUT /v1/links/wlan0 HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+        .unwrap();
+    assert_eq!(instance.get("/v1/state").0, 200);
+    let patience = Some(Duration::from_secs(30));
+    for stream in [&mut half_head, &mut half_body] {
+        stream.set_read_timeout(patience).unwrap();
+        let (status, _) = answer(stream);
+        assert!(status == 408 || status == 0, "{status}");
+    }
+    // By the server's patience, not by ours.
+    assert!(begun.elapsed() < Duration::from_secs(25));
+}
+
+#[test]
+fn too_many_connections_are_closed_and_room_is_made_again() {
+    let instance = Instance::start(false);
+    let idle: Vec<_> = (0..40)
+        .map(|_| UnixStream::connect(instance.socket()).unwrap())
+        .collect();
+    // The last ones find no place.
+    let (mut surplus, _kept) = (idle.last().unwrap(), &idle);
+    assert_eq!(surplus.read(&mut [0; 16]).unwrap(), 0);
+    drop(idle);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while instance.get("/v1/state").0 != 200 {
+        assert!(Instant::now() < deadline, "no room again");
+    }
+}
+
+#[test]
+fn a_reader_that_sleeps_gets_the_newest_state_and_nothing_piles_up() {
+    let instance = Instance::start(false);
+    let client = instance.client();
+    block_on(async {
+        let mut updates = client.updates().await.unwrap();
+        for streams in 1..=20_000 {
+            instance.publish(|state| state.totals.streams = streams);
+        }
+        let mut seen = 0;
+        let mut states = 0;
+        while seen < 20_000 {
+            seen = updates.next().await.unwrap().unwrap().totals.streams;
+            states += 1;
+        }
+        assert!(states < 20_000, "{states}");
+    });
+}
+
+#[test]
+fn http_wants_the_token_whatever_is_asked() {
+    let instance = Instance::start(true);
+    let path = instance.directory.path().join("run-1.token");
+    assert_eq!(fs::read_to_string(&path).unwrap().trim(), TOKEN);
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let ask = |path: &str, headers: &str| {
+        let mut stream = TcpStream::connect(instance.http()).unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        answer(&mut stream)
+    };
+    for headers in [
+        "",
+        "Authorization: Bearer\r\n",
+        "Authorization: Bearer 0123456789abcdee\r\n",
+        "Authorization: Bearer 0123456789abcdef0\r\n",
+        "Authorization: Basic 0123456789abcdef\r\n",
+    ] {
+        for path in ["/v1/state", "/metrics", "/nothing"] {
+            assert_eq!(ask(path, headers).0, 401, "{path} {headers}");
+        }
+    }
+    let good = format!("Authorization: Bearer {TOKEN}\r\n");
+    assert_eq!(ask("/v1/state", &good).0, 200);
+    assert!(ask("/metrics", &good).1.contains("tabane_info"));
+    drop(instance);
+    assert!(!path.exists());
+}
+
+#[test]
+fn http_is_for_loopback_only() {
+    let refused = Server::start(ServerConfig {
+        directory: Directory::at("/nonexistent/tabane"),
+        name: "run-1".to_owned(),
+        naming: Naming::WithPid,
+        http: Some(HttpConfig {
+            address: "0.0.0.0:0".parse().unwrap(),
+            token: TOKEN.to_owned(),
+        }),
+    });
+    assert!(refused.unwrap_err().to_string().contains("loopback"));
+}
+
+#[test]
+fn another_user_is_not_served_even_with_a_socket_left_open() {
+    let instance = Instance::start(false);
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: becoming another user needs root");
+        return;
+    }
+    let socket = instance.socket();
+    let ask = || {
+        let mut process = Process::new("setpriv");
+        process.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "curl",
+            "-sS",
+        ]);
+        process
+            .args(["--max-time", "5", "--unix-socket"])
+            .arg(&socket);
+        process.arg("http://x/v1/state").output().unwrap()
+    };
+    assert_eq!(ask().status.code(), Some(7), "not even connected");
+    fs::set_permissions(instance.directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(&socket, PermissionsExt::from_mode(0o777)).unwrap();
+    let output = ask();
+    assert!(
+        !output.status.success() && output.stdout.is_empty(),
+        "{output:?}"
+    );
+    assert_eq!(instance.get("/v1/state").0, 200);
+}
+
+#[test]
+fn the_schema_is_the_committed_one() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/control.schema.json"
+    );
+    let text = serde_json::to_string_pretty(&tabane_control::schema()).unwrap() + "\n";
+    if std::env::var_os("TABANE_BLESS").is_some() {
+        fs::write(path, text).unwrap();
+    } else {
+        let committed = fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(
+            text, committed,
+            "after a change that is meant: TABANE_BLESS=1"
+        );
+    }
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/grafana/tabane.json"
+    );
+    let text = fs::read_to_string(path).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() > 4);
+    let state: State = serde_json::from_str(STATE).unwrap();
+    let metrics = tabane_control::render_metrics(&state);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut names = 0;
+    for (at, _) in text.match_indices("tabane_") {
+        let name: String = text[at..].chars().take_while(|c| is_name(*c)).collect();
+        assert!(metrics.contains(&format!("# TYPE {name} ")), "{name}");
+        names += 1;
+    }
+    assert!(names > 10, "{names}");
+}

@@ -1,0 +1,115 @@
+//! `tabane doctor`: what this machine lacks, and the command that mends it.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::Serialize;
+
+use super::relay::DEFAULT_PORT;
+use crate::doctor::{Finding, Grade, Machine, Mode, Network, judge, works};
+use crate::output;
+use crate::store::Store;
+
+/// Look for what is missing on this machine, and say what mends it
+///
+/// Tries what each mode needs (socket hooks, TUN, namespaces, …) and takes it down again; asks the
+/// relays over every link, with a session that carries nothing. With a MODE, looks at what that
+/// mode needs and ends with status 1 where it cannot work.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Only what this needs
+    #[arg(value_enum)]
+    mode: Option<Mode>,
+    /// Do not ask the relays
+    #[arg(long)]
+    offline: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    modes: Vec<ModeReport>,
+    findings: Vec<Finding>,
+}
+
+#[derive(Serialize)]
+struct ModeReport {
+    mode: Mode,
+    works: bool,
+}
+
+pub(crate) fn run(args: &DoctorArgs, store: &Store) -> Result<ExitCode> {
+    let machine = Machine::look(DEFAULT_PORT);
+    let network = tabane_tunnel::block_on(Network::look(store, args.offline))
+        .context("cannot set up the event loop")?;
+    let mut findings = judge(&machine, &network);
+    let modes = match args.mode {
+        Some(mode) => vec![mode],
+        None => Mode::ALL.to_vec(),
+    };
+    findings.retain(|finding| finding.modes.iter().any(|mode| modes.contains(mode)));
+    let report = Report {
+        modes: modes
+            .iter()
+            .map(|mode| ModeReport {
+                mode: *mode,
+                works: works(*mode, &findings),
+            })
+            .collect(),
+        findings,
+    };
+    match args.json {
+        true => output::json(&report)?,
+        false => output::line(&text(&report))?,
+    }
+    let is_broken = report.modes.iter().any(|mode| !mode.works);
+    Ok(match args.mode.is_some() && is_broken {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn text(report: &Report) -> String {
+    let mut rows = Vec::new();
+    for finding in &report.findings {
+        let grade = match finding.grade {
+            Grade::Good => "ok",
+            Grade::Poor => "poor",
+            Grade::Missing => "MISSING",
+        };
+        rows.push(vec![
+            grade.to_owned(),
+            finding.check.to_owned(),
+            finding.what.clone(),
+        ]);
+        if let Some(remedy) = &finding.remedy {
+            rows.push(vec![String::new(), String::new(), format!("→ {remedy}")]);
+        }
+    }
+    let table = output::table(&["", "check", "found"], &rows);
+    let modes: Vec<String> = report
+        .modes
+        .iter()
+        .map(|mode| mode_line(mode, report))
+        .collect();
+    format!("{table}\n\n{}", modes.join("\n"))
+}
+
+fn mode_line(mode: &ModeReport, report: &Report) -> String {
+    let stops =
+        |finding: &&Finding| finding.grade == Grade::Missing && finding.modes.contains(&mode.mode);
+    let missing: Vec<&str> = report
+        .findings
+        .iter()
+        .filter(stops)
+        .map(|finding| finding.check)
+        .collect();
+    let name = mode.mode.name();
+    match mode.works {
+        true => format!("{name:<6} works"),
+        false => format!("{name:<6} cannot work: {}", missing.join(", ")),
+    }
+}

@@ -1,0 +1,302 @@
+//! `tabane status`: what a running instance does, in a table.
+//!
+//! Owns the choice of the instance, which `tabane top` shares, and the words of the table. The
+//! values are the instance's own.
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tabane_base::Rate;
+use tabane_control::{Client, Directory, Kind, Link, Path, Running, Session, State, Traffic};
+
+use crate::output;
+
+/// Sessions of a relay in the table; `--json` has more.
+const MAX_ROWS: usize = 20;
+/// Events in the table.
+const MAX_EVENTS: usize = 5;
+
+/// Show what a running tabane does: links, rates, sessions, and what is wrong
+///
+/// Asks `tabane run`, `proxy`, `up` or `relay` by its control socket. Each user sees their own;
+/// root's are in /run/tabane, others' in $XDG_RUNTIME_DIR/tabane (or the directory in
+/// TABANE_RUNTIME).
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    instance: InstanceArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print again with every change, until stopped
+    #[arg(long, short)]
+    watch: bool,
+    /// List the instances that run, and nothing else
+    #[arg(long, conflicts_with_all = ["watch", "instance"])]
+    list: bool,
+}
+
+/// Which instance.
+#[derive(Debug, Args)]
+pub(crate) struct InstanceArgs {
+    /// Which instance, by name or by the path of its socket [default: up, else the only one]
+    #[arg(long, value_name = "NAME")]
+    instance: Option<String>,
+}
+
+impl InstanceArgs {
+    /// The instance that is meant.
+    pub(crate) fn find(&self) -> Result<Running> {
+        Ok(Directory::of_user().find(self.instance.as_deref())?)
+    }
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot set up the event loop")?;
+    if args.list {
+        return list(args.json);
+    }
+    let client = Client::new(&args.instance.find()?.socket);
+    runtime.block_on(async {
+        if args.watch {
+            return watch(&client, args.json).await;
+        }
+        let state = client.state().await?;
+        match args.json {
+            true => output::json(&state)?,
+            false => output::line(&text(&state))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn list(json: bool) -> Result<ExitCode> {
+    let running = Directory::of_user().running();
+    let names: Vec<&str> = running.iter().map(|it| &it.name[..]).collect();
+    if json {
+        output::json(&names)?;
+    } else if !names.is_empty() {
+        output::line(&names.join("\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn watch(client: &Client, json: bool) -> Result<ExitCode> {
+    let clear = match io::stdout().is_terminal() && !json {
+        // Home, the text, and nothing below it (ECMA-48 §8.3.21, §8.3.39).
+        true => "\x1b[H\x1b[2J",
+        false => "",
+    };
+    let mut updates = client.updates().await?;
+    while let Some(state) = updates.next().await? {
+        match json {
+            // One line each, for programs.
+            true => output::line(&serde_json::to_string(&state)?)?,
+            false => output::line(&format!("{clear}{}\n", text(&state)))?,
+        }
+    }
+    output::line("the instance has ended")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The state for people.
+fn text(state: &State) -> String {
+    let mut parts = vec![heading(state)];
+    if state.instance.kind == Kind::Relay {
+        parts.extend(sessions(state));
+    } else {
+        parts.push(links(&state.links));
+    }
+    parts.push(totals(state));
+    parts.extend(events(state));
+    parts.extend(problems(state));
+    parts.join("\n\n")
+}
+
+fn heading(state: &State) -> String {
+    let instance = &state.instance;
+    let age = duration(state.at_unix_ms.saturating_sub(instance.started_at_unix_ms) / 1_000);
+    let relay = match &instance.relay {
+        Some(relay) => format!(", relay {relay}"),
+        None => String::new(),
+    };
+    let about = match instance.kind {
+        Kind::Run => format!("tabane run {}", instance.about),
+        Kind::Proxy | Kind::Up | Kind::Relay => instance.about.clone(),
+    };
+    let condition = state.condition.name();
+    format!("{}: {condition} for {age}{relay}\n{about}", instance.name)
+}
+
+fn links(links: &[Link]) -> String {
+    let headings = [
+        "link",
+        "state",
+        "Mbit/s in",
+        "out",
+        "RTT ms",
+        "queue ms",
+        "loss",
+        "now",
+        "share",
+        "weight",
+    ];
+    let rows: Vec<Vec<String>> = links
+        .iter()
+        .map(|link| {
+            let path = link.path.as_ref();
+            vec![
+                link.name.clone(),
+                link.state.name().to_owned(),
+                megabits(link.traffic.received_bps),
+                megabits(link.traffic.sent_bps),
+                millis(path.and_then(|path| path.rtt_ms)),
+                millis(path.and_then(|path| path.queue_ms)),
+                link.traffic.loss.map_or_else(none, |loss| percent(loss, 1)),
+                link.share_now.map_or_else(none, |share| percent(share, 0)),
+                percent(link.share, 0),
+                link.weight.to_string(),
+            ]
+        })
+        .collect();
+    output::table(&headings, &rows)
+}
+
+fn sessions(state: &State) -> Option<String> {
+    let headings = [
+        "session",
+        "client",
+        "age",
+        "paths",
+        "Mbit/s in",
+        "out",
+        "RTT ms",
+        "streams",
+        "MB in",
+        "MB out",
+    ];
+    let mut busiest: Vec<&Session> = state.sessions.iter().collect();
+    busiest.sort_by_key(|session| std::cmp::Reverse(rate(&session.traffic)));
+    let rows: Vec<Vec<String>> = busiest
+        .iter()
+        .take(MAX_ROWS)
+        .map(|session| {
+            let rtts = session.paths.iter().filter_map(|path: &Path| path.rtt_ms);
+            vec![
+                session.number.to_string(),
+                session.peer.as_deref().map_or_else(none, short),
+                session.age_s.map_or_else(none, duration),
+                session.paths.len().to_string(),
+                megabits(session.traffic.received_bps),
+                megabits(session.traffic.sent_bps),
+                millis(rtts.min_by(f64::total_cmp)),
+                session.streams.to_string(),
+                megabytes(session.traffic.received_bytes),
+                megabytes(session.traffic.sent_bytes),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return None;
+    }
+    let mut table = output::table(&headings, &rows);
+    let omitted = state.totals.sessions.saturating_sub(rows.len() as u64);
+    if omitted > 0 {
+        table.push_str(&format!("\nand {omitted} more"));
+    }
+    Some(table)
+}
+
+fn totals(state: &State) -> String {
+    let totals = &state.totals;
+    let traffic = &totals.traffic;
+    let dropped: u64 = totals.drops.values().sum();
+    let dropped = match dropped {
+        0 => String::new(),
+        n => format!(", {n} packets not used"),
+    };
+    format!(
+        "carried  {} MB in, {} MB out; now {} and {} Mbit/s\n\
+         sessions {} ({} so far), {} streams{dropped}\n\
+         process  {} MB, {} s of processor time",
+        megabytes(traffic.received_bytes),
+        megabytes(traffic.sent_bytes),
+        megabits(traffic.received_bps),
+        megabits(traffic.sent_bps),
+        totals.sessions,
+        totals.sessions_so_far,
+        totals.streams,
+        megabytes(state.process.memory_bytes),
+        state.process.cpu_ms / 1_000,
+    )
+}
+
+fn events(state: &State) -> Option<String> {
+    let first = state.events.len().saturating_sub(MAX_EVENTS);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(state.at_unix_ms, |now| now.as_millis() as u64);
+    let lines: Vec<String> = state.events[first..]
+        .iter()
+        .map(|event| {
+            let age = output::age(now.saturating_sub(event.at_unix_ms) / 1_000);
+            match &event.link {
+                Some(link) => format!("{age:>10}  {link}: {}", event.text),
+                None => format!("{age:>10}  {}", event.text),
+            }
+        })
+        .collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+fn problems(state: &State) -> Option<String> {
+    let line = |problem: &tabane_control::Problem| {
+        format!("problem: {}\n   then: {}", problem.what, problem.remedy)
+    };
+    let lines: Vec<String> = state.problems.iter().map(line).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+fn rate(traffic: &Traffic) -> u64 {
+    traffic.sent_bps.saturating_add(traffic.received_bps)
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+/// Enough of a key to tell clients apart.
+pub(crate) fn short(key: &str) -> String {
+    key.chars().take(8).collect()
+}
+
+pub(crate) fn megabits(bps: u64) -> String {
+    format!("{:.1}", Rate::from_bps(bps).as_mbps_f64())
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
+}
+
+pub(crate) fn millis(millis: Option<f64>) -> String {
+    millis.map_or_else(none, |millis| format!("{millis:.1}"))
+}
+
+pub(crate) fn percent(part: f64, digits: usize) -> String {
+    format!("{:.digits$} %", part * 100.0)
+}
+
+/// A span in its two largest units.
+pub(crate) fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}

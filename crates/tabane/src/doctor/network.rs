@@ -1,0 +1,102 @@
+//! The links of this machine and the relays it knows, asked over every one of them.
+
+use anyhow::Result;
+use tabane_linux::interfaces;
+
+use crate::client_session::{SessionArgs, SessionPlan};
+use crate::reach::measure;
+use crate::store::Store;
+
+/// Relays asked; each that does not answer takes ten seconds.
+const MAX_RELAYS: usize = 4;
+
+/// Facts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Network {
+    /// Interfaces that are links.
+    pub(crate) links: Vec<LinkFacts>,
+    /// Others, with why they are none.
+    pub(crate) unusable: Vec<(String, String)>,
+    /// Why the interfaces cannot be listed.
+    pub(crate) failure: Option<String>,
+    pub(crate) relays: Vec<RelayFacts>,
+    /// Relays known beyond those.
+    pub(crate) relays_omitted: usize,
+    /// The relays were not asked.
+    pub(crate) offline: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct LinkFacts {
+    pub(crate) name: String,
+    pub(crate) mtu_bytes: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct RelayFacts {
+    pub(crate) name: String,
+    /// Over every link; or why there is no session at all.
+    pub(crate) reached: Result<Vec<Reached>, String>,
+}
+
+/// A link's name with the round-trip time over it in ms, or what is wrong.
+pub(crate) type Reached = (String, Result<f64, String>);
+
+impl Network {
+    /// Looks, and without `offline` sets up a session that carries nothing to every relay.
+    pub(crate) async fn look(store: &Store, offline: bool) -> Self {
+        let mut network = Self {
+            offline,
+            ..Self::default()
+        };
+        match interfaces::list().await {
+            Ok(list) => {
+                for interface in list {
+                    match interface.usable() {
+                        Ok(()) => network.links.push(LinkFacts {
+                            name: interface.name,
+                            mtu_bytes: interface.mtu,
+                        }),
+                        Err(why) => network.unusable.push((interface.name, why.to_string())),
+                    }
+                }
+            }
+            Err(error) => network.failure = Some(error.to_string()),
+        }
+        let relays = match store.relays() {
+            Ok(relays) => relays,
+            Err(error) => {
+                network.failure = Some(format!("{error:#}"));
+                return network;
+            }
+        };
+        network.relays_omitted = relays.len().saturating_sub(MAX_RELAYS);
+        for (name, _) in relays.iter().take(MAX_RELAYS) {
+            let reached = match offline {
+                true => Ok(Vec::new()),
+                false => reach(SessionArgs::to_relay(name), store).await,
+            };
+            network.relays.push(RelayFacts {
+                name: name.to_string(),
+                reached: reached.map_err(|error| format!("{error:#}")),
+            });
+        }
+        network
+    }
+}
+
+async fn reach(args: SessionArgs, store: &Store) -> Result<Vec<Reached>> {
+    let client = SessionPlan::new(args, store)?.connect(store).await?;
+    let snapshot = measure(&client).await;
+    client.close().await;
+    let links = snapshot.links.into_iter().map(|link| {
+        let rtt = match &link.path {
+            Some(path) if path.rtt_measured => Ok(path.rtt_smoothed.as_secs_f64() * 1e3),
+            Some(_) | None => Err(link
+                .problem
+                .unwrap_or_else(|| "no answer from the relay".to_owned())),
+        };
+        (link.name, rtt)
+    });
+    Ok(links.collect())
+}

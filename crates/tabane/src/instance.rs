@@ -1,0 +1,321 @@
+//! A process that holds or serves sessions, as others see and steer it: one call that opens its
+//! control socket and keeps it told.
+//!
+//! Owns how often the data path is looked at, and the carrying out of commands on its thread. The
+//! data path is on this thread, the server on one of its own: what clients ask for costs nothing
+//! here. An instance without a socket works all the same; only what was asked for by name
+//! (`--http`) may fail it.
+
+mod client_view;
+mod ledger;
+mod relay_view;
+
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use anyhow::Result;
+use clap::Args;
+use tabane_base::Duration;
+use tabane_control::{
+    API_VERSION, Command, Condition, Directory, Event, EventKind, HttpConfig, Kind, LinkChange,
+    Naming, Process, Publisher, Server, ServerConfig, State, Totals,
+};
+use tabane_core::PublicKey;
+use tabane_tunnel::{Client, Entry, Happening, Journal, RelayMonitor};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::commands::status;
+use crate::secret;
+use client_view::ClientView;
+use relay_view::RelayView;
+
+/// How often the data path is looked at: twice in the second that rates are taken over.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+/// Things that happen together are told together.
+const NEWS_PAUSE: Duration = Duration::from_millis(20);
+
+/// Flags of every command that others may look at.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Control")]
+pub(crate) struct ControlArgs {
+    /// Serve state and metrics over HTTP as well, on a loopback address; clients show the token
+    /// in the file that the log names [default: only the Unix socket of `tabane status`]
+    #[arg(long, value_name = "ADDR:PORT")]
+    http: Option<SocketAddr>,
+}
+
+/// What an instance is.
+#[derive(Debug, Clone)]
+pub(crate) struct Description {
+    pub(crate) kind: Kind,
+    /// What it is called; [`Kind::Up`] has one name for the whole machine, others get their
+    /// process id where the name is taken.
+    pub(crate) name: String,
+    /// The command it runs, or where it listens.
+    pub(crate) about: String,
+    /// The relay it is a client of: name and key.
+    pub(crate) relay: Option<(String, String)>,
+}
+
+/// Visible until dropped.
+pub(crate) struct Instance {
+    task: Option<AbortHandle>,
+    /// Ends after the task that feeds it.
+    _server: Option<Server>,
+}
+
+/// Where states come from.
+enum View {
+    Client(ClientView),
+    Relay(RelayView),
+}
+
+impl Instance {
+    /// Makes a client visible. Must be called within a `LocalSet`.
+    ///
+    /// # Errors
+    /// HTTP was asked for and cannot be served.
+    pub(crate) fn of_client(
+        args: &ControlArgs,
+        description: Description,
+        client: &Client,
+    ) -> Result<Self> {
+        let journal = client.journal();
+        let view = View::Client(ClientView::new(client.clone()));
+        Self::start(args, description, view, journal)
+    }
+
+    /// Makes a relay visible. Must be called within a `LocalSet`.
+    ///
+    /// # Errors
+    /// HTTP was asked for and cannot be served.
+    pub(crate) fn of_relay(
+        args: &ControlArgs,
+        description: Description,
+        monitor: RelayMonitor,
+    ) -> Result<Self> {
+        let journal = monitor.journal();
+        let view = View::Relay(RelayView::new(monitor));
+        Self::start(args, description, view, journal)
+    }
+
+    fn start(
+        args: &ControlArgs,
+        description: Description,
+        view: View,
+        journal: Journal,
+    ) -> Result<Self> {
+        let started = Server::start(ServerConfig {
+            directory: Directory::of_user(),
+            name: description.name.clone(),
+            naming: match description.kind {
+                // There is one, or none.
+                Kind::Up => Naming::Exclusive,
+                Kind::Run | Kind::Proxy | Kind::Relay => Naming::WithPid,
+            },
+            http: args.http.map(|address| HttpConfig {
+                address,
+                token: secret::token(),
+            }),
+        });
+        let (server, publisher, commands) = match started {
+            Ok(started) => started,
+            Err(error) if args.http.is_some() => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!("`tabane status` will not see this: {error}");
+                return Ok(Self {
+                    task: None,
+                    _server: None,
+                });
+            }
+        };
+        if let Some(address) = server.http() {
+            let name = server.name();
+            let token = Directory::of_user().path().join(format!("{name}.token"));
+            tracing::warn!("HTTP on http://{address}, token in {}", token.display());
+        }
+        let reporter = Reporter {
+            instance: instance(&description, &server),
+            peer: description.relay.map(|(_, key)| key),
+            view,
+            journal,
+            publisher,
+        };
+        let task = tokio::task::spawn_local(reporter.run(commands));
+        Ok(Self {
+            task: Some(task.abort_handle()),
+            _server: Some(server),
+        })
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+/// Tells the server what there is to know.
+struct Reporter {
+    instance: tabane_control::Instance,
+    /// At a client: the relay's key.
+    peer: Option<String>,
+    view: View,
+    journal: Journal,
+    publisher: Publisher,
+}
+
+impl Reporter {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut samples = interval(SAMPLE_INTERVAL);
+        samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = samples.tick() => {}
+                () = self.journal.changed() => sleep(NEWS_PAUSE).await,
+                command = commands.recv() => match command {
+                    Some(command) => self.carry_out(command),
+                    // The server is gone, and nobody left to be told.
+                    None => return,
+                },
+            }
+            self.publish();
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        let Command::ChangeLink {
+            name,
+            change,
+            reply,
+        } = command;
+        let done = self.view.change_link(&name, change);
+        // Before the answer, so that whoever asked sees what came of it.
+        self.publish();
+        let _ = reply.send(done);
+    }
+
+    fn publish(&mut self) {
+        let mut state = State {
+            api: API_VERSION,
+            at_unix_ms: unix_millis(SystemTime::now()),
+            instance: self.instance.clone(),
+            condition: Condition::Up,
+            problems: Vec::new(),
+            totals: Totals::default(),
+            links: Vec::new(),
+            sessions: Vec::new(),
+            sessions_omitted: 0,
+            events: self.journal.since(0).iter().map(event).collect(),
+            process: Process::default(),
+        };
+        match &mut self.view {
+            View::Client(view) => view.look(&mut state, self.peer.as_deref()),
+            View::Relay(view) => view.look(&mut state),
+        }
+        self.publisher.publish(state);
+    }
+}
+
+impl View {
+    fn change_link(&mut self, name: &str, change: LinkChange) -> Result<(), String> {
+        match self {
+            Self::Client(view) => view.change_link(name, change),
+            Self::Relay(_) => Err("a relay has no links to change".to_owned()),
+        }
+    }
+}
+
+fn instance(description: &Description, server: &Server) -> tabane_control::Instance {
+    tabane_control::Instance {
+        name: server.name().to_owned(),
+        kind: description.kind,
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at_unix_ms: unix_millis(SystemTime::now()),
+        about: description.about.clone(),
+        relay: description.relay.as_ref().map(|(name, _)| name.clone()),
+        http: server.http().map(|address| format!("http://{address}")),
+    }
+}
+
+fn event(entry: &Entry) -> Event {
+    let (kind, link, session, text) = match &entry.happening {
+        Happening::SessionUp { session, client } => {
+            let text = match client {
+                Some(client) => format!("session of {} up", short(client)),
+                None => "session up".to_owned(),
+            };
+            (EventKind::SessionUp, None, Some(*session), text)
+        }
+        Happening::SessionEnded {
+            session,
+            client,
+            reason,
+        } => {
+            let text = match client {
+                Some(client) => format!("session of {} ended: {reason}", short(client)),
+                None => format!("session ended: {reason}"),
+            };
+            (EventKind::SessionEnded, None, Some(*session), text)
+        }
+        Happening::Refused { client } => {
+            let text = format!("client {} refused", short(client));
+            (EventKind::ClientRefused, None, None, text)
+        }
+        Happening::LinkAdded { link } => (
+            EventKind::LinkAdded,
+            Some(link),
+            None,
+            "link found".to_owned(),
+        ),
+        Happening::LinkRemoved { link } => (
+            EventKind::LinkRemoved,
+            Some(link),
+            None,
+            "link gone".to_owned(),
+        ),
+        Happening::LinkUp { link } => (
+            EventKind::LinkUp,
+            Some(link),
+            None,
+            "carries data".to_owned(),
+        ),
+        Happening::LinkDown { link, reason } => {
+            (EventKind::LinkDown, Some(link), None, reason.to_string())
+        }
+        Happening::LinkPolicy {
+            link,
+            weight,
+            paused,
+        } => {
+            let text = match paused {
+                true => "paused".to_owned(),
+                false => format!("used, weight {weight}"),
+            };
+            (EventKind::LinkChanged, Some(link), None, text)
+        }
+    };
+    Event {
+        number: entry.number,
+        at_unix_ms: unix_millis(entry.at),
+        kind,
+        link: link.cloned(),
+        session,
+        text,
+    }
+}
+
+fn short(client: &PublicKey) -> String {
+    status::short(&client.to_string())
+}
+
+fn unix_millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH);
+    // A clock before 1970 is none.
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,58 @@
+//! A relay as its control socket shows it.
+
+use std::collections::BTreeMap;
+
+use tabane_control::{State, Traffic};
+use tabane_core::SessionStatus;
+use tabane_tunnel::RelayMonitor;
+
+use super::client_view::{drops, session};
+use super::ledger::{Ledger, add, traffic};
+
+/// A relay with what its sessions carried.
+pub(super) struct RelayView {
+    monitor: RelayMonitor,
+    ledgers: BTreeMap<u64, Ledger>,
+    /// Of sessions that are gone.
+    past: Traffic,
+}
+
+impl RelayView {
+    pub(super) fn new(monitor: RelayMonitor) -> Self {
+        Self {
+            monitor,
+            ledgers: BTreeMap::new(),
+            past: Traffic::default(),
+        }
+    }
+
+    /// Fills in what is known of it.
+    pub(super) fn look(&mut self, state: &mut State) {
+        let mut before = std::mem::take(&mut self.ledgers);
+        let totals = &mut state.totals;
+        totals.drops = drops(&self.monitor.counters().drops);
+        totals.sessions_so_far = self.monitor.served();
+        for guest in self.monitor.guests() {
+            let number = guest.number;
+            let mut ledger = before.remove(&number).unwrap_or_default();
+            let paths = guest.session.paths.iter();
+            ledger.count(paths.map(|path| ((number, path.id.get()), traffic(path))));
+            let mut seen = session(number, &guest.session);
+            seen.peer = guest.client.map(|client| client.to_string());
+            seen.age_s = Some(guest.age.as_secs());
+            seen.traffic = ledger.traffic();
+            self.ledgers.insert(number, ledger);
+            // Strangers in mid-handshake are no sessions yet.
+            if guest.session.status == SessionStatus::Connected {
+                totals.sessions += 1;
+            }
+            totals.streams += seen.streams;
+            add(&mut totals.traffic, &seen.traffic);
+            state.sessions.push(seen);
+        }
+        for gone in before.values() {
+            add(&mut self.past, &gone.traffic());
+        }
+        add(&mut totals.traffic, &self.past);
+    }
+}

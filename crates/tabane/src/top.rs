@@ -1,0 +1,72 @@
+//! `tabane top`'s screen: what an instance does, as it does it.
+//!
+//! Owns the terminal and the loop around it. What is shown and what keys do is the app's affair,
+//! how it looks the view's, where it comes from the feed's. The terminal is given back on every
+//! way out: the end, an error, a panic, a signal.
+
+mod app;
+mod columns;
+mod feed;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use crate::commands::status::InstanceArgs;
+use crate::failure::Failure;
+use app::{Action, App};
+use feed::{Feed, Update};
+
+/// How long a key or an update may wait to be seen.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Shows the instance until the user has seen enough.
+pub(crate) fn show(instance: InstanceArgs) -> Result<()> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        let text = "tabane top needs a terminal; `tabane status --watch` does without";
+        return Err(Failure::usage(text).into());
+    }
+    // An instance that is not there is told on the terminal as it was.
+    instance.find()?;
+    let feed = Feed::start(instance).context("cannot start")?;
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let shown = attend(&mut terminal, &feed);
+    ratatui::restore();
+    shown
+}
+
+fn attend(terminal: &mut DefaultTerminal, feed: &Feed) -> Result<()> {
+    let mut app = App::default();
+    let mut is_stale = true;
+    loop {
+        while let Some(update) = feed.poll() {
+            match update {
+                Update::State(state) => app.handle_state(*state),
+                Update::Lost(why) => app.handle_lost(why),
+                Update::Answer(answer) => app.handle_answer(answer),
+                Update::Quit => return Ok(()),
+            }
+            is_stale = true;
+        }
+        if is_stale {
+            terminal.draw(|frame| view::draw(&app, frame))?;
+            is_stale = false;
+        }
+        if !event::poll(TICK)? {
+            continue;
+        }
+        match event::read()? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => match app.handle_key(key) {
+                Some(Action::Quit) => return Ok(()),
+                Some(Action::Change(link, change)) => feed.change(link, change),
+                None => {}
+            },
+            _ => {}
+        }
+        is_stale = true;
+    }
+}

@@ -1,0 +1,298 @@
+//! Running instances seen and steered by their sockets: status, pausing, what is left by the dead,
+//! and the doctor.
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+
+use crate::world::{World, first_line, pid, wait_for};
+use crate::{complaint, status, text};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A download slow enough to be looked at; prints its size at the end.
+fn download(world: &World, bytes: usize) -> (Child, String) {
+    let line = format!("echo up; curl -sS --limit-rate 4M http://203.0.113.2:8000/{bytes} | wc -c");
+    let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    let name = format!("run-{}", child.id());
+    (child, name)
+}
+
+fn state(world: &World, name: &str) -> Value {
+    let mut command = world.tabane(&["status", "--json", "--instance", name]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn link<'a>(state: &'a Value, name: &str) -> &'a Value {
+    let mut links = state["links"].as_array().unwrap().iter();
+    links.find(|link| link["name"] == name).unwrap()
+}
+
+fn received(world: &World, instance: &str, name: &str) -> u64 {
+    let state = state(world, instance);
+    link(&state, name)["traffic"]["received_bytes"]
+        .as_u64()
+        .unwrap()
+}
+
+/// Looks until `is_so`; gives the state that was.
+fn until(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let state = state(world, name);
+        if is_so(&state) {
+            return state;
+        }
+        assert!(Instant::now() < deadline, "{state:#}");
+    }
+}
+
+/// Asks an instance's socket as any program would; gives status and body.
+fn put(world: &World, instance: &str, path: &str, body: &str) -> (String, String) {
+    let socket = world.path("runtime").join(format!("{instance}.sock"));
+    let mut command = world.in_client("curl");
+    command.args([
+        "-sS",
+        "-X",
+        "PUT",
+        "-d",
+        body,
+        "-w",
+        "\n%{http_code}",
+        "--unix-socket",
+    ]);
+    let output = command
+        .arg(socket)
+        .arg(format!("http://x{path}"))
+        .output()
+        .unwrap();
+    let answer = text(&output.stdout);
+    let (body, code) = answer.trim().rsplit_once('\n').unwrap();
+    (code.to_owned(), body.to_owned())
+}
+
+fn change(world: &World, instance: &str, link: &str, body: &str) {
+    let (code, answer) = put(world, instance, &format!("/v1/links/{link}"), body);
+    assert_eq!(code, "200", "{answer}");
+}
+
+/// What the kernel counts at an interface, both ways.
+fn on_the_wire(world: &World, interface: &str) -> u64 {
+    let path = format!("/sys/class/net/{interface}/statistics");
+    let line = format!("cat {path}/rx_bytes {path}/tx_bytes");
+    let output = world.in_client("sh").args(["-c", &line]).output().unwrap();
+    let numbers = text(&output.stdout);
+    numbers
+        .lines()
+        .map(|line| line.parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn a_paused_link_carries_not_one_byte_until_it_is_wanted_again() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let (child, name) = download(&world, 60_000_000);
+    let is_active = |state: &Value, name: &str| link(state, name)["state"] == "active";
+    let seen = until(&world, &name, |state| {
+        is_active(state, "c1") && is_active(state, "c2") && link(state, "c1")["share_now"].is_f64()
+    });
+    assert_eq!(seen["condition"], "up", "{seen:#}");
+    assert_eq!(seen["instance"]["kind"], "run");
+    assert_eq!(seen["sessions"][0]["state"], "connected");
+
+    change(&world, &name, "c2", r#"{"paused": true}"#);
+    // What was on its way arrives.
+    std::thread::sleep(Duration::from_millis(100));
+    let (before, carried) = (on_the_wire(&world, "c2"), received(&world, &name, "c1"));
+    until(&world, &name, |state| {
+        let now = link(state, "c1")["traffic"]["received_bytes"]
+            .as_u64()
+            .unwrap();
+        now > carried + 4_000_000
+    });
+    // Neighbour discovery goes on; a packet of ours would be larger.
+    let stray = on_the_wire(&world, "c2") - before;
+    assert!(stray < 1_000, "{stray} bytes over a paused link");
+
+    // All paused: nothing is lost, everything waits.
+    change(&world, &name, "c1", r#"{"paused": true}"#);
+    let seen = until(&world, &name, |state| state["condition"] == "down");
+    assert!(
+        seen["problems"][0]["what"]
+            .as_str()
+            .unwrap()
+            .contains("paused"),
+        "{seen:#}"
+    );
+    let output = world
+        .tabane(&["status", "--instance", &name])
+        .output()
+        .unwrap();
+    assert!(
+        text(&output.stdout).contains("every link is paused"),
+        "{output:?}"
+    );
+    change(&world, &name, "c2", r#"{"paused": false, "weight": 0.5}"#);
+    let carried = received(&world, &name, "c2");
+    until(&world, &name, |state| {
+        let link = link(state, "c2");
+        let now = link["traffic"]["received_bytes"].as_u64().unwrap();
+        now > carried + 1_000_000 && link["path"]["weight"] == 0.5
+    });
+    change(&world, &name, "c1", r#"{"paused": false}"#);
+    let kinds = state(&world, &name)["events"].to_string();
+    assert!(
+        kinds.contains("link_changed") && kinds.contains("session_up"),
+        "{kinds}"
+    );
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout).trim(), "60000000", "{output:?}");
+    assert!(!world.path("runtime").join(format!("{name}.sock")).exists());
+}
+
+#[test]
+fn a_weight_outlives_the_session_and_the_interface() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.join();
+    let mut command = world.tabane(&["run", "--", "sh", "-c", "echo up; exec sleep 60"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    let name = format!("run-{}", child.id());
+    let is_weighted = |state: &Value| link(state, "c2")["path"]["weight"] == 0.5;
+    until(&world, &name, |state| {
+        link(state, "c2")["state"] == "active"
+    });
+    change(&world, &name, "c2", r#"{"weight": 0.5}"#);
+    until(&world, &name, is_weighted);
+    crate::world::ip(&format!("-n {} link set c2 down", world.client_ns()));
+    until(&world, &name, |state| {
+        !state["links"].to_string().contains("\"c2\"") || !link(state, "c2")["path"].is_object()
+    });
+    crate::world::ip(&format!("-n {} link set c2 up", world.client_ns()));
+    let c2 = world.client_ns();
+    crate::world::ip(&format!(
+        "-n {c2} route replace default via 10.71.2.2 dev c2 metric 2"
+    ));
+    until(&world, &name, |state| {
+        state["links"].to_string().contains("\"c2\"") && is_weighted(state)
+    });
+    world.stop_relay();
+    world.start_relay(&[]);
+    until(&world, &name, |state| {
+        state["totals"]["sessions_so_far"] == 2 && is_weighted(state)
+    });
+    kill(pid(&child), Signal::SIGTERM).unwrap();
+    wait_for(&mut child, Duration::from_secs(5));
+}
+
+#[test]
+fn instances_are_told_apart_and_dead_ones_leave_nothing() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let list = |world: &World| {
+        let output = world.tabane(&["status", "--list"]).output().unwrap();
+        text(&output.stdout)
+    };
+    assert_eq!(list(&world), "relay-4510\n");
+    let output = world.tabane(&["status"]).output().unwrap();
+    assert!(text(&output.stdout).contains("relay on"), "{output:?}");
+
+    let (mut first, first_name) = download(&world, 100_000_000);
+    let (mut second, second_name) = download(&world, 100_000_000);
+    let output = world.tabane(&["status"]).output().unwrap();
+    assert_eq!(status(&output), Some(1));
+    let words = complaint(&output);
+    for name in [&first_name, &second_name, "relay-4510"] {
+        assert!(words.contains(name), "{words}");
+    }
+    let output = world
+        .tabane(&["status", "--instance", "up"])
+        .output()
+        .unwrap();
+    assert!(complaint(&output).contains("no instance up"), "{output:?}");
+    let seen = until(&world, "relay-4510", |state| {
+        let sessions = state["sessions"].as_array().unwrap();
+        sessions.len() == 2 && sessions.iter().all(|it| it["traffic"]["sent_bps"] != 0)
+    });
+    assert_eq!(seen["totals"]["sessions"], 2, "{seen:#}");
+    let (code, answer) = put(&world, "relay-4510", "/v1/links/c1", r#"{"paused": true}"#);
+    assert!(
+        code == "404" && answer.contains("no links"),
+        "{code} {answer}"
+    );
+    let output = world.tabane(&["top"]).output().unwrap();
+    assert!(complaint(&output).contains("terminal"), "{output:?}");
+
+    let socket = world.path("runtime").join(format!("{first_name}.sock"));
+    kill(pid(&first), Signal::SIGKILL).unwrap();
+    first.wait().unwrap();
+    assert!(socket.exists(), "nobody was there to remove it");
+    assert!(!list(&world).contains(&first_name));
+    let output = world
+        .tabane(&["status", "--instance", &first_name])
+        .output()
+        .unwrap();
+    assert_eq!(status(&output), Some(1), "{output:?}");
+    assert!(world.run(&[], "true").status.success());
+    assert!(!socket.exists(), "the next one tidies up");
+    kill(pid(&second), Signal::SIGTERM).unwrap();
+    wait_for(&mut second, Duration::from_secs(10));
+    assert_eq!(list(&world), "relay-4510\n");
+}
+
+#[test]
+fn http_is_served_to_those_with_the_token() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let line = "read token < $TABANE_RUNTIME/run-$PPID.token; \
+                url=$(curl -sS --unix-socket $TABANE_RUNTIME/run-$PPID.sock http://x/v1/state | \
+                grep -o 'http://127[^\"]*'); \
+                curl -sS -o /dev/null -w '%{http_code} ' $url/metrics; \
+                curl -sS -H \"Authorization: Bearer $token\" $url/metrics | grep -c ^tabane_link_up";
+    let output = world.run(&["--http", "127.0.0.1:0"], line);
+    assert_eq!(text(&output.stdout).trim(), "401 2", "{output:?}");
+    let output = world.run(&["--http", "0.0.0.0:0"], "echo ran");
+    assert!(
+        status(&output) == Some(1) && output.stdout.is_empty(),
+        "{output:?}"
+    );
+    assert!(complaint(&output).contains("loopback"), "{output:?}");
+}
+
+#[test]
+fn the_doctor_names_what_is_missing_and_its_cure() {
+    let Some(world) = World::new(&[]) else { return };
+    let doctor = |arguments: &[&str]| {
+        let mut command = world.tabane(&["doctor", "--json"]);
+        let output = command.args(arguments).output().unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (status(&output), report)
+    };
+    let (code, report) = doctor(&["run"]);
+    assert_eq!(code, Some(1), "{report:#}");
+    assert!(report.to_string().contains("tabane join"), "{report:#}");
+    let (code, report) = doctor(&["relay"]);
+    assert_eq!(code, Some(0), "{report:#}");
+    world.join();
+    let (code, report) = doctor(&["run"]);
+    assert_eq!(code, Some(0), "{report:#}");
+    let found = report.to_string();
+    assert!(
+        found.contains("ms over c1") && found.contains("ms over c2"),
+        "{report:#}"
+    );
+    let output = world.tabane(&["doctor", "--offline"]).output().unwrap();
+    assert!(text(&output.stdout).contains("run    works"), "{output:?}");
+    fs::remove_dir_all(world.path(".config")).unwrap();
+    assert_eq!(doctor(&["proxy", "--offline"]).0, Some(1));
+}

@@ -1,0 +1,143 @@
+//! What happened lately to a client or a relay, for display.
+//!
+//! Owns a bounded list of numbered happenings and who waits for the next one. Nothing is decided
+//! by it. It lives on the engine's thread, like everything that writes to it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use tabane_core::{CloseReason, PathDownReason, PublicKey};
+use tokio::sync::Notify;
+
+/// How many happenings are kept; older ones are forgotten. A screen or two.
+const MAX_ENTRIES: usize = 64;
+
+/// Something that a person at the display wants to know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Happening {
+    /// A session is up.
+    SessionUp {
+        /// Which, counted from the start.
+        session: u64,
+        /// At a relay: whose.
+        client: Option<PublicKey>,
+    },
+    /// A session ended.
+    SessionEnded {
+        /// Which.
+        session: u64,
+        /// At a relay: whose.
+        client: Option<PublicKey>,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// At a relay: somebody was not let in.
+    Refused {
+        /// Who.
+        client: PublicKey,
+    },
+    /// A link is to be used from here on.
+    LinkAdded {
+        /// Its name.
+        link: String,
+    },
+    /// A link is gone, or not wanted any more.
+    LinkRemoved {
+        /// Its name.
+        link: String,
+    },
+    /// A link's path carries data (again).
+    LinkUp {
+        /// Its name.
+        link: String,
+    },
+    /// A link's path carries no data at present.
+    LinkDown {
+        /// Its name.
+        link: String,
+        /// Why.
+        reason: PathDownReason,
+    },
+    /// The user wishes a link to be used in another way.
+    LinkPolicy {
+        /// Its name.
+        link: String,
+        /// The share of it that may be used.
+        weight: f64,
+        /// Not used at all.
+        paused: bool,
+    },
+}
+
+/// A happening with its place in the list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Counts from 1, without a gap.
+    pub number: u64,
+    /// When, by the wall clock.
+    pub at: SystemTime,
+    /// What.
+    pub happening: Happening,
+}
+
+/// The list. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Journal(Rc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    entries: RefCell<VecDeque<Entry>>,
+    news: Notify,
+}
+
+impl Journal {
+    pub(crate) fn record(&self, happening: Happening) {
+        let mut entries = self.0.entries.borrow_mut();
+        let number = entries.back().map_or(1, |last| last.number + 1);
+        if entries.len() == MAX_ENTRIES {
+            entries.pop_front();
+        }
+        entries.push_back(Entry {
+            number,
+            at: SystemTime::now(),
+            happening,
+        });
+        self.0.news.notify_one();
+    }
+
+    /// What happened after entry `number`, oldest first, as far as it is kept.
+    #[must_use]
+    pub fn since(&self, number: u64) -> Vec<Entry> {
+        let entries = self.0.entries.borrow();
+        let newer = entries.iter().filter(|entry| entry.number > number);
+        newer.cloned().collect()
+    }
+
+    /// Waits until something was recorded since the last call. For one waiter.
+    pub async fn changed(&self) {
+        self.0.news.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_are_forgotten_and_numbers_go_on() {
+        let journal = Journal::default();
+        for i in 0..MAX_ENTRIES as u64 + 3 {
+            journal.record(Happening::LinkUp {
+                link: i.to_string(),
+            });
+        }
+        let all = journal.since(0);
+        assert_eq!(all.len(), MAX_ENTRIES);
+        assert_eq!(all[0].number, 4);
+        let last = journal.since(MAX_ENTRIES as u64 + 2);
+        assert_eq!(last.len(), 1);
+        assert_eq!(last[0].number, MAX_ENTRIES as u64 + 3);
+    }
+}
