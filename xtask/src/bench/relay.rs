@@ -21,6 +21,8 @@ const SESSIONS: u32 = 1_000;
 const BUSY_S: u64 = 10;
 /// Path MTU discovery and the like are over by then.
 const SETTLE: Duration = Duration::from_secs(5);
+/// What the kernel keeps of each connection at the source, in bytes.
+const SOURCE_BUFFER: usize = 16 * 1024;
 /// The promise for an idle session (issue 4).
 const PROMISED_KB: f64 = 32.0;
 
@@ -111,6 +113,8 @@ fn source() -> Result<SocketAddr> {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
+            // A thousand threads that fill megabytes each would leave the relay no time.
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SOURCE_BUFFER);
             let small = std::thread::Builder::new().stack_size(64 * 1024);
             let feed = move || {
                 let block = [5; 16 * 1024];
