@@ -125,7 +125,7 @@ impl Policy {
                 UseWord::Never => LinkUse::Never,
             },
             weight: table.weight.unwrap_or(1.0),
-            priority: table.priority.unwrap_or(u8::from(metered)),
+            priority: table.priority.unwrap_or_else(|| u8::from(metered)),
             metered,
             budget: table.budget(),
             down: table.down,

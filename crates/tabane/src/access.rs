@@ -678,14 +678,6 @@ mod tests {
             (text.replace("50Mbit/s", "fast"), "no rate"),
             (text.replace("sessions", "sessoins"), "sessoins"),
             (text[..text.len() - 4].to_owned(), "access.toml"),
-            (
-                format!(
-                    "{text}[[client]]\nkey = \"{}\"\nenrolled_at = 0\n\
-                         token_label = \"x\"\nuser = \"eve\"\n",
-                    KEYS[0]
-                ),
-                "no such user",
-            ),
         ] {
             fs::write(&path, bad).unwrap();
             let error = format!("{:#}", file.read().unwrap_err());

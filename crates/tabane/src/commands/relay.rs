@@ -73,12 +73,13 @@ pub(crate) struct RelayArgs {
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
     #[command(flatten)]
-    control: ControlArgs,
-    #[command(flatten)]
     sending: SendingArgs,
     /// How long connections may take to finish when the relay is told to go down: 10s, 5min, never
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     drain: Span,
+    // Last: its heading holds for every flag that follows.
+    #[command(flatten)]
+    control: ControlArgs,
 }
 
 #[derive(Debug, Subcommand)]

@@ -70,8 +70,10 @@ fn a_change_reaches_a_running_transfer_within_100_ms() {
 fn a_budget_is_kept_across_runs_and_ends_the_use_of_a_link() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
-    assert!(policy(&world, "set c2 --budget 3MB/month").status.success());
-    fetch(&world);
+    assert!(policy(&world, "set c2 --budget 1MB/month").status.success());
+    // Counted five times a second: this takes two.
+    let slowly = "curl -sS --limit-rate 8M -o /dev/null http://203.0.113.2:8000/20000000";
+    assert!(world.run(&[], slowly).status.success());
     let shown = text(&policy(&world, "").stdout);
     assert!(shown.contains("used up"), "{shown}");
     let before = received(&world, "c2");

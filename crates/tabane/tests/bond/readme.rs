@@ -84,6 +84,9 @@ fn the_readme_s_commands_do_what_it_says() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
+    let wait = "until curl -s -o /dev/null http://203.0.113.2/; do sleep 0.02; done";
+    let ready = world.in_servers("sh").args(["-c", wait]).status();
+    assert!(ready.unwrap().success());
     let path = format!(
         "{}:{}",
         Path::new(TABANE).parent().unwrap().display(),
