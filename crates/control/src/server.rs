@@ -300,7 +300,10 @@ where
         };
         let service = service_fn(move |request| {
             let routes = routes.clone();
-            async move { Ok::<_, std::convert::Infallible>(routes.answer(request, is_trusted).await) }
+            async move {
+                let answer = routes.answer(request, is_trusted).await;
+                Ok::<_, std::convert::Infallible>(answer)
+            }
         });
         let served = http1::Builder::new()
             .timer(TokioTimer::new())

@@ -119,7 +119,8 @@ impl Instance {
 
     fn put(&self, path: &str, body: &str) -> (u16, String) {
         self.raw(&format!(
-            "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+             Content-Length: {}\r\n\r\n{body}",
             body.len()
         ))
     }

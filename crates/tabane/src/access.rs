@@ -674,10 +674,22 @@ mod tests {
         let path = scratch.path().join("access.toml");
         let text = fs::read_to_string(&path).unwrap();
         for (bad, word) in [
-            (format!("{text}{text}"), "two users 'ann'"),
+            (
+                format!("{text}{}", &text[text.find("[[user]]").unwrap()..]),
+                "two users 'ann'",
+            ),
             (text.replace("50Mbit/s", "fast"), "no rate"),
             (text.replace("sessions", "sessoins"), "sessoins"),
             (text[..text.len() - 4].to_owned(), "access.toml"),
+            (
+                format!(
+                    "{}[[client]]\nkey = \"{}\"\nenrolled_at = 0\n\
+                         token_label = \"x\"\nuser = \"eve\"\n",
+                    text.replace("client = []\n", ""),
+                    KEYS[0]
+                ),
+                "no such user",
+            ),
         ] {
             fs::write(&path, bad).unwrap();
             let error = format!("{:#}", file.read().unwrap_err());

@@ -204,7 +204,8 @@ impl SessionPlan {
     }
 }
 
-/// The relay's addresses, tried again and again until they are found: at boot there may be no network yet.
+/// The relay's addresses, tried again and again until they are found: at boot there may be no
+/// network yet.
 async fn resolve_at_last(destinations: &[Destination]) -> Vec<SocketAddr> {
     let mut pause = FIRST_RESOLVE_PAUSE;
     loop {

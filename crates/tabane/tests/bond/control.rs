@@ -258,7 +258,8 @@ fn http_is_served_to_those_with_the_token() {
                 url=$(curl -sS --unix-socket $TABANE_RUNTIME/run-$PPID.sock http://x/v1/state | \
                 grep -o 'http://127[^\"]*'); \
                 curl -sS -o /dev/null -w '%{http_code} ' $url/metrics; \
-                curl -sS -H \"Authorization: Bearer $token\" $url/metrics | grep -c ^tabane_link_up";
+                curl -sS -H \"Authorization: Bearer $token\" $url/metrics | \
+                grep -c ^tabane_link_up";
     let output = world.run(&["--http", "127.0.0.1:0"], line);
     assert_eq!(text(&output.stdout).trim(), "401 2", "{output:?}");
     let output = world.run(&["--http", "0.0.0.0:0"], "echo ran");
