@@ -7,8 +7,10 @@
 
 mod direction;
 mod file;
+mod timetable;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tabane_base::{Bytes, Duration, Rate};
@@ -19,7 +21,7 @@ use crate::schedule::{Change, Outage};
 use crate::trace::Trace;
 pub use direction::Direction;
 use direction::TraceName;
-use file::{File, LinkTable};
+use file::{ChangeTable, File, LinkTable, OutageTable};
 
 /// The most links a scenario may have: more than any machine has; each costs the lab a subnet.
 pub const MAX_LINKS: usize = 32;
@@ -75,7 +77,7 @@ pub enum ScenarioError {
     /// Keys that are right one by one but not together.
     #[error("line {line}: {what}")]
     Invalid {
-        /// Where the table concerned begins, counted from 1.
+        /// Where the key concerned stands, counted from 1.
         line: usize,
         /// What does not fit, by key.
         what: String,
@@ -108,6 +110,7 @@ impl Scenario {
         };
         let mut links = Vec::new();
         for table in &file.link {
+            reader.check_times(table, file.duration.0)?;
             links.push(reader.link(table)?);
         }
         reader.check_links(&file, &links)?;
@@ -122,11 +125,8 @@ impl Scenario {
         }
         let mut scenarios = Vec::new();
         for variant in &file.variant {
-            let picked = reader.pick(&links, &variant.get_ref().links, variant)?;
-            scenarios.push(scenario(
-                format!("{}/{}", file.name, variant.get_ref().name),
-                picked,
-            ));
+            let picked = reader.pick(&links, &variant.links)?;
+            scenarios.push(scenario(format!("{}/{}", file.name, variant.name), picked));
         }
         Ok(scenarios)
     }
@@ -197,41 +197,32 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn link(&mut self, table: &Spanned<LinkTable>) -> Result<LinkSpec, ScenarioError> {
-        let name = table.get_ref().name.clone();
+    fn link(&mut self, table: &LinkTable) -> Result<LinkSpec, ScenarioError> {
         Ok(LinkSpec {
             up: self.config(table, Direction::Up)?,
             down: self.config(table, Direction::Down)?,
-            name,
+            name: table.name.get_ref().clone(),
         })
     }
 
     fn config(
         &mut self,
-        spanned: &Spanned<LinkTable>,
+        table: &LinkTable,
         direction: Direction,
     ) -> Result<LinkConfig, ScenarioError> {
-        let table = spanned.get_ref();
-        let name = &table.name;
-        let rate = match (&table.rate, &table.trace) {
-            (Some(_), Some(_)) => {
-                let what = format!("link `{name}` has both `rate` and `trace`: expected one");
-                return Err(self.invalid(spanned, what));
-            }
-            (Some(rate), None) => RateModel::Constant(rate.of(direction).0),
-            (None, Some(trace)) => {
-                let trace = self
-                    .trace(trace.of(direction))
-                    .map_err(|what| self.invalid(spanned, format!("link `{name}`: {what}")))?;
-                RateModel::Trace(trace)
-            }
-            (None, None) => RateModel::Constant(Rate::MAX),
-        };
+        let rate = self.rate(table, direction)?;
         let queue = table.queue.as_ref().map(|queue| queue.of(direction).0);
         let limited = rate != RateModel::Constant(Rate::MAX) || !table.change.is_empty();
         if queue.is_none() && limited {
+            let name = table.name.get_ref();
             let what = format!("link `{name}` has a rate but no `queue`: expected a size");
-            return Err(self.invalid(spanned, what));
+            let spans = [
+                table.rate.as_ref().map(Spanned::span),
+                table.trace.as_ref().map(Spanned::span),
+                table.change.first().map(|change| change.at.span()),
+            ];
+            let span = spans.into_iter().flatten().next();
+            return Err(self.invalid(span.unwrap_or_else(|| table.name.span()), what));
         }
         Ok(LinkConfig {
             rate,
@@ -239,53 +230,41 @@ impl Reader<'_> {
             delay: table.delay.of(direction).0,
             jitter: table.jitter.of(direction).0,
             loss: table.loss.of(direction).0,
-            changes: self.changes(spanned, direction)?,
-            outages: self.outages(spanned)?,
+            changes: changes(table, direction),
+            outages: outages(table),
         })
     }
 
-    fn changes(
-        &self,
-        spanned: &Spanned<LinkTable>,
+    fn rate(
+        &mut self,
+        table: &LinkTable,
         direction: Direction,
-    ) -> Result<Vec<Change>, ScenarioError> {
-        let mut changes = Vec::new();
-        for table in &spanned.get_ref().change {
-            let change = table.get_ref();
-            changes.push(Change {
-                at: change.at.0,
-                every: self.period(table, change.every.map(|every| every.0))?,
-                rate: change.rate.as_ref().map(|rate| rate.of(direction).0),
-                delay: change.delay.as_ref().map(|delay| delay.of(direction).0),
-                loss: change.loss.as_ref().map(|loss| loss.of(direction).0),
-            });
+    ) -> Result<RateModel, ScenarioError> {
+        let name = table.name.get_ref();
+        match (&table.rate, &table.trace) {
+            (Some(rate), Some(trace)) => {
+                let (first, second) = if rate.span().start < trace.span().start {
+                    (("rate", rate.span()), ("trace", trace.span()))
+                } else {
+                    (("trace", trace.span()), ("rate", rate.span()))
+                };
+                let what = format!(
+                    "link `{name}` has `{}` here and `{}` on line {}: expected one of them",
+                    second.0,
+                    first.0,
+                    self.line(&first.1)
+                );
+                Err(self.invalid(second.1, what))
+            }
+            (Some(rate), None) => Ok(RateModel::Constant(rate.get_ref().of(direction).0)),
+            (None, Some(names)) => {
+                let trace = self.trace(names.get_ref().of(direction));
+                trace.map(RateModel::Trace).map_err(|what| {
+                    self.invalid(names.span(), format!("`trace` of link `{name}`: {what}"))
+                })
+            }
+            (None, None) => Ok(RateModel::Constant(Rate::MAX)),
         }
-        Ok(changes)
-    }
-
-    fn outages(&self, spanned: &Spanned<LinkTable>) -> Result<Vec<Outage>, ScenarioError> {
-        let mut outages = Vec::new();
-        for table in &spanned.get_ref().outage {
-            let outage = table.get_ref();
-            outages.push(Outage {
-                at: outage.at.0,
-                lasts: outage.lasts.0,
-                every: self.period(table, outage.every.map(|every| every.0))?,
-            });
-        }
-        Ok(outages)
-    }
-
-    fn period<T>(
-        &self,
-        table: &Spanned<T>,
-        every: Option<Duration>,
-    ) -> Result<Option<Duration>, ScenarioError> {
-        if every == Some(Duration::ZERO) {
-            let what = "`every` is 0: expected a time above zero".to_owned();
-            return Err(self.invalid(table, what));
-        }
-        Ok(every)
     }
 
     fn trace(&mut self, name: &TraceName) -> Result<Arc<Trace>, String> {
@@ -294,8 +273,10 @@ impl Reader<'_> {
             return Ok(Arc::clone(trace));
         }
         let file = &name.file;
-        let text = (self.load_trace)(file).map_err(|why| format!("trace `{file}`: {why}"))?;
-        let trace = Trace::parse(&text).map_err(|why| format!("trace `{file}`: {why}"))?;
+        let text = (self.load_trace)(file).map_err(|why| {
+            format!("`{file}`: {why}; expected the name of a trace that is there")
+        })?;
+        let trace = Trace::parse(&text).map_err(|why| format!("`{file}`: {why}"))?;
         let trace = Arc::new(if name.reversed {
             trace.reversed()
         } else {
@@ -312,40 +293,68 @@ impl Reader<'_> {
         }
         for (index, link) in links.iter().enumerate() {
             if links[..index].iter().any(|other| other.name == link.name) {
-                let what = format!("two links are called `{}`", link.name);
-                return Err(self.invalid(&file.link[index], what));
+                let what = format!(
+                    "two links are called `{}`: expected another `name`",
+                    link.name
+                );
+                return Err(self.invalid(file.link[index].name.span(), what));
             }
         }
         Ok(())
     }
 
-    fn pick<T>(
+    fn pick(
         &self,
         links: &[LinkSpec],
-        names: &[String],
-        table: &Spanned<T>,
+        names: &Spanned<Vec<Spanned<String>>>,
     ) -> Result<Vec<LinkSpec>, ScenarioError> {
-        if names.is_empty() || names.len() > MAX_LINKS {
-            let what = format!(
-                "variant of {} links: expected 1 to {MAX_LINKS}",
-                names.len()
-            );
-            return Err(self.invalid(table, what));
+        let count = names.get_ref().len();
+        if count == 0 || count > MAX_LINKS {
+            let what = format!("`links` names {count}: expected 1 to {MAX_LINKS}");
+            return Err(self.invalid(names.span(), what));
         }
-        let find = |name: &String| links.iter().find(|link| link.name == *name).cloned();
-        names
-            .iter()
-            .map(|name| find(name).ok_or_else(|| self.invalid(table, format!("no link `{name}`"))))
-            .collect()
+        let find = |name: &Spanned<String>| {
+            let link = links.iter().find(|link| link.name == *name.get_ref());
+            link.cloned().ok_or_else(|| {
+                let known: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+                let (asked, known) = (name.get_ref(), known.join(", "));
+                let what =
+                    format!("`links` names `{asked}`, which no link is called: expected {known}");
+                self.invalid(name.span(), what)
+            })
+        };
+        names.get_ref().iter().map(find).collect()
     }
 
-    fn invalid<T>(&self, table: &Spanned<T>, what: String) -> ScenarioError {
-        let before = self.text.get(..table.span().start).unwrap_or_default();
-        ScenarioError::Invalid {
-            line: before.matches('\n').count() + 1,
-            what,
-        }
+    fn line(&self, span: &Range<usize>) -> usize {
+        let before = self.text.get(..span.start).unwrap_or_default();
+        before.matches('\n').count() + 1
     }
+
+    fn invalid(&self, span: Range<usize>, what: String) -> ScenarioError {
+        let line = self.line(&span);
+        ScenarioError::Invalid { line, what }
+    }
+}
+
+fn changes(table: &LinkTable, direction: Direction) -> Vec<Change> {
+    let change = |change: &ChangeTable| Change {
+        at: change.at.get_ref().0,
+        every: change.every.as_ref().map(|every| every.get_ref().0),
+        rate: change.rate.as_ref().map(|rate| rate.of(direction).0),
+        delay: change.delay.as_ref().map(|delay| delay.of(direction).0),
+        loss: change.loss.as_ref().map(|loss| loss.of(direction).0),
+    };
+    table.change.iter().map(change).collect()
+}
+
+fn outages(table: &LinkTable) -> Vec<Outage> {
+    let outage = |outage: &OutageTable| Outage {
+        at: outage.at.get_ref().0,
+        lasts: outage.lasts.get_ref().0,
+        every: outage.every.as_ref().map(|every| every.get_ref().0),
+    };
+    table.outage.iter().map(outage).collect()
 }
 
 #[cfg(test)]

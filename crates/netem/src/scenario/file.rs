@@ -22,9 +22,9 @@ pub(super) struct File {
     pub(super) why: String,
     #[serde(default = "duration_default")]
     pub(super) duration: Text<Duration>,
-    pub(super) link: Vec<Spanned<LinkTable>>,
+    pub(super) link: Vec<LinkTable>,
     #[serde(default)]
-    pub(super) variant: Vec<Spanned<VariantTable>>,
+    pub(super) variant: Vec<VariantTable>,
 }
 
 fn duration_default() -> Text<Duration> {
@@ -34,9 +34,9 @@ fn duration_default() -> Text<Duration> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LinkTable {
-    pub(super) name: String,
-    pub(super) rate: Option<PerDirection<Text<Rate>>>,
-    pub(super) trace: Option<PerDirection<TraceName>>,
+    pub(super) name: Spanned<String>,
+    pub(super) rate: Option<Spanned<PerDirection<Text<Rate>>>>,
+    pub(super) trace: Option<Spanned<PerDirection<TraceName>>>,
     pub(super) queue: Option<PerDirection<Text<Bytes>>>,
     #[serde(default)]
     pub(super) delay: PerDirection<Text<Duration>>,
@@ -45,9 +45,9 @@ pub(super) struct LinkTable {
     #[serde(default)]
     pub(super) loss: PerDirection<Loss>,
     #[serde(default)]
-    pub(super) change: Vec<Spanned<ChangeTable>>,
+    pub(super) change: Vec<ChangeTable>,
     #[serde(default)]
-    pub(super) outage: Vec<Spanned<OutageTable>>,
+    pub(super) outage: Vec<OutageTable>,
 }
 
 impl Default for Text<Duration> {
@@ -59,8 +59,8 @@ impl Default for Text<Duration> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChangeTable {
-    pub(super) at: Text<Duration>,
-    pub(super) every: Option<Text<Duration>>,
+    pub(super) at: Spanned<Text<Duration>>,
+    pub(super) every: Option<Spanned<Text<Duration>>>,
     pub(super) rate: Option<PerDirection<Text<Rate>>>,
     pub(super) delay: Option<PerDirection<Text<Duration>>>,
     pub(super) loss: Option<PerDirection<Loss>>,
@@ -69,17 +69,17 @@ pub(super) struct ChangeTable {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OutageTable {
-    pub(super) at: Text<Duration>,
+    pub(super) at: Spanned<Text<Duration>>,
     #[serde(rename = "for")]
-    pub(super) lasts: Text<Duration>,
-    pub(super) every: Option<Text<Duration>>,
+    pub(super) lasts: Spanned<Text<Duration>>,
+    pub(super) every: Option<Spanned<Text<Duration>>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VariantTable {
     pub(super) name: String,
-    pub(super) links: Vec<String>,
+    pub(super) links: Spanned<Vec<Spanned<String>>>,
 }
 
 /// `"1%"`, or a table with the probabilities of the Gilbert–Elliott model.

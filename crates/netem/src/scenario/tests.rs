@@ -87,7 +87,7 @@ fn errors_name_line_key_and_what_was_expected() {
             "rate = { down = \"1mbit\" }",
             ["line 5", "rate", "expected `down` and `up`"],
         ),
-        ("rate = \"1mbit\"", ["line 3", "queue", "expected a size"]),
+        ("rate = \"1mbit\"", ["line 5", "queue", "expected a size"]),
         ("loss = \"200%\"", ["line 5", "loss", "from 0% to 100%"]),
         (
             "loss = { both = { good = \"1%\" } }",
@@ -95,13 +95,33 @@ fn errors_name_line_key_and_what_was_expected() {
         ),
         (
             "trace = \"t\"\nqueue = \"1kB\"",
-            ["line 3", "`t`", "not here"],
+            ["line 5", "`trace` of link `a`: `t`", "not here"],
         ),
         (
             "[[link.outage]]\nat = \"1s\"",
             ["line 5", "missing field", "for"],
         ),
-        ("[[link]]\nname = \"a\"", ["line 5", "two links", "`a`"]),
+        ("[[link]]\nname = \"a\"", ["line 6", "two links", "`a`"]),
+        (
+            "rate = \"1mbit\"\nqueue = \"1kB\"\ntrace = \"t\"",
+            [
+                "line 7",
+                "`trace` here and `rate` on line 5",
+                "expected one",
+            ],
+        ),
+        (
+            "trace = \"t\"\nrate = \"1mbit\"",
+            [
+                "line 6",
+                "`rate` here and `trace` on line 5",
+                "expected one",
+            ],
+        ),
+        (
+            "[[variant]]\nname = \"v\"\nlinks = [\n\"a\",\n\"b\"]",
+            ["line 9", "`links` names `b`", "expected a"],
+        ),
     ];
     for (rest, words) in cases {
         let error = Scenario::parse(&format!("{link}{rest}\n"), None, &mut no_trace)
@@ -111,6 +131,60 @@ fn errors_name_line_key_and_what_was_expected() {
             assert!(error.contains(word), "{rest}: no {word:?} in:\n{error}");
         }
     }
+}
+
+#[test]
+fn schedules_that_contradict_themselves_name_both_lines() {
+    let link = "name = \"n\"\nwhy = \"w\"\n[[link]]\nname = \"a\"\nqueue = \"9kB\"\n";
+    let change = |rest: &str| format!("[[link.change]]\nat = \"6s\"\n{rest}\n");
+    let outage = |at: &str, lasts: &str, every: &str| {
+        format!("[[link.outage]]\nat = \"{at}\"\nfor = \"{lasts}\"\n{every}\n")
+    };
+    let periodic = "every = \"3s\"";
+    let cases = [
+        (
+            change(""),
+            ["line 7", "alters nothing", "expected `rate`, `delay`"],
+        ),
+        (
+            change("every = \"0s\""),
+            ["line 8", "`every` is 0", "above zero"],
+        ),
+        (
+            change("rate = \"1mbit\"") + &change("rate = \"2mbit\""),
+            [
+                "line 10",
+                "`rate` is set here",
+                "line 7 at the same time, 6s",
+            ],
+        ),
+        (
+            // The second meets the first when that has happened three times more.
+            outage("1s", "1s", periodic) + &outage("10500ms", "1s", ""),
+            ["line 11", "line 7 overlap", "expected `at`, `for`"],
+        ),
+        (
+            outage("1s", "0s", ""),
+            ["line 8", "`for` is 0", "above zero"],
+        ),
+        (
+            outage("1s", "3s", periodic),
+            ["line 9", "would never end", "longer than `for`"],
+        ),
+    ];
+    for (rest, words) in cases {
+        let error = Scenario::parse(&format!("{link}{rest}"), None, &mut no_trace)
+            .unwrap_err()
+            .to_string();
+        for word in words {
+            assert!(error.contains(word), "{rest}: no {word:?} in:\n{error}");
+        }
+    }
+    let fine = change("rate = \"1mbit\"")
+        + &change("delay = \"1ms\"")
+        + &outage("1s", "1s", periodic)
+        + &outage("2s", "1s", periodic);
+    Scenario::parse(&format!("{link}{fine}"), None, &mut no_trace).unwrap();
 }
 
 /// The project's own files.
