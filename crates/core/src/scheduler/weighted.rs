@@ -20,11 +20,17 @@
 //! What the paper leaves open: measured rates have no common divisor to speak of, so they are
 //! rounded to [`STEPS`] steps first, and a round is at most [`ROUND_MAX`] packets, so that it
 //! follows the rates. Within a round packets are spread evenly, not sent path by path. A new path
-//! or weight begins anew with (1). A path that is full is waited for: the ratio is the point.
+//! or weight begins anew with (1).
+//!
+//! The paper sends without congestion control, so no path of its is ever full. Ours are, and then
+//! (2) is an order and not a barrier: a path that has room and no turn left begins the next round
+//! when all whose turn it would be are full. Had it to wait for them, every path would carry what
+//! its share of the slowest window is, and none would ever be measured to be faster than it was
+//! first thought to be. While all have room, the ratio is exact.
 
 use tabane_base::Rate;
 
-use super::{Grant, PathView, STUCK_AFTER};
+use super::{Grant, PathView};
 use crate::id::PathId;
 
 /// Steps that the greatest rate is divided into: an error of 1.6 % at the most for it.
@@ -59,17 +65,23 @@ impl Weighted {
         if has_changed {
             self.begin(paths, &initial_fill(paths));
         }
-        self.forfeit(paths);
-        if self.shares.iter().all(|share| share.left == 0) {
-            self.begin(paths, &round(paths));
-            self.forfeit(paths);
+        let grant = self.next_turn(paths);
+        // A path that is full is not waited for: the next round is the others'.
+        if grant.is_some() || !paths.iter().any(PathView::has_room) {
+            return grant;
         }
+        self.begin(paths, &round(paths));
+        self.next_turn(paths)
+    }
+
+    /// Of the paths with room and turns left, the one farthest behind in its round; of equals the
+    /// first.
+    fn next_turn(&mut self, paths: &[PathView]) -> Option<Grant> {
         let open = self
             .shares
             .iter_mut()
             .zip(paths)
             .filter(|(s, p)| s.left > 0 && p.has_room());
-        // The path that is farthest behind in its round; of equals the first.
         let (share, path) = open.min_by(|(a, _), (b, _)| {
             let (a, b) = (b.left * a.quota, a.left * b.quota);
             a.cmp(&b)
@@ -87,15 +99,6 @@ impl Weighted {
                 quota: *quota,
                 left: *quota,
             }));
-    }
-
-    fn forfeit(&mut self, paths: &[PathView]) {
-        let stuck = self
-            .shares
-            .iter_mut()
-            .zip(paths)
-            .filter(|(_, path)| path.wait > STUCK_AFTER);
-        stuck.for_each(|(share, _)| share.left = 0);
     }
 }
 
@@ -147,7 +150,7 @@ fn lcm(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use tabane_base::{Bytes, Duration};
+    use tabane_base::Bytes;
 
     use super::super::tests::path;
     use super::*;
@@ -199,13 +202,33 @@ mod tests {
     }
 
     #[test]
-    fn a_full_path_is_waited_for_and_a_dead_one_is_not() {
+    fn a_full_path_misses_its_turns_and_is_next_when_it_has_room() {
         let mut weighted = Weighted::default();
         let mut paths = [path(0, 9_000, 10, 10), path(1, 0, 10, 10)];
-        assert_eq!(weighted.choose(&paths).map(|grant| grant.index), Some(0));
-        assert_eq!(weighted.choose(&paths), None);
-        paths[1].wait = Duration::MAX;
-        assert_eq!(weighted.choose(&paths).map(|grant| grant.index), Some(0));
+        let mut next = |paths: &[PathView]| weighted.choose(paths).map(|grant| grant.index);
+        assert!((0..5).all(|_| next(&paths) == Some(0)));
+        paths[1] = path(1, 9_000, 10, 10);
+        let order: Vec<_> = (0..6).map(|_| next(&paths)).collect();
+        assert_eq!(order, [1, 0, 1, 0, 1, 0].map(Some));
+        paths.iter_mut().for_each(|path| path.room = Bytes::ZERO);
+        assert_eq!(next(&paths), None);
+    }
+
+    #[test]
+    fn after_a_path_was_full_rounds_are_whole_again() {
+        let mut weighted = Weighted::default();
+        let mut paths = [path(0, 9_000, 30, 10), path(1, 0, 10, 10)];
+        assert_eq!(
+            (initial_fill(&paths), round(&paths)),
+            (vec![25, 0], vec![32, 11])
+        );
+        assert!((0..25 + 15).all(|_| weighted.choose(&paths).is_some()));
+        paths[1] = path(1, 9_000, 10, 10);
+        let order: Vec<_> = (0..17 + 11 + 43)
+            .filter_map(|_| weighted.choose(&paths))
+            .collect();
+        let second = order.iter().filter(|grant| grant.index == 1).count();
+        assert_eq!((order.len(), second), (71, 22));
     }
 
     #[test]
