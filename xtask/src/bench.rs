@@ -1,35 +1,43 @@
 //! `cargo xtask bench`: the product against its peers, on emulated links and real programs.
 //!
-//! Owns the order of what is measured: per scenario a lab of its own, and in it every contender in
-//! turn, again and again, so that drift of the machine hits all alike. What a contender fails at
-//! becomes a cell that says so; the run goes on.
+//! Owns which bench runs on which rows, and where its results go. Each bench has a file that owns
+//! its figures; every row has a lab of its own. What a contender fails at becomes a cell that says
+//! so; the run goes on.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 use tabane_netem::Scenario;
 
 mod bond;
 mod contender;
+pub(crate) mod ends;
+mod fetch;
 mod figure;
+mod goodput;
 mod iperf;
+mod latency;
 mod machine;
 mod options;
 mod process;
 mod record;
 mod relay;
 mod scratch;
+mod selftest;
 mod share;
+mod sheet;
 mod stage;
 pub(crate) mod stream;
 mod summary;
 mod table;
+mod udp;
 
-use contender::{Bench, Contender};
-use options::{Direction, Options};
-use record::{Measurement, Record, ScenarioRecord};
+use options::{Direction, Kind, Options};
+use record::Record;
+use sheet::{Row, Sheet};
 
 /// Parses `arguments`, measures, and prints the tables. `false` when nothing could be measured.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
@@ -44,11 +52,8 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     if cfg!(debug_assertions) {
         return Err(optimised(root, arguments, &options)?);
     }
-    let scenarios = if options.is_sharing() {
-        Vec::new()
-    } else {
-        options.scenarios(root)?
-    };
+    // Names that are wrong are told before anything else.
+    options.scenarios(root)?;
     let binary = product(&options)?;
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -56,30 +61,102 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         std::env::current_exe().unwrap_or_default().display(),
         arguments.join(" ")
     );
-    if options.is_sharing() {
-        return share::run(&binary, &options);
-    }
-    let rows = options.rows(&scenarios);
-    announce(&rows, &options);
-    let mut record = Record {
-        conditions: machine::conditions(root, &binary, &options),
-        scenarios: Vec::new(),
-    };
-    for (scenario, direction) in &rows {
-        let measured = measure(scenario, *direction, &binary, &options);
-        record.scenarios.push(measured);
-        // Rewritten each time: what is measured is kept if the rest is interrupted.
-        if let Some(path) = &options.json {
-            let text = serde_json::to_string_pretty(&record)? + "\n";
-            std::fs::write(path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
+    match options.kind {
+        Kind::Share => share::run(&binary, &options),
+        Kind::Figures => figures(root, &binary, &options),
+        Kind::Goodput => {
+            let record = goodput::run(root, &binary, &options, |record| keep(&options, record))?;
+            print!("{}", table::print(&record, options.markdown));
+            Ok(record.has_values())
+        }
+        Kind::Latency | Kind::Fetch | Kind::Udp | Kind::Selftest => {
+            let sheet = sheet(root, &binary, &options, |sheet| keep(&options, sheet))?;
+            print!("{}", sheet.print(options.markdown));
+            Ok(sheet.has_values())
         }
     }
-    print!("{}", table::print(&record, options.markdown));
-    Ok(record
-        .scenarios
-        .iter()
-        .any(|s| s.measurements.iter().any(|m| m.error.is_none())))
+}
+
+/// Writes the JSON, if one was asked for. Done after every row: what is measured is kept if the
+/// rest is interrupted.
+fn keep(options: &Options, results: &impl Serialize) -> Result<()> {
+    let Some(path) = &options.json else {
+        return Ok(());
+    };
+    let text = serde_json::to_string_pretty(results)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Every bench that has figures, one after the other.
+#[derive(Debug, Default, Serialize)]
+struct Figures {
+    sheets: Vec<Sheet>,
+    goodput: Option<Record>,
+}
+
+/// Measures all there are figures for; `false` when one of the relay's is missed.
+fn figures(root: &Path, binary: &Path, options: &Options) -> Result<bool> {
+    let mut all = Figures::default();
+    let mut totals = Vec::new();
+    for kind in [Kind::Selftest, Kind::Latency, Kind::Fetch, Kind::Udp] {
+        let sheet = sheet(root, binary, &options.with(kind), |_| Ok(()))?;
+        println!("{}", sheet.print(options.markdown));
+        totals.push(format!("{}: {}", sheet.bench, sheet.total()));
+        all.sheets.push(sheet);
+        keep(options, &all)?;
+    }
+    let record = goodput::run(root, binary, &options.with(Kind::Goodput), |record| {
+        all.goodput = Some(record.clone());
+        keep(options, &all)
+    })?;
+    println!("{}", table::print(&record, options.markdown));
+    totals.push(format!("goodput: {}", figure::total(&record.scenarios)));
+    let is_small = relay::run(root, &[])?;
+    let told = if is_small { "reached" } else { "missed" };
+    totals.push(format!("relay: memory of an idle session is {told}"));
+    println!("\n{}", totals.join("\n"));
+    Ok(is_small)
+}
+
+/// One bench of single figures on all its rows.
+fn sheet(
+    root: &Path,
+    binary: &Path,
+    options: &Options,
+    mut keep: impl FnMut(&Sheet) -> Result<()>,
+) -> Result<Sheet> {
+    let scenarios = match options.kind {
+        Kind::Selftest => selftest::scenarios()?,
+        _ => options.scenarios(root)?,
+    };
+    let rows = options.rows(&scenarios);
+    let name = options.kind.name();
+    eprintln!("bench {name}: {} rows of {}", rows.len(), scenarios.len());
+    let mut sheet = Sheet {
+        bench: name,
+        conditions: machine::conditions(root, binary, options),
+        rows: Vec::new(),
+    };
+    for (scenario, direction) in &rows {
+        let row = row(scenario, *direction, binary, options).unwrap_or_else(|error| {
+            let mut row = Row::new(&record::title(&scenario.name, *direction));
+            row.fail(&error);
+            row
+        });
+        sheet.rows.push(row);
+        keep(&sheet)?;
+    }
+    Ok(sheet)
+}
+
+fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Options) -> Result<Row> {
+    match options.kind {
+        Kind::Latency => latency::measure(scenario, direction, binary, options),
+        Kind::Fetch => fetch::measure(scenario, direction, binary, options),
+        Kind::Udp => udp::measure(scenario, direction, binary, options),
+        Kind::Selftest => selftest::measure(scenario, binary, options),
+        Kind::Goodput | Kind::Share | Kind::Figures => unreachable!("they have no sheet"),
+    }
 }
 
 /// Goes on as the release build of this program: the emulator shares the machine with what it
@@ -119,64 +196,4 @@ fn own_directory() -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let directory = own.parent().context("this program has no directory")?;
     Ok(directory.to_path_buf())
-}
-
-/// Between two measurements, for programs to start and queues to drain, in seconds; estimated.
-const BETWEEN_S: u64 = 2;
-
-fn announce(rows: &[(Scenario, Direction)], options: &Options) {
-    let runs = |(scenario, _): &(Scenario, Direction)| {
-        contender::contenders(scenario, &options.groups).len() as u64
-    };
-    let each = options.seconds + BETWEEN_S;
-    let seconds = rows.iter().map(runs).sum::<u64>() * options.repeats * each;
-    eprintln!(
-        "bench: {} rows, about {} min",
-        rows.len(),
-        seconds.div_ceil(60)
-    );
-}
-
-/// All repeats of all contenders on one scenario.
-fn measure(
-    scenario: &Scenario,
-    direction: Direction,
-    binary: &Path,
-    options: &Options,
-) -> ScenarioRecord {
-    let mut record = ScenarioRecord::new(scenario, direction);
-    let contenders = contender::contenders(scenario, &options.groups);
-    let bench = match Bench::set_up(scenario, direction, binary, options) {
-        Ok(bench) => bench,
-        Err(error) => {
-            let failed = |contender| Measurement::failed(contender, 1, &error);
-            record.measurements = contenders.iter().map(failed).collect();
-            eprintln!("bench: {}: {error}", record.title());
-            return record;
-        }
-    };
-    for repeat in 1..=options.repeats {
-        for contender in &contenders {
-            let measured = bench
-                .measure(contender, repeat)
-                .unwrap_or_else(|error| Measurement::failed(contender, repeat, &error));
-            progress(
-                &record.title(),
-                contender,
-                repeat,
-                options.repeats,
-                &measured,
-            );
-            record.measurements.push(measured);
-        }
-    }
-    record
-}
-
-fn progress(row: &str, contender: &Contender, repeat: u64, repeats: u64, measured: &Measurement) {
-    let result = match &measured.error {
-        Some(error) => format!("failed: {error}"),
-        None => measured.to_string(),
-    };
-    eprintln!("bench: {row} {repeat}/{repeats} {contender}: {result}");
 }

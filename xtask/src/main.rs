@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         ["check"] => ci::check(&root),
         ["ci"] => ci::check_and_test(&root),
         ["bench", options @ ..] => bench::run(&root, options),
+        ["bench-end", end @ ..] => bench::ends::run(end),
         ["bench-stream", end @ ..] => bench::stream::run(end),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

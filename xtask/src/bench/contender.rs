@@ -14,7 +14,7 @@ use super::iperf::{self, Goodput};
 use super::options::{Direction, Options};
 use super::process::{Finished, Running};
 use super::record::Measurement;
-use super::stage::Stage;
+use super::stage::{Mark, Stage};
 use super::stream::{self, StreamReport};
 
 /// Scenarios of which not the rate but every byte and every silence counts.
@@ -62,6 +62,15 @@ pub(super) enum Contender {
 }
 
 impl Contender {
+    /// What `--only` calls it.
+    pub(super) fn group(&self) -> Group {
+        match self {
+            Self::Tcp { .. } => Group::Tcp,
+            Self::Mptcp { .. } => Group::Mptcp,
+            Self::Tabane | Self::TabaneOneLink => Group::Tabane,
+        }
+    }
+
     /// What the kernel's TCP uses meanwhile. The product's local connections are left at the
     /// kernel's default.
     fn congestion(&self) -> &'static str {
@@ -149,11 +158,20 @@ impl Bench {
         })
     }
 
-    /// Has `contender` do the job once.
-    pub(super) fn measure(&self, contender: &Contender, repeat: u64) -> Result<Measurement> {
+    /// Brings the network to rest, starts its schedule anew and gives `contender` its TCP.
+    pub(super) fn prepare(&self, contender: &Contender) -> Result<Mark> {
         self.stage.rest()?;
         self.stage.set_congestion(contender.congestion())?;
-        let mark = self.stage.begin()?;
+        self.stage.begin()
+    }
+
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// Has `contender` do the job once.
+    pub(super) fn measure(&self, contender: &Contender, repeat: u64) -> Result<Measurement> {
+        let mark = self.prepare(contender)?;
         let relay_cpu = || self.bond().map(Bond::relay_cpu).unwrap_or_default();
         let relay_cpu_before = relay_cpu();
         let done = if self.is_stream {
@@ -229,7 +247,7 @@ impl Bench {
         Ok((StreamReport::parse(&sent.stdout, &received.stdout)?, cpu))
     }
 
-    fn server(&self, contender: &Contender, program: &str) -> Command {
+    pub(super) fn server(&self, contender: &Contender, program: &str) -> Command {
         match contender {
             Contender::Mptcp { .. } => {
                 let mut command = self.stage.at_server("mptcpize");
@@ -242,7 +260,7 @@ impl Bench {
         }
     }
 
-    fn client(&self, contender: &Contender, program: &str) -> Result<Command> {
+    pub(super) fn client(&self, contender: &Contender, program: &str) -> Result<Command> {
         Ok(match contender {
             Contender::Tcp { .. } => self.stage.at_client(program),
             Contender::Mptcp { .. } => {
@@ -268,7 +286,7 @@ impl Bench {
 }
 
 impl Contender {
-    fn is_ours(&self) -> bool {
+    pub(super) fn is_ours(&self) -> bool {
         matches!(self, Self::Tabane | Self::TabaneOneLink)
     }
 }

@@ -5,21 +5,30 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tabane_lab::{load_scenarios, trace_directories};
-use tabane_netem::Scenario;
+use tabane_netem::{LinkSpec, Scenario};
 
-use super::contender::{Group, measures_stream};
+use super::contender::{Contender, Group, measures_stream};
+use super::udp::is_steady;
 
 pub(super) const USAGE: &str = "\
-usage: cargo xtask bench [SCENARIO...|all] [OPTION...]
-One download of one TCP connection: over each single link by plain TCP with BBR, over all links by
-kernel MPTCP with CUBIC and BBR, and by tabane. Needs root, iperf3 and mptcpize.
+usage: cargo xtask bench [BENCH] [SCENARIO...|all] [OPTION...]
+Our figures and our peers', in the same run, on emulated links. Needs root, iperf3 and mptcpize.
+  BENCH            what is measured; none: the goodput of one download of one TCP connection, over
+                   each single link by plain TCP with BBR, over all links by kernel MPTCP with
+                   CUBIC and BBR, and by tabane
+    latency        what a bulk adds to round trips on each link, and to those through the bond
+    fetch          10 KB to 20 MB against the best single link; 100 KB beside a bulk
+    udp            a flow of datagrams at 90 % of the sum of the rates, in order and in time
+    selftest       the kernel's own multipath test: 16 MiB each way within its deadline
+    share          several downloads at once on one link
+    relay          memory and goodput of a relay with a thousand sessions; [SESSIONS] [--profile P]
+    figures        all of them but `share`, with a total; hours, unless rows are named
   SCENARIO         a file's name in scenarios/, one variant (arms/1m-30ms+2m-60ms), or a path;
-                   none: twin unequal cut wire; all: every file, download and upload
-                   share: several downloads at once on one link
+                   none: a few that suit the bench; all: every file, goodput both ways
   --seconds N      per measurement, start-up included [20]
-  --repeat N       of everything; tables show medians [3]; also --runs
+  --repeat N       of everything; tables show medians [3, selftest: 10]; also --runs
   --download       download alone; what is meant unless `all` is asked for
   --upload         upload alone; with --download, both
   --congestion NAME  how tabane sends on each link [its default]
@@ -29,11 +38,82 @@ kernel MPTCP with CUBIC and BBR, and by tabane. Needs root, iperf3 and mptcpize.
   --date TEXT      goes into the JSON
   --markdown       tables for the README";
 
-/// Short, and with every kind of measurement.
-const DEFAULT_SCENARIOS: [&str; 4] = ["twin", "unequal", "cut", "wire"];
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Goodput,
+    Latency,
+    Fetch,
+    Udp,
+    Selftest,
+    Share,
+    Figures,
+}
+
+impl Kind {
+    /// What asks for it; goodput needs no word.
+    fn named(word: &str) -> Option<Self> {
+        let all = [
+            Self::Latency,
+            Self::Fetch,
+            Self::Udp,
+            Self::Selftest,
+            Self::Share,
+            Self::Figures,
+        ];
+        all.into_iter().find(|kind| kind.name() == word)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Goodput => "goodput",
+            Self::Latency => "latency",
+            Self::Fetch => "fetch",
+            Self::Udp => "udp",
+            Self::Selftest => "selftest",
+            Self::Share => "share",
+            Self::Figures => "figures",
+        }
+    }
+
+    /// When none is named: few, and of every sort.
+    fn scenarios(self) -> &'static [&'static str] {
+        match self {
+            Self::Goodput => &["twin", "unequal", "cut", "wire"],
+            Self::Latency => &["unequal", "bloat", "far", "wide"],
+            Self::Fetch => &["twin", "unequal", "far", "drag"],
+            Self::Udp => &["unequal", "wide", "far"],
+            Self::Figures => &["all"],
+            // They make their own.
+            Self::Selftest | Self::Share => &[],
+        }
+    }
+
+    fn repeats(self) -> u64 {
+        match self {
+            Self::Selftest => 10,
+            Self::Goodput
+            | Self::Latency
+            | Self::Fetch
+            | Self::Udp
+            | Self::Share
+            | Self::Figures => 3,
+        }
+    }
+
+    /// Whether it can be measured on `scenario`.
+    fn suits(self, scenario: &Scenario) -> bool {
+        let is_wire = scenario.links.iter().any(LinkSpec::is_wire);
+        match self {
+            Self::Goodput | Self::Figures | Self::Selftest | Self::Share => true,
+            Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
+            Self::Udp => !is_wire && scenario.links.iter().all(is_steady),
+        }
+    }
+}
 
 /// Where a bulk goes, seen from the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Direction {
     Download,
@@ -51,9 +131,12 @@ impl fmt::Display for Direction {
 
 #[derive(Debug, Clone)]
 pub(super) struct Options {
+    pub(super) kind: Kind,
     names: Vec<String>,
     pub(super) seconds: u64,
     pub(super) repeats: u64,
+    /// They were asked for, and hold for every bench.
+    has_repeats: bool,
     /// Not empty, each once.
     pub(super) directions: Vec<Direction>,
     pub(super) congestion: Option<String>,
@@ -67,10 +150,15 @@ pub(super) struct Options {
 impl Options {
     /// None if help was asked for.
     pub(super) fn parse(arguments: &[&str]) -> Result<Option<Self>> {
+        let kind = arguments.first().and_then(|word| Kind::named(word));
+        let arguments = &arguments[usize::from(kind.is_some())..];
+        let kind = kind.unwrap_or(Kind::Goodput);
         let mut options = Self {
+            kind,
             names: Vec::new(),
             seconds: 20,
-            repeats: 3,
+            repeats: kind.repeats(),
+            has_repeats: false,
             directions: Vec::new(),
             congestion: None,
             groups: Group::ALL.to_vec(),
@@ -88,7 +176,10 @@ impl Options {
             match argument {
                 "--help" | "-h" => return Ok(None),
                 "--seconds" => options.seconds = count(argument, value()?)?,
-                "--repeat" | "--runs" => options.repeats = count(argument, value()?)?,
+                "--repeat" | "--runs" => {
+                    options.repeats = count(argument, value()?)?;
+                    options.has_repeats = true;
+                }
                 "--download" => options.add(Direction::Download),
                 "--upload" => options.add(Direction::Upload),
                 "--congestion" => options.congestion = Some(value()?.to_owned()),
@@ -106,21 +197,41 @@ impl Options {
                 _ => options.names.push(argument.to_owned()),
             }
         }
+        let has_networks = matches!(kind, Kind::Selftest | Kind::Share);
+        ensure!(
+            options.names.is_empty() || !has_networks,
+            "this bench has networks of its own; see --help"
+        );
         if options.names.is_empty() {
-            options.names = DEFAULT_SCENARIOS.map(str::to_owned).to_vec();
+            options.names = kind.scenarios().iter().map(|&s| s.to_owned()).collect();
         }
         if options.directions.is_empty() {
             options.add(Direction::Download);
-            if options.names.iter().any(|name| name == "all") {
+            let is_all = options.names.iter().any(|name| name == "all");
+            if is_all && matches!(kind, Kind::Goodput | Kind::Figures) {
                 options.add(Direction::Upload);
             }
         }
         Ok(Some(options))
     }
 
-    /// Whether several are to share one link, in place of any scenario.
-    pub(super) fn is_sharing(&self) -> bool {
-        self.names == [super::share::NAME]
+    /// The same for one of the benches of `figures`. One direction must do for those that are not
+    /// of goodput.
+    pub(super) fn with(&self, kind: Kind) -> Self {
+        let mut options = self.clone();
+        options.kind = kind;
+        if !self.has_repeats {
+            options.repeats = kind.repeats();
+        }
+        if kind != Kind::Goodput {
+            options.directions.truncate(1);
+        }
+        options
+    }
+
+    /// Whether `contender` was asked for.
+    pub(super) fn wants(&self, contender: &Contender) -> bool {
+        self.groups.contains(&contender.group())
     }
 
     fn add(&mut self, direction: Direction) {
@@ -129,11 +240,12 @@ impl Options {
         }
     }
 
-    /// Every row: a scenario and where the bulk goes. Streams have one direction.
+    /// Every row: a scenario and where the bulk goes. Streams have one direction, and the
+    /// selftest's rows have both in one.
     pub(super) fn rows(&self, scenarios: &[Scenario]) -> Vec<(Scenario, Direction)> {
         let mut rows = Vec::new();
-        for scenario in scenarios {
-            let directions = match measures_stream(&scenario.name) {
+        for scenario in scenarios.iter().filter(|s| self.kind.suits(s)) {
+            let directions = match self.kind == Kind::Selftest || measures_stream(&scenario.name) {
                 true => &[Direction::Download][..],
                 false => &self.directions,
             };

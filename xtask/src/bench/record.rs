@@ -70,6 +70,14 @@ pub(super) struct EmulatorHealth {
     pub(super) send_drops: u64,
 }
 
+impl Record {
+    /// Whether anything was measured.
+    pub(super) fn has_values(&self) -> bool {
+        let mut measurements = self.scenarios.iter().flat_map(|s| &s.measurements);
+        measurements.any(|m| m.error.is_none())
+    }
+}
+
 impl ScenarioRecord {
     pub(super) fn new(scenario: &Scenario, direction: Direction) -> Self {
         let is_wire = scenario.links.iter().any(tabane_netem::LinkSpec::is_wire);
@@ -88,10 +96,15 @@ impl ScenarioRecord {
 
     /// The row's name in tables.
     pub(super) fn title(&self) -> String {
-        match self.direction {
-            Direction::Download => self.name.clone(),
-            Direction::Upload => format!("{}, upload", self.name),
-        }
+        title(&self.name, self.direction)
+    }
+}
+
+/// What tables call a scenario measured in one direction.
+pub(super) fn title(scenario: &str, direction: Direction) -> String {
+    match direction {
+        Direction::Download => scenario.to_owned(),
+        Direction::Upload => format!("{scenario}, upload"),
     }
 }
 
@@ -165,7 +178,7 @@ impl Measurement {
 }
 
 /// An error with its causes, each once: some tell theirs themselves.
-fn told(error: &anyhow::Error) -> String {
+pub(super) fn told(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {

@@ -17,9 +17,6 @@ use super::options::{Direction, Options};
 use super::process::Running;
 use super::stage::Stage;
 
-/// What asks for these rows in place of a scenario.
-pub(super) const NAME: &str = "share";
-
 /// A link of a home; its queue is twice what it holds, as cheap routers have it.
 const BOTTLENECKS: [&str; 2] = [
     "name = \"50mbit 20ms 250kB\"\nwhy = \"a home's link\"\n\
@@ -69,7 +66,7 @@ impl fmt::Display for Contender {
 pub(super) fn run(binary: &Path, options: &Options) -> Result<bool> {
     ensure!(
         options.directions.len() == 1,
-        "{NAME} has one direction: --download or --upload"
+        "share has one direction: --download or --upload"
     );
     println!("| bottleneck | contenders | Mbit/s each | Jain | smallest of equal share |");
     println!("|---|---|---|---|---|");

@@ -192,7 +192,7 @@ impl Receive for TcpStream {
 }
 
 /// Writes the stream's bytes from `offset` on.
-fn fill(buffer: &mut [u8], offset: u64) {
+pub(super) fn fill(buffer: &mut [u8], offset: u64) {
     let mut at = offset;
     let mut rest = buffer;
     while !rest.is_empty() {

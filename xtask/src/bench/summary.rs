@@ -59,6 +59,14 @@ impl Spread {
     }
 }
 
+/// The smallest value that is not exceeded by `share` of all; none of nothing.
+pub(super) fn percentile(values: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
 impl Summary {
     pub(super) fn new(record: &ScenarioRecord) -> Self {
         let links = (1..=record.links.len()).map(|n| cell(record, &format!("tcp link{n}")));
@@ -168,6 +176,15 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         let spread = Spread::of(vec![3.0, 1.0, 2.0]).unwrap();
         assert_eq!((spread.min, spread.max), (1.0, 3.0));
+    }
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(percentile(&hundred, 0.95), Some(95.0));
+        assert_eq!(percentile(&[3.0, 1.0], 0.95), Some(3.0));
+        assert_eq!(percentile(&[3.0, 1.0], 0.5), Some(1.0));
+        assert_eq!(percentile(&[], 0.95), None);
     }
 
     fn goodput(mbps: f64) -> Goodput {

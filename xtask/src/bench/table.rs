@@ -191,7 +191,7 @@ fn ratio(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), |value| format!("{value:.3}"))
 }
 
-fn plain_table(rows: &[Vec<String>]) -> String {
+pub(super) fn plain_table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -213,7 +213,7 @@ fn plain_table(rows: &[Vec<String>]) -> String {
     text
 }
 
-fn markdown_table(rows: &[Vec<String>]) -> String {
+pub(super) fn markdown_table(rows: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (index, row) in rows.iter().enumerate() {
         let _ = writeln!(text, "| {} |", row.join(" | "));

@@ -1,0 +1,110 @@
+//! The far end: sends and takes TCP streams, sends datagrams back, sends and counts flows.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+
+use anyhow::{Context, Result};
+
+use super::super::options::Direction;
+use super::super::stream::fill;
+use super::flow::{self, Flow, Tally};
+use super::{PORT, probe};
+
+/// A request over TCP: the direction's letter and a number of bytes.
+pub(super) const REQUEST: usize = 9;
+
+/// What one read or write moves at most.
+pub(super) const CHUNK: usize = 64 * 1024;
+
+pub(super) fn request(direction: Direction, bytes: u64) -> [u8; REQUEST] {
+    let mut request = [0; REQUEST];
+    request[0] = match direction {
+        Direction::Download => b'D',
+        Direction::Upload => b'U',
+    };
+    request[1..].copy_from_slice(&bytes.to_be_bytes());
+    request
+}
+
+/// Serves until the process is ended; calls `listening` when it can be reached.
+pub(super) fn serve(listening: impl FnOnce()) -> Result<()> {
+    let anywhere = (Ipv4Addr::UNSPECIFIED, PORT);
+    let listener =
+        TcpListener::bind(anywhere).with_context(|| format!("cannot listen on port {PORT}"))?;
+    let socket = UdpSocket::bind(anywhere).with_context(|| format!("cannot bind port {PORT}"))?;
+    flow::make_room(&socket);
+    listening();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // How it ends is the near end's to tell.
+            thread::spawn(move || answer(stream));
+        }
+    });
+    datagrams(&socket)
+}
+
+/// One connection: sends what is asked for, or takes what is announced and says so.
+fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut request = [0; REQUEST];
+    stream.read_exact(&mut request)?;
+    let bytes = u64::from_be_bytes(request[1..].try_into().expect("eight bytes"));
+    let (mut chunk, mut done) = (vec![0; CHUNK], 0);
+    if request[0] == b'D' {
+        while done < bytes {
+            let length = CHUNK.min(usize::try_from(bytes - done).unwrap_or(CHUNK));
+            fill(&mut chunk[..length], done);
+            stream.write_all(&chunk[..length])?;
+            done += length as u64;
+        }
+        return Ok(());
+    }
+    let mut expected = vec![0; CHUNK];
+    while done < bytes {
+        let length = stream.read(&mut chunk)?;
+        fill(&mut expected[..length], done);
+        if length == 0 || expected[..length] != chunk[..length] {
+            // Closed without the word that all is here.
+            return Ok(());
+        }
+        done += length as u64;
+    }
+    stream.write_all(&[1])
+}
+
+fn datagrams(socket: &UdpSocket) -> Result<()> {
+    let mut buffer = [0; 2048];
+    let mut served: HashSet<SocketAddr> = HashSet::new();
+    let mut tallies: HashMap<SocketAddr, Tally> = HashMap::new();
+    loop {
+        let (length, from) = match socket.recv_from(&mut buffer) {
+            Ok(received) => received,
+            // What ICMP tells of a near end that has gone.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => continue,
+            Err(error) => return Err(error).context("cannot receive"),
+        };
+        let datagram = &buffer[..length];
+        match datagram.first() {
+            Some(&probe::ECHO) => {
+                // A probe that cannot be sent back is one that was lost.
+                let _ = socket.send_to(datagram, from);
+            }
+            Some(&flow::NUMBERED) => tallies.entry(from).or_default().take(datagram),
+            Some(&flow::REPORT) => {
+                let tally = tallies.get(&from).cloned().unwrap_or_default();
+                // Asked again if it is lost.
+                let _ = socket.send_to(&serde_json::to_vec(&tally)?, from);
+            }
+            Some(&flow::WANTED) if served.insert(from) => {
+                let Some(flow) = Flow::parse(datagram) else {
+                    continue;
+                };
+                let socket = socket.try_clone().context("cannot share a socket")?;
+                thread::spawn(move || flow.send(&socket, from));
+            }
+            _ => {}
+        }
+    }
+}
