@@ -126,7 +126,7 @@ impl Bench {
     /// Serves until it is dropped.
     pub(super) fn far_end(&self, contender: &Contender) -> Result<Running> {
         let mut command = self.server(contender, &own_file()?);
-        command.args(["bench-end", "serve"]);
+        command.args(["bench-end", "serve", &self.stage().service().to_string()]);
         let mut far = Running::start("far end", &mut command)?;
         far.wait_for_line(LISTENING, FAR_END_WITHIN)?;
         Ok(far)
@@ -163,15 +163,19 @@ fn own_file() -> Result<String> {
 /// `cargo xtask bench-end`: one end, by hand or for `bench`.
 pub(crate) fn run(arguments: &[&str]) -> Result<bool> {
     match arguments {
-        ["serve"] => far::serve(|| println!("{LISTENING}"))?,
+        ["serve", server] => far::serve(address(server)?, || println!("{LISTENING}"))?,
         ["ask", server, job] => {
-            let server: Ipv4Addr = server.parse().context("expected an IPv4 address")?;
+            let server = address(server)?;
             let job: Job = serde_json::from_str(job).context("expected a job")?;
             println!("{}", serde_json::to_string(&near::run(server, &job)?)?);
         }
-        _ => bail!("usage: cargo xtask bench-end serve | ask ADDRESS JOB"),
+        _ => bail!("usage: cargo xtask bench-end serve ADDRESS | ask ADDRESS JOB"),
     }
     Ok(true)
+}
+
+fn address(text: &str) -> Result<Ipv4Addr> {
+    text.parse().context("expected an IPv4 address")
 }
 
 /// The machine's clock, the same for both ends, in nanoseconds.
@@ -188,7 +192,7 @@ mod tests {
     #[test]
     fn each_task_is_done() {
         let (sender, listening) = std::sync::mpsc::channel();
-        std::thread::spawn(move || far::serve(|| sender.send(()).unwrap()));
+        std::thread::spawn(move || far::serve(Ipv4Addr::LOCALHOST, || sender.send(()).unwrap()));
         listening.recv_timeout(FAR_END_WITHIN).unwrap();
         let done = |job: &Job| near::run(Ipv4Addr::LOCALHOST, job).unwrap();
         for direction in [Direction::Download, Direction::Upload] {

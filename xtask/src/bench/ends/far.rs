@@ -28,12 +28,13 @@ pub(super) fn request(direction: Direction, bytes: u64) -> [u8; REQUEST] {
     request
 }
 
-/// Serves until the process is ended; calls `listening` when it can be reached.
-pub(super) fn serve(listening: impl FnOnce()) -> Result<()> {
-    let anywhere = (Ipv4Addr::UNSPECIFIED, PORT);
-    let listener =
-        TcpListener::bind(anywhere).with_context(|| format!("cannot listen on port {PORT}"))?;
-    let socket = UdpSocket::bind(anywhere).with_context(|| format!("cannot bind port {PORT}"))?;
+/// Serves at `address` until the process is ended; calls `listening` when it can be reached. One
+/// address of its own, so that datagrams are answered from where they were sent to.
+pub(super) fn serve(address: Ipv4Addr, listening: impl FnOnce()) -> Result<()> {
+    let listener = TcpListener::bind((address, PORT))
+        .with_context(|| format!("cannot listen on port {PORT}"))?;
+    let socket =
+        UdpSocket::bind((address, PORT)).with_context(|| format!("cannot bind port {PORT}"))?;
     flow::make_room(&socket);
     listening();
     thread::spawn(move || {
