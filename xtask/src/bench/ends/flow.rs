@@ -46,6 +46,9 @@ pub(super) struct Flow {
     in_time_ms: u64,
 }
 
+/// So many seconds are told apart: a report fits one datagram.
+const SECONDS: usize = 60;
+
 /// What arrived of it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(in super::super) struct Tally {
@@ -55,6 +58,9 @@ pub(in super::super) struct Tally {
     pub(in super::super) out_of_order: u64,
     /// In order or not.
     pub(in super::super) late: u64,
+    /// The late ones by the second in which they were sent, from the first; those of the last
+    /// second counted here and all later ones.
+    late_in_second: Vec<u64>,
     /// In order and in time.
     pub(in super::super) good: u64,
     /// How long the slowest took.
@@ -205,6 +211,14 @@ impl Tally {
         let is_in_order = number >= self.next;
         self.next = self.next.max(number + 1);
         self.late += u64::from(is_late);
+        let second = sent_ns.saturating_sub(self.first_sent_ns) / 1_000_000_000;
+        let second = usize::try_from(second)
+            .unwrap_or(SECONDS - 1)
+            .min(SECONDS - 1);
+        if self.late_in_second.len() <= second {
+            self.late_in_second.resize(second + 1, 0);
+        }
+        self.late_in_second[second] += u64::from(is_late);
         self.out_of_order += u64::from(!is_in_order);
         self.good += u64::from(is_in_order && !is_late);
     }
@@ -237,8 +251,10 @@ mod tests {
         assert_eq!(tally.good, 4);
         tally.count(5, 5 * ms, 56 * ms, 50);
         assert_eq!((tally.late, tally.good, tally.good_share()), (1, 4, 0.5));
-        let bits = 6.0 * PACKET as f64 * 8.0;
-        assert!((tally.arrived_bps() - bits / 0.005).abs() < 1.0);
+        tally.count(6, 2_005 * ms, 2_056 * ms, 50);
+        assert_eq!(tally.late_in_second, [1, 0, 1]);
+        let bits = 7.0 * PACKET as f64 * 8.0;
+        assert!((tally.arrived_bps() - bits / 2.005).abs() < 1.0);
     }
 
     #[test]
