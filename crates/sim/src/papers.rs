@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tabane_base::Seed;
+use tabane_base::{Rate, Seed};
 use thiserror::Error;
 
 mod arena;
@@ -96,21 +96,70 @@ impl Experiment {
         }
     }
 
-    /// Carries it out.
+    /// How many parts it has that can be measured apart, on as many threads as there are.
     #[must_use]
-    pub fn run(self, seed: Seed) -> Report {
+    pub fn parts(self) -> usize {
         match self {
+            Self::RmtcpFig5 => rmtcp::POINTS,
+            Self::SbamTable2
+            | Self::SbamTable4
+            | Self::SbamFig7
+            | Self::SbamFig8
+            | Self::SbamFig9
+            | Self::ArmsTable1
+            | Self::RmtcpFig6
+            | Self::RmtcpFig7 => 1,
+        }
+    }
+
+    /// Measures one part, counted from 0.
+    #[must_use]
+    pub fn measure(self, part: usize, seed: Seed) -> Part {
+        Part::Whole(match self {
+            Self::RmtcpFig5 => return Part::Point(rmtcp::figure5_point(part, seed)),
             Self::SbamTable2 => sbam::table2(seed),
             Self::SbamTable4 => sbam::table4(seed),
             Self::SbamFig7 => sbam::figure(7, seed),
             Self::SbamFig8 => sbam::figure(8, seed),
             Self::SbamFig9 => sbam::figure(9, seed),
             Self::ArmsTable1 => arms::table1(seed),
-            Self::RmtcpFig5 => rmtcp::figure5(seed),
             Self::RmtcpFig6 => rmtcp::figure6(seed),
             Self::RmtcpFig7 => rmtcp::figure7(seed),
-        }
+        })
     }
+
+    /// What its parts, in their order, come to.
+    ///
+    /// # Panics
+    /// When they are not all of its parts.
+    #[must_use]
+    pub fn report(self, parts: Vec<Part>) -> Report {
+        assert_eq!(parts.len(), self.parts(), "{self} is not whole");
+        let mut points = Vec::new();
+        for part in parts {
+            match part {
+                Part::Whole(report) => return report,
+                Part::Point(rate) => points.push(rate),
+            }
+        }
+        rmtcp::figure5(&points)
+    }
+
+    /// Carries it out, part by part.
+    #[must_use]
+    pub fn run(self, seed: Seed) -> Report {
+        let parts = (0..self.parts()).map(|part| self.measure(part, seed));
+        self.report(parts.collect())
+    }
+}
+
+/// What one part of an experiment came to.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// The experiment has no other part.
+    Whole(Report),
+    /// A point of a curve.
+    Point(Rate),
 }
 
 impl fmt::Display for Experiment {

@@ -31,7 +31,11 @@ pub(crate) enum Load {
     /// A stream of so many bytes; `Bytes::MAX` never ends.
     Stream(Bytes),
     /// Datagrams of `size` bytes, numbered from 0, as fast as the session takes them.
-    Datagrams { count: u64, size: usize },
+    Datagrams {
+        count: u64,
+        size: usize,
+        order: DatagramOrder,
+    },
 }
 
 /// An experiment.
@@ -315,8 +319,8 @@ impl Arena {
         }
         let sent = match self.plan.load {
             Load::Stream(bytes) => connection.write(self.now, session, bytes.get()),
-            Load::Datagrams { count, size } => {
-                connection.send_datagrams(self.now, session, count, size)
+            Load::Datagrams { count, size, order } => {
+                connection.send_datagrams(self.now, session, (count, size), order)
             }
         };
         if sent {
@@ -476,14 +480,13 @@ impl Connection {
         &mut self,
         now: Instant,
         session: &mut Session,
-        count: u64,
-        size: usize,
+        (count, size): (u64, usize),
+        order: DatagramOrder,
     ) -> bool {
         let mut data = vec![0; size.max(8)];
         let before = self.written;
         while self.written < count {
             data[..8].copy_from_slice(&self.written.to_be_bytes());
-            let order = DatagramOrder::AtOnce;
             if session.send_datagram(now, FlowId(0), order, &data).is_err() {
                 break;
             }

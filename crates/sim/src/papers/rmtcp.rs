@@ -19,7 +19,7 @@ use super::cross::CrossTraffic;
 mod report;
 
 pub use report::{DISTRIBUTION, NEAR_MS, ROUND_ROBIN, ours};
-pub(super) use report::{figure5, figure6, figure7};
+pub(super) use report::{POINTS, figure5, figure5_point, figure6, figure7};
 
 /// Sending connections.
 pub const CONNECTIONS: usize = 5;

@@ -11,7 +11,7 @@
 //! differ by 4 % is chosen to give the drift of figure 7.
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
-use tabane_core::{SchedulerKind, SessionConfig};
+use tabane_core::{DatagramOrder, SchedulerKind, SessionConfig};
 use tabane_netem::{LinkConfig, LinkSpec, RateModel};
 
 use super::arena::{self, Load, Plan};
@@ -28,6 +28,9 @@ pub const PAYLOAD: u64 = 1_400;
 const FULL_PACKET: u64 = 1_500;
 /// Media data sent.
 pub const MEDIA: Bytes = Bytes::new(5_500_000);
+/// How `tabane run` and `tabane up` have datagrams handed out when nothing is said: in the order
+/// in which they were written, for 25 ms beyond what the slowest path in use takes.
+pub const AS_SHIPPED: DatagramOrder = DatagramOrder::Within(Duration::from_millis(25));
 /// No run takes so long.
 const DURATION: Duration = Duration::from_secs(30);
 
@@ -114,12 +117,13 @@ pub fn open_loop(environment: Environment, sender: OpenLoop, media: Bytes) -> Se
     Sequence::new(arrivals, Instant::EPOCH, PAYLOAD)
 }
 
-/// The shipped engine with its settings as they are, but for the scheduler.
+/// The shipped engine with its settings as they are, but for the scheduler, and datagrams handed
+/// out in `order`.
 #[must_use]
 pub fn ours(
     environment: Environment,
     scheduler: SchedulerKind,
-    media: Bytes,
+    order: DatagramOrder,
     seed: Seed,
 ) -> Sequence {
     let client = SessionConfig {
@@ -135,8 +139,9 @@ pub fn ours(
         client,
         sessions: 1,
         load: Load::Datagrams {
-            count: media.get().div_ceil(PAYLOAD),
+            count: MEDIA.get().div_ceil(PAYLOAD),
             size: PAYLOAD as usize,
+            order,
         },
         cross: None,
         duration: DURATION,

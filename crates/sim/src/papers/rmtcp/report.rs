@@ -62,13 +62,21 @@ fn settings() -> Vec<String> {
     ]
 }
 
-pub(crate) fn figure5(seed: Seed) -> Report {
-    let measured = |(name, sender): (&'static str, Sender)| {
-        let rates = LOWER_MS.map(|lower| run(lower, sender, DURATION, seed).goodput);
-        (name, rates)
-    };
+/// Measured points of figure 5: those of the first sender, then of the second…
+pub(crate) const POINTS: usize = 4 * LOWER_MS.len();
+
+/// One of them.
+pub(crate) fn figure5_point(point: usize, seed: Seed) -> Rate {
+    let (_, sender) = senders()[point / LOWER_MS.len()];
+    run(LOWER_MS[point % LOWER_MS.len()], sender, DURATION, seed).goodput
+}
+
+/// The figure of all its points.
+pub(crate) fn figure5(points: &[Rate]) -> Report {
     const TITLE: &str = "Throughput by the lower path's delay, R-M/TCP figure 5";
-    let curves: Vec<(&str, [Rate; 7])> = senders().into_iter().map(measured).collect();
+    let (measured, _) = points.as_chunks::<{ LOWER_MS.len() }>();
+    let names = senders().map(|(name, _)| name);
+    let curves: Vec<(&str, [Rate; 7])> = names.into_iter().zip(measured.iter().copied()).collect();
     let theories = [
         (
             "(11) window / slowest path's round trip",

@@ -1,14 +1,17 @@
 //! `tabane sim paper`: the papers' tables and figures, with ours beside them.
 
+mod document;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 use tabane_base::Seed;
-use tabane_sim::papers::{Experiment, Report};
+use tabane_sim::papers::{Experiment, Part, Report};
 use tabane_sim::{Figure, Table};
 
 use super::{picture, write_picture};
@@ -33,6 +36,10 @@ pub(crate) struct PaperArgs {
     /// Print it as Markdown
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
+    /// Put the table into DIR/papers.md and the picture into DIR/papers: how this project's own
+    /// docs/papers.md is made
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["svg", "json", "markdown"])]
+    write: Option<PathBuf>,
     /// Decides everything that is left to chance
     #[arg(long, value_name = "N", default_value_t = Seed(1))]
     seed: Seed,
@@ -48,6 +55,10 @@ pub(super) fn run(args: &PaperArgs) -> Result<ExitCode> {
         ],
     };
     let reports = carry_out(&chosen, args.seed);
+    if let Some(directory) = &args.write {
+        document::write(directory, &reports)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     for (experiment, report) in &reports {
         if let Some(path) = &args.svg {
             let path = place(path, *experiment, args.name == "all");
@@ -91,23 +102,41 @@ fn list(args: &PaperArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Each on a thread of its own: they share nothing, and the longest takes as long as the others
-/// together.
+/// Part by part, on as many threads as the machine has: parts share nothing.
 fn carry_out(chosen: &[Experiment], seed: Seed) -> Vec<(Experiment, Report)> {
-    thread::scope(|scope| {
-        let running: Vec<_> = chosen
-            .iter()
-            .map(|experiment| (*experiment, scope.spawn(|| experiment.run(seed))))
-            .collect();
-        let finished = running
-            .into_iter()
-            .map(|(experiment, handle)| match handle.join() {
-                Ok(report) => (experiment, report),
-                // The simulator asserts what the engine promises; its words are on stderr already.
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-        finished.collect()
-    })
+    let parts_of = |experiment: &Experiment| {
+        let experiment = *experiment;
+        (0..experiment.parts()).map(move |part| (experiment, part))
+    };
+    let jobs: Vec<(Experiment, usize)> = chosen.iter().flat_map(parts_of).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let job = next.fetch_add(1, Ordering::Relaxed);
+            let Some((experiment, part)) = jobs.get(job) else {
+                return done;
+            };
+            done.push((job, experiment.measure(*part, seed)));
+        }
+    };
+    let mut done: Vec<(usize, Part)> = thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let finished = workers.into_iter().map(|worker| match worker.join() {
+            Ok(done) => done,
+            // The simulator asserts what the engine promises; its words are on stderr already.
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        finished.flatten().collect()
+    });
+    done.sort_by_key(|(job, _)| *job);
+    let mut parts = done.into_iter().map(|(_, part)| part);
+    let report = |experiment: &Experiment| {
+        let own = parts.by_ref().take(experiment.parts()).collect();
+        (*experiment, experiment.report(own))
+    };
+    chosen.iter().map(report).collect()
 }
 
 fn place(svg: &Path, experiment: Experiment, all: bool) -> PathBuf {
