@@ -64,7 +64,7 @@ impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             scheduler: SchedulerKind::Tabane,
-            controller: ControllerKind::Bbr,
+            controller: ControllerKind::Tabane,
             receive_memory: Bytes::mega(16),
             send_memory: Bytes::mega(16),
             datagram_wait: Duration::from_millis(100),

@@ -36,11 +36,11 @@ pub enum Kind {
     /// RFC 9438 with HyStart++ (RFC 9406): fills the queue, backs off at loss.
     Cubic,
     /// After BBRv3: models the path's rate and length, keeps queues short, shrugs off random loss.
-    #[default]
     Bbr,
     /// R-M/TCP's rate control as published: backs off when its queue grows, before loss.
     RmTcp,
     /// R-M/TCP's rate control that also looks for more: a short queue, and fair shares.
+    #[default]
     Tabane,
 }
 
@@ -96,6 +96,9 @@ pub(crate) struct AckEvent<'a> {
     /// The round-trip time of R-M/TCP, eq. 1: the forward one-way time of its newest packet plus
     /// the mean reverse one-way time of all paths. `None` where it does not tell.
     pub(crate) trip: Option<Duration>,
+    /// The way back alone, in nanoseconds minus the clocks' offset: only its changes mean anything.
+    /// `None` where the acknowledgement does not tell.
+    pub(crate) way_back: Option<i64>,
     /// What remains in flight, losses found by this acknowledgement taken off as well.
     pub(crate) in_flight_after: Bytes,
     /// When the largest packet number acknowledged by it was sent.

@@ -39,6 +39,12 @@ impl ForwardDelay {
         self.smoothed.map(|forward| rtt.saturating_sub(forward))
     }
 
+    /// As [`Self::reverse`], of the latest packet alone, whose round trip took `rtt`.
+    pub(crate) fn way_back(&self, rtt: Duration) -> Option<i64> {
+        let rtt = i64::try_from(rtt.as_nanos()).unwrap_or(i64::MAX);
+        self.latest.map(|forward| rtt.saturating_sub(forward))
+    }
+
     /// The latest forward time plus `reverse`, as [`Self::reverse`] gives it or a mean of such:
     /// the clocks' offset cancels (R-M/TCP, eq. 1).
     pub(crate) fn trip(&self, reverse: i64) -> Option<Duration> {

@@ -398,6 +398,7 @@ impl Path {
                     sample: &sample,
                     rtt: &self.rtt,
                     trip: reverse_mean.and_then(|reverse| self.forward.trip(reverse)),
+                    way_back: sample.rtt.and_then(|rtt| self.forward.way_back(rtt)),
                     in_flight_after: self.recovery.in_flight(),
                     largest_acked_sent_at: sent_at,
                 });

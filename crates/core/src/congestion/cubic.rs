@@ -365,6 +365,7 @@ mod tests {
             now,
             sample: &sample,
             trip: None,
+            way_back: None,
             rtt: &rtt,
             in_flight_after: cubic.cwnd(),
             largest_acked_sent_at: now - Duration::from_millis(rtt_ms),

@@ -207,6 +207,7 @@ mod tests {
                 sample: &sample,
                 rtt: &RttEstimator::default(),
                 trip: Some(Duration::from_millis(trip_ms)),
+                way_back: None,
                 in_flight_after: Bytes::ZERO,
                 largest_acked_sent_at: now,
             });

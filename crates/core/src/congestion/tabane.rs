@@ -34,59 +34,32 @@
 
 mod aim;
 mod chance;
+mod company;
 mod dip;
 mod rival;
 mod sense;
+mod startup;
+mod steady;
 mod swing;
+mod way_back;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, scale};
 
 use super::cubic::Cubic;
 use super::model::Model;
-use super::{AckEvent, Algorithm, ControllerSnapshot, LossEvent, initial_window, scaled};
+use super::{AckEvent, Algorithm, ControllerSnapshot, LossEvent, initial_window};
 use aim::Aim;
 use chance::Chance;
+use company::LOOK_INTERVAL_MIN;
 use dip::Dip;
-use rival::{Rivalry, Verdict};
+use rival::Rivalry;
 use sense::{Sense, Standing};
+use startup::{STARTUP_GAIN, Startup};
 use swing::{HOLD_MAX, Swing};
 
-/// As BBR: the least gain that doubles the delivery rate each round trip.
-const STARTUP_GAIN: f64 = 2.77;
-/// As BBR: start-up is over after so many rounds without such growth, or one with such a queue.
-const FULL_ROUNDS: u32 = 3;
-const FULL_GROWTH: f64 = 1.25;
-const FULL_QUEUE: f64 = 0.25;
 /// Loss before so many rounds says little of the rate: it counts at the end of the round.
 const STARTUP_ROUNDS: u64 = 3;
 
-/// The step up doubles with each round without a queue, so often at most.
-const VELOCITY_MAX: u32 = 6;
-/// The window in use shows the last growth when it is this part of the window.
-const GROWTH_SEEN: f64 = 0.95;
-/// The window grows at most so much in a round trip.
-const GROWTH_MAX: f64 = 1.5;
-/// Pacing above what the window asks for, so that the window decides; and while growing.
-const GAIN: f64 = 1.05;
-const GAIN_GROWING: f64 = 1.25;
-
-/// How much shorter than the path a look makes us; enough to show what others queue.
-const LOOK_DEPTH: Duration = Duration::from_millis(15);
-/// No dip is deeper than this part of what the path holds.
-const DIP_PART: u32 = 4;
-/// Looks come this often after something was found, ever less often otherwise.
-const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(2);
-const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(8);
-/// At least so many round trips apart: each costs up to a quarter of one.
-const LOOK_RTTS: u32 = 20;
-/// A path shorter by this than was known is something found.
-const LOOK_NEWS: Duration = Duration::from_millis(1);
-
-/// Yielding is vain when the window in use is down to this part and the queue still has that.
-const VAIN_WINDOW: f64 = 0.7;
-const VAIN_QUEUE: f64 = 0.8;
-/// Where the rate swings so much, a queue proves nothing.
-const SWINGING: f64 = 1.0;
 /// The link is taken to be slower by this each time that the highest rates are forgotten.
 const PEAK_DECAY: f64 = 0.97;
 /// Rates are remembered between one and two times this long.
@@ -105,11 +78,8 @@ const MIN_WINDOW_PACKETS: u64 = 4;
 /// What is being done.
 #[derive(Clone, Debug)]
 enum Phase {
-    /// Doubling until the path is full; the rate when it last grew, and the rounds since.
-    Startup {
-        rate: Rate,
-        rounds_without: u32,
-    },
+    /// Doubling until the path is full.
+    Startup(Startup),
     Steady,
     Dip(Dip),
     Compete(Box<Cubic>),
@@ -140,6 +110,10 @@ pub(super) struct Tabane {
     window_before: Bytes,
     /// The longest queue since then, and what was in flight with it.
     yielding_from: Option<(Duration, Bytes)>,
+    /// When the window last changed.
+    changed_at: Instant,
+    /// The way back that is part of the shortest round trip, minus the clocks' offset.
+    way_back: Option<i64>,
     /// Loss ends start-up with the present round.
     is_full: bool,
     /// Loss showed that the path takes no more than this; until when it is believed.
@@ -162,10 +136,9 @@ impl Tabane {
             chance: Chance::default(),
             swing: Swing::new(now),
             rivalry: Rivalry::new(now),
-            phase: Phase::Startup {
-                rate: Rate::ZERO,
-                rounds_without: 0,
-            },
+            phase: Phase::Startup(Startup::new(now)),
+            changed_at: now,
+            way_back: None,
             rate: Rate::ZERO,
             peak: Rate::ZERO,
             velocity: 0,
@@ -229,7 +202,14 @@ impl Tabane {
         };
         if standing.rtt == Duration::MAX {
             let (rtt, window) = (self.min_rtt(), self.cwnd);
-            return (Duration::ZERO, Standing { rtt, window });
+            return (
+                Duration::ZERO,
+                Standing {
+                    rtt,
+                    window,
+                    sent_from: Instant::EPOCH,
+                },
+            );
         }
         (standing.rtt.saturating_sub(self.min_rtt()), standing)
     }
@@ -252,251 +232,20 @@ impl Tabane {
         Rate::from_bps(kept).amount_in(self.min_rtt())
     }
 
-    // ---- start-up ----
-
-    fn advance_startup(&mut self, event: &AckEvent<'_>, rate: Rate, rounds_without: u32) {
-        if !self.model.is_round_start || event.sample.is_app_limited {
-            return;
-        }
-        let bandwidth = self.model.bandwidth();
-        let is_growing = bandwidth >= rate.scaled(FULL_GROWTH) && !self.is_full;
-        let is_queued = self.model.is_queue(self.model.last.rtt_min, FULL_QUEUE);
-        if is_growing {
-            self.phase = Phase::Startup {
-                rate: bandwidth,
-                rounds_without: 0,
-            };
-        } else if is_queued || self.is_full || rounds_without + 1 >= FULL_ROUNDS {
-            self.leave_startup(event.now);
-        } else {
-            self.phase = Phase::Startup {
-                rate,
-                rounds_without: rounds_without + 1,
-            };
-        }
-    }
-
-    fn leave_startup(&mut self, now: Instant) {
-        let rate = self.model.bandwidth();
-        self.rate = if rate > Rate::ZERO {
-            rate
-        } else {
-            self.pacing_rate
-        };
-        self.peak = self.rate;
-        self.swing.begin(self.rate);
-        self.enter_steady(now);
-        self.cwnd = self.rate.amount_in(self.min_rtt() + self.target()) + self.held_back();
-        self.window_before = self.cwnd;
-        self.look(now);
-    }
-
-    // ---- steady ----
-
-    fn enter_steady(&mut self, now: Instant) {
-        self.phase = Phase::Steady;
-        self.sense.restart(now);
-        self.velocity = 0;
-        self.gain = GAIN;
-    }
-
-    fn advance_steady(&mut self, now: Instant) {
-        let (queue, standing) = self.queue();
-        let is_long = queue > self.allowed_queue() && self.swing.hold() < SWINGING;
-        let is_vain = is_long && self.is_yielding_vain(queue, standing);
-        if !is_vain {
-            self.control(now);
-        }
-        self.rivalry.on_span(now, self.min_rtt(), is_long);
-        self.rivalry.on_round_trip(now, self.min_rtt() + queue);
-        if !is_long {
-            self.window_before = self.cwnd;
-            self.yielding_from = None;
-        }
-        let is_pressed =
-            self.rivalry.is_pressed() || is_vain && self.rivalry.may_ask_again(now, self.min_rtt());
-        if is_pressed && self.rivalry.is_near(now) {
-            self.compete(now);
-        } else if is_pressed {
-            self.phase = Phase::Dip(self.dip(now, self.rate, Duration::MAX));
-        } else if now >= self.look_at {
-            self.look(now);
-        }
-    }
-
-    /// Whether a queue stays although the window has shrunk. Ours would have shrunk with it: by
-    /// Little's law, what is in flight is the rate times the round trip.
-    fn is_yielding_vain(&mut self, queue: Duration, standing: Standing) -> bool {
-        let from = self.yielding_from.filter(|(longest, _)| queue <= *longest);
-        let (longest, window) = *self
-            .yielding_from
-            .insert(from.unwrap_or((queue, standing.window)));
-        standing.window <= scaled(window, VAIN_WINDOW) && queue >= scale(longest, VAIN_QUEUE)
-    }
-
-    /// The control law, once per span.
-    fn control(&mut self, now: Instant) {
-        let measured = self.sense.rate();
-        let is_measured = self.sense.is_measured();
-        self.rate = if is_measured && self.is_queued() {
-            measured
-        } else {
-            self.rate.max(measured)
-        };
-        self.swing.update(now, self.rate);
-        self.peak = self.peak.max(self.rate);
-        let ((queue, standing), target) = (self.queue(), self.target());
-        let kept = self.kept_window();
-        let in_use = standing.window;
-        let mut window = if queue > target {
-            self.velocity = 0;
-            self.lowered(in_use, queue, target).min(self.cwnd).max(kept)
-        } else {
-            let kept = self.cwnd.max(kept.min(in_use + in_use));
-            if is_measured && self.model.rounds > self.grown_in {
-                self.grown(in_use, queue, target)
-                    .max(kept.min(in_use + in_use))
-            } else {
-                kept
-            }
-        };
-        self.gain = if self.velocity > 1 {
-            GAIN_GROWING
-        } else {
-            GAIN
-        };
-        if let Some((ceiling, until)) = self.ceiling {
-            if now < until {
-                self.rate = self.rate.min(ceiling);
-                self.gain = 1.0;
-                window = window.min(self.cwnd);
-            } else {
-                self.ceiling = None;
-                self.velocity = 0;
-            }
-        }
-        self.cwnd = window;
-    }
-
-    /// Eq. 4 with the target in it, once from the rate and once by Little's law, by which the rate
-    /// is what is in flight over the round trip. The milder counts: a rate measured while it
-    /// falls is too high, and Little's includes what waits for acknowledgements.
-    fn lowered(&self, in_use: Bytes, queue: Duration, target: Duration) -> Bytes {
-        let by_rate = in_use - self.rate.amount_in(queue - target);
-        let (wanted, found) = (self.min_rtt() + target, self.min_rtt() + queue);
-        let by_share = scaled(in_use, wanted.as_secs_f64() / found.as_secs_f64());
-        by_rate.max(by_share)
-    }
-
-    /// The window that brings the queue from `queue` up to `target`, or once there was no queue
-    /// for some rounds, a good deal further. Once per round: what was sent more shows only then.
-    fn grown(&mut self, in_use: Bytes, queue: Duration, target: Duration) -> Bytes {
-        self.grown_in = self.model.rounds;
-        let is_seen = in_use >= scaled(self.cwnd, GROWTH_SEEN);
-        self.velocity = match queue < target / 2 {
-            true if is_seen => (self.velocity + 1).min(VELOCITY_MAX),
-            true => self.velocity.max(1),
-            false => 0,
-        };
-        let speed = 1_u64 << self.velocity.saturating_sub(1);
-        let step = self
-            .rate
-            .amount_in(target - queue)
-            .get()
-            .saturating_mul(speed);
-        let step = Bytes::new(step).max(self.mtu);
-        let most =
-            scaled(in_use, GROWTH_MAX - 1.0).min(self.rate.amount_in(self.aim().queue_max()));
-        in_use + step.min(most.max(self.mtu))
-    }
-
-    // ---- dips and rivals ----
-
-    /// A dip to `depth` below what the path holds, or a quarter of that.
-    fn dip(&self, now: Instant, rate: Rate, depth: Duration) -> Dip {
-        let min_rtt = self.min_rtt();
-        let length = min_rtt - (min_rtt / DIP_PART).min(depth);
-        let window = rate.amount_in(length) + self.held_back();
-        Dip::new(now, rate, min_rtt, window.max(self.min_window()), self.cwnd)
-    }
-
-    fn look(&mut self, now: Instant) {
-        self.phase = Phase::Dip(self.dip(now, self.rate, LOOK_DEPTH));
-    }
-
-    fn end_dip(&mut self, now: Instant, dip: Dip) {
-        self.rate = dip.rate;
-        // Whoever came later than others may have taken their queue for a part of the route.
-        self.look_interval = if self.min_rtt() + LOOK_NEWS < dip.min_rtt {
-            LOOK_INTERVAL_MIN
-        } else {
-            (self.look_interval * 2).min(LOOK_INTERVAL_MAX)
-        };
-        let pause = self.look_interval.max(self.min_rtt() * LOOK_RTTS);
-        self.look_at = next_multiple(now + pause / 2, self.look_interval);
-        let tolerance = self.target().max(self.min_rtt() / 16);
-        let found = dip.found().unwrap_or_else(|| self.min_rtt());
-        let is_competing = dip.cubic.is_some();
-        match self
-            .rivalry
-            .judge(now, found, self.min_rtt(), tolerance, is_competing)
-        {
-            Verdict::Ours | Verdict::Doubt => {
-                if let Some(cubic) = dip.cubic {
-                    self.window_before = cubic.cwnd();
-                }
-                self.enter_steady(now);
-            }
-            Verdict::LongerRoute(rtt) => {
-                self.model.replace_min_rtt(now, rtt);
-                self.cwnd = self.cwnd.max(self.window_before);
-                self.enter_steady(now);
-            }
-            Verdict::Rival => match dip.cubic {
-                Some(cubic) => {
-                    self.rivalry.compete(now);
-                    self.phase = Phase::Compete(cubic);
-                }
-                None => self.compete(now),
-            },
-        }
-    }
-
-    fn compete(&mut self, now: Instant) {
-        self.rivalry.compete(now);
-        let window = self.window_before.max(self.cwnd);
-        self.phase = Phase::Compete(Box::new(Cubic::from_window(self.mtu, now, window)));
-    }
-
-    fn advance_compete(&mut self, event: &AckEvent<'_>) {
-        let Phase::Compete(cubic) = &mut self.phase else {
-            return;
-        };
-        cubic.on_ack(event);
-        if event.now >= self.rivalry.compete_until {
-            let cubic = cubic.clone();
-            // Those who came while others competed know only a longer path: dig deeper for them.
-            let rate = self.model.latest_rate();
-            let window = rate
-                .amount_in(self.min_rtt() / DIP_PART)
-                .max(self.min_window());
-            let mut dip = Dip::new(event.now, rate, self.min_rtt(), window, self.cwnd);
-            dip.cubic = Some(cubic);
-            self.phase = Phase::Dip(dip);
-        }
-    }
-
     // ---- loss ----
 
     fn handle_congestion(&mut self, now: Instant) {
         self.chance.answer(&self.model);
         match self.phase {
-            Phase::Startup { .. } if self.model.rounds >= STARTUP_ROUNDS => self.leave_startup(now),
+            Phase::Startup { .. } if self.model.rounds >= STARTUP_ROUNDS => {
+                self.leave_startup(now, Rate::ZERO)
+            }
             Phase::Startup { .. } => self.is_full = true,
             Phase::Steady if self.is_queued() => self.velocity = 0,
             Phase::Steady => {
                 self.rate = if Chance::is_massive(&self.model, self.mtu) {
-                    self.model.latest_rate()
+                    // A receiver that took nothing for a while says little of the path.
+                    self.model.latest_rate().max(self.rate.scaled(0.5))
                 } else {
                     self.model.bandwidth()
                 };
@@ -514,6 +263,8 @@ impl Tabane {
     // ---- outputs ----
 
     fn set_outputs(&mut self, event: &AckEvent<'_>, had_rtt: bool) {
+        // What an application that hardly sends has measured must not keep it from sending.
+        let floor = Rate::of(self.min_window(), self.min_rtt());
         match &self.phase {
             Phase::Startup { .. } => self.set_startup_outputs(event, had_rtt),
             Phase::Steady if self.ceiling.is_some() => {
@@ -522,16 +273,16 @@ impl Tabane {
             Phase::Steady => {
                 let rtt = self.sense.latest().rtt;
                 let rtt = if rtt == Duration::MAX {
-                    event.rtt.smoothed()
+                    self.min_rtt()
                 } else {
                     rtt
                 };
                 let on_top = self.chance.usual().min(LOSS_SENT_ON_TOP);
                 let rate = self.rate.max(Rate::of(self.cwnd, rtt));
-                self.pacing_rate = rate.scaled(self.gain * (1.0 + on_top));
+                self.pacing_rate = rate.scaled(self.gain * (1.0 + on_top)).max(floor);
             }
             Phase::Dip(dip) => {
-                self.pacing_rate = dip.rate;
+                self.pacing_rate = dip.rate.max(floor);
                 self.cwnd = dip.cwnd(event.now);
             }
             Phase::Compete(cubic) => {
@@ -540,22 +291,6 @@ impl Tabane {
             }
         }
         self.cwnd = self.cwnd.max(self.min_window());
-    }
-
-    fn set_startup_outputs(&mut self, event: &AckEvent<'_>, had_rtt: bool) {
-        let initial = initial_window(self.mtu);
-        if !had_rtt && self.model.min_rtt().is_some() {
-            self.pacing_rate = Rate::of(initial, event.rtt.smoothed()).scaled(STARTUP_GAIN);
-        }
-        let bandwidth = self.model.bandwidth();
-        if self.is_full {
-            self.pacing_rate = bandwidth;
-            return;
-        }
-        self.pacing_rate = self.pacing_rate.max(bandwidth.scaled(STARTUP_GAIN));
-        if self.cwnd < self.model.window() || event.sample.total_delivered < initial {
-            self.cwnd += event.sample.newly_acked;
-        }
     }
 }
 
@@ -578,8 +313,18 @@ impl Algorithm for Tabane {
 
     fn on_ack(&mut self, event: &AckEvent<'_>) {
         let had_rtt = self.model.min_rtt().is_some();
+        let mut sample = *event.sample;
+        sample.rtt = self.usual_trip(event);
+        let event = &AckEvent {
+            sample: &sample,
+            ..*event
+        };
         self.model.on_ack(event);
-        let is_span_over = self.sense.on_ack(event);
+        let is_calm = !matches!(self.phase, Phase::Dip(_));
+        let is_span_over = self.sense.on_ack(event, is_calm);
+        if is_span_over {
+            self.follow_way_back(event.now);
+        }
         if self.model.is_round_start {
             let is_quiet = matches!(self.phase, Phase::Steady) && !self.is_queued();
             self.chance.on_round(&self.model, is_quiet);
@@ -590,12 +335,9 @@ impl Algorithm for Tabane {
             }
         }
         match &mut self.phase {
-            Phase::Startup {
-                rate,
-                rounds_without,
-            } => {
-                let (rate, rounds_without) = (*rate, *rounds_without);
-                self.advance_startup(event, rate, rounds_without);
+            Phase::Startup(startup) => {
+                let startup = *startup;
+                self.advance_startup(event, startup);
             }
             Phase::Steady if is_span_over => self.advance_steady(event.now),
             Phase::Steady => {}

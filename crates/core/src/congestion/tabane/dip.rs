@@ -6,6 +6,7 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
+use super::way_back::shifted;
 use crate::congestion::AckEvent;
 use crate::congestion::cubic::Cubic;
 
@@ -71,6 +72,12 @@ impl Dip {
             self.found = Some(self.found.map_or(rtt, |found| found.min(rtt)));
         }
         event.largest_acked_sent_at >= until
+    }
+
+    /// Round trips are reckoned with a way back that is longer by `nanos` from here on.
+    pub(super) fn shift(&mut self, nanos: i64) {
+        self.min_rtt = shifted(self.min_rtt, nanos);
+        self.found = self.found.map(|found| shifted(found, nanos));
     }
 
     /// What may be in flight.

@@ -6,6 +6,7 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
+use super::way_back::shifted;
 use crate::congestion::AckEvent;
 
 /// The least length of a span: below it, hosts alone make round trips wobble.
@@ -17,7 +18,11 @@ const SAMPLES_MIN: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 struct Span {
     started_at: Instant,
+    /// When the oldest of its packets left.
+    sent_from: Instant,
     rtt_min: Duration,
+    /// The shortest way back, minus the clocks' offset.
+    way_back: Option<i64>,
     /// The most in flight when one of its packets left: the window in use. Between two
     /// acknowledgements less is in flight, though no less is on its way or held by the receiver.
     window: Bytes,
@@ -34,6 +39,8 @@ impl Span {
     const fn new(now: Instant) -> Self {
         Self {
             started_at: now,
+            sent_from: Instant::NEVER,
+            way_back: None,
             rtt_min: Duration::MAX,
             window: Bytes::ZERO,
             rtt_sum: Duration::ZERO,
@@ -48,6 +55,7 @@ impl Span {
         Standing {
             rtt: self.rtt_min,
             window: self.window,
+            sent_from: self.sent_from,
         }
     }
 }
@@ -59,6 +67,8 @@ pub(super) struct Standing {
     pub(super) rtt: Duration,
     /// The window in use at the time.
     pub(super) window: Bytes,
+    /// Nothing that left earlier has a part in it.
+    pub(super) sent_from: Instant,
 }
 
 /// The senses of one path.
@@ -84,8 +94,9 @@ impl Sense {
         }
     }
 
-    /// Takes an acknowledgement in; true if it completes a span.
-    pub(super) fn on_ack(&mut self, event: &AckEvent<'_>) -> bool {
+    /// Takes an acknowledgement in; true if it completes a span. `is_calm` while it is not we who
+    /// make round trips vary.
+    pub(super) fn on_ack(&mut self, event: &AckEvent<'_>, is_calm: bool) -> bool {
         let span = &mut self.current;
         if let Some(rtt) = event.sample.rtt {
             span.rtt_min = span.rtt_min.min(rtt);
@@ -94,6 +105,9 @@ impl Sense {
             span.samples += 1;
             span.acked += event.sample.newly_acked;
         }
+        span.sent_from = span.sent_from.min(event.largest_acked_sent_at);
+        let way_back = event.way_back.into_iter().chain(span.way_back);
+        span.way_back = way_back.min();
         if let Some(rate) = event.sample.rate {
             span.rate_max = span.rate_max.max(rate);
             span.is_measured |= !event.sample.is_app_limited;
@@ -103,7 +117,9 @@ impl Sense {
             return false;
         }
         let scatter = span.rtt_sum / span.samples - span.rtt_min;
-        self.jitter = (self.jitter * 7 + scatter) / 8;
+        if is_calm {
+            self.jitter = (self.jitter * 7 + scatter) / 8;
+        }
         let batch = span.acked.get() / u64::from(span.samples);
         self.batch = Bytes::new((self.batch.get() * 7 + batch) / 8);
         self.before_last = self.last;
@@ -142,6 +158,26 @@ impl Sense {
     /// Whether [`Self::rate`] is the path's: else the application sent less.
     pub(super) fn is_measured(&self) -> bool {
         self.last.is_measured || self.before_last.is_measured
+    }
+
+    /// Round trips are reckoned with a way back that is longer by `nanos` from here on.
+    pub(super) fn shift(&mut self, nanos: i64) {
+        for span in [&mut self.current, &mut self.last, &mut self.before_last] {
+            if span.rtt_min != Duration::MAX {
+                span.rtt_sum = shifted(span.rtt_sum, nanos.saturating_mul(span.samples.into()));
+                span.rtt_min = shifted(span.rtt_min, nanos);
+            }
+        }
+    }
+
+    /// The shortest way back of the last span, minus the clocks' offset.
+    pub(super) fn way_back(&self) -> Option<i64> {
+        self.last.way_back
+    }
+
+    /// What made round trips scatter is over.
+    pub(super) fn forget_jitter(&mut self) {
+        self.jitter = Duration::ZERO;
     }
 
     pub(super) fn jitter(&self) -> Duration {

@@ -187,6 +187,7 @@ impl Sender {
             sample: &sample,
             rtt: &self.rtt,
             trip: Some(round_trip),
+            way_back: None,
             in_flight_after: self.in_flight,
             largest_acked_sent_at,
         });

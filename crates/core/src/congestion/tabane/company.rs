@@ -1,0 +1,100 @@
+//! Dips and rivals: what is done about others on the path.
+//!
+//! When to take our queue out of the path, what follows from `rival`'s verdict on what was found
+//! then, and competing as cubic while somebody keeps the queue full.
+
+use tabane_base::{Duration, Instant, Rate};
+
+use super::dip::Dip;
+use super::rival::Verdict;
+use super::{Phase, Tabane, next_multiple};
+use crate::congestion::cubic::Cubic;
+use crate::congestion::{AckEvent, Algorithm as _};
+
+/// How much shorter than the path a look makes us; enough to show what others queue.
+const LOOK_DEPTH: Duration = Duration::from_millis(15);
+/// No dip is deeper than this part of what the path holds.
+const DIP_PART: u32 = 4;
+/// Looks come this often after something was found, ever less often otherwise.
+pub(super) const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(2);
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(8);
+/// At least so many round trips apart: each costs up to a quarter of one.
+const LOOK_RTTS: u32 = 20;
+/// A path shorter by this than was known is something found.
+const LOOK_NEWS: Duration = Duration::from_millis(1);
+
+impl Tabane {
+    /// A dip to `depth` below what the path holds, or a quarter of that.
+    pub(super) fn dip(&self, now: Instant, rate: Rate, depth: Duration) -> Dip {
+        let min_rtt = self.min_rtt();
+        let length = min_rtt - (min_rtt / DIP_PART).min(depth);
+        let window = rate.amount_in(length) + self.held_back();
+        Dip::new(now, rate, min_rtt, window.max(self.min_window()), self.cwnd)
+    }
+
+    pub(super) fn look(&mut self, now: Instant) {
+        self.phase = Phase::Dip(self.dip(now, self.rate, LOOK_DEPTH));
+    }
+
+    pub(super) fn end_dip(&mut self, now: Instant, dip: Dip) {
+        self.rate = dip.rate;
+        // Whoever came later than others may have taken their queue for a part of the route.
+        self.look_interval = if self.min_rtt() + LOOK_NEWS < dip.min_rtt {
+            LOOK_INTERVAL_MIN
+        } else {
+            (self.look_interval * 2).min(LOOK_INTERVAL_MAX)
+        };
+        let pause = self.look_interval.max(self.min_rtt() * LOOK_RTTS);
+        self.look_at = next_multiple(now + pause / 2, self.look_interval);
+        let tolerance = self.target().max(self.min_rtt() / 16);
+        let found = dip.found().unwrap_or_else(|| self.min_rtt());
+        let is_competing = dip.cubic.is_some();
+        match self
+            .rivalry
+            .judge(now, found, self.min_rtt(), tolerance, is_competing)
+        {
+            Verdict::Ours | Verdict::Doubt => {
+                if let Some(cubic) = dip.cubic {
+                    self.window_before = cubic.cwnd();
+                }
+                self.enter_steady(now);
+            }
+            Verdict::LongerRoute(rtt) => {
+                self.model.replace_min_rtt(now, rtt);
+                self.cwnd = self.cwnd.max(self.window_before);
+                self.enter_steady(now);
+            }
+            Verdict::Rival => match dip.cubic {
+                Some(cubic) => {
+                    self.rivalry.compete(now);
+                    self.phase = Phase::Compete(cubic);
+                }
+                None => self.compete(now),
+            },
+        }
+    }
+
+    pub(super) fn compete(&mut self, now: Instant) {
+        self.rivalry.compete(now);
+        let window = self.window_before.max(self.cwnd);
+        self.phase = Phase::Compete(Box::new(Cubic::from_window(self.mtu, now, window)));
+    }
+
+    pub(super) fn advance_compete(&mut self, event: &AckEvent<'_>) {
+        let Phase::Compete(cubic) = &mut self.phase else {
+            return;
+        };
+        cubic.on_ack(event);
+        if event.now >= self.rivalry.compete_until {
+            let cubic = cubic.clone();
+            // Those who came while others competed know only a longer path: dig deeper for them.
+            let rate = self.model.latest_rate();
+            let window = rate
+                .amount_in(self.min_rtt() / DIP_PART)
+                .max(self.min_window());
+            let mut dip = Dip::new(event.now, rate, self.min_rtt(), window, self.cwnd);
+            dip.cubic = Some(cubic);
+            self.phase = Phase::Dip(dip);
+        }
+    }
+}

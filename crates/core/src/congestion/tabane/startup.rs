@@ -1,0 +1,138 @@
+//! Doubling until the path is full, and what tells that it is.
+//!
+//! As BBR: it is full when the rate grows no more. That takes rounds, in which two round trips'
+//! worth queues. So a growing queue is looked for as well, as HyStart does (RFC 9406 §4.2), and
+//! what passes while it stands tells the bottleneck's rate at once (R-M/TCP's packet pair, with a
+//! train of many): nothing more has to be tried.
+
+use tabane_base::{Bytes, Duration, Instant, Rate};
+
+use super::{Phase, Tabane};
+use crate::congestion::{AckEvent, initial_window};
+
+/// As BBR: the least gain that doubles the delivery rate each round trip.
+pub(super) const STARTUP_GAIN: f64 = 2.77;
+/// As BBR: start-up is over after so many rounds without such growth, or one with such a queue.
+const FULL_ROUNDS: u32 = 3;
+const FULL_GROWTH: f64 = 1.25;
+const FULL_QUEUE: f64 = 0.25;
+
+/// A round trip this near the shortest, or within this part of it, tells of no queue.
+const NEAR: Duration = Duration::from_millis(1);
+const NEAR_PART: u32 = 32;
+/// The queue grows when it is longer than this, or than this part of the round trip (RFC 9406:
+/// 4 ms and an eighth as well), in so many acknowledgements on end.
+const FAR: Duration = Duration::from_millis(4);
+const FAR_PART: u32 = 8;
+const FAR_SAMPLES: u32 = 4;
+/// Fewer packets tell little of the rate.
+const TRAIN_PACKETS: u64 = 16;
+
+/// What start-up has seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Startup {
+    /// The rate when it last grew, and the rounds since.
+    rate: Rate,
+    rounds_without: u32,
+    /// When the queue was last empty, and what was acknowledged since: at the bottleneck's rate.
+    queued_from: Instant,
+    acked: Bytes,
+    /// Acknowledgements since the queue was last short.
+    far: u32,
+}
+
+impl Startup {
+    pub(super) const fn new(now: Instant) -> Self {
+        Self {
+            rate: Rate::ZERO,
+            rounds_without: 0,
+            queued_from: now,
+            acked: Bytes::ZERO,
+            far: 0,
+        }
+    }
+
+    /// The bottleneck's rate, once its queue grows.
+    fn bottleneck(&mut self, event: &AckEvent<'_>, min_rtt: Duration, mtu: Bytes) -> Option<Rate> {
+        let queue = event.sample.rtt?.saturating_sub(min_rtt);
+        if queue <= NEAR.max(min_rtt / NEAR_PART) {
+            self.queued_from = event.now;
+            self.acked = Bytes::ZERO;
+            self.far = 0;
+            return None;
+        }
+        self.acked += event.sample.newly_acked;
+        self.far = if queue > FAR.max(min_rtt / FAR_PART) {
+            self.far + 1
+        } else {
+            0
+        };
+        let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS);
+        (self.far >= FAR_SAMPLES && is_enough)
+            .then(|| Rate::of(self.acked, event.now.since(self.queued_from)))
+    }
+}
+
+impl Tabane {
+    pub(super) fn advance_startup(&mut self, event: &AckEvent<'_>, mut startup: Startup) {
+        let bottleneck = startup.bottleneck(event, self.min_rtt(), self.mtu);
+        self.phase = Phase::Startup(startup);
+        if let Some(rate) = bottleneck
+            && !self.is_noisy(1.0)
+        {
+            // It was our queue that grew.
+            self.sense.forget_jitter();
+            self.leave_startup(event.now, rate);
+            return;
+        }
+        if !self.model.is_round_start || event.sample.is_app_limited {
+            return;
+        }
+        let bandwidth = self.model.bandwidth();
+        let is_growing = bandwidth >= startup.rate.scaled(FULL_GROWTH) && !self.is_full;
+        let is_queued = self.model.is_queue(self.model.last.rtt_min, FULL_QUEUE);
+        if is_growing {
+            startup.rate = bandwidth;
+            startup.rounds_without = 0;
+        } else {
+            startup.rounds_without += 1;
+        }
+        self.phase = Phase::Startup(startup);
+        let is_over = is_queued || self.is_full || startup.rounds_without >= FULL_ROUNDS;
+        if !is_growing && is_over {
+            self.leave_startup(event.now, Rate::ZERO);
+        }
+    }
+
+    /// The path is full: it delivers `rate`, or more if more was seen.
+    pub(super) fn leave_startup(&mut self, now: Instant, rate: Rate) {
+        let rate = self.model.bandwidth().max(rate);
+        self.rate = if rate > Rate::ZERO {
+            rate
+        } else {
+            self.pacing_rate
+        };
+        self.peak = self.rate;
+        self.swing.begin(self.rate);
+        self.enter_steady(now);
+        self.cwnd = self.rate.amount_in(self.min_rtt() + self.target()) + self.held_back();
+        self.window_before = self.cwnd;
+        self.look(now);
+    }
+
+    pub(super) fn set_startup_outputs(&mut self, event: &AckEvent<'_>, had_rtt: bool) {
+        let initial = initial_window(self.mtu);
+        if !had_rtt && self.model.min_rtt().is_some() {
+            self.pacing_rate = Rate::of(initial, event.rtt.smoothed()).scaled(STARTUP_GAIN);
+        }
+        let bandwidth = self.model.bandwidth();
+        if self.is_full {
+            self.pacing_rate = bandwidth;
+            return;
+        }
+        self.pacing_rate = self.pacing_rate.max(bandwidth.scaled(STARTUP_GAIN));
+        if self.cwnd < self.model.window() || event.sample.total_delivered < initial {
+            self.cwnd += event.sample.newly_acked;
+        }
+    }
+}

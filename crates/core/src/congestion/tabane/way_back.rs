@@ -1,0 +1,81 @@
+//! The way back: what it adds to round trips is nobody's queue.
+//!
+//! Acknowledgements take whatever path is fastest at the moment, and a path's round trip is longer
+//! or shorter with each change by as much as those paths differ. As in R-M/TCP (eq. 1), only the
+//! forward way tells of this path's queue: round trips are reckoned as if all had come back the way
+//! that was usual of late, and the shortest one moves along when the usual way does.
+
+use tabane_base::{Duration, Instant};
+
+use super::{Phase, Tabane};
+use crate::congestion::AckEvent;
+
+/// The usual way back has changed when the shortest of a span differs by this, and by this part of
+/// the shortest round trip. Less is the clocks' drift, or noise: it is followed by one part in so
+/// many each span.
+const JUMP: Duration = Duration::from_millis(4);
+const JUMP_PART: u32 = 16;
+const DRIFT_PART: i64 = 32;
+
+impl Tabane {
+    /// The round trip of an acknowledgement, had it come back the usual way.
+    pub(super) fn usual_trip(&mut self, event: &AckEvent<'_>) -> Option<Duration> {
+        let rtt = event.sample.rtt?;
+        match (self.way_back, event.way_back) {
+            (Some(usual), Some(found)) => Some(shifted(rtt, usual.saturating_sub(found))),
+            (None, Some(found)) => {
+                // What was seen before may have come back another way.
+                self.way_back = Some(found);
+                self.model.replace_min_rtt(event.now, rtt);
+                Some(rtt)
+            }
+            (_, None) => Some(rtt),
+        }
+    }
+
+    /// A span ended: its shortest way back is the usual one from here on.
+    pub(super) fn follow_way_back(&mut self, now: Instant) {
+        let (Some(usual), Some(found)) = (self.way_back, self.sense.way_back()) else {
+            return;
+        };
+        let shift = found.saturating_sub(usual);
+        let span = Duration::from_nanos(shift.unsigned_abs());
+        if span < JUMP.max(self.min_rtt() / JUMP_PART) {
+            self.way_back = Some(usual + shift / DRIFT_PART);
+            return;
+        }
+        self.way_back = Some(found);
+        self.model
+            .replace_min_rtt(now, shifted(self.min_rtt(), shift));
+        self.sense.shift(shift);
+        match &mut self.phase {
+            Phase::Dip(dip) => dip.shift(shift),
+            Phase::Steady if shift > 0 => self.cwnd += self.rate.amount_in(span),
+            _ => {}
+        }
+    }
+}
+
+/// `span` and so many nanoseconds more, or less; never less than nothing.
+pub(super) fn shifted(span: Duration, nanos: i64) -> Duration {
+    let by = Duration::from_nanos(nanos.unsigned_abs());
+    if nanos < 0 {
+        span.saturating_sub(by)
+    } else {
+        span.saturating_add(by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_shifted_both_ways_and_end_at_nothing() {
+        let span = Duration::from_millis(3);
+        assert_eq!(shifted(span, 2_000_000), Duration::from_millis(5));
+        assert_eq!(shifted(span, -2_000_000), Duration::from_millis(1));
+        assert_eq!(shifted(span, i64::MIN), Duration::ZERO);
+        assert_eq!(shifted(Duration::MAX, 1), Duration::MAX);
+    }
+}
