@@ -78,7 +78,7 @@ impl Tabane {
         let bottleneck = startup.bottleneck(event, self.min_rtt(), self.mtu);
         self.phase = Phase::Startup(startup);
         if let Some(rate) = bottleneck
-            && !self.is_noisy(1.0)
+            && self.sense.jitter() <= self.usual_scatter()
         {
             // It was our queue that grew.
             self.sense.forget_jitter();

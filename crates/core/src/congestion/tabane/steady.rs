@@ -90,9 +90,8 @@ impl Tabane {
         let ((queue, standing), target) = (self.queue(), self.target());
         let kept = self.kept_window();
         let in_use = standing.window;
-        let is_fresh = standing.sent_from >= self.changed_at
-            || self.swing.hold() > 0.0
-            || self.is_noisy(NOISE_STEADY);
+        let is_fresh =
+            standing.sent_from >= self.changed_at || self.swing.hold() > 0.0 || self.is_noisy();
         let before = self.cwnd;
         let mut window = if queue > target {
             self.velocity = 0;
@@ -159,11 +158,16 @@ impl Tabane {
         in_use + step.min(most.max(self.mtu))
     }
 
-    /// Whether round trips scatter by more than `factor` times what packets and hosts explain.
-    pub(super) fn is_noisy(&self, factor: f64) -> bool {
+    /// Whether round trips scatter so far that a change of the window hardly shows.
+    fn is_noisy(&self) -> bool {
+        let usual = self.usual_scatter() + self.min_rtt() / NOISE_PART;
+        self.sense.jitter() > scale(usual, NOISE_STEADY)
+    }
+
+    /// How far packets and hosts alone make round trips scatter.
+    pub(super) fn usual_scatter(&self) -> Duration {
         let rate = self.peak.max(self.model.bandwidth());
         let packet = rate.time_for(self.mtu).min(PACKET_TIME_MAX);
-        let usual = NOISE + packet + self.min_rtt() / NOISE_PART;
-        self.sense.jitter() > scale(usual, factor)
+        NOISE + packet
     }
 }
