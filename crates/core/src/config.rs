@@ -158,6 +158,7 @@ impl SessionConfig {
             max_udp_payload: self.max_udp_payload,
             paths: MAX_PATHS as u32,
             probes: if self.probes { probe::MOST } else { 0 },
+            classes: true,
             reset_token,
         }
     }

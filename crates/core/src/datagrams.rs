@@ -130,16 +130,24 @@ impl Delivered {
 /// A datagram that leaves in parts.
 #[derive(Debug)]
 struct Parting {
+    number: u64,
     /// Label and data.
     content: Bytes,
     sent: usize,
+}
+
+impl Parting {
+    fn left(&self) -> usize {
+        self.content.len() - self.sent
+    }
 }
 
 /// The datagrams of one session.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     outbox: Outbox,
-    parting: Option<Parting>,
+    /// By lane.
+    parting: Vec<Option<Parting>>,
     /// Number of the next datagram that needs one: for its fragments or its copies.
     next_number: u64,
     received: VecDeque<Datagram>,
@@ -160,7 +168,7 @@ impl Datagrams {
     pub(crate) fn new(limit: Duration) -> Self {
         Self {
             outbox: Outbox::new(limit),
-            parting: None,
+            parting: vec![None],
             next_number: 0,
             received: VecDeque::new(),
             received_bytes: 0,
@@ -176,14 +184,14 @@ impl Datagrams {
     pub(crate) fn send(
         &mut self,
         now: Instant,
-        flow: FlowId,
+        (flow, lane): (FlowId, usize),
         order: DatagramOrder,
         data: &[u8],
     ) -> Result<(), DatagramError> {
         if data.len() > MAX_SIZE || flow.0 > FlowId::MAX {
             return Err(DatagramError::TooLarge);
         }
-        if self.outbox.push(now, flow, order, data) {
+        if self.outbox.push(now, (flow, lane), order, data) {
             Ok(())
         } else {
             Err(DatagramError::QueueFull)
@@ -196,14 +204,36 @@ impl Datagrams {
         self.resequencer.forget(flow);
     }
 
-    pub(crate) fn has_data(&self) -> bool {
-        self.parting.is_some() || !self.outbox.is_empty()
+    /// There are so many lanes from here on.
+    pub(crate) fn add_lanes(&mut self, count: usize) {
+        self.outbox.add_lanes(count);
+        let count = count.max(self.parting.len());
+        self.parting.resize_with(count, || None);
+    }
+
+    /// A flow goes over from one lane to another, with what waits of it. What has left in part
+    /// may have been its, and is given up.
+    pub(crate) fn set_lane(&mut self, flow: FlowId, from: usize, lane: usize) {
+        self.add_lanes(lane.max(from) + 1);
+        self.parting[from] = None;
+        self.outbox.set_lane(flow, lane);
+    }
+
+    /// Whether anything of a lane waits to leave.
+    pub(crate) fn has_data(&self, lane: usize) -> bool {
+        self.parting.get(lane).is_some_and(Option::is_some) || !self.outbox.is_empty(lane)
     }
 
     /// Bytes waiting to leave.
     pub(crate) fn queued(&self) -> usize {
-        let parting = self.parting.as_ref();
-        self.outbox.bytes() + parting.map_or(0, |parting| parting.content.len() - parting.sent)
+        let parting: usize = self.parting.iter().flatten().map(Parting::left).sum();
+        self.outbox.bytes() + parting
+    }
+
+    /// The same for one lane.
+    pub(crate) fn queued_in(&self, lane: usize) -> usize {
+        let parting = self.parting.get(lane).and_then(Option::as_ref);
+        self.outbox.bytes_in(lane) + parting.map_or(0, Parting::left)
     }
 
     /// Datagrams that had waited too long to leave.
@@ -216,9 +246,9 @@ impl Datagrams {
         self.resequencer.held_bytes()
     }
 
-    /// Drops what has waited too long to leave.
-    pub(crate) fn drop_stale(&mut self, now: Instant) {
-        self.outbox.peek(now);
+    /// Drops what of a lane has waited too long to leave.
+    pub(crate) fn drop_stale(&mut self, now: Instant, lane: usize) {
+        self.outbox.peek(now, lane);
     }
 
     /// Whether anything is here for the driver.
@@ -226,22 +256,23 @@ impl Datagrams {
         !self.received.is_empty()
     }
 
-    /// Appends what fits into `space`; `whole` is what an empty packet would hold, `lead` how much
+    /// Appends what of a lane fits into `space`; `whole` is what an empty packet would hold, `lead` how much
     /// sooner the packet arrives than one on the slowest path in use. `true` when anything was
     /// appended.
     pub(crate) fn fill(
         &mut self,
         now: Instant,
+        lane: usize,
         lead: Duration,
         out: &mut Vec<u8>,
         (space, whole): (usize, usize),
     ) -> bool {
         let (before, end) = (out.len(), out.len() + space);
         loop {
-            if !self.fill_parting(out, end) {
+            if !self.fill_parting(lane, out, end) {
                 break;
             }
-            let Some((flow, size)) = self.outbox.peek(now) else {
+            let Some((flow, size)) = self.outbox.peek(now, lane) else {
                 break;
             };
             let most = datagram_header_len(size + LABEL) + LABEL + size;
@@ -257,17 +288,22 @@ impl Datagrams {
             if datagram_header_len(content) + content <= end - out.len() {
                 emit_datagram(&self.scratch, &data, out);
             } else {
-                self.part(data);
+                self.part(lane, data);
             }
         }
         out.len() > before
     }
 
     /// Appends the next part of what leaves in parts. `false` while more of it is left.
-    fn fill_parting(&mut self, out: &mut Vec<u8>, end: usize) -> bool {
-        let Some(Parting { content, sent }) = &mut self.parting else {
+    fn fill_parting(&mut self, lane: usize, out: &mut Vec<u8>, end: usize) -> bool {
+        let Some(Some(parting)) = self.parting.get_mut(lane) else {
             return true;
         };
+        let Parting {
+            number,
+            content,
+            sent,
+        } = parting;
         let room = end - out.len();
         if room <= FRAGMENT_HEADER {
             return false;
@@ -275,12 +311,11 @@ impl Datagrams {
         let n = (room - FRAGMENT_HEADER).min(content.len() - *sent);
         let part = &content[*sent..*sent + n];
         let (offset, total) = (*sent as u64, content.len() as u64);
-        emit_fragment(self.next_number, offset, total, part, out);
+        emit_fragment(*number, offset, total, part, out);
         *sent += n;
         let is_done = *sent == content.len();
         if is_done {
-            self.next_number += 1;
-            self.parting = None;
+            self.parting[lane] = None;
         }
         is_done
     }
@@ -291,18 +326,24 @@ impl Datagrams {
     pub(crate) fn take_copy(
         &mut self,
         now: Instant,
+        lane: usize,
         lead: Duration,
         space: usize,
     ) -> Option<DatagramCopy> {
-        if self.parting.is_none() {
-            let (flow, _) = self.outbox.peek(now)?;
+        if self.parting.get(lane).is_none_or(Option::is_none) {
+            let (flow, _) = self.outbox.peek(now, lane)?;
             let (label, data) = self.outbox.take(flow, lead)?;
             self.scratch.clear();
             label.emit(&mut self.scratch);
-            self.part(data);
+            self.part(lane, data);
         }
-        let Parting { content, sent } = self.parting.as_mut()?;
-        let (number, total) = (self.next_number, content.len());
+        let parting = self.parting[lane].as_mut()?;
+        let Parting {
+            number,
+            content,
+            sent,
+        } = parting;
+        let (number, total) = (*number, content.len());
         let whole = datagram_copy_header_len(number, total) + total <= space;
         let most = if whole {
             total
@@ -314,8 +355,7 @@ impl Datagrams {
         let data = content.slice(offset..end);
         *sent = end;
         if end == total {
-            self.parting = None;
-            self.next_number += 1;
+            self.parting[lane] = None;
         }
         Some(DatagramCopy {
             number,
@@ -326,9 +366,15 @@ impl Datagrams {
     }
 
     /// Begins a datagram, of which the label is in the scratch, that leaves in parts.
-    fn part(&mut self, data: Bytes) {
+    fn part(&mut self, lane: usize, data: Bytes) {
         let content = [&self.scratch[..], &data[..]].concat().into();
-        self.parting = Some(Parting { content, sent: 0 });
+        self.add_lanes(lane + 1);
+        self.parting[lane] = Some(Parting {
+            number: self.next_number,
+            content,
+            sent: 0,
+        });
+        self.next_number += 1;
     }
 
     /// A copy of a datagram came. `true` when the driver should be told.

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod class;
 mod close;
 mod config;
 mod congestion;
@@ -27,6 +28,7 @@ mod forward_delay;
 mod handshake;
 mod id;
 mod identity;
+mod lane;
 mod mtu;
 mod overflow;
 mod pacer;
@@ -49,6 +51,7 @@ mod tls;
 mod transmit;
 mod wire;
 
+pub use class::{ClassId, ClassRule, MAX_CLASSES};
 pub use close::{CloseReason, PathDownReason};
 pub use config::{ConfigError, RetryPolicy, ServerConfig, SessionConfig};
 pub use congestion::Kind as ControllerKind;

@@ -16,6 +16,10 @@ mod tag {
     pub(super) const PROBES: u64 = 0x12;
 }
 
+/// Added to the number of paths by an end that takes classes: to older ones, which open no more
+/// than 16 themselves, it is a generous limit.
+const TAKES_CLASSES: u64 = 0x20;
+
 /// One end's limits, and the token by which a restarted server may end the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parameters {
@@ -28,6 +32,8 @@ pub(crate) struct Parameters {
     pub(crate) paths: u32,
     /// The longest train of probes this end takes; 0 for none [P-10.1].
     pub(crate) probes: u64,
+    /// This end takes classes [P-11.1].
+    pub(crate) classes: bool,
     pub(crate) reset_token: Option<[u8; 16]>,
 }
 
@@ -43,6 +49,7 @@ impl Default for Parameters {
             max_udp_payload: 1200,
             paths: 1,
             probes: 0,
+            classes: false,
             reset_token: None,
         }
     }
@@ -51,6 +58,7 @@ impl Default for Parameters {
 impl Parameters {
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut out = Vec::new();
+        let classes = if self.classes { TAKES_CLASSES } else { 0 };
         let numbers = [
             (tag::SESSION_CREDIT, self.session_credit.get()),
             (tag::STREAM_CREDIT, self.stream_credit.get()),
@@ -58,7 +66,7 @@ impl Parameters {
             (tag::IDLE_TIMEOUT_MS, clamp(self.idle_timeout.as_millis())),
             (tag::MAX_ACK_DELAY_US, clamp(self.max_ack_delay.as_micros())),
             (tag::MAX_UDP_PAYLOAD, self.max_udp_payload.into()),
-            (tag::PATHS, self.paths.into()),
+            (tag::PATHS, u64::from(self.paths) | classes),
             (tag::PROBES, self.probes),
         ];
         for (tag, value) in numbers {
@@ -97,7 +105,11 @@ impl Parameters {
                     let size = field.varint()?.clamp(1200, 65_527);
                     parameters.max_udp_payload = size as u16;
                 }
-                tag::PATHS => parameters.paths = field.varint_u32()?,
+                tag::PATHS => {
+                    let paths = field.varint_u32()?;
+                    parameters.classes = u64::from(paths) & TAKES_CLASSES != 0;
+                    parameters.paths = paths & !(TAKES_CLASSES as u32);
+                }
                 tag::PROBES => parameters.probes = field.varint()?,
                 tag::RESET_TOKEN => parameters.reset_token = Some(field.array()?),
                 _ => {}
@@ -131,6 +143,7 @@ mod tests {
             max_udp_payload: 1472,
             paths: 16,
             probes: 32,
+            classes: true,
             reset_token: Some([3; 16]),
         };
         let bytes = parameters.emit();

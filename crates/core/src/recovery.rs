@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tabane_base::{Bytes, Duration, Instant};
 
+use crate::class::ClassId;
 use crate::close::Violation;
 use crate::delivery::SentState;
 use crate::id::{PathId, StreamId};
@@ -44,6 +45,8 @@ pub(crate) enum SentFrame {
     Admitted,
     PathAbandon(PathId),
     PathPolicy(PathId),
+    Class(ClassId),
+    StreamClass(StreamId),
     AckFrequency,
     MtuProbe(u16),
     /// A packet of a train, by its place in it.

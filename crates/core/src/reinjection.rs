@@ -6,6 +6,7 @@
 
 use tabane_base::{Bytes, Duration, Instant};
 
+use crate::class::ClassId;
 use crate::path::Path;
 use crate::recovery::SentFrame;
 use crate::scheduler::PathView;
@@ -25,7 +26,7 @@ pub(crate) fn reinject(
     paths: &mut [Path],
     fast: &PathView,
     views: &[PathView],
-    streams: &mut Streams,
+    (streams, class): (&mut Streams, ClassId),
 ) -> bool {
     let sent: Bytes = paths.iter().map(|path| path.totals.sent).sum();
     let repeated: Bytes = paths.iter().map(|path| path.totals.reinjected).sum();
@@ -46,11 +47,15 @@ pub(crate) fn reinject(
             if budget < size {
                 return any;
             }
+            // A packet has data of one class, which may have other ways than this one's.
+            if streams.has_other_class(class, &packet.frames) {
+                continue;
+            }
             packet.reinjected = true;
             let mut useful = false;
             for frame in packet.frames.iter() {
                 if let SentFrame::Stream { .. } = frame {
-                    useful |= streams.repeat(frame);
+                    useful |= streams.repeat(class, frame);
                 }
             }
             if useful {

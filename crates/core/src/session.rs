@@ -12,23 +12,24 @@ use std::collections::{BTreeSet, VecDeque};
 use rustls::Side;
 use tabane_base::{Bytes, Instant, Rng, Seed};
 
+use crate::class::{ClassId, ClassRule};
 use crate::close::{CloseReason, PathDownReason};
 use crate::config::{MAX_PATHS, SessionConfig};
 use crate::crypto::SessionKeys;
 use crate::datagrams::{Datagram, DatagramError, DatagramOrder, Datagrams, FlowId};
-use crate::distribution::Distribution;
 use crate::drops::Drops;
 use crate::event::{Event, TimerReason};
 use crate::handshake::{Agreed, Handshake};
 use crate::id::{ConnectionId, FourTuple, PathId, SocketId, StreamId};
 use crate::identity::PublicKey;
+use crate::lane::Lanes;
 use crate::overflow::Overflow;
 use crate::parameters::Parameters;
 use crate::path::{News, Path, PathError};
 use crate::policy::{MAX_PRIORITY, PathPolicy};
 use crate::reading::Reading;
 use crate::recovery::SentFrame;
-use crate::scheduler::{PathView, Scheduler};
+use crate::scheduler::PathView;
 use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::{ReadState, StreamError, Streams};
 use crate::transmit::TransmitBatch;
@@ -75,8 +76,7 @@ pub struct Session {
     retired: BTreeSet<PathId>,
     streams: Streams,
     datagrams: Datagrams,
-    scheduler: Scheduler,
-    distribution: Distribution,
+    lanes: Lanes,
     overflow: Overflow,
     /// Scratch for the scheduler's views of paths, kept for its memory.
     views: Vec<PathView>,
@@ -113,8 +113,7 @@ impl Session {
                 config.credit(),
             ),
             datagrams: Datagrams::new(config.datagram_wait),
-            scheduler: Scheduler::new(config.scheduler),
-            distribution: Distribution::default(),
+            lanes: Lanes::new(config.scheduler),
             overflow: Overflow::new(now),
             views: Vec::with_capacity(MAX_PATHS),
             config,
@@ -219,6 +218,42 @@ impl Session {
         self.paths[index].policies.set_own(policy);
         self.paths[index].pace(now);
         Ok(())
+    }
+
+    /// Client: says how what belongs to a class is sent from here on, by both ends [P-11]. What
+    /// waits follows at once; what is on its way stays there.
+    pub fn set_class(&mut self, _now: Instant, class: ClassId, rule: ClassRule) {
+        if self.side == Side::Client && class != ClassId::ORDINARY {
+            self.lanes.set_rule(class, rule, &mut self.streams);
+            if !self.follows_classes() {
+                self.lanes.get_mut(class).class.due = false;
+            }
+        }
+    }
+
+    /// Client: puts a stream, and the flow of the same number, into a class, at both ends.
+    pub fn set_stream_class(&mut self, _now: Instant, id: StreamId, class: ClassId) {
+        if self.side == Side::Client {
+            // Known from here on, if only as one that no path may carry.
+            self.lanes.get_mut(class);
+            let before = self.streams.set_class(id, class);
+            self.on_class_changed(id, before, class);
+        }
+    }
+
+    /// Whether the other end follows classes in what it sends; older ones do not.
+    #[must_use]
+    pub const fn follows_classes(&self) -> bool {
+        self.peer.classes
+    }
+
+    fn on_class_changed(&mut self, id: StreamId, before: Option<ClassId>, class: ClassId) {
+        // Of a stream that has not begun nothing was set aside.
+        if let Some(before) = before.filter(|_| self.streams.has_begun(id)) {
+            self.lanes.get_mut(before).give_back(&mut self.streams);
+            self.datagrams
+                .set_lane(FlowId(id.get()), before.index(), class.index());
+        }
     }
 
     /// Measures a path, both ways, by `trains` trains of packets, whatever the budget for probes
@@ -335,7 +370,8 @@ impl Session {
         if !self.is_connected() {
             return Err(DatagramError::NotConnected);
         }
-        self.datagrams.send(now, flow, order, data)
+        let class = self.streams.class(StreamId(flow.0));
+        self.datagrams.send(now, (flow, class.index()), order, data)
     }
 
     /// The next datagram from the other end.
@@ -527,6 +563,7 @@ impl Session {
             SentFrame::Hello => self.due.hello = true,
             SentFrame::Admitted => self.due.admitted = true,
             SentFrame::PathAbandon(id) => self.due.abandon.push_back(id),
+            SentFrame::Class(id) => self.lanes.get_mut(id).class.due = true,
             SentFrame::PathPolicy(id) => {
                 if let Some(index) = self.path_index(id) {
                     self.paths[index].policies.due = true;
@@ -542,6 +579,7 @@ impl Session {
             | SentFrame::StopSending(_)
             | SentFrame::MaxData
             | SentFrame::MaxStreamData(_)
+            | SentFrame::StreamClass(_)
             | SentFrame::MaxStreams => self.streams.on_lost(frame),
         }
     }

@@ -19,13 +19,14 @@ use receive::{Inserted, ReceiveHalf};
 use send::{Piece, SendHalf};
 use window::Window;
 
+use crate::class::ClassId;
 use crate::close::Violation;
 use crate::config::MAX_STREAMS;
 use crate::event::Event;
 use crate::id::StreamId;
 use crate::parameters::Parameters;
 use crate::recovery::{SentFrame, SentFrames};
-use crate::wire::{Frame, StreamHeader};
+use crate::wire::{Frame, STREAM_CLASS_MAX, StreamHeader};
 
 /// A writer who came short hears of room once a quarter of its buffer, or this, is free: each
 /// wake-up then moves enough to be worth it.
@@ -60,6 +61,10 @@ pub enum StreamError {
 struct Stream {
     send: SendHalf,
     receive: ReceiveHalf,
+    /// What it takes its turns among.
+    class: ClassId,
+    /// How often its class was said; 0: it is an ordinary one.
+    class_number: u64,
     /// Waits in `pending`.
     queued: bool,
     /// Control frames that are due.
@@ -71,6 +76,7 @@ struct Due {
     reset: bool,
     stop: Option<u64>,
     credit: bool,
+    class: bool,
 }
 
 /// The streams of one session.
@@ -78,8 +84,10 @@ struct Due {
 pub(crate) struct Streams {
     is_client: bool,
     streams: BTreeMap<StreamId, Stream>,
-    /// Streams with data to send, in turn.
-    pending: VecDeque<StreamId>,
+    /// Streams with data to send, in turn, by class: those of one never wait for another's.
+    pending: Vec<VecDeque<StreamId>>,
+    /// The other end follows classes, and is told of ours.
+    tells_classes: bool,
     /// Streams with control frames to send.
     control: VecDeque<StreamId>,
     /// Index of the next stream we open.
@@ -122,7 +130,8 @@ impl Streams {
         Self {
             is_client,
             streams: BTreeMap::new(),
-            pending: VecDeque::new(),
+            pending: vec![VecDeque::new()],
+            tells_classes: false,
             control: VecDeque::new(),
             next_local: 0,
             local_limit: 0,
@@ -152,6 +161,7 @@ impl Streams {
         self.local_limit = peer.streams;
         self.send_credit = peer.session_credit.get();
         self.peer_stream_window = peer.stream_credit.get();
+        self.tells_classes = self.is_client && peer.classes;
     }
 
     /// How much each stream may hold unacknowledged.
@@ -198,6 +208,8 @@ impl Streams {
         let stream = Stream {
             send: SendHalf::new(self.peer_stream_window),
             receive: ReceiveHalf::new(window),
+            class: ClassId::ORDINARY,
+            class_number: 0,
             queued: false,
             due: Due::default(),
         };
@@ -228,6 +240,62 @@ impl Streams {
         stream.send.writer_waits = n < data.len();
         self.enqueue(id);
         Ok(n)
+    }
+
+    /// The class of a stream; those that are not there are ordinary.
+    pub(crate) fn class(&self, id: StreamId) -> ClassId {
+        let stream = self.streams.get(&id);
+        stream.map_or(ClassId::ORDINARY, |stream| stream.class)
+    }
+
+    /// Whether anything of a stream was ever given out.
+    pub(crate) fn has_begun(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id);
+        stream.is_some_and(|stream| stream.send.has_begun())
+    }
+
+    /// Puts a stream into a class, with all of it that waits, and gives the one it was in. Its
+    /// first bytes tell the other end, or a frame of its own where they have left.
+    pub(crate) fn set_class(&mut self, id: StreamId, class: ClassId) -> Option<ClassId> {
+        let stream = self.streams.get_mut(&id)?;
+        if stream.class == class {
+            return None;
+        }
+        stream.class_number += 1;
+        if self.tells_classes && stream.send.has_begun() {
+            stream.due.class = true;
+            self.control.push_back(id);
+        }
+        self.move_to(id, class)
+    }
+
+    /// The other end has put a stream into a class. Gives the one it was in before.
+    pub(crate) fn on_class(
+        &mut self,
+        id: StreamId,
+        number: u64,
+        class: ClassId,
+    ) -> Result<Option<ClassId>, Violation> {
+        self.ensure(id)?;
+        match self.streams.get_mut(&id) {
+            Some(stream) if number > stream.class_number => {
+                stream.class_number = number;
+                Ok(self.move_to(id, class))
+            }
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    fn move_to(&mut self, id: StreamId, class: ClassId) -> Option<ClassId> {
+        let stream = self.streams.get_mut(&id)?;
+        let before = std::mem::replace(&mut stream.class, class);
+        if std::mem::take(&mut stream.queued) {
+            self.pending[before.index()].retain(|other| *other != id);
+        }
+        let count = self.pending.len().max(class.index() + 1);
+        self.pending.resize_with(count, VecDeque::new);
+        self.enqueue(id);
+        (before != class).then_some(before)
     }
 
     pub(crate) fn finish(&mut self, id: StreamId) -> Result<(), StreamError> {
@@ -468,7 +536,7 @@ impl Streams {
                 stream.send.on_lost(offset..offset + u64::from(len), fin);
                 if stream.send.has_waiting() && !stream.queued {
                     stream.queued = true;
-                    self.pending.push_front(id);
+                    self.pending[stream.class.index()].push_front(id);
                 } else {
                     self.enqueue(id);
                 }
@@ -476,14 +544,16 @@ impl Streams {
             SentFrame::ResetStream(id) => self.due_again(id, |due| due.reset = true),
             SentFrame::StopSending(id) => self.due_again(id, |due| due.stop = Some(0)),
             SentFrame::MaxStreamData(id) => self.due_again(id, |due| due.credit = true),
+            SentFrame::StreamClass(id) => self.due_again(id, |due| due.class = true),
             SentFrame::MaxData => self.receive_credit_due = true,
             SentFrame::MaxStreams => self.remote_limit_due = true,
             _ => {}
         }
     }
 
-    /// Sends a piece again although it may still arrive where it is. `false` when it has arrived.
-    pub(crate) fn repeat(&mut self, frame: SentFrame) -> bool {
+    /// Sends a piece again although it may still arrive where it is. `false` when it has arrived,
+    /// or is of another class.
+    pub(crate) fn repeat(&mut self, class: ClassId, frame: SentFrame) -> bool {
         let SentFrame::Stream {
             id, offset, len, ..
         } = frame
@@ -494,7 +564,7 @@ impl Streams {
         let Some(stream) = self.streams.get(&id) else {
             return false;
         };
-        if stream.send.outstanding(range).is_none() {
+        if stream.class != class || stream.send.outstanding(range).is_none() {
             return false;
         }
         self.on_lost(frame);

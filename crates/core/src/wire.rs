@@ -2,10 +2,12 @@
 //!
 //! Every decoder is total: any bytes give a value or an error, never a panic [P-1.3].
 
+mod class;
 mod cursor;
 mod frame;
 mod header;
 
+pub(crate) use class::{CLASS_MAX, STREAM_CLASS_MAX};
 pub(crate) use cursor::{Cursor, Malformed, VARINT_MAX, put_varint};
 pub(crate) use frame::{
     ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, PROBE_REPORT_MAX, StreamHeader,

@@ -5,7 +5,7 @@
 //! sessions are borrowed for each step.
 
 use tabane_base::{Bytes, Instant, Rate, Seed};
-use tabane_core::{ReadState, Session, StreamError, StreamId};
+use tabane_core::{ClassId, ReadState, Session, StreamError, StreamId};
 
 use crate::content::Content;
 use crate::host::Side;
@@ -101,6 +101,8 @@ struct End {
 #[derive(Debug)]
 pub struct Job {
     transfer: Transfer,
+    /// What its stream belongs to from its first byte on.
+    pub(crate) class: ClassId,
     stream: Option<StreamId>,
     client: End,
     server: End,
@@ -131,6 +133,7 @@ impl Job {
         };
         Self {
             transfer,
+            class: ClassId::ORDINARY,
             stream: None,
             client: end(up, down, transfer.up, transfer.down),
             server: end(down, up, transfer.down, transfer.up),

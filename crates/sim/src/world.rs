@@ -296,8 +296,12 @@ impl World {
             }
             let now = self.now;
             let mut opened = None;
+            let class = job.class;
             self.with_session(Side::Client, |session| {
-                opened = session.open_stream(now).ok()
+                opened = session.open_stream(now).ok();
+                if let Some(id) = opened {
+                    session.set_stream_class(now, id, class);
+                }
             });
             if let Some(id) = opened {
                 self.jobs[index].set_stream(id);

@@ -40,9 +40,21 @@ struct Codel {
     drops: u32,
 }
 
+/// Whose turn it is within one lane.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Flows that have just begun to send.
+    new: VecDeque<FlowId>,
+    old: VecDeque<FlowId>,
+    /// Of all their datagrams that wait.
+    bytes: usize,
+}
+
 /// One flow's queue.
 #[derive(Debug, Default)]
 struct Queue {
+    /// Among which flows it takes turns.
+    lane: usize,
     waiting: VecDeque<Waiting>,
     bytes: usize,
     /// Bytes it may send in its turn.
@@ -59,10 +71,8 @@ struct Queue {
 pub(crate) struct Outbox {
     limit: Duration,
     queues: BTreeMap<FlowId, Queue>,
-    /// Flows that have just begun to send.
-    new_turns: VecDeque<FlowId>,
-    old_turns: VecDeque<FlowId>,
-    bytes: usize,
+    /// By lane: flows of different lanes do not wait for each other.
+    lanes: Vec<Turns>,
     /// Flows that begin anew number their datagrams from here: a forgotten one must not seem to
     /// repeat itself.
     first_number: u64,
@@ -75,16 +85,18 @@ impl Outbox {
         Self {
             limit,
             queues: BTreeMap::new(),
-            new_turns: VecDeque::new(),
-            old_turns: VecDeque::new(),
-            bytes: 0,
+            lanes: vec![Turns::default()],
             first_number: 0,
             dropped: 0,
         }
     }
 
-    pub(crate) const fn bytes(&self) -> usize {
-        self.bytes
+    pub(crate) fn bytes(&self) -> usize {
+        self.lanes.iter().map(|turns| turns.bytes).sum()
+    }
+
+    pub(crate) fn bytes_in(&self, lane: usize) -> usize {
+        self.lanes.get(lane).map_or(0, |turns| turns.bytes)
     }
 
     /// Datagrams dropped because they had waited too long.
@@ -92,30 +104,66 @@ impl Outbox {
         self.dropped
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.new_turns.is_empty() && self.old_turns.is_empty()
+    pub(crate) fn is_empty(&self, lane: usize) -> bool {
+        let turns = self.lanes.get(lane);
+        turns.is_none_or(|turns| turns.new.is_empty() && turns.old.is_empty())
     }
 
-    /// Queues a datagram; `false` when too much waits.
+    /// There are so many lanes from here on.
+    pub(crate) fn add_lanes(&mut self, count: usize) {
+        let count = count.max(self.lanes.len());
+        self.lanes.resize_with(count, Turns::default);
+    }
+
+    /// Has a flow take turns in another lane, with all that waits of it.
+    pub(crate) fn set_lane(&mut self, flow: FlowId, lane: usize) {
+        let Some(queue) = self.queues.get_mut(&flow) else {
+            return;
+        };
+        let before = std::mem::replace(&mut queue.lane, lane);
+        if before == lane {
+            return;
+        }
+        let (bytes, listed) = (queue.bytes, queue.listed);
+        self.unlist(flow, before, bytes);
+        let turns = &mut self.lanes[lane];
+        turns.bytes += bytes;
+        if listed {
+            turns.old.push_back(flow);
+        }
+    }
+
+    fn unlist(&mut self, flow: FlowId, lane: usize, bytes: usize) {
+        let turns = &mut self.lanes[lane];
+        turns.bytes -= bytes;
+        turns.new.retain(|other| *other != flow);
+        turns.old.retain(|other| *other != flow);
+    }
+
+    /// Queues a datagram of a flow in `lane`; `false` when too much waits.
     pub(crate) fn push(
         &mut self,
         now: Instant,
-        flow: FlowId,
+        (flow, lane): (FlowId, usize),
         order: DatagramOrder,
         data: &[u8],
     ) -> bool {
-        if self.bytes + data.len() > MAX_QUEUED {
+        if self.bytes() + data.len() > MAX_QUEUED {
             return false;
         }
         self.make_room_for(flow);
+        self.add_lanes(lane + 1);
+        self.set_lane(flow, lane);
         let first_number = self.first_number;
         let queue = self.queues.entry(flow).or_insert_with(|| Queue {
             next_number: first_number,
+            lane,
             ..Queue::default()
         });
         queue.used_at = now;
         queue.bytes += data.len();
-        self.bytes += data.len();
+        let turns = &mut self.lanes[lane];
+        turns.bytes += data.len();
         queue.waiting.push_back(Waiting {
             data: Bytes::copy_from_slice(data),
             order,
@@ -123,20 +171,21 @@ impl Outbox {
         });
         if !std::mem::replace(&mut queue.listed, true) {
             queue.deficit = QUANTUM;
-            self.new_turns.push_back(flow);
+            turns.new.push_back(flow);
         }
         true
     }
 
-    /// Size of the next datagram, after dropping what has waited too long.
-    pub(crate) fn peek(&mut self, now: Instant) -> Option<(FlowId, usize)> {
+    /// Size of a lane's next datagram, after dropping what has waited too long.
+    pub(crate) fn peek(&mut self, now: Instant, lane: usize) -> Option<(FlowId, usize)> {
         loop {
-            let (flow, is_new) = match (self.new_turns.front(), self.old_turns.front()) {
+            let turns = self.lanes.get(lane)?;
+            let (flow, is_new) = match (turns.new.front(), turns.old.front()) {
                 (Some(flow), _) => (*flow, true),
                 (None, Some(flow)) => (*flow, false),
                 (None, None) => return None,
             };
-            if let Some(size) = self.review(now, flow, is_new) {
+            if let Some(size) = self.review(now, lane, flow, is_new) {
                 return Some((flow, size));
             }
         }
@@ -144,8 +193,9 @@ impl Outbox {
 
     /// The size of the first datagram of the flow whose turn it seems to be; `None` when the turn
     /// went on.
-    fn review(&mut self, now: Instant, flow: FlowId, is_new: bool) -> Option<usize> {
+    fn review(&mut self, now: Instant, lane: usize, flow: FlowId, is_new: bool) -> Option<usize> {
         let limit = self.limit;
+        let turns = &mut self.lanes[lane];
         let queue = self.queues.get_mut(&flow);
         if let Some(queue) = queue {
             while let Some(front) = queue.waiting.front() {
@@ -157,33 +207,25 @@ impl Outbox {
                         return Some(size);
                     }
                     queue.deficit += QUANTUM;
-                    self.turn(is_new);
-                    self.old_turns.push_back(flow);
+                    turns.go_on(is_new);
+                    turns.old.push_back(flow);
                     return None;
                 }
                 queue.waiting.pop_front();
                 queue.bytes -= size;
-                self.bytes -= size;
+                turns.bytes -= size;
                 self.dropped += 1;
             }
             // Whoever leaves the new ones goes behind the old, so that these are not starved.
-            if is_new && !self.old_turns.is_empty() {
-                self.turn(is_new);
-                self.old_turns.push_back(flow);
+            if is_new && !turns.old.is_empty() {
+                turns.go_on(is_new);
+                turns.old.push_back(flow);
                 return None;
             }
             queue.listed = false;
         }
-        self.turn(is_new);
+        turns.go_on(is_new);
         None
-    }
-
-    fn turn(&mut self, is_new: bool) {
-        if is_new {
-            self.new_turns.pop_front();
-        } else {
-            self.old_turns.pop_front();
-        }
     }
 
     /// Takes what [`peek`](Self::peek) showed, with its label: `lead` is how much earlier its path
@@ -192,7 +234,7 @@ impl Outbox {
         let queue = self.queues.get_mut(&flow)?;
         let Waiting { data, order, .. } = queue.waiting.pop_front()?;
         queue.bytes -= data.len();
-        self.bytes -= data.len();
+        self.lanes[queue.lane].bytes -= data.len();
         queue.deficit -= data.len().max(1) as i64;
         let place = match order {
             DatagramOrder::AtOnce => None,
@@ -212,10 +254,8 @@ impl Outbox {
     /// The flow is over; what waits of it goes.
     pub(crate) fn forget(&mut self, flow: FlowId) {
         if let Some(queue) = self.queues.remove(&flow) {
-            self.bytes -= queue.bytes;
+            self.unlist(flow, queue.lane, queue.bytes);
             self.first_number = self.first_number.max(queue.next_number);
-            self.new_turns.retain(|other| *other != flow);
-            self.old_turns.retain(|other| *other != flow);
         }
     }
 
@@ -226,6 +266,16 @@ impl Outbox {
         let oldest = self.queues.iter().min_by_key(|(_, queue)| queue.used_at);
         if let Some(oldest) = oldest.map(|(flow, _)| *flow) {
             self.forget(oldest);
+        }
+    }
+}
+
+impl Turns {
+    fn go_on(&mut self, is_new: bool) {
+        if is_new {
+            self.new.pop_front();
+        } else {
+            self.old.pop_front();
         }
     }
 }
@@ -277,11 +327,11 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(100);
 
     fn push(outbox: &mut Outbox, now: Instant, flow: u64, len: usize) {
-        assert!(outbox.push(now, FlowId(flow), DatagramOrder::AtOnce, &vec![0; len]));
+        assert!(outbox.push(now, (FlowId(flow), 0), DatagramOrder::AtOnce, &vec![0; len]));
     }
 
     fn take(outbox: &mut Outbox, now: Instant) -> Option<u64> {
-        let (flow, _) = outbox.peek(now)?;
+        let (flow, _) = outbox.peek(now, 0)?;
         outbox
             .take(flow, Duration::ZERO)
             .map(|(label, _)| label.flow.0)
@@ -331,7 +381,7 @@ mod tests {
         assert!(outbox.dropped() > 1_300, "{}", outbox.dropped());
         let late = Instant::from_millis(10_000);
         assert_eq!(take(&mut outbox, late), None);
-        assert_eq!((outbox.bytes(), outbox.is_empty()), (0, true));
+        assert_eq!((outbox.bytes(), outbox.is_empty(0)), (0, true));
     }
 
     #[test]
@@ -352,8 +402,8 @@ mod tests {
         for round in 0..3 {
             for flow in 0..2 * MAX_FLOWS as u64 {
                 let now = Instant::from_millis(round * 10_000 + flow);
-                assert!(outbox.push(now, FlowId(flow), order, b"x"));
-                let (flow, _) = outbox.peek(now).expect("it waits");
+                assert!(outbox.push(now, (FlowId(flow), 0), order, b"x"));
+                let (flow, _) = outbox.peek(now, 0).expect("it waits");
                 let (label, _) = outbox.take(flow, Duration::ZERO).expect("it waits");
                 let number = label.place.expect("it is in order").number;
                 let before = last.insert(flow, number);
@@ -367,8 +417,23 @@ mod tests {
     fn too_much_is_refused() {
         let mut outbox = Outbox::new(LIMIT);
         let big = vec![0; 60_000];
-        let taken =
-            (0..20).filter(|_| outbox.push(Instant::EPOCH, FlowId(1), DatagramOrder::AtOnce, &big));
+        let taken = (0..20)
+            .filter(|_| outbox.push(Instant::EPOCH, (FlowId(1), 0), DatagramOrder::AtOnce, &big));
         assert_eq!(taken.count(), 8);
+    }
+
+    #[test]
+    fn a_flow_that_changes_its_lane_takes_along_what_waits() {
+        let mut outbox = Outbox::new(LIMIT);
+        let now = Instant::EPOCH;
+        (0..3).for_each(|_| push(&mut outbox, now, 1, 1_000));
+        push(&mut outbox, now, 2, 100);
+        assert!(outbox.push(now, (FlowId(1), 1), DatagramOrder::AtOnce, b"x"));
+        assert_eq!((outbox.bytes_in(0), outbox.bytes_in(1)), (100, 3_001));
+        assert_eq!(take(&mut outbox, now), Some(2));
+        assert!(outbox.is_empty(0) || outbox.peek(now, 0).is_none());
+        assert_eq!(outbox.peek(now, 1), Some((FlowId(1), 1_000)));
+        outbox.forget(FlowId(1));
+        assert_eq!((outbox.bytes(), outbox.peek(now, 1)), (0, None));
     }
 }

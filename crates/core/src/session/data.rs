@@ -5,14 +5,17 @@ use std::ops::ControlFlow;
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
 use super::Session;
+use crate::class::{ClassId, ClassRule};
 use crate::id::PathId;
+use crate::lane::Lane;
 use crate::overflow::Supply;
-use crate::policy::Tier;
+use crate::path::Path;
+use crate::policy::{MAX_PRIORITY, Tier};
 use crate::recovery::{SentFrame, SentFrames};
 use crate::reinjection::reinject;
 use crate::scheduler::{Backlog, Carries, Dealing, Grant, PathView};
 use crate::transmit::TransmitBatch;
-use crate::wire::{Frame, TAG_LEN};
+use crate::wire::{CLASS_MAX, Frame, TAG_LEN};
 
 /// A path counts as used by datagrams for so long after the last; the receiver says the same.
 const USED_FOR: Duration = Duration::from_secs(1);
@@ -28,17 +31,45 @@ pub(super) struct Nearest {
 
 impl Session {
     pub(super) fn wants_to_send(&self) -> bool {
+        self.has_control() || self.lanes.ids().any(|class| self.has_data(class))
+    }
+
+    /// Whether anything of a class could leave, if paths let it.
+    pub(super) fn has_data(&self, class: ClassId) -> bool {
+        let lane = self.lanes.get(class);
+        let waits = self.datagrams.has_data(class.index())
+            || self.streams.has_data(class)
+            || lane.distribution.has_any();
+        // What has no path to take waits for one and not for its turn.
+        waits && (class == ClassId::ORDINARY || self.has_path(class))
+    }
+
+    fn has_path(&self, class: ClassId) -> bool {
+        let rule = &self.lanes.get(class).class.rule;
+        let mut paths = self.paths.iter();
+        paths.any(|path| path.is_active() && rule.allows(path.id))
+    }
+
+    /// Whether anything else than data waits.
+    fn has_control(&self) -> bool {
         self.due.hello
             || self.due.admitted
             || !self.due.abandon.is_empty()
             || self.streams.has_control()
-            || self.datagrams.has_data()
-            || self.streams.has_data()
-            || self.distribution.has_any()
+            || self.lanes.iter().any(|lane| lane.class.due)
             || self
                 .paths
                 .iter()
                 .any(|path| path.policies.due && path.is_active())
+    }
+
+    /// The class whose data may be sent over a path as a probe.
+    pub(super) fn class_for_probe(&self, index: usize) -> Option<ClassId> {
+        let path = self.paths[index].id;
+        let may = |class: ClassId| self.lanes.get(class).class.rule.allows(path);
+        let mut waiting = self.lanes.ids().filter(|class| self.has_data(*class));
+        let waiting = waiting.find(|class| may(*class));
+        waiting.or_else(|| self.has_control().then_some(ClassId::ORDINARY))
     }
 
     /// Streams, datagrams and control frames, on the paths the scheduler names.
@@ -55,35 +86,112 @@ impl Session {
         views: &mut Vec<PathView>,
         batch: &mut TransmitBatch,
     ) {
-        if !self.wants_to_send() && !self.may_reinject() {
+        if !self.wants_to_send() && !self.lanes.ids().any(|class| self.may_reinject(class)) {
             self.overflow.on_empty();
             return self.mark_app_limited(now);
         }
         self.review_overflow(now);
-        let nearest = self.look(now, views);
-        let mut last = None;
-        while !batch.is_full() {
-            self.datagrams.drop_stale(now);
-            self.deal(now, views, last);
-            if !self.wants_to_send() && !self.reinject(now, views) {
+        if self.lanes.len() == 1 {
+            let is_empty = self.serve(now, ClassId::ORDINARY, views, batch);
+            if is_empty {
                 self.overflow.on_empty();
-                return self.mark_app_limited(now);
             }
-            let backlog = Backlog {
-                streams: self.streams.backlog(),
-                datagrams: Bytes::from(self.datagrams.queued()),
+            return;
+        }
+        self.serve_in_turn(now, views, batch);
+        if batch.is_full() {
+            return;
+        }
+        self.mark_app_limited(now);
+        if !self.lanes.ids().any(|class| self.needs_more(class)) {
+            self.overflow.on_empty();
+        }
+    }
+
+    /// Serves the classes grant by grant, beginning with the one after who was served last, until
+    /// nothing more may leave.
+    fn serve_in_turn(
+        &mut self,
+        now: Instant,
+        views: &mut Vec<PathView>,
+        batch: &mut TransmitBatch,
+    ) {
+        let mut vain = 0;
+        while vain < self.lanes.len() && !batch.is_full() {
+            let class = self.lanes.next_turn();
+            let before = batch.buf.len();
+            self.serve(now, class, views, batch);
+            vain = if batch.buf.len() > before {
+                0
+            } else {
+                vain + 1
             };
-            let Some(grant) = self.scheduler.choose(views, backlog) else {
-                return self.mark_app_limited(now);
+        }
+    }
+
+    /// Whether data of a class waits that a later priority could carry.
+    fn needs_more(&self, class: ClassId) -> bool {
+        let level = Tier::Regular(self.overflow.level());
+        let rule = &self.lanes.get(class).class.rule;
+        let is_later = |path: &Path| {
+            let tier = path.policies.tier();
+            path.is_active() && rule.allows(path.id) && tier > level && tier < Tier::Backup
+        };
+        self.has_data(class) && self.paths.iter().any(is_later)
+    }
+
+    /// Sends what waits of a class, as far as its paths let it; one grant's worth where there are
+    /// several classes. `true` when nothing of it is left.
+    fn serve(
+        &mut self,
+        now: Instant,
+        class: ClassId,
+        views: &mut Vec<PathView>,
+        batch: &mut TransmitBatch,
+    ) -> bool {
+        let wants = |session: &Self| match class {
+            ClassId::ORDINARY => session.has_control() || session.has_data(class),
+            _ => session.has_data(class),
+        };
+        if !wants(self) && !self.may_reinject(class) {
+            return true;
+        }
+        let is_alone = self.lanes.len() == 1;
+        let nearest = self.look(now, class, views);
+        let mut last = None;
+        while !batch.is_full() && (is_alone || last.is_none()) {
+            self.datagrams.drop_stale(now, class.index());
+            self.deal(now, class, views, last);
+            if !wants(self) && !self.reinject(now, class, views) {
+                if is_alone {
+                    self.mark_app_limited(now);
+                }
+                return true;
+            }
+            let backlog = self.backlog(class);
+            let lane = self.lanes.get_mut(class);
+            let Some(grant) = lane.scheduler.choose(views, backlog) else {
+                if is_alone {
+                    self.mark_app_limited(now);
+                }
+                return false;
             };
-            if self.send_granted(now, grant, batch).is_break() {
-                return;
+            if self.send_granted(now, class, grant, batch).is_break() {
+                return false;
             }
             // The other paths are as they were: time stands still here.
             if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
-                *view = self.view(now, grant.index, nearest);
+                *view = self.view(now, class, grant.index, nearest);
                 last = Some(view.id);
             }
+        }
+        false
+    }
+
+    pub(super) fn backlog(&self, class: ClassId) -> Backlog {
+        Backlog {
+            streams: self.streams.backlog(class),
+            datagrams: Bytes::from(self.datagrams.queued_in(class.index())),
         }
     }
 
@@ -101,6 +209,7 @@ impl Session {
     fn send_granted(
         &mut self,
         now: Instant,
+        class: ClassId,
         grant: Grant,
         batch: &mut TransmitBatch,
     ) -> ControlFlow<()> {
@@ -110,7 +219,7 @@ impl Session {
             }
             let path = &self.paths[grant.index];
             if path.amplification_room().get() < path.packet_size() as u64
-                || !self.send_data_packet(now, grant, batch)
+                || !self.send_data_packet(now, class, grant, batch)
             {
                 return ControlFlow::Break(());
             }
@@ -118,10 +227,11 @@ impl Session {
         ControlFlow::Continue(())
     }
 
-    /// A packet of what the grant is for.
+    /// A packet of what the grant is for, of one class.
     pub(super) fn send_data_packet(
         &mut self,
         now: Instant,
+        class: ClassId,
         grant: Grant,
         batch: &mut TransmitBatch,
     ) -> bool {
@@ -129,34 +239,37 @@ impl Session {
         let path = &self.paths[grant.index];
         let (place, size) = ((grant.index, path.tuple), (path.packet_size(), false));
         self.send_packet(now, place, size, batch, |session, out, space, frames| {
-            session.fill(now, grant, out, space, frames)
+            session.fill(now, class, grant, out, space, frames)
         })
     }
 
-    fn may_reinject(&self) -> bool {
-        self.scheduler.reinjects() && self.streams.is_draining()
+    fn may_reinject(&self, class: ClassId) -> bool {
+        self.lanes.get(class).scheduler.reinjects() && self.streams.is_draining(class)
     }
 
     /// Sends again, where it arrives earlier, what a slow path is slow with.
-    fn reinject(&mut self, now: Instant, views: &[PathView]) -> bool {
-        if views.len() < 2 || !self.may_reinject() {
+    fn reinject(&mut self, now: Instant, class: ClassId, views: &[PathView]) -> bool {
+        if views.len() < 2 || !self.may_reinject(class) {
             return false;
         }
         let with_room = views.iter().filter(|view| view.room >= view.packet);
         let Some(fast) = with_room.min_by_key(|view| view.delay) else {
             return false;
         };
-        reinject(now, &mut self.paths, fast, views, &mut self.streams)
+        let streams = (&mut self.streams, class);
+        reinject(now, &mut self.paths, fast, views, streams)
     }
 
     // What schedulers see.
 
-    /// Up to which tier paths are used: the first that has an active one, or as many priorities as
-    /// the demand needs.
-    fn last_tier(&self) -> Option<Tier> {
+    /// Up to which tier a class uses its paths: the first that has an active one, or as many
+    /// priorities as the demand needs.
+    fn last_tier(&self, rule: &ClassRule) -> Option<Tier> {
         let active = self.paths.iter().filter(|path| path.is_active());
+        let active = active.filter(|path| rule.allows(path.id));
         let first = active.map(|path| path.policies.tier()).min()?;
         Some(first.max(match first {
+            Tier::Regular(_) if rule.redundant => Tier::Regular(MAX_PRIORITY),
             Tier::Regular(_) => Tier::Regular(self.overflow.level()),
             Tier::Backup | Tier::LastResort => first,
         }))
@@ -190,8 +303,8 @@ impl Session {
         }
     }
 
-    /// The paths that may be used.
-    pub(super) fn look(&self, now: Instant, views: &mut Vec<PathView>) -> Nearest {
+    /// The paths that a class may use.
+    pub(super) fn look(&self, now: Instant, class: ClassId, views: &mut Vec<PathView>) -> Nearest {
         let active = || {
             self.paths
                 .iter()
@@ -208,14 +321,22 @@ impl Session {
                 .unwrap_or_default()
                 / 2,
         };
-        let last = self.last_tier();
-        let usable = active().filter(|(_, path)| Some(path.policies.tier()) <= last);
+        let rule = &self.lanes.get(class).class.rule;
+        let last = self.last_tier(rule);
+        let usable =
+            active().filter(|(_, path)| Some(path.policies.tier()) <= last && rule.allows(path.id));
         views.clear();
-        views.extend(usable.map(|(index, _)| self.view(now, index, nearest)));
+        views.extend(usable.map(|(index, _)| self.view(now, class, index, nearest)));
         nearest
     }
 
-    pub(super) fn view(&self, now: Instant, index: usize, nearest: Nearest) -> PathView {
+    pub(super) fn view(
+        &self,
+        now: Instant,
+        class: ClassId,
+        index: usize,
+        nearest: Nearest,
+    ) -> PathView {
         let path = &self.paths[index];
         let packet = Bytes::from(path.packet_size());
         let paced = path.paced_at().since(now);
@@ -244,7 +365,7 @@ impl Session {
             },
             packet,
             sent_ago: now.since(path.last_sent_at()),
-            listed: self.distribution.listed(path.id),
+            listed: self.lanes.get(class).distribution.listed(path.id),
         }
     }
 
@@ -252,52 +373,81 @@ impl Session {
 
     /// Sets data aside for paths, if the scheduler wants that. `last` is the path that has sent
     /// since it was done before in this turn: no other has changed.
-    pub(super) fn deal(&mut self, now: Instant, views: &mut [PathView], last: Option<PathId>) {
-        let dealing = self.scheduler.dealing();
+    pub(super) fn deal(
+        &mut self,
+        now: Instant,
+        class: ClassId,
+        views: &mut [PathView],
+        last: Option<PathId>,
+    ) {
+        let Self { lanes, streams, .. } = self;
+        let lane = lanes.get_mut(class);
+        let dealing = lane.scheduler.dealing();
         if dealing == Dealing::AtOnce || views.is_empty() {
             return;
         }
         if last.is_none() {
             let is_usable = |path: PathId| views.iter().any(|view| view.id == path);
-            self.distribution.retain(&mut self.streams, is_usable);
+            lane.distribution.retain(streams, is_usable);
         }
         match dealing {
             Dealing::AtOnce => {}
-            Dealing::Ahead => self.deal_ahead(views, last),
-            Dealing::Everywhere => self.deal_everywhere(now, views, last),
+            Dealing::Ahead => self.deal_ahead(class, views, last),
+            Dealing::Everywhere => self.deal_everywhere(now, class, views, last),
         }
     }
 
-    fn deal_ahead(&mut self, views: &mut [PathView], last: Option<PathId>) {
+    fn deal_ahead(&mut self, class: ClassId, views: &mut [PathView], last: Option<PathId>) {
+        let Self { lanes, streams, .. } = self;
+        let Lane {
+            scheduler,
+            distribution,
+            ..
+        } = lanes.get_mut(class);
         // What was lost is needed first, and has to go in front of what was dealt before.
         let must_deal_again =
-            last.is_none() && self.scheduler.must_deal_again(views) || self.streams.has_waiting();
-        if must_deal_again && self.distribution.has_any() {
-            self.distribution.take_back_all(&mut self.streams);
+            last.is_none() && scheduler.must_deal_again(views) || streams.has_waiting(class);
+        if must_deal_again && distribution.has_any() {
+            distribution.take_back_all(streams);
             views.iter_mut().for_each(|view| view.listed = 0);
         }
-        while self.streams.has_data()
-            && let Some(place) = self.scheduler.deal(views)
-            && let Some(piece) = self.streams.set_aside(space(views[place].packet))
+        while streams.has_data(class)
+            && let Some(place) = scheduler.deal(views)
+            && let Some(piece) = streams.set_aside(class, space(views[place].packet))
         {
-            self.distribution.push(views[place].id, piece);
+            distribution.push(views[place].id, piece);
             views[place].listed += 1;
         }
     }
 
     /// A path with room that has sent everything set aside for it gets more, and with it all do.
-    fn deal_everywhere(&mut self, now: Instant, views: &mut [PathView], last: Option<PathId>) {
+    fn deal_everywhere(
+        &mut self,
+        now: Instant,
+        class: ClassId,
+        views: &mut [PathView],
+        last: Option<PathId>,
+    ) {
+        let Self { lanes, streams, .. } = self;
+        let distribution = &mut lanes.get_mut(class).distribution;
         // What arrives is known between turns only; but what a path sent brings up the next piece.
         let is_changed = |path: PathId| last.is_none_or(|last| last == path);
         for view in views.iter_mut().filter(|view| is_changed(view.id)) {
-            view.listed = self.distribution.drop_arrived(view.id, &self.streams);
+            view.listed = distribution.drop_arrived(view.id, streams);
         }
-        if self.streams.has_data() || self.datagrams.has_data() {
-            self.set_copies_aside(now, views);
+        if self.streams.has_data(class) || self.datagrams.has_data(class.index()) {
+            self.set_copies_aside(now, class, views);
         }
     }
 
-    fn set_copies_aside(&mut self, now: Instant, views: &mut [PathView]) {
+    fn set_copies_aside(&mut self, now: Instant, class: ClassId, views: &mut [PathView]) {
+        let Self {
+            lanes,
+            streams,
+            datagrams,
+            ..
+        } = self;
+        let distribution = &mut lanes.get_mut(class).distribution;
         let least = views
             .iter()
             .map(|view| space(view.packet))
@@ -310,33 +460,34 @@ impl Session {
             _ => (delays().max().unwrap_or_default() - delays().min().unwrap_or_default())
                 .max(LEAD_MIN),
         };
-        while self.datagrams.has_data()
-            && with_room().any(|view| !self.distribution.has_copies(view.id))
-            && let Some(copy) = self.datagrams.take_copy(now, lead, least)
+        while datagrams.has_data(class.index())
+            && with_room().any(|view| !distribution.has_copies(view.id))
+            && let Some(copy) = datagrams.take_copy(now, class.index(), lead, least)
         {
             views
                 .iter()
-                .for_each(|view| self.distribution.push_copy(view.id, copy.clone()));
+                .for_each(|view| distribution.push_copy(view.id, copy.clone()));
         }
-        while self.streams.has_data()
-            && with_room().any(|view| !self.distribution.has_pieces(view.id))
-            && let Some(piece) = self.streams.set_aside(least)
+        while streams.has_data(class)
+            && with_room().any(|view| !distribution.has_pieces(view.id))
+            && let Some(piece) = streams.set_aside(class, least)
         {
             views
                 .iter()
-                .for_each(|view| self.distribution.push(view.id, piece.clone()));
+                .for_each(|view| distribution.push(view.id, piece.clone()));
         }
         for view in views {
-            view.listed = self.distribution.listed(view.id);
+            view.listed = distribution.listed(view.id);
         }
     }
 
     // What goes into a packet.
 
-    /// Frames of a data packet for a path, most urgent first.
+    /// Frames of a data packet for a path, most urgent first, with data of one class.
     fn fill(
         &mut self,
         now: Instant,
+        class: ClassId,
         grant: Grant,
         out: &mut Vec<u8>,
         space: usize,
@@ -346,20 +497,23 @@ impl Session {
         let (start, end) = (out.len(), out.len() + space);
         self.fill_session_frames(out, frames);
         self.fill_path_frames(end, out, frames);
+        self.fill_class_frames(end, out, frames);
         self.streams.fill_control(out, end - out.len(), frames);
         self.datagram_turn = !self.datagram_turn;
         let has_pieces = grant.carries != Carries::Datagrams
-            && (self.streams.has_data() || self.distribution.has_pieces(path));
+            && (self.streams.has_data(class)
+                || self.lanes.get(class).distribution.has_pieces(path));
         let has_datagrams = |session: &Self| {
             grant.carries != Carries::Streams
-                && (session.datagrams.has_data() || session.distribution.has_copies(path))
+                && (session.datagrams.has_data(class.index())
+                    || session.lanes.get(class).distribution.has_copies(path))
         };
         let datagrams_first = has_datagrams(self) && (self.datagram_turn || !has_pieces);
         if datagrams_first {
-            self.fill_datagrams(now, grant.index, out, (end - out.len(), space));
+            self.fill_datagrams(now, (class, grant.index), out, (end - out.len(), space));
         }
         if has_pieces && (!datagrams_first || !has_datagrams(self)) {
-            self.fill_streams((path, grant.ahead), out, end - out.len(), frames);
+            self.fill_streams(class, (path, grant.ahead), out, end - out.len(), frames);
         }
         out.len() > start
     }
@@ -368,18 +522,20 @@ impl Session {
     fn fill_datagrams(
         &mut self,
         now: Instant,
-        index: usize,
+        (class, index): (ClassId, usize),
         out: &mut Vec<u8>,
         (space, whole): (usize, usize),
     ) {
-        match self.scheduler.dealing() {
+        let lane = self.lanes.get_mut(class);
+        match lane.scheduler.dealing() {
             Dealing::Everywhere => {
                 let path = self.paths[index].id;
-                self.distribution.fill_copies(path, out, space, whole);
+                lane.distribution.fill_copies(path, out, space, whole);
             }
             Dealing::AtOnce | Dealing::Ahead => {
                 let lead = self.lead(now, index);
-                if self.datagrams.fill(now, lead, out, (space, whole)) {
+                let datagrams = &mut self.datagrams;
+                if datagrams.fill(now, class.index(), lead, out, (space, whole)) {
                     self.paths[index].carried_datagram_at = Some(now);
                 }
             }
@@ -409,16 +565,17 @@ impl Session {
 
     fn fill_streams(
         &mut self,
+        class: ClassId,
         (path, ahead): (PathId, Bytes),
         out: &mut Vec<u8>,
         space: usize,
         frames: &mut SentFrames,
     ) {
-        if self.distribution.has_pieces(path) {
-            self.distribution
-                .fill(path, &mut self.streams, out, space, frames);
+        let distribution = &mut self.lanes.get_mut(class).distribution;
+        if distribution.has_pieces(path) {
+            distribution.fill(path, &mut self.streams, out, space, frames);
         } else {
-            self.streams.fill_data(out, space, ahead, frames);
+            self.streams.fill_data(class, out, space, ahead, frames);
         }
     }
 
@@ -435,6 +592,17 @@ impl Session {
         for id in self.due.abandon.drain(..) {
             Frame::PathAbandon(id).emit(out);
             frames.push(SentFrame::PathAbandon(id));
+        }
+    }
+
+    fn fill_class_frames(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        for (id, class) in self.lanes.due() {
+            if out.len() + CLASS_MAX > end {
+                return;
+            }
+            class.due = false;
+            class.frame(id).emit(out);
+            frames.push(SentFrame::Class(id));
         }
     }
 

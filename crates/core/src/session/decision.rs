@@ -3,10 +3,10 @@
 //! What `data.rs` does between two packets, without the packets: nothing is built or sealed, the
 //! pacers alone remember. So what was dealt out in advance is not used up.
 
-use tabane_base::{Bytes, Instant};
+use tabane_base::Instant;
 
 use super::Session;
-use crate::scheduler::Backlog;
+use crate::class::ClassId;
 
 impl Session {
     /// Decides on packets until none may leave or `most` are decided on; how many that were.
@@ -14,27 +14,26 @@ impl Session {
     pub fn decide(&mut self, now: Instant, most: usize) -> usize {
         let mut views = std::mem::take(&mut self.views);
         self.review_overflow(now);
-        let nearest = self.look(now, &mut views);
+        let class = ClassId::ORDINARY;
+        let nearest = self.look(now, class, &mut views);
         let mut last = None;
         let mut decided = 0;
         while decided < most {
-            self.datagrams.drop_stale(now);
-            self.deal(now, &mut views, last);
+            self.datagrams.drop_stale(now, class.index());
+            self.deal(now, class, &mut views, last);
             if !self.wants_to_send() {
                 break;
             }
-            let backlog = Backlog {
-                streams: self.streams.backlog(),
-                datagrams: Bytes::from(self.datagrams.queued()),
-            };
-            let Some(grant) = self.scheduler.choose(&views, backlog) else {
+            let backlog = self.backlog(class);
+            let scheduler = &mut self.lanes.get_mut(class).scheduler;
+            let Some(grant) = scheduler.choose(&views, backlog) else {
                 break;
             };
             let path = &mut self.paths[grant.index];
             (0..grant.packets).for_each(|_| path.pace_out(now));
             decided += grant.packets;
             if let Some(view) = views.iter_mut().find(|view| view.index == grant.index) {
-                *view = self.view(now, grant.index, nearest);
+                *view = self.view(now, class, grant.index, nearest);
                 last = Some(view.id);
             }
         }

@@ -278,6 +278,22 @@ impl Session {
                 }
                 Ok(())
             }
+            Frame::Class {
+                class,
+                number,
+                rule,
+            } => {
+                self.expect_server()?;
+                self.lanes.on_heard(class, number, rule, &mut self.streams);
+                Ok(())
+            }
+            Frame::StreamClass { id, number, class } => {
+                self.expect_server()?;
+                self.lanes.get_mut(class);
+                let before = self.streams.on_class(id, number, class)?;
+                self.on_class_changed(id, before, class);
+                Ok(())
+            }
             Frame::Probe(probe) => {
                 if self.takes_probes()
                     && let Some(path) = self.paths.get_mut(arrival.path)
@@ -314,6 +330,14 @@ impl Session {
                 self.on_datagram(told);
                 Ok(())
             }
+        }
+    }
+
+    /// Only clients know their links well enough to choose among them.
+    fn expect_server(&self) -> Result<(), Violation> {
+        match self.side {
+            Side::Server => Ok(()),
+            Side::Client => Err(Violation::WrongSide),
         }
     }
 

@@ -165,8 +165,10 @@ impl Session {
         let mut sent = 0;
         if !others {
             // What waits longest may as well be a probe.
-            while sent + 1 < probes && self.wants_to_send() {
-                if !self.send_data_packet(now, Grant::probe(index), batch) {
+            while sent + 1 < probes
+                && let Some(class) = self.class_for_probe(index)
+            {
+                if !self.send_data_packet(now, class, Grant::probe(index), batch) {
                     break;
                 }
                 sent += 1;

@@ -131,6 +131,11 @@ impl SendHalf {
         self.waiting.total() + self.fresh().min(session_credit)
     }
 
+    /// Whether anything was ever given out.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.sent_to > 0 || matches!(self.end, End::Sent | End::Acked)
+    }
+
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

@@ -18,50 +18,67 @@ impl Streams {
         // A stream without session credit waits in the queue as well: credit frees all at once.
         if !stream.queued && stream.send.has_pending(room.max(1)) {
             stream.queued = true;
-            self.pending.push_back(id);
+            self.pending[stream.class.index()].push_back(id);
         }
     }
 
-    /// Whether data could go out now.
-    pub(crate) fn has_data(&self) -> bool {
+    fn pending(&self, class: ClassId) -> &VecDeque<StreamId> {
+        const NONE: &VecDeque<StreamId> = &VecDeque::new();
+        self.pending.get(class.index()).unwrap_or(NONE)
+    }
+
+    /// Whether data of a class could go out now.
+    pub(crate) fn has_data(&self, class: ClassId) -> bool {
         let room = self.session_room();
-        !self.pending.is_empty()
+        let pending = self.pending(class);
+        !pending.is_empty()
             && (room > 0
-                || self.pending.iter().any(|id| {
+                || pending.iter().any(|id| {
                     self.streams
                         .get(id)
                         .is_some_and(|stream| stream.send.has_pending(0))
                 }))
     }
 
-    /// Bytes waiting to be sent for the first time or again, as far as credit allows. Looks at the
+    /// Bytes of a class waiting to be sent for the first time or again, as far as credit allows. Looks at the
     /// first few streams only: the scheduler asks whether the backlog is large, not how large.
-    pub(crate) fn backlog(&self) -> Bytes {
+    pub(crate) fn backlog(&self, class: ClassId) -> Bytes {
         let room = self.session_room();
         Bytes::new(
-            self.first_streams()
+            self.first_streams(class)
                 .map(|(_, stream)| stream.send.unsent(room))
                 .sum(),
         )
     }
 
     /// The streams whose turn comes first, with their place in the queue.
-    fn first_streams(&self) -> impl Iterator<Item = (usize, &Stream)> {
-        let first = self.pending.iter().take(FIRST_STREAMS).enumerate();
+    fn first_streams(&self, class: ClassId) -> impl Iterator<Item = (usize, &Stream)> {
+        let first = self.pending(class).iter().take(FIRST_STREAMS).enumerate();
         first.filter_map(|(place, id)| Some((place, self.streams.get(id)?)))
     }
 
     /// Whether anything waits that was given out before: lost, or passed over.
-    pub(crate) fn has_waiting(&self) -> bool {
-        self.first_streams()
+    pub(crate) fn has_waiting(&self, class: ClassId) -> bool {
+        self.first_streams(class)
             .any(|(_, stream)| stream.send.has_waiting())
     }
 
-    /// Whether everything that may be sent has been, and waits for acknowledgement or credit.
-    pub(crate) fn is_draining(&self) -> bool {
+    /// Whether everything of a stream that may be sent has been, and waits for acknowledgement or
+    /// credit.
+    pub(crate) fn is_draining(&self, class: ClassId) -> bool {
         self.streams
             .values()
-            .any(|stream| stream.send.is_draining())
+            .any(|stream| stream.class == class && stream.send.is_draining())
+    }
+
+    /// Whether what a packet carried is of streams of another class.
+    pub(crate) fn has_other_class(&self, class: ClassId, frames: &SentFrames) -> bool {
+        // Without classes there is nothing to look up.
+        self.pending.len() > 1
+            && frames.iter().any(|frame| match frame {
+                SentFrame::Stream { id, .. } => self.class(id) != class,
+                _ => false,
+            })
     }
 
     pub(crate) fn has_control(&self) -> bool {
@@ -70,7 +87,7 @@ impl Streams {
 
     /// Appends control frames while `space` lasts.
     pub(crate) fn fill_control(&mut self, out: &mut Vec<u8>, space: usize, sent: &mut SentFrames) {
-        /// No control frame of a stream is longer.
+        /// Three are more than all frames of one stream: ids have at most 4 bytes.
         const LONGEST: usize = 25;
         let end = out.len() + space;
         if self.receive_credit_due && out.len() + LONGEST <= end {
@@ -102,6 +119,9 @@ impl Streams {
                 .emit(out);
                 sent.push(SentFrame::ResetStream(id));
             }
+            if due.class {
+                Self::emit_class(id, stream, out, sent);
+            }
             if let Some(code) = due.stop {
                 Frame::StopSending { id, code }.emit(out);
                 sent.push(SentFrame::StopSending(id));
@@ -117,10 +137,21 @@ impl Streams {
         }
     }
 
-    /// Appends stream data while `space` lasts, one piece of each stream in turn. Not what is next,
+    fn emit_class(id: StreamId, stream: &Stream, out: &mut Vec<u8>, sent: &mut SentFrames) {
+        Frame::StreamClass {
+            id,
+            number: stream.class_number,
+            class: stream.class,
+        }
+        .emit(out);
+        sent.push(SentFrame::StreamClass(id));
+    }
+
+    /// Appends a class's stream data while `space` lasts, one piece of each stream in turn. Not what is next,
     /// but what stands behind `ahead` unsent bytes, because others bring those sooner.
     pub(crate) fn fill_data(
         &mut self,
+        class: ClassId,
         out: &mut Vec<u8>,
         space: usize,
         ahead: Bytes,
@@ -129,9 +160,9 @@ impl Streams {
         let end = out.len() + space;
         // Streams without credit come around in vain.
         let mut vain = 0;
-        while vain < self.pending.len() {
+        while vain < self.pending(class).len() {
             let room = end - out.len();
-            let Some((id, piece)) = self.take_piece(room, ahead) else {
+            let Some((id, piece)) = self.take_piece(class, room, ahead) else {
                 return;
             };
             match piece {
@@ -146,11 +177,11 @@ impl Streams {
         }
     }
 
-    /// Gives the next piece out, to be sent later by [`fill_piece`](Self::fill_piece). At most
+    /// Gives the next piece of a class out, to be sent later by [`fill_piece`](Self::fill_piece). At most
     /// what a packet with `space` for frames carries.
-    pub(crate) fn set_aside(&mut self, space: usize) -> Option<Reserved> {
-        for _ in 0..self.pending.len() {
-            let (id, piece) = self.take_piece(space, Bytes::ZERO)?;
+    pub(crate) fn set_aside(&mut self, class: ClassId, space: usize) -> Option<Reserved> {
+        for _ in 0..self.pending(class).len() {
+            let (id, piece) = self.take_piece(class, space, Bytes::ZERO)?;
             if let Some(Piece { range, fin, .. }) = piece {
                 return Some(Reserved { id, range, fin });
             }
@@ -209,10 +240,11 @@ impl Streams {
             offset: piece.range.start,
             fin: false,
         };
-        if *space < at.size(true) + MIN_PIECE {
+        let announcement = self.announcement(piece.id);
+        if *space < announcement + at.size(true) + MIN_PIECE {
             return Some(piece);
         }
-        let most = (*space - at.size(false)) as u64;
+        let most = (*space - announcement - at.size(false)) as u64;
         let cut = piece.range.end.min(piece.range.start + most);
         let rest = (cut < piece.range.end).then(|| Reserved {
             range: cut..piece.range.end,
@@ -235,10 +267,16 @@ impl Streams {
 
     /// The next piece of the stream whose turn it is, and gives the turn to the next. `None` when
     /// `room` is too small for any, or none is left; no piece when that stream has none.
-    fn take_piece(&mut self, room: usize, ahead: Bytes) -> Option<(StreamId, Option<Piece>)> {
-        let depth = self.choose_depth(ahead);
-        let id = self.pending.pop_front()?;
+    fn take_piece(
+        &mut self,
+        class: ClassId,
+        room: usize,
+        ahead: Bytes,
+    ) -> Option<(StreamId, Option<Piece>)> {
+        let depth = self.choose_depth(class, ahead);
+        let id = self.pending.get_mut(class.index())?.pop_front()?;
         let credit = self.session_room();
+        let announcement = self.announcement(id);
         let Some(stream) = self.streams.get_mut(&id) else {
             return Some((id, None));
         };
@@ -247,12 +285,12 @@ impl Streams {
             offset: stream.send.latest_start(),
             fin: false,
         };
-        if room < at.size(true) + MIN_PIECE {
-            self.pending.push_front(id);
+        if room < announcement + at.size(true) + MIN_PIECE {
+            self.pending[class.index()].push_front(id);
             return None;
         }
         stream.queued = false;
-        let most = (room - at.size(false)) as u64;
+        let most = (room - announcement - at.size(false)) as u64;
         let piece = stream.send.next_piece(most, credit, depth);
         self.sent += piece.as_ref().map_or(0, |piece| piece.fresh);
         self.enqueue(id);
@@ -261,19 +299,19 @@ impl Streams {
 
     /// How deep into a stream `ahead` bytes of all streams reach, which send in turn. Gives the
     /// turn to a stream that has so much.
-    fn choose_depth(&mut self, ahead: Bytes) -> u64 {
+    fn choose_depth(&mut self, class: ClassId, ahead: Bytes) -> u64 {
         if ahead == Bytes::ZERO {
             return 0;
         }
         let room = self.session_room();
-        let depth = ahead.get() / self.pending.len().clamp(1, FIRST_STREAMS) as u64;
+        let depth = ahead.get() / self.pending(class).len().clamp(1, FIRST_STREAMS) as u64;
         let deep = self
-            .first_streams()
+            .first_streams(class)
             .find(|(_, stream)| stream.send.unsent(room) > depth);
         let Some(place) = deep.map(|(place, _)| place) else {
             return 0;
         };
-        self.pending.rotate_left(place);
+        self.pending[class.index()].rotate_left(place);
         depth
     }
 
@@ -283,6 +321,19 @@ impl Streams {
     fn is_awaited(&self, id: StreamId, piece: &Piece) -> bool {
         let stream = self.streams.get(&id);
         piece.fresh == 0 && stream.is_some_and(|stream| stream.send.awaits(piece.range.start))
+    }
+
+    /// What a stream's first piece may have in front: its class.
+    fn announcement(&self, id: StreamId) -> usize {
+        let is_classed = |id| {
+            let stream = self.streams.get(&id);
+            stream.is_some_and(|stream: &Stream| stream.class_number > 0)
+        };
+        // Without classes there is nothing to look up.
+        match self.pending.len() > 1 && self.tells_classes && is_classed(id) {
+            true => STREAM_CLASS_MAX,
+            false => 0,
+        }
     }
 
     fn emit_piece(
@@ -301,6 +352,12 @@ impl Streams {
             offset: piece.range.start,
             fin: piece.fin,
         };
+        let before = out.len();
+        if piece.range.start == 0 && self.announcement(id) > 0 {
+            // Whoever reads the stream's first byte knows its class [P-11.3].
+            Self::emit_class(id, stream, out, sent);
+        }
+        let room = room - (out.len() - before);
         let len = (piece.range.end - piece.range.start) as usize;
         // The packet's last frame needs no length; what the length would take is padding.
         let left = room - header.size(false) - len;

@@ -4,7 +4,9 @@ use std::ops::RangeInclusive;
 
 use tabane_base::{Duration, Instant};
 
+use super::class::{class_id, emit_class, parse_class};
 use super::cursor::{Cursor, Malformed, put_varint, varint_len};
+use crate::class::{ClassId, ClassRule};
 use crate::id::{PathId, StreamId};
 use crate::policy::PathWish;
 use crate::probe::{Probe, Report, Wish};
@@ -36,6 +38,8 @@ mod kind {
     pub(super) const PATH_POLICY: u8 = 0x24;
     pub(super) const PROBE: u8 = 0x26;
     pub(super) const PROBE_REPORT: u8 = 0x27;
+    pub(super) const CLASS: u8 = 0x28;
+    pub(super) const STREAM_CLASS: u8 = 0x29;
     pub(super) const DATAGRAM: u8 = 0x30;
     pub(super) const DATAGRAM_FRAGMENT: u8 = 0x31;
     pub(super) const DATAGRAM_COPY: u8 = 0x32;
@@ -110,6 +114,18 @@ pub(crate) enum Frame<'a> {
     ProbeReport {
         path: PathId,
         report: Report,
+    },
+    /// `number` orders rules for one class.
+    Class {
+        class: ClassId,
+        number: u64,
+        rule: ClassRule,
+    },
+    /// `number` orders what is said of one stream.
+    StreamClass {
+        id: StreamId,
+        number: u64,
+        class: ClassId,
     },
     Datagram(&'a [u8]),
     DatagramCopy {
@@ -219,6 +235,8 @@ impl Frame<'_> {
                 | Self::ResetStream { .. }
                 | Self::StopSending { .. }
                 | Self::MaxStreamData { .. }
+                | Self::Class { .. }
+                | Self::StreamClass { .. }
                 | Self::Datagram(_)
                 | Self::DatagramCopy { .. }
                 | Self::DatagramFragment { .. }
@@ -309,6 +327,17 @@ impl Frame<'_> {
                 } = report;
                 let fields = [path.0.into(), id, packets, bytes, nanos(spacing)];
                 put(out, kind::PROBE_REPORT, &fields);
+            }
+            Self::Class {
+                class,
+                number,
+                ref rule,
+            } => {
+                out.push(kind::CLASS);
+                emit_class(class, number, rule, out);
+            }
+            Self::StreamClass { id, number, class } => {
+                put(out, kind::STREAM_CLASS, &[id.0, number, class.get().into()]);
             }
             Self::Datagram(data) => emit_datagram(&[], data, out),
             Self::DatagramCopy { number, data } => emit_datagram_copy(number, data, out),
@@ -500,6 +529,12 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
                 spacing: Duration::from_nanos(cursor.varint()?),
             },
         },
+        kind::CLASS => parse_class(cursor)?,
+        kind::STREAM_CLASS => Frame::StreamClass {
+            id: stream_id(cursor)?,
+            number: cursor.varint()?,
+            class: class_id(cursor)?,
+        },
         kind::DATAGRAM => Frame::Datagram(cursor.prefixed()?),
         kind::DATAGRAM_COPY => Frame::DatagramCopy {
             number: cursor.varint()?,
@@ -611,6 +646,19 @@ mod tests {
                 token: b"let me in",
             },
             Frame::Admitted,
+            Frame::Class {
+                class: ClassId::new(3).expect("in range"),
+                number: 7,
+                rule: ClassRule {
+                    paths: Some(vec![PathId(0), PathId(70_000)]),
+                    redundant: true,
+                },
+            },
+            Frame::StreamClass {
+                id,
+                number: 1,
+                class: ClassId::ORDINARY,
+            },
             Frame::PathAbandon(PathId(300)),
             Frame::AckFrequency {
                 path: PathId(1),

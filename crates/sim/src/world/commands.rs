@@ -2,7 +2,8 @@
 
 use tabane_base::{Bytes, Duration};
 use tabane_core::{
-    CloseReason, DatagramOrder, FlowId, FourTuple, PathError, PathId, Session, SessionHandle,
+    ClassId, CloseReason, DatagramOrder, FlowId, FourTuple, PathError, PathId, Session,
+    SessionHandle,
 };
 use tabane_netem::Direction;
 
@@ -39,6 +40,19 @@ impl World {
         let seed = self.setup.seed.split(&format!("job {}", id.0));
         self.jobs.push(Job::new(transfer, seed));
         id
+    }
+
+    /// Has a job's stream belong to a class, from its first byte on if it has not begun.
+    pub fn classify(&mut self, job: JobId, class: ClassId) {
+        let now = self.now;
+        let job = &mut self.jobs[job.0];
+        job.class = class;
+        if let Some(id) = job.stream() {
+            self.with_session(Side::Client, |session| {
+                session.set_stream_class(now, id, class);
+            });
+            self.settle();
+        }
     }
 
     /// Adds a UDP flow; it begins when the session is connected and its time has come.
