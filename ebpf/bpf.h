@@ -54,7 +54,10 @@ struct bpf_sock_addr {
 static void *(*const bpf_map_lookup_elem)(const void *map, const void *key) = (void *)1;
 static long (*const bpf_map_update_elem)(const void *map, const void *key, const void *value,
 					 u64 flags) = (void *)2;
+static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
 static u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
+static long (*const bpf_getsockopt)(void *ctx, int level, int option, void *value,
+				   int length) = (void *)57;
 static u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static void *(*const bpf_skc_to_tcp6_sock)(void *sk) = (void *)136;
 static void *(*const bpf_skc_to_udp6_sock)(void *sk) = (void *)140;

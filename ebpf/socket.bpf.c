@@ -30,6 +30,11 @@
 #define UDP 17
 #define MPTCP 262
 #define DNS_PORT 53
+#define AF_INET6 10
+#define IPPROTO_IP 0
+#define IP_TOS 1
+#define IPPROTO_IPV6 41
+#define IPV6_TCLASS 67
 
 #define INDEX_BITS 22
 #define INDEX_MASK ((1u << INDEX_BITS) - 1)
@@ -58,6 +63,8 @@ struct flow {
 	u16 port;     // network order
 	u8 protocol;
 	u8 flags;
+	u32 pid;      // of the process that asked; 0 where the kernel does not tell
+	u32 tos;      // the socket's IP_TOS or IPV6_TCLASS, plus one; 0 likewise
 	u32 pad;
 };
 
@@ -89,6 +96,7 @@ const volatile u8 CAPTURE_TCP = 0;
 const volatile u8 CAPTURE_UDP = 0;
 const volatile u8 IPV6_LISTENER = 0;   // the daemon listens on [::1] as well
 const volatile u8 KERNEL_TYPES = 0;    // the kernel describes its structures (BTF)
+const volatile u8 TELL_ASKER = 0;      // the kernel says who asked, and how it marks packets
 const volatile u32 BYPASS_MARK = 0;    // 0: none
 const volatile u64 NETNS_COOKIE = 0;   // 0: any
 
@@ -184,6 +192,21 @@ INLINE int wants_destination(struct flow *flow)
 	return !is_excluded(flow->dest, port);
 }
 
+// For rules that ask for the program, or for how it marks its packets. A socket may be marked later;
+// nobody looks again.
+INLINE void describe_asker(struct bpf_sock_addr *ctx, struct flow *flow)
+{
+	int tos = 0;
+	int is_v6 = ctx->family == AF_INET6;
+
+	if (!TELL_ASKER)
+		return;
+	flow->pid = bpf_get_current_pid_tgid() >> 32;
+	if (!bpf_getsockopt(ctx, is_v6 ? IPPROTO_IPV6 : IPPROTO_IP, is_v6 ? IPV6_TCLASS : IP_TOS,
+			    &tos, sizeof(tos)))
+		flow->tos = ((u32)tos & 0xff) + 1;
+}
+
 // Decides by socket, and fills in what the socket tells about the flow.
 INLINE int wants_socket(struct bpf_sock_addr *ctx, struct flow *flow)
 {
@@ -265,7 +288,7 @@ INLINE u32 add_flow(const struct flow *flow)
 }
 
 // The index of this (socket, destination) pair, the same for all its datagrams.
-INLINE u32 udp_flow(const struct flow *flow)
+INLINE u32 udp_flow(struct bpf_sock_addr *ctx, struct flow *flow)
 {
 	struct udp_key key = {
 		.cookie = flow->cookie,
@@ -286,6 +309,7 @@ INLINE u32 udp_flow(const struct flow *flow)
 		    old->flags == flow->flags)
 			return index;
 	}
+	describe_asker(ctx, flow);
 	u32 index = add_flow(flow);
 	if (index)
 		bpf_map_update_elem(&udp_index, &key, &index, BPF_ANY);
@@ -309,9 +333,12 @@ INLINE void leave_alone(struct bpf_sock_addr *ctx, const u32 *from)
 		bpf_map_update_elem(&udp_index, &key, &left_alone, BPF_NOEXIST);
 }
 
-INLINE u32 index_of(const struct flow *flow)
+INLINE u32 index_of(struct bpf_sock_addr *ctx, struct flow *flow)
 {
-	return flow->protocol == TCP ? add_flow(flow) : udp_flow(flow);
+	if (flow->protocol != TCP)
+		return udp_flow(ctx, flow);
+	describe_asker(ctx, flow);
+	return add_flow(flow);
 }
 
 // The flow that an address of ours stands for, if it is this socket's.
@@ -336,7 +363,7 @@ INLINE int outgoing4(struct bpf_sock_addr *ctx)
 
 	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
 		return 1;
-	index = index_of(&flow);
+	index = index_of(ctx, &flow);
 	if (!index)
 		return 1;
 	ctx->user_ip4 = net32(FLOW_NET | index);
@@ -358,7 +385,7 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 		return 1;
 	if (is_ipv6_only(ctx, flow.protocol) || is_bound_to_ipv6(ctx))
 		return 1;
-	index = index_of(&flow);
+	index = index_of(ctx, &flow);
 	if (!index)
 		return 1;
 	ctx->user_ip6[0] = 0;
@@ -386,7 +413,7 @@ SEC("cgroup/sendmsg6") int sendmsg6(struct bpf_sock_addr *ctx)
 	flow.reply[3] = ctx->sk->src_ip6[3];
 	if ((flow.reply[0] | flow.reply[1] | flow.reply[2] | flow.reply[3]) == 0)
 		flow.reply[3] = net32(1);
-	index = udp_flow(&flow);
+	index = udp_flow(ctx, &flow);
 	if (!index)
 		return 1;
 	ctx->user_ip6[0] = 0;

@@ -256,9 +256,9 @@ impl Datagrams {
         !self.received.is_empty()
     }
 
-    /// Appends what of a lane fits into `space`; `whole` is what an empty packet would hold, `lead` how much
-    /// sooner the packet arrives than one on the slowest path in use. `true` when anything was
-    /// appended.
+    /// Appends what of a lane fits into `space`; `whole` is what an empty packet would hold, `lead`
+    /// how much sooner the packet arrives than one on the slowest path in use. `true` when anything
+    /// was appended.
     pub(crate) fn fill(
         &mut self,
         now: Instant,

@@ -110,7 +110,17 @@ impl Hooks {
         if KernelVersion::current().is_ok_and(|running| running < MIN_KERNEL) {
             return Err(HookError::KernelTooOld);
         }
-        let mut ebpf = load(config)?;
+        // Kernels that do not tell who asks refuse programs that want to know.
+        Self::attach_telling(cgroup, config, true)
+            .or_else(|_| Self::attach_telling(cgroup, config, false))
+    }
+
+    fn attach_telling(
+        cgroup: &Cgroup,
+        config: &HookConfig,
+        tells_asker: bool,
+    ) -> Result<Self, HookError> {
+        let mut ebpf = load(config, tells_asker)?;
         let mut exclusions = Exclusions::take_from(&mut ebpf)?;
         exclusions.replace(&config.exclude, &[])?;
         let flows = FlowTable::take_from(&mut ebpf)?;
@@ -164,7 +174,7 @@ impl Hooks {
     }
 }
 
-fn load(config: &HookConfig) -> Result<Ebpf, HookError> {
+fn load(config: &HookConfig, tells_asker: bool) -> Result<Ebpf, HookError> {
     // Without the kernel's own type information the one program that wants it does without.
     let kernel_types = Btf::from_sys_fs().ok();
     let port_be = config.port.to_be();
@@ -172,6 +182,7 @@ fn load(config: &HookConfig) -> Result<Ebpf, HookError> {
     let capture_udp = u8::from(config.capture_udp);
     let ipv6_listener = u8::from(config.capture_udp6);
     let has_types = u8::from(kernel_types.is_some());
+    let tell_asker = u8::from(tells_asker);
     let bypass_mark = config.bypass_mark.unwrap_or(0);
     let netns_cookie = netns_cookie::of_this_thread().unwrap_or(0);
     EbpfLoader::new()
@@ -181,6 +192,7 @@ fn load(config: &HookConfig) -> Result<Ebpf, HookError> {
         .override_global("CAPTURE_UDP", &capture_udp, true)
         .override_global("IPV6_LISTENER", &ipv6_listener, true)
         .override_global("KERNEL_TYPES", &has_types, true)
+        .override_global("TELL_ASKER", &tell_asker, true)
         .override_global("BYPASS_MARK", &bypass_mark, true)
         .override_global("NETNS_COOKIE", &netns_cookie, true)
         .load(include_bytes_aligned!(concat!(

@@ -1,151 +1,245 @@
-//! The policy file: entries for links, of which the first that fits decides.
+//! The policy file: entries for links, and rules for connections; of each the first that fits
+//! decides.
 
-use serde::{Deserialize, Deserializer};
-use tabane_base::{Quantity, Rate};
-use toml::Spanned;
+use std::fmt;
+
+use tabane_base::Rate;
+use toml::de::DeTable;
 
 use crate::budget::{Budget, Period};
 use crate::glob;
 use crate::link::{Decision, LinkFacts, LinkUse, MAX_PRIORITY};
+use crate::reader::{Fields, Reader, number, share};
+use crate::rule::{FlowFacts, Rule, Treatment};
+
+/// Ways of choosing among links that rules may differ in; each is a class of its own in a session.
+pub const MAX_CLASSES: usize = 15;
 
 /// A policy file that cannot be used; nothing of it is.
 #[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
-    /// Not TOML, an unknown key, or a value that does not fit it. The text names line, key and
-    /// what was expected.
-    #[error("{0}")]
-    Syntax(#[from] Box<toml::de::Error>),
-    /// Keys that are right one by one but not together, or out of range.
-    #[error("line {line}: {what}")]
-    Invalid {
-        /// Where the entry begins, counted from 1.
-        line: usize,
-        /// What is wrong, by key.
-        what: String,
-    },
+pub struct PolicyError {
+    /// Everything that is wrong, in the order of the file.
+    pub faults: Vec<Fault>,
 }
 
-/// What the user wants of the links.
+/// One thing that is wrong in a policy file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where, counted from 1.
+    pub line: usize,
+    /// What is wrong, by key, and what was expected.
+    pub what: String,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, fault) in self.faults.iter().enumerate() {
+            let separator = if place == 0 { "" } else { "; " };
+            write!(f, "{separator}line {}: {}", fault.line, fault.what)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the user wants of the links, and for which connections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
     entries: Vec<Entry>,
+    rules: Vec<Rule>,
 }
 
+/// One `[[link]]`.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     line: usize,
-    table: LinkTable,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    link: Vec<Spanned<LinkTable>>,
-}
-
-/// As it stands in the file.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct LinkTable {
     name: Option<String>,
     kind: Option<String>,
-    #[serde(default, rename = "use")]
-    usage: UseWord,
+    usage: LinkUse,
     weight: Option<f64>,
     priority: Option<u8>,
     metered: Option<bool>,
-    #[serde(default, deserialize_with = "budget")]
     budget: Option<Budget>,
     budget_from: Option<u8>,
-    #[serde(default, deserialize_with = "rate")]
     down: Option<Rate>,
-    #[serde(default, deserialize_with = "rate")]
     up: Option<Rate>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum UseWord {
-    #[default]
-    Normal,
-    Backup,
-    Never,
-}
-
-fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let rate = Rate::parse(&text).ok_or_else(|| unexpected(&text, Rate::EXPECTED))?;
-    Ok(Some(rate))
-}
-
-fn budget<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Budget>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let budget = Budget::parse(&text).ok_or_else(|| unexpected(&text, Budget::EXPECTED))?;
-    Ok(Some(budget))
-}
-
-fn unexpected<E: serde::de::Error>(text: &str, expected: &'static str) -> E {
-    E::invalid_value(serde::de::Unexpected::Str(text), &expected)
-}
+const LINK_KEYS: [&str; 10] = [
+    "name",
+    "kind",
+    "use",
+    "weight",
+    "priority",
+    "metered",
+    "budget",
+    "budget-from",
+    "down",
+    "up",
+];
 
 impl Policy {
     /// Reads a policy file.
     ///
     /// # Errors
-    /// [`PolicyError`], naming line, key and what was expected.
+    /// [`PolicyError`], naming all faults, each with its line, its key and what was expected.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        let file: File = toml::from_str(text).map_err(Box::new)?;
-        let entry = |table: Spanned<LinkTable>| {
-            let before = &text.as_bytes()[..table.span().start.min(text.len())];
-            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-            let table = table.into_inner();
-            match table.fault() {
-                Some(what) => Err(PolicyError::Invalid { line, what }),
-                None => Ok(Entry { line, table }),
-            }
-        };
-        let entries = file.link.into_iter().map(entry).collect::<Result<_, _>>()?;
-        Ok(Self { entries })
+        let mut reader = Reader::new(text);
+        let (file, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            reader.syntax(error.span(), error.message());
+        }
+        let mut file = file.into_inner();
+        let links = reader.tables("link", &mut file);
+        let read = |fields| Entry::read(&mut reader, fields);
+        let entries: Vec<Entry> = links.into_iter().filter_map(read).collect();
+        let rules = reader.tables("rule", &mut file);
+        let read = |fields| Rule::read(&mut reader, fields);
+        let rules: Vec<Rule> = rules.into_iter().filter_map(read).collect();
+        reader.finish(&file, &["link", "rule"]);
+        check_together(&mut reader, &rules);
+        let mut faults = reader.faults;
+        faults.sort_by_key(|fault| fault.line);
+        match faults.is_empty() {
+            true => Ok(Self { entries, rules }),
+            false => Err(PolicyError { faults }),
+        }
+    }
+
+    /// The rules, in the order of the file.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule for a connection: the first that fits, with its place.
+    #[must_use]
+    pub fn rule_for(&self, flow: &FlowFacts) -> Option<(usize, &Rule)> {
+        self.rules
+            .iter()
+            .enumerate()
+            .find(|(_, rule)| rule.fits(flow))
+    }
+
+    /// The treatments that differ in their choice of links, each once: the classes of a session,
+    /// from 1 on. At most [`MAX_CLASSES`].
+    #[must_use]
+    pub fn classes(&self) -> Vec<&Treatment> {
+        classes(&self.rules)
+    }
+
+    /// The number of the class that a treatment belongs to; 0 where any link will do.
+    #[must_use]
+    pub fn class_of(&self, treatment: &Treatment) -> usize {
+        let classes = self.classes();
+        let mut classes = classes.iter();
+        let place = classes.position(|class| class.is_same_class(treatment));
+        place.map_or(0, |place| place + 1)
     }
 
     /// How a link is to be used: what the first entry that fits it says.
     #[must_use]
     pub fn decide(&self, link: &LinkFacts<'_>) -> Decision {
         let default = Decision::unmentioned(link);
-        let Some(Entry { line, table }) = self.entries.iter().find(|entry| entry.table.fits(link))
-        else {
+        let Some(entry) = self.entries.iter().find(|entry| entry.fits(link)) else {
             return default;
         };
-        let metered = table.metered.unwrap_or(default.metered);
+        let metered = entry.metered.unwrap_or(default.metered);
         Decision {
-            usage: match table.usage {
-                UseWord::Normal => LinkUse::Normal,
-                UseWord::Backup => LinkUse::Backup,
-                UseWord::Never => LinkUse::Never,
-            },
-            weight: table.weight.unwrap_or(1.0),
-            priority: table.priority.unwrap_or_else(|| u8::from(metered)),
+            usage: entry.usage,
+            weight: entry.weight.unwrap_or(1.0),
+            priority: entry.priority.unwrap_or_else(|| u8::from(metered)),
             metered,
-            budget: table.budget(),
-            down: table.down,
-            up: table.up,
-            line: Some(*line),
+            budget: entry.budget(),
+            down: entry.down,
+            up: entry.up,
+            line: Some(entry.line),
         }
     }
 }
 
-impl LinkTable {
+fn classes(rules: &[Rule]) -> Vec<&Treatment> {
+    let mut classes: Vec<&Treatment> = Vec::new();
+    for rule in rules.iter().filter(|rule| rule.treatment.concerns_links()) {
+        let is_known = |class: &&Treatment| class.is_same_class(&rule.treatment);
+        if !classes.iter().any(is_known) {
+            classes.push(&rule.treatment);
+        }
+    }
+    classes
+}
+
+/// What is wrong with rules that are right one by one.
+fn check_together(reader: &mut Reader<'_>, rules: &[Rule]) {
+    for (place, rule) in rules.iter().enumerate() {
+        let mut earlier = rules[..place].iter();
+        if let Some(other) = earlier.find(|other| other.shadows(rule)) {
+            let (name, line) = (&other.name, other.line);
+            reader.fault(
+                rule.line,
+                format!(
+                    "rule {:?} is never reached: {name:?} (line {line}) takes all of it",
+                    rule.name
+                ),
+            );
+        }
+        if let Some(other) = rules[..place].iter().find(|other| other.name == rule.name) {
+            let what = format!("name = {:?}: line {} has it", rule.name, other.line);
+            reader.fault(rule.line, what);
+        }
+    }
+    if classes(rules).len() > MAX_CLASSES {
+        let line = rules.last().map_or(1, |rule| rule.line);
+        reader.fault(
+            line,
+            format!("more than {MAX_CLASSES} different choices of links"),
+        );
+    }
+}
+
+impl Entry {
+    fn read(reader: &mut Reader<'_>, mut fields: Fields<'_>) -> Option<Self> {
+        let before = reader.faults.len();
+        let fields = &mut fields;
+        let used = "\"normal\", \"backup\" or \"never\"";
+        let entry = Self {
+            line: fields.line,
+            name: reader.text(fields, "name"),
+            kind: reader.text(fields, "kind"),
+            usage: reader
+                .value(fields, "use", used, |value| match value.as_str()? {
+                    "normal" => Some(LinkUse::Normal),
+                    "backup" => Some(LinkUse::Backup),
+                    "never" => Some(LinkUse::Never),
+                    _ => None,
+                })
+                .unwrap_or_default(),
+            weight: reader.value(fields, "weight", "a share from 0 to 1", |value| {
+                share(value).filter(|weight| (0.0..=1.0).contains(weight))
+            }),
+            priority: reader.value(fields, "priority", "0 to 15", |value| {
+                number(value).filter(|priority| *priority <= MAX_PRIORITY)
+            }),
+            metered: reader.flag(fields, "metered"),
+            budget: reader.value(fields, "budget", Budget::EXPECTED, |value| {
+                Budget::parse(value.as_str()?)
+            }),
+            budget_from: reader.value(fields, "budget-from", "a day from 1 to 31", |value| {
+                number(value).filter(|day| (1..=31).contains(day))
+            }),
+            down: reader.quantity(fields, "down"),
+            up: reader.quantity(fields, "up"),
+        };
+        reader.finish_fields(fields, &LINK_KEYS);
+        entry.check_together(reader);
+        (reader.faults.len() == before).then_some(entry)
+    }
+
     fn fits(&self, link: &LinkFacts<'_>) -> bool {
-        let is_named = self
-            .name
-            .as_ref()
-            .is_none_or(|name| glob::fits(name, link.name));
-        is_named
-            && self
-                .kind
-                .as_ref()
-                .is_none_or(|kind| glob::fits(kind, link.kind))
+        let fits = |pattern: &Option<String>, name| {
+            let pattern = pattern.as_ref();
+            pattern.is_none_or(|pattern| glob::fits(pattern, name))
+        };
+        fits(&self.name, link.name) && fits(&self.kind, link.kind)
     }
 
     fn budget(&self) -> Option<Budget> {
@@ -156,32 +250,21 @@ impl LinkTable {
         Some(budget)
     }
 
-    /// What does not fit together, or no range.
-    fn fault(&self) -> Option<String> {
-        if let Some(weight) = self.weight
-            && !(0.0..=1.0).contains(&weight)
-        {
-            return Some(format!("weight = {weight}: expected a share from 0 to 1"));
+    /// What does not fit together.
+    fn check_together(&self, reader: &mut Reader<'_>) {
+        if self.priority.is_some() && self.usage != LinkUse::Normal {
+            let what = "priority: only links with use = \"normal\" have one";
+            reader.fault(self.line, what);
         }
-        if let Some(priority) = self.priority
-            && priority > MAX_PRIORITY
-        {
-            return Some(format!(
-                "priority = {priority}: expected 0 to {MAX_PRIORITY}"
-            ));
+        for (key, rate) in [("down", self.down), ("up", self.up)] {
+            if rate == Some(Rate::ZERO) {
+                let what = format!("{key}: nothing would pass; say use = \"never\"");
+                reader.fault(self.line, what);
+            }
         }
-        if self.priority.is_some() && self.usage != UseWord::Normal {
-            return Some("priority: only links with use = \"normal\" have one".into());
-        }
-        let zero = [("down", self.down), ("up", self.up)];
-        if let Some((key, _)) = zero.iter().find(|(_, rate)| *rate == Some(Rate::ZERO)) {
-            return Some(format!("{key}: nothing would pass; say use = \"never\""));
-        }
-        match (self.budget_from, self.budget.map(|budget| budget.period)) {
-            (None, _) => None,
-            (Some(1..=31), Some(Period::Month { .. })) => None,
-            (Some(1..=31), _) => Some("budget-from: goes with a budget per month".into()),
-            (Some(day), _) => Some(format!("budget-from = {day}: expected a day from 1 to 31")),
+        let is_monthly = |budget: Budget| matches!(budget.period, Period::Month { .. });
+        if self.budget_from.is_some() && !self.budget.is_some_and(is_monthly) {
+            reader.fault(self.line, "budget-from: goes with a budget per month");
         }
     }
 }
@@ -256,9 +339,9 @@ mod tests {
     #[test]
     fn faults_name_line_and_key_and_what_was_expected() {
         for (text, expected) in [
-            ("[[link]]\nweigth = 1", "line 2"),
+            ("[[link]]\nweigth = 1", "line 2: weigth: unknown key"),
             ("[[link]]\nweigth = 1", "weigth"),
-            ("\n[[link]]\nweight = 1.5", "line 2: weight = 1.5: expected"),
+            ("\n[[link]]\nweight = 1.5", "line 3: weight = 1.5: expected"),
             ("[[link]]\nweight = -0.1", "from 0 to 1"),
             ("[[link]]\ndown = \"-5mbit\"", "a rate such as"),
             ("[[link]]\ndown = \"0mbit\"", "never"),

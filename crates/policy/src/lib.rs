@@ -1,8 +1,9 @@
 //! What a host's links may be used for, and what they may cost: one policy for every mode.
 //!
-//! Owns the policy file, the choice of the entry that concerns a link, what it comes to, and the
-//! account of data budgets. Pure: what the links are, what was carried and what day it is are
-//! arguments; files are read and written elsewhere. Carrying a decision out is each mode's affair.
+//! Owns the policy file, the choice of the entry that concerns a link and of the rule that concerns
+//! a connection, what they come to, and the account of data budgets. Pure: what the links are, what
+//! was carried and what day it is are arguments; files are read and written elsewhere. Carrying a
+//! decision out is each mode's affair.
 
 #![forbid(unsafe_code)]
 
@@ -11,10 +12,13 @@ mod calendar;
 mod file;
 mod glob;
 mod link;
+mod reader;
+mod rule;
 mod usage;
 
 pub use budget::{Budget, Period};
 pub use calendar::UnixDay;
-pub use file::{Policy, PolicyError};
+pub use file::{Fault, MAX_CLASSES, Policy, PolicyError};
 pub use link::{Decision, LinkFacts, LinkUse, MAX_PRIORITY};
+pub use rule::{FlowFacts, Order, Protocol, Rule, Treatment};
 pub use usage::Usage;

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use tabane_base::Duration;
-use tabane_tunnel::{Client, FlowError, Status, Target, UdpFlow};
+use tabane_tunnel::{Client, FlowError, Label, Status, Target, UdpFlow};
 use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -46,6 +46,8 @@ pub(crate) struct Route {
     pub(crate) plain: Option<SocketAddr>,
     /// The session is not even asked.
     pub(crate) stays_here: bool,
+    /// How the session treats it.
+    pub(crate) label: Option<Label>,
 }
 
 impl From<Target> for Route {
@@ -54,6 +56,7 @@ impl From<Target> for Route {
             target,
             plain: None,
             stays_here: false,
+            label: None,
         }
     }
 }
@@ -222,6 +225,7 @@ async fn carry(client: &Client, association: &Association, route: Route, deliver
     };
     let falls_back = route.plain.is_some();
     let stays_here = route.stays_here;
+    let client = &client.labelled(route.label);
     let through = async {
         match stays_here {
             true => Outcome::Unserved,

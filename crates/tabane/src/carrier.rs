@@ -10,14 +10,16 @@ use std::rc::Rc;
 
 use tabane_base::Duration;
 use tabane_linux::capture::{CaptureListener, CaptureUdp};
-use tabane_linux::hooks::{FlowTable, Original};
+use tabane_linux::hooks::{self, FlowTable, Original};
+use tabane_policy::{FlowFacts, Protocol};
 use tabane_tunnel::{Carried, Client, Ending, Status, Target, Unserved, system_resolvers};
 use tokio::net::TcpStream;
 
-use crate::associations::{Associations, Route};
+use crate::associations::{Associations, Deliver, Route};
 use crate::carriage::Carriage;
 use crate::near_names::asks_for_near;
 use crate::plain;
+use crate::rule_book::{RuleBook, Way};
 
 const DNS_PORT: u16 = 53;
 /// Pause after `accept` failed for want of descriptors: some close meanwhile.
@@ -30,25 +32,27 @@ pub(crate) struct Carrier {
     carriage: Carriage,
     /// The resolvers of this host: a question to them is one to the relay's.
     resolvers: Rc<RefCell<Vec<IpAddr>>>,
+    rules: RuleBook,
     falls_back: bool,
 }
 
 impl Carrier {
     /// For one command: what the session cannot serve fails.
-    pub(crate) fn for_command(client: Client, carriage: Carriage) -> Self {
+    pub(crate) fn for_command(client: Client, carriage: Carriage, rules: RuleBook) -> Self {
         Self {
             client,
             carriage,
             resolvers: Rc::new(RefCell::new(resolver_addresses())),
+            rules,
             falls_back: false,
         }
     }
 
     /// For the whole machine: what the session cannot serve goes without it.
-    pub(crate) fn for_machine(client: Client) -> Self {
+    pub(crate) fn for_machine(client: Client, rules: RuleBook) -> Self {
         Self {
             falls_back: true,
-            ..Self::for_command(client, Carriage::default())
+            ..Self::for_command(client, Carriage::default(), rules)
         }
     }
 
@@ -66,7 +70,8 @@ impl Carrier {
     /// is in, is often unreachable from the relay, and knows the way from here instead of from
     /// there.
     pub(crate) fn route(&self, original: Original) -> Route {
-        let mut route = self.route_to(original.dest);
+        let flow = self.describe(original);
+        let mut route = self.route_of(original.dest, flow);
         if original.captured_dns {
             route.target = Target::Resolver;
         }
@@ -78,23 +83,68 @@ impl Carrier {
     fn route_datagram(&self, original: Original, payload: &[u8]) -> Route {
         let mut route = self.route(original);
         let is_question = route.target == Target::Resolver && route.plain.is_some();
-        route.stays_here = is_question && asks_for_near(payload);
+        route.stays_here |= is_question && asks_for_near(payload);
         route
     }
 
-    /// The way to `dest`, whoever asks for it.
-    pub(crate) fn route_to(&self, dest: SocketAddr) -> Route {
+    /// The way to `dest`, for who knows no more of who asks than how.
+    pub(crate) fn route_to(&self, dest: SocketAddr, protocol: Protocol) -> Route {
+        let flow = FlowFacts {
+            address: Some(dest.ip()),
+            port: dest.port(),
+            protocol,
+            ..FlowFacts::default()
+        };
+        self.route_of(dest, flow)
+    }
+
+    /// What rules may ask for of a captured flow.
+    fn describe(&self, original: Original) -> FlowFacts {
+        let pid = original.pid.filter(|_| self.rules.asks_for_process());
+        FlowFacts {
+            domains: Vec::new(),
+            address: Some(original.dest.ip()),
+            port: original.dest.port(),
+            protocol: match original.protocol {
+                hooks::Protocol::Tcp => Protocol::Tcp,
+                hooks::Protocol::Udp => Protocol::Udp,
+            },
+            process: pid.and_then(program_name),
+            dscp: original.dscp,
+        }
+    }
+
+    /// The way to `dest` as the rules have it.
+    fn route_of(&self, dest: SocketAddr, flow: FlowFacts) -> Route {
         let is_resolver = dest.port() == DNS_PORT && self.resolvers.borrow().contains(&dest.ip());
         let target = if is_resolver {
             Target::Resolver
         } else {
             Target::Address(dest)
         };
+        let way = self.rules.admit(flow);
+        let is_direct = matches!(way, Way::Direct);
         Route {
             target,
-            plain: self.falls_back.then_some(dest),
-            stays_here: false,
+            plain: (self.falls_back || is_direct).then_some(dest),
+            stays_here: is_direct,
+            label: match way {
+                Way::Carried(label) => Some(label),
+                Way::Direct => None,
+            },
         }
+    }
+
+    /// Answers to the questions of this flow tell the names of addresses.
+    pub(crate) fn listen(&self, dest: SocketAddr, deliver: Deliver) -> Deliver {
+        if dest.port() != DNS_PORT {
+            return deliver;
+        }
+        let rules = self.rules.clone();
+        Box::new(move |answer: &[u8]| {
+            rules.see_answer(answer);
+            deliver(answer);
+        })
     }
 
     /// Takes connections for ever.
@@ -115,11 +165,12 @@ impl Carrier {
 
     /// Carries one connection, in a task of its own.
     pub(crate) fn carry(&self, stream: TcpStream, route: Route) {
-        let client = self.client.clone();
+        let client = self.client.labelled(route.label);
         let passenger = self.carriage.board();
         tokio::task::spawn_local(async move {
             let name = route.target.to_string();
             match route.plain {
+                Some(dest) if route.stays_here => carry_plainly(stream, &[], dest).await,
                 Some(dest) => carry_or_fall_back(&client, stream, route.target, dest).await,
                 None => match client.carry_tcp(stream, route.target).await {
                     Ok(carried) => report(&name, carried),
@@ -145,7 +196,7 @@ impl Carrier {
                     };
                     (
                         self.route_datagram(datagram.original, payload),
-                        Box::new(deliver),
+                        self.listen(datagram.original.dest, Box::new(deliver)),
                     )
                 });
             });
@@ -167,8 +218,12 @@ async fn carry_or_fall_back(client: &Client, tcp: TcpStream, target: Target, des
         Err(unserved) => unserved,
     };
     tracing::debug!(target = name, %why, "goes without the session");
-    if let Err(error) = plain::carry(tcp, &early, dest).await {
-        tracing::debug!(target = name, %error, "ended without the session");
+    carry_plainly(tcp, &early, dest).await;
+}
+
+async fn carry_plainly(tcp: TcpStream, early: &[u8], dest: SocketAddr) {
+    if let Err(error) = plain::carry(tcp, early, dest).await {
+        tracing::debug!(%dest, %error, "ended without the session");
     }
 }
 
@@ -186,6 +241,14 @@ fn report(target: &str, carried: Carried) {
             tracing::debug!(target, ?carried, "connection over");
         }
     }
+}
+
+/// The name of the file that a process runs.
+fn program_name(pid: u32) -> Option<String> {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = exe.file_name()?.to_string_lossy().into_owned();
+    // What was replaced while it runs is marked so.
+    Some(name.trim_end_matches(" (deleted)").to_owned())
 }
 
 /// The resolvers of this host.

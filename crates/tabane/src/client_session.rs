@@ -18,6 +18,7 @@ use crate::link_follower::LinkFollower;
 use crate::link_policy::LinkPolicy;
 use crate::links::{self, Links};
 use crate::prefix::DirectPrefix;
+use crate::rule_book::RuleBook;
 use crate::secret;
 use crate::store::{RelayEntry, RelayName, Settings, Store};
 use crate::udp_order::UdpOrder;
@@ -98,6 +99,8 @@ pub(crate) struct SessionPlan {
     session: SessionConfig,
     /// One per host: plans of one process share it.
     pub(crate) monitor: HostMonitor,
+    /// One per plan: what follows the policy file, and what is carried, share it.
+    pub(crate) rules: RuleBook,
     udp_order: UdpOrder,
 }
 
@@ -124,6 +127,7 @@ impl SessionPlan {
             links,
             session,
             monitor: HostMonitor::default(),
+            rules: RuleBook::default(),
             udp_order: args.udp_order.unwrap_or_default(),
         })
     }
@@ -143,7 +147,7 @@ impl SessionPlan {
         let addresses = resolve(&self.relay.addresses).await?;
         let client = Client::connect(self.config(store, addresses, &links)?).await;
         let client = client.with_context(|| format!("relay {}", self.relay_name))?;
-        let follower = LinkFollower::new(client.clone(), self.links.clone(), links, policy);
+        let follower = self.follower(&client, links, policy);
         tokio::task::spawn_local(follower.run(watch));
         Ok(client)
     }
@@ -165,9 +169,15 @@ impl SessionPlan {
         let client = Client::start(config);
         let client = client.with_context(|| format!("relay {}", self.relay_name))?;
         // What changed while the name was resolved shows with the next change, or at once.
-        let follower = LinkFollower::new(client.clone(), self.links.clone(), links, policy);
+        let follower = self.follower(&client, links, policy);
         tokio::task::spawn_local(follower.run(watch));
         Ok(client)
+    }
+
+    fn follower(&self, client: &Client, links: Links, policy: LinkPolicy) -> LinkFollower {
+        self.rules.renew(policy.policy());
+        let (wanted, rules) = (self.links.clone(), self.rules.clone());
+        LinkFollower::new(client.clone(), wanted, links, policy, rules)
     }
 
     /// Connections wait so long for a relay that does not answer.

@@ -11,6 +11,7 @@ use crate::carriage::Carriage;
 use crate::environment::proxy_variables;
 use crate::interception::Interception;
 use crate::proxying::ProxyListener;
+use crate::rule_book::RuleBook;
 
 /// An entrance for one command.
 pub(crate) struct Entrance {
@@ -46,16 +47,22 @@ impl Entrance {
 
     /// Carries from here on what the child of `command` sends. Must be called within the `LocalSet`
     /// of the client.
-    pub(crate) fn admit(&mut self, command: &mut Command, client: &Client) -> Result<()> {
+    pub(crate) fn admit(
+        &mut self,
+        command: &mut Command,
+        client: &Client,
+        rules: &RuleBook,
+    ) -> Result<()> {
         match &mut self.kind {
             Kind::Hooks(interception) => {
                 interception.place_child(command)?;
-                interception.serve(client, &self.carriage);
+                interception.serve(client, &self.carriage, rules);
             }
             Kind::Proxy(listener) => {
                 if let Some(listener) = listener.take() {
                     command.envs(proxy_variables(listener.address().port()));
-                    let serving = listener.serve(client.clone(), self.carriage.clone());
+                    let serving =
+                        listener.serve(client.clone(), self.carriage.clone(), rules.clone());
                     tokio::task::spawn_local(serving);
                 }
             }

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::carriage::Carriage;
 use crate::carrier::Carrier;
+use crate::rule_book::RuleBook;
 
 /// What to do where this kernel, or this user, cannot have hooks.
 const ADVICE: &str = "`tabane run --proxy` needs no privilege and serves programs that know \
@@ -65,11 +66,11 @@ impl Interception {
     }
 
     /// Carries from here on what arrives. Must be called within the `LocalSet` of the client.
-    pub(crate) fn serve(&mut self, client: &Client, carriage: &Carriage) {
+    pub(crate) fn serve(&mut self, client: &Client, carriage: &Carriage, rules: &RuleBook) {
         let Some(capture) = self.capture.take() else {
             return;
         };
-        let carrier = Carrier::for_command(client.clone(), carriage.clone());
+        let carrier = Carrier::for_command(client.clone(), carriage.clone(), rules.clone());
         let flows = self.hooks.flows();
         let tcp = carrier.clone().serve_tcp(capture.listener, flows.clone());
         let udp = carrier.serve_udp(capture.udp, flows);

@@ -16,8 +16,9 @@ use tabane_policy::Budget;
 use tabane_tunnel::{Client, LinkSnapshot};
 use tokio::time::MissedTickBehavior;
 
-use crate::link_policy::{LinkPolicy, POLICY_FILE};
+use crate::link_policy::{LinkPolicy, POLICY_FILE, link_facts};
 use crate::links::{self, Links};
+use crate::rule_book::RuleBook;
 
 /// How often what links carry is counted: a fast link goes beyond its budget by no more than it
 /// carries in this time.
@@ -34,6 +35,7 @@ pub(crate) struct LinkFollower {
     wanted: Vec<String>,
     known: Links,
     policy: LinkPolicy,
+    rules: RuleBook,
     /// The links that have a budget.
     budgets: BTreeMap<String, Budget>,
     /// What each link's path had carried when it was last counted.
@@ -48,12 +50,14 @@ impl LinkFollower {
         wanted: Vec<String>,
         links: Links,
         policy: LinkPolicy,
+        rules: RuleBook,
     ) -> Self {
         Self {
             client,
             wanted,
             known: links,
             policy,
+            rules,
             budgets: BTreeMap::new(),
             counted: BTreeMap::new(),
             saved_at: Instant::now(),
@@ -77,7 +81,10 @@ impl LinkFollower {
                     }
                 }
                 () = policy_changed(&files) => match self.policy.reload() {
-                    Ok(()) => tracing::info!("new policy"),
+                    Ok(()) => {
+                        tracing::info!("new policy");
+                        self.rules.renew(self.policy.policy());
+                    }
                     Err(error) => {
                         tracing::warn!("the policy stays as it was: {error:#}");
                         continue;
@@ -110,6 +117,7 @@ impl LinkFollower {
             Some((interface.name.clone(), budget))
         };
         self.budgets = interfaces.iter().filter_map(budget).collect();
+        self.apply_rules(interfaces);
         let current = links::allowed(interfaces, &self.wanted, &self.policy);
         let snapshot = self.client.snapshot();
         let client = &self.client;
@@ -148,6 +156,15 @@ impl LinkFollower {
                 }
             }
         }
+    }
+
+    /// Says which links carry what belongs to which class, before any link comes that may not.
+    fn apply_rules(&self, interfaces: &[Interface]) {
+        let links: Vec<_> = interfaces.iter().map(link_facts).collect();
+        for (class, links) in self.rules.classes(&links) {
+            self.client.set_class(class, links);
+        }
+        self.client.follow_labels();
     }
 
     /// Counts what links with a budget have carried. `true` where one is used up now, or its period

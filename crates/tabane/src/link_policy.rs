@@ -63,6 +63,11 @@ impl LinkPolicy {
         Ok(())
     }
 
+    /// What is wished.
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
     /// Where both files are.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
@@ -70,12 +75,7 @@ impl LinkPolicy {
 
     /// How an interface is to be used now.
     pub(crate) fn verdict(&self, interface: &Interface) -> Verdict {
-        let facts = LinkFacts {
-            name: &interface.name,
-            kind: kind_word(interface.kind),
-            metered: None,
-        };
-        let decision = self.policy.decide(&facts);
+        let decision = self.policy.decide(&link_facts(interface));
         let used = decision
             .budget
             .map(|budget| self.usage.used(&interface.name, &budget, today()));
@@ -148,6 +148,15 @@ impl Verdict {
             (Some(_), Some(used), _) => format!("{}, {used} used", self.decision),
             _ => self.decision.to_string(),
         }
+    }
+}
+
+/// An interface as policy files know it.
+pub(crate) fn link_facts(interface: &Interface) -> LinkFacts<'_> {
+    LinkFacts {
+        name: &interface.name,
+        kind: kind_word(interface.kind),
+        metered: None,
     }
 }
 

@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 
 use crate::carrier::{Carrier, resolver_addresses};
 use crate::plain;
+use crate::rule_book::RuleBook;
 
 pub(crate) use direct::DirectRanges;
 pub(crate) use filter::clear_leftovers;
@@ -111,11 +112,11 @@ impl Machine {
     }
 
     /// Carries what is captured from here on. Must be called within the `LocalSet` of the client.
-    pub(crate) fn serve(&mut self, client: &Client) {
+    pub(crate) fn serve(&mut self, client: &Client, rules: &RuleBook) {
         let Some(capture) = self.capture.take() else {
             return;
         };
-        let carrier = Carrier::for_machine(client.clone());
+        let carrier = Carrier::for_machine(client.clone(), rules.clone());
         let flows = self.hooks.flows();
         let tcp = carrier.clone().serve_tcp(capture.listener, flows.clone());
         let udp = carrier.clone().serve_udp(capture.udp, flows);

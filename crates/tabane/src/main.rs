@@ -12,6 +12,7 @@ mod cli;
 mod client_session;
 mod commands;
 mod demo;
+mod dns_answer;
 mod doctor;
 mod entrance;
 mod environment;
@@ -36,6 +37,7 @@ mod proxying;
 mod quantity;
 mod reach;
 mod relay_state;
+mod rule_book;
 #[cfg(test)]
 mod scratch;
 mod secret;

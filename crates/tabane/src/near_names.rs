@@ -29,7 +29,7 @@ const REVERSE: [&str; 5] = [
 
 /// Whether the question is for such a name.
 pub(crate) fn asks_for_near(message: &[u8]) -> bool {
-    let Some(name) = name(message) else {
+    let Some((name, _)) = question(message) else {
         return false;
     };
     // A single word is somebody's here; the root itself is not.
@@ -52,8 +52,8 @@ fn is_private_172(name: &str) -> bool {
         .is_ok_and(|second| (16..32).contains(&second))
 }
 
-/// The name of the first question, in small letters and without the last dot.
-fn name(message: &[u8]) -> Option<String> {
+/// The name of the first question, in small letters and without the last dot, and what follows it.
+pub(crate) fn question(message: &[u8]) -> Option<(String, &[u8])> {
     let questions = message.get(4..6)?;
     if questions == [0, 0] {
         return None;
@@ -64,7 +64,7 @@ fn name(message: &[u8]) -> Option<String> {
         let (&length, after) = rest.split_first()?;
         let length = usize::from(length);
         if length == 0 {
-            return Some(name);
+            return Some((name, after));
         }
         // Two high bits would be a pointer, which no first name is.
         if length > 63 || name.len() + length >= MAX_NAME {

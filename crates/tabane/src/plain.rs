@@ -27,7 +27,7 @@ pub(crate) async fn connect(dest: SocketAddr) -> io::Result<TcpStream> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    mark(&socket)?;
+    mark_if_allowed(&socket)?;
     socket.connect(dest).await
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn connect_udp(dest: SocketAddr) -> io::Result<UdpSocket> {
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
     let socket = UdpSocket::bind(any).await?;
-    mark(&socket)?;
+    mark_if_allowed(&socket)?;
     socket.connect(dest).await?;
     Ok(socket)
 }
@@ -62,6 +62,14 @@ pub(crate) async fn carry(
         let _ = program.set_zero_linger();
     }
     carried.map(drop)
+}
+
+/// Who has hooks may mark; others need no mark.
+fn mark_if_allowed(socket: &impl AsFd) -> io::Result<()> {
+    match mark(socket) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn mark(socket: &impl AsFd) -> io::Result<()> {

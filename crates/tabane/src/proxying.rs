@@ -10,15 +10,18 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use tabane_base::Duration;
 use tabane_core::CloseReason;
+use tabane_policy::{FlowFacts, Protocol};
 use tabane_proxy::{
     Accepted, Destination, Host, Refusal, Request, TcpRequest, UdpRequest, negotiate,
 };
 use tabane_tunnel::{Client, OpenError, Status, Target};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::associations::Associations;
+use crate::associations::{Associations, Route};
 use crate::carriage::Carriage;
+use crate::rule_book::{RuleBook, Way};
 
 /// Connections at once; as many as the session has streams, less some for UDP.
 const MAX_CONNECTIONS: usize = 3_072;
@@ -51,7 +54,7 @@ impl ProxyListener {
     }
 
     /// Serves programs for ever.
-    pub(crate) async fn serve(self, client: Client, carriage: Carriage) {
+    pub(crate) async fn serve(self, client: Client, carriage: Carriage, rules: RuleBook) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else {
@@ -59,10 +62,10 @@ impl ProxyListener {
             };
             match self.listener.accept().await {
                 Ok((program, from)) => {
-                    let client = client.clone();
+                    let (client, rules) = (client.clone(), rules.clone());
                     let passenger = carriage.board();
                     tokio::task::spawn_local(async move {
-                        serve_one(program, from, &client).await;
+                        serve_one(program, from, &client, &rules).await;
                         drop((slot, passenger));
                     });
                 }
@@ -75,20 +78,24 @@ impl ProxyListener {
     }
 }
 
-async fn serve_one(program: TcpStream, from: SocketAddr, client: &Client) {
+async fn serve_one(program: TcpStream, from: SocketAddr, client: &Client, rules: &RuleBook) {
     match negotiate(program).await {
-        Ok(Request::Tcp(request)) => serve_tcp(request, client).await,
-        Ok(Request::Udp(request)) => serve_udp(request, client).await,
+        Ok(Request::Tcp(request)) => serve_tcp(request, client, rules).await,
+        Ok(Request::Udp(request)) => serve_udp(request, client, rules).await,
         Err(error) => tracing::debug!(%from, %error, "a program did not get through"),
     }
 }
 
-async fn serve_tcp(request: TcpRequest, client: &Client) {
+async fn serve_tcp(request: TcpRequest, client: &Client, rules: &RuleBook) {
     let Some(target) = target_of(request.destination()) else {
         return request.refuse(Refusal::Unsupported).await;
     };
     let name = target.to_string();
-    let flow = match client.open_tcp(target).await {
+    let label = match rules.admit(describe(request.destination(), Protocol::Tcp)) {
+        Way::Carried(label) => label,
+        Way::Direct => return serve_directly(request).await,
+    };
+    let flow = match client.labelled(Some(label)).open_tcp(target).await {
         Ok(flow) => flow,
         Err(error) => {
             tracing::info!(target = name, %error, "refused");
@@ -107,7 +114,70 @@ async fn serve_tcp(request: TcpRequest, client: &Client) {
     }
 }
 
-async fn serve_udp(request: UdpRequest, client: &Client) {
+/// Connects from here, as the program would have done by itself.
+async fn serve_directly(request: TcpRequest) {
+    let destination = request.destination();
+    let name = destination.to_string();
+    let connected = match &destination.host {
+        Host::Ip(ip) => TcpStream::connect((*ip, destination.port)).await,
+        Host::Name(host) => TcpStream::connect((host.as_str(), destination.port)).await,
+    };
+    let mut far = match connected {
+        Ok(far) => far,
+        Err(error) => {
+            tracing::info!(target = name, %error, "not reached directly");
+            let refusal = match error.kind() {
+                io::ErrorKind::ConnectionRefused => Refusal::Refused,
+                io::ErrorKind::TimedOut => Refusal::TimedOut,
+                _ => Refusal::Unreachable,
+            };
+            return request.refuse(refusal).await;
+        }
+    };
+    let carried = async {
+        let Accepted { mut client, early } = request.accept().await?;
+        far.set_nodelay(true)?;
+        far.write_all(&early).await?;
+        tokio::io::copy_bidirectional(&mut client, &mut far).await
+    };
+    if let Err(error) = carried.await {
+        tracing::debug!(target = name, %error, "ended");
+    }
+}
+
+/// What rules may ask for of a request.
+fn describe(destination: &Destination, protocol: Protocol) -> FlowFacts {
+    let (domains, address) = match &destination.host {
+        Host::Ip(ip) => (Vec::new(), Some(*ip)),
+        Host::Name(name) => (vec![name.trim_end_matches('.').to_owned()], None),
+    };
+    FlowFacts {
+        domains,
+        address,
+        port: destination.port,
+        protocol,
+        ..FlowFacts::default()
+    }
+}
+
+/// The way of a UDP flow. Names are not looked up here, so only addresses can be direct.
+fn route_udp(destination: &Destination, target: Target, rules: &RuleBook) -> Route {
+    let way = rules.admit(describe(destination, Protocol::Udp));
+    match (way, &destination.host) {
+        (Way::Carried(label), _) => Route {
+            label: Some(label),
+            ..target.into()
+        },
+        (Way::Direct, Host::Ip(ip)) => Route {
+            plain: Some(SocketAddr::new(*ip, destination.port)),
+            stays_here: true,
+            ..target.into()
+        },
+        (Way::Direct, Host::Name(_)) => target.into(),
+    }
+}
+
+async fn serve_udp(request: UdpRequest, client: &Client, rules: &RuleBook) {
     let mut association = match request.accept().await {
         Ok(association) => association,
         Err(error) => {
@@ -132,7 +202,7 @@ async fn serve_udp(request: UdpRequest, client: &Client) {
         let sender = association.sender();
         flows.send(&destination.clone(), &incoming.payload, || {
             (
-                target.into(),
+                route_udp(&destination, target, rules),
                 Box::new(move |answer: &[u8]| sender.send(&destination, answer)),
             )
         });

@@ -61,7 +61,7 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 33] = [
+const COMMANDS: [&str; 38] = [
     "",
     "relay",
     "relay user",
@@ -84,6 +84,11 @@ const COMMANDS: [&str; 33] = [
     "top",
     "doctor",
     "links",
+    "policy",
+    "policy set",
+    "policy unset",
+    "policy check",
+    "policy explain",
     "demo",
     "lab",
     "lab up",

@@ -16,8 +16,8 @@ use std::rc::Rc;
 
 use tabane_base::Duration;
 use tabane_core::{
-    CloseReason, DatagramOrder, Endpoint, EndpointCounters, Identity, PathPolicy, PathSnapshot,
-    PublicKey, SessionConfig, SessionSnapshot,
+    ClassId, ClassRule, CloseReason, DatagramOrder, Endpoint, EndpointCounters, Identity,
+    PathPolicy, PathSnapshot, PublicKey, SessionConfig, SessionSnapshot, StreamError, StreamId,
 };
 use tabane_monitor::LinkEstimate;
 use tokio::net::TcpStream;
@@ -29,6 +29,7 @@ use crate::connection::{Carried, Connection, Ending};
 use crate::engine::{Engine, SessionId};
 use crate::flow::{Flow, order_for};
 use crate::journal::{Happening, Journal};
+use crate::label::{Label, LinkClass, WeakLabel};
 use crate::monitor::HostMonitor;
 use crate::request::{Request, Status, Transport};
 use crate::stream::Stream;
@@ -81,6 +82,8 @@ pub struct ClientConfig {
 pub struct Client {
     shared: Rc<Shared>,
     guard: Rc<Guard>,
+    /// What is opened by this clone bears it.
+    label: Option<Label>,
 }
 
 /// Where a client stands.
@@ -148,6 +151,18 @@ struct Shared {
     /// By name, so that a wish outlives a link that goes and comes back.
     wishes: RefCell<BTreeMap<String, LinkWish>>,
     journal: Journal,
+    /// By class, from 1 on.
+    classes: RefCell<BTreeMap<ClassId, LinkClass>>,
+    /// Streams that bear labels; some of them are over.
+    labelled: RefCell<Labelled>,
+}
+
+/// Streams with labels.
+#[derive(Default)]
+struct Labelled {
+    streams: Vec<(SessionId, StreamId, WeakLabel)>,
+    /// Those that are over are looked for at this length.
+    sweep_at: usize,
 }
 
 /// Ends the session with the last clone.
@@ -197,6 +212,7 @@ impl Client {
                 supervisor,
             }),
             shared,
+            label: None,
         }
     }
 
@@ -428,6 +444,42 @@ impl Client {
         Ok(())
     }
 
+    /// The same client; what is opened through this copy bears `label`.
+    #[must_use]
+    pub fn labelled(&self, label: Option<Label>) -> Self {
+        Self {
+            label,
+            ..self.clone()
+        }
+    }
+
+    /// Says which links carry what belongs to a class, in both directions, at once and for sessions
+    /// to come. What a class may not use is not used from the first byte on.
+    pub fn set_class(&self, class: ClassId, links: LinkClass) {
+        let shared = &self.shared;
+        shared.classes.borrow_mut().insert(class, links);
+        if let Some(session) = shared.session() {
+            shared.tell_classes(session, &shared.links.borrow());
+        }
+    }
+
+    /// Has everything under way follow what its label says now.
+    pub fn follow_labels(&self) {
+        let shared = &self.shared;
+        let mut labelled = shared.labelled.borrow_mut();
+        labelled.streams.retain(|(session, stream, label)| {
+            let Some(label) = label.upgrade() else {
+                return false;
+            };
+            let class = label.treatment().class;
+            let followed = shared.engine.visit(*session, |visit| {
+                visit.session.set_stream_class(visit.now, *stream, class);
+                visit.touch();
+            });
+            followed.is_some()
+        });
+    }
+
     /// What happened lately.
     #[must_use]
     pub fn journal(&self) -> Journal {
@@ -502,9 +554,20 @@ impl Client {
         let session = shared.wait_for_session().await?;
         let id = shared
             .engine
-            .visit(session, |visit| visit.session.open_stream(visit.now))
+            .visit(session, |visit| {
+                let id = visit.session.open_stream(visit.now)?;
+                if let Some(label) = &self.label {
+                    let class = label.treatment().class;
+                    visit.session.set_stream_class(visit.now, id, class);
+                }
+                Ok::<_, StreamError>(id)
+            })
             .ok_or(OpenError::SessionLost)??;
-        let stream = Stream::new(shared.engine.clone(), session, id);
+        let mut stream = Stream::new(shared.engine.clone(), session, id);
+        if let Some(label) = &self.label {
+            shared.labelled.borrow_mut().add(session, id, label);
+            stream.label = Some(label.clone());
+        }
         let mut preface = Vec::new();
         Request { transport, target }.emit(&mut preface);
         stream
@@ -534,6 +597,8 @@ impl Shared {
             sessions: Cell::new(0),
             wishes: RefCell::default(),
             journal: Journal::default(),
+            classes: RefCell::default(),
+            labelled: RefCell::default(),
             config,
         }))
     }
@@ -566,11 +631,55 @@ impl Shared {
         }
     }
 
+    /// Tells a session by which of its paths each class may go. To be called whenever classes or
+    /// paths have changed.
+    fn tell_classes(&self, session: SessionId, links: &[Link]) {
+        let classes = self.classes.borrow();
+        if classes.is_empty() {
+            return;
+        }
+        self.engine.visit(session, |visit| {
+            for (
+                class,
+                LinkClass {
+                    links: names,
+                    redundant,
+                },
+            ) in classes.iter()
+            {
+                let paths = names.as_ref().map(|names| {
+                    let allowed = links
+                        .iter()
+                        .filter(|link| names.iter().any(|name| name == link.name()));
+                    allowed.filter_map(Link::path).collect()
+                });
+                let redundant = *redundant;
+                visit
+                    .session
+                    .set_class(visit.now, *class, ClassRule { paths, redundant });
+            }
+            visit.touch();
+        });
+    }
+
     fn say_goodbye(&self, session: SessionId) {
         self.engine.visit(session, |visit| {
             visit.session.close(visit.now, CloseReason::Finished);
             visit.touch();
         });
+    }
+}
+
+impl Labelled {
+    fn add(&mut self, session: SessionId, stream: StreamId, label: &Label) {
+        /// Fewer are not worth looking through.
+        const LEAST: usize = 64;
+        if self.streams.len() >= self.sweep_at.max(LEAST) {
+            self.streams
+                .retain(|(_, _, label)| label.upgrade().is_some());
+            self.sweep_at = 2 * self.streams.len();
+        }
+        self.streams.push((session, stream, label.downgrade()));
     }
 }
 

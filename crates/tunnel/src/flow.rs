@@ -228,7 +228,10 @@ impl Flow {
         let id = self.stream.id();
         let sent = self.stream.visit(|visit| {
             let len = fill(&mut visit.buffer[..MAX_FLOW_PAYLOAD])?;
-            let order = self.order.unwrap_or_else(|| visit.inbox(id).order());
+            let said = self.stream.label.as_ref();
+            let said = said.and_then(|label| label.treatment().order);
+            let order = said.or(self.order);
+            let order = order.unwrap_or_else(|| visit.inbox(id).order());
             let datagram = &visit.buffer[..len];
             let flow = FlowId(id.get());
             match visit

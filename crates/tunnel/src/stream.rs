@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use tabane_core::{ReadState, StreamId};
 
 use crate::engine::{Engine, SessionId, Visit};
+use crate::label::Label;
 use crate::request::{MAX_REQUEST, Request, RequestError, Status};
 
 /// Why a stream is abandoned, told to the peer for its log. Any number ends it all the same.
@@ -38,6 +39,8 @@ pub(crate) struct Stream {
     session: SessionId,
     id: StreamId,
     abandon: Abandon,
+    /// How it is treated, where that is said.
+    pub(crate) label: Option<Label>,
     /// Our side has been finished, or stopped by the peer and reset.
     pub(crate) is_written: bool,
     /// The peer's side has been read to its end.
@@ -53,6 +56,7 @@ impl Stream {
             session,
             id,
             abandon: Abandon::Dropped,
+            label: None,
             is_written: false,
             is_read: false,
         }

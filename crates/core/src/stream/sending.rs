@@ -40,8 +40,9 @@ impl Streams {
                 }))
     }
 
-    /// Bytes of a class waiting to be sent for the first time or again, as far as credit allows. Looks at the
-    /// first few streams only: the scheduler asks whether the backlog is large, not how large.
+    /// Bytes of a class waiting to be sent for the first time or again, as far as credit allows.
+    /// Looks at the first few streams only: the scheduler asks whether the backlog is large, not
+    /// how large.
     pub(crate) fn backlog(&self, class: ClassId) -> Bytes {
         let room = self.session_room();
         Bytes::new(
@@ -147,8 +148,9 @@ impl Streams {
         sent.push(SentFrame::StreamClass(id));
     }
 
-    /// Appends a class's stream data while `space` lasts, one piece of each stream in turn. Not what is next,
-    /// but what stands behind `ahead` unsent bytes, because others bring those sooner.
+    /// Appends a class's stream data while `space` lasts, one piece of each stream in turn. Not
+    /// what is next, but what stands behind `ahead` unsent bytes, because others bring those
+    /// sooner.
     pub(crate) fn fill_data(
         &mut self,
         class: ClassId,
@@ -177,8 +179,8 @@ impl Streams {
         }
     }
 
-    /// Gives the next piece of a class out, to be sent later by [`fill_piece`](Self::fill_piece). At most
-    /// what a packet with `space` for frames carries.
+    /// Gives the next piece of a class out, to be sent later by [`fill_piece`](Self::fill_piece).
+    /// At most what a packet with `space` for frames carries.
     pub(crate) fn set_aside(&mut self, class: ClassId, space: usize) -> Option<Reserved> {
         for _ in 0..self.pending(class).len() {
             let (id, piece) = self.take_piece(class, space, Bytes::ZERO)?;

@@ -35,12 +35,15 @@ struct RawFlow {
     port_be: u16,
     protocol: u8,
     flags: u8,
+    pid: u32,
+    /// Plus one; 0: not known.
+    tos: u32,
     pad: u32,
 }
 
-// SAFETY: plain integers, `repr(C)`, 48 bytes without padding.
+// SAFETY: plain integers, `repr(C)`, 56 bytes without padding.
 unsafe impl Pod for RawFlow {}
-const _: () = assert!(size_of::<RawFlow>() == 48);
+const _: () = assert!(size_of::<RawFlow>() == 56);
 
 /// What carries a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +64,10 @@ pub struct Original {
     /// The destination is port 53 of a loopback address: a resolver of this host, which only
     /// answers here. The question should be put to a resolver beyond the relay.
     pub captured_dns: bool,
+    /// The process that asked, where the kernel tells.
+    pub pid: Option<u32>,
+    /// The service class that its socket was marked with, where the kernel tells.
+    pub dscp: Option<u8>,
 }
 
 /// The flows captured by one [`Hooks`](super::Hooks). Copies share the table, which outlives the
@@ -125,6 +132,9 @@ impl RawFlow {
                 _ => Protocol::Udp,
             },
             captured_dns: self.flags & FLAG_LOCAL_DNS != 0,
+            pid: (self.pid != 0).then_some(self.pid),
+            // The two low bits are for congestion (RFC 3168).
+            dscp: self.tos.checked_sub(1).map(|tos| (tos >> 2) as u8 & 0x3f),
         }
     }
 }
@@ -178,11 +188,14 @@ mod tests {
             port_be: 53_u16.to_be(),
             protocol: 17,
             flags: FLAG_LOCAL_DNS,
+            pid: 0,
+            tos: 0xb8 + 1,
             pad: 0,
         };
         let original = flow.original();
         assert_eq!(original.dest, "127.0.0.53:53".parse().unwrap());
         assert_eq!(original.protocol, Protocol::Udp);
         assert!(original.captured_dns);
+        assert_eq!((original.pid, original.dscp), (None, Some(46)));
     }
 }

@@ -1,8 +1,9 @@
 //! `tabane policy`: how links may be used, and what they may cost.
 
 mod edit;
+mod explain;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -15,11 +16,13 @@ use crate::link_policy::{LinkPolicy, POLICY_FILE, kind_word};
 use crate::output;
 use crate::store::Store;
 use edit::SetArgs;
+use explain::ExplainArgs;
 
-/// Say how links may be used and what they may cost, and show what comes of it
+/// Say how links may be used, by what, and what they may cost, and show what comes of it
 ///
 /// Without a subcommand, shows for each interface what the policy comes to and why. The policy is
-/// `policy.toml` beside the other settings; running sessions follow its changes at once.
+/// `policy.toml` beside the other settings; running sessions follow its changes at once. Rules for
+/// connections (by domain, address, port, program) are written there: see the README.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
     #[command(subcommand)]
@@ -44,6 +47,7 @@ enum PolicyCommand {
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
+    Explain(ExplainArgs),
 }
 
 #[derive(Serialize)]
@@ -74,13 +78,39 @@ pub(crate) fn run(args: PolicyArgs, store: &Store) -> Result<ExitCode> {
         Some(PolicyCommand::Set(set)) => edit::set(&path, &set)?,
         Some(PolicyCommand::Unset { link }) => edit::unset(&path, &link)?,
         Some(PolicyCommand::Check { file }) => {
-            let path = file.unwrap_or(path);
-            let text = std::fs::read_to_string(&path);
-            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-            Policy::parse(&text).with_context(|| path.display().to_string())?;
-            output::line(&format!("{}: no fault", path.display()))?;
+            return check(&file.unwrap_or(path));
+        }
+        Some(PolicyCommand::Explain(explain)) => return explain::run(&explain, store),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Tells every fault in a line of its own, and which rules not every mode can follow.
+fn check(path: &Path) -> Result<ExitCode> {
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+    let policy = match Policy::parse(&text) {
+        Ok(policy) => policy,
+        Err(error) => {
+            for fault in &error.faults {
+                eprintln!("{}:{}: {}", path.display(), fault.line, fault.what);
+            }
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    let only_hooks = "is known where hooks capture the program (tabane run, tabane up); no effect \
+                      for proxies, for hosts behind --lan, and on kernels that do not tell";
+    for rule in policy.rules() {
+        let keys = [
+            ("process", rule.asks_for_process()),
+            ("dscp", rule.asks_for_dscp()),
+        ];
+        for (key, _) in keys.iter().filter(|(_, asks)| *asks) {
+            let (path, line) = (path.display(), rule.line);
+            output::line(&format!("{path}:{line}: note: {key} {only_hooks}"))?;
         }
     }
+    output::line(&format!("{}: no fault", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

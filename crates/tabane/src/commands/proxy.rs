@@ -57,8 +57,9 @@ async fn serve(
     };
     let instance = Instance::of_client(control, description, &client)?;
     output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;
+    let rules = plan.rules.clone();
     let stopped = tokio::select! {
-        () = listener.serve(client.clone(), Carriage::default()) => Ok(ExitCode::SUCCESS),
+        () = listener.serve(client.clone(), Carriage::default(), rules) => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => arrived.map(|_| ExitCode::SUCCESS).context("signals"),
         reason = client.closed() => Err(anyhow::anyhow!("{reason}")),
     };

@@ -133,7 +133,7 @@ async fn run_program(
     };
     let instance = Instance::of_client(&args.control, description, &client)?;
     let mut command = program.command();
-    entrance.admit(&mut command, &client)?;
+    entrance.admit(&mut command, &client, &plan.rules)?;
     if let Some(account) = &account {
         command
             .env("HOME", &account.home)

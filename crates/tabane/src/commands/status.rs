@@ -48,6 +48,11 @@ pub(crate) struct InstanceArgs {
 }
 
 impl InstanceArgs {
+    /// Whether the user named one.
+    pub(crate) fn is_named(&self) -> bool {
+        self.instance.is_some()
+    }
+
     /// The instance that is meant.
     pub(crate) fn find(&self) -> Result<Running> {
         Ok(Directory::of_user().find(self.instance.as_deref())?)

@@ -143,7 +143,7 @@ async fn serve(
     });
     let ended = match &client {
         Some(client) => {
-            machine.serve(client);
+            machine.serve(client, &plan.rules);
             attend(&mut machine, client, watch, &signals).await
         }
         None => Ok(()),

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use tabane_linux::routing::Routing;
 use tabane_linux::transparent::Transparent;
+use tabane_policy::Protocol;
 
 use super::filter::LAN;
 use crate::carrier::{ACCEPT_PAUSE, Carrier};
@@ -40,7 +41,9 @@ impl Lan {
         async move {
             loop {
                 match sockets.accept().await {
-                    Ok((stream, dest)) => carrier.carry(stream, carrier.route_to(dest)),
+                    Ok((stream, dest)) => {
+                        carrier.carry(stream, carrier.route_to(dest, Protocol::Tcp));
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection of the LAN");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -76,7 +79,10 @@ impl Lan {
                             let _ = impostor.try_send(from, answer);
                         }
                     };
-                    (carrier.route_to(dest), Box::new(deliver))
+                    (
+                        carrier.route_to(dest, Protocol::Udp),
+                        carrier.listen(dest, Box::new(deliver)),
+                    )
                 });
             }
         }

@@ -6,13 +6,13 @@ use crate::world::{World, first_line, wait_for};
 use crate::{FETCH, complaint, text};
 
 /// What came in over a link so far, by the kernel's count.
-fn received(world: &World, interface: &str) -> u64 {
+pub(crate) fn received(world: &World, interface: &str) -> u64 {
     let path = format!("/sys/class/net/{interface}/statistics/rx_bytes");
     let output = world.in_client("cat").arg(path).output().unwrap();
     text(&output.stdout).trim().parse().unwrap()
 }
 
-fn policy(world: &World, arguments: &str) -> std::process::Output {
+pub(crate) fn policy(world: &World, arguments: &str) -> std::process::Output {
     let mut command = world.tabane(&["policy"]);
     command.args(arguments.split_whitespace()).output().unwrap()
 }
@@ -24,7 +24,7 @@ fn fetch(world: &World) {
 }
 
 /// Handshakes and keep-alives; data would be millions.
-const HARDLY_ANYTHING: u64 = 100_000;
+pub(crate) const HARDLY_ANYTHING: u64 = 100_000;
 
 #[test]
 fn a_link_that_may_not_be_used_carries_nothing() {

@@ -11,10 +11,10 @@ use std::process::{Command, Stdio};
 use crate::world::{TABANE, World, first_line};
 
 /// Names for the README's hosts, where `ip netns exec` looks for them.
-struct Hosts(PathBuf);
+pub(crate) struct Hosts(PathBuf);
 
 impl Hosts {
-    fn new(ns: &str) -> Self {
+    pub(crate) fn new(ns: &str) -> Self {
         let directory = Path::new("/etc/netns").join(ns);
         fs::create_dir_all(&directory).unwrap();
         let names = "127.0.0.1 localhost\n203.0.113.1 relay.example.net\n\

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::link::Link;
 use super::{ConnectError, Shared, Standing};
-use crate::engine::{Notice, SessionId};
+use crate::engine::{Notice, SessionId, Visit};
 use crate::journal::Happening;
 
 /// Waits before the relay is tried again: first and longest. A restarting relay is back within a
@@ -97,6 +97,7 @@ impl Supervisor {
         });
         self.recognise_first_path(session);
         self.open_paths(session);
+        self.warn_of_old_relay(session);
         self.stand(Standing::Connected(session));
         tracing::info!(relay = %shared.config.relay_key, "session up");
         Ok(session)
@@ -176,7 +177,8 @@ impl Supervisor {
         let shared = &self.shared;
         let config = &shared.config;
         let now = Instant::now();
-        for link in shared.links.borrow_mut().iter_mut() {
+        let mut links = shared.links.borrow_mut();
+        for link in links.iter_mut() {
             if !link.is_due(now) {
                 continue;
             }
@@ -201,6 +203,15 @@ impl Supervisor {
                 Some(Err(error)) => link.on_failed(now, error.to_string()),
                 None => return,
             }
+        }
+        shared.tell_classes(session, &links);
+    }
+
+    fn warn_of_old_relay(&self, session: SessionId) {
+        let follows = |visit: &mut Visit<'_>| visit.session.follows_classes();
+        let follows = self.shared.engine.visit(session, follows);
+        if follows == Some(false) && !self.shared.classes.borrow().is_empty() {
+            tracing::warn!("the relay is too old for rules: what it sends takes any link");
         }
     }
 

@@ -111,7 +111,11 @@ impl ProxySession {
         let client = Client::connect(config).await?;
         Ok(Self {
             address: listener.address(),
-            serving: tokio::task::spawn_local(listener.serve(client.clone(), Carriage::default())),
+            serving: tokio::task::spawn_local(listener.serve(
+                client.clone(),
+                Carriage::default(),
+                crate::rule_book::RuleBook::default(),
+            )),
             client,
         })
     }

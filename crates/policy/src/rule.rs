@@ -1,0 +1,475 @@
+//! Rules for classes of connections: what they fit, and how what fits is treated.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use tabane_base::{Duration, Quantity};
+use toml::de::DeValue;
+
+use crate::glob;
+use crate::link::LinkFacts;
+use crate::reader::{Fields, Reader, number};
+
+/// What there is to know of a connection or a UDP flow when it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowFacts {
+    /// Names of the destination: the one that was asked for, or those that its address was the
+    /// answer for.
+    pub domains: Vec<String>,
+    /// Its address, where that is known here.
+    pub address: Option<IpAddr>,
+    /// Its port.
+    pub port: u16,
+    /// How.
+    pub protocol: Protocol,
+    /// The name of the program's file, where the kernel tells.
+    pub process: Option<String>,
+    /// The service class the program has marked its packets with, where it can be seen.
+    pub dscp: Option<u8>,
+}
+
+/// What carries a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// A connection.
+    #[default]
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// How datagrams are handed out at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As they arrive.
+    AtOnce,
+    /// As they were sent, waiting at most so long.
+    Within(Duration),
+}
+
+/// The longest wait for an order; no program that is content with UDP waits for longer.
+const ORDER_MAX: Duration = Duration::from_secs(1);
+const ORDER_EXPECTED: &str = "\"at-once\" or a time from \"1ms\" to \"1s\"";
+const PORT_EXPECTED: &str = "a port, or a range such as \"8000-8100\"";
+const PREFIX_EXPECTED: &str = "an address or a range such as \"192.0.2.0/24\"";
+const DSCP_EXPECTED: &str = "0 to 63, or a name such as \"ef\", \"af41\" or \"cs5\"";
+const LINK_EXPECTED: &str = "a link's name or a pattern such as \"usb*\" or \"kind:cellular\"";
+
+const KEYS: [&str; 13] = [
+    "name",
+    "domain",
+    "address",
+    "port",
+    "protocol",
+    "process",
+    "dscp",
+    "links",
+    "never",
+    "redundant",
+    "scheduler",
+    "direct",
+    "order",
+];
+
+/// An address range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Prefix {
+    address: IpAddr,
+    bits: u8,
+}
+
+/// Which connections a rule is for; what is missing fits all.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Match {
+    domain: Option<Vec<String>>,
+    address: Option<Vec<Prefix>>,
+    port: Option<Vec<(u16, u16)>>,
+    protocol: Option<Protocol>,
+    process: Option<Vec<String>>,
+    dscp: Option<Vec<u8>>,
+}
+
+/// How what fits is treated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Treatment {
+    links: Option<Vec<String>>,
+    never: Vec<String>,
+    /// Everything goes by all its links at once.
+    pub redundant: bool,
+    /// Not through the relay at all: as it would go without tabane.
+    pub direct: bool,
+    /// For UDP.
+    pub order: Option<Order>,
+}
+
+/// One `[[rule]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// What the user calls it.
+    pub name: String,
+    /// Where it begins in the file.
+    pub line: usize,
+    fits: Match,
+    /// What becomes of what fits.
+    pub treatment: Treatment,
+}
+
+impl Rule {
+    pub(crate) fn read(reader: &mut Reader<'_>, mut fields: Fields<'_>) -> Option<Self> {
+        let faults = reader.faults.len();
+        let line = fields.line;
+        let name = reader.text(&mut fields, "name");
+        if name.as_ref().is_none_or(String::is_empty) && reader.faults.len() == faults {
+            reader.fault(line, "name: every rule has one");
+        }
+        let fits = Match::read(reader, &mut fields);
+        let treatment = Treatment::read(reader, &mut fields, &fits);
+        reader.finish_fields(&fields, &KEYS);
+        let name = name.filter(|_| reader.faults.len() == faults)?;
+        Some(Self {
+            name,
+            line,
+            fits,
+            treatment,
+        })
+    }
+
+    /// Whether it is for this connection.
+    #[must_use]
+    pub fn fits(&self, flow: &FlowFacts) -> bool {
+        self.fits.fits(flow)
+    }
+
+    /// Whether everything that `later` fits is this rule's already.
+    pub(crate) fn shadows(&self, later: &Self) -> bool {
+        self.fits.covers(&later.fits)
+    }
+
+    /// Whether it asks for an address.
+    #[must_use]
+    pub fn asks_for_address(&self) -> bool {
+        self.fits.address.is_some()
+    }
+
+    /// Whether it asks for what only some modes can see: the service class.
+    #[must_use]
+    pub fn asks_for_dscp(&self) -> bool {
+        self.fits.dscp.is_some()
+    }
+
+    /// Whether it asks for the program.
+    #[must_use]
+    pub fn asks_for_process(&self) -> bool {
+        self.fits.process.is_some()
+    }
+}
+
+impl Match {
+    fn read(reader: &mut Reader<'_>, fields: &mut Fields<'_>) -> Self {
+        let domain = "a name or a pattern such as \"*.example.org\"";
+        Self {
+            domain: reader.list(fields, "domain", domain, |value| {
+                let name = value.as_str()?.trim_end_matches('.').to_ascii_lowercase();
+                (!name.is_empty()).then_some(name)
+            }),
+            address: reader.list(fields, "address", PREFIX_EXPECTED, |value| {
+                Prefix::parse(value.as_str()?)
+            }),
+            port: reader.list(fields, "port", PORT_EXPECTED, ports),
+            protocol: reader.value(
+                fields,
+                "protocol",
+                "\"tcp\" or \"udp\"",
+                |value| match value.as_str()? {
+                    "tcp" => Some(Protocol::Tcp),
+                    "udp" => Some(Protocol::Udp),
+                    _ => None,
+                },
+            ),
+            process: reader.list(fields, "process", "a program's name", text),
+            dscp: reader.list(fields, "dscp", DSCP_EXPECTED, dscp),
+        }
+    }
+
+    fn fits(&self, flow: &FlowFacts) -> bool {
+        let domain = |patterns: &Vec<String>| {
+            let fits = |name: &String| {
+                let name = name.to_ascii_lowercase();
+                patterns.iter().any(|pattern| glob::fits(pattern, &name))
+            };
+            flow.domains.iter().any(fits)
+        };
+        let address = |ranges: &Vec<Prefix>| {
+            let contains = |address| ranges.iter().any(|range| range.contains(address));
+            flow.address.is_some_and(contains)
+        };
+        let port = |ports: &Vec<(u16, u16)>| {
+            let mut ports = ports.iter();
+            ports.any(|(first, last)| (*first..=*last).contains(&flow.port))
+        };
+        let process = |patterns: &Vec<String>| {
+            let fits = |name| patterns.iter().any(|pattern| glob::fits(pattern, name));
+            flow.process.as_deref().is_some_and(fits)
+        };
+        let dscp = |marks: &Vec<u8>| flow.dscp.is_some_and(|mark| marks.contains(&mark));
+        self.domain.as_ref().is_none_or(domain)
+            && self.address.as_ref().is_none_or(address)
+            && self.port.as_ref().is_none_or(port)
+            && self.protocol.is_none_or(|wanted| wanted == flow.protocol)
+            && self.process.as_ref().is_none_or(process)
+            && self.dscp.as_ref().is_none_or(dscp)
+    }
+
+    /// Whether everything that `other` fits, this fits as well; where in doubt, not.
+    fn covers(&self, other: &Self) -> bool {
+        let names = |own: &Vec<String>, others: &Vec<String>| {
+            let is_covered = |other| own.iter().any(|pattern| covers_name(pattern, other));
+            others.iter().all(|other| is_covered(other))
+        };
+        let ranges = |own: &Vec<Prefix>, others: &Vec<Prefix>| {
+            let is_covered = |other: &Prefix| {
+                let mut own = own.iter();
+                own.any(|range| range.bits <= other.bits && range.contains(other.address))
+            };
+            others.iter().all(is_covered)
+        };
+        let ports = |own: &Vec<(u16, u16)>, others: &Vec<(u16, u16)>| {
+            let is_covered = |port| own.iter().any(|(a, b)| (*a..=*b).contains(&port));
+            others.iter().all(|(a, b)| (*a..=*b).all(is_covered))
+        };
+        let marks = |own: &Vec<u8>, others: &Vec<u8>| others.iter().all(|mark| own.contains(mark));
+        key_covers(&self.domain, &other.domain, names)
+            && key_covers(&self.address, &other.address, ranges)
+            && key_covers(&self.port, &other.port, ports)
+            && key_covers(&self.protocol, &other.protocol, |own, other| own == other)
+            && key_covers(&self.process, &other.process, names)
+            && key_covers(&self.dscp, &other.dscp, marks)
+    }
+}
+
+fn key_covers<T>(own: &Option<T>, other: &Option<T>, covers: impl Fn(&T, &T) -> bool) -> bool {
+    match (own, other) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(own), Some(other)) => covers(own, other),
+    }
+}
+
+/// A star of the other pattern is covered as any character is, by a star.
+fn covers_name(pattern: &str, other: &str) -> bool {
+    pattern == other || !pattern.contains('?') && glob::fits(pattern, other)
+}
+
+impl Treatment {
+    fn read(reader: &mut Reader<'_>, fields: &mut Fields<'_>, fits: &Match) -> Self {
+        let (line, before) = (fields.line, reader.faults.len());
+        let links = reader.list(fields, "links", LINK_EXPECTED, text);
+        let never = reader.list(fields, "never", LINK_EXPECTED, text);
+        let redundant = reader.flag(fields, "redundant");
+        let scheduler = reader.value(fields, "scheduler", "\"redundant\"", |value| {
+            (value.as_str()? == "redundant").then_some(())
+        });
+        let direct = reader.flag(fields, "direct").unwrap_or(false);
+        let order = reader.value(fields, "order", ORDER_EXPECTED, order);
+        let says_nothing = links.is_none()
+            && never.is_none()
+            && redundant.is_none()
+            && scheduler.is_none()
+            && !direct
+            && order.is_none();
+        if reader.faults.len() > before {
+            return Self::default();
+        }
+        if says_nothing {
+            reader.fault(
+                line,
+                "it says nothing of what to do: links, never, redundant, …",
+            );
+        }
+        if scheduler.is_some() && redundant == Some(false) {
+            reader.fault(line, "scheduler and redundant contradict each other");
+        }
+        let with_direct = [
+            ("links", links.is_some()),
+            ("never", never.is_some()),
+            ("redundant", redundant.is_some() || scheduler.is_some()),
+            ("order", order.is_some()),
+        ];
+        for (key, _) in with_direct.iter().filter(|(_, given)| direct && *given) {
+            reader.fault(
+                line,
+                format!("{key} and direct contradict each other: what is direct is not carried"),
+            );
+        }
+        if order.is_some() && fits.protocol == Some(Protocol::Tcp) {
+            reader.fault(line, "order: TCP is always in order; it is for UDP");
+        }
+        let treatment = Self {
+            links,
+            never: never.unwrap_or_default(),
+            redundant: scheduler.is_some() || redundant.unwrap_or(false),
+            direct,
+            order,
+        };
+        if treatment.allows_none() {
+            reader.fault(line, "links and never leave no link at all");
+        }
+        treatment
+    }
+
+    fn allows_none(&self) -> bool {
+        let is_excluded = |link: &str| self.never.iter().any(|never| covers_name(never, link));
+        match &self.links {
+            Some(links) => links.iter().all(|link| is_excluded(link)),
+            None => is_excluded("*"),
+        }
+    }
+
+    /// Whether a link may carry it.
+    #[must_use]
+    pub fn allows(&self, link: &LinkFacts<'_>) -> bool {
+        let is_named = |links: &Vec<String>| links.iter().any(|pattern| fits_link(pattern, link));
+        self.links.as_ref().is_none_or(is_named) && !is_named(&self.never)
+    }
+
+    /// Whether it concerns the choice of links at all.
+    #[must_use]
+    pub fn concerns_links(&self) -> bool {
+        self.links.is_some() || !self.never.is_empty() || self.redundant
+    }
+
+    /// Whether streams of both may share a class.
+    #[must_use]
+    pub fn is_same_class(&self, other: &Self) -> bool {
+        let of = |treatment: &Self| {
+            let Self {
+                links,
+                never,
+                redundant,
+                ..
+            } = treatment;
+            (links.clone(), never.clone(), *redundant)
+        };
+        of(self) == of(other)
+    }
+}
+
+fn fits_link(pattern: &str, link: &LinkFacts<'_>) -> bool {
+    match pattern.strip_prefix("kind:") {
+        Some(kind) => glob::fits(kind, link.kind),
+        None => glob::fits(pattern, link.name),
+    }
+}
+
+impl fmt::Display for Treatment {
+    /// In a few words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if self.direct {
+            parts.push("not through the relay".to_owned());
+        }
+        if let Some(links) = &self.links {
+            parts.push(format!("only by {}", links.join(", ")));
+        }
+        if !self.never.is_empty() {
+            parts.push(format!("never by {}", self.never.join(", ")));
+        }
+        if self.redundant {
+            parts.push("by all its links at once".to_owned());
+        }
+        match self.order {
+            Some(Order::AtOnce) => parts.push("handed out at once".to_owned()),
+            Some(Order::Within(time)) => {
+                parts.push(format!("in order, waiting at most {} ms", time.as_millis()));
+            }
+            None => {}
+        }
+        f.write_str(&parts.join("; "))
+    }
+}
+
+impl Prefix {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = match bits {
+            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most)?,
+            None => most,
+        };
+        Some(Self { address, bits })
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let difference = own.to_bits() ^ other.to_bits();
+                difference
+                    .checked_shr(32 - u32::from(self.bits))
+                    .unwrap_or(0)
+                    == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let difference = own.to_bits() ^ other.to_bits();
+                difference
+                    .checked_shr(128 - u32::from(self.bits))
+                    .unwrap_or(0)
+                    == 0
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}
+
+fn text(value: &DeValue<'_>) -> Option<String> {
+    let text = value.as_str()?;
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn ports(value: &DeValue<'_>) -> Option<(u16, u16)> {
+    if let Some(port) = number::<u16>(value) {
+        return (port > 0).then_some((port, port));
+    }
+    let (first, last) = value.as_str()?.split_once('-')?;
+    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    (0 < first && first <= last).then_some((first, last))
+}
+
+fn order(value: &DeValue<'_>) -> Option<Order> {
+    let text = value.as_str()?;
+    if text == "at-once" {
+        return Some(Order::AtOnce);
+    }
+    let time = Duration::parse(text)?;
+    let fits = time >= Duration::from_millis(1) && time <= ORDER_MAX;
+    fits.then_some(Order::Within(time))
+}
+
+/// By number, or by the names of RFC 2474, 2597 and 3246.
+fn dscp(value: &DeValue<'_>) -> Option<u8> {
+    if let Some(mark) = number::<u8>(value) {
+        return (mark < 64).then_some(mark);
+    }
+    let name = value.as_str()?.to_ascii_lowercase();
+    let digit = |text: &str, last: u8| {
+        let digit = text.parse::<u8>().ok()?;
+        (digit <= last).then_some(digit)
+    };
+    match (name.as_str(), name.get(..2)?) {
+        ("ef", _) => Some(46),
+        ("be", _) => Some(0),
+        (_, "cs") => digit(&name[2..], 7).map(|class| class * 8),
+        (_, "af") => {
+            let class = digit(name.get(2..3)?, 4).filter(|class| *class > 0)?;
+            let drop = digit(name.get(3..)?, 3).filter(|drop| *drop > 0)?;
+            Some(class * 8 + drop * 2)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

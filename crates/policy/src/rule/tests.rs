@@ -1,0 +1,233 @@
+//! What rules fit, what they come to, and what is wrong with them.
+
+use crate::{LinkFacts, Order, Policy};
+
+use super::*;
+
+fn link(name: &'static str, kind: &'static str) -> LinkFacts<'static> {
+    LinkFacts {
+        name,
+        kind,
+        metered: None,
+    }
+}
+
+fn to(name: &str, port: u16) -> FlowFacts {
+    FlowFacts {
+        domains: vec![name.to_owned()],
+        port,
+        ..FlowFacts::default()
+    }
+}
+
+fn rule_of(policy: &Policy, flow: &FlowFacts) -> Option<String> {
+    policy.rule_for(flow).map(|(_, rule)| rule.name.clone())
+}
+
+const POLICY: &str = r#"
+[[rule]]
+name = "video calls"
+domain = ["*.zoom.us", "Meet.Example.org."]
+protocol = "udp"
+redundant = true
+order = "20ms"
+
+[[rule]]
+name = "backups"
+process = ["restic", "borg*"]
+never = ["usb*", "kind:cellular"]
+
+[[rule]]
+name = "ssh"
+port = [22, "2200-2299"]
+links = ["wlan*", "eth0"]
+scheduler = "redundant"
+
+[[rule]]
+name = "office"
+address = ["192.0.2.0/24", "2001:db8::/32"]
+direct = true
+
+[[rule]]
+name = "voice"
+dscp = ["ef", 40, "af41"]
+redundant = true
+"#;
+
+#[test]
+fn the_first_rule_that_fits_decides() {
+    let policy = Policy::parse(POLICY).expect("valid");
+    let udp = |name| FlowFacts {
+        protocol: Protocol::Udp,
+        ..to(name, 8801)
+    };
+    for (flow, name) in [
+        (udp("eu.ZOOM.us"), Some("video calls")),
+        (udp("meet.example.org"), Some("video calls")),
+        (udp("zoom.us"), None),
+        (to("eu.zoom.us", 443), None),
+        (to("a.example", 22), Some("ssh")),
+        (to("a.example", 2299), Some("ssh")),
+        (to("a.example", 2300), None),
+    ] {
+        assert_eq!(rule_of(&policy, &flow).as_deref(), name, "{flow:?}");
+    }
+    let address = |text: &str| FlowFacts {
+        address: Some(text.parse().expect("an address")),
+        port: 443,
+        ..FlowFacts::default()
+    };
+    assert_eq!(
+        rule_of(&policy, &address("192.0.2.77")).as_deref(),
+        Some("office")
+    );
+    assert_eq!(
+        rule_of(&policy, &address("2001:db8:9::1")).as_deref(),
+        Some("office")
+    );
+    assert_eq!(rule_of(&policy, &address("192.0.3.1")), None);
+    let borg = FlowFacts {
+        process: Some("borgmatic".into()),
+        ..to("eu.zoom.us", 22)
+    };
+    assert_eq!(
+        rule_of(&policy, &borg).as_deref(),
+        Some("backups"),
+        "before ssh"
+    );
+    for (mark, fits) in [(46, true), (40, true), (34, true), (0, false), (32, false)] {
+        let marked = FlowFacts {
+            dscp: Some(mark),
+            ..to("a.example", 443)
+        };
+        assert_eq!(rule_of(&policy, &marked).is_some(), fits, "{mark}");
+    }
+}
+
+#[test]
+fn treatments_say_which_links_may_carry_it() {
+    let policy = Policy::parse(POLICY).expect("valid");
+    let treatment = |name: &str| {
+        let mut rules = policy.rules().iter();
+        let rule = rules.find(|rule| rule.name == name).expect("it is there");
+        rule.treatment.clone()
+    };
+    let backups = treatment("backups");
+    assert!(backups.allows(&link("wlan0", "wifi")));
+    assert!(!backups.allows(&link("usb0", "ethernet")));
+    assert!(!backups.allows(&link("wwan0", "cellular")));
+    let ssh = treatment("ssh");
+    assert!(ssh.redundant && ssh.allows(&link("eth0", "ethernet")));
+    assert!(!ssh.allows(&link("eth1", "ethernet")));
+    let calls = treatment("video calls");
+    assert_eq!(calls.order, Some(Order::Within(Duration::from_millis(20))));
+    // Calls and voice are the same to the choice of links.
+    assert_eq!(policy.classes().len(), 3);
+    assert_eq!(
+        policy.class_of(&calls),
+        policy.class_of(&treatment("voice"))
+    );
+    assert_eq!(policy.class_of(&treatment("office")), 0);
+    assert_eq!(backups.to_string(), "never by usb*, kind:cellular",);
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once_with_its_line() {
+    let text = r#"
+[[rule]]
+name = "a"
+ports = 5
+links = []
+
+[[rule]]
+domain = "x.example"
+direct = true
+redundant = true
+[[link]]
+weight = 7
+[[rule]]
+name = "b"
+port = [80, 70000]
+dscp = "af44"
+order = "20m"
+[[rule]]
+name = "c"
+port = 80
+"#;
+    let error = Policy::parse(text).expect_err("full of faults");
+    let lines: Vec<usize> = error.faults.iter().map(|fault| fault.line).collect();
+    assert_eq!(lines, [2, 4, 7, 7, 12, 15, 16, 17, 18], "{error}");
+    for expected in [
+        "line 4: ports: unknown key; expected one of name, domain",
+        "line 2: links and never leave no link",
+        "line 7: name: every rule has one",
+        "line 7: redundant and direct contradict",
+        "line 12: weight = 7: expected a share",
+        "line 15: port = 70000: expected a port",
+        "line 18: it says nothing of what to do",
+    ] {
+        assert!(error.to_string().contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn rules_that_nothing_reaches_are_told() {
+    let rules = |first: &str, second: &str| {
+        let rule = |name: &str, fits: &str| {
+            format!("[[rule]]\nname = {name:?}\n{fits}\nredundant = true\n")
+        };
+        let text = rule("a", first) + &rule("b", second);
+        Policy::parse(&text).err().map(|error| error.to_string())
+    };
+    for (first, second) in [
+        ("", "port = 22"),
+        (
+            "domain = '*.example.org'",
+            "domain = ['a.example.org', '*.b.example.org']",
+        ),
+        (
+            "port = ['1-100', 443]",
+            "port = ['20-30', 443]\nprotocol = 'tcp'",
+        ),
+        ("address = '10.0.0.0/8'", "address = '10.1.0.0/16'"),
+        ("process = '*'", "process = 'curl'"),
+    ] {
+        let told = rules(first, second).expect(second);
+        assert!(
+            told.contains("line 5: rule \"b\" is never reached"),
+            "{told}"
+        );
+    }
+    for (first, second) in [
+        ("port = 22", ""),
+        ("domain = '*.example.org'", "domain = 'example.org'"),
+        ("domain = 'a?.example.org'", "domain = 'a*.example.org'"),
+        ("port = ['1-100']", "port = ['20-101']"),
+        ("address = '10.1.0.0/16'", "address = '10.0.0.0/8'"),
+        ("protocol = 'udp'", "port = 5"),
+    ] {
+        assert_eq!(rules(first, second), None, "{first} {second}");
+    }
+    let twice = "[[rule]]\nname = 'a'\nport = 1\ndirect = true\n";
+    let text = format!("{twice}{}", twice.replace("= 1", "= 2"));
+    let told = Policy::parse(&text)
+        .expect_err("one name twice")
+        .to_string();
+    assert!(
+        told.contains("line 5: name = \"a\": line 1 has it"),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_excludes_every_link_is_a_fault() {
+    for fault in [
+        "never = '*'",
+        "links = ['usb0']\nnever = ['usb*']",
+        "links = []",
+    ] {
+        let text = format!("[[rule]]\nname = 'a'\nport = 1\n{fault}\n");
+        let error = Policy::parse(&text).expect_err(fault).to_string();
+        assert!(error.contains("no link at all"), "{error}");
+    }
+}
