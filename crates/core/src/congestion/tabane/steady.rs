@@ -2,8 +2,8 @@
 //!
 //! The control law (eq. 4 with the target in it), once per span, and the steps upwards where there
 //! is no queue. A change of the window shows a round trip later: nothing is added before what was
-//! seen is all younger than the last change, or the window would swing about the target. Paths whose
-//! round trips or rates vary by themselves show too little for that, and swing anyway.
+//! seen is all younger than the last change, or the window would swing about the target. Paths
+//! whose round trips or rates vary by themselves show too little for that, and swing anyway.
 
 use tabane_base::{Bytes, Duration, Instant, scale};
 
