@@ -134,12 +134,13 @@ fn others_use_both_links_meanwhile_and_do_not_wait() {
     let after = seen(&world);
     let [backup_rate, rate] =
         [0, 1].map(|i| Rate::of(after[i] - before[i], Duration::from_secs(5)));
-    // Fair: nobody could have more but from the other, and the links are full.
-    assert!(rate > Rate::from_mbps(18), "{rate} beside {backup_rate}");
-    assert!(
-        backup_rate > Rate::from_mbps(17),
-        "{backup_rate} beside {rate}"
-    );
+    // Whoever has Wi-Fi alone has about all of it, and the others the rest: the links are full. A
+    // stream that waits for a repeated packet at one end of the time counts what it held.
+    let whole = rate.as_bps() + backup_rate.as_bps();
+    assert!(whole > 36_000_000, "{rate} beside {backup_rate}");
+    for rate in [rate, backup_rate] {
+        assert!(rate > Rate::from_mbps(14), "{rate} of {whole}");
+    }
     // Without Wi-Fi the one waits and the other goes on.
     let now = world.now();
     world.network_mut().set_outage(now, WIFI, true);
