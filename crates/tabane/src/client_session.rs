@@ -53,7 +53,7 @@ pub(crate) struct SendingArgs {
     /// redundant or backup [default: tabane]
     #[arg(long, value_name = "NAME")]
     scheduler: Option<SchedulerKind>,
-    /// How fast each link is used: bbr, cubic, rmtcp or tabane [default: bbr]
+    /// How fast each link is used: bbr, cubic, rmtcp or tabane [default: tabane]
     #[arg(long, value_name = "NAME")]
     congestion: Option<ControllerKind>,
 }
