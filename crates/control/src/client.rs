@@ -19,11 +19,12 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::state::{API_VERSION, Link, LinkChange, State};
+use crate::trace::TraceBatch;
 
 /// How long an instance may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most that one state may have. An instance lists at most some hundred sessions.
-const MAX_LINE_BYTES: usize = 8 * 1024 * 1024;
+/// The most that one line may have: a state of some hundred sessions, or 65,536 events.
+const MAX_LINE_BYTES: usize = 32 * 1024 * 1024;
 
 /// Why an instance did not answer, or not as asked.
 #[derive(Debug, Error)]
@@ -62,7 +63,15 @@ pub struct Client {
 
 /// The states of an instance as they come.
 #[derive(Debug)]
-pub struct Updates {
+pub struct Updates(Lines);
+
+/// A session's record as it comes.
+#[derive(Debug)]
+pub struct TraceUpdates(Lines);
+
+/// An answer without an end, line by line.
+#[derive(Debug)]
+struct Lines {
     body: Incoming,
     buffer: Vec<u8>,
 }
@@ -111,10 +120,19 @@ impl Client {
     /// See [`ClientError`].
     pub async fn updates(&self) -> Result<Updates, ClientError> {
         let answer = self.send(Method::GET, "/v1/events", None).await?;
-        Ok(Updates {
-            body: answer.into_body(),
-            buffer: Vec::new(),
-        })
+        Ok(Updates(Lines::new(answer)))
+    }
+
+    /// Has a session recorded, packet by packet, until the result is dropped; without a number the
+    /// only one there is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn trace(&self, session: Option<u64>) -> Result<TraceUpdates, ClientError> {
+        let query = session.map_or_else(String::new, |number| format!("?session={number}"));
+        let path = format!("/v1/trace{query}");
+        let answer = self.send(Method::GET, &path, None).await?;
+        Ok(TraceUpdates(Lines::new(answer)))
     }
 
     /// Sends a request and waits for the head of its answer, which is no error.
@@ -161,13 +179,44 @@ impl Updates {
     /// # Errors
     /// See [`ClientError`].
     pub async fn next(&mut self) -> Result<Option<State>, ClientError> {
-        loop {
-            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                if let Some(data) = line.strip_prefix(b"data: ") {
-                    return parse_state(data).map(Some);
-                }
+        while let Some(line) = self.0.next().await? {
+            if let Some(data) = line.strip_prefix(b"data: ") {
+                return parse_state(data).map(Some);
             }
+        }
+        Ok(None)
+    }
+}
+
+impl TraceUpdates {
+    /// What happened since the last call; `None` when the session is over.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn next(&mut self) -> Result<Option<TraceBatch>, ClientError> {
+        match self.0.next().await? {
+            Some(line) => Ok(Some(serde_json::from_slice(&line)?)),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Lines {
+    fn new(answer: Response<Incoming>) -> Self {
+        Self {
+            body: answer.into_body(),
+            buffer: Vec::new(),
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        let mut looked = 0;
+        loop {
+            let fresh = &self.buffer[looked..];
+            if let Some(end) = fresh.iter().position(|byte| *byte == b'\n') {
+                return Ok(Some(self.buffer.drain(..=looked + end).collect()));
+            }
+            looked = self.buffer.len();
             match self.body.frame().await {
                 Some(frame) => {
                     if let Ok(data) = frame?.into_data() {

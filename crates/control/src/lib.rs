@@ -11,29 +11,41 @@
 #![forbid(unsafe_code)]
 
 mod board;
+mod bridge;
 mod client;
+mod dashboard;
 mod directory;
+mod door;
 mod metrics;
+mod policy_file;
 mod problems;
 mod process;
 mod routes;
 mod server;
 mod state;
+mod trace;
 
-pub use client::{Client, ClientError, Updates};
+pub use bridge::Bridge;
+pub use client::{Client, ClientError, TraceUpdates, Updates};
 pub use directory::{Directory, DirectoryError, FindError, Naming, Running};
 pub use metrics::render as render_metrics;
+pub use policy_file::{PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
 pub use server::{Command, HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
     API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkChange, LinkState, Path,
     Problem, Process, Session, SessionState, State, Totals, Traffic,
 };
+pub use trace::{TraceBatch, TraceEntry, TraceWhat};
 
-/// The JSON schema of the API: what `GET /v1/state` answers, and what `PUT /v1/links/NAME` takes.
+/// The JSON schema of the API: what `GET /v1/state` answers, and what the other requests take and
+/// answer.
 #[must_use]
 pub fn schema() -> serde_json::Value {
     serde_json::json!({
         "state": schemars::schema_for!(State),
         "link_change": schemars::schema_for!(LinkChange),
+        "trace_batch": schemars::schema_for!(TraceBatch),
+        "policy_text": schemars::schema_for!(PolicyText),
+        "policy_change": schemars::schema_for!(PolicyChange),
     })
 }

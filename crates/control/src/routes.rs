@@ -5,11 +5,15 @@
 //! | `GET /v1/state` | the [`State`], as JSON |
 //! | `GET /v1/events` | server-sent events: a `state` at once and with every change |
 //! | `PUT /v1/links/NAME` | carries out a [`LinkChange`] and answers with the link |
+//! | `GET /v1/trace` | what a session does, packet by packet, a line of JSON per batch |
+//! | `GET /v1/policy` | the policy file's text |
+//! | `PUT /v1/policy` | replaces it, if it is sound |
+//! | `GET /` | the dashboard |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /v1/schema` | the JSON schema of all this |
 //!
 //! Errors are `{"error": "…"}` with a fitting status. On the socket everybody who could connect is
-//! trusted; over HTTP the token is asked for first, whatever the path.
+//! trusted; over HTTP the token is asked for first, for whatever but the dashboard's own files.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -21,20 +25,23 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::board::Board;
-use crate::metrics;
+use crate::door::{self, Door};
+use crate::policy_file::{PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
 use crate::process;
 use crate::server::Command;
 use crate::state::{Link, LinkChange, State};
+use crate::{dashboard, metrics};
 
 /// The most the body of a request may have.
-const MAX_BODY_BYTES: usize = 16 * 1024;
+const MAX_BODY_BYTES: usize = 64 * 1024;
 /// How long a body may take.
 const BODY_WAIT: Duration = Duration::from_secs(5);
 /// How long an instance may take to carry out a command. Its thread turns every few milliseconds.
@@ -42,7 +49,7 @@ const COMMAND_WAIT: Duration = Duration::from_secs(2);
 /// How long the first state may take, while the instance is setting up.
 const FIRST_STATE_WAIT: Duration = Duration::from_secs(2);
 
-type Answer = Response<Either<Full<Bytes>, Stream>>;
+pub(crate) type Answer = Response<Either<Full<Bytes>, Stream>>;
 
 /// Everything that connections share.
 pub(crate) struct Routes {
@@ -52,7 +59,9 @@ pub(crate) struct Routes {
     /// Completed, for everybody here.
     completed: watch::Sender<Option<Rc<State>>>,
     commands: mpsc::Sender<Command>,
-    token: Option<String>,
+    /// For those who come over HTTP.
+    door: Option<Door>,
+    policy: Option<Box<dyn PolicyFile>>,
 }
 
 /// A body that goes on for as long as both ends like.
@@ -80,13 +89,15 @@ impl Routes {
         incoming: watch::Receiver<Option<State>>,
         commands: mpsc::Sender<Command>,
         token: Option<String>,
+        policy: Option<Box<dyn PolicyFile>>,
     ) -> Self {
         Self {
             incoming: RefCell::new(incoming),
             board: RefCell::default(),
             completed: watch::Sender::new(None),
             commands,
-            token,
+            door: token.map(Door::new),
+            policy,
         }
     }
 
@@ -116,6 +127,11 @@ impl Routes {
     }
 
     pub(crate) async fn answer(&self, request: Request<Incoming>, is_trusted: bool) -> Answer {
+        if request.method() == Method::GET
+            && let Some(file) = dashboard::file(request.uri().path())
+        {
+            return file.map(Either::Left);
+        }
         let answered = match self.admit(&request, is_trusted) {
             Ok(()) => self.route(request).await,
             Err(refusal) => Err(refusal),
@@ -132,19 +148,11 @@ impl Routes {
     }
 
     fn admit(&self, request: &Request<Incoming>, is_trusted: bool) -> Result<(), Refusal> {
-        if is_trusted {
+        let door = self.door.as_ref();
+        if is_trusted || door.is_some_and(|door| door.admits(request.headers())) {
             return Ok(());
         }
-        let shown = request.headers().get(AUTHORIZATION);
-        let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-        match (shown, &self.token) {
-            (Some(shown), Some(token)) if is_same(shown, token.as_bytes()) => Ok(()),
-            _ => Err(Refusal(
-                StatusCode::UNAUTHORIZED,
-                "show the token of the instance's .token file: Authorization: Bearer TOKEN"
-                    .to_owned(),
-            )),
-        }
+        Err(Refusal(StatusCode::UNAUTHORIZED, door::ASK.to_owned()))
     }
 
     async fn route(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
@@ -153,14 +161,20 @@ impl Routes {
         match (&path[..], is_get) {
             ("/v1/state", true) => Ok(json(&*self.state().await?)),
             ("/v1/events", true) => Ok(self.stream()),
+            ("/v1/trace", true) => self.trace(request.uri().query()).await,
             ("/v1/schema", true) => Ok(json(&crate::schema())),
             ("/metrics", true) => Ok(text(
                 metrics::CONTENT_TYPE,
                 metrics::render(&*self.state().await?),
             )),
-            ("/v1/state" | "/v1/events" | "/v1/schema" | "/metrics", false) => {
-                Err(wrong_method(&request))
+            ("/v1/policy", true) => Ok(json(&self.policy_text()?)),
+            ("/v1/policy", false) if request.method() == Method::PUT => {
+                Ok(json(&self.change_policy(request).await?))
             }
+            (
+                "/v1/policy" | "/v1/trace" | "/v1/state" | "/v1/events" | "/v1/schema" | "/metrics",
+                false,
+            ) => Err(wrong_method(&request)),
             _ => match path.strip_prefix("/v1/links/") {
                 Some(name) if request.method() == Method::PUT => {
                     let name = percent_decoded(name).ok_or_else(|| {
@@ -222,11 +236,96 @@ impl Routes {
         answer
     }
 
+    fn policy_file(&self) -> Result<&dyn PolicyFile, Refusal> {
+        let none = || {
+            let text = "no policy rules this instance: it has no links of its own";
+            Refusal(StatusCode::NOT_FOUND, text.to_owned())
+        };
+        self.policy.as_deref().ok_or_else(none)
+    }
+
+    fn policy_text(&self) -> Result<PolicyText, Refusal> {
+        let file = self.policy_file()?;
+        let path = file.path().display().to_string();
+        let text = file.read().map_err(|error| {
+            let text = format!("cannot read {path}: {error}");
+            Refusal(StatusCode::INTERNAL_SERVER_ERROR, text)
+        })?;
+        Ok(PolicyText { path, text })
+    }
+
+    /// Nothing awaits between the comparison and the writing, so of two clients one is told.
+    async fn change_policy(&self, request: Request<Incoming>) -> Result<PolicyText, Refusal> {
+        let file = self.policy_file()?;
+        let PolicyChange { text, was } = parse(&read_body(request).await?)?;
+        if was.is_some_and(|was| self.policy_text().is_ok_and(|now| now.text != was)) {
+            let text = "the file was changed in the meantime: load it again";
+            return Err(Refusal(StatusCode::CONFLICT, text.to_owned()));
+        }
+        file.replace(&text).map_err(|refusal| match refusal {
+            PolicyRefusal::Unsound(text) => Refusal(StatusCode::UNPROCESSABLE_ENTITY, text),
+            PolicyRefusal::NotWritten(text) => Refusal(StatusCode::INTERNAL_SERVER_ERROR, text),
+        })?;
+        self.policy_text()
+    }
+
+    /// Tells what a session does, a line of JSON per batch, for as long as somebody reads.
+    async fn trace(&self, query: Option<&str>) -> Result<Answer, Refusal> {
+        let session = match query.map(|query| query.strip_prefix("session=").map(str::parse)) {
+            None => None,
+            Some(Some(Ok(number))) => Some(number),
+            Some(_) => {
+                let text = "which session? ?session=NUMBER".to_owned();
+                return Err(Refusal(StatusCode::BAD_REQUEST, text));
+            }
+        };
+        let (reply, replied) = oneshot::channel();
+        let mut batches = self
+            .command(Command::Trace { session, reply }, replied)
+            .await?;
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::task::spawn_local(async move {
+            loop {
+                let batch = tokio::select! {
+                    batch = batches.recv() => batch,
+                    () = sender.closed() => return,
+                };
+                let Some(batch) = batch else { return };
+                let line = serde_json::to_string(&batch).expect("plain values become JSON") + "\n";
+                if sender.send(Bytes::from(line)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let mut answer = Response::new(Either::Right(Stream(receiver)));
+        let headers = answer.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Ok(answer)
+    }
+
+    /// Has the instance carry out a command, and gives what came of it.
+    async fn command<T>(
+        &self,
+        command: Command,
+        replied: oneshot::Receiver<Result<T, String>>,
+    ) -> Result<T, Refusal> {
+        let carried_out = async {
+            self.commands.send(command).await.ok()?;
+            replied.await.ok()
+        };
+        match timeout(COMMAND_WAIT, carried_out).await {
+            Ok(Some(Ok(done))) => Ok(done),
+            Ok(Some(Err(text))) => Err(Refusal(StatusCode::CONFLICT, text)),
+            Ok(None) => Err(unavailable("the instance is ending")),
+            Err(_) => Err(unavailable("the instance is too busy to answer")),
+        }
+    }
+
     async fn change_link(&self, name: String, request: Request<Incoming>) -> Result<Link, Refusal> {
         let body = read_body(request).await?;
         let bad = |text: String| Refusal(StatusCode::BAD_REQUEST, text);
-        let change: LinkChange =
-            serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
+        let change: LinkChange = parse(&body)?;
         let change = change.check().map_err(bad)?;
         let state = self.state().await?;
         if !state.links.iter().any(|link| link.name == name) {
@@ -238,21 +337,17 @@ impl Routes {
             change,
             reply,
         };
-        let carried_out = async {
-            self.commands.send(command).await.ok()?;
-            replied.await.ok()
-        };
-        match timeout(COMMAND_WAIT, carried_out).await {
-            Ok(Some(Ok(()))) => {}
-            Ok(Some(Err(text))) => return Err(Refusal(StatusCode::CONFLICT, text)),
-            Ok(None) => return Err(unavailable("the instance is ending")),
-            Err(_) => return Err(unavailable("the instance is too busy to answer")),
-        }
+        self.command(command, replied).await?;
         self.catch_up();
         let state = self.state().await?;
         let link = state.links.iter().find(|link| link.name == name);
         link.cloned().ok_or_else(|| unknown_link(&name, &state))
     }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
+    let bad = |error: serde_json::Error| Refusal(StatusCode::BAD_REQUEST, error.to_string());
+    serde_json::from_slice(body).map_err(bad)
 }
 
 async fn read_body(request: Request<Incoming>) -> Result<Bytes, Refusal> {
@@ -303,11 +398,6 @@ fn text(kind: &'static str, text: String) -> Answer {
     answer
 }
 
-/// Takes the same time wherever they differ.
-fn is_same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
-}
-
 /// An interface may have any name without a slash or blank (RFC 3986 §2.1).
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -336,11 +426,5 @@ mod tests {
         for bad in ["", "%", "%2", "%zz", "%ff"] {
             assert_eq!(percent_decoded(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn tokens_are_compared_whole() {
-        assert!(is_same(b"abc", b"abc"));
-        assert!(!is_same(b"abc", b"abd") && !is_same(b"ab", b"abc") && !is_same(b"", b"a"));
     }
 }

@@ -3,30 +3,37 @@
 //! Owns the listeners, who may connect, and the limits per connection. What a request means is the
 //! routes' affair. The thread ends with its [`Server`]; the socket's file goes with it.
 
+use std::convert::Infallible;
+use std::error::Error;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use thiserror::Error;
+use thiserror::Error as ThisError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
 use crate::directory::{Directory, DirectoryError, Naming, Running};
-use crate::routes::Routes;
+use crate::policy_file::PolicyFile;
+use crate::routes::{self, Routes};
 use crate::state::{LinkChange, State};
+use crate::trace::TraceBatch;
 
 /// Connections at once; further ones are closed. A person's tools need a handful.
-const MAX_CONNECTIONS: usize = 32;
+pub(crate) const MAX_CONNECTIONS: usize = 32;
 /// How long a client may take for the head of a request.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
 /// The most a head may have.
@@ -37,7 +44,6 @@ const MAX_COMMANDS: usize = 16;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where and as what to serve.
-#[derive(Debug)]
 pub struct ServerConfig {
     /// Where the socket goes.
     pub directory: Directory,
@@ -47,6 +53,8 @@ pub struct ServerConfig {
     pub naming: Naming,
     /// Whether to serve over loopback HTTP as well.
     pub http: Option<HttpConfig>,
+    /// The file that rules its links, where there is one.
+    pub policy: Option<Box<dyn PolicyFile>>,
 }
 
 /// The door for programs that cannot use a Unix socket.
@@ -59,7 +67,7 @@ pub struct HttpConfig {
 }
 
 /// Why nothing is served.
-#[derive(Debug, Error)]
+#[derive(Debug, ThisError)]
 pub enum ServeError {
     /// No place for the socket.
     #[error(transparent)]
@@ -99,6 +107,14 @@ pub enum Command {
         /// `Err` says in words why not.
         reply: oneshot::Sender<Result<(), String>>,
     },
+    /// Record a session, packet by packet, until nobody listens any more.
+    Trace {
+        /// Which; none: the only one.
+        session: Option<u64>,
+        /// What happened, as it happens; `Err` says in words why not. What finds no room may wait
+        /// until there is some.
+        reply: oneshot::Sender<Result<mpsc::Receiver<TraceBatch>, String>>,
+    },
 }
 
 /// The instance's end: where it tells its state. Costs its thread one move per call.
@@ -123,13 +139,15 @@ impl Server {
     pub fn start(
         config: ServerConfig,
     ) -> Result<(Self, Publisher, mpsc::Receiver<Command>), ServeError> {
-        let tcp = config.http.as_ref().map(open_http).transpose()?;
+        let tcp = config.http.as_ref().map(|door| open_http(door.address));
+        let tcp = tcp.transpose()?;
         let http = tcp.as_ref().map(|(_, address)| *address);
         let ServerConfig {
             directory,
             name,
             naming,
-            ..
+            http: door,
+            policy,
         } = config;
         let (unix, Running { name, socket }) = directory.bind(&name, naming)?;
         let (stop, stopped) = oneshot::channel();
@@ -140,7 +158,7 @@ impl Server {
             thread: None,
             name,
         };
-        let token = config.http.map(|http| http.token);
+        let token = door.map(|door| door.token);
         if let Some(token) = &token {
             let path = directory.token_file(&server.name);
             write_private(&path, token)?;
@@ -151,7 +169,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let routes = move || Routes::new(states, commands, token);
+        let routes = move || Routes::new(states, commands, token, policy);
         let tcp = tcp.map(|(listener, _)| listener);
         let thread = std::thread::Builder::new()
             .name("tabane-control".to_owned())
@@ -200,8 +218,7 @@ impl Publisher {
     }
 }
 
-fn open_http(config: &HttpConfig) -> Result<(TcpListener, SocketAddr), ServeError> {
-    let address = config.address;
+pub(crate) fn open_http(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServeError> {
     if !address.ip().is_loopback() {
         return Err(ServeError::NotLoopback { address });
     }
@@ -239,14 +256,14 @@ async fn serve(
     let places = Rc::new(Semaphore::new(MAX_CONNECTIONS));
     tokio::task::spawn_local(routes.clone().follow());
     tokio::select! {
-        () = accept_unix(&unix, &routes, &places) => {}
-        () = accept_tcp(tcp.as_ref(), &routes, &places) => {}
+        () = serve_unix(&unix, &routes, &places) => {}
+        () = serve_tcp(tcp.as_ref(), &routes, &places) => {}
         _ = stopped => {}
     }
     Ok(())
 }
 
-async fn accept_unix(
+async fn serve_unix(
     listener: &tokio::net::UnixListener,
     routes: &Rc<Routes>,
     places: &Rc<Semaphore>,
@@ -256,7 +273,7 @@ async fn accept_unix(
         match listener.accept().await {
             Ok((stream, _)) => match stream.peer_cred() {
                 Ok(peer) if peer.uid() == own || peer.uid() == 0 => {
-                    attend(stream, routes.clone(), places, true);
+                    attend(stream, places, answers(routes, true));
                 }
                 Ok(peer) => tracing::warn!(uid = peer.uid(), "a stranger at the control socket"),
                 Err(error) => tracing::warn!(%error, "nobody knows who is at the control socket"),
@@ -266,7 +283,7 @@ async fn accept_unix(
     }
 }
 
-async fn accept_tcp(
+async fn serve_tcp(
     listener: Option<&tokio::net::TcpListener>,
     routes: &Rc<Routes>,
     places: &Rc<Semaphore>,
@@ -275,8 +292,27 @@ async fn accept_tcp(
         return std::future::pending().await;
     };
     loop {
+        let stream = accept_tcp(listener).await;
+        attend(stream, places, answers(routes, false));
+    }
+}
+
+/// How the routes answer one connection.
+fn answers(
+    routes: &Rc<Routes>,
+    is_trusted: bool,
+) -> impl Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = routes::Answer>>> + 'static {
+    let routes = routes.clone();
+    move |request| {
+        let routes = routes.clone();
+        Box::pin(async move { routes.answer(request, is_trusted).await })
+    }
+}
+
+pub(crate) async fn accept_tcp(listener: &tokio::net::TcpListener) -> tokio::net::TcpStream {
+    loop {
         match listener.accept().await {
-            Ok((stream, _)) => attend(stream, routes.clone(), places, false),
+            Ok((stream, _)) => return stream,
             Err(error) => pause(&error).await,
         }
     }
@@ -287,10 +323,14 @@ async fn pause(error: &io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
-/// Serves one connection in a task of its own.
-fn attend<S>(stream: S, routes: Rc<Routes>, places: &Rc<Semaphore>, is_trusted: bool)
+/// Serves one connection in a task of its own, within the limits.
+pub(crate) fn attend<S, H, F, B>(stream: S, places: &Rc<Semaphore>, answer: H)
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
+    H: Fn(Request<Incoming>) -> F + 'static,
+    F: Future<Output = Response<B>> + 'static,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let places = places.clone();
     tokio::task::spawn_local(async move {
@@ -299,11 +339,8 @@ where
             return;
         };
         let service = service_fn(move |request| {
-            let routes = routes.clone();
-            async move {
-                let answer = routes.answer(request, is_trusted).await;
-                Ok::<_, std::convert::Infallible>(answer)
-            }
+            let answer = answer(request);
+            async move { Ok::<_, Infallible>(answer.await) }
         });
         let served = http1::Builder::new()
             .timer(TokioTimer::new())

@@ -48,6 +48,7 @@ mod session;
 mod snapshot;
 mod stream;
 mod tls;
+mod trace;
 mod transmit;
 mod wire;
 
@@ -68,5 +69,6 @@ pub use scheduler::SchedulerKind;
 pub use session::Session;
 pub use snapshot::{PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
 pub use stream::{ReadState, StreamError};
+pub use trace::{TraceEvent, TraceLog, TraceMetrics, Traced};
 pub use transmit::{Transmit, TransmitBatch};
 pub use wire::{PROTOCOL_VERSION, fuzz_decoders};

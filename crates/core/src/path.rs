@@ -31,6 +31,7 @@ use crate::received::Received;
 use crate::recovery::{Recovery, SentFrame, SentFrames, SentPacket, Settled};
 use crate::rtt::{INITIAL_RTT, RttEstimator};
 use crate::snapshot::{PathSnapshot, PathStatus};
+use crate::trace::TraceMetrics;
 use crate::wire::AckFrame;
 
 /// What may be sent to an address that has not proved itself, per byte from it (RFC 9000 §8.1).
@@ -721,6 +722,20 @@ impl Path {
     /// A full packet leaves, as far as the pacer is concerned.
     pub(crate) fn pace_out(&mut self, now: Instant) {
         self.pacer.on_sent(now, Bytes::from(self.packet_size()));
+    }
+
+    pub(crate) fn trace_metrics(&self) -> TraceMetrics {
+        let controller = self.controller.snapshot();
+        TraceMetrics {
+            rtt_smoothed: self.rtt.smoothed(),
+            rtt_latest: self.rtt.latest(),
+            rtt_min: self.rtt.min(),
+            rtt_variation: self.rtt.variation(),
+            cwnd: controller.cwnd,
+            in_flight: self.recovery.in_flight(),
+            pacing_rate: controller.pacing_rate,
+            phase: controller.state,
+        }
     }
 
     pub(crate) fn snapshot(&self) -> PathSnapshot {

@@ -32,6 +32,7 @@ use crate::recovery::SentFrame;
 use crate::scheduler::PathView;
 use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::{ReadState, StreamError, Streams};
+use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
 
 /// What a stream may hold unacknowledged before anything is known of the paths.
@@ -92,6 +93,7 @@ pub struct Session {
     datagram_turn: bool,
     drops: Drops,
     news: News,
+    trace: Option<Box<Trace>>,
 }
 
 impl Session {
@@ -139,10 +141,36 @@ impl Session {
             datagram_turn: false,
             drops: Drops::default(),
             news: News::default(),
+            trace: None,
         }
     }
 
     // Commands.
+
+    /// Records what happens from here on, packet by packet; of more than `events` between two
+    /// calls of [`take_trace`](Self::take_trace) the latest.
+    pub fn start_trace(&mut self, events: usize) {
+        self.trace = Some(Box::new(Trace::new(events)));
+    }
+
+    /// What was recorded since the last call; nothing where nothing is recorded.
+    pub fn take_trace(&mut self) -> TraceLog {
+        self.trace
+            .as_mut()
+            .map(|trace| trace.take())
+            .unwrap_or_default()
+    }
+
+    /// Whether somebody has this recorded.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// Records no more.
+    pub fn stop_trace(&mut self) {
+        self.trace = None;
+    }
 
     /// Server: lets the client in, in answer to [`Event::Authorise`].
     pub fn admit(&mut self, now: Instant) {

@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, demo, doctor, down, join, lab, leave, links, policy, proxy, relay, relays, run,
-    service, sim, status, top, up,
+    completion, dashboard, demo, doctor, down, join, lab, leave, links, policy, proxy, relay,
+    relays, run, service, sim, status, top, trace, up,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -71,6 +71,8 @@ enum Command {
     Status(status::StatusArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
+    Trace(trace::TraceArgs),
+    Dashboard(dashboard::DashboardArgs),
     Links(Box<links::LinksArgs>),
     Policy(policy::PolicyArgs),
     Join(join::JoinArgs),
@@ -106,6 +108,8 @@ impl Cli {
             Command::Status(args) => status::run(&args),
             Command::Doctor(args) => doctor::run(&args, &store()?),
             Command::Top(args) => top::run(args),
+            Command::Trace(args) => trace::run(&args),
+            Command::Dashboard(args) => dashboard::run(&args),
             Command::Links(args) => links::run(*args, &store()?),
             Command::Relay(args) => relay::run(*args),
             Command::Policy(args) => policy::run(args, &store()?),

@@ -1,6 +1,7 @@
 //! One file per command: its flags with their help, and what it does.
 
 pub(crate) mod completion;
+pub(crate) mod dashboard;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
@@ -17,4 +18,5 @@ pub(crate) mod service;
 pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod trace;
 pub(crate) mod up;

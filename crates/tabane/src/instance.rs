@@ -8,6 +8,7 @@
 
 mod client_view;
 mod ledger;
+mod record;
 mod relay_view;
 
 use std::net::SocketAddr;
@@ -18,15 +19,16 @@ use clap::Args;
 use tabane_base::Duration;
 use tabane_control::{
     API_VERSION, Command, Condition, Directory, Event, EventKind, HttpConfig, Kind, LinkChange,
-    Naming, Process, Publisher, Server, ServerConfig, State, Totals,
+    Naming, PolicyFile, Process, Publisher, Server, ServerConfig, State, Totals,
 };
 use tabane_core::PublicKey;
-use tabane_tunnel::{Client, Entry, Happening, Journal, RelayMonitor};
+use tabane_tunnel::{Client, Entry, Happening, Journal, RelayMonitor, SessionTrace};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::commands::status;
+use crate::policy_text::PolicyTextFile;
 use crate::secret;
 use client_view::ClientView;
 use relay_view::RelayView;
@@ -40,8 +42,8 @@ const NEWS_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Control")]
 pub(crate) struct ControlArgs {
-    /// Serve state and metrics over HTTP as well, on a loopback address; clients show the token
-    /// in the file that the log names [default: only the Unix socket of `tabane status`]
+    /// Serve dashboard, state and metrics over HTTP as well, on a loopback address; clients show
+    /// the token in the file that the log names [default: only the Unix socket of `tabane status`]
     #[arg(long, value_name = "ADDR:PORT")]
     http: Option<SocketAddr>,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Description {
     pub(crate) about: String,
     /// The relay it is a client of: name and key.
     pub(crate) relay: Option<(String, String)>,
+    /// Of a client: the file that rules its links.
+    pub(crate) policy: Option<PolicyTextFile>,
 }
 
 /// Visible until dropped.
@@ -119,6 +123,10 @@ impl Instance {
                 address,
                 token: secret::token(),
             }),
+            policy: description
+                .policy
+                .clone()
+                .map(|file| Box::new(file) as Box<dyn PolicyFile>),
         });
         let (server, publisher, commands) = match started {
             Ok(started) => started,
@@ -188,15 +196,22 @@ impl Reporter {
     }
 
     fn carry_out(&mut self, command: Command) {
-        let Command::ChangeLink {
-            name,
-            change,
-            reply,
-        } = command;
-        let done = self.view.change_link(&name, change);
-        // Before the answer, so that whoever asked sees what came of it.
-        self.publish();
-        let _ = reply.send(done);
+        // Who asked may have gone meanwhile; then nobody hears the answer.
+        match command {
+            Command::ChangeLink {
+                name,
+                change,
+                reply,
+            } => {
+                let done = self.view.change_link(&name, change);
+                // Before the answer, so that whoever asked sees what came of it.
+                self.publish();
+                let _ = reply.send(done);
+            }
+            Command::Trace { session, reply } => {
+                let _ = reply.send(self.view.trace(session).map(record::follow));
+            }
+        }
     }
 
     fn publish(&mut self) {
@@ -226,6 +241,13 @@ impl View {
         match self {
             Self::Client(view) => view.change_link(name, change),
             Self::Relay(_) => Err("a relay has no links to change".to_owned()),
+        }
+    }
+
+    fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+        match self {
+            Self::Client(view) => view.trace(session),
+            Self::Relay(view) => view.trace(session),
         }
     }
 }

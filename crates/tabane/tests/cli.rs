@@ -61,7 +61,7 @@ fn failure(output: &Output) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-const COMMANDS: [&str; 38] = [
+const COMMANDS: &[&str] = &[
     "",
     "relay",
     "relay user",
@@ -82,6 +82,8 @@ const COMMANDS: [&str; 38] = [
     "proxy",
     "status",
     "top",
+    "dashboard",
+    "trace",
     "doctor",
     "links",
     "policy",
@@ -108,7 +110,7 @@ const COMMANDS: [&str; 38] = [
 fn help_is_as_reviewed() {
     let home = Home::new();
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help");
-    for command in COMMANDS {
+    for &command in COMMANDS {
         let mut arguments: Vec<&str> = command.split_whitespace().collect();
         arguments.push("--help");
         let output = home.tabane(&arguments);

@@ -34,6 +34,7 @@ use crate::monitor::HostMonitor;
 use crate::request::{Request, Status, Transport};
 use crate::stream::Stream;
 use crate::target::Target;
+use crate::trace::SessionTrace;
 
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkBind, LinkError, LinkWish};
@@ -484,6 +485,13 @@ impl Client {
     #[must_use]
     pub fn journal(&self) -> Journal {
         self.shared.journal.clone()
+    }
+
+    /// Has the session recorded, packet by packet, until the result is dropped. `None` when there
+    /// is none, or somebody has it recorded already.
+    #[must_use]
+    pub fn trace(&self) -> Option<SessionTrace> {
+        SessionTrace::start(&self.shared.engine, self.shared.session()?)
     }
 
     /// What there is to know at this moment.

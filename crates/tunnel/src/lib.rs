@@ -24,6 +24,7 @@ mod request;
 mod resolve;
 mod stream;
 mod target;
+mod trace;
 
 use std::io;
 
@@ -45,6 +46,7 @@ pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
 pub use tabane_monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use target::{HostName, NameError, Target};
+pub use trace::SessionTrace;
 
 /// Runs `future` with what clients and relays need around them: a runtime of this one thread, a
 /// `LocalSet`, and timers that end on time.

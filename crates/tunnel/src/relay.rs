@@ -33,6 +33,7 @@ use crate::access::Access;
 use crate::engine::{Engine, Notice, SessionId};
 use crate::journal::{Happening, Journal};
 use crate::monitor::HostMonitor;
+use crate::trace::SessionTrace;
 use guest::Guest;
 use own_addresses::OwnAddresses;
 use user::What;
@@ -468,6 +469,15 @@ impl RelayMonitor {
             .into_iter()
             .filter_map(guest)
             .collect()
+    }
+
+    /// Has a session recorded, by its number, until the result is dropped. `None` when there is no
+    /// such session, or somebody has it recorded already.
+    #[must_use]
+    pub fn trace(&self, number: u64) -> Option<SessionTrace> {
+        let sessions = self.engine.sessions();
+        let session = sessions.into_iter().find(|id| id.serial() == number)?;
+        SessionTrace::start(&self.engine, session)
     }
 
     /// What happened lately.

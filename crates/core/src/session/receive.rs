@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::handshake::Refusal;
 use crate::id::{FourTuple, PathId};
 use crate::path::{Path, State};
+use crate::trace::Traced;
 use crate::wire::{AckFrame, Cursor, Frame, LongHeader, ShortHeader, parse_frame};
 
 /// What a frame asks of the path it came on.
@@ -137,6 +138,14 @@ impl Session {
             self.paths[path].keep_alive_due = true;
         }
         let id = self.paths[path].id;
+        if let Some(trace) = &mut self.trace {
+            let size = u16::try_from(size).unwrap_or(u16::MAX);
+            let received = Traced::Received {
+                pn: opened.pn,
+                size,
+            };
+            trace.record(now, id, received);
+        }
         let arrival = Arrival {
             now,
             tuple,
@@ -374,6 +383,9 @@ impl Session {
     /// Settles what a path reports of its packets and of itself.
     pub(super) fn apply(&mut self, now: Instant, index: usize, news: &mut crate::path::News) {
         let id = self.paths[index].id;
+        if let Some(trace) = &mut self.trace {
+            trace.record_news(now, &self.paths[index], news);
+        }
         if let Some(reason) = news.down.take() {
             self.events.push_back(Event::PathDown(id, reason));
         }

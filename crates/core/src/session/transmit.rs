@@ -11,6 +11,7 @@ use crate::probe::{Probe, packet_size};
 use crate::recovery::{SentFrame, SentFrames};
 use crate::retry::{RESET_PREFIX, RESET_TOKEN_LEN};
 use crate::scheduler::Grant;
+use crate::trace::Traced;
 use crate::transmit::TransmitBatch;
 use crate::wire::{
     ACK_RESERVE, Frame, PROBE_REPORT_MAX, ShortHeader, TAG_LEN, packet_number_len,
@@ -112,6 +113,14 @@ impl Session {
         let size = batch.buf.len() - start;
         batch.finish(to, start);
         self.paths[index].on_sent(now, size, ack_eliciting, generation, frames);
+        if let Some(trace) = &mut self.trace {
+            let sent = Traced::Sent {
+                pn,
+                size: u16::try_from(size).unwrap_or(u16::MAX),
+                eliciting: ack_eliciting,
+            };
+            trace.record(now, id, sent);
+        }
         true
     }
 

@@ -11,6 +11,7 @@ use crate::carriage::Carriage;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
+use crate::policy_text::PolicyTextFile;
 use crate::program;
 use crate::proxying::ProxyListener;
 use crate::signals;
@@ -54,6 +55,7 @@ async fn serve(
         name: format!("proxy-{}", std::process::id()),
         about: format!("proxy on {}", listener.address()),
         relay: Some(plan.relay()),
+        policy: Some(PolicyTextFile::of(store)),
     };
     let instance = Instance::of_client(control, description, &client)?;
     output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;

@@ -154,6 +154,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         name: format!("relay-{}", bound.port()),
         about: format!("relay on {bound}"),
         relay: None,
+        policy: None,
     };
     let instance = Instance::of_relay(&args.control, description, monitor.clone())?;
     output::line(&state.join_string(addresses, token)?.to_string())?;

@@ -23,6 +23,7 @@ use crate::entrance::Entrance;
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::last_run;
+use crate::policy_text::PolicyTextFile;
 use crate::prefix::DirectPrefix;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
@@ -130,6 +131,7 @@ async fn run_program(
         name: format!("run-{}", std::process::id()),
         about: about(&args.command),
         relay: Some(plan.relay()),
+        policy: Some(PolicyTextFile::of(store)),
     };
     let instance = Instance::of_client(&args.control, description, &client)?;
     let mut command = program.command();

@@ -23,6 +23,7 @@ use crate::instance::{ControlArgs, Description, Instance};
 use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
 use crate::plain;
+use crate::policy_text::PolicyTextFile;
 use crate::prefix::DirectPrefix;
 use crate::signals;
 use crate::span::Span;
@@ -133,6 +134,7 @@ async fn serve(
             name: "up".to_owned(),
             about: "tabane up, for the whole machine".to_owned(),
             relay: Some(plan.relay()),
+            policy: Some(PolicyTextFile::of(store)),
         };
         Instance::of_client(control, description, client)
     });

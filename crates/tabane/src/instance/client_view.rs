@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use tabane_base::Duration;
 use tabane_control::{Link, LinkChange, LinkState, Path, Session, SessionState, State, Traffic};
 use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
-use tabane_tunnel::{Client, LinkSnapshot, LinkWish};
+use tabane_tunnel::{Client, LinkSnapshot, LinkWish, SessionTrace};
 
 use super::ledger::{Ledger, add, traffic};
+
+/// Why a session is not recorded.
+pub(super) const NO_TRACE: &str = "there is no such session, or it is being recorded already";
 
 /// A client with what its links carried.
 pub(super) struct ClientView {
@@ -72,6 +75,15 @@ impl ClientView {
             share_now: None,
             traffic: ledger.traffic(),
             path,
+        }
+    }
+
+    /// Has the session recorded.
+    pub(super) fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+        let number = self.client.snapshot().sessions;
+        match session {
+            Some(wanted) if wanted != number => Err(format!("there is session {number} only")),
+            _ => self.client.trace().ok_or_else(|| NO_TRACE.to_owned()),
         }
     }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use tabane_control::{State, Traffic};
 use tabane_core::SessionStatus;
-use tabane_tunnel::RelayMonitor;
+use tabane_tunnel::{RelayMonitor, SessionTrace};
 
-use super::client_view::{drops, session};
+use super::client_view::{NO_TRACE, drops, session};
 use super::ledger::{Ledger, add, traffic};
 
 /// A relay with what its sessions carried.
@@ -24,6 +24,25 @@ impl RelayView {
             ledgers: BTreeMap::new(),
             past: Traffic::default(),
         }
+    }
+
+    /// Has a session recorded.
+    pub(super) fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+        let number = match (
+            session,
+            self.ledgers.keys().copied().collect::<Vec<_>>().as_slice(),
+        ) {
+            (Some(number), _) => number,
+            (None, [only]) => *only,
+            (None, []) => return Err("there is no session at present".to_owned()),
+            (None, numbers) => {
+                let many = numbers.len();
+                return Err(format!("there are {many} sessions: which one? (--session)"));
+            }
+        };
+        self.monitor
+            .trace(number)
+            .ok_or_else(|| NO_TRACE.to_owned())
     }
 
     /// Fills in what is known of it.

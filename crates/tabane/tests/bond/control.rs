@@ -2,6 +2,7 @@
 //! and the doctor.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,50 @@ fn until(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         }
         assert!(Instant::now() < deadline, "{state:#}");
     }
+}
+
+/// What happens on both links is recorded, in the format that qvis reads; a second record at the
+/// same time is refused, and one after it is not.
+#[test]
+fn a_session_is_recorded_as_qlog() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let (mut child, name) = download(&world, 20_000_000);
+    until(&world, &name, |state| state["totals"]["streams"] == 1);
+    let file = world.path("trace.qlog");
+    let record = |span: &str| {
+        let mut command = world.tabane(&["trace", "--instance", &name, "--for", span, "-o"]);
+        command
+            .arg(&file)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    };
+    let mut first = record("1h").spawn().unwrap();
+    let mut told = String::new();
+    let stderr = first.stderr.take().unwrap();
+    BufReader::new(stderr).read_line(&mut told).unwrap();
+    assert!(told.contains("Ctrl-C ends it"), "{told}");
+    let refused = record("1s").output().unwrap();
+    assert!(complaint(&refused).contains("recorded already"));
+    kill(pid(&first), Signal::SIGINT).unwrap();
+    assert!(first.wait().unwrap().success());
+    let output = record("1s").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let qlog: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(qlog["qlog_version"], "0.3");
+    let traces = qlog["traces"].as_array().unwrap();
+    assert_eq!(traces.len(), 2, "one per path");
+    for trace in traces {
+        let events = trace["events"].as_array().unwrap();
+        let of = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+        assert!(of("transport:packet_received") > 50, "{}", trace["title"]);
+        assert!(of("transport:packet_sent") > 0 && of("recovery:metrics_updated") > 0);
+        let times: Vec<f64> = events.iter().filter_map(|it| it["time"].as_f64()).collect();
+        assert!(times.is_sorted() && times.last().unwrap() < &2_000.0);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// Asks an instance's socket as any program would; gives status and body.

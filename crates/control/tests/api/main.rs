@@ -9,155 +9,17 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Command as Process;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tabane_control::{
-    Client, ClientError, Command, Directory, HttpConfig, LinkChange, Naming, Publisher, Server,
-    ServerConfig, State,
+    Bridge, ClientError, Directory, HttpConfig, LinkChange, Naming, Server, ServerConfig, State,
 };
 
-const TOKEN: &str = "0123456789abcdef";
+mod browser;
+mod dashboard;
+mod instance;
 
-/// A client with one link, as JSON, which is what other programs see.
-const STATE: &str = r#"{
-    "api": 1, "at_unix_ms": 5000, "condition": "up", "problems": [], "sessions_omitted": 0,
-    "instance": {"name": "run-1", "kind": "run", "pid": 1, "version": "0", "about": "x",
-        "started_at_unix_ms": 1000, "relay": "home", "http": null},
-    "totals": {"sessions": 1, "sessions_so_far": 1, "streams": 0, "drops": {},
-        "traffic": {"sent_bytes": 0, "received_bytes": 0, "sent_packets": 0, "lost_packets": 0,
-            "sent_bps": 0, "received_bps": 0, "loss": null}},
-    "links": [{"name": "wlan0", "state": "active", "problem": null, "weight": 1.0,
-        "paused": false, "share": 0.0, "share_now": null, "path": null,
-        "traffic": {"sent_bytes": 0, "received_bytes": 0, "sent_packets": 0, "lost_packets": 0,
-            "sent_bps": 0, "received_bps": 0, "loss": null}}],
-    "sessions": [], "events": [], "process": {"memory_bytes": 0, "cpu_ms": 0}
-}"#;
-
-/// An instance: publishes one state, and carries out changes of its one link.
-struct Instance {
-    server: Option<Server>,
-    directory: Directory,
-    publisher: Arc<Mutex<Option<Publisher>>>,
-    state: Arc<Mutex<State>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Instance {
-    fn start(http: bool) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tabane-api-{}-{number}", std::process::id());
-        let directory = Directory::at(std::env::temp_dir().join(name));
-        let (server, publisher, mut commands) = Server::start(ServerConfig {
-            directory: directory.clone(),
-            name: "run-1".to_owned(),
-            naming: Naming::WithPid,
-            http: http.then(|| HttpConfig {
-                address: "127.0.0.1:0".parse().unwrap(),
-                token: TOKEN.to_owned(),
-            }),
-        })
-        .unwrap();
-        let state: State = serde_json::from_str(STATE).unwrap();
-        publisher.publish(state.clone());
-        let publisher = Arc::new(Mutex::new(Some(publisher)));
-        let state = Arc::new(Mutex::new(state));
-        let (publishes, changed) = (publisher.clone(), state.clone());
-        let thread = std::thread::spawn(move || {
-            while let Some(Command::ChangeLink { change, reply, .. }) = commands.blocking_recv() {
-                let mut state = changed.lock().unwrap();
-                if change.weight == Some(0.25) {
-                    reply.send(Err("not today".to_owned())).unwrap();
-                    continue;
-                }
-                let link = &mut state.links[0];
-                link.weight = change.weight.unwrap_or(link.weight);
-                link.paused = change.paused.unwrap_or(link.paused);
-                let publisher = publishes.lock().unwrap();
-                publisher.as_ref().unwrap().publish(state.clone());
-                reply.send(Ok(())).unwrap();
-            }
-        });
-        Self {
-            server: Some(server),
-            directory,
-            publisher,
-            state,
-            thread: Some(thread),
-        }
-    }
-
-    fn publish(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state.lock().unwrap();
-        change(&mut state);
-        let publisher = self.publisher.lock().unwrap();
-        publisher.as_ref().unwrap().publish(state.clone());
-    }
-
-    fn socket(&self) -> std::path::PathBuf {
-        self.directory.find(None).unwrap().socket
-    }
-
-    fn client(&self) -> Client {
-        Client::new(&self.socket())
-    }
-
-    fn http(&self) -> SocketAddr {
-        self.server.as_ref().unwrap().http().unwrap()
-    }
-
-    /// Sends bytes as they are; gives status and body.
-    fn raw(&self, request: &str) -> (u16, String) {
-        let mut stream = UnixStream::connect(self.socket()).unwrap();
-        // The server may have answered and closed before it has read everything.
-        let _ = stream.write_all(request.as_bytes());
-        answer(&mut stream)
-    }
-
-    fn put(&self, path: &str, body: &str) -> (u16, String) {
-        self.raw(&format!(
-            "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
-             Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        ))
-    }
-
-    fn get(&self, path: &str) -> (u16, String) {
-        self.raw(&format!(
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        ))
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        drop(self.server.take());
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-        let _ = fs::remove_dir_all(self.directory.path());
-    }
-}
-
-fn answer(stream: &mut impl Read) -> (u16, String) {
-    let mut text = String::new();
-    // What came before a reset is an answer all the same.
-    let _ = stream.read_to_string(&mut text);
-    let status = text.split(' ').nth(1).and_then(|word| word.parse().ok());
-    let body = text.split_once("\r\n\r\n").map(|(_, body)| body);
-    (status.unwrap_or(0), body.unwrap_or_default().to_owned())
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(future)
-}
+use instance::{Instance, STATE, TOKEN, answer, block_on};
 
 #[test]
 fn state_changes_and_metrics() {
@@ -307,6 +169,14 @@ fn a_reader_that_sleeps_gets_the_newest_state_and_nothing_piles_up() {
     });
 }
 
+/// A GET over HTTP.
+fn ask(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    answer(&mut stream)
+}
+
 #[test]
 fn http_wants_the_token_whatever_is_asked() {
     let instance = Instance::start(true);
@@ -316,13 +186,7 @@ fn http_wants_the_token_whatever_is_asked() {
         fs::metadata(&path).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    let ask = |path: &str, headers: &str| {
-        let mut stream = TcpStream::connect(instance.http()).unwrap();
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        answer(&mut stream)
-    };
+    let ask = |path: &str, headers: &str| ask(instance.http(), path, headers);
     for headers in [
         "",
         "Authorization: Bearer\r\n",
@@ -351,6 +215,7 @@ fn http_is_for_loopback_only() {
             address: "0.0.0.0:0".parse().unwrap(),
             token: TOKEN.to_owned(),
         }),
+        policy: None,
     });
     assert!(refused.unwrap_err().to_string().contains("loopback"));
 }
@@ -386,6 +251,63 @@ fn another_user_is_not_served_even_with_a_socket_left_open() {
         "{output:?}"
     );
     assert_eq!(instance.get("/v1/state").0, 200);
+}
+
+#[test]
+fn the_policy_is_changed_only_for_a_sound_one_and_only_from_the_one_that_was_seen() {
+    let instance = Instance::start(false);
+    let file = instance.directory.path().join("policy.toml");
+    let (status, text) = instance.get("/v1/policy");
+    assert!(status == 200 && text.contains(r#""text":"""#), "{text}");
+    let put = |body: &str| instance.put("/v1/policy", body);
+    assert_eq!(put(r#"{"text": "good\n", "was": ""}"#).0, 200);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "good\n");
+    for (body, status, word) in [
+        (r#"{"text": "bad"}"#, 422, "line 2"),
+        (r#"{"text": "good 2", "was": ""}"#, 409, "meantime"),
+        (r#"{"txt": "good"}"#, 400, "unknown field"),
+        ("", 400, "EOF"),
+    ] {
+        let (got, text) = put(body);
+        assert!(got == status && text.contains(word), "{body}: {got} {text}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "good\n");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert_eq!(instance.get("/v1/policy").0, 500);
+    assert_eq!(put(r#"{"text": "good"}"#).0, 500);
+}
+
+#[test]
+fn a_bridge_opens_a_socket_to_browsers_that_have_its_token() {
+    let instance = Instance::start(false);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let bridge = Bridge::open(any, "another".to_owned(), &instance.socket()).unwrap();
+    let address = bridge.address();
+    let client = std::thread::spawn(move || {
+        let page = ask(address, "/", "");
+        assert!(page.0 == 200 && page.1.contains("dashboard.js"), "{page:?}");
+        assert_eq!(ask(address, "/v1/state", "").0, 401);
+        let instances = format!("Authorization: Bearer {TOKEN}\r\n");
+        assert_eq!(ask(address, "/v1/state", &instances).0, 401);
+        let good = "Authorization: Bearer another\r\n";
+        let state = ask(address, "/v1/state", good);
+        assert!(state.0 == 200 && state.1.contains("wlan0"), "{state:?}");
+        assert_eq!(ask(address, "/nothing", good).0, 404);
+        drop(instance);
+        let gone = ask(address, "/v1/state", good);
+        assert!(
+            gone.0 == 503 && gone.1.contains("does not answer"),
+            "{gone:?}"
+        );
+    });
+    block_on(tokio::task::LocalSet::new().run_until(async {
+        let asked = tokio::task::spawn_blocking(move || client.join());
+        tokio::select! {
+            served = bridge.serve() => served.unwrap(),
+            asked = asked => asked.unwrap().unwrap(),
+        }
+    }));
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! A door over loopback HTTP to an instance that has only its socket: what a browser needs.
+//!
+//! Passes requests on as they are, and owns nothing but the door: the instance answers. An instance
+//! that ends and comes back is found again by its socket.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+
+use crate::dashboard;
+use crate::door::{self, Door};
+use crate::server::{self, MAX_CONNECTIONS, ServeError};
+
+type Answer = Response<Either<Full<Bytes>, Incoming>>;
+
+/// An open door, not yet attended.
+#[derive(Debug)]
+pub struct Bridge {
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    inner: Inner,
+}
+
+#[derive(Debug)]
+struct Inner {
+    door: Door,
+    socket: PathBuf,
+}
+
+impl Bridge {
+    /// Opens a door at a loopback address (port 0: of the kernel's choice) to the instance behind
+    /// `socket`, for whoever shows `token`.
+    ///
+    /// # Errors
+    /// The address is not loopback, or taken.
+    pub fn open(address: SocketAddr, token: String, socket: &Path) -> Result<Self, ServeError> {
+        let (listener, address) = server::open_http(address)?;
+        let inner = Inner {
+            door: Door::new(token),
+            socket: socket.to_owned(),
+        };
+        Ok(Self {
+            listener,
+            address,
+            inner,
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Attends to it for ever. Must be called within a `LocalSet`.
+    ///
+    /// # Errors
+    /// The event loop takes no more sockets.
+    pub async fn serve(self) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let places = Rc::new(Semaphore::new(MAX_CONNECTIONS));
+        let inner = Rc::new(self.inner);
+        loop {
+            let stream = server::accept_tcp(&listener).await;
+            let inner = inner.clone();
+            server::attend(stream, &places, move |request| {
+                let inner = inner.clone();
+                async move { inner.answer(request).await }
+            });
+        }
+    }
+}
+
+impl Inner {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        if let Some(file) = dashboard::file(request.uri().path()) {
+            return file.map(Either::Left);
+        }
+        if !self.door.admits(request.headers()) {
+            return refusal(StatusCode::UNAUTHORIZED, door::ASK);
+        }
+        match self.pass_on(request).await {
+            Ok(answer) => answer.map(Either::Right),
+            Err(error) => {
+                let text = format!("the instance does not answer: {error}");
+                refusal(StatusCode::SERVICE_UNAVAILABLE, &text)
+            }
+        }
+    }
+
+    async fn pass_on(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Incoming>, Box<dyn std::error::Error>> {
+        let stream = UnixStream::connect(&self.socket).await?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        tokio::task::spawn_local(async move {
+            // What became of it, the sender and the body say as well.
+            let _ = connection.await;
+        });
+        Ok(sender.send_request(request).await?)
+    }
+}
+
+fn refusal(status: StatusCode, text: &str) -> Answer {
+    let body = serde_json::json!({ "error": text }).to_string();
+    let mut answer = Response::new(Either::Left(Full::new(Bytes::from(body))));
+    *answer.status_mut() = status;
+    let json = HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(CONTENT_TYPE, json);
+    answer
+}

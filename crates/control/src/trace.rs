@@ -1,0 +1,83 @@
+//! A session's record, packet by packet, as control clients get it.
+//!
+//! Sizes are bytes of UDP payload, packet numbers are those of the path's own space.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A line of `GET /v1/trace`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TraceBatch {
+    /// Events that were forgotten before these, for want of room.
+    pub missed: u64,
+    /// In order.
+    pub events: Vec<TraceEntry>,
+}
+
+/// One thing that happened on one path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TraceEntry {
+    /// When: microseconds after the record began.
+    pub at_us: u64,
+    /// The path's number within the session.
+    pub path: u32,
+    /// What.
+    pub what: TraceWhat,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceWhat {
+    /// A packet left.
+    Sent {
+        /// Its number.
+        pn: u64,
+        /// Its size.
+        size: u16,
+        /// Whether it asks for acknowledgement.
+        eliciting: bool,
+    },
+    /// A packet came.
+    Received {
+        /// Its number.
+        pn: u64,
+        /// Its size.
+        size: u16,
+    },
+    /// A run of packets was acknowledged.
+    Acked {
+        /// The first number.
+        first: u64,
+        /// The last, included.
+        last: u64,
+    },
+    /// A packet was taken for lost.
+    Lost {
+        /// Its number.
+        pn: u64,
+        /// Its size.
+        size: u16,
+    },
+    /// What the congestion controller came to.
+    Metrics {
+        /// Smoothed round-trip time.
+        rtt_ms: f64,
+        /// The latest sample.
+        rtt_latest_ms: f64,
+        /// The least.
+        rtt_min_ms: f64,
+        /// The mean deviation.
+        rtt_variation_ms: f64,
+        /// The most that may be in flight.
+        cwnd_bytes: u64,
+        /// What is.
+        in_flight_bytes: u64,
+        /// How fast it may leave.
+        pacing_bps: u64,
+        /// The controller's own word for what it is doing.
+        phase: String,
+    },
+    /// Where the path stands now.
+    Status(String),
+}

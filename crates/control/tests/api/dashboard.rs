@@ -1,0 +1,167 @@
+//! The dashboard in a real browser: what it shows, and what clicks come to.
+//!
+//! Needs `chromedriver` and Chromium (`make test` installs them); without, it says so. Screenshots
+//! go to the directory in `TABANE_SCREENSHOTS`, where it is set, as base64 of PNG.
+
+use std::time::Duration;
+
+use crate::browser::Browser;
+use crate::instance::{Instance, TOKEN};
+use serde_json::json;
+use tabane_control::{Event, EventKind, LinkState, Path, State};
+
+/// How much of the instance's time passes between two states.
+const TICK_MS: u64 = 500;
+
+/// A client with three links at work; the name of one tries to be markup.
+fn busy(state: &mut State) {
+    let first = state.links[0].clone();
+    for name in ["usb0", "<b>5g"] {
+        let mut link = first.clone();
+        link.name = name.to_owned();
+        state.links.push(link);
+    }
+    for link in &mut state.links {
+        link.path = Some(path());
+    }
+    state.links[2].state = LinkState::Silent;
+    state.links[2].problem = Some("nothing comes back over it".to_owned());
+    state.events = vec![Event {
+        number: 1,
+        at_unix_ms: 4000,
+        kind: EventKind::LinkUp,
+        link: Some("wlan0".to_owned()),
+        session: None,
+        text: "carries data".to_owned(),
+    }];
+}
+
+fn path() -> Path {
+    serde_json::from_value(json!({
+        "id": 1, "state": "active", "remote": "192.0.2.1:4510", "rtt_ms": 21.5,
+        "rtt_min_ms": 20.0, "queue_ms": 1.5, "in_flight_bytes": 1, "cwnd_bytes": 2,
+        "bandwidth_bps": 3, "mtu_bytes": 1452, "weight": 1.0, "backup": false,
+        "reinjected_bytes": 0,
+        "traffic": {"sent_bytes": 0, "received_bytes": 0, "sent_packets": 0, "lost_packets": 0,
+            "sent_bps": 0, "received_bps": 0, "loss": null}
+    }))
+    .unwrap()
+}
+
+/// Ten seconds of traffic, told in a fifth of that: rates need samples some time apart.
+fn carry(instance: &Instance) {
+    for tick in 1..=20 {
+        std::thread::sleep(Duration::from_millis(110));
+        instance.publish(|state| {
+            state.at_unix_ms += TICK_MS;
+            for (at, link) in (0..).zip(&mut state.links[..2]) {
+                link.traffic.received_bytes += (2 - at) * (400_000 + 50_000 * (tick % 5));
+                link.traffic.sent_bytes += 40_000;
+            }
+            state.totals.traffic.received_bytes += 1_000_000;
+        });
+    }
+}
+
+#[test]
+fn a_browser_sees_and_steers_the_instance() {
+    let Some(browser) = Browser::start() else {
+        println!("skipped: there is no chromedriver here (Debian: chromium-driver)");
+        return;
+    };
+    let instance = Instance::start(true);
+    instance.publish(busy);
+    logs_in(&browser, &instance);
+    shows(&browser, &instance);
+    steers_links(&browser, &instance);
+    edits_policy(&browser, &instance);
+    fits_a_phone(&browser);
+}
+
+fn logs_in(browser: &Browser, instance: &Instance) {
+    let url = format!("http://{}/", instance.http());
+    browser.go_to(&url);
+    browser.wait("!document.getElementById('login').hidden");
+    assert_eq!(browser.text("#condition"), "locked");
+    browser.run("document.getElementById('token').value = 'wrong'");
+    browser.click("#login button");
+    browser.wait("document.getElementById('login-error').textContent.includes('token')");
+    browser.go_to("about:blank");
+    browser.go_to(&format!("{url}#{TOKEN}"));
+    browser.wait("document.querySelectorAll('.link').length === 3");
+    let shown = browser.run("return location.href");
+    assert_eq!(shown, json!(url), "the token stays out of sight");
+}
+
+fn shows(browser: &Browser, instance: &Instance) {
+    carry(instance);
+    browser
+        .wait("document.querySelector('[data-link=wlan0] .down').textContent.includes('Mbit/s')");
+    let state = instance.get("/v1/state").1;
+    let state: State = serde_json::from_str(&state).unwrap();
+    assert_eq!(browser.text("#condition"), state.condition.name());
+    assert!(browser.text("#problems").contains("<b>5g"));
+    assert!(browser.text("#events").contains("wlan0: carries data"));
+    let drawn = browser.run(
+        "const c = document.getElementById('chart'); \
+         return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v > 0)",
+    );
+    assert_eq!(drawn, json!(true));
+    keep(browser, "light");
+    browser.click("#theme");
+    browser.wait("document.documentElement.dataset.theme === 'dark'");
+    keep(browser, "dark");
+}
+
+fn steers_links(browser: &Browser, instance: &Instance) {
+    browser.click("[data-link=wlan0] .pause");
+    browser.wait("document.querySelector('[data-link=wlan0] .pause').textContent === 'Resume'");
+    assert!(instance.state.lock().unwrap().links[0].paused);
+    let slide = |percent: u32| {
+        browser.run(&format!(
+            "const w = document.querySelector('[data-link=wlan0] .weight'); w.value = {percent}; \
+             w.dispatchEvent(new Event('input')); w.dispatchEvent(new Event('change'));"
+        ));
+    };
+    slide(50);
+    browser.wait("document.querySelector('[data-link=wlan0] .weight-text').textContent === '50 %'");
+    // What the instance refuses is told, and the slider goes back.
+    slide(25);
+    browser.wait("document.querySelector('[data-link=wlan0] .error').textContent === 'not today'");
+    instance.publish(|state| state.at_unix_ms += TICK_MS);
+    browser.wait("document.querySelector('[data-link=wlan0] .weight').value === '50'");
+    assert!((instance.state.lock().unwrap().links[0].weight - 0.5).abs() < 1e-9);
+}
+
+fn edits_policy(browser: &Browser, instance: &Instance) {
+    let file = instance.directory.path().join("policy.toml");
+    let write = |text: &str| {
+        browser.run(&format!(
+            "const p = document.getElementById('policy'); p.value = '{text}'; \
+             p.dispatchEvent(new Event('input'));"
+        ));
+        browser.click("#policy-save");
+    };
+    browser.wait("!document.getElementById('policy-card').hidden");
+    write("bad");
+    browser.wait("document.getElementById('policy-error').textContent.includes('line 2')");
+    assert!(!file.exists());
+    write("good");
+    browser.wait("document.getElementById('policy-note').textContent.startsWith('Saved')");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "good");
+}
+
+fn fits_a_phone(browser: &Browser) {
+    browser.resize(500, 900);
+    browser.wait("window.innerWidth <= 500");
+    let wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
+    assert_eq!(browser.run(wide), json!(0), "nothing sticks out");
+    keep(browser, "phone");
+}
+
+fn keep(browser: &Browser, name: &str) {
+    if let Some(directory) = std::env::var_os("TABANE_SCREENSHOTS") {
+        let path = std::path::Path::new(&directory).join(format!("{name}.png.base64"));
+        std::fs::write(path, browser.screenshot()).unwrap();
+    }
+}

@@ -1,0 +1,181 @@
+//! What a session does, packet by packet, for who wants to see why.
+//!
+//! Owns a bounded record, kept only while somebody asks for it. What it is written as is the
+//! reader's affair; times are the session's own.
+
+use std::collections::VecDeque;
+
+use tabane_base::{Bytes, Duration, Instant, Rate};
+
+use crate::id::PathId;
+use crate::path::{News, Path};
+use crate::recovery::Settled;
+use crate::snapshot::PathStatus;
+
+/// One thing that happened on one path.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TraceEvent {
+    /// When.
+    pub at: Instant,
+    /// Where.
+    pub path: PathId,
+    /// What.
+    pub what: Traced,
+}
+
+/// What happened. Sizes are bytes of UDP payload; numbers are those of the path's own space.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Traced {
+    /// A packet left.
+    Sent {
+        /// Its number.
+        pn: u64,
+        /// Its size.
+        size: u16,
+        /// Whether it asks for acknowledgement.
+        eliciting: bool,
+    },
+    /// A packet came that was authentic and new.
+    Received {
+        /// Its number.
+        pn: u64,
+        /// Its size.
+        size: u16,
+    },
+    /// Packets sent on this path were acknowledged, over whichever path the news came.
+    Acked {
+        /// The first number of a run of them.
+        first: u64,
+        /// The last, included.
+        last: u64,
+    },
+    /// A packet was taken for lost.
+    Lost {
+        /// Its number.
+        pn: u64,
+        /// Its size.
+        size: u16,
+    },
+    /// What the controller came to.
+    Metrics(TraceMetrics),
+    /// Where the path stands now.
+    Status(PathStatus),
+}
+
+/// How good a path is, and how much it may carry (RFC 9002 appendices A and B).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub struct TraceMetrics {
+    pub rtt_smoothed: Duration,
+    pub rtt_latest: Duration,
+    pub rtt_min: Duration,
+    pub rtt_variation: Duration,
+    pub cwnd: Bytes,
+    pub in_flight: Bytes,
+    pub pacing_rate: Rate,
+    /// The controller's own word for what it is doing.
+    pub phase: &'static str,
+}
+
+/// What was recorded since it was last taken.
+#[derive(Clone, Debug, Default)]
+pub struct TraceLog {
+    /// In order.
+    pub events: Vec<TraceEvent>,
+    /// How many were forgotten before those, for want of room.
+    pub missed: u64,
+}
+
+/// A record of the latest events.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    events: VecDeque<TraceEvent>,
+    capacity: usize,
+    missed: u64,
+    /// What was last told of each path.
+    metrics: Vec<(PathId, TraceMetrics)>,
+}
+
+impl Trace {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            events: VecDeque::new(),
+            capacity: capacity.max(1),
+            missed: 0,
+            metrics: Vec::new(),
+        }
+    }
+
+    pub(crate) fn record(&mut self, at: Instant, path: PathId, what: Traced) {
+        if self.events.len() == self.capacity {
+            self.events.pop_front();
+            self.missed += 1;
+        }
+        self.events.push_back(TraceEvent { at, path, what });
+    }
+
+    /// What a path reports of its packets and itself, before anybody acts on it.
+    pub(crate) fn record_news(&mut self, now: Instant, path: &Path, news: &News) {
+        for (first, last) in runs(&news.acked) {
+            self.record(now, path.id, Traced::Acked { first, last });
+        }
+        for Settled { pn, packet, .. } in &news.lost {
+            let (pn, size) = (*pn, packet.size);
+            self.record(now, path.id, Traced::Lost { pn, size });
+        }
+        if news.up {
+            self.record(now, path.id, Traced::Status(PathStatus::Active));
+        }
+        if news.down.is_some() {
+            self.record(now, path.id, Traced::Status(PathStatus::Silent));
+        }
+        let metrics = path.trace_metrics();
+        let told = self.metrics.iter_mut().find(|(id, _)| *id == path.id);
+        match told {
+            Some((_, told)) if *told == metrics => return,
+            Some((_, told)) => *told = metrics,
+            None => self.metrics.push((path.id, metrics)),
+        }
+        self.record(now, path.id, Traced::Metrics(metrics));
+    }
+
+    pub(crate) fn take(&mut self) -> TraceLog {
+        TraceLog {
+            events: self.events.drain(..).collect(),
+            missed: std::mem::take(&mut self.missed),
+        }
+    }
+}
+
+/// Acknowledged packets as runs of numbers: first and last.
+fn runs(acked: &[Settled]) -> Vec<(u64, u64)> {
+    let mut numbers: Vec<u64> = acked.iter().map(|settled| settled.pn).collect();
+    numbers.sort_unstable();
+    numbers
+        .chunk_by(|a, b| a + 1 == *b)
+        .filter_map(|run| Some((*run.first()?, *run.last()?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_events_are_forgotten_and_counted() {
+        let mut trace = Trace::new(2);
+        let sent = |pn| Traced::Sent {
+            pn,
+            size: 1200,
+            eliciting: true,
+        };
+        for pn in 0..5 {
+            trace.record(Instant::EPOCH, PathId(0), sent(pn));
+        }
+        let log = trace.take();
+        assert_eq!(log.missed, 3);
+        let whats: Vec<Traced> = log.events.iter().map(|event| event.what).collect();
+        assert_eq!(whats, [sent(3), sent(4)]);
+        assert!(trace.take().events.is_empty());
+    }
+}

@@ -1,0 +1,96 @@
+//! `tabane trace`: what a session does, packet by packet, into a qlog file.
+//!
+//! Owns how long and how much is recorded, and the file. What it looks like is `qlog`'s.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tabane_control::{Client, State, TraceUpdates};
+use tokio::time::{Instant, timeout_at};
+
+use super::status::InstanceArgs;
+use crate::qlog::Qlog;
+use crate::span::Span;
+use crate::{atomic_file, output, signals};
+
+/// The most that is recorded: some 2 GB of traffic, in 600 MB of memory.
+const MAX_EVENTS: usize = 2_000_000;
+
+/// Record what a session does, packet by packet, as a qlog file for qvis and other QUIC tools
+///
+/// One trace per path: packets sent, received, acknowledged and lost, round-trip times, window and
+/// rate. Ends after --for, at Ctrl-C, or with the session; the file holds sizes and times, no
+/// content.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    instance: InstanceArgs,
+    /// Which session of a relay, by its number in `tabane status` [default: the only one]
+    #[arg(long, value_name = "NUMBER")]
+    session: Option<u64>,
+    /// How long, such as 10s or 2m
+    #[arg(long = "for", value_name = "TIME", default_value = "10s")]
+    span: Span,
+    /// Where to write; - for standard output
+    #[arg(long, short, value_name = "FILE", default_value = "trace.qlog")]
+    output: PathBuf,
+}
+
+pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot set up the event loop")?;
+    let client = Client::new(&args.instance.find()?.socket);
+    let (qlog, state) = runtime.block_on(record(&client, args))?;
+    let (events, missed) = (qlog.len(), qlog.missed());
+    let mut text = serde_json::to_vec(&qlog.finish(&state))?;
+    text.push(b'\n');
+    if args.output == Path::new("-") {
+        std::io::stdout().write_all(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    atomic_file::replace(&args.output, &text, atomic_file::PUBLIC)?;
+    let lacks = match missed {
+        0 => String::new(),
+        missed => format!(", {missed} more came too fast to be kept"),
+    };
+    let file = args.output.display();
+    output::line(&format!("{file}: {events} events{lacks}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn record(client: &Client, args: &TraceArgs) -> Result<(Qlog, State)> {
+    let signals = signals::catch()?;
+    let mut updates = client.trace(args.session).await?;
+    let began = SystemTime::now().duration_since(UNIX_EPOCH);
+    let began = began.unwrap_or_default().as_millis();
+    let mut qlog = Qlog::new(u64::try_from(began).unwrap_or(u64::MAX));
+    // Now: later the links may be gone.
+    let state = client.state().await?;
+    let span = args.span.0;
+    eprintln!("recording for {} s; Ctrl-C ends it", span.as_secs());
+    tokio::select! {
+        gathered = gather(&mut updates, &mut qlog, Instant::now() + span) => gathered?,
+        _ = signals.next() => {}
+    }
+    Ok((qlog, state))
+}
+
+/// Until `end`, the session's end, or as much as there is room for.
+async fn gather(updates: &mut TraceUpdates, qlog: &mut Qlog, end: Instant) -> Result<()> {
+    while qlog.len() < MAX_EVENTS {
+        let Ok(batch) = timeout_at(end, updates.next()).await else {
+            return Ok(());
+        };
+        let Some(batch) = batch? else { return Ok(()) };
+        qlog.add_missed(batch.missed);
+        batch.events.iter().for_each(|entry| qlog.add(entry));
+    }
+    tracing::warn!("more than {MAX_EVENTS} events: the record ends here");
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! A session's record, handed to a control client as it grows.
+
+use tabane_base::{Duration, Instant};
+use tabane_control::{TraceBatch, TraceEntry, TraceWhat};
+use tabane_core::{TraceEvent, TraceLog, Traced};
+use tabane_tunnel::SessionTrace;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often the record is looked at; in between core keeps it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Hands over what is recorded until nobody listens, or the session is over. Where the listener is
+/// slow, core keeps the latest and counts the rest.
+pub(super) fn follow(trace: SessionTrace) -> mpsc::Receiver<TraceBatch> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::task::spawn_local(async move {
+        let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = sender.closed() => return,
+                _ = looks.tick() => {}
+            }
+            let Ok(place) = sender.reserve().await else {
+                return;
+            };
+            let Some(log) = trace.take() else { return };
+            place.send(batch(trace.began(), log));
+        }
+    });
+    receiver
+}
+
+fn batch(began: Instant, log: TraceLog) -> TraceBatch {
+    TraceBatch {
+        missed: log.missed,
+        events: log.events.iter().map(|event| entry(began, event)).collect(),
+    }
+}
+
+fn entry(began: Instant, event: &TraceEvent) -> TraceEntry {
+    let millis = |span: Duration| span.as_secs_f64() * 1e3;
+    TraceEntry {
+        at_us: u64::try_from(event.at.since(began).as_micros()).unwrap_or(u64::MAX),
+        path: event.path.get(),
+        what: match event.what {
+            Traced::Sent {
+                pn,
+                size,
+                eliciting,
+            } => TraceWhat::Sent {
+                pn,
+                size,
+                eliciting,
+            },
+            Traced::Received { pn, size } => TraceWhat::Received { pn, size },
+            Traced::Acked { first, last } => TraceWhat::Acked { first, last },
+            Traced::Lost { pn, size } => TraceWhat::Lost { pn, size },
+            Traced::Status(status) => TraceWhat::Status(status.name().to_owned()),
+            Traced::Metrics(metrics) => TraceWhat::Metrics {
+                rtt_ms: millis(metrics.rtt_smoothed),
+                rtt_latest_ms: millis(metrics.rtt_latest),
+                rtt_min_ms: millis(metrics.rtt_min),
+                rtt_variation_ms: millis(metrics.rtt_variation),
+                cwnd_bytes: metrics.cwnd.get(),
+                in_flight_bytes: metrics.in_flight.get(),
+                pacing_bps: metrics.pacing_rate.as_bps(),
+                phase: metrics.phase.to_owned(),
+            },
+        },
+    }
+}
