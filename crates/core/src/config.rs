@@ -159,6 +159,7 @@ impl SessionConfig {
             paths: MAX_PATHS as u32,
             probes: if self.probes { probe::MOST } else { 0 },
             classes: true,
+            receive_memory: Some(self.receive_memory),
             reset_token,
         }
     }

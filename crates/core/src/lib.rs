@@ -41,6 +41,7 @@ mod reading;
 mod received;
 mod recovery;
 mod reinjection;
+mod rest;
 mod retry;
 mod rtt;
 mod scheduler;

@@ -14,6 +14,7 @@ mod tag {
     pub(super) const RESET_TOKEN: u64 = 0x02;
     pub(super) const PATHS: u64 = 0x0e;
     pub(super) const PROBES: u64 = 0x12;
+    pub(super) const RECEIVE_MEMORY: u64 = 0x13;
 }
 
 /// Added to the number of paths by an end that takes classes: to older ones, which open no more
@@ -34,6 +35,8 @@ pub(crate) struct Parameters {
     pub(crate) probes: u64,
     /// This end takes classes [P-11.1].
     pub(crate) classes: bool,
+    /// Memory for received data. Who says so also understands SHED [P-6.8].
+    pub(crate) receive_memory: Option<Bytes>,
     pub(crate) reset_token: Option<[u8; 16]>,
 }
 
@@ -50,6 +53,7 @@ impl Default for Parameters {
             paths: 1,
             probes: 0,
             classes: false,
+            receive_memory: None,
             reset_token: None,
         }
     }
@@ -69,7 +73,10 @@ impl Parameters {
             (tag::PATHS, u64::from(self.paths) | classes),
             (tag::PROBES, self.probes),
         ];
-        for (tag, value) in numbers {
+        let memory = self
+            .receive_memory
+            .map(|memory| (tag::RECEIVE_MEMORY, memory.get()));
+        for (tag, value) in numbers.into_iter().chain(memory) {
             put_varint(&mut out, tag);
             let mut field = Vec::new();
             put_varint(&mut field, value);
@@ -111,6 +118,9 @@ impl Parameters {
                     parameters.paths = paths & !(TAKES_CLASSES as u32);
                 }
                 tag::PROBES => parameters.probes = field.varint()?,
+                tag::RECEIVE_MEMORY => {
+                    parameters.receive_memory = Some(Bytes::new(field.varint()?));
+                }
                 tag::RESET_TOKEN => parameters.reset_token = Some(field.array()?),
                 _ => {}
             }
@@ -144,6 +154,7 @@ mod tests {
             paths: 16,
             probes: 32,
             classes: true,
+            receive_memory: Some(Bytes::kilo(64)),
             reset_token: Some([3; 16]),
         };
         let bytes = parameters.emit();

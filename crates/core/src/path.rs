@@ -29,6 +29,7 @@ use crate::probe::{LEAST, Probe, Prober, Report, Terms};
 use crate::reading::{Counts, Reading, Readings};
 use crate::received::Received;
 use crate::recovery::{Recovery, SentFrame, SentFrames, SentPacket, Settled};
+use crate::rest::Rest;
 use crate::rtt::{INITIAL_RTT, RttEstimator};
 use crate::snapshot::{PathSnapshot, PathStatus};
 use crate::trace::TraceMetrics;
@@ -155,6 +156,7 @@ pub(crate) struct Path {
     pub(crate) prober: Prober,
     readings: Readings,
     told_frequency: u64,
+    pub(crate) rest: Rest,
     /// When it last carried a datagram.
     pub(crate) carried_datagram_at: Option<Instant>,
     last_sent_at: Instant,
@@ -202,6 +204,7 @@ impl Path {
             prober: Prober::new(now, IP_UDP_HEADERS + u64::from(headers)),
             readings: Readings::default(),
             told_frequency: 0,
+            rest: Rest::default(),
             carried_datagram_at: None,
             last_sent_at: now,
             last_received_at: now,

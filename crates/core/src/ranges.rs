@@ -97,6 +97,12 @@ impl RangeSet {
         }
     }
 
+    /// How many integers of it are less than `limit`. Walks the ranges before that.
+    pub(crate) fn total_below(&self, limit: u64) -> u64 {
+        let before = self.ranges.range(..limit);
+        before.map(|(start, end)| *end.min(&limit) - *start).sum()
+    }
+
     /// Takes up to `most` integers off the front, all of one range.
     pub(crate) fn pop_front(&mut self, most: u64) -> Option<Range<u64>> {
         let (start, end) = self.ranges.pop_first()?;
@@ -108,8 +114,9 @@ impl RangeSet {
         Some(start..cut)
     }
 
-    /// Takes up to `most` integers, all of one range, from behind the first `depth` of the set.
-    pub(crate) fn pop_behind(&mut self, depth: u64, most: u64) -> Option<Range<u64>> {
+    /// Takes up to `most` integers, all of one range, from behind the first `depth` of the set, or
+    /// up to `grain` before: what is left of the range in front is a multiple of that.
+    pub(crate) fn pop_behind(&mut self, depth: u64, most: u64, grain: u64) -> Option<Range<u64>> {
         if depth == 0 {
             return self.pop_front(most);
         }
@@ -120,7 +127,7 @@ impl RangeSet {
             before -= before.min(len) * u64::from(!is_here);
             is_here
         });
-        let (start, end) = inside.map(|(start, end)| (*start + before, *end))?;
+        let (start, end) = inside.map(|(start, end)| (*start + before - before % grain, *end))?;
         let taken = start..end.min(start + most);
         self.remove(taken.clone());
         Some(taken)
@@ -177,7 +184,7 @@ mod tests {
                 match rng.below(5) {
                     2 => {
                         let (depth, most) = (rng.below(30), 1 + rng.below(9));
-                        let popped = set.pop_behind(depth, most);
+                        let popped = set.pop_behind(depth, most, 1);
                         let wanted = model.iter().nth(depth as usize).copied();
                         assert_eq!(popped.as_ref().map(|r| r.start), wanted, "seed {seed}");
                         for i in popped.into_iter().flatten() {
@@ -209,6 +216,8 @@ mod tests {
                 assert!(!touching, "seed {seed} step {step}");
                 assert_eq!(set.contains(start), model.contains(&start));
                 assert_eq!(set.total(), model.len() as u64, "seed {seed} step {step}");
+                let below = model.range(..start).count() as u64;
+                assert_eq!(set.total_below(start), below, "seed {seed} step {step}");
             }
         }
     }

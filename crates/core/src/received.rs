@@ -11,7 +11,7 @@ use tabane_base::{Duration, Instant};
 use crate::config::MAX_ACK_DELAY;
 use crate::id::PathId;
 use crate::ranges::RangeSet;
-use crate::wire::{MAX_ACK_RANGES, MAX_ACK_TIMES, emit_ack};
+use crate::wire::{MAX_ACK_RANGES, MAX_ACK_TIMES, emit_ack, emit_shed};
 
 /// Gaps remembered for telling replays from late packets. One entry is some 50 bytes; at 1 % loss
 /// the window is 25,000 packets long.
@@ -33,6 +33,10 @@ pub(crate) struct Received {
     /// Ack-eliciting packets not yet acknowledged.
     unacked: u64,
     due_at: Option<Instant>,
+    /// Thrown away for want of memory, the newest of them.
+    shed: RangeSet,
+    /// When the last was, until that is told.
+    shed_at: Option<Instant>,
     threshold: u64,
     max_delay: Duration,
 }
@@ -46,6 +50,8 @@ impl Received {
             times: VecDeque::with_capacity(MAX_ACK_TIMES + 1),
             unacked: 0,
             due_at: None,
+            shed: RangeSet::default(),
+            shed_at: None,
             threshold: DEFAULT_THRESHOLD,
             max_delay: MAX_ACK_DELAY,
         }
@@ -86,6 +92,16 @@ impl Received {
         }
     }
 
+    /// A packet was thrown away for want of memory: its sender is told at once [P-6.8].
+    pub(crate) fn on_shed(&mut self, now: Instant, pn: u64) {
+        self.shed.insert(pn..pn + 1);
+        if self.shed.len() > MAX_ACK_RANGES {
+            self.shed.forget_first();
+        }
+        self.shed_at = Some(now);
+        self.due_at = Some(now);
+    }
+
     /// The sender knows better how often it needs to hear [P-5.4].
     pub(crate) fn set_frequency(&mut self, threshold: u64, max_delay: Duration) {
         self.threshold = threshold.clamp(1, MAX_THRESHOLD);
@@ -104,15 +120,16 @@ impl Received {
 
     /// Appends the acknowledgement and considers it sent.
     pub(crate) fn emit(&mut self, now: Instant, path: PathId, out: &mut Vec<u8>) {
+        self.due_at = None;
+        if let Some(at) = self.shed_at.take() {
+            // Before the acknowledgement, whose gaps would count as losses.
+            let (ranges, count) = newest(&self.shed);
+            emit_shed(path, now.since(at), at, &ranges[..count], out);
+        }
         let Some((_, largest_at)) = self.largest else {
             return;
         };
-        let mut ranges = [const { 0..=0 }; MAX_ACK_RANGES];
-        let mut count = 0;
-        for (slot, range) in ranges.iter_mut().zip(self.ranges.iter().rev()) {
-            *slot = RangeInclusive::new(range.start, range.end - 1);
-            count += 1;
-        }
+        let (ranges, count) = newest(&self.ranges);
         let mut times = [Duration::ZERO; MAX_ACK_TIMES];
         let mut timed = 0;
         for (slot, at) in times.iter_mut().zip(self.times.iter().rev().skip(1)) {
@@ -130,8 +147,18 @@ impl Received {
         );
         self.times.clear();
         self.unacked = 0;
-        self.due_at = None;
     }
+}
+
+/// The newest ranges, newest first, as frames have them, and how many these are.
+fn newest(set: &RangeSet) -> ([RangeInclusive<u64>; MAX_ACK_RANGES], usize) {
+    let mut ranges = [const { 0..=0 }; MAX_ACK_RANGES];
+    let mut count = 0;
+    for (slot, range) in ranges.iter_mut().zip(set.iter().rev()) {
+        *slot = RangeInclusive::new(range.start, range.end - 1);
+        count += 1;
+    }
+    (ranges, count)
 }
 
 #[cfg(test)]

@@ -161,6 +161,7 @@ impl PathView {
             index: self.index,
             packets: self.packets(),
             ahead: Bytes::ZERO,
+            arrival: Some(self.arrival()),
             carries: Carries::Both,
         }
     }
@@ -183,6 +184,8 @@ pub(crate) struct Grant {
     pub(crate) packets: usize,
     /// The packets carry what stands behind so many unsent bytes: others bring those sooner.
     pub(crate) ahead: Bytes,
+    /// How long from now until the first arrives, where that is known.
+    pub(crate) arrival: Option<Duration>,
     pub(crate) carries: Carries,
 }
 
@@ -193,6 +196,7 @@ impl Grant {
             index,
             packets: 1,
             ahead: Bytes::ZERO,
+            arrival: None,
             carries: Carries::Both,
         }
     }

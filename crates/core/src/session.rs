@@ -29,6 +29,7 @@ use crate::path::{News, Path, PathError};
 use crate::policy::{MAX_PRIORITY, PathPolicy};
 use crate::reading::Reading;
 use crate::recovery::SentFrame;
+use crate::rest::Shedding;
 use crate::scheduler::PathView;
 use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::{ReadState, StreamError, Streams};
@@ -91,6 +92,7 @@ pub struct Session {
     drained_at: Instant,
     /// A stream packet last went in this poll's turn; datagrams and streams alternate.
     datagram_turn: bool,
+    shedding: Shedding,
     drops: Drops,
     news: News,
     trace: Option<Box<Trace>>,
@@ -139,6 +141,7 @@ impl Session {
             data_at: now,
             drained_at: now,
             datagram_turn: false,
+            shedding: Shedding::new(now),
             drops: Drops::default(),
             news: News::default(),
             trace: None,

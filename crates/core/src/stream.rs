@@ -3,6 +3,7 @@
 //! Owns credit in both directions, for each stream and for the session. Which path a packet takes
 //! and when is not known here.
 
+mod flights;
 mod receive;
 mod send;
 mod sending;
@@ -16,7 +17,8 @@ use thiserror::Error;
 
 pub use receive::ReadState;
 use receive::{Inserted, ReceiveHalf};
-use send::{Piece, SendHalf};
+use send::{Piece, SendHalf, Terms};
+pub(crate) use sending::Place;
 use window::Window;
 
 use crate::class::ClassId;
@@ -33,8 +35,14 @@ use crate::wire::{Frame, STREAM_CLASS_MAX, StreamHeader};
 const WRITABLE_STEP: usize = 128 * 1024;
 /// Stop room for headers alone: less data than this in a packet is not worth a frame.
 const MIN_PIECE: usize = 16;
+/// A reader keeps pace who leaves no more than this part of a stream's share unread.
+const KEEPS_PACE: usize = 8;
 /// How much of the receive memory a stream may hold, per byte that is free.
 const SHARE: usize = 4;
+/// Memory that fast and far paths use up; with more nothing is sent again in advance.
+const LITTLE_MEMORY: u64 = 8_000_000;
+/// Part of the peer's memory that is planned with.
+const REACH_PER_MEMORY: u64 = 2;
 /// Streams looked at for what a scheduler wants to know of all: it asks per packet.
 const FIRST_STREAMS: usize = 16;
 /// Bytes of a STREAM frame's length.
@@ -114,6 +122,11 @@ pub(crate) struct Streams {
     stream_window: u64,
     stream_window_max: u64,
     peer_stream_window: u64,
+    /// How far a stream's data may arrive before what stands in front of it; `None` where the
+    /// peer's memory sets no limit.
+    peer_reach: Option<u64>,
+    /// Bytes sent again before they were late.
+    rescued: u64,
     /// Round trip of the farthest path.
     rtt: Duration,
     /// Memory of received data.
@@ -148,6 +161,8 @@ impl Streams {
             stream_window: own.stream_credit.get(),
             stream_window_max: window_max.get(),
             peer_stream_window: 0,
+            peer_reach: None,
+            rescued: 0,
             rtt: Duration::ZERO,
             memory: 0,
             memory_max: usize::try_from(memory.get()).unwrap_or(usize::MAX),
@@ -162,6 +177,10 @@ impl Streams {
         self.send_credit = peer.session_credit.get();
         self.peer_stream_window = peer.stream_credit.get();
         self.tells_classes = self.is_client && peer.classes;
+        let memory = peer.receive_memory.map(Bytes::get);
+        self.peer_reach = memory
+            .filter(|memory| *memory < LITTLE_MEMORY)
+            .map(|memory| memory / REACH_PER_MEMORY);
     }
 
     /// How much each stream may hold unacknowledged.
@@ -370,27 +389,52 @@ impl Streams {
 
     // News from the network.
 
-    /// Whether memory is short enough for [`has_room`](Self::has_room) to refuse anything.
+    /// Whether memory is short enough for [`refuses`](Self::refuses) to refuse anything.
     pub(crate) fn is_short_of_memory(&self) -> bool {
-        // With a fifth of it free no stream can hold more than SHARE times what is free.
-        self.memory / SHARE >= self.memory_max / (SHARE + 1)
+        // With so much of it free no stream can hold more than half of SHARE times what is free.
+        2 * self.memory / SHARE >= self.memory_max / (SHARE + 1)
     }
 
-    /// Whether this data may be kept. A stream may hold [`SHARE`] times what is free: one alone
-    /// most of the memory, and however many are stuck, something is left for the next. What its
-    /// reader waits for is taken in any case, because it makes the rest readable: beyond the limit
-    /// a stream holds at most one packet.
-    pub(crate) fn has_room(&self, header: StreamHeader) -> bool {
-        let free = self.memory_max.saturating_sub(self.memory);
-        let share = |held: usize| free > 0 && held <= SHARE * free;
-        let Some(stream) = self.streams.get(&header.id) else {
-            return true;
-        };
-        let unread = stream.receive.unread();
-        match header.offset <= stream.receive.ready_to() {
-            true => unread == 0 || share(unread),
-            false => share(stream.receive.memory()),
+    /// Whether there is no memory for this data. A stream may hold [`SHARE`] times what is free:
+    /// one alone most of the memory, and however many are stuck, something is left for the next.
+    /// Half of that is kept for what is soon in order: else scattered data from far ahead would
+    /// fill it, and nothing but the very next packet would find room. What its reader waits for is
+    /// taken in any case, because it makes the rest readable: beyond the limit a stream holds at
+    /// most one packet.
+    pub(crate) fn refuses(&self, header: StreamHeader, len: usize) -> Option<Refused> {
+        let stream = self.streams.get(&header.id)?;
+        let (held, unread) = (stream.receive.memory(), stream.receive.unread());
+        let others = self.memory - held;
+        let most = self.memory_max.saturating_sub(others) / (SHARE + 1) * SHARE;
+        let next = stream.receive.ready_to();
+        if header.offset <= next {
+            let free = self.memory_max.saturating_sub(self.memory);
+            let has_room = unread == 0 || free > 0 && unread <= SHARE * free;
+            return (!has_room).then_some(Refused::Unread);
         }
+        let is_soon = header.offset + len as u64 <= next + most as u64 / 2;
+        if held <= most / 2 || is_soon && held <= most {
+            return None;
+        }
+        Some(if unread <= most / KEEPS_PACE {
+            Refused::Early
+        } else {
+            Refused::Unread
+        })
+    }
+
+    /// Whether this is what a reader waits for who keeps pace.
+    pub(crate) fn is_awaited_here(&self, header: StreamHeader, len: usize) -> bool {
+        self.streams.get(&header.id).is_some_and(|stream| {
+            let next = stream.receive.ready_to();
+            (header.offset..header.offset + len as u64).contains(&next)
+                && stream.receive.unread() == 0
+        })
+    }
+
+    /// Whether memory is used up but for what readers wait for.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.memory >= self.memory_max - self.memory_max / 8
     }
 
     pub(crate) fn on_data(&mut self, header: StreamHeader, data: &[u8]) -> Result<(), Violation> {
@@ -504,11 +548,15 @@ impl Streams {
                 let Some(stream) = self.streams.get_mut(&id) else {
                     return;
                 };
+                let was_recovering = stream.send.is_recovering();
                 stream.send.on_acked(offset..offset + u64::from(len), fin);
                 let room = limit.saturating_sub(stream.send.held());
                 if stream.send.writer_waits && room >= WRITABLE_STEP.min(limit / 4) {
                     stream.send.writer_waits = false;
                     self.events.push_back(Event::StreamWritable(id));
+                }
+                if was_recovering {
+                    self.enqueue(id);
                 }
                 self.reap(id);
             }
@@ -548,6 +596,20 @@ impl Streams {
             SentFrame::MaxData => self.receive_credit_due = true,
             SentFrame::MaxStreams => self.remote_limit_due = true,
             _ => {}
+        }
+    }
+
+    /// The peer had no memory for what comes back as lost now.
+    pub(crate) fn on_shed(&mut self, frame: SentFrame) {
+        let Some(reach) = self.reach() else {
+            return;
+        };
+        if let SentFrame::Stream {
+            id, offset, len, ..
+        } = frame
+            && let Some(stream) = self.streams.get_mut(&id)
+        {
+            stream.send.on_shed(offset + u64::from(len), reach * 3 / 2);
         }
     }
 
@@ -593,6 +655,15 @@ impl Streams {
             self.remote_limit_due |= self.remote_limit.is_multiple_of(MAX_STREAMS / 16);
         }
     }
+}
+
+/// Why there is no memory for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It came too long before what stands in front of it.
+    Early,
+    /// The reader does not keep pace.
+    Unread,
 }
 
 /// A piece of a stream that was set aside for a packet to come.

@@ -10,9 +10,9 @@ mod header;
 pub(crate) use class::{CLASS_MAX, STREAM_CLASS_MAX};
 pub(crate) use cursor::{Cursor, Malformed, VARINT_MAX, put_varint};
 pub(crate) use frame::{
-    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, PROBE_REPORT_MAX, StreamHeader,
-    datagram_copy_header_len, datagram_header_len, emit_ack, emit_datagram, emit_datagram_copy,
-    emit_fragment, parse_frame,
+    ACK_RESERVE, AckFrame, Frame, MAX_ACK_RANGES, MAX_ACK_TIMES, PROBE_REPORT_MAX, SHED_MAX,
+    StreamHeader, datagram_copy_header_len, datagram_header_len, emit_ack, emit_datagram,
+    emit_datagram_copy, emit_fragment, emit_shed, parse_frame,
 };
 pub(crate) use header::{
     HANDSHAKE_PN_LEN, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader,

@@ -127,6 +127,7 @@ mod tests {
             index: 0,
             packets: 1,
             ahead: Bytes::ZERO,
+            arrival: Some(paths[0].arrival()),
             carries: Carries::Both,
         };
         assert_eq!(choose(&paths, streams(1)), Some(grant));
@@ -140,6 +141,7 @@ mod tests {
             index: 1,
             packets: 1,
             ahead: Bytes::ZERO,
+            arrival: Some(paths[1].arrival()),
             carries: Carries::Both,
         };
         assert_eq!(choose(&paths, streams(1_000)), Some(grant));

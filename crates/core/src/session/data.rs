@@ -14,6 +14,7 @@ use crate::policy::{MAX_PRIORITY, Tier};
 use crate::recovery::{SentFrame, SentFrames};
 use crate::reinjection::reinject;
 use crate::scheduler::{Backlog, Carries, Dealing, Grant, PathView};
+use crate::stream::Place;
 use crate::transmit::TransmitBatch;
 use crate::wire::{CLASS_MAX, Frame, TAG_LEN};
 
@@ -323,8 +324,11 @@ impl Session {
         };
         let rule = &self.lanes.get(class).class.rule;
         let last = self.last_tier(rule);
-        let usable =
-            active().filter(|(_, path)| Some(path.policies.tier()) <= last && rule.allows(path.id));
+        let allowed = |path: &Path| Some(path.policies.tier()) <= last && rule.allows(path.id);
+        let in_tier = || active().filter(|(_, path)| allowed(path));
+        let all_rest = in_tier().all(|(_, path)| !path.rest.is_over(now));
+        let wanted = all_rest || self.datagrams.has_data(class.index());
+        let usable = in_tier().filter(|(_, path)| wanted || path.rest.is_over(now));
         views.clear();
         views.extend(usable.map(|(index, _)| self.view(now, class, index, nearest)));
         nearest
@@ -513,7 +517,15 @@ impl Session {
             self.fill_datagrams(now, (class, grant.index), out, (end - out.len(), space));
         }
         if has_pieces && (!datagrams_first || !has_datagrams(self)) {
-            self.fill_streams(class, (path, grant.ahead), out, end - out.len(), frames);
+            let arrives_at = grant
+                .arrival
+                .filter(|_| self.lanes.get(class).scheduler.reinjects());
+            let place = Place {
+                ahead: grant.ahead,
+                arrives_at: arrives_at.map(|arrival| now + arrival),
+            };
+            self.fill_streams(class, (path, place), out, end - out.len(), frames);
+            self.paths[grant.index].totals.reinjected += self.streams.take_rescued();
         }
         out.len() > start
     }
@@ -566,7 +578,7 @@ impl Session {
     fn fill_streams(
         &mut self,
         class: ClassId,
-        (path, ahead): (PathId, Bytes),
+        (path, place): (PathId, Place),
         out: &mut Vec<u8>,
         space: usize,
         frames: &mut SentFrames,
@@ -575,7 +587,7 @@ impl Session {
         if distribution.has_pieces(path) {
             distribution.fill(path, &mut self.streams, out, space, frames);
         } else {
-            self.streams.fill_data(class, out, space, ahead, frames);
+            self.streams.fill_data(class, out, space, place, frames);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes as Payload;
 use rustls::Side;
-use tabane_base::Instant;
+use tabane_base::{Bytes, Instant};
 
 use super::{Phase, Session};
 use crate::close::{CloseReason, PathDownReason, Violation};
@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::handshake::Refusal;
 use crate::id::{FourTuple, PathId};
 use crate::path::{Path, State};
+use crate::stream::Refused;
 use crate::trace::Traced;
 use crate::wire::{AckFrame, Cursor, Frame, LongHeader, ShortHeader, parse_frame};
 
@@ -126,7 +127,12 @@ impl Session {
         if self.paths[path].received.is_replayed(opened.pn) {
             return Err(DropReason::Replayed);
         }
-        self.shed(payload)?;
+        if let Some(refusal) = self.refuses(payload) {
+            if refusal == Refused::Early && self.peer.receive_memory.is_some() {
+                self.paths[path].received.on_shed(now, opened.pn);
+            }
+            return Err(DropReason::Shed);
+        }
         self.last_received_at = now;
         let is_newest = self.paths[path]
             .received
@@ -177,25 +183,29 @@ impl Session {
             && id.get() < self.retired.len() as u32 + 4 * MAX_PATHS as u32
     }
 
-    /// Refuses data for which there is no memory [P-6.6]. Nothing of the packet is taken in, so
-    /// the sender will repeat it.
-    fn shed(&self, payload: &[u8]) -> Result<(), DropReason> {
+    /// Whether there is no memory for data [P-6.6]. Nothing of such a packet is taken in, so the
+    /// sender will repeat it.
+    fn refuses(&self, payload: &[u8]) -> Option<Refused> {
         if !self.streams.is_short_of_memory() {
-            return Ok(());
+            return None;
         }
+        let mut refused = None;
         let mut cursor = Cursor::new(payload);
         while let Ok(frame) = parse_frame(&mut cursor) {
             if let Frame::Stream { header, data } = frame
                 && !data.is_empty()
-                && !self.streams.has_room(header)
             {
-                return Err(DropReason::Shed);
+                let awaited = self.streams.is_awaited_here(header, data.len());
+                if awaited && !self.streams.is_out_of_memory() {
+                    return None;
+                }
+                refused = refused.or_else(|| self.streams.refuses(header, data.len()));
             }
             if cursor.is_empty() {
                 break;
             }
         }
-        Ok(())
+        refused
     }
 
     /// A path's packets come from another address: ask that address to prove itself.
@@ -239,6 +249,7 @@ impl Session {
         match frame {
             Frame::Padding | Frame::Ping | Frame::Crypto { .. } => Ok(()),
             Frame::Ack(ack) => self.handle_ack(now, &ack),
+            Frame::Shed(shed) => self.handle_shed(now, &shed),
             Frame::Stream { header, data } => self.streams.on_data(header, data),
             Frame::ResetStream {
                 id,
@@ -367,6 +378,62 @@ impl Session {
         self.apply(now, index, &mut news);
         self.news = news;
         result
+    }
+
+    /// To congestion control they arrived; what they carried has to go again.
+    fn handle_shed(&mut self, now: Instant, shed: &AckFrame) -> Result<(), Violation> {
+        let Some(index) = self.path_index(shed.path) else {
+            return Ok(());
+        };
+        let reverse = self.reverse_mean();
+        let mut news = std::mem::take(&mut self.news);
+        let result = self.paths[index].on_ack(now, shed, reverse, &mut news);
+        let shed = news.acked.drain(..).filter(|settled| !settled.was_lost);
+        let lost = news.lost.len();
+        news.lost.extend(shed);
+        let awake = |path: &&Path| path.is_active() && path.rest.is_over(now);
+        let is_alone = self.paths.iter().filter(awake).count() == 1;
+        for settled in news.lost[lost..].iter().filter(|_| is_alone) {
+            let frames = settled.packet.frames.iter();
+            frames.for_each(|frame| self.streams.on_shed(frame));
+        }
+        let newest = news.lost[lost..]
+            .iter()
+            .map(|settled| settled.packet.sent_at)
+            .max();
+        let bytes = news.lost[lost..]
+            .iter()
+            .map(|settled| Bytes::new(settled.packet.size.into()))
+            .sum();
+        self.apply(now, index, &mut news);
+        self.news = news;
+        if let Some(sent_at) = newest {
+            self.rest_farthest(now, sent_at, bytes);
+        }
+        result
+    }
+
+    /// The peer has too little memory for all paths: the farthest rests.
+    fn rest_farthest(&mut self, now: Instant, sent_at: Instant, shed: Bytes) {
+        let awake = || {
+            let paths = self.paths.iter().enumerate();
+            paths.filter(|(_, path)| path.is_active() && path.rest.is_over(now))
+        };
+        let farthest = awake().max_by_key(|(_, path)| path.rtt.smoothed());
+        let Some((index, path)) = farthest else {
+            return;
+        };
+        let round_trip = path.rtt.smoothed();
+        let arrived = self.paths.iter().map(|path| path.totals.acked).sum();
+        let rates: f64 = awake().map(|(_, path)| path.rate().as_bps() as f64).sum();
+        let share = path.rate().as_bps() as f64 / rates.max(1.0);
+        let is_one_of_many = awake().count() > 1;
+        let too_much = self
+            .shedding
+            .on_shed(now, round_trip, (sent_at, shed), arrived, share);
+        if too_much && is_one_of_many {
+            self.paths[index].rest.begin(now, round_trip);
+        }
     }
 
     /// The mean one-way time from the peer over all active paths, less the clocks' offset.

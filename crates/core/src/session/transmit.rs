@@ -14,7 +14,7 @@ use crate::scheduler::Grant;
 use crate::trace::Traced;
 use crate::transmit::TransmitBatch;
 use crate::wire::{
-    ACK_RESERVE, Frame, PROBE_REPORT_MAX, ShortHeader, TAG_LEN, packet_number_len,
+    ACK_RESERVE, Frame, PROBE_REPORT_MAX, SHED_MAX, ShortHeader, TAG_LEN, packet_number_len,
     put_packet_number,
 };
 
@@ -213,7 +213,7 @@ impl Session {
             self.send_packet(now, place, size, batch, |session, out, space, frames| {
                 let end = out.len() + space;
                 for path in session.paths.iter_mut().filter(|path| is_due(path)) {
-                    if out.len() + ACK_RESERVE + PROBE_REPORT_MAX > end {
+                    if out.len() + SHED_MAX + ACK_RESERVE + PROBE_REPORT_MAX > end {
                         break;
                     }
                     path.received.emit(now, path.id, out);

@@ -3,6 +3,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use tabane_base::Instant;
+
+use super::flights::Flights;
 use crate::ranges::RangeSet;
 
 /// What became of the end of the stream.
@@ -23,6 +26,32 @@ pub(crate) struct Piece {
     pub(crate) fin: bool,
     /// Bytes given out for the first time, passed over ones included: they use up session credit.
     pub(crate) fresh: u64,
+    /// It is on its way already, and would come late.
+    pub(crate) again: bool,
+}
+
+impl Piece {
+    /// Bytes sent again before they were late.
+    pub(crate) fn rescued(&self) -> u64 {
+        if self.again {
+            self.range.end - self.range.start
+        } else {
+            0
+        }
+    }
+}
+
+/// What the next piece is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// Bytes the packet holds.
+    pub(crate) most: u64,
+    pub(crate) session_credit: u64,
+    /// Unsent bytes of the stream that others bring sooner.
+    pub(crate) ahead: u64,
+    /// When it arrives, and how far before what stands in front of it that may be; `None` where
+    /// the peer has memory enough.
+    pub(crate) arrival: Option<(Instant, u64)>,
 }
 
 /// The sending half of one stream.
@@ -38,9 +67,13 @@ pub(crate) struct SendHalf {
     /// To be sent (again), all below `sent_to`: what was lost, and what was passed over because
     /// a faster path will bring it in time.
     waiting: RangeSet,
+    flights: Flights,
     end: End,
     /// The peer takes offsets below this.
     credit: u64,
+    /// The peer had no memory for what was sent: until it has everything below the first number,
+    /// nothing is sent that is farther than the second from what it waits for.
+    recovery: Option<(u64, u64)>,
     /// Abandoned with this code; `true` once the peer acknowledged that.
     reset: Option<(u64, bool)>,
     /// The writer waits for room.
@@ -55,8 +88,10 @@ impl SendHalf {
             acked: RangeSet::default(),
             sent_to: 0,
             waiting: RangeSet::default(),
+            flights: Flights::default(),
             end: End::Open,
             credit,
+            recovery: None,
             reset: None,
             writer_waits: false,
         }
@@ -97,6 +132,7 @@ impl SendHalf {
         self.reset = Some((code, false));
         self.buffer = VecDeque::new();
         self.waiting = RangeSet::default();
+        self.flights = Flights::default();
         Some(())
     }
 
@@ -123,12 +159,38 @@ impl SendHalf {
     pub(crate) fn fresh(&self) -> u64 {
         self.written_to()
             .min(self.credit)
+            .min(self.safe_to())
             .saturating_sub(self.sent_to)
+    }
+
+    /// Nothing at or behind this is sent, because the peer would have no memory for it. What it
+    /// waits for is before.
+    fn safe_to(&self) -> u64 {
+        self.recovery
+            .map_or(u64::MAX, |(_, window)| self.acked_to + window.max(1))
+    }
+
+    /// Bytes to be sent again that the peer has memory for.
+    fn waiting(&self) -> u64 {
+        match self.recovery {
+            Some(_) => self.waiting.total_below(self.safe_to()),
+            None => self.waiting.total(),
+        }
+    }
+
+    /// The peer threw away what was sent, having memory for `window` bytes of the stream.
+    pub(crate) fn on_shed(&mut self, up_to: u64, window: u64) {
+        let (before, least) = self.recovery.unwrap_or((0, u64::MAX));
+        self.recovery = Some((before.max(up_to), window.min(least)));
+    }
+
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovery.is_some()
     }
 
     /// Bytes that could go out, given so much session credit.
     pub(crate) fn unsent(&self, session_credit: u64) -> u64 {
-        self.waiting.total() + self.fresh().min(session_credit)
+        self.waiting() + self.fresh().min(session_credit)
     }
 
     /// Whether anything was ever given out.
@@ -137,7 +199,8 @@ impl SendHalf {
     }
 
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        let first = self.waiting.first();
+        first.is_some_and(|range| range.start < self.safe_to())
     }
 
     /// Whether anything could go out, given so much session credit.
@@ -153,31 +216,58 @@ impl SendHalf {
         self.written_to()
     }
 
-    /// The next piece of at most `most` bytes: the first that waits, in the stream's order, or
-    /// what stands behind `ahead` unsent bytes, which will be given out in time for it.
-    pub(crate) fn next_piece(
-        &mut self,
-        most: u64,
-        session_credit: u64,
-        ahead: u64,
-    ) -> Option<Piece> {
+    /// The next piece: the first that waits, in the stream's order, or what stands behind `ahead`
+    /// unsent bytes, which will be given out in time for it. Or one that is on its way and would
+    /// come too late for that.
+    pub(crate) fn next_piece(&mut self, terms: Terms) -> Option<Piece> {
         if self.reset.is_some() {
             return None;
         }
+        let Terms {
+            most,
+            session_credit,
+            ahead,
+            arrival,
+        } = terms;
         let ahead = if ahead < self.unsent(session_credit) {
             ahead
         } else {
             0
         };
-        let piece = if let Some(range) = self.waiting.pop_behind(ahead, most) {
+        // Little memory is soon full of crumbs: cut by whole packets.
+        let grain = arrival.map_or(1, |_| most);
+        let has_waiting = self.has_waiting();
+        let waiting = has_waiting
+            .then(|| self.waiting.pop_behind(ahead, most, grain))
+            .flatten();
+        let passed = ahead - self.waiting().min(ahead);
+        let start = waiting
+            .as_ref()
+            .map_or(self.sent_to + passed, |range| range.start);
+        if let Some((arrives_at, reach)) = arrival
+            && let reach = reach.saturating_sub(self.acked.total())
+            && let Some(late) = self.flights.late(start.saturating_sub(reach), arrives_at)
+        {
+            waiting
+                .into_iter()
+                .for_each(|range| self.waiting.insert(range));
+            let range = late.start..late.end.min(late.start + most);
+            self.flights.insert(range.clone(), arrives_at);
+            return Some(Piece {
+                range,
+                fin: false,
+                fresh: 0,
+                again: true,
+            });
+        }
+        let piece = if let Some(range) = waiting {
             Piece {
                 range,
                 fin: false,
                 fresh: 0,
+                again: false,
             }
         } else {
-            let passed = ahead - self.waiting.total().min(ahead);
-            let start = self.sent_to + passed;
             let len = (self.fresh().min(session_credit) - passed).min(most);
             self.waiting.insert(self.sent_to..start);
             self.sent_to = start + len;
@@ -185,8 +275,12 @@ impl SendHalf {
                 range: start..start + len,
                 fin: false,
                 fresh: passed + len,
+                again: false,
             }
         };
+        if let Some((arrives_at, _)) = arrival {
+            self.flights.insert(piece.range.clone(), arrives_at);
+        }
         let reaches_end = piece.range.end == self.written_to();
         let fin = reaches_end && matches!(self.end, End::Pending | End::Sent);
         if piece.range.is_empty() && !(fin && self.end == End::Pending) {
@@ -220,6 +314,7 @@ impl SendHalf {
             return;
         }
         self.waiting.remove(range.clone());
+        self.flights.remove(range.clone());
         self.acked.insert(range.start.max(self.acked_to)..range.end);
         if let Some(first) = self.acked.first()
             && first.start <= self.acked_to
@@ -227,6 +322,7 @@ impl SendHalf {
             self.buffer.drain(..(first.end - self.acked_to) as usize);
             self.acked_to = first.end;
             self.acked.forget_first();
+            self.recovery = self.recovery.filter(|(to, _)| self.acked_to < *to);
         }
     }
 
@@ -240,6 +336,7 @@ impl SendHalf {
         }
         let range = range.start.max(self.acked_to)..range.end;
         if range.start < range.end {
+            self.flights.remove(range.clone());
             let Self { acked, waiting, .. } = self;
             acked.gaps(range).for_each(|gap| waiting.insert(gap));
         }
@@ -287,5 +384,42 @@ impl SendHalf {
             && self.waiting.is_empty()
             && !self.buffer.is_empty()
             && (self.sent_to == self.written_to() || self.sent_to >= self.credit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(send: &mut SendHalf) -> Vec<Range<u64>> {
+        let terms = Terms {
+            most: 10,
+            session_credit: 1_000,
+            ahead: 0,
+            arrival: None,
+        };
+        std::iter::from_fn(|| send.next_piece(terms).map(|piece| piece.range)).collect()
+    }
+
+    #[test]
+    fn what_was_shed_goes_again_no_faster_than_the_peer_has_memory_for_it() {
+        let mut send = SendHalf::new(1_000);
+        send.write(&[7; 60]);
+        assert_eq!(pieces(&mut send).len(), 6);
+        send.on_shed(60, 20);
+        send.on_lost(0..60, false);
+        assert_eq!(pieces(&mut send), [0..10, 10..20]);
+        assert!(!send.has_pending(1_000));
+        // What comes behind the first number that is awaited may arrive first: nothing opens.
+        send.on_acked(10..20, false);
+        assert!(!send.has_pending(1_000));
+        send.on_acked(0..10, false);
+        assert_eq!(pieces(&mut send), [20..30, 30..40]);
+        // Whatever the memory, what is awaited goes again.
+        send.on_shed(60, 0);
+        send.on_lost(20..30, false);
+        assert_eq!(pieces(&mut send), [20..30]);
+        send.on_acked(20..60, false);
+        assert!(!send.is_recovering());
     }
 }

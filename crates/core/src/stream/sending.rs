@@ -5,6 +5,14 @@
 
 use super::*;
 
+/// Where a packet's stream data stands among what waits, by when it arrives.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// Others bring so many unsent bytes sooner.
+    pub(crate) ahead: Bytes,
+    pub(crate) arrives_at: Option<Instant>,
+}
+
 impl Streams {
     pub(super) fn session_room(&self) -> u64 {
         self.send_credit - self.sent.min(self.send_credit)
@@ -156,7 +164,7 @@ impl Streams {
         class: ClassId,
         out: &mut Vec<u8>,
         space: usize,
-        ahead: Bytes,
+        place: Place,
         sent: &mut SentFrames,
     ) {
         let end = out.len() + space;
@@ -164,7 +172,7 @@ impl Streams {
         let mut vain = 0;
         while vain < self.pending(class).len() {
             let room = end - out.len();
-            let Some((id, piece)) = self.take_piece(class, room, ahead) else {
+            let Some((id, piece)) = self.take_piece(class, room, place) else {
                 return;
             };
             match piece {
@@ -183,7 +191,7 @@ impl Streams {
     /// At most what a packet with `space` for frames carries.
     pub(crate) fn set_aside(&mut self, class: ClassId, space: usize) -> Option<Reserved> {
         for _ in 0..self.pending(class).len() {
-            let (id, piece) = self.take_piece(class, space, Bytes::ZERO)?;
+            let (id, piece) = self.take_piece(class, space, Place::default())?;
             if let Some(Piece { range, fin, .. }) = piece {
                 return Some(Reserved { id, range, fin });
             }
@@ -257,6 +265,7 @@ impl Streams {
             range: piece.range.start..cut,
             fin,
             fresh: 0,
+            again: false,
         };
         let before = out.len();
         self.emit_piece(piece.id, &piece_now, out, *space, sent);
@@ -273,9 +282,10 @@ impl Streams {
         &mut self,
         class: ClassId,
         room: usize,
-        ahead: Bytes,
+        place: Place,
     ) -> Option<(StreamId, Option<Piece>)> {
-        let depth = self.choose_depth(class, ahead);
+        let ahead = self.choose_depth(class, place.ahead);
+        let reach = self.reach();
         let id = self.pending.get_mut(class.index())?.pop_front()?;
         let credit = self.session_room();
         let announcement = self.announcement(id);
@@ -293,10 +303,30 @@ impl Streams {
         }
         stream.queued = false;
         let most = (room - announcement - at.size(false)) as u64;
-        let piece = stream.send.next_piece(most, credit, depth);
+        let terms = Terms {
+            most,
+            session_credit: credit,
+            ahead,
+            arrival: place.arrives_at.zip(reach),
+        };
+        let piece = stream.send.next_piece(terms);
+        self.rescued += piece.as_ref().map_or(0, |piece| piece.rescued());
         self.sent += piece.as_ref().map_or(0, |piece| piece.fresh);
         self.enqueue(id);
         Some((id, piece))
+    }
+
+    /// How far data of one stream may arrive before what stands in front of it: streams that send
+    /// share the peer's memory.
+    pub(super) fn reach(&self) -> Option<u64> {
+        let senders: usize = self.pending.iter().map(VecDeque::len).sum();
+        let senders = senders.clamp(1, FIRST_STREAMS) as u64;
+        self.peer_reach.map(|reach| reach / senders)
+    }
+
+    /// How many bytes were sent again before they were late, since it was asked last.
+    pub(crate) fn take_rescued(&mut self) -> Bytes {
+        Bytes::new(std::mem::take(&mut self.rescued))
     }
 
     /// How deep into a stream `ahead` bytes of all streams reach, which send in turn. Gives the

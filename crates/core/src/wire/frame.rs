@@ -40,6 +40,7 @@ mod kind {
     pub(super) const PROBE_REPORT: u8 = 0x27;
     pub(super) const CLASS: u8 = 0x28;
     pub(super) const STREAM_CLASS: u8 = 0x29;
+    pub(super) const SHED: u8 = 0x2a;
     pub(super) const DATAGRAM: u8 = 0x30;
     pub(super) const DATAGRAM_FRAGMENT: u8 = 0x31;
     pub(super) const DATAGRAM_COPY: u8 = 0x32;
@@ -69,6 +70,8 @@ pub(crate) enum Frame<'a> {
     Padding,
     Ping,
     Ack(AckFrame),
+    /// Packets that arrived and were thrown away for want of memory [P-6.8].
+    Shed(AckFrame),
     ResetStream {
         id: StreamId,
         code: u64,
@@ -223,7 +226,11 @@ impl Frame<'_> {
     pub(crate) const fn is_ack_eliciting(&self) -> bool {
         !matches!(
             self,
-            Self::Padding | Self::Ack(_) | Self::Close { .. } | Self::ProbeReport { .. }
+            Self::Padding
+                | Self::Ack(_)
+                | Self::Shed(_)
+                | Self::Close { .. }
+                | Self::ProbeReport { .. }
         )
     }
 
@@ -363,6 +370,9 @@ impl Frame<'_> {
                     out,
                 );
             }
+            Self::Shed(ref shed) => {
+                emit_shed(shed.path, shed.delay, shed.largest_at, &shed.ranges, out);
+            }
         }
     }
 }
@@ -392,6 +402,27 @@ pub(crate) fn emit_ack(
     times: &[Duration],
     out: &mut Vec<u8>,
 ) {
+    emit_packets(kind::ACK, (path, delay, largest_at), ranges, times, out);
+}
+
+/// Appends a SHED. `ranges` are newest first and not empty.
+pub(crate) fn emit_shed(
+    path: PathId,
+    delay: Duration,
+    largest_at: Instant,
+    ranges: &[RangeInclusive<u64>],
+    out: &mut Vec<u8>,
+) {
+    emit_packets(kind::SHED, (path, delay, largest_at), ranges, &[], out);
+}
+
+fn emit_packets(
+    kind: u8,
+    (path, delay, largest_at): (PathId, Duration, Instant),
+    ranges: &[RangeInclusive<u64>],
+    times: &[Duration],
+    out: &mut Vec<u8>,
+) {
     let Some(first) = ranges.first() else { return };
     let fields = [
         path.0.into(),
@@ -401,7 +432,7 @@ pub(crate) fn emit_ack(
         ranges.len() as u64 - 1,
         first.end() - first.start(),
     ];
-    put(out, kind::ACK, &fields);
+    put(out, kind, &fields);
     for pair in ranges.windows(2) {
         put_varint(out, pair[0].start() - pair[1].end() - 2);
         put_varint(out, pair[1].end() - pair[1].start());
@@ -417,6 +448,9 @@ pub(crate) fn emit_ack(
 
 /// Bytes an ACK takes at the most, for planning what fits.
 pub(crate) const ACK_RESERVE: usize = 32 + 6 * MAX_ACK_RANGES + 4 * MAX_ACK_TIMES;
+
+/// Bytes a SHED takes at the most.
+pub(crate) const SHED_MAX: usize = 32 + 6 * MAX_ACK_RANGES;
 
 /// Bytes a PROBE_REPORT takes at the most.
 pub(crate) const PROBE_REPORT_MAX: usize = 1 + 4 + 4 * 8;
@@ -464,6 +498,7 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
         kind::PADDING => Frame::Padding,
         kind::PING => Frame::Ping,
         kind::ACK => Frame::Ack(parse_ack(cursor)?),
+        kind::SHED => Frame::Shed(parse_ack(cursor)?),
         kind::RESET_STREAM => Frame::ResetStream {
             id: stream_id(cursor)?,
             code: cursor.varint()?,
@@ -708,6 +743,13 @@ mod tests {
                 largest_at: Instant::from_micros(123_456_789),
                 ranges: vec![90..=100, 80..=85, 3..=3],
                 times: vec![Duration::from_micros(12), Duration::from_micros(240)],
+            }),
+            Frame::Shed(AckFrame {
+                path: PathId(1),
+                delay: Duration::ZERO,
+                largest_at: Instant::from_micros(987_654),
+                ranges: vec![20..=21, 4..=9],
+                times: Vec::new(),
             }),
         ]
     }
