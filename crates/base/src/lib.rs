@@ -1,16 +1,18 @@
-//! The words every other crate speaks: time, sizes, rates, seeded chance.
+//! The words every other crate speaks: time, sizes, rates, address ranges, seeded chance.
 //!
 //! Owns units that carry their dimension in the type, so that arithmetic reads like the formula
 //! and a bare integer never crosses a function border. Knows no protocol of ours, reads no clock.
 
 #![forbid(unsafe_code)]
 
+mod prefix;
 mod quantity;
 mod rate;
 mod rng;
 mod size;
 mod time;
 
+pub use prefix::Prefix;
 pub use quantity::{Quantity, scaled_number};
 pub use rate::Rate;
 pub use rng::{Rng, Seed};

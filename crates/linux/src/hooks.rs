@@ -19,6 +19,8 @@ use aya::programs::{CgroupAttachMode, CgroupSockAddr};
 use aya::util::KernelVersion;
 use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
 
+use tabane_base::Prefix;
+
 use crate::cgroup::Cgroup;
 
 pub use error::HookError;
@@ -36,33 +38,6 @@ const MIN_KERNEL: KernelVersion = KernelVersion::new(5, 12, 0);
 /// first: a program must never see an answer from an address it did not ask for.
 const INCOMING: [&str; 4] = ["recvmsg4", "recvmsg6", "getpeername4", "getpeername6"];
 const OUTGOING: [&str; 4] = ["connect4", "connect6", "sendmsg4", "sendmsg6"];
-
-/// A range of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// Any address of the range.
-    pub address: IpAddr,
-    /// How many leading bits the range shares: at most 32 for IPv4, 128 for IPv6.
-    pub bits: u8,
-}
-
-impl Prefix {
-    /// Whether `address` lies in the range.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let differ = own.to_bits() ^ other.to_bits();
-                differ.leading_zeros() >= u32::from(self.bits)
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let differ = own.to_bits() ^ other.to_bits();
-                differ.leading_zeros() >= u32::from(self.bits)
-            }
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-        }
-    }
-}
 
 /// What to capture.
 #[derive(Clone, Debug)]

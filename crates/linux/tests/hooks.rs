@@ -23,9 +23,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use attached::attached;
+use tabane_base::Prefix;
 use tabane_linux::capture::{Capture, CapturedStream};
 use tabane_linux::cgroup::Cgroup;
-use tabane_linux::hooks::{HookConfig, HookError, Hooks, MAX_EXCLUDED, Original, Prefix, Protocol};
+use tabane_linux::hooks::{HookConfig, HookError, Hooks, MAX_EXCLUDED, Original, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 

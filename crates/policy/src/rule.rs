@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use tabane_base::{Duration, Quantity};
+use tabane_base::{Duration, Prefix, Quantity};
 use toml::de::DeValue;
 
 use crate::glob;
@@ -70,13 +70,6 @@ const KEYS: [&str; 13] = [
     "direct",
     "order",
 ];
-
-/// An address range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Prefix {
-    address: IpAddr,
-    bits: u8,
-}
 
 /// Which connections a rule is for; what is missing fits all.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -385,42 +378,6 @@ impl fmt::Display for Treatment {
             None => {}
         }
         f.write_str(&parts.join("; "))
-    }
-}
-
-impl Prefix {
-    fn parse(text: &str) -> Option<Self> {
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().ok()?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = match bits {
-            Some(bits) => bits.parse().ok().filter(|bits| *bits <= most)?,
-            None => most,
-        };
-        Some(Self { address, bits })
-    }
-
-    fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                let difference = own.to_bits() ^ other.to_bits();
-                difference
-                    .checked_shr(32 - u32::from(self.bits))
-                    .unwrap_or(0)
-                    == 0
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                let difference = own.to_bits() ^ other.to_bits();
-                difference
-                    .checked_shr(128 - u32::from(self.bits))
-                    .unwrap_or(0)
-                    == 0
-            }
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-        }
     }
 }
 

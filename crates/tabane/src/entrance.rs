@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 
 use anyhow::Result;
-use tabane_linux::hooks::Prefix;
+use tabane_base::Prefix;
 use tabane_tunnel::Client;
 
 use crate::carriage::Carriage;

@@ -7,9 +7,10 @@
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use tabane_base::Prefix;
 use tabane_linux::capture::Capture;
 use tabane_linux::cgroup::{Cgroup, Leftovers};
-use tabane_linux::hooks::{HookConfig, Hooks, Prefix};
+use tabane_linux::hooks::{HookConfig, Hooks};
 use tabane_tunnel::Client;
 use tokio::task::JoinHandle;
 

@@ -7,7 +7,9 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 use aya::sys::SyscallError;
 
-use super::{MAX_EXCLUDED, Prefix};
+use tabane_base::Prefix;
+
+use super::MAX_EXCLUDED;
 
 /// Why socket hooks could not be attached.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,9 @@ use aya::Ebpf;
 use aya::maps::MapData;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 
-use super::{HookError, MAX_EXCLUDED, Prefix};
+use tabane_base::Prefix;
+
+use super::{HookError, MAX_EXCLUDED};
 
 /// As `ebpf/socket.bpf.c` has them.
 const LEAVE_ALL: u32 = 1;

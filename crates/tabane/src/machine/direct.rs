@@ -4,7 +4,8 @@
 //! Owns that list as the interfaces are at the moment.
 
 use anyhow::{Context, Result};
-use tabane_linux::hooks::{MAX_EXCLUDED, Prefix};
+use tabane_base::Prefix;
+use tabane_linux::hooks::MAX_EXCLUDED;
 use tabane_linux::interfaces::{self, Interface};
 
 use crate::prefix::DirectPrefix;

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
-use tabane_linux::hooks::Prefix;
+use tabane_base::Prefix;
 use tabane_linux::nft;
 use tabane_linux::routing::{MarkRule, Routing};
 

@@ -4,9 +4,11 @@
 //! commas between. Names are resolved before rules apply, so a rule cannot name a host.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+
+use tabane_base::Prefix;
 
 /// What a user may reach: nothing denied, and where anything is allowed, only that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub struct Destinations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DestinationRule {
     /// `None`: every address.
-    prefix: Option<(IpAddr, u8)>,
+    prefix: Option<Prefix>,
     /// Empty: every port.
     ports: Vec<RangeInclusive<u16>>,
 }
@@ -51,20 +53,8 @@ impl DestinationRule {
         let port = address.port();
         let fits = self
             .prefix
-            .is_none_or(|prefix| contains(prefix, address.ip()));
+            .is_none_or(|prefix| prefix.contains(address.ip().to_canonical()));
         fits && (self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port)))
-    }
-}
-
-fn contains((network, bits): (IpAddr, u8), ip: IpAddr) -> bool {
-    let same = |a: u128, b: u128, width: u8| {
-        let rest = u32::from(width.saturating_sub(bits));
-        a.checked_shr(rest).unwrap_or(0) == b.checked_shr(rest).unwrap_or(0)
-    };
-    match (network, ip.to_canonical()) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => same(a.to_bits().into(), b.to_bits().into(), 32),
-        (IpAddr::V6(a), IpAddr::V6(b)) => same(a.to_bits(), b.to_bits(), 128),
-        _ => false,
     }
 }
 
@@ -96,27 +86,13 @@ fn parse(text: &str) -> Option<DestinationRule> {
     };
     let prefix = match host.as_str() {
         "*" => None,
-        host => Some(parse_prefix(host)?),
+        host => Some(Prefix::parse(host)?),
     };
     let ports = match ports {
         Some(ports) => ports.split(',').map(parse_ports).collect::<Option<_>>()?,
         None => Vec::new(),
     };
     Some(DestinationRule { prefix, ports })
-}
-
-fn parse_prefix(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, bits) = match text.split_once('/') {
-        Some((address, bits)) => (address, Some(bits)),
-        None => (text, None),
-    };
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let bits = match bits {
-        Some(bits) => bits.parse().ok().filter(|bits| *bits <= most)?,
-        None => most,
-    };
-    Some((address, bits))
 }
 
 fn parse_ports(text: &str) -> Option<RangeInclusive<u16>> {
@@ -132,10 +108,10 @@ impl fmt::Display for DestinationRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.prefix {
             None => f.write_str("*")?,
-            Some((ip @ IpAddr::V6(_), bits)) if !self.ports.is_empty() => {
-                write!(f, "[{ip}]/{bits}")?
+            Some(Prefix { address, bits }) if address.is_ipv6() && !self.ports.is_empty() => {
+                write!(f, "[{address}]/{bits}")?
             }
-            Some((ip, bits)) => write!(f, "{ip}/{bits}")?,
+            Some(prefix) => write!(f, "{prefix}")?,
         }
         for (i, ports) in self.ports.iter().enumerate() {
             f.write_str(if i == 0 { ":" } else { "," })?;
