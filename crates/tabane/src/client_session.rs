@@ -12,7 +12,7 @@ use tabane_base::Duration;
 use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{self, Watch};
 use tabane_proxy::{Destination, Host};
-use tabane_tunnel::{Client, ClientConfig, HostMonitor};
+use tabane_tunnel::{Client, ClientConfig, HostMonitor, RelayPeer};
 
 use crate::link_follower::LinkFollower;
 use crate::link_policy::LinkPolicy;
@@ -34,9 +34,10 @@ pub(crate) struct SessionArgs {
     /// Use only this interface; repeat for several [default: every usable one, see `tabane links`]
     #[arg(long = "link", value_name = "IF")]
     links: Vec<String>,
-    /// Use this relay [default: the only one, or `relay` in config.toml]
-    #[arg(long, value_name = "NAME")]
-    relay: Option<String>,
+    /// Use only this relay; repeat for several, the preferred first [default: every one that was
+    /// joined, in the order of `tabane relays`]
+    #[arg(long = "relay", value_name = "NAME")]
+    relays: Vec<String>,
     #[command(flatten)]
     sending: SendingArgs,
     /// How UDP flows come out at the other end, both ways: at-once, or in the order in which they
@@ -82,7 +83,7 @@ impl SessionArgs {
     /// As if `--relay NAME` were all that was given.
     pub(crate) fn to_relay(name: &RelayName) -> Self {
         Self {
-            relay: Some(name.to_string()),
+            relays: vec![name.to_string()],
             ..Self::default()
         }
     }
@@ -91,10 +92,10 @@ impl SessionArgs {
 /// Everything that is known before the network is touched.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionPlan {
-    relay_name: RelayName,
+    /// Not empty; the preferred first.
+    relays: Vec<(RelayName, RelayEntry)>,
     /// The ranges that `config.toml` leaves to the commands' own network.
     pub(crate) direct: Vec<DirectPrefix>,
-    relay: RelayEntry,
     links: Vec<String>,
     session: SessionConfig,
     /// One per host: plans of one process share it.
@@ -108,7 +109,7 @@ impl SessionPlan {
     /// Flags before settings before defaults.
     pub(crate) fn new(args: SessionArgs, store: &Store) -> Result<Self> {
         let settings: Settings = store.settings()?;
-        let (relay_name, relay) = store.choose_relay(args.relay.as_deref())?;
+        let relays = store.choose_relays(&args.relays)?;
         let mut session = SessionConfig::default();
         let set = SendingArgs {
             scheduler: settings.scheduler,
@@ -121,9 +122,8 @@ impl SessionPlan {
             args.links
         };
         Ok(Self {
-            relay_name,
+            relays,
             direct: settings.direct,
-            relay,
             links,
             session,
             monitor: HostMonitor::default(),
@@ -132,9 +132,20 @@ impl SessionPlan {
         })
     }
 
-    /// The relay's name and key, for display.
-    pub(crate) fn relay(&self) -> (String, String) {
-        (self.relay_name.to_string(), self.relay.key.to_string())
+    /// The relays' names and keys, for display.
+    pub(crate) fn relays(&self) -> Vec<(String, String)> {
+        let pairs = self.relays.iter();
+        let pairs = pairs.map(|(name, relay)| (name.to_string(), relay.key.to_string()));
+        pairs.collect()
+    }
+
+    /// What an error is about.
+    fn subject(&self) -> String {
+        let names: Vec<_> = self.relays.iter().map(|(name, _)| name.as_str()).collect();
+        match names[..] {
+            [only] => format!("relay {only}"),
+            _ => format!("relays {}", names.join(", ")),
+        }
     }
 
     /// Sets up the session over all links, and goes on to follow interfaces that come and go. Must
@@ -144,9 +155,9 @@ impl SessionPlan {
         let watch = Watch::start().context("cannot watch the interfaces")?;
         let policy = LinkPolicy::load(store)?;
         let links = self.find_links(&policy).await?;
-        let addresses = resolve(&self.relay.addresses).await?;
-        let client = Client::connect(self.config(store, addresses, &links)?).await;
-        let client = client.with_context(|| format!("relay {}", self.relay_name))?;
+        let peers = self.resolve().await?;
+        let client = Client::connect(self.config(store, peers, &links)?).await;
+        let client = client.with_context(|| self.subject())?;
         let follower = self.follower(&client, links, policy);
         tokio::task::spawn_local(follower.run(watch));
         Ok(client)
@@ -161,13 +172,13 @@ impl SessionPlan {
         let interfaces = interfaces.context("cannot list the interfaces")?;
         let policy = LinkPolicy::load(store)?;
         let links = links::allowed(&interfaces, &self.links, &policy);
-        let addresses = resolve_at_last(&self.relay.addresses).await;
+        let peers = self.resolve_at_last().await;
         let config = ClientConfig {
             mark: Some(mark),
-            ..self.config(store, addresses, &links)?
+            ..self.config(store, peers, &links)?
         };
         let client = Client::start(config);
-        let client = client.with_context(|| format!("relay {}", self.relay_name))?;
+        let client = client.with_context(|| self.subject())?;
         // What changed while the name was resolved shows with the next change, or at once.
         let follower = self.follower(&client, links, policy);
         tokio::task::spawn_local(follower.run(watch));
@@ -185,17 +196,10 @@ impl SessionPlan {
         self.session.idle_timeout = wait;
     }
 
-    fn config(
-        &self,
-        store: &Store,
-        relay_addrs: Vec<SocketAddr>,
-        links: &Links,
-    ) -> Result<ClientConfig> {
+    fn config(&self, store: &Store, relays: Vec<RelayPeer>, links: &Links) -> Result<ClientConfig> {
         Ok(ClientConfig {
             identity: store.identity()?,
-            relay_key: self.relay.key,
-            relay_addrs,
-            token: Some(self.relay.token.as_str().as_bytes().to_vec()),
+            relays,
             links: links.values().cloned().collect(),
             session: self.session.clone(),
             monitor: self.monitor.clone(),
@@ -205,26 +209,53 @@ impl SessionPlan {
         })
     }
 
+    /// The relays with their addresses, tried again and again until they are found: at boot there
+    /// may be no network yet.
+    async fn resolve_at_last(&self) -> Vec<RelayPeer> {
+        let mut pause = FIRST_RESOLVE_PAUSE;
+        loop {
+            match self.resolve().await {
+                Ok(peers) => return peers,
+                Err(error) => tracing::warn!("{error:#}"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_RESOLVE_PAUSE);
+        }
+    }
+
+    /// The relays with their addresses. One without is kept, so that its place in the list says
+    /// who it is; it cannot be reached.
+    async fn resolve(&self) -> Result<Vec<RelayPeer>> {
+        let mut peers = Vec::new();
+        let mut fault = None;
+        for (name, relay) in &self.relays {
+            let addrs = resolve(&relay.addresses).await.unwrap_or_else(|error| {
+                fault = Some(error);
+                Vec::new()
+            });
+            peers.push(RelayPeer {
+                name: name.to_string(),
+                key: relay.key,
+                addrs,
+                token: Some(relay.token.as_str().as_bytes().to_vec()),
+            });
+        }
+        match fault {
+            Some(fault) if peers.iter().all(|peer| peer.addrs.is_empty()) => Err(fault),
+            Some(fault) => {
+                tracing::warn!("{fault:#}");
+                Ok(peers)
+            }
+            None => Ok(peers),
+        }
+    }
+
     /// The links as they are now.
     pub(crate) async fn find_links(&self, policy: &LinkPolicy) -> Result<Links> {
         let interfaces = interfaces::list()
             .await
             .context("cannot list the interfaces")?;
         links::choose(&interfaces, &self.links, policy)
-    }
-}
-
-/// The relay's addresses, tried again and again until they are found: at boot there may be no
-/// network yet.
-async fn resolve_at_last(destinations: &[Destination]) -> Vec<SocketAddr> {
-    let mut pause = FIRST_RESOLVE_PAUSE;
-    loop {
-        match resolve(destinations).await {
-            Ok(addresses) => return addresses,
-            Err(error) => tracing::warn!("{error:#}"),
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LAST_RESOLVE_PAUSE);
     }
 }
 

@@ -57,8 +57,8 @@ pub(crate) struct Description {
     pub(crate) name: String,
     /// The command it runs, or where it listens.
     pub(crate) about: String,
-    /// The relay it is a client of: name and key.
-    pub(crate) relay: Option<(String, String)>,
+    /// The relays it may be a client of, by name and key, the preferred first.
+    pub(crate) relays: Vec<(String, String)>,
     /// Of a client: the file that rules its links.
     pub(crate) policy: Option<PolicyTextFile>,
 }
@@ -146,7 +146,7 @@ impl Instance {
         }
         let reporter = Reporter {
             instance: instance(&description, &server),
-            peer: description.relay.map(|(_, key)| key),
+            relays: description.relays,
             view,
             journal,
             publisher,
@@ -170,8 +170,8 @@ impl Drop for Instance {
 /// Tells the server what there is to know.
 struct Reporter {
     instance: tabane_control::Instance,
-    /// At a client: the relay's key.
-    peer: Option<String>,
+    /// At a client: those it may use, by name and key.
+    relays: Vec<(String, String)>,
     view: View,
     journal: Journal,
     publisher: Publisher,
@@ -229,7 +229,7 @@ impl Reporter {
             process: Process::default(),
         };
         match &mut self.view {
-            View::Client(view) => view.look(&mut state, self.peer.as_deref()),
+            View::Client(view) => view.look(&mut state, &self.relays),
             View::Relay(view) => view.look(&mut state),
         }
         self.publisher.publish(state);
@@ -260,7 +260,7 @@ fn instance(description: &Description, server: &Server) -> tabane_control::Insta
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at_unix_ms: unix_millis(SystemTime::now()),
         about: description.about.clone(),
-        relay: description.relay.as_ref().map(|(name, _)| name.clone()),
+        relay: description.relays.first().map(|(name, _)| name.clone()),
         http: server.http().map(|address| format!("http://{address}")),
     }
 }
@@ -284,6 +284,10 @@ fn event(entry: &Entry) -> Event {
                 None => format!("session ended: {reason}"),
             };
             (EventKind::SessionEnded, None, Some(*session), text)
+        }
+        Happening::RelayChosen { relay } => {
+            let text = format!("relay {relay} is used");
+            (EventKind::SessionUp, None, None, text)
         }
         Happening::Refused { client } => {
             let text = format!("client {} refused", short(client));

@@ -1,7 +1,7 @@
 //! What a client keeps: its key, the relays it joined, the user's settings.
 //!
-//! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`) and
-//! `config.toml` (written by the user). Owns their form and places, never what they are used for.
+//! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`) `relays/order`
+//! (names, the preferred first) and `config.toml` (written by the user). Owns their form and places, never what they are used for.
 
 mod relay_entry;
 mod settings;
@@ -86,40 +86,77 @@ impl Store {
         Ok(relays)
     }
 
-    /// The relay to use: the one named, else the one in the settings, else the only one.
-    pub(crate) fn choose_relay(&self, named: Option<&str>) -> Result<(RelayName, RelayEntry)> {
-        let relays = self.relays()?;
-        let wanted = match named {
-            Some(name) => Some(name.to_owned()),
-            None => self.settings()?.relay,
-        };
-        let list = || {
-            relays
-                .iter()
-                .map(|(name, _)| name.as_str())
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
-        match (&wanted, relays.as_slice()) {
-            (_, []) => bail!(
+    /// The relays to use, the preferred first: those named, else all in order.
+    pub(crate) fn choose_relays(&self, named: &[String]) -> Result<Vec<(RelayName, RelayEntry)>> {
+        let relays = self.relays_in_order()?;
+        if relays.is_empty() {
+            bail!(
                 "no relay is known in {}: run `tabane join STRING` first, with the string that \
                  `tabane relay` printed",
                 self.root.display()
-            ),
-            (Some(wanted), relays) => {
-                let found = relays.iter().find(|(name, _)| name.as_str() == wanted);
-                found
-                    .cloned()
-                    .with_context(|| format!("no relay is called '{wanted}'; known: {}", list()))
-            }
-            (None, [only]) => Ok(only.clone()),
-            (None, _) => bail!(
-                "several relays are known ({}): choose with --relay NAME, or set `relay = 'NAME'` \
-                 in {}",
-                list(),
-                self.root.join("config.toml").display()
-            ),
+            );
         }
+        if named.is_empty() {
+            return Ok(relays);
+        }
+        let mut chosen: Vec<(RelayName, RelayEntry)> = Vec::new();
+        for wanted in named {
+            let found = find_relay(&relays, wanted)?;
+            if !chosen.iter().any(|(name, _)| *name == found.0) {
+                chosen.push(found.clone());
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// Every known relay, the preferred first: the one in the settings, those that
+    /// `tabane relays prefer` has named, the last named before the others, the rest by name.
+    pub(crate) fn relays_in_order(&self) -> Result<Vec<(RelayName, RelayEntry)>> {
+        let mut relays = self.relays()?;
+        let preferred = self.preferred()?;
+        let place = |name: &RelayName| {
+            let listed = preferred.iter().position(|other| other == name.as_str());
+            listed.unwrap_or(preferred.len())
+        };
+        // Keeps the order by name where nothing else is known.
+        relays.sort_by_key(|(name, _)| place(name));
+        if let Some(first) = self.settings()?.relay {
+            find_relay(&relays, &first).context("`relay` in config.toml")?;
+            relays.sort_by_key(|(name, _)| name.as_str() != first);
+        }
+        Ok(relays)
+    }
+
+    /// Puts a relay before all others; gives the one that was first.
+    pub(crate) fn prefer_relay(&self, name: &RelayName) -> Result<Option<RelayName>> {
+        let relays = self.relays_in_order()?;
+        find_relay(&relays, name.as_str())?;
+        if let Some(first) = self.settings()?.relay
+            && first != name.as_str()
+        {
+            bail!(
+                "{} says relay = '{first}', which comes first: change that line",
+                self.root.join("config.toml").display()
+            );
+        }
+        let others = relays.iter().map(|(other, _)| other);
+        let others = others.filter(|other| *other != name);
+        let order: Vec<&str> = std::iter::once(name)
+            .chain(others)
+            .map(RelayName::as_str)
+            .collect();
+        let text = order.join("\n") + "\n";
+        atomic_file::replace(&self.order_path(), text.as_bytes(), atomic_file::SECRET)?;
+        Ok(relays.first().map(|(first, _)| first.clone()))
+    }
+
+    fn preferred(&self) -> Result<Vec<String>> {
+        let text = atomic_file::read(&self.order_path())?.unwrap_or_default();
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    fn order_path(&self) -> PathBuf {
+        self.relays_directory().join("order")
     }
 
     /// Remembers a relay under a name that no other relay has.
@@ -162,6 +199,17 @@ impl Store {
     fn relay_path(&self, name: &RelayName) -> PathBuf {
         self.relays_directory().join(format!("{name}.toml"))
     }
+}
+
+fn find_relay<'a>(
+    relays: &'a [(RelayName, RelayEntry)],
+    wanted: &str,
+) -> Result<&'a (RelayName, RelayEntry)> {
+    let found = relays.iter().find(|(name, _)| name.as_str() == wanted);
+    found.with_context(|| {
+        let known: Vec<_> = relays.iter().map(|(name, _)| name.as_str()).collect();
+        format!("no relay is called '{wanted}'; known: {}", known.join(", "))
+    })
 }
 
 /// `$VARIABLE/tabane`, else `$HOME/FALLBACK/tabane` (XDG base directories: relative paths are

@@ -5,8 +5,10 @@
 //! link's. Invariant: when a call here fails, nothing of it is left in the session.
 
 mod failure;
+mod handshakes;
 mod link;
 mod opened;
+mod roster;
 mod supervisor;
 
 use std::cell::{Cell, RefCell};
@@ -51,17 +53,26 @@ const SESSION_WAIT: Duration = Duration::from_secs(10);
 /// has been idle for long; a person waits for the prompt meanwhile.
 const GOODBYE_WAIT: Duration = Duration::from_millis(200);
 
+/// A relay that a client may use.
+#[derive(Clone)]
+pub struct RelayPeer {
+    /// What the user calls it.
+    pub name: String,
+    /// The key that it must prove.
+    pub key: PublicKey,
+    /// Where it listens, the preferred address first.
+    pub addrs: Vec<SocketAddr>,
+    /// What lets us in the first time.
+    pub token: Option<Vec<u8>>,
+}
+
 /// What a client needs to know.
 #[derive(Clone)]
 pub struct ClientConfig {
     /// Our own key pair.
     pub identity: Identity,
-    /// The key that the relay must prove.
-    pub relay_key: PublicKey,
-    /// Where the relay listens, the preferred address first.
-    pub relay_addrs: Vec<SocketAddr>,
-    /// What lets us in the first time.
-    pub token: Option<Vec<u8>>,
+    /// The relays that may be used, the preferred first.
+    pub relays: Vec<RelayPeer>,
     /// The links to use; with none, one that the routing table chooses.
     pub links: Vec<LinkBind>,
     /// How the session behaves.
@@ -103,6 +114,8 @@ pub enum ClientState {
 pub struct ClientSnapshot {
     /// Where it stands.
     pub state: ClientState,
+    /// The place, in the list of relays, of the one in use, or used last.
+    pub relay: Option<usize>,
     /// Its links, in the order they were added.
     pub links: Vec<LinkSnapshot>,
     /// The session, where there is one.
@@ -149,6 +162,10 @@ struct Shared {
     /// A link was added: whoever waits for better times should look again.
     links_changed: Notify,
     sessions: Cell<u64>,
+    /// The relay of the present session, or the last one.
+    relay: Cell<Option<usize>>,
+    /// Where the flow of packets was begun last: it is no sign of anything under way.
+    packets_on: Cell<Option<SessionId>>,
     /// By name, so that a wish outlives a link that goes and comes back.
     wishes: RefCell<BTreeMap<String, LinkWish>>,
     journal: Journal,
@@ -186,7 +203,8 @@ impl Client {
         }
         let shared = Shared::new(config)?;
         let mut supervisor = Supervisor::new(shared.clone());
-        let session = supervisor.establish().await?;
+        let won = supervisor.establish().await?;
+        let session = supervisor.adopt(won);
         let task = tokio::task::spawn_local(supervisor.run(session));
         Ok(Self::guarded(shared, task.abort_handle()))
     }
@@ -508,6 +526,7 @@ impl Client {
                 Standing::Connected(_) => ClientState::Connected,
                 Standing::Closed(reason) => ClientState::Closed(reason.clone()),
             },
+            relay: shared.relay.get(),
             links: links
                 .iter()
                 .map(|link| link.snapshot(session.as_ref(), &shared.config.monitor))
@@ -571,6 +590,9 @@ impl Client {
                 Ok::<_, StreamError>(id)
             })
             .ok_or(OpenError::SessionLost)??;
+        if transport == Transport::Packets {
+            shared.packets_on.set(Some(session));
+        }
         let mut stream = Stream::new(shared.engine.clone(), session, id);
         if let Some(label) = &self.label {
             shared.labelled.borrow_mut().add(session, id, label);
@@ -603,6 +625,8 @@ impl Shared {
             reach: watch::Sender::new(false),
             links_changed: Notify::new(),
             sessions: Cell::new(0),
+            relay: Cell::new(None),
+            packets_on: Cell::new(None),
             wishes: RefCell::default(),
             journal: Journal::default(),
             classes: RefCell::default(),
@@ -624,6 +648,11 @@ impl Shared {
     }
 
     async fn wait_for_session(&self) -> Result<SessionId, OpenError> {
+        if self.config.relays.len() > 1 {
+            // A silent session may be about to be replaced by another relay's.
+            let mut reach = self.reach.subscribe();
+            let _ = timeout(SESSION_WAIT, reach.wait_for(|reachable| *reachable)).await;
+        }
         if let Some(session) = self.session() {
             return Ok(session);
         }

@@ -33,6 +33,11 @@ pub enum Happening {
         /// Why.
         reason: CloseReason,
     },
+    /// At a client that knows several relays: another one is used from here on.
+    RelayChosen {
+        /// Its name.
+        relay: String,
+    },
     /// At a relay: somebody was not let in.
     Refused {
         /// Who.

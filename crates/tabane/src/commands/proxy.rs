@@ -54,7 +54,7 @@ async fn serve(
         kind: Kind::Proxy,
         name: format!("proxy-{}", std::process::id()),
         about: format!("proxy on {}", listener.address()),
-        relay: Some(plan.relay()),
+        relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
     let instance = Instance::of_client(control, description, &client)?;

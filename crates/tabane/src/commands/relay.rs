@@ -153,7 +153,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         kind: Kind::Relay,
         name: format!("relay-{}", bound.port()),
         about: format!("relay on {bound}"),
-        relay: None,
+        relays: Vec::new(),
         policy: None,
     };
     let instance = Instance::of_relay(&args.control, description, monitor.clone())?;

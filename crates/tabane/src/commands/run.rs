@@ -130,7 +130,7 @@ async fn run_program(
         kind: Kind::Run,
         name: format!("run-{}", std::process::id()),
         about: about(&args.command),
-        relay: Some(plan.relay()),
+        relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
     let instance = Instance::of_client(&args.control, description, &client)?;

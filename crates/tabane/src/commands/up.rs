@@ -133,7 +133,7 @@ async fn serve(
             kind: Kind::Up,
             name: "up".to_owned(),
             about: "tabane up, for the whole machine".to_owned(),
-            relay: Some(plan.relay()),
+            relays: plan.relays(),
             policy: Some(PolicyTextFile::of(store)),
         };
         Instance::of_client(control, description, client)

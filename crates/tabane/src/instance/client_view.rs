@@ -28,8 +28,10 @@ impl ClientView {
     }
 
     /// Fills in what is known of it.
-    pub(super) fn look(&mut self, state: &mut State, peer: Option<&str>) {
+    pub(super) fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
         let snapshot = self.client.snapshot();
+        let relay = relays.get(snapshot.relay.unwrap_or(0));
+        state.instance.relay = relay.map(|(name, _)| name.clone());
         state.links = snapshot
             .links
             .iter()
@@ -48,7 +50,7 @@ impl ClientView {
                 *totals.drops.entry(reason).or_default() += count;
             }
             let mut seen = self::session(snapshot.sessions, session);
-            seen.peer = peer.map(str::to_owned);
+            seen.peer = relay.map(|(_, key)| key.clone());
             seen.paths
                 .iter()
                 .for_each(|path| add(&mut seen.traffic, &path.traffic));

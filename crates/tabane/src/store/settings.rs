@@ -10,7 +10,7 @@ use crate::span::Span;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Settings {
-    /// The relay to use when several are known.
+    /// The relay that is preferred when several are known.
     pub(crate) relay: Option<String>,
     /// The interfaces to use; empty means all usable ones.
     pub(crate) links: Vec<String>,

@@ -50,15 +50,31 @@ fn a_relay_is_remembered_updated_and_forgotten() {
 #[test]
 fn the_relay_is_chosen_or_the_user_is_told_how_to() {
     let (_scratch, store) = store();
-    assert!(line(store.choose_relay(None).unwrap_err()).contains("tabane join"));
+    let chosen = |named: &[&str]| {
+        let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+        let chosen = store.choose_relays(&named);
+        chosen.map(|relays| {
+            let names = relays.iter().map(|(name, _)| name.to_string());
+            names.collect::<Vec<_>>()
+        })
+    };
+    assert!(line(chosen(&[]).unwrap_err()).contains("tabane join"));
     store.put_relay(&name("one"), &entry(1)).unwrap();
-    assert_eq!(store.choose_relay(None).unwrap().0, name("one"));
+    assert_eq!(chosen(&[]).unwrap(), ["one"]);
     store.put_relay(&name("two"), &entry(2)).unwrap();
-    assert!(line(store.choose_relay(None).unwrap_err()).contains("(one, two)"));
-    assert_eq!(store.choose_relay(Some("two")).unwrap().0, name("two"));
-    assert!(line(store.choose_relay(Some("six")).unwrap_err()).contains("known: one, two"));
+    store.put_relay(&name("zoo"), &entry(3)).unwrap();
+    assert_eq!(chosen(&[]).unwrap(), ["one", "two", "zoo"]);
+    assert_eq!(chosen(&["two"]).unwrap(), ["two"]);
+    assert_eq!(chosen(&["zoo", "one", "zoo"]).unwrap(), ["zoo", "one"]);
+    assert!(line(chosen(&["six"]).unwrap_err()).contains("known: one, two"));
+    assert_eq!(store.prefer_relay(&name("zoo")).unwrap(), Some(name("one")));
+    assert_eq!(chosen(&[]).unwrap(), ["zoo", "one", "two"]);
+    assert_eq!(store.prefer_relay(&name("one")).unwrap(), Some(name("zoo")));
+    assert_eq!(chosen(&[]).unwrap(), ["one", "zoo", "two"]);
+    assert!(store.prefer_relay(&name("six")).is_err());
     fs::write(store.root.join("config.toml"), "relay = 'two'\n").unwrap();
-    assert_eq!(store.choose_relay(None).unwrap().0, name("two"));
+    assert_eq!(chosen(&[]).unwrap(), ["two", "one", "zoo"]);
+    assert!(line(store.prefer_relay(&name("one")).unwrap_err()).contains("config.toml"));
 }
 
 #[test]
@@ -97,7 +113,7 @@ fn a_damaged_relay_file_is_named() {
     let path = store.root.join("relays/a.toml");
     let text = fs::read_to_string(&path).unwrap().replace("4510", "0");
     fs::write(&path, text).unwrap();
-    let error = line(store.choose_relay(None).unwrap_err());
+    let error = line(store.choose_relays(&[]).unwrap_err());
     assert!(
         error.contains("a.toml:") && error.contains("port"),
         "{error}"

@@ -27,6 +27,9 @@ pub enum ConnectError {
     /// The relay answered, and there will be no session.
     #[error("{0}")]
     Refused(CloseReason),
+    /// Every one of several relays failed, each in its own way, or there are none.
+    #[error("no relay can be used: none answers and lets this client in (-v says what each said)")]
+    NoRelay,
     /// No link has an address of a family that the relay has one of.
     #[error(
         "no link can reach the relay at {}: {} without an address of that family",

@@ -13,7 +13,7 @@ use tabane_core::{
 use tabane_linux::{UdpBind, UdpError};
 use tokio::time::Instant;
 
-use super::LinkSnapshot;
+use super::{LinkSnapshot, RelayPeer};
 use crate::engine::{Engine, SessionId};
 use crate::monitor::HostMonitor;
 
@@ -33,8 +33,8 @@ pub struct LinkBind {
     pub v4: Option<Ipv4Addr>,
     /// Our IPv6 address on it, unspecified to leave the choice to the kernel.
     pub v6: Option<Ipv6Addr>,
-    /// Where the relay is found over this link, where that differs from
-    /// [`ClientConfig::relay_addrs`](super::ClientConfig::relay_addrs).
+    /// Where the preferred relay is found over this link, where that differs from
+    /// [`RelayPeer::addrs`](super::RelayPeer::addrs).
     pub relay_addrs: Vec<SocketAddr>,
     /// How it may be used, from its first packet on.
     pub policy: PathPolicy,
@@ -127,8 +127,8 @@ pub enum LinkError {
 pub(super) struct Link {
     bind: LinkBind,
     sockets: Vec<SocketId>,
-    /// Address pairs over which the relay may be reached, the preferred first.
-    candidates: Vec<FourTuple>,
+    /// By relay: address pairs over which it may be reached, the preferred first.
+    candidates: Vec<Vec<FourTuple>>,
     path: Option<PathId>,
     /// When to try again. `None` while a path is open; links without one are always due at once
     /// or later.
@@ -199,10 +199,10 @@ impl Link {
     pub(super) fn prepare(
         &mut self,
         engine: &Engine,
-        relay_addrs: &[SocketAddr],
+        relays: &[RelayPeer],
         mark: Option<u32>,
     ) -> Result<(), LinkError> {
-        if !self.candidates.is_empty() || self.paused {
+        if self.has_candidates() || self.paused {
             return Ok(());
         }
         let Self {
@@ -211,13 +211,17 @@ impl Link {
             candidates,
             ..
         } = self;
-        let remotes = match &bind.relay_addrs[..] {
-            [] => relay_addrs,
-            own => own,
+        let remotes = |(relay, peer): (usize, &RelayPeer)| match &bind.relay_addrs[..] {
+            own if relay == 0 && !own.is_empty() => own.to_vec(),
+            _ => peer.addrs.clone(),
         };
+        let remotes: Vec<Vec<SocketAddr>> = relays.iter().enumerate().map(remotes).collect();
+        *candidates = vec![Vec::new(); relays.len()];
         let mut bound: [Option<SocketId>; 2] = [None; 2];
         let mut failure = None;
-        for remote in remotes {
+        let each = remotes.iter().enumerate();
+        let each = each.flat_map(|(relay, list)| list.iter().map(move |remote| (relay, remote)));
+        for (relay, remote) in each {
             let Some(local) = bind.local(remote) else {
                 continue;
             };
@@ -233,20 +237,20 @@ impl Link {
                 }
             }
             if let Some(socket) = *family {
-                candidates.push(FourTuple {
+                candidates[relay].push(FourTuple {
                     socket,
                     local_ip: None,
                     remote: *remote,
                 });
             }
         }
-        self.problem = match (&failure, self.candidates.is_empty()) {
-            (_, false) => None,
-            (Some(error), true) => Some(error.to_string()),
-            (None, true) => Some("no address of a family that the relay has".to_owned()),
+        self.problem = match (&failure, self.has_candidates()) {
+            (_, true) => None,
+            (Some(error), false) => Some(error.to_string()),
+            (None, false) => Some("no address of a family that the relay has".to_owned()),
         };
         match failure {
-            Some(source) if self.candidates.is_empty() => Err(LinkError::Socket {
+            Some(source) if !self.has_candidates() => Err(LinkError::Socket {
                 name: self.bind.name.clone(),
                 source,
             }),
@@ -254,15 +258,20 @@ impl Link {
         }
     }
 
-    /// The next address pair to try.
-    pub(super) fn candidate(&self) -> Option<FourTuple> {
-        let count = self.candidates.len().max(1);
-        self.candidates.get(self.failures as usize % count).copied()
+    fn has_candidates(&self) -> bool {
+        self.candidates.iter().any(|pairs| !pairs.is_empty())
     }
 
-    /// All address pairs.
-    pub(super) fn candidates(&self) -> &[FourTuple] {
-        &self.candidates
+    /// The next address pair to try for a relay.
+    pub(super) fn candidate(&self, relay: usize) -> Option<FourTuple> {
+        let pairs = self.candidates(relay);
+        let count = pairs.len().max(1);
+        pairs.get(self.failures as usize % count).copied()
+    }
+
+    /// All address pairs for a relay.
+    pub(super) fn candidates(&self, relay: usize) -> &[FourTuple] {
+        self.candidates.get(relay).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn owns(&self, socket: SocketId) -> bool {

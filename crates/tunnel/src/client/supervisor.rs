@@ -12,7 +12,9 @@ use tabane_core::{
 };
 use tokio::time::Instant;
 
+use super::handshakes::{Handshakes, Won, is_final};
 use super::link::Link;
+use super::roster::Roster;
 use super::{ConnectError, Shared, Standing};
 use crate::engine::{Notice, SessionId, Visit};
 use crate::journal::Happening;
@@ -27,6 +29,15 @@ const LAST_BACKOFF_RESTARTING: Duration = Duration::from_secs(1);
 pub(super) struct Supervisor {
     shared: Rc<Shared>,
     rng: Rng,
+    roster: Roster,
+}
+
+/// How a session came to its end.
+enum End {
+    /// By itself.
+    Closed(CloseReason),
+    /// Another relay takes its place.
+    Replaced(CloseReason, Won),
 }
 
 impl Supervisor {
@@ -34,6 +45,7 @@ impl Supervisor {
         let word = shared.config.seed.first_chunk::<8>().copied();
         let seed = Seed(u64::from_le_bytes(word.unwrap_or_default()));
         Self {
+            roster: Roster::new(shared.config.relays.len()),
             shared,
             rng: seed.rng("back-off"),
         }
@@ -53,7 +65,10 @@ impl Supervisor {
     /// Looks after `session` and its successors until there can be none.
     pub(super) async fn run(mut self, mut session: SessionId) {
         loop {
-            let reason = self.attend(session).await;
+            let (reason, next) = match self.attend(session).await {
+                End::Closed(reason) => (reason, None),
+                End::Replaced(reason, won) => (reason, Some(won)),
+            };
             tracing::warn!(%reason, "the session ended");
             self.shared.journal.record(Happening::SessionEnded {
                 session: self.shared.sessions.get(),
@@ -65,6 +80,14 @@ impl Supervisor {
                 .borrow_mut()
                 .iter_mut()
                 .for_each(|link| link.on_session_ended());
+            if let Some(won) = next {
+                self.shared.say_goodbye(session);
+                session = self.adopt(won);
+                continue;
+            }
+            if let (true, Some(relay)) = (is_final(&reason), self.roster.current()) {
+                self.roster.on_refused(relay);
+            }
             self.stand(Standing::Connecting(reason.clone()));
             match self.reestablish(reason).await {
                 Ok(next) => session = next,
@@ -77,79 +100,55 @@ impl Supervisor {
         }
     }
 
-    /// Sets up a session over every link at once.
-    pub(super) async fn establish(&mut self) -> Result<SessionId, ConnectError> {
-        let session = self.begin()?;
+    /// Sets up a session over every link at once, with the first relay that answers.
+    pub(super) async fn establish(&mut self) -> Result<Won, ConnectError> {
+        let shared = self.shared.clone();
+        let mut handshakes = Handshakes::new(shared.clone(), self.roster.order());
         loop {
-            match self.shared.engine.notice().await {
-                Notice::Session(id, Event::Connected) if id == session => break,
-                Notice::Session(id, Event::Closed(reason)) if id == session => {
-                    return Err(self.failure(reason));
+            handshakes.step();
+            handshakes
+                .refusals()
+                .for_each(|relay| self.roster.on_refused(relay));
+            if handshakes.is_lost() {
+                return Err(handshakes.error());
+            }
+            tokio::select! {
+                notice = shared.engine.notice() => {
+                    if let Some(won) = handshakes.handle(&notice) {
+                        return Ok(won);
+                    }
                 }
-                Notice::Session(..) | Notice::Forgotten | Notice::SocketLost(_) => {}
+                () = until(handshakes.next_at()) => {}
             }
         }
+    }
+
+    /// Makes a session that was set up the one in use.
+    pub(super) fn adopt(&mut self, won: Won) -> SessionId {
+        let Won { relay, session } = won;
         let shared = &self.shared;
         shared.sessions.set(shared.sessions.get() + 1);
+        shared.relay.set(Some(relay));
         shared.journal.record(Happening::SessionUp {
             session: shared.sessions.get(),
             client: None,
         });
+        let peer = &shared.config.relays[relay];
+        if self.roster.has_several() && self.roster.current() != Some(relay) {
+            shared.journal.record(Happening::RelayChosen {
+                relay: peer.name.clone(),
+            });
+            if self.roster.current().is_some() || relay > 0 {
+                tracing::warn!("relay {} is used from here on", peer.name);
+            }
+        }
+        self.roster.on_session(Instant::now(), relay);
         self.recognise_first_path(session);
         self.open_paths(session);
         self.warn_of_old_relay(session);
         self.stand(Standing::Connected(session));
-        tracing::info!(relay = %shared.config.relay_key, "session up");
-        Ok(session)
-    }
-
-    /// Sends the first packets of a handshake.
-    fn begin(&self) -> Result<SessionId, ConnectError> {
-        let shared = &self.shared;
-        let config = &shared.config;
-        let mut links = shared.links.borrow_mut();
-        let mut failure = None;
-        for link in links.iter_mut() {
-            if let Err(error) = link.prepare(&shared.engine, &config.relay_addrs, config.mark) {
-                tracing::warn!("{error}");
-                failure.get_or_insert(error);
-            }
-        }
-        // Turns over the links first and the relay's addresses second: a link is more often dead
-        // than an address. Links to be spared come last.
-        let mut links: Vec<&Link> = links.iter().collect();
-        links.sort_by_key(|link| link.rank());
-        let longest = links.iter().map(|link| link.candidates().len()).max();
-        let tuples: Vec<_> = (0..longest.unwrap_or(0))
-            .flat_map(|i| {
-                links
-                    .iter()
-                    .filter_map(move |link| link.candidates().get(i))
-            })
-            .copied()
-            .collect();
-        if tuples.is_empty() {
-            return Err(failure.map_or_else(
-                || ConnectError::NoUsableLink {
-                    relay: config.relay_addrs.clone(),
-                    links: links.iter().map(|link| link.name().to_owned()).collect(),
-                },
-                ConnectError::Link,
-            ));
-        }
-        let token = config.token.clone();
-        Ok(shared.engine.connect(config.relay_key, token, tuples)?)
-    }
-
-    fn failure(&self, reason: CloseReason) -> ConnectError {
-        if reason != CloseReason::HandshakeTimeout {
-            return ConnectError::Refused(reason);
-        }
-        let links = self.shared.links.borrow();
-        ConnectError::NoAnswer {
-            relay: self.shared.config.relay_addrs.clone(),
-            links: links.iter().map(|link| link.name().to_owned()).collect(),
-        }
+        tracing::info!(relay = %peer.key, "session up");
+        session
     }
 
     /// The handshake has made a path of the pair of addresses that it succeeded on.
@@ -177,17 +176,20 @@ impl Supervisor {
         let shared = &self.shared;
         let config = &shared.config;
         let now = Instant::now();
+        let Some(relay) = shared.relay.get() else {
+            return;
+        };
         let mut links = shared.links.borrow_mut();
         for link in links.iter_mut() {
             if !link.is_due(now) {
                 continue;
             }
-            if let Err(error) = link.prepare(&shared.engine, &config.relay_addrs, config.mark) {
+            if let Err(error) = link.prepare(&shared.engine, &config.relays, config.mark) {
                 tracing::debug!("{error}");
                 link.on_failed(now, error.to_string());
                 continue;
             }
-            let Some(tuple) = link.candidate() else {
+            let Some(tuple) = link.candidate(relay) else {
                 link.on_failed(now, "no address of a family that the relay has".to_owned());
                 continue;
             };
@@ -215,40 +217,119 @@ impl Supervisor {
         }
     }
 
-    /// Looks after the session's paths until it ends.
-    async fn attend(&self, session: SessionId) -> CloseReason {
-        let shared = &self.shared;
+    /// Looks after the session's paths until it ends, or another relay is to be used: any while
+    /// this one is silent on every path, a better one while nothing is under way.
+    async fn attend(&mut self, session: SessionId) -> End {
+        let shared = self.shared.clone();
+        let mut handshakes: Option<Handshakes> = None;
+        let mut search = Search::default();
         loop {
-            let retry_at = shared
-                .links
-                .borrow()
-                .iter()
-                .filter_map(|link| link.retry_at())
-                .min();
-            tokio::select! {
-                notice = shared.engine.notice() => match notice {
-                    Notice::Session(id, event) if id == session => match event {
-                        Event::Closed(reason) => return reason,
-                        Event::PathUp(path) => self.on_path_up(path),
-                        Event::PathDown(path, reason) => {
-                            self.on_path_down(path, reason);
-                            self.update_reach();
-                        }
-                        // A relay opens no streams; the others are for streams and relays.
-                        _ => {}
-                    },
-                    Notice::SocketLost(socket) => {
-                        shared.engine.visit(session, |visit| {
-                            visit.session.handle_socket_lost(visit.now, socket);
-                            visit.touch();
-                        });
+            let now = Instant::now();
+            let silent = !*shared.reach.borrow();
+            if search.turn(now, silent) {
+                // What was begun for one purpose does not serve the other.
+                handshakes = None;
+            }
+            if handshakes.is_none() {
+                handshakes = self.look_elsewhere(session, &search);
+            }
+            if let Some(trying) = &mut handshakes {
+                trying.step();
+                trying
+                    .refusals()
+                    .for_each(|relay| self.roster.on_refused(relay));
+                if trying.is_lost() {
+                    handshakes = None;
+                    match search.is_on() {
+                        true => search.on_failed(Instant::now()),
+                        false => self.roster.on_knock_failed(Instant::now()),
                     }
-                    Notice::Session(..) | Notice::Forgotten => {}
-                },
-                () = shared.links_changed.notified() => self.open_paths(session),
-                () = until(retry_at) => self.open_paths(session),
+                }
+            }
+            let begin_at = match (&handshakes, search.is_on()) {
+                (Some(trying), _) => trying.next_at(),
+                (None, true) => search.next_at().filter(|_| self.roster.has_several()),
+                (None, false) => self.roster.knock_at(),
+            };
+            tokio::select! {
+                notice = shared.engine.notice() => {
+                    if let Some(won) = handshakes.as_mut().and_then(|it| it.handle(&notice)) {
+                        if search.is_on() {
+                            return End::Replaced(CloseReason::IdleTimeout, won);
+                        }
+                        if self.is_idle(session) {
+                            return End::Replaced(CloseReason::Finished, won);
+                        }
+                        shared.say_goodbye(won.session);
+                        handshakes = None;
+                        self.roster.on_busy(Instant::now());
+                    }
+                    if let Some(reason) = self.handle(session, notice) {
+                        return End::Closed(reason);
+                    }
+                }
+                () = shared.links_changed.notified() => {
+                    self.open_paths(session);
+                    search.renew();
+                }
+                () = until(self.link_retry_at()) => self.open_paths(session),
+                () = until(begin_at) => {}
             }
         }
+    }
+
+    /// Begins handshakes with other relays where it is time to.
+    fn look_elsewhere(&mut self, session: SessionId, search: &Search) -> Option<Handshakes> {
+        let now = Instant::now();
+        let order = match search.is_on() {
+            true if search.next_at().is_some_and(|at| at <= now) => self.roster.others(),
+            false if self.roster.knock_at().is_some_and(|at| at <= now) => {
+                if self.is_idle(session) {
+                    self.roster.better()
+                } else {
+                    self.roster.on_busy(now);
+                    Vec::new()
+                }
+            }
+            _ => Vec::new(),
+        };
+        (!order.is_empty()).then(|| Handshakes::new(self.shared.clone(), order))
+    }
+
+    /// Nothing is under way by the session.
+    fn is_idle(&self, session: SessionId) -> bool {
+        let snapshot = self.shared.engine.snapshot(session);
+        let waiting = usize::from(self.shared.packets_on.get() == Some(session));
+        snapshot.is_none_or(|session| session.streams <= waiting)
+    }
+
+    fn link_retry_at(&self) -> Option<Instant> {
+        let links = self.shared.links.borrow();
+        links.iter().filter_map(Link::retry_at).min()
+    }
+
+    /// Follows a notice; tells why the session ended, where it says that.
+    fn handle(&self, session: SessionId, notice: Notice) -> Option<CloseReason> {
+        match notice {
+            Notice::Session(id, event) if id == session => match event {
+                Event::Closed(reason) => return Some(reason),
+                Event::PathUp(path) => self.on_path_up(path),
+                Event::PathDown(path, reason) => {
+                    self.on_path_down(path, reason);
+                    self.update_reach();
+                }
+                // A relay opens no streams; the others are for streams and relays.
+                _ => {}
+            },
+            Notice::SocketLost(socket) => {
+                self.shared.engine.visit(session, |visit| {
+                    visit.session.handle_socket_lost(visit.now, socket);
+                    visit.touch();
+                });
+            }
+            Notice::Session(..) | Notice::Forgotten => {}
+        }
+        None
     }
 
     fn on_link_up(&self, link: &mut Link) {
@@ -306,13 +387,17 @@ impl Supervisor {
     /// again cannot help.
     async fn reestablish(&mut self, mut reason: CloseReason) -> Result<SessionId, CloseReason> {
         let mut backoff = FIRST_BACKOFF;
-        while !is_final(&reason) {
+        // Another relay need not be given the time to restart.
+        let mut at_once = self.roster.has_several();
+        while !self.roster.order().is_empty() {
             let jitter = 0.75 + 0.5 * self.rng.unit();
             let shared = self.shared.clone();
             tokio::select! {
-                () = tokio::time::sleep(tabane_base::scale(backoff, jitter)) => {}
+                () = tokio::time::sleep(tabane_base::scale(backoff, jitter)), if !at_once => {}
+                () = std::future::ready(()), if at_once => {}
                 () = shared.links_changed.notified() => {}
             }
+            at_once = false;
             backoff = (backoff * 2).min(match reason {
                 CloseReason::ShuttingDown => LAST_BACKOFF_RESTARTING,
                 _ => LAST_BACKOFF,
@@ -321,13 +406,12 @@ impl Supervisor {
                 established = self.establish() => established,
                 () = shared.links_changed.notified() => {
                     // A handshake does not take up new links; another one does.
-                    self.give_up_handshakes();
                     shared.links_changed.notify_one();
                     continue;
                 }
             };
             match established {
-                Ok(session) => return Ok(session),
+                Ok(won) => return Ok(self.adopt(won)),
                 Err(error) => {
                     tracing::debug!(%error, "no session");
                     reason = match error {
@@ -340,12 +424,6 @@ impl Supervisor {
             }
         }
         Err(reason)
-    }
-
-    fn give_up_handshakes(&self) {
-        for session in self.shared.engine.sessions() {
-            self.shared.say_goodbye(session);
-        }
     }
 
     /// Interfaces and addresses may have changed while no handshake succeeded.
@@ -362,15 +440,46 @@ impl Supervisor {
     }
 }
 
-/// Whether another handshake would end the same way.
-fn is_final(reason: &CloseReason) -> bool {
-    matches!(
-        reason,
-        CloseReason::Unauthorised
-            | CloseReason::Revoked
-            | CloseReason::WrongPeerKey
-            | CloseReason::VersionMismatch { .. }
-    )
+/// The search for another relay while the present one is silent.
+#[derive(Default)]
+struct Search {
+    /// `None` while there is no need.
+    next_at: Option<Instant>,
+    backoff: Duration,
+}
+
+impl Search {
+    /// Begins or ends with the silence; true if that has changed.
+    fn turn(&mut self, now: Instant, silent: bool) -> bool {
+        if silent == self.is_on() {
+            return false;
+        }
+        self.next_at = silent.then_some(now);
+        self.backoff = FIRST_BACKOFF;
+        true
+    }
+
+    const fn is_on(&self) -> bool {
+        self.next_at.is_some()
+    }
+
+    const fn next_at(&self) -> Option<Instant> {
+        self.next_at
+    }
+
+    /// No other relay answered.
+    fn on_failed(&mut self, now: Instant) {
+        self.next_at = Some(now + self.backoff);
+        self.backoff = (self.backoff * 2).min(LAST_BACKOFF);
+    }
+
+    /// There are other links: what failed may work now.
+    fn renew(&mut self) {
+        if self.is_on() {
+            self.next_at = Some(Instant::now());
+            self.backoff = FIRST_BACKOFF;
+        }
+    }
 }
 
 async fn until(at: Option<Instant>) {

@@ -19,10 +19,8 @@ fn a_wrong_token_is_refused_with_a_reason() {
     run(async {
         let relay = RunningRelay::start(RelayOptions::default());
         for token in [None, Some(b"guess".to_vec())] {
-            let config = tabane_tunnel::ClientConfig {
-                token,
-                ..client_config(&relay)
-            };
+            let mut config = client_config(&relay);
+            config.relays[0].token = token;
             let refused = Client::connect(config).await.err().unwrap();
             assert!(
                 matches!(refused, ConnectError::Refused(CloseReason::Unauthorised)),
@@ -37,10 +35,8 @@ fn a_wrong_token_is_refused_with_a_reason() {
 fn a_relay_with_another_key_is_not_trusted() {
     run(async {
         let relay = RunningRelay::start(RelayOptions::default());
-        let config = tabane_tunnel::ClientConfig {
-            relay_key: Identity::from_seed([9; 32]).public_key(),
-            ..client_config(&relay)
-        };
+        let mut config = client_config(&relay);
+        config.relays[0].key = Identity::from_seed([9; 32]).public_key();
         let refused = Client::connect(config).await.err().unwrap();
         assert!(
             matches!(refused, ConnectError::Refused(CloseReason::WrongPeerKey)),
@@ -57,7 +53,7 @@ fn a_relay_that_never_answers_is_named_with_the_links_tried() {
         let address = silent.local_addr().unwrap();
         let relay = RunningRelay::start(RelayOptions::default());
         let mut config = client_config(&relay);
-        config.relay_addrs = vec![address];
+        config.relays[0].addrs = vec![address];
         config.session.handshake_timeout = Duration::from_millis(300);
         let failure = Client::connect(config).await.err().unwrap();
         let text = failure.to_string();
@@ -89,7 +85,7 @@ fn a_relay_of_another_version_is_told_apart() {
         });
         let relay = RunningRelay::start(RelayOptions::default());
         let mut config = client_config(&relay);
-        config.relay_addrs = vec![address];
+        config.relays[0].addrs = vec![address];
         let refused = Client::connect(config).await.err().unwrap();
         let ConnectError::Refused(CloseReason::VersionMismatch { theirs }) = refused else {
             panic!("{refused}");

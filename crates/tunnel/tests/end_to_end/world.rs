@@ -17,7 +17,7 @@ use tabane_core::{
 use tabane_linux::UdpError;
 use tabane_tunnel::{
     Access, Client, ClientConfig, HostMonitor, LinkBind, Relay, RelayConfig, RelayError,
-    RelayLimits, Verdict,
+    RelayLimits, RelayPeer, Verdict,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -69,6 +69,7 @@ pub(crate) struct RunningRelay {
     /// The server beside it.
     pub(crate) server: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
+    vanish: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<EndpointCounters>>,
 }
 
@@ -77,6 +78,7 @@ impl RunningRelay {
         let identity = Identity::from_seed(options.identity);
         let key = identity.public_key();
         let (stop, stopped) = oneshot::channel();
+        let (vanish, vanished) = oneshot::channel();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             tabane_tunnel::block_on(async {
@@ -90,11 +92,13 @@ impl RunningRelay {
                 };
                 tell.send((relay.local_addrs()[0], server)).unwrap();
                 let monitor = relay.monitor();
-                relay
-                    .run(async {
-                        let _ = stopped.await;
-                    })
-                    .await;
+                let running = relay.run(async {
+                    let _ = stopped.await;
+                });
+                tokio::select! {
+                    () = running => {}
+                    Ok(()) = vanished => {}
+                }
                 monitor.counters()
             })
             .unwrap()
@@ -105,8 +109,15 @@ impl RunningRelay {
             key,
             server,
             stop: Some(stop),
+            vanish: Some(vanish),
             thread: Some(thread),
         }
+    }
+
+    /// Ends it without a word to its clients, as if it were killed.
+    pub(crate) fn vanish(mut self) {
+        self.vanish.take().unwrap().send(()).unwrap();
+        self.thread.take().unwrap().join().unwrap();
     }
 
     /// Stops it and gives what it counted.
@@ -153,12 +164,19 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
     panic!("{} stays in use", options.listen);
 }
 
+pub(crate) fn relay_peer(relay: &RunningRelay) -> RelayPeer {
+    RelayPeer {
+        name: "relay".to_owned(),
+        key: relay.key,
+        addrs: vec![relay.address],
+        token: Some(TOKEN.to_vec()),
+    }
+}
+
 pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
     ClientConfig {
         identity: Identity::from_seed([3; 32]),
-        relay_key: relay.key,
-        relay_addrs: vec![relay.address],
-        token: Some(TOKEN.to_vec()),
+        relays: vec![relay_peer(relay)],
         links: vec![link("a", 2), link("b", 3)],
         session: SessionConfig::default(),
         monitor: HostMonitor::default(),

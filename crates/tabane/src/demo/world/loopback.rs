@@ -14,7 +14,7 @@ use tabane_core::{Identity, SessionConfig};
 use tabane_lab::{Control, Loopback, LoopbackLink};
 use tabane_netem::Scenario;
 use tabane_proxy::Host;
-use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind};
+use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer};
 use tokio::task::JoinHandle;
 
 use super::relay::RelayProcess;
@@ -97,9 +97,12 @@ impl ProxySession {
         };
         let config = ClientConfig {
             identity: Identity::from_seed(secret::random()),
-            relay_key: relay.key,
-            relay_addrs: links.iter().map(|link| link.address).collect(),
-            token: Some(relay.token.as_str().as_bytes().to_vec()),
+            relays: vec![RelayPeer {
+                name: "relay".to_owned(),
+                key: relay.key,
+                addrs: links.iter().map(|link| link.address).collect(),
+                token: Some(relay.token.as_str().as_bytes().to_vec()),
+            }],
             links: links.iter().map(bind).collect(),
             session: SessionConfig::default(),
             monitor: HostMonitor::default(),

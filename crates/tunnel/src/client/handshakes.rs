@@ -1,0 +1,176 @@
+//! Handshakes with several relays at once, of which the first that succeeds wins.
+//!
+//! Owns the sessions that are being set up; those that did not win are given up when it is
+//! dropped. Which relay is tried when is the roster's affair.
+
+use std::rc::Rc;
+
+use tabane_core::{CloseReason, Event};
+use tokio::time::Instant;
+
+use super::link::Link;
+use super::roster::Race;
+use super::{ConnectError, Shared};
+use crate::engine::{Notice, SessionId};
+
+/// A relay, by its place in the list, and the session with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Won {
+    pub(super) relay: usize,
+    pub(super) session: SessionId,
+}
+
+pub(super) struct Handshakes {
+    shared: Rc<Shared>,
+    race: Race,
+    begun: Vec<Won>,
+    failures: Vec<(usize, ConnectError)>,
+}
+
+impl Handshakes {
+    /// Nothing is sent before the first [`step`](Self::step).
+    pub(super) fn new(shared: Rc<Shared>, order: Vec<usize>) -> Self {
+        Self {
+            shared,
+            race: Race::new(order, Instant::now()),
+            begun: Vec::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    /// Begins what is due.
+    pub(super) fn step(&mut self) {
+        let now = Instant::now();
+        while let Some(relay) = self.race.next(now) {
+            match self.begin(relay) {
+                Ok(session) => self.begun.push(Won { relay, session }),
+                Err(error) => self.on_failed(relay, error),
+            }
+        }
+    }
+
+    pub(super) fn next_at(&self) -> Option<Instant> {
+        self.race.next_at()
+    }
+
+    /// All failed.
+    pub(super) fn is_lost(&self) -> bool {
+        self.race.is_lost()
+    }
+
+    /// Takes note of what a handshake came to; tells who has won.
+    pub(super) fn handle(&mut self, notice: &Notice) -> Option<Won> {
+        let Notice::Session(id, event) = notice else {
+            return None;
+        };
+        let index = self.begun.iter().position(|it| it.session == *id)?;
+        match event {
+            Event::Connected => Some(self.begun.swap_remove(index)),
+            Event::Closed(reason) => {
+                let relay = self.begun.swap_remove(index).relay;
+                self.on_failed(relay, self.failure(relay, reason));
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Relays that will never let us in, so far.
+    pub(super) fn refusals(&self) -> impl Iterator<Item = usize> {
+        let is_refusal = |error: &ConnectError| match error {
+            ConnectError::Refused(reason) => is_final(reason),
+            _ => false,
+        };
+        let refused = self.failures.iter().filter(move |it| is_refusal(&it.1));
+        refused.map(|(relay, _)| *relay)
+    }
+
+    /// Why there is no session, once all failed.
+    pub(super) fn error(mut self) -> ConnectError {
+        let failures = std::mem::take(&mut self.failures);
+        if self.shared.config.relays.len() == 1
+            && let Some((_, only)) = failures.into_iter().next()
+        {
+            return only;
+        }
+        ConnectError::NoRelay
+    }
+
+    fn on_failed(&mut self, relay: usize, error: ConnectError) {
+        if self.shared.config.relays.len() > 1 {
+            let name = &self.shared.config.relays[relay].name;
+            tracing::debug!("relay {name}: {error}");
+        }
+        self.race.on_failed(Instant::now(), relay);
+        self.failures.push((relay, error));
+    }
+
+    /// Sends the first packets of a handshake.
+    fn begin(&self, relay: usize) -> Result<SessionId, ConnectError> {
+        let shared = &self.shared;
+        let config = &shared.config;
+        let peer = &config.relays[relay];
+        let mut links = shared.links.borrow_mut();
+        let mut failure = None;
+        for link in links.iter_mut() {
+            if let Err(error) = link.prepare(&shared.engine, &config.relays, config.mark) {
+                tracing::warn!("{error}");
+                failure.get_or_insert(error);
+            }
+        }
+        // Turns over the links first and the relay's addresses second: a link is more often dead
+        // than an address. Links to be spared come last.
+        let mut links: Vec<&Link> = links.iter().collect();
+        links.sort_by_key(|link| link.rank());
+        let longest = links.iter().map(|link| link.candidates(relay).len()).max();
+        let tuples: Vec<_> = (0..longest.unwrap_or(0))
+            .flat_map(|i| {
+                links
+                    .iter()
+                    .filter_map(move |link| link.candidates(relay).get(i))
+            })
+            .copied()
+            .collect();
+        if tuples.is_empty() {
+            return Err(failure.map_or_else(
+                || ConnectError::NoUsableLink {
+                    relay: peer.addrs.clone(),
+                    links: links.iter().map(|link| link.name().to_owned()).collect(),
+                },
+                ConnectError::Link,
+            ));
+        }
+        let token = peer.token.clone();
+        Ok(shared.engine.connect(peer.key, token, tuples)?)
+    }
+
+    fn failure(&self, relay: usize, reason: &CloseReason) -> ConnectError {
+        if *reason != CloseReason::HandshakeTimeout {
+            return ConnectError::Refused(reason.clone());
+        }
+        let links = self.shared.links.borrow();
+        ConnectError::NoAnswer {
+            relay: self.shared.config.relays[relay].addrs.clone(),
+            links: links.iter().map(|link| link.name().to_owned()).collect(),
+        }
+    }
+}
+
+impl Drop for Handshakes {
+    fn drop(&mut self) {
+        for other in &self.begun {
+            self.shared.say_goodbye(other.session);
+        }
+    }
+}
+
+/// Whether another handshake would end the same way.
+pub(super) fn is_final(reason: &CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::Unauthorised
+            | CloseReason::Revoked
+            | CloseReason::WrongPeerKey
+            | CloseReason::VersionMismatch { .. }
+    )
+}
