@@ -8,7 +8,6 @@ mod draining;
 mod lan;
 mod policy;
 mod readme;
-mod relays;
 mod rules;
 mod up;
 mod users;
