@@ -1,7 +1,8 @@
 //! What a client keeps: its key, the relays it joined, the user's settings.
 //!
-//! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`) `relays/order`
-//! (names, the preferred first) and `config.toml` (written by the user). Owns their form and places, never what they are used for.
+//! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`),
+//! `relays/order` (names, the preferred first, written by `tabane relays prefer`) and `config.toml`
+//! (written by the user). Owns their form and places, never what they are used for.
 
 mod relay_entry;
 mod settings;
