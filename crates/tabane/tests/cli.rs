@@ -72,6 +72,7 @@ const COMMANDS: &[&str] = &[
     "join",
     "leave",
     "relays",
+    "relays prefer",
     "run",
     "up",
     "down",

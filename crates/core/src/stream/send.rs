@@ -418,7 +418,8 @@ mod tests {
         // Whatever the memory, what is awaited goes again.
         send.on_shed(60, 0);
         send.on_lost(20..30, false);
-        assert_eq!(pieces(&mut send), [20..30]);
+        let awaited = 20..30;
+        assert_eq!(pieces(&mut send), [awaited]);
         send.on_acked(20..60, false);
         assert!(!send.is_recovering());
     }

@@ -8,6 +8,7 @@ mod draining;
 mod lan;
 mod policy;
 mod readme;
+mod relays;
 mod rules;
 mod up;
 mod users;

@@ -1,0 +1,122 @@
+//! Two relays: one is killed under a download, and comes back.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+
+use crate::text;
+use crate::world::{TABANE, World, first_line, pid, wait_for};
+
+/// How long a change may take to be seen.
+const PATIENCE: Duration = Duration::from_secs(70);
+
+/// A process that does not outlive the test.
+struct Kept(Child);
+
+impl Kept {
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // It may be gone already, which is as well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A relay on a port of its own beside the one of the world, and its join string.
+fn start_relay(world: &World, state: &str, port: &str) -> (Kept, String) {
+    let mut command = world.in_relay(TABANE);
+    command.args(["relay", "--log", "warn", "--public", "203.0.113.1"]);
+    command.args(["--listen", &format!("0.0.0.0:{port}"), "--state"]);
+    let command = command.arg(world.path(state)).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let join = first_line(&mut child);
+    assert!(join.starts_with("tabane://"), "{join}");
+    (Kept(child), join)
+}
+
+/// What the client's namespace fetches through the proxy.
+fn fetch(world: &World, path: &str) -> Command {
+    let mut curl = world.in_client("curl");
+    curl.args(["-sS", "--max-time", "20", "-o", "/dev/null"]);
+    curl.args(["--proxy", "socks5h://127.0.0.1:1080"]);
+    curl.arg(format!("http://203.0.113.2:8000/{path}"));
+    curl.stdout(Stdio::piped()).stderr(Stdio::piped());
+    curl
+}
+
+/// The proxy as it is seen from outside; null before it can be.
+fn state(world: &World, proxy: &Kept) -> Value {
+    let name = format!("proxy-{}", proxy.0.id());
+    let mut status = world.tabane(&["status", "--json", "--instance", &name]);
+    serde_json::from_slice(&status.output().unwrap().stdout).unwrap_or_default()
+}
+
+/// Looks at the proxy until `is_so`; gives how long that took.
+fn until(world: &World, proxy: &Kept, is_so: impl Fn(&Value) -> bool) -> Duration {
+    let begin = Instant::now();
+    loop {
+        let state = state(world, proxy);
+        if is_so(&state) {
+            return begin.elapsed();
+        }
+        assert!(begin.elapsed() < PATIENCE, "{state:#}");
+    }
+}
+
+fn await_relay(world: &World, proxy: &Kept, name: &str) -> Duration {
+    until(world, proxy, |state| state["instance"]["relay"] == name)
+}
+
+#[test]
+fn when_a_relay_is_killed_the_next_takes_over_until_it_is_back() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    let (mut first, join) = start_relay(&world, "first", "4601");
+    for (name, join) in [("second", &world.join), ("first", &join)] {
+        let joined = world.tabane(&["join", "--name", name, join]).output();
+        assert!(joined.unwrap().status.success());
+    }
+    // Joined later and first by name: the order is by name where none is preferred.
+    let mut proxy = world.tabane(&["proxy", "--log", "info"]);
+    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    first_line(&mut proxy.0);
+    await_relay(&world, &proxy, "first");
+    let mut curl = fetch(&world, "400000000");
+    let running = curl.args(["--limit-rate", "2M"]).spawn().unwrap();
+    let is_under_way = |state: &Value| {
+        let received = state["totals"]["traffic"]["received_bytes"].as_u64();
+        received.is_some_and(|bytes| bytes > 500_000)
+    };
+    until(&world, &proxy, is_under_way);
+    first.kill();
+    let begin = Instant::now();
+    let next = fetch(&world, "20000").output().unwrap();
+    let took = begin.elapsed();
+    println!("new connection after {} ms", took.as_millis());
+    assert!(next.status.success(), "{}", text(&next.stderr));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    await_relay(&world, &proxy, "second");
+    let cut = running.wait_with_output().unwrap();
+    println!("the download under way: {}", text(&cut.stderr));
+    assert!(!cut.status.success());
+    let listed = world.tabane(&["relays"]).output().unwrap();
+    let listed = text(&listed.stdout);
+    let line = listed.lines().find(|line| line.contains("second")).unwrap();
+    assert!(line.contains("proxy"), "{listed}");
+    let (_first, _) = start_relay(&world, "first", "4601");
+    let back = await_relay(&world, &proxy, "first");
+    println!("back after {} ms", back.as_millis());
+    let again = fetch(&world, "20000").output().unwrap();
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    kill(pid(&proxy.0), Signal::SIGTERM).unwrap();
+    wait_for(&mut proxy.0, Duration::from_secs(5));
+}
