@@ -145,17 +145,17 @@ fn bad_scenarios_are_told_by_line_key_and_what_was_expected() {
         ("rate = \"9mbit\"\ndelay = 5\n", "line 7", "expected a"),
         (
             "trace = \"nowhere.down\"\n",
-            "line 3",
+            "line 6",
             "`nowhere.down`: not found in",
         ),
         (
             "rate = \"9mbit\"\ntrace = \"x\"\n",
-            "line 3",
-            "both `rate` and `trace`",
+            "line 7",
+            "has `trace` here and `rate` on line 6",
         ),
         (
             "rate = \"9mbit\"\n[[link.outage]]\nat = \"1s\"\nfor = \"1s\"\nevery = \"0s\"\n",
-            "line 7",
+            "line 10",
             "expected a time above zero",
         ),
     ];
