@@ -12,7 +12,7 @@ use std::process::Command;
 
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Gid, Pid, Uid, User, getgrouplist, getpid, getppid, setgid, setgroups, setuid};
 
 /// A user that a command can run as.
@@ -76,8 +76,8 @@ impl Account {
     }
 }
 
-/// Has the child that `command` will start get `farewell` when the calling thread ends, run with
-/// no signal blocked, and run as `account` where one is given.
+/// Has the child that `command` will start get `farewell` (SIGTERM, where that is
+/// ignored) when the calling thread ends, run with no signal blocked, and run as `account` where one is given.
 pub fn prepare(command: &mut Command, farewell: Signal, account: Option<Account>) {
     let parent = getpid();
     // SAFETY: runs between fork and exec; every step is a system call without allocation or lock
@@ -95,12 +95,26 @@ fn settle(parent: Pid, farewell: Signal, account: Option<&Account>) -> nix::Resu
         setuid(account.uid)?;
     }
     // After setuid, which clears it (prctl(2)).
-    prctl::set_pdeathsig(farewell)?;
+    prctl::set_pdeathsig(audible(farewell)?)?;
     // The parent may have ended before it was set.
     if getppid() != parent {
         return Err(Errno::ESRCH);
     }
     SigSet::empty().thread_set_mask()
+}
+
+/// `signal`, or SIGTERM where that is ignored, as nohup(1) has it with SIGHUP: what is ignored stays
+/// so over execve(2), and the command would live on without its links.
+fn audible(signal: Signal) -> nix::Result<Signal> {
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: neither disposition runs code of ours; what a handler was, execve(2) resets anyway.
+    let before = unsafe { sigaction(signal, &default)? };
+    if !matches!(before.handler(), SigHandler::SigIgn) {
+        return Ok(signal);
+    }
+    // SAFETY: as above.
+    unsafe { sigaction(signal, &before)? };
+    Ok(Signal::SIGTERM)
 }
 
 #[cfg(test)]
@@ -132,6 +146,27 @@ mod tests {
         .join()
         .unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGHUP as i32));
+    }
+
+    #[test]
+    fn a_child_that_ignores_the_farewell_is_terminated() {
+        let mut child = std::thread::spawn(|| {
+            let mut command = Command::new("sleep");
+            command.arg("60");
+            let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
+            // SAFETY: a system call between fork and exec, which runs no code of ours.
+            unsafe {
+                command.pre_exec(move || {
+                    sigaction(Signal::SIGHUP, &ignore)?;
+                    Ok(())
+                });
+            }
+            prepare(&mut command, Signal::SIGHUP, None);
+            command.spawn().unwrap()
+        })
+        .join()
+        .unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(Signal::SIGTERM as i32));
     }
 
     #[test]
