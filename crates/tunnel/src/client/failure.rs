@@ -28,8 +28,9 @@ pub enum ConnectError {
     #[error("{0}")]
     Refused(CloseReason),
     /// Every one of several relays failed, each in its own way, or there are none.
-    #[error("no relay can be used: none answers and lets this client in (-v says what each said)")]
-    NoRelay,
+    #[error("no relay can be used: {}", _0.iter().map(|(name, why)| format!("{name}: {why}"))
+        .collect::<Vec<_>>().join("; "))]
+    NoRelay(Vec<(String, Box<ConnectError>)>),
     /// No link has an address of a family that the relay has one of.
     #[error(
         "no link can reach the relay at {}: {} without an address of that family",

@@ -87,13 +87,18 @@ impl Handshakes {
 
     /// Why there is no session, once all failed.
     pub(super) fn error(mut self) -> ConnectError {
-        let failures = std::mem::take(&mut self.failures);
-        if self.shared.config.relays.len() == 1
-            && let Some((_, only)) = failures.into_iter().next()
+        let mut failures = std::mem::take(&mut self.failures);
+        let relays = &self.shared.config.relays;
+        if relays.len() == 1
+            && let Some((_, only)) = failures.pop()
         {
             return only;
         }
-        ConnectError::NoRelay
+        // In the order of preference, not of failing.
+        failures.sort_by_key(|(relay, _)| *relay);
+        let named = failures.into_iter();
+        let named = named.map(|(relay, why)| (relays[relay].name.clone(), Box::new(why)));
+        ConnectError::NoRelay(named.collect())
     }
 
     fn on_failed(&mut self, relay: usize, error: ConnectError) {

@@ -18,7 +18,10 @@ fn two() -> (RunningRelay, RunningRelay, tabane_tunnel::ClientConfig) {
         ..RelayOptions::default()
     });
     let mut config = client_config(&first);
-    config.relays.push(relay_peer(&second));
+    config.relays[0].name = "first".to_owned();
+    let mut other = relay_peer(&second);
+    other.name = "second".to_owned();
+    config.relays.push(other);
     (first, second, config)
 }
 
@@ -44,7 +47,12 @@ fn a_relay_that_proves_another_key_is_passed_over() {
         client.close().await;
         config.relays[1].token = None;
         let failure = Client::connect(config).await.err().unwrap();
-        assert!(matches!(failure, ConnectError::NoRelay), "{failure}");
+        assert!(matches!(failure, ConnectError::NoRelay(_)), "{failure}");
+        let (first_says, second_says) = failure.to_string().split_once("; ").map_or_else(
+            || panic!("both are named: {failure}"),
+            |(a, b)| (a.to_owned(), b.to_owned()),
+        );
+        assert!(first_says.contains("first: ") && second_says.starts_with("second: "));
         first.stop();
         second.stop();
     });
