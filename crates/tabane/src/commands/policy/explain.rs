@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
-use tabane_control::{Client, LinkState, State};
+use tabane_control::{Client, Directory, Kind, LinkState, State};
 use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{self, Interface};
 use tabane_policy::{FlowFacts, LinkUse, Protocol, Rule};
@@ -102,13 +102,33 @@ pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
 
 /// What the running instance says; `None` where there is none, or it is no client.
 async fn state(instance: &InstanceArgs) -> Result<Option<State>> {
-    let running = match instance.find() {
-        Ok(running) => running,
-        Err(error) if instance.is_named() => return Err(error),
-        Err(_) => return Ok(None),
-    };
-    let state = Client::new(&running.socket).state().await?;
-    Ok(Some(state).filter(|state| !state.links.is_empty()))
+    if instance.is_named() {
+        let state = Client::new(&instance.find()?.socket).state().await?;
+        return Ok(Some(state).filter(|state| !state.links.is_empty()));
+    }
+    let mut clients = Vec::new();
+    for running in Directory::of_user().running() {
+        // One that ends just now, or is of another version, is not the one that is meant.
+        if let Ok(state) = Client::new(&running.socket).state().await
+            && state.instance.kind != Kind::Relay
+        {
+            clients.push(state);
+        }
+    }
+    if let Some(up) = clients.iter().position(|it| it.instance.kind == Kind::Up) {
+        return Ok(Some(clients.swap_remove(up)));
+    }
+    match clients.pop() {
+        Some(other) if !clients.is_empty() => {
+            clients.push(other);
+            let names: Vec<&str> = clients.iter().map(|it| &it.instance.name[..]).collect();
+            let names = names.join(", ");
+            let advice =
+                format!("several instances are running: choose one with --instance ({names})");
+            Err(Failure::usage(advice).into())
+        }
+        only => Ok(only),
+    }
 }
 
 fn flow(args: &ExplainArgs) -> Result<FlowFacts> {
