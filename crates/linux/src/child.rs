@@ -76,8 +76,8 @@ impl Account {
     }
 }
 
-/// Has the child that `command` will start get `farewell` (SIGTERM, where that is
-/// ignored) when the calling thread ends, run with no signal blocked, and run as `account` where one is given.
+/// Has the child that `command` will start get `farewell` (SIGTERM, where that is ignored) when the
+/// calling thread ends, run with no signal blocked, and run as `account` where one is given.
 pub fn prepare(command: &mut Command, farewell: Signal, account: Option<Account>) {
     let parent = getpid();
     // SAFETY: runs between fork and exec; every step is a system call without allocation or lock
@@ -103,8 +103,8 @@ fn settle(parent: Pid, farewell: Signal, account: Option<&Account>) -> nix::Resu
     SigSet::empty().thread_set_mask()
 }
 
-/// `signal`, or SIGTERM where that is ignored, as nohup(1) has it with SIGHUP: what is ignored stays
-/// so over execve(2), and the command would live on without its links.
+/// `signal`, or SIGTERM where that is ignored, as nohup(1) has it with SIGHUP: what is ignored
+/// stays so over execve(2), and the command would live on without its links.
 fn audible(signal: Signal) -> nix::Result<Signal> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: neither disposition runs code of ours; what a handler was, execve(2) resets anyway.

@@ -48,11 +48,13 @@ fn a_relay_that_proves_another_key_is_passed_over() {
         config.relays[1].token = None;
         let failure = Client::connect(config).await.err().unwrap();
         assert!(matches!(failure, ConnectError::NoRelay(_)), "{failure}");
-        let (first_says, second_says) = failure.to_string().split_once("; ").map_or_else(
-            || panic!("both are named: {failure}"),
-            |(a, b)| (a.to_owned(), b.to_owned()),
-        );
-        assert!(first_says.contains("first: ") && second_says.starts_with("second: "));
+        let text = failure.to_string();
+        for said in [
+            "first: the relay at this address has another key",
+            "; second: the relay does not accept",
+        ] {
+            assert!(text.contains(said), "{text}");
+        }
         first.stop();
         second.stop();
     });
