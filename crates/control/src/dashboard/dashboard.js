@@ -382,7 +382,9 @@ function showPolicyButtons() {
   $('policy-undo').disabled = policy.before === null && $('policy').value === policy.saved;
 }
 
+// Whether it was.
 async function savePolicy(text) {
+  let isSaved = false;
   try {
     const body = JSON.stringify({ text, was: policy.saved });
     await call('v1/policy', { method: 'PUT', body });
@@ -391,23 +393,25 @@ async function savePolicy(text) {
     $('policy').value = text;
     $('policy-error').textContent = '';
     $('policy-note').textContent = 'Saved; in force.';
+    isSaved = true;
   } catch (refused) {
     $('policy-error').textContent = refused.message;
     $('policy-note').textContent = 'Not saved; the old policy stays in force.';
   }
   showPolicyButtons();
+  return isSaved;
 }
 
 $('policy').oninput = showPolicyButtons;
 $('policy-save').onclick = () => savePolicy($('policy').value);
 $('policy-undo').onclick = () => {
   if ($('policy').value !== policy.saved) {
-    $('policy').value = policy.saved;
+    // As the file is by now: somebody else may have written it.
     $('policy-error').textContent = '';
-    showPolicyButtons();
+    loadPolicy();
   } else if (policy.before !== null) {
-    savePolicy(policy.before).then(() => {
-      policy.before = null;
+    savePolicy(policy.before).then((isSaved) => {
+      if (isSaved) policy.before = null; // what could not be undone still can be
       showPolicyButtons();
     });
   }

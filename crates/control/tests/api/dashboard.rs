@@ -149,6 +149,22 @@ fn edits_policy(browser: &Browser, instance: &Instance) {
     write("good");
     browser.wait("document.getElementById('policy-note').textContent.startsWith('Saved')");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "good");
+    write("good, and more");
+    browser.wait("document.getElementById('policy-save').disabled");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "good, and more");
+    browser.click("#policy-undo");
+    browser.wait("document.getElementById('policy').value === 'good'");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "good");
+    // Somebody else writes: what is on the screen does not overwrite it.
+    std::fs::write(&file, "good, by another").unwrap();
+    write("good, by us");
+    browser.wait("document.getElementById('policy-error').textContent.includes('meantime')");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "good, by another");
+    browser.click("#policy-undo");
+    browser.wait("document.getElementById('policy').value === 'good, by another'");
+    write("good, by both");
+    browser.wait("document.getElementById('policy-save').disabled");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "good, by both");
 }
 
 fn fits_a_phone(browser: &Browser) {
