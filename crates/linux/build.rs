@@ -1,10 +1,12 @@
 //! Builds the socket hooks with clang, the only compiler that has always spoken BPF.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, exit};
 
 fn main() {
-    let ebpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ebpf");
+    // Of this run, not of the build script's own: build directories are copied between worktrees.
+    let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let ebpf = here.join("../../ebpf");
     println!("cargo:rerun-if-changed={}", ebpf.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 

@@ -61,8 +61,18 @@ fn until(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
 fn a_session_is_recorded_as_qlog() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
-    let (mut child, name) = download(&world, 20_000_000);
-    until(&world, &name, |state| state["totals"]["streams"] == 1);
+    // As fast as it goes, so that it takes both links whatever the machine, and without an end.
+    let line = "echo up; curl -sS -o /dev/null http://203.0.113.2:8000/100000000000";
+    let mut command = world.tabane(&["run", "--", "sh", "-c", line]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    let name = format!("run-{}", child.id());
+    until(&world, &name, |state| {
+        let links = ["c1", "c2"].map(|name| &link(state, name)["traffic"]["received_bytes"]);
+        links
+            .iter()
+            .all(|bytes| bytes.as_u64().unwrap() > 1_000_000)
+    });
     let file = world.path("trace.qlog");
     let record = |span: &str| {
         let mut command = world.tabane(&["trace", "--instance", &name, "--for", span, "-o"]);
@@ -81,20 +91,32 @@ fn a_session_is_recorded_as_qlog() {
     assert!(complaint(&refused).contains("recorded already"));
     kill(pid(&first), Signal::SIGINT).unwrap();
     assert!(first.wait().unwrap().success());
-    let output = record("1s").output().unwrap();
+    // The instance learns by its socket that the first has gone.
+    let deadline = Instant::now() + PATIENCE;
+    let output = loop {
+        let output = record("1s").output().unwrap();
+        if output.status.success() || Instant::now() > deadline {
+            break output;
+        }
+        assert!(complaint(&output).contains("recorded already"));
+    };
     assert!(output.status.success(), "{output:?}");
     let qlog: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_eq!(qlog["qlog_version"], "0.3");
     let traces = qlog["traces"].as_array().unwrap();
     assert_eq!(traces.len(), 2, "one per path");
+    // An end that receives hears little of its own packets, on some path perhaps nothing.
+    let mut metrics = 0;
     for trace in traces {
         let events = trace["events"].as_array().unwrap();
         let of = |name: &str| events.iter().filter(|event| event["name"] == name).count();
         assert!(of("transport:packet_received") > 50, "{}", trace["title"]);
-        assert!(of("transport:packet_sent") > 0 && of("recovery:metrics_updated") > 0);
+        assert!(of("transport:packet_sent") > 0, "{}", trace["title"]);
+        metrics += of("recovery:metrics_updated");
         let times: Vec<f64> = events.iter().filter_map(|it| it["time"].as_f64()).collect();
-        assert!(times.is_sorted() && times.last().unwrap() < &2_000.0);
+        assert!(times.is_sorted() && times.last().unwrap() < &10_000.0);
     }
+    assert!(metrics > 0);
     child.kill().unwrap();
     child.wait().unwrap();
 }
