@@ -61,18 +61,9 @@ fn until(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
 fn a_session_is_recorded_as_qlog() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
-    // As fast as it goes, so that it takes both links whatever the machine, and without an end.
-    let line = "echo up; curl -sS -o /dev/null http://203.0.113.2:8000/100000000000";
-    let mut command = world.tabane(&["run", "--", "sh", "-c", line]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    assert_eq!(first_line(&mut child), "up");
-    let name = format!("run-{}", child.id());
-    until(&world, &name, |state| {
-        let links = ["c1", "c2"].map(|name| &link(state, name)["traffic"]["received_bytes"]);
-        links
-            .iter()
-            .all(|bytes| bytes.as_u64().unwrap() > 1_000_000)
-    });
+    // Without an end, so that it goes on whatever the machine.
+    let (mut child, name) = download(&world, 100_000_000_000);
+    until(&world, &name, |state| state["totals"]["streams"] == 1);
     let file = world.path("trace.qlog");
     let record = |span: &str| {
         let mut command = world.tabane(&["trace", "--instance", &name, "--for", span, "-o"]);
@@ -105,18 +96,23 @@ fn a_session_is_recorded_as_qlog() {
     assert_eq!(qlog["qlog_version"], "0.3");
     let traces = qlog["traces"].as_array().unwrap();
     assert_eq!(traces.len(), 2, "one per path");
-    // An end that receives hears little of its own packets, on some path perhaps nothing.
-    let mut metrics = 0;
+    // How much of it takes which path is not this test's affair.
+    let mut counts = [0; 3];
     for trace in traces {
         let events = trace["events"].as_array().unwrap();
-        let of = |name: &str| events.iter().filter(|event| event["name"] == name).count();
-        assert!(of("transport:packet_received") > 50, "{}", trace["title"]);
-        assert!(of("transport:packet_sent") > 0, "{}", trace["title"]);
-        metrics += of("recovery:metrics_updated");
+        let kinds = [
+            "transport:packet_received",
+            "transport:packet_sent",
+            "recovery:metrics_updated",
+        ];
+        for (count, kind) in counts.iter_mut().zip(kinds) {
+            *count += events.iter().filter(|event| event["name"] == kind).count();
+        }
         let times: Vec<f64> = events.iter().filter_map(|it| it["time"].as_f64()).collect();
         assert!(times.is_sorted() && times.last().unwrap() < &10_000.0);
     }
-    assert!(metrics > 0);
+    let [received, sent, metrics] = counts;
+    assert!(received > 100 && sent > 0 && metrics > 0, "{counts:?}");
     child.kill().unwrap();
     child.wait().unwrap();
 }
