@@ -141,8 +141,8 @@ pub struct Version {
 }
 
 impl Version {
-    /// Whether an answer's length and tag are this version's. With `by_digest` the length is enough:
-    /// somebody checks the whole file's digest at the end.
+    /// Whether an answer's length and tag are this version's. With `by_digest` the length is
+    /// enough: somebody checks the whole file's digest at the end.
     #[must_use]
     pub fn is(&self, length: Option<u64>, tag: Option<&EntityTag>, by_digest: bool) -> bool {
         let same_tag = self.tag.is_some() && self.tag.as_ref() == tag;
