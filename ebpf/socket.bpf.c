@@ -80,6 +80,7 @@ struct udp_key {
 enum {
 	LEAVE_ALL = 1,
 	LEAVE_ALL_BUT_DNS = 2, // a resolver in an excluded range
+	LEAVE_NOTHING = 3,     // a smaller range that is captured all the same
 };
 
 // What `udp_index` says of a peer that wrote first. No flow has this index.
@@ -150,7 +151,7 @@ INLINE int is_excluded(const u32 *dest, u16 port)
 {
 	struct prefix key = {128, {dest[0], dest[1], dest[2], dest[3]}};
 	u32 *what = bpf_map_lookup_elem(&excluded, &key);
-	if (!what)
+	if (!what || *what == LEAVE_NOTHING)
 		return 0;
 	return *what == LEAVE_ALL || port != DNS_PORT;
 }

@@ -212,6 +212,9 @@ pub struct Session {
     pub number: u64,
     /// The other end's key, where it is proved.
     pub peer: Option<String>,
+    /// At a client: the peer that it goes straight to, by name. None: it is the relay's.
+    #[serde(default)]
+    pub straight_to: Option<String>,
     /// Where it stands.
     pub state: SessionState,
     /// How old it is; unknown at a client.
@@ -388,6 +391,7 @@ pub(crate) mod tests {
     pub(crate) fn session(number: u64) -> Session {
         Session {
             number,
+            straight_to: None,
             peer: Some("AQEBAQEB".to_owned()),
             state: SessionState::Connected,
             age_s: Some(12),

@@ -97,7 +97,7 @@ impl Hooks {
     ) -> Result<Self, HookError> {
         let mut ebpf = load(config, tells_asker)?;
         let mut exclusions = Exclusions::take_from(&mut ebpf)?;
-        exclusions.replace(&config.exclude, &[])?;
+        exclusions.replace(&config.exclude, &[], &[])?;
         let flows = FlowTable::take_from(&mut ebpf)?;
         let gate = ebpf.take_map("gate").expect("the object defines `gate`");
         let mut gate = Array::try_from(gate).map_err(HookError::from_map)?;
@@ -126,13 +126,19 @@ impl Hooks {
     }
 
     /// Leaves these destinations alone from here on, and no others. Of `resolvers`, addresses in
-    /// those ranges, port 53 is captured all the same.
+    /// those ranges, port 53 is captured all the same, and so is everything to `captured`, smaller
+    /// ranges within them.
     ///
     /// # Errors
     /// [`HookError::TooManyExclusions`] and [`HookError::InvalidPrefix`], with everything as it
     /// was.
-    pub fn exclude(&mut self, prefixes: &[Prefix], resolvers: &[IpAddr]) -> Result<(), HookError> {
-        self.exclusions.replace(prefixes, resolvers)
+    pub fn exclude(
+        &mut self,
+        prefixes: &[Prefix],
+        resolvers: &[IpAddr],
+        captured: &[Prefix],
+    ) -> Result<(), HookError> {
+        self.exclusions.replace(prefixes, resolvers, captured)
     }
 
     /// The table of captured flows, to look them up from other tasks.

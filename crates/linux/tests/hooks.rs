@@ -304,12 +304,12 @@ fn exclusions_change_while_they_are_in_use_and_spare_resolvers() {
             bits: 24,
         };
         let resolver = "192.0.2.9".parse().unwrap();
-        world.hooks.exclude(&[all], &[resolver]).unwrap();
+        world.hooks.exclude(&[all], &[resolver], &[]).unwrap();
         finish(&mut world.run("shut")).await;
         let mut client = world.run("dns-in-range");
         assert_eq!(world.echo_datagrams(1).await, ["192.0.2.9:53"]);
         finish(&mut client).await;
-        world.hooks.exclude(&[], &[]).unwrap();
+        world.hooks.exclude(&[], &[], &[]).unwrap();
         let mut client = world.run("tcp4");
         world.echo_one().await;
         finish(&mut client).await;

@@ -18,6 +18,7 @@ use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::far_ends::FarEnds;
 use crate::plain;
 
 /// Flows at once. Each is a stream of the session, which has 4,096 in all, most of them for TCP.
@@ -63,7 +64,7 @@ impl From<Target> for Route {
 
 /// The flows of one entrance; they end with it.
 pub(crate) struct Associations<K> {
-    client: Client,
+    far_ends: FarEnds,
     table: Rc<RefCell<Table<K>>>,
 }
 
@@ -93,10 +94,10 @@ enum Outcome {
 }
 
 impl<K: Ord + Clone + 'static> Associations<K> {
-    /// No flows yet, through `client`.
-    pub(crate) fn new(client: Client) -> Self {
+    /// No flows yet, through `far_ends`.
+    pub(crate) fn new(far_ends: FarEnds) -> Self {
         Self {
-            client,
+            far_ends,
             table: Rc::default(),
         }
     }
@@ -115,9 +116,9 @@ impl<K: Ord + Clone + 'static> Associations<K> {
             .borrow_mut()
             .insert(key.clone(), association.clone());
         let table = Rc::downgrade(&self.table);
-        let (client, key, own) = (self.client.clone(), key.clone(), association.clone());
+        let (far_ends, key, own) = (self.far_ends.clone(), key.clone(), association.clone());
         let task = tokio::task::spawn_local(async move {
-            carry(&client, &own, route, deliver).await;
+            carry(&far_ends, &own, route, deliver).await;
             forget(&table, &key, &own);
         });
         // Not set before: the association is new.
@@ -218,19 +219,29 @@ impl Way {
 }
 
 /// Carries the flow until it is over.
-async fn carry(client: &Client, association: &Association, route: Route, deliver: Deliver) {
+async fn carry(far_ends: &FarEnds, association: &Association, route: Route, deliver: Deliver) {
     let idle = match route.target {
         Target::Resolver => IDLE_RESOLVER,
         Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     };
     let falls_back = route.plain.is_some();
-    let stays_here = route.stays_here;
-    let client = &client.labelled(route.label);
     let through = async {
-        match stays_here {
-            true => Outcome::Unserved,
-            false => through_session(client, association, route.target, falls_back, &deliver).await,
+        if route.stays_here {
+            return Outcome::Unserved;
         }
+        if let Some((peer, own)) = far_ends.straight(&route.target).await {
+            let peer = peer.labelled(route.label.clone());
+            let outcome = through_session(&peer, association, own, true, &deliver).await;
+            if matches!(outcome, Outcome::Over) {
+                return outcome;
+            }
+        }
+        let Some(relay) = far_ends.relay() else {
+            return Outcome::Unserved;
+        };
+        let relay = relay.labelled(route.label.clone());
+        let target = route.target.clone();
+        through_session(&relay, association, target, falls_back, &deliver).await
     };
     tokio::select! {
         outcome = through => match (outcome, route.plain) {

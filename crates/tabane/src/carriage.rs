@@ -8,9 +8,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use tabane_base::Duration;
-use tabane_tunnel::{Client, ClientSnapshot};
+use tabane_tunnel::ClientSnapshot;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
+
+use crate::far_ends::FarEnds;
 
 /// What the command sent last lies in our sockets already; this is for the event loop to find it.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
@@ -40,15 +42,15 @@ impl Carriage {
     }
 
     /// Waits until all connections have ended, or nothing moves any more.
-    pub(crate) async fn settle(&self, client: &Client) {
+    pub(crate) async fn settle(&self, far_ends: &FarEnds) {
         sleep(FIRST_LOOK).await;
         let mut acknowledged = None;
         loop {
-            let snapshot = client.snapshot();
-            if self.0.under_way.get() == 0 && queued(&snapshot) == 0 {
+            let snapshots = far_ends.snapshots();
+            if self.0.under_way.get() == 0 && queued(&snapshots) == 0 {
                 return;
             }
-            let before = acknowledged.replace(total_acknowledged(&snapshot));
+            let before = acknowledged.replace(total_acknowledged(&snapshots));
             if before == acknowledged {
                 tracing::debug!(
                     connections = self.0.under_way.get(),
@@ -61,7 +63,7 @@ impl Carriage {
                     self.0.one_ended.notified().await;
                 }
                 // Datagrams leave by themselves; nothing tells when.
-                while queued(&client.snapshot()) > 0 {
+                while queued(&far_ends.snapshots()) > 0 {
                     sleep(FIRST_LOOK).await;
                 }
             };
@@ -79,15 +81,20 @@ impl Drop for Passenger {
     }
 }
 
-fn queued(snapshot: &ClientSnapshot) -> u64 {
-    snapshot
-        .session
-        .as_ref()
-        .map_or(0, |session| session.datagrams_queued.get())
+fn queued(snapshots: &[ClientSnapshot]) -> u64 {
+    let sessions = snapshots
+        .iter()
+        .filter_map(|client| client.session.as_ref());
+    sessions.map(|session| session.datagrams_queued.get()).sum()
 }
 
 /// Sessions count, too: a new one begins at zero.
-fn total_acknowledged(snapshot: &ClientSnapshot) -> (u64, u64) {
-    let paths = snapshot.session.iter().flat_map(|session| &session.paths);
-    (snapshot.sessions, paths.map(|path| path.acked.get()).sum())
+fn total_acknowledged(snapshots: &[ClientSnapshot]) -> (u64, u64) {
+    let sessions = snapshots
+        .iter()
+        .filter_map(|client| client.session.as_ref());
+    let paths = sessions.flat_map(|session| &session.paths);
+    let acknowledged = paths.map(|path| path.acked.get()).sum();
+    let so_far = snapshots.iter().map(|client| client.sessions).sum();
+    (so_far, acknowledged)
 }

@@ -12,11 +12,14 @@ use tabane_base::Duration;
 use tabane_linux::capture::{CaptureListener, CaptureUdp};
 use tabane_linux::hooks::{self, FlowTable, Original};
 use tabane_policy::{FlowFacts, Protocol};
-use tabane_tunnel::{Carried, Client, Ending, Status, Target, Unserved, system_resolvers};
+use tabane_tunnel::{
+    Carried, Client, Ending, Label, Offer, Status, Target, Unserved, system_resolvers,
+};
 use tokio::net::TcpStream;
 
 use crate::associations::{Associations, Deliver, Route};
 use crate::carriage::Carriage;
+use crate::far_ends::FarEnds;
 use crate::near_names::asks_for_near;
 use crate::plain;
 use crate::rule_book::{RuleBook, Way};
@@ -28,7 +31,7 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Carries captured traffic. Copies do the same.
 #[derive(Clone)]
 pub(crate) struct Carrier {
-    client: Client,
+    far_ends: FarEnds,
     carriage: Carriage,
     /// The resolvers of this host: a question to them is one to the relay's.
     resolvers: Rc<RefCell<Vec<IpAddr>>>,
@@ -37,22 +40,22 @@ pub(crate) struct Carrier {
 }
 
 impl Carrier {
-    /// For one command: what the session cannot serve fails.
-    pub(crate) fn for_command(client: Client, carriage: Carriage, rules: RuleBook) -> Self {
+    /// For one command: what the session cannot serve fails, unless there is no relay at all.
+    pub(crate) fn for_command(far_ends: FarEnds, carriage: Carriage, rules: RuleBook) -> Self {
         Self {
-            client,
+            falls_back: far_ends.relay().is_none(),
+            far_ends,
             carriage,
             resolvers: Rc::new(RefCell::new(resolver_addresses())),
             rules,
-            falls_back: false,
         }
     }
 
     /// For the whole machine: what the session cannot serve goes without it.
-    pub(crate) fn for_machine(client: Client, rules: RuleBook) -> Self {
+    pub(crate) fn for_machine(far_ends: FarEnds, rules: RuleBook) -> Self {
         Self {
             falls_back: true,
-            ..Self::for_command(client, Carriage::default(), rules)
+            ..Self::for_command(far_ends, Carriage::default(), rules)
         }
     }
 
@@ -63,7 +66,7 @@ impl Carrier {
 
     /// The flows of one entrance.
     pub(crate) fn associations<K: Ord + Clone + 'static>(&self) -> Associations<K> {
-        Associations::new(self.client.clone())
+        Associations::new(self.far_ends.clone())
     }
 
     /// The way of a flow that a program began. A resolver of this host, or of the network a link
@@ -165,18 +168,10 @@ impl Carrier {
 
     /// Carries one connection, in a task of its own.
     pub(crate) fn carry(&self, stream: TcpStream, route: Route) {
-        let client = self.client.labelled(route.label);
+        let far_ends = self.far_ends.clone();
         let passenger = self.carriage.board();
         tokio::task::spawn_local(async move {
-            let name = route.target.to_string();
-            match route.plain {
-                Some(dest) if route.stays_here => carry_plainly(stream, &[], dest).await,
-                Some(dest) => carry_or_fall_back(&client, stream, route.target, dest).await,
-                None => match client.carry_tcp(stream, route.target).await {
-                    Ok(carried) => report(&name, carried),
-                    Err(error) => tracing::warn!("{name}: {error}"),
-                },
-            }
+            carry(&far_ends, stream.into(), route).await;
             drop(passenger);
         });
     }
@@ -208,21 +203,62 @@ impl Carrier {
     }
 }
 
-async fn carry_or_fall_back(client: &Client, tcp: TcpStream, target: Target, dest: SocketAddr) {
-    let name = target.to_string();
-    let Unserved { tcp, early, why } = match client.carry_tcp_or_return(tcp, target).await {
-        Ok(carried) => {
-            tracing::debug!(target = name, ?carried, "connection over");
-            return;
+/// Carries a connection straight to a peer, else by the relay, else plainly.
+async fn carry(far_ends: &FarEnds, mut offer: Offer, route: Route) {
+    let target = &route.target;
+    if !route.stays_here {
+        if let Some((peer, own)) = far_ends.straight(target).await {
+            match carry_if_served(&peer, &route.label, offer, &own).await {
+                None => return,
+                Some(returned) => offer = returned,
+            }
         }
-        Err(unserved) => unserved,
-    };
-    tracing::debug!(target = name, %why, "goes without the session");
-    carry_plainly(tcp, &early, dest).await;
+        match (far_ends.relay(), route.plain) {
+            (Some(relay), None) => {
+                let relay = relay.labelled(route.label);
+                match relay.carry_tcp(offer, target.clone()).await {
+                    Ok(carried) => report(&target.to_string(), carried),
+                    Err(error) => tracing::warn!("{target}: {error}"),
+                }
+                return;
+            }
+            (Some(relay), Some(_)) => {
+                match carry_if_served(relay, &route.label, offer, target).await {
+                    None => return,
+                    Some(returned) => offer = returned,
+                }
+            }
+            (None, _) => {}
+        }
+    }
+    if let Some(dest) = route.plain {
+        carry_plainly(offer, dest).await;
+    }
 }
 
-async fn carry_plainly(tcp: TcpStream, early: &[u8], dest: SocketAddr) {
-    if let Err(error) = plain::carry(tcp, early, dest).await {
+/// Carries a connection by the session of `client`; gives it back where that cannot serve it.
+async fn carry_if_served(
+    client: &Client,
+    label: &Option<Label>,
+    offer: Offer,
+    target: &Target,
+) -> Option<Offer> {
+    let client = client.labelled(label.clone());
+    match client.carry_tcp_or_return(offer, target.clone()).await {
+        Ok(carried) => {
+            tracing::debug!(%target, ?carried, "connection over");
+            None
+        }
+        Err(Unserved { offer, why }) => {
+            tracing::debug!(%target, %why, "goes another way");
+            Some(offer)
+        }
+    }
+}
+
+async fn carry_plainly(offer: Offer, dest: SocketAddr) {
+    let Offer { tcp, early } = offer;
+    if let Err(error) = plain::carry(tcp, &early, dest).await {
         tracing::debug!(%dest, %error, "ended without the session");
     }
 }

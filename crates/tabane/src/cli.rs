@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, dashboard, demo, doctor, down, join, lab, leave, links, policy, proxy, relay,
+    completion, dashboard, demo, doctor, down, join, lab, leave, links, peer, policy, proxy, relay,
     relays, run, service, sim, status, top, trace, up,
 };
 use crate::log::{self, LogFormat};
@@ -78,6 +78,7 @@ enum Command {
     Join(join::JoinArgs),
     Leave(leave::LeaveArgs),
     Relays(relays::RelaysArgs),
+    Peer(peer::PeerArgs),
     Relay(Box<relay::RelayArgs>),
     Demo(demo::DemoArgs),
     Lab(lab::LabArgs),
@@ -116,6 +117,7 @@ impl Cli {
             Command::Join(args) => join::run(args, &store()?),
             Command::Leave(args) => leave::run(&args, &store()?),
             Command::Relays(args) => relays::run(&args, &store()?),
+            Command::Peer(args) => peer::run(args, &store()?),
             Command::Demo(args) => demo::run(args),
             Command::Lab(args) => lab::run(args),
             Command::Sim(args) => sim::run(args),

@@ -12,15 +12,17 @@ use tabane_base::Duration;
 use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{self, Watch};
 use tabane_proxy::{Destination, Host};
-use tabane_tunnel::{Client, ClientConfig, HostMonitor, RelayPeer};
+use tabane_tunnel::{Client, ClientConfig, HostMonitor, RelayPeer, SessionNumbers};
+use tokio::task::AbortHandle;
 
+use crate::far_ends::FarEnds;
 use crate::link_follower::LinkFollower;
 use crate::link_policy::LinkPolicy;
 use crate::links::{self, Links};
 use crate::prefix::DirectPrefix;
 use crate::rule_book::RuleBook;
 use crate::secret;
-use crate::store::{RelayEntry, RelayName, Settings, Store};
+use crate::store::{PeerEntry, RelayEntry, RelayName, Settings, Store};
 use crate::udp_order::UdpOrder;
 
 /// Pauses before the relay's name is looked up again: first and longest.
@@ -92,8 +94,10 @@ impl SessionArgs {
 /// Everything that is known before the network is touched.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionPlan {
-    /// Not empty; the preferred first.
+    /// The preferred first; none only where there are peers.
     relays: Vec<(RelayName, RelayEntry)>,
+    /// The machines that are reached straight.
+    pub(crate) peers: Vec<(RelayName, PeerEntry)>,
     /// The ranges that `config.toml` leaves to the commands' own network.
     pub(crate) direct: Vec<DirectPrefix>,
     links: Vec<String>,
@@ -102,6 +106,8 @@ pub(crate) struct SessionPlan {
     pub(crate) monitor: HostMonitor,
     /// One per plan: what follows the policy file, and what is carried, share it.
     pub(crate) rules: RuleBook,
+    /// One per plan: its sessions are shown together.
+    numbers: SessionNumbers,
     udp_order: UdpOrder,
 }
 
@@ -109,7 +115,12 @@ impl SessionPlan {
     /// Flags before settings before defaults.
     pub(crate) fn new(args: SessionArgs, store: &Store) -> Result<Self> {
         let settings: Settings = store.settings()?;
-        let relays = store.choose_relays(&args.relays)?;
+        let peers = store.peers()?;
+        let has_relays = !args.relays.is_empty() || !store.relays()?.is_empty();
+        let relays = match has_relays || peers.is_empty() {
+            true => store.choose_relays(&args.relays)?,
+            false => Vec::new(),
+        };
         let mut session = SessionConfig::default();
         let set = SendingArgs {
             scheduler: settings.scheduler,
@@ -123,11 +134,13 @@ impl SessionPlan {
         };
         Ok(Self {
             relays,
+            peers,
             direct: settings.direct,
             links,
             session,
             monitor: HostMonitor::default(),
             rules: RuleBook::default(),
+            numbers: SessionNumbers::default(),
             udp_order: args.udp_order.unwrap_or_default(),
         })
     }
@@ -146,6 +159,58 @@ impl SessionPlan {
             [only] => format!("relay {only}"),
             _ => format!("relays {}", names.join(", ")),
         }
+    }
+
+    /// The session with the relay, if one is known, and the peers beside it. Must be called within
+    /// a `LocalSet`.
+    pub(crate) async fn connect_all(&self, store: &Store) -> Result<FarEnds> {
+        let relay = match self.has_relays() {
+            true => Some(self.connect(store).await?),
+            false => None,
+        };
+        Ok(FarEnds::new(relay, self, store, None).await)
+    }
+
+    /// The same as [`start`](Self::start) has it.
+    pub(crate) async fn start_all(&self, store: &Store, mark: u32) -> Result<FarEnds> {
+        let relay = match self.has_relays() {
+            true => Some(self.start(store, mark).await?),
+            false => None,
+        };
+        Ok(FarEnds::new(relay, self, store, Some(mark)).await)
+    }
+
+    /// Whether any relay is known.
+    pub(crate) fn has_relays(&self) -> bool {
+        !self.relays.is_empty()
+    }
+
+    /// Begins to set up a session with `peer`, as [`start`](Self::start) does; the second is what
+    /// follows links and policy for it.
+    pub(crate) async fn start_peer(
+        &self,
+        store: &Store,
+        peer: RelayPeer,
+        mark: Option<u32>,
+    ) -> Result<(Client, AbortHandle)> {
+        let watch = Watch::start().context("cannot watch the interfaces")?;
+        let policy = LinkPolicy::load(store)?;
+        let interfaces = interfaces::list().await;
+        let interfaces = interfaces.context("cannot list the interfaces")?;
+        let links = links::allowed(&interfaces, &self.links, &policy);
+        let config = ClientConfig {
+            mark,
+            ..self.config(store, vec![peer], &links)?
+        };
+        let client = Client::start(config)?;
+        let follower = self.follower(&client, links, policy);
+        let following = tokio::task::spawn_local(follower.run(watch));
+        Ok((client, following.abort_handle()))
+    }
+
+    /// How long a session that has fallen silent is waited for.
+    pub(crate) fn patience(&self) -> Duration {
+        self.session.idle_timeout
     }
 
     /// Sets up the session over all links, and goes on to follow interfaces that come and go. Must
@@ -205,6 +270,7 @@ impl SessionPlan {
             monitor: self.monitor.clone(),
             udp_order: self.udp_order.0,
             seed: secret::random(),
+            numbers: self.numbers.clone(),
             mark: None,
         })
     }
@@ -259,8 +325,8 @@ impl SessionPlan {
     }
 }
 
-/// The relay's addresses; names by this host's resolver, outside the session.
-async fn resolve(destinations: &[Destination]) -> Result<Vec<SocketAddr>> {
+/// A relay's or a peer's addresses; names by this host's resolver, outside the session.
+pub(crate) async fn resolve(destinations: &[Destination]) -> Result<Vec<SocketAddr>> {
     let mut addresses = Vec::new();
     let mut fault = None;
     for destination in destinations {

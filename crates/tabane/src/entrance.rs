@@ -5,10 +5,10 @@ use std::process::Command;
 
 use anyhow::Result;
 use tabane_base::Prefix;
-use tabane_tunnel::Client;
 
 use crate::carriage::Carriage;
 use crate::environment::proxy_variables;
+use crate::far_ends::FarEnds;
 use crate::interception::Interception;
 use crate::proxying::ProxyListener;
 use crate::rule_book::RuleBook;
@@ -50,19 +50,19 @@ impl Entrance {
     pub(crate) fn admit(
         &mut self,
         command: &mut Command,
-        client: &Client,
+        far_ends: &FarEnds,
         rules: &RuleBook,
     ) -> Result<()> {
         match &mut self.kind {
             Kind::Hooks(interception) => {
                 interception.place_child(command)?;
-                interception.serve(client, &self.carriage, rules);
+                interception.serve(far_ends, &self.carriage, rules);
             }
             Kind::Proxy(listener) => {
                 if let Some(listener) = listener.take() {
                     command.envs(proxy_variables(listener.address().port()));
                     let serving =
-                        listener.serve(client.clone(), self.carriage.clone(), rules.clone());
+                        listener.serve(far_ends.clone(), self.carriage.clone(), rules.clone());
                     tokio::task::spawn_local(serving);
                 }
             }
@@ -71,7 +71,7 @@ impl Entrance {
     }
 
     /// Waits for what the command has sent, unless others of its group may go on for ever.
-    pub(crate) async fn settle(&self, client: &Client) {
+    pub(crate) async fn settle(&self, far_ends: &FarEnds) {
         if let Kind::Hooks(interception) = &self.kind {
             let leftovers = interception.leftovers();
             if leftovers > 0 {
@@ -79,7 +79,7 @@ impl Entrance {
                 return;
             }
         }
-        self.carriage.settle(client).await;
+        self.carriage.settle(far_ends).await;
     }
 
     /// Removes everything.

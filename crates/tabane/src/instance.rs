@@ -22,12 +22,13 @@ use tabane_control::{
     Naming, PolicyFile, Process, Publisher, Server, ServerConfig, State, Totals,
 };
 use tabane_core::PublicKey;
-use tabane_tunnel::{Client, Entry, Happening, Journal, RelayMonitor, SessionTrace};
+use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, SessionTrace};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::commands::status;
+use crate::far_ends::FarEnds;
 use crate::policy_text::PolicyTextFile;
 use crate::secret;
 use client_view::ClientView;
@@ -84,10 +85,10 @@ impl Instance {
     pub(crate) fn of_client(
         args: &ControlArgs,
         description: Description,
-        client: &Client,
+        far_ends: &FarEnds,
     ) -> Result<Self> {
-        let journal = client.journal();
-        let view = View::Client(ClientView::new(client.clone()));
+        let journal = far_ends.journal();
+        let view = View::Client(ClientView::new(far_ends.clone()));
         Self::start(args, description, view, journal)
     }
 
@@ -288,6 +289,14 @@ fn event(entry: &Entry) -> Event {
         Happening::RelayChosen { relay } => {
             let text = format!("relay {relay} is used");
             (EventKind::SessionUp, None, None, text)
+        }
+        Happening::PeerUp { peer } => {
+            let text = format!("peer {peer} is reached straight");
+            (EventKind::SessionUp, None, None, text)
+        }
+        Happening::PeerDown { peer, why } => {
+            let text = format!("peer {peer} is not reached straight: {why}");
+            (EventKind::SessionEnded, None, None, text)
         }
         Happening::Refused { client } => {
             let text = format!("client {} refused", short(client));

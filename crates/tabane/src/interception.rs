@@ -11,11 +11,11 @@ use tabane_base::Prefix;
 use tabane_linux::capture::Capture;
 use tabane_linux::cgroup::{Cgroup, Leftovers};
 use tabane_linux::hooks::{HookConfig, Hooks};
-use tabane_tunnel::Client;
 use tokio::task::JoinHandle;
 
 use crate::carriage::Carriage;
 use crate::carrier::Carrier;
+use crate::far_ends::FarEnds;
 use crate::rule_book::RuleBook;
 
 /// What to do where this kernel, or this user, cannot have hooks.
@@ -66,12 +66,12 @@ impl Interception {
             .context("cannot move the command into its group")
     }
 
-    /// Carries from here on what arrives. Must be called within the `LocalSet` of the client.
-    pub(crate) fn serve(&mut self, client: &Client, carriage: &Carriage, rules: &RuleBook) {
+    /// Carries from here on what arrives. Must be called within the `LocalSet` of the clients.
+    pub(crate) fn serve(&mut self, far_ends: &FarEnds, carriage: &Carriage, rules: &RuleBook) {
         let Some(capture) = self.capture.take() else {
             return;
         };
-        let carrier = Carrier::for_command(client.clone(), carriage.clone(), rules.clone());
+        let carrier = Carrier::for_command(far_ends.clone(), carriage.clone(), rules.clone());
         let flows = self.hooks.flows();
         let tcp = carrier.clone().serve_tcp(capture.listener, flows.clone());
         let udp = carrier.serve_udp(capture.udp, flows);

@@ -11,17 +11,19 @@ mod lan;
 mod lock;
 mod ping;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
+use tabane_base::Prefix;
 use tabane_linux::capture::Capture;
 use tabane_linux::cgroup::Cgroup;
 use tabane_linux::hooks::{HookConfig, Hooks};
 use tabane_linux::routing::Routing;
-use tabane_tunnel::Client;
 use tokio::task::JoinHandle;
 
 use crate::carrier::{Carrier, resolver_addresses};
+use crate::far_ends::FarEnds;
 use crate::plain;
 use crate::rule_book::RuleBook;
 
@@ -51,8 +53,23 @@ pub(crate) struct Machine {
     lan: Option<Lan>,
     capture: Option<Capture>,
     carrier: Option<Carrier>,
+    far_ends: Option<FarEnds>,
+    /// There is no relay to carry anything else.
+    only_peers: bool,
     tasks: Vec<JoinHandle<()>>,
 }
+
+/// All addresses of both families.
+const EVERYTHING: [Prefix; 2] = [
+    Prefix {
+        address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        bits: 0,
+    },
+    Prefix {
+        address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        bits: 0,
+    },
+];
 
 impl Machine {
     /// Attaches hooks that leave everything alone until [`set_open`](Self::set_open).
@@ -78,6 +95,8 @@ impl Machine {
             lan: None,
             capture: Some(capture),
             carrier: None,
+            far_ends: None,
+            only_peers: true,
             tasks: Vec::new(),
         };
         machine.extend(extent).await?;
@@ -111,12 +130,13 @@ impl Machine {
         Ok(())
     }
 
-    /// Carries what is captured from here on. Must be called within the `LocalSet` of the client.
-    pub(crate) fn serve(&mut self, client: &Client, rules: &RuleBook) {
+    /// Carries what is captured from here on. Must be called within the `LocalSet` of the clients.
+    pub(crate) fn serve(&mut self, far_ends: &FarEnds, rules: &RuleBook) {
+        self.far_ends = Some(far_ends.clone());
         let Some(capture) = self.capture.take() else {
             return;
         };
-        let carrier = Carrier::for_machine(client.clone(), rules.clone());
+        let carrier = Carrier::for_machine(far_ends.clone(), rules.clone());
         let flows = self.hooks.flows();
         let tcp = carrier.clone().serve_tcp(capture.listener, flows.clone());
         let udp = carrier.clone().serve_udp(capture.udp, flows);
@@ -130,25 +150,40 @@ impl Machine {
             self.tasks.push(tokio::task::spawn_local(tcp));
             self.tasks.push(tokio::task::spawn_local(udp));
         }
-        if let Some(ping) = self.ping.take() {
-            let pings = ping.serve(client.clone());
+        if let (Some(ping), Some(relay)) = (self.ping.take(), far_ends.relay()) {
+            let pings = ping.serve(relay.clone());
             self.tasks.push(tokio::task::spawn_local(pings));
         }
         self.carrier = Some(carrier);
     }
 
-    /// Captures what is new, or leaves it alone as if we were not there.
-    pub(crate) fn set_open(&mut self, open: bool) -> Result<()> {
+    /// Captures what is new, or leaves it alone as if we were not there, but for what goes to
+    /// peers, which need no relay.
+    pub(crate) async fn set_open(&mut self, open: bool) -> Result<()> {
+        self.only_peers = !open;
+        let has_peers = self.far_ends.as_ref().is_some_and(FarEnds::has_peers);
+        if has_peers {
+            // Before the gate opens for less than everything.
+            self.follow_network().await?;
+        }
         self.hooks
-            .set_open(open)
+            .set_open(open || has_peers)
             .context("cannot switch the hooks over")
     }
 
     /// Addresses, routes or resolvers may have changed.
     pub(crate) async fn follow_network(&mut self) -> Result<()> {
         let prefixes = self.direct.prefixes().await?;
-        // Questions to a resolver in them are carried all the same: the relay has one, too.
-        self.hooks.exclude(&prefixes, &resolver_addresses())?;
+        let peers = self.far_ends.as_ref().map(FarEnds::peer_ranges);
+        let peers = peers.unwrap_or_default();
+        let captured = self.direct.not_given(peers);
+        if self.only_peers && !captured.is_empty() {
+            self.hooks.exclude(&EVERYTHING, &[], &captured)?;
+        } else {
+            // Questions to a resolver in them are carried all the same: the relay has one, too.
+            self.hooks
+                .exclude(&prefixes, &resolver_addresses(), &captured)?;
+        }
         self.filter.apply(&prefixes)?;
         if let Some(carrier) = &self.carrier {
             carrier.renew_resolvers();

@@ -14,13 +14,14 @@ use tabane_policy::{FlowFacts, Protocol};
 use tabane_proxy::{
     Accepted, Destination, Host, Refusal, Request, TcpRequest, UdpRequest, negotiate,
 };
-use tabane_tunnel::{Client, OpenError, Status, Target};
+use tabane_tunnel::{Label, OpenError, Status, Target, TcpFlow};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::associations::{Associations, Route};
 use crate::carriage::Carriage;
+use crate::far_ends::FarEnds;
 use crate::rule_book::{RuleBook, Way};
 
 /// Connections at once; as many as the session has streams, less some for UDP.
@@ -54,7 +55,7 @@ impl ProxyListener {
     }
 
     /// Serves programs for ever.
-    pub(crate) async fn serve(self, client: Client, carriage: Carriage, rules: RuleBook) {
+    pub(crate) async fn serve(self, far_ends: FarEnds, carriage: Carriage, rules: RuleBook) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else {
@@ -62,10 +63,10 @@ impl ProxyListener {
             };
             match self.listener.accept().await {
                 Ok((program, from)) => {
-                    let (client, rules) = (client.clone(), rules.clone());
+                    let (far_ends, rules) = (far_ends.clone(), rules.clone());
                     let passenger = carriage.board();
                     tokio::task::spawn_local(async move {
-                        serve_one(program, from, &client, &rules).await;
+                        serve_one(program, from, &far_ends, &rules).await;
                         drop((slot, passenger));
                     });
                 }
@@ -78,15 +79,15 @@ impl ProxyListener {
     }
 }
 
-async fn serve_one(program: TcpStream, from: SocketAddr, client: &Client, rules: &RuleBook) {
+async fn serve_one(program: TcpStream, from: SocketAddr, far_ends: &FarEnds, rules: &RuleBook) {
     match negotiate(program).await {
-        Ok(Request::Tcp(request)) => serve_tcp(request, client, rules).await,
-        Ok(Request::Udp(request)) => serve_udp(request, client, rules).await,
+        Ok(Request::Tcp(request)) => serve_tcp(request, far_ends, rules).await,
+        Ok(Request::Udp(request)) => serve_udp(request, far_ends, rules).await,
         Err(error) => tracing::debug!(%from, %error, "a program did not get through"),
     }
 }
 
-async fn serve_tcp(request: TcpRequest, client: &Client, rules: &RuleBook) {
+async fn serve_tcp(request: TcpRequest, far_ends: &FarEnds, rules: &RuleBook) {
     let Some(target) = target_of(request.destination()) else {
         return request.refuse(Refusal::Unsupported).await;
     };
@@ -95,9 +96,10 @@ async fn serve_tcp(request: TcpRequest, client: &Client, rules: &RuleBook) {
         Way::Carried(label) => label,
         Way::Direct => return serve_directly(request).await,
     };
-    let flow = match client.labelled(Some(label)).open_tcp(target).await {
-        Ok(flow) => flow,
-        Err(error) => {
+    let flow = match open(far_ends, label, target).await {
+        Some(Ok(flow)) => flow,
+        None => return serve_directly(request).await,
+        Some(Err(error)) => {
             tracing::info!(target = name, %error, "refused");
             return request.refuse(refusal_of(&error)).await;
         }
@@ -112,6 +114,23 @@ async fn serve_tcp(request: TcpRequest, client: &Client, rules: &RuleBook) {
         }
         Err(error) => tracing::debug!(target = name, %error, "the program is gone"),
     }
+}
+
+/// Straight to a peer, else by the relay; `None` where there is none.
+async fn open(
+    far_ends: &FarEnds,
+    label: Label,
+    target: Target,
+) -> Option<Result<TcpFlow, OpenError>> {
+    if let Some((peer, own)) = far_ends.straight(&target).await {
+        let opened = peer.labelled(Some(label.clone())).open_tcp(own).await;
+        // What the destination itself says is the same by any way.
+        if matches!(opened, Ok(_) | Err(OpenError::Refused(Status::Refused))) {
+            return Some(opened);
+        }
+    }
+    let relay = far_ends.relay()?;
+    Some(relay.labelled(Some(label)).open_tcp(target).await)
 }
 
 /// Connects from here, as the program would have done by itself.
@@ -161,11 +180,20 @@ fn describe(destination: &Destination, protocol: Protocol) -> FlowFacts {
 }
 
 /// The way of a UDP flow. Names are not looked up here, so only addresses can be direct.
-fn route_udp(destination: &Destination, target: Target, rules: &RuleBook) -> Route {
+fn route_udp(
+    destination: &Destination,
+    target: Target,
+    rules: &RuleBook,
+    has_relay: bool,
+) -> Route {
     let way = rules.admit(describe(destination, Protocol::Udp));
     match (way, &destination.host) {
-        (Way::Carried(label), _) => Route {
+        (Way::Carried(label), host) => Route {
             label: Some(label),
+            plain: match host {
+                Host::Ip(ip) if !has_relay => Some(SocketAddr::new(*ip, destination.port)),
+                Host::Ip(_) | Host::Name(_) => None,
+            },
             ..target.into()
         },
         (Way::Direct, Host::Ip(ip)) => Route {
@@ -177,7 +205,7 @@ fn route_udp(destination: &Destination, target: Target, rules: &RuleBook) -> Rou
     }
 }
 
-async fn serve_udp(request: UdpRequest, client: &Client, rules: &RuleBook) {
+async fn serve_udp(request: UdpRequest, far_ends: &FarEnds, rules: &RuleBook) {
     let mut association = match request.accept().await {
         Ok(association) => association,
         Err(error) => {
@@ -185,7 +213,8 @@ async fn serve_udp(request: UdpRequest, client: &Client, rules: &RuleBook) {
             return;
         }
     };
-    let flows: Associations<Destination> = Associations::new(client.clone());
+    let has_relay = far_ends.relay().is_some();
+    let flows: Associations<Destination> = Associations::new(far_ends.clone());
     loop {
         let incoming = match association.receive().await {
             Ok(Some(incoming)) => incoming,
@@ -202,7 +231,7 @@ async fn serve_udp(request: UdpRequest, client: &Client, rules: &RuleBook) {
         let sender = association.sender();
         flows.send(&destination.clone(), &incoming.payload, || {
             (
-                route_udp(&destination, target, rules),
+                route_udp(&destination, target, rules, has_relay),
                 Box::new(move |answer: &[u8]| sender.send(&destination, answer)),
             )
         });

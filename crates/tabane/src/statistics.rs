@@ -3,6 +3,8 @@
 //! Core counts per path from its opening; this adds up what was counted before a path was replaced.
 //! Fed with snapshots, pure otherwise.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use tabane_base::{Bytes, Duration, Rate};
 use tabane_core::PathSnapshot;
@@ -25,12 +27,8 @@ pub(crate) struct Statistics {
 #[derive(Debug, Default)]
 struct Link {
     name: String,
-    /// Of paths that are gone.
-    past: Totals,
-    /// Of the path there is, or was last.
-    present: Totals,
-    /// Which session and path `present` counts.
-    source: Option<(u64, u32)>,
+    /// Of every path that it had, by session and path.
+    paths: BTreeMap<(u64, u32), Totals>,
     rtt_ms: Option<f64>,
     rtt_min_ms: Option<f64>,
     jitter_ms: Option<f64>,
@@ -92,11 +90,13 @@ pub(crate) struct Report {
 }
 
 impl Statistics {
-    /// Takes note of a moment, `elapsed` from the beginning.
-    pub(crate) fn on_snapshot(&mut self, elapsed: Duration, snapshot: &ClientSnapshot) {
-        self.sessions = snapshot.sessions;
-        for link in &snapshot.links {
-            self.on_link(snapshot.sessions, link);
+    /// Takes note of a moment, `elapsed` from the beginning, with all clients there are.
+    pub(crate) fn on_snapshots(&mut self, elapsed: Duration, snapshots: &[ClientSnapshot]) {
+        self.sessions = snapshots.iter().map(|client| client.sessions).sum();
+        for snapshot in snapshots {
+            for link in &snapshot.links {
+                self.on_link(snapshot.number, link);
+            }
         }
         self.sample(elapsed);
     }
@@ -207,19 +207,16 @@ impl Link {
 
     /// `totals` since the path called `source` was opened.
     fn count(&mut self, source: (u64, u32), totals: Totals) {
-        if self.source != Some(source) {
-            self.past = self.totals();
-            self.source = Some(source);
-        }
-        self.present = totals;
+        self.paths.insert(source, totals);
     }
 
     fn totals(&self) -> Totals {
+        let sum = |of: fn(&Totals) -> u64| self.paths.values().map(of).sum();
         Totals {
-            sent: self.past.sent + self.present.sent,
-            received: self.past.received + self.present.received,
-            sent_packets: self.past.sent_packets + self.present.sent_packets,
-            lost_packets: self.past.lost_packets + self.present.lost_packets,
+            sent: sum(|path| path.sent),
+            received: sum(|path| path.received),
+            sent_packets: sum(|path| path.sent_packets),
+            lost_packets: sum(|path| path.lost_packets),
         }
     }
 }

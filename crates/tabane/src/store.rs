@@ -1,9 +1,11 @@
 //! What a client keeps: its key, the relays it joined, the user's settings.
 //!
 //! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`),
-//! `relays/order` (names, the preferred first, written by `tabane relays prefer`) and `config.toml`
-//! (written by the user). Owns their form and places, never what they are used for.
+//! `relays/order` (names, the preferred first, written by `tabane relays prefer`),
+//! `peers/NAME.toml` (0600, written by `tabane peer`) and `config.toml` (written by the user). Owns
+//! their form and places, never what they are used for.
 
+mod peers;
 mod relay_entry;
 mod settings;
 
@@ -14,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use tabane_core::Identity;
 
+pub(crate) use peers::PeerEntry;
 pub(crate) use relay_entry::{RelayEntry, RelayName};
 pub(crate) use settings::Settings;
 
@@ -61,15 +64,19 @@ impl Store {
 
     /// Every known relay, by name.
     pub(crate) fn relays(&self) -> Result<Vec<(RelayName, RelayEntry)>> {
-        let directory = self.relays_directory();
-        let entries = match fs::read_dir(&directory) {
+        self.entries(&self.relays_directory())
+    }
+
+    /// Every entry of a directory, by name.
+    fn entries<T: DeserializeOwned>(&self, directory: &Path) -> Result<Vec<(RelayName, T)>> {
+        let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read {}", directory.display()));
             }
         };
-        let mut relays = Vec::new();
+        let mut found = Vec::new();
         for entry in entries {
             let path = entry?.path();
             let stem = path.file_stem().and_then(|stem| stem.to_str());
@@ -78,13 +85,13 @@ impl Store {
                 .extension()
                 .is_some_and(|extension| extension == "toml");
             if let (true, Some(name)) = (is_toml, name)
-                && let Some(relay) = read_toml(&path)?
+                && let Some(entry) = read_toml(&path)?
             {
-                relays.push((name, relay));
+                found.push((name, entry));
             }
         }
-        relays.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(relays)
+        found.sort_by(|a: &(RelayName, T), b| a.0.cmp(&b.0));
+        Ok(found)
     }
 
     /// The relays to use, the preferred first: those named, else all in order.

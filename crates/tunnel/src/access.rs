@@ -14,6 +14,8 @@ pub enum Access {
     Public,
     /// Private, link-local and loopback addresses as well (`--allow-private`).
     Private,
+    /// Only addresses of this host itself, loopback not among them: a peer (`--peer`).
+    Own,
 }
 
 impl Access {
@@ -27,7 +29,8 @@ impl Access {
             IpAddr::V6(v6) => !(v6.is_unspecified() || v6.is_multicast()),
         };
         match self {
-            Self::Private => unicast,
+            // Which addresses are own ones, the relay looks up.
+            Self::Private | Self::Own => unicast,
             Self::Public => {
                 unicast
                     && match ip {

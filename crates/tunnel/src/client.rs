@@ -15,6 +15,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tabane_base::Duration;
 use tabane_core::{
@@ -22,7 +24,6 @@ use tabane_core::{
     PathPolicy, PathSnapshot, PublicKey, SessionConfig, SessionSnapshot, StreamError, StreamId,
 };
 use tabane_monitor::LinkEstimate;
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -40,7 +41,7 @@ use crate::trace::SessionTrace;
 
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkBind, LinkError, LinkWish};
-pub use opened::{TcpFlow, UdpFlow, Unserved};
+pub use opened::{Offer, TcpFlow, UdpFlow, Unserved};
 
 use link::Link;
 use supervisor::Supervisor;
@@ -84,8 +85,20 @@ pub struct ClientConfig {
     pub udp_order: DatagramOrder,
     /// Secret randomness, used once.
     pub seed: [u8; 32],
+    /// Numbers its sessions; clients that are shown together share one.
+    pub numbers: SessionNumbers,
     /// Marks every packet (`SO_MARK`), so that our own hooks leave them alone.
     pub mark: Option<u32>,
+}
+
+/// Numbers sessions from 1 on. Clones go on counting together.
+#[derive(Clone, Debug, Default)]
+pub struct SessionNumbers(Arc<AtomicU64>);
+
+impl SessionNumbers {
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
 }
 
 /// A session to a relay, kept up until [`close`](Self::close) is called or the last clone is
@@ -122,6 +135,8 @@ pub struct ClientSnapshot {
     pub session: Option<SessionSnapshot>,
     /// Sessions so far, the present one included; more than one says that it was lost.
     pub sessions: u64,
+    /// The number of the present session, or the last.
+    pub number: u64,
     /// Counters over all sessions.
     pub counters: EndpointCounters,
 }
@@ -162,6 +177,8 @@ struct Shared {
     /// A link was added: whoever waits for better times should look again.
     links_changed: Notify,
     sessions: Cell<u64>,
+    /// Of the present session, or the last.
+    number: Cell<u64>,
     /// The relay of the present session, or the last one.
     relay: Cell<Option<usize>>,
     /// Where the flow of packets was begun last: it is no sign of anything under way.
@@ -250,25 +267,27 @@ impl Client {
         }
     }
 
-    /// Carries `tcp` to `target` as [`carry_tcp`](Self::carry_tcp) does, but gives it back where
-    /// the relay cannot be reached, cannot reach the destination or may not; a destination that
-    /// refuses is not the relay's fault and resets `tcp`.
+    /// Carries a connection to `target` as [`carry_tcp`](Self::carry_tcp) does, but gives it back
+    /// where the relay cannot be reached, cannot reach the destination or may not; a destination
+    /// that refuses is not the relay's fault and resets the connection.
     ///
     /// # Errors
-    /// [`Unserved`] has `tcp` as it was and what was read from it.
+    /// [`Unserved`] has the connection as it was and what was read from it.
     pub async fn carry_tcp_or_return(
         &self,
-        tcp: TcpStream,
+        offer: impl Into<Offer>,
         target: Target,
     ) -> Result<Carried, Unserved> {
+        let offer = offer.into();
         if !self.is_reachable() {
             let why = OpenError::SessionLost;
-            return Err(Unserved::untouched(tcp, why));
+            return Err(Unserved { offer, why });
         }
-        let stream = match self.open(Transport::Tcp, target).await {
+        let stream = match self.open_with(Transport::Tcp, target, &offer.early).await {
             Ok(stream) => stream,
-            Err(why) => return Err(Unserved::untouched(tcp, why)),
+            Err(why) => return Err(Unserved { offer, why }),
         };
+        let Offer { tcp, mut early } = offer;
         let mut connection = Connection::new_returnable(stream, tcp);
         let ending = tokio::select! {
             opened = connection.opened() => opened.err(),
@@ -282,23 +301,26 @@ impl Client {
             Some(Ending::Refused(status)) => OpenError::Refused(status),
             Some(Ending::ResetThere | Ending::SessionLost) => OpenError::SessionLost,
         };
-        let (tcp, early) = connection.take_back();
-        Err(Unserved { tcp, early, why })
+        let (tcp, read) = connection.take_back();
+        early.extend(read);
+        let offer = Offer { tcp, early };
+        Err(Unserved { offer, why })
     }
 
-    /// Carries `tcp` to `target` until both directions have ended. Data flows at once, before the
-    /// relay has connected; a refusal resets `tcp`.
+    /// Carries a connection to `target` until both directions have ended. Data flows at once,
+    /// before the relay has connected; a refusal resets the connection.
     ///
     /// # Errors
-    /// There is no session, or it takes no more connections; `tcp` has been reset.
-    pub fn carry_tcp(
+    /// There is no session, or it takes no more connections; the connection has been reset.
+    pub fn carry_tcp<O: Into<Offer>>(
         &self,
-        tcp: TcpStream,
+        offer: O,
         target: Target,
-    ) -> impl Future<Output = Result<Carried, OpenError>> + use<> {
+    ) -> impl Future<Output = Result<Carried, OpenError>> + use<O> {
         let client = self.clone();
+        let Offer { tcp, early } = offer.into();
         async move {
-            match client.open(Transport::Tcp, target).await {
+            match client.open_with(Transport::Tcp, target, &early).await {
                 Ok(stream) => Ok(Connection::new(stream, tcp, true).carry().await),
                 Err(error) => {
                     // A reset tells the program that nothing went through.
@@ -533,6 +555,7 @@ impl Client {
                 .collect(),
             session,
             sessions: shared.sessions.get(),
+            number: shared.number.get(),
             counters: shared.engine.counters(),
         }
     }
@@ -577,6 +600,16 @@ impl Client {
 
     /// Opens a stream on the present session, or the next one, and writes its request.
     async fn open(&self, transport: Transport, target: Target) -> Result<Stream, OpenError> {
+        self.open_with(transport, target, &[]).await
+    }
+
+    /// The same; sends `early` right behind the request.
+    async fn open_with(
+        &self,
+        transport: Transport,
+        target: Target,
+        early: &[u8],
+    ) -> Result<Stream, OpenError> {
         let shared = &self.shared;
         let session = shared.wait_for_session().await?;
         let id = shared
@@ -600,6 +633,7 @@ impl Client {
         }
         let mut preface = Vec::new();
         Request { transport, target }.emit(&mut preface);
+        preface.extend_from_slice(early);
         stream
             .write_all(&preface)
             .await
@@ -625,6 +659,7 @@ impl Shared {
             reach: watch::Sender::new(false),
             links_changed: Notify::new(),
             sessions: Cell::new(0),
+            number: Cell::new(0),
             relay: Cell::new(None),
             packets_on: Cell::new(None),
             wishes: RefCell::default(),

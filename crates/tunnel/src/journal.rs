@@ -38,6 +38,18 @@ pub enum Happening {
         /// Its name.
         relay: String,
     },
+    /// At a client: destinations at a peer are reached straight from here on.
+    PeerUp {
+        /// Its name.
+        peer: String,
+    },
+    /// They are not any more.
+    PeerDown {
+        /// Its name.
+        peer: String,
+        /// Why.
+        why: String,
+    },
     /// At a relay: somebody was not let in.
     Refused {
         /// Who.
@@ -98,7 +110,8 @@ struct Shared {
 }
 
 impl Journal {
-    pub(crate) fn record(&self, happening: Happening) {
+    /// Adds one to the list.
+    pub fn record(&self, happening: Happening) {
         let mut entries = self.0.entries.borrow_mut();
         let number = entries.back().map_or(1, |last| last.number + 1);
         if entries.len() == MAX_ENTRIES {

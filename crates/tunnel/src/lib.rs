@@ -31,7 +31,8 @@ use std::io;
 pub use access::Access;
 pub use client::{
     Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
-    LinkSnapshot, LinkWish, OpenError, RelayPeer, TcpFlow, UdpFlow, Unserved,
+    LinkSnapshot, LinkWish, Offer, OpenError, RelayPeer, SessionNumbers, TcpFlow, UdpFlow,
+    Unserved,
 };
 pub use connection::{Carried, Ending};
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};

@@ -179,12 +179,17 @@ struct Shared {
 impl Shared {
     /// Whether a client, of this user if it is one's, may reach `address`.
     fn allows(&self, user: Option<&User>, address: SocketAddr) -> bool {
-        let access = match user {
-            Some(user) if user.may_reach_private() => Access::Private,
-            Some(_) | None => self.access,
+        let ip = address.ip();
+        let access = match (self.access, user) {
+            (Access::Public, Some(user)) if user.may_reach_private() => Access::Private,
+            (access, _) => access,
         };
-        let by_relay = access.allows(address.ip())
-            && (access == Access::Private || !self.own.contains(address.ip()));
+        let by_relay = access.allows(ip)
+            && match access {
+                Access::Public => !self.own.contains(ip),
+                Access::Private => true,
+                Access::Own => self.own.contains(ip) && !ip.to_canonical().is_loopback(),
+            };
         by_relay && user.is_none_or(|user| user.may_reach(address))
     }
 }

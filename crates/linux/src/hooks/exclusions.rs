@@ -17,6 +17,7 @@ use super::{HookError, MAX_EXCLUDED};
 /// As `ebpf/socket.bpf.c` has them.
 const LEAVE_ALL: u32 = 1;
 const LEAVE_ALL_BUT_DNS: u32 = 2;
+const LEAVE_NOTHING: u32 = 3;
 
 /// A range in the trie's form: bits of the mapped address, and the address with the rest zero.
 type Range = (u32, [u8; 16]);
@@ -41,8 +42,9 @@ impl Exclusions {
         &mut self,
         prefixes: &[Prefix],
         resolvers: &[IpAddr],
+        captured: &[Prefix],
     ) -> Result<(), HookError> {
-        let wanted = wanted(prefixes, resolvers)?;
+        let wanted = wanted(prefixes, resolvers, captured)?;
         for ((bits, address), what) in &wanted {
             if self.present.get(&(*bits, *address)) != Some(what) {
                 self.trie
@@ -62,7 +64,11 @@ impl Exclusions {
     }
 }
 
-fn wanted(prefixes: &[Prefix], resolvers: &[IpAddr]) -> Result<BTreeMap<Range, u32>, HookError> {
+fn wanted(
+    prefixes: &[Prefix],
+    resolvers: &[IpAddr],
+    captured: &[Prefix],
+) -> Result<BTreeMap<Range, u32>, HookError> {
     let mut wanted = BTreeMap::new();
     for prefix in prefixes {
         let range = range(*prefix).ok_or(HookError::InvalidPrefix { prefix: *prefix })?;
@@ -74,6 +80,10 @@ fn wanted(prefixes: &[Prefix], resolvers: &[IpAddr]) -> Result<BTreeMap<Range, u
         if excluded && let Some(range) = range(Prefix { address, bits }) {
             wanted.insert(range, LEAVE_ALL_BUT_DNS);
         }
+    }
+    for prefix in captured {
+        let range = range(*prefix).ok_or(HookError::InvalidPrefix { prefix: *prefix })?;
+        wanted.insert(range, LEAVE_NOTHING);
     }
     if wanted.len() > MAX_EXCLUDED {
         return Err(HookError::TooManyExclusions {
@@ -110,13 +120,15 @@ mod tests {
     fn a_resolver_counts_only_where_its_range_is_left_alone() {
         let prefixes = [prefix("192.168.7.9", 16), prefix("fd00::", 8)];
         let resolvers = ["192.168.1.1", "8.8.8.8", "fd00::53"].map(|text| text.parse().unwrap());
-        let wanted = wanted(&prefixes, &resolvers).unwrap();
+        let captured = [prefix("192.168.7.7", 32)];
+        let wanted = wanted(&prefixes, &resolvers, &captured).unwrap();
         let dns: Vec<u32> = wanted
             .iter()
             .filter(|(_, what)| **what == LEAVE_ALL_BUT_DNS)
             .map(|((bits, _), _)| *bits)
             .collect();
-        assert_eq!((wanted.len(), dns), (4, vec![128, 128]));
+        assert_eq!((wanted.len(), dns), (5, vec![128, 128]));
+        assert_eq!(wanted[&range(captured[0]).unwrap()], LEAVE_NOTHING);
         // The bits beyond the prefix are nothing.
         let same = range(prefix("192.168.0.0", 16));
         assert_eq!(range(prefixes[0]), same);

@@ -46,8 +46,8 @@ async fn serve(
 ) -> Result<ExitCode> {
     let signals = signals::catch()?;
     let listener = ProxyListener::bind(listen).await?;
-    let client = tokio::select! {
-        client = plan.connect(store) => client?,
+    let far_ends = tokio::select! {
+        far_ends = plan.connect_all(store) => far_ends?,
         arrived = signals.next() => return Ok(program::signal_code(arrived?.signal)),
     };
     let description = Description {
@@ -57,15 +57,15 @@ async fn serve(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(control, description, &client)?;
+    let instance = Instance::of_client(control, description, &far_ends)?;
     output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;
     let rules = plan.rules.clone();
     let stopped = tokio::select! {
-        () = listener.serve(client.clone(), Carriage::default(), rules) => Ok(ExitCode::SUCCESS),
+        () = listener.serve(far_ends.clone(), Carriage::default(), rules) => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => arrived.map(|_| ExitCode::SUCCESS).context("signals"),
-        reason = client.closed() => Err(anyhow::anyhow!("{reason}")),
+        reason = far_ends.closed() => Err(anyhow::anyhow!("{reason}")),
     };
     drop(instance);
-    client.close().await;
+    far_ends.close().await;
     stopped
 }

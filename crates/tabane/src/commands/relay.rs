@@ -69,6 +69,11 @@ pub(crate) struct RelayArgs {
     /// Let clients reach private, link-local and loopback addresses, and those of this machine
     #[arg(long)]
     allow_private: bool,
+    /// Let clients reach this machine and nothing else: what its services serve goes straight
+    /// between here and clients that `tabane peer add` the join string. Services listening on
+    /// loopback are not reached; they see connections coming from this machine's own address
+    #[arg(long, conflicts_with = "allow_private")]
+    peer: bool,
     /// How many clients the token in the join string admits: one, many or a number
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
@@ -108,10 +113,10 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         tracing::warn!(%error, "no more descriptors than usual");
     }
     let listen = args.listen.unwrap_or_else(default_listen);
-    let access = if args.allow_private {
-        Access::Private
-    } else {
-        Access::Public
+    let access = match (args.peer, args.allow_private) {
+        (true, _) => Access::Own,
+        (false, true) => Access::Private,
+        (false, false) => Access::Public,
     };
     let identity = state.identity()?;
     let mut session = SessionConfig::default();
@@ -146,13 +151,18 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         listen = %bound,
         state = %state.root().display(),
         private = args.allow_private,
-        "relay up; run `tabane join` with this line on each client"
+        "{} up; run `tabane {}` with this line on each client",
+        if args.peer { "peer" } else { "relay" },
+        if args.peer { "peer add" } else { "join" },
     );
     let monitor = relay.monitor();
     let description = Description {
         kind: Kind::Relay,
         name: format!("relay-{}", bound.port()),
-        about: format!("relay on {bound}"),
+        about: match args.peer {
+            true => format!("peer on {bound}"),
+            false => format!("relay on {bound}"),
+        },
         relays: Vec::new(),
         policy: None,
     };

@@ -115,7 +115,7 @@ fn list(json: bool, store: &Store) -> Result<ExitCode> {
 }
 
 /// What this user's instances say of themselves.
-async fn running() -> Vec<State> {
+pub(super) async fn running() -> Vec<State> {
     let mut states = Vec::new();
     for instance in Directory::of_user().running() {
         let client = Client::new(&instance.socket);
@@ -130,7 +130,8 @@ async fn running() -> Vec<State> {
 fn users(running: &[State], key: &str) -> Vec<String> {
     let uses = |state: &&State| {
         let mut sessions = state.sessions.iter();
-        state.instance.relay.is_some() && sessions.any(|it| it.peer.as_deref() == Some(key))
+        state.instance.relay.is_some()
+            && sessions.any(|it| it.straight_to.is_none() && it.peer.as_deref() == Some(key))
     };
     let users = running.iter().filter(uses);
     users.map(|state| state.instance.name.clone()).collect()

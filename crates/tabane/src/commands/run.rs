@@ -14,13 +14,13 @@ use tabane_base::Duration;
 use tabane_control::Kind;
 use tabane_linux::child::{self, Account};
 use tabane_linux::signals::Signals;
-use tabane_tunnel::Client;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::atomic_file;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::entrance::Entrance;
 use crate::failure::Failure;
+use crate::far_ends::FarEnds;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::last_run;
 use crate::policy_text::PolicyTextFile;
@@ -80,17 +80,17 @@ pub(crate) fn run(args: RunArgs, store: &Store) -> Result<ExitCode> {
         .context("cannot set up the event loop")?
 }
 
-/// Statistics with the clock and the client they are about.
+/// Statistics with the clock and the sessions they are about.
 struct Recorder {
-    client: Client,
+    far_ends: FarEnds,
     statistics: Statistics,
     begun_at: Instant,
 }
 
 impl Recorder {
-    fn start(client: Client) -> Self {
+    fn start(far_ends: FarEnds) -> Self {
         Self {
-            client,
+            far_ends,
             statistics: Statistics::default(),
             begun_at: Instant::now(),
         }
@@ -98,7 +98,7 @@ impl Recorder {
 
     fn look(&mut self) {
         self.statistics
-            .on_snapshot(self.begun_at.elapsed(), &self.client.snapshot());
+            .on_snapshots(self.begun_at.elapsed(), &self.far_ends.snapshots());
     }
 
     fn report(&self) -> Report {
@@ -120,8 +120,8 @@ async fn run_program(
         let direct = args.direct.iter().chain(&plan.direct);
         Entrance::hooks(&direct.map(|prefix| prefix.0).collect::<Vec<_>>())?
     };
-    let client = tokio::select! {
-        client = plan.connect(store) => client?,
+    let far_ends = tokio::select! {
+        far_ends = plan.connect_all(store) => far_ends?,
         arrived = signals.next() => {
             return Ok(program::signal_code(arrived?.signal));
         }
@@ -133,9 +133,9 @@ async fn run_program(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(&args.control, description, &client)?;
+    let instance = Instance::of_client(&args.control, description, &far_ends)?;
     let mut command = program.command();
-    entrance.admit(&mut command, &client, &plan.rules)?;
+    entrance.admit(&mut command, &far_ends, &plan.rules)?;
     if let Some(account) = &account {
         command
             .env("HOME", &account.home)
@@ -145,18 +145,17 @@ async fn run_program(
             .env("LOGNAME", &account.name);
     }
     child::prepare(&mut command, FAREWELL, account);
-    let mut recorder = Recorder::start(client.clone());
+    let mut recorder = Recorder::start(far_ends.clone());
     let outcome = supervise(command, program, &signals, &mut recorder).await;
     tokio::select! {
-        () = entrance.settle(&client) => {}
+        () = entrance.settle(&far_ends) => {}
         // Whoever is tired of waiting says so once more.
         _ = signals.next() => {}
     }
     recorder.look();
     entrance.tear_down();
     drop(instance);
-    // The session ends with the last of the client's copies, or by this.
-    client.close().await;
+    far_ends.close().await;
     let report = recorder.report();
     last_run::remember(&report);
     let code = outcome?;
@@ -196,7 +195,7 @@ async fn supervise(
     let mut child = command.spawn().map_err(|error| program.failed(&error))?;
     let mut samples = interval(SAMPLE_INTERVAL);
     samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let closed = recorder.client.closed();
+    let closed = recorder.far_ends.closed();
     tokio::pin!(closed);
     let mut is_open = true;
     loop {

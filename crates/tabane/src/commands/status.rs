@@ -195,7 +195,10 @@ fn sessions(state: &State) -> Option<String> {
             let rtts = session.paths.iter().filter_map(|path: &Path| path.rtt_ms);
             vec![
                 session.number.to_string(),
-                session.peer.as_deref().map_or_else(none, short),
+                match &session.straight_to {
+                    Some(peer) => peer.clone(),
+                    None => session.peer.as_deref().map_or_else(none, short),
+                },
                 session.age_s.map_or_else(none, duration),
                 session.paths.len().to_string(),
                 megabits(session.traffic.received_bps),

@@ -15,10 +15,10 @@ use tabane_control::Kind;
 use tabane_linux::descriptors;
 use tabane_linux::interfaces::Watch;
 use tabane_linux::signals::Signals;
-use tabane_tunnel::Client;
 
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
+use crate::far_ends::FarEnds;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
@@ -124,11 +124,11 @@ async fn serve(
     let mut machine = Machine::set_up(direct, extent).await?;
     notify::ready();
     tracing::info!("up; new connections go as without tabane until the relay answers");
-    let client = tokio::select! {
-        client = plan.start(store, plain::MARK) => Some(client?),
+    let far_ends = tokio::select! {
+        far_ends = plan.start_all(store, plain::MARK) => Some(far_ends?),
         () = until_told(&signals) => None,
     };
-    let instance = client.as_ref().map(|client| {
+    let instance = far_ends.as_ref().map(|far_ends| {
         let description = Description {
             kind: Kind::Up,
             name: "up".to_owned(),
@@ -136,17 +136,17 @@ async fn serve(
             relays: plan.relays(),
             policy: Some(PolicyTextFile::of(store)),
         };
-        Instance::of_client(control, description, client)
+        Instance::of_client(control, description, far_ends)
     });
     let _instance = instance.transpose().unwrap_or_else(|error| {
         // Carrying traffic matters more than being looked at.
         tracing::error!("{error:#}");
         None
     });
-    let ended = match &client {
-        Some(client) => {
-            machine.serve(client, &plan.rules);
-            attend(&mut machine, client, watch, &signals).await
+    let ended = match &far_ends {
+        Some(far_ends) => {
+            machine.serve(far_ends, &plan.rules);
+            attend(&mut machine, far_ends, watch, &signals).await
         }
         None => Ok(()),
     };
@@ -154,8 +154,8 @@ async fn serve(
     if let Err(error) = machine.tear_down().await {
         tracing::warn!("{error:#}; the next `tabane up` or `tabane down` tries again");
     }
-    if let Some(client) = client {
-        client.close().await;
+    if let Some(far_ends) = far_ends {
+        far_ends.close().await;
     }
     tracing::info!("down");
     ended.map(|()| ExitCode::SUCCESS)
@@ -164,21 +164,28 @@ async fn serve(
 /// Follows the session and the network until told to end, or until there can be no session.
 async fn attend(
     machine: &mut Machine,
-    client: &Client,
+    far_ends: &FarEnds,
     mut watch: Watch,
     signals: &Signals,
 ) -> Result<()> {
-    let closed = client.closed();
+    let closed = far_ends.closed();
     tokio::pin!(closed);
     let mut is_open = false;
+    // What goes to peers needs no relay.
+    machine.set_open(is_open).await?;
     loop {
         tokio::select! {
             () = until_told(signals) => return Ok(()),
             reason = &mut closed => bail!("{reason}"),
-            () = client.until_reachable(!is_open) => {
+            () = relay_is(far_ends, !is_open) => {
                 is_open = !is_open;
-                machine.set_open(is_open)?;
+                machine.set_open(is_open).await?;
                 tell_reach(is_open);
+            }
+            () = far_ends.peers_moved() => {
+                if let Err(error) = machine.follow_network().await {
+                    tracing::warn!("{error:#}");
+                }
             }
             changed = watch.changed() => {
                 if changed.is_none() {
@@ -190,6 +197,14 @@ async fn attend(
                 }
             }
         }
+    }
+}
+
+/// Waits until the relay is reachable, or not; for ever where there is none.
+async fn relay_is(far_ends: &FarEnds, reachable: bool) {
+    match far_ends.relay() {
+        Some(relay) => relay.until_reachable(reachable).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,54 +3,62 @@
 use std::collections::BTreeMap;
 
 use tabane_base::Duration;
-use tabane_control::{Link, LinkChange, LinkState, Path, Session, SessionState, State, Traffic};
+use tabane_control::{
+    Link, LinkChange, LinkState, Path, Session, SessionState, State, Totals, Traffic,
+};
 use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
-use tabane_tunnel::{Client, LinkSnapshot, LinkWish, SessionTrace};
+use tabane_tunnel::{ClientSnapshot, LinkSnapshot, LinkWish, SessionTrace};
 
 use super::ledger::{Ledger, add, traffic};
+use crate::far_ends::FarEnds;
 
 /// Why a session is not recorded.
 pub(super) const NO_TRACE: &str = "there is no such session, or it is being recorded already";
 
-/// A client with what its links carried.
+/// The sessions of a client with what its links carried.
 pub(super) struct ClientView {
-    client: Client,
+    far_ends: FarEnds,
     /// By name; links that are gone keep theirs.
     ledgers: BTreeMap<String, Ledger>,
 }
 
 impl ClientView {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new(far_ends: FarEnds) -> Self {
         Self {
-            client,
+            far_ends,
             ledgers: BTreeMap::new(),
         }
     }
 
     /// Fills in what is known of it.
     pub(super) fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
-        let snapshot = self.client.snapshot();
-        let relay = relays.get(snapshot.relay.unwrap_or(0));
-        state.instance.relay = relay.map(|(name, _)| name.clone());
-        state.links = snapshot
-            .links
-            .iter()
-            .map(|link| self.link(snapshot.sessions, link))
-            .collect();
-        let totals = &mut state.totals;
+        let ends = self.far_ends.clients();
+        let snapshots: Vec<_> = ends.iter().map(|end| end.client.snapshot()).collect();
+        state.links = self.links(&snapshots);
         for ledger in self.ledgers.values() {
-            add(&mut totals.traffic, &ledger.traffic());
+            add(&mut state.totals.traffic, &ledger.traffic());
         }
-        totals.sessions_so_far = snapshot.sessions;
-        totals.drops = drops(&snapshot.counters.drops);
-        if let Some(session) = &snapshot.session {
-            totals.sessions = 1;
-            totals.streams = session.streams as u64;
-            for (reason, count) in drops(&session.drops) {
-                *totals.drops.entry(reason).or_default() += count;
-            }
-            let mut seen = self::session(snapshot.sessions, session);
-            seen.peer = relay.map(|(_, key)| key.clone());
+        for (end, snapshot) in ends.iter().zip(&snapshots) {
+            let far = match &end.peer {
+                Some(peer) => Some(peer),
+                None => {
+                    let relay = relays.get(snapshot.relay.unwrap_or(0));
+                    state.instance.relay = relay.map(|(name, _)| name.clone());
+                    relay
+                }
+            };
+            let totals = &mut state.totals;
+            totals.sessions_so_far += snapshot.sessions;
+            count_drops(totals, drops(&snapshot.counters.drops));
+            let Some(session) = &snapshot.session else {
+                continue;
+            };
+            totals.sessions += 1;
+            totals.streams += session.streams as u64;
+            count_drops(totals, drops(&session.drops));
+            let mut seen = self::session(snapshot.number, session);
+            seen.peer = far.map(|(_, key)| key.clone());
+            seen.straight_to = end.peer.as_ref().map(|(name, _)| name.clone());
             seen.paths
                 .iter()
                 .for_each(|path| add(&mut seen.traffic, &path.traffic));
@@ -58,21 +66,56 @@ impl ClientView {
         }
     }
 
-    fn link(&mut self, session: u64, link: &LinkSnapshot) -> Link {
-        let ledger = self.ledgers.entry(link.name.clone()).or_default();
-        let counted = |path: &PathSnapshot| ((session, path.id.get()), traffic(path));
-        ledger.count(link.path.iter().map(counted));
-        let path = link.path.as_ref().map(path);
+    /// Each link once, with what all sessions have over it.
+    fn links(&mut self, snapshots: &[ClientSnapshot]) -> Vec<Link> {
+        let mut names: Vec<&str> = Vec::new();
+        for link in snapshots.iter().flat_map(|client| &client.links) {
+            if !names.contains(&link.name.as_str()) {
+                names.push(&link.name);
+            }
+        }
+        let with = |name: &str| {
+            let of = |client| {
+                let ClientSnapshot { number, links, .. }: &ClientSnapshot = client;
+                let link = links.iter().find(|link| link.name == name)?;
+                Some((*number, link))
+            };
+            snapshots.iter().filter_map(of).collect()
+        };
+        let links: Vec<(_, Vec<_>)> = names.iter().map(|name| (*name, with(name))).collect();
+        let links = links.into_iter();
+        links.map(|(name, of)| self.link(name, &of)).collect()
+    }
+
+    /// A link as the sessions of these numbers have it, the relay's first.
+    fn link(&mut self, name: &str, of: &[(u64, &LinkSnapshot)]) -> Link {
+        let ledger = self.ledgers.entry(name.to_owned()).or_default();
+        let paths = of
+            .iter()
+            .filter_map(|(number, link)| Some((*number, link.path.as_ref()?)));
+        ledger.count(
+            paths
+                .clone()
+                .map(|(number, path)| ((number, path.id.get()), traffic(path))),
+        );
+        // One that carries says most.
+        let path = paths
+            .clone()
+            .find(|(_, path)| path.status == PathStatus::Active);
+        let path = path.or_else(|| paths.clone().next());
+        let path = path.map(|(_, path)| self::path(path));
+        let paused = of.iter().any(|(_, link)| link.paused);
+        let mut problems = of.iter().filter_map(|(_, link)| link.problem.clone());
         Link {
-            name: link.name.clone(),
+            name: name.to_owned(),
             state: match &path {
-                _ if link.paused => LinkState::Paused,
+                _ if paused => LinkState::Paused,
                 Some(path) => path.state,
                 None => LinkState::Down,
             },
-            problem: link.problem.clone(),
-            weight: link.policy.weight,
-            paused: link.paused,
+            problem: problems.next().filter(|_| path.is_none()),
+            weight: of.first().map_or(1.0, |(_, link)| link.policy.weight),
+            paused,
             share: 0.0,
             share_now: None,
             traffic: ledger.traffic(),
@@ -80,13 +123,18 @@ impl ClientView {
         }
     }
 
-    /// Has the session recorded.
+    /// Has a session recorded: the relay's, where none is named.
     pub(super) fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
-        let number = self.client.snapshot().sessions;
-        match session {
-            Some(wanted) if wanted != number => Err(format!("there is session {number} only")),
-            _ => self.client.trace().ok_or_else(|| NO_TRACE.to_owned()),
-        }
+        let ends = self.far_ends.clients();
+        let mut numbered = ends
+            .iter()
+            .map(|end| (end.client.snapshot().number, &end.client));
+        let found = match session {
+            None => numbered.next(),
+            Some(wanted) => numbered.find(|(number, _)| *number == wanted),
+        };
+        let traced = found.and_then(|(_, client)| client.trace());
+        traced.ok_or_else(|| NO_TRACE.to_owned())
     }
 
     /// Carries out a change, of which the parts that are left out stay.
@@ -95,8 +143,14 @@ impl ClientView {
             weight: change.weight,
             paused: change.paused,
         };
-        let changed = self.client.wish_link(name, wish);
+        let changed = self.far_ends.wish_link(name, wish);
         changed.map_err(|error| error.to_string())
+    }
+}
+
+fn count_drops(totals: &mut Totals, drops: BTreeMap<String, u64>) {
+    for (reason, count) in drops {
+        *totals.drops.entry(reason).or_default() += count;
     }
 }
 
@@ -113,6 +167,7 @@ pub(super) fn session(number: u64, session: &SessionSnapshot) -> Session {
     Session {
         number,
         peer: None,
+        straight_to: None,
         state: match session.status {
             SessionStatus::Connecting => SessionState::Connecting,
             SessionStatus::Connected => SessionState::Connected,

@@ -18,8 +18,8 @@ const PRIVATE: [&str; 5] = [
     "192.168.0.0/16",
     "fc00::/7",
 ];
-/// Room that is left in the hooks' table for resolvers.
-const MAX_PREFIXES: usize = MAX_EXCLUDED - 16;
+/// Room that is left in the hooks' table for resolvers and peers.
+const MAX_PREFIXES: usize = MAX_EXCLUDED - 256;
 
 /// What the user wants left alone.
 #[derive(Debug, Clone)]
@@ -42,6 +42,13 @@ impl DirectRanges {
         let interfaces = interfaces::list().await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
         Ok(self.among(&interfaces))
+    }
+
+    /// Those of `ranges` that the user has not said to leave alone: private ones count, too, where
+    /// they are known to lead to a machine that speaks tabane.
+    pub(crate) fn not_given(&self, mut ranges: Vec<Prefix>) -> Vec<Prefix> {
+        ranges.retain(|range| !self.given.iter().any(|given| given.contains(range.address)));
+        ranges
     }
 
     /// The ranges that are the same whatever the interfaces are.

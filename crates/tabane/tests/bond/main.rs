@@ -6,6 +6,7 @@
 mod control;
 mod draining;
 mod lan;
+mod peers;
 mod policy;
 mod readme;
 mod relays;

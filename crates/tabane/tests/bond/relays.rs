@@ -13,10 +13,10 @@ use crate::world::{TABANE, World, first_line, pid, wait_for};
 const PATIENCE: Duration = Duration::from_secs(70);
 
 /// A process that does not outlive the test.
-struct Kept(Child);
+pub(crate) struct Kept(pub(crate) Child);
 
 impl Kept {
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -60,7 +60,7 @@ fn state(world: &World, proxy: &Kept) -> Value {
 }
 
 /// Looks at the proxy until `is_so`; gives how long that took.
-fn until(world: &World, proxy: &Kept, is_so: impl Fn(&Value) -> bool) -> Duration {
+pub(crate) fn until(world: &World, proxy: &Kept, is_so: impl Fn(&Value) -> bool) -> Duration {
     let begin = Instant::now();
     loop {
         let state = state(world, proxy);

@@ -55,22 +55,29 @@ impl TcpFlow {
     }
 }
 
-/// A TCP connection that could not be served through the session, given back.
+/// A program's TCP connection that nobody serves yet.
 #[derive(Debug)]
-pub struct Unserved {
+pub struct Offer {
     /// The connection to the program; nothing was written to it.
     pub tcp: TcpStream,
     /// What was read from it, to be sent first wherever it goes.
     pub early: Vec<u8>,
-    /// Why.
-    pub why: OpenError,
 }
 
-impl Unserved {
-    pub(super) fn untouched(tcp: TcpStream, why: OpenError) -> Self {
+impl From<TcpStream> for Offer {
+    fn from(tcp: TcpStream) -> Self {
         let early = Vec::new();
-        Self { tcp, early, why }
+        Self { tcp, early }
     }
+}
+
+/// A TCP connection that could not be served through the session, given back.
+#[derive(Debug)]
+pub struct Unserved {
+    /// The connection, as it was but for what was read from it.
+    pub offer: Offer,
+    /// Why.
+    pub why: OpenError,
 }
 
 /// A UDP flow to one destination; dropping it ends it.

@@ -71,7 +71,7 @@ impl Supervisor {
             };
             tracing::warn!(%reason, "the session ended");
             self.shared.journal.record(Happening::SessionEnded {
-                session: self.shared.sessions.get(),
+                session: self.shared.number.get(),
                 client: None,
                 reason: reason.clone(),
             });
@@ -128,9 +128,10 @@ impl Supervisor {
         let Won { relay, session } = won;
         let shared = &self.shared;
         shared.sessions.set(shared.sessions.get() + 1);
+        shared.number.set(shared.config.numbers.next());
         shared.relay.set(Some(relay));
         shared.journal.record(Happening::SessionUp {
-            session: shared.sessions.get(),
+            session: shared.number.get(),
             client: None,
         });
         let peer = &shared.config.relays[relay];

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Shared;
 use super::user::User;
+use crate::access::Access;
 use crate::request::Status;
 use crate::resolve::lookup;
 use crate::target::Target;
@@ -99,6 +100,8 @@ async fn addresses(
     target: &Target,
 ) -> Result<Vec<SocketAddr>, Status> {
     let found = match target {
+        // A peer is asked for itself alone.
+        Target::Resolver if shared.access == Access::Own => return Err(Status::Denied),
         Target::Resolver if shared.resolvers.is_empty() => return Err(Status::Unreachable),
         Target::Resolver => return Ok(shared.resolvers.clone()),
         // Not parsed from any request for a connection or a UDP flow.
@@ -109,7 +112,13 @@ async fn addresses(
     let allowed = found
         .into_iter()
         .filter(|address| shared.allows(user, *address))
-        .map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()));
+        .map(|address| {
+            let ip = match shared.access {
+                Access::Own => shared.own.nearest(address.ip()),
+                Access::Public | Access::Private => address.ip().to_canonical(),
+            };
+            SocketAddr::new(ip, address.port())
+        });
     let allowed = interleave(allowed.collect());
     if allowed.is_empty() {
         return Err(Status::Denied);
@@ -196,7 +205,6 @@ fn is_exhaustion(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Access;
     use crate::relay::own_addresses::OwnAddresses;
     use crate::relay::{Destinations, RelayLimits, UserLimits};
     use std::cell::Cell;
@@ -293,6 +301,31 @@ mod tests {
             public.allows(Some(&User::new("ann", limits, Bytes::ZERO)), own)
         };
         assert!(!may(false, &[]) && may(true, &[]) && !may(true, &["*:22"]));
+    }
+
+    #[test]
+    fn a_peer_serves_its_own_addresses_alone_and_not_its_loopback() {
+        crate::block_on(async {
+            let peer = shared(Access::Own);
+            peer.own.look().await;
+            let own = "192.0.2.1:22".parse().unwrap();
+            assert!(peer.allows(None, own));
+            for other in ["198.51.100.77:22", "127.0.0.1:22", "[::ffff:127.0.0.1]:22"] {
+                assert!(!peer.allows(None, other.parse().unwrap()), "{other}");
+            }
+            let resolver = addresses(&peer, None, &Target::Resolver).await;
+            assert_eq!(resolver, Err(Status::Denied));
+            let private = UserLimits {
+                destinations: Destinations {
+                    private: true,
+                    ..Destinations::default()
+                },
+                ..UserLimits::default()
+            };
+            let ann = User::new("ann", private, Bytes::ZERO);
+            assert!(!peer.allows(Some(&ann), "198.51.100.77:22".parse().unwrap()));
+        })
+        .unwrap();
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! are no destination for clients. Owns the list and keeps it up to date with the interfaces.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::net::IpAddr;
 
 use tabane_linux::interfaces::{self, Watch};
@@ -14,7 +13,8 @@ use tabane_linux::interfaces::{self, Watch};
 pub(super) struct OwnAddresses {
     /// Those that others forward to us, by word of the owner.
     announced: Vec<IpAddr>,
-    of_interfaces: RefCell<HashSet<IpAddr>>,
+    /// Those of links first.
+    of_interfaces: RefCell<Vec<IpAddr>>,
 }
 
 impl OwnAddresses {
@@ -28,6 +28,18 @@ impl OwnAddresses {
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.announced.contains(&ip) || self.of_interfaces.borrow().contains(&ip)
+    }
+
+    /// Where to connect to for `ip`, an address that leads here: an announced one may lead out into
+    /// the world first and be let in nowhere on its way back.
+    pub(super) fn nearest(&self, ip: IpAddr) -> IpAddr {
+        let ip = ip.to_canonical();
+        let own = self.of_interfaces.borrow();
+        if own.contains(&ip) || !self.announced.contains(&ip) {
+            return ip;
+        }
+        let same = |own: &&IpAddr| own.is_ipv4() == ip.is_ipv4() && !own.is_loopback();
+        own.iter().find(same).copied().unwrap_or(ip)
     }
 
     /// Looks at the interfaces, once now and then whenever they change.
@@ -50,7 +62,11 @@ impl OwnAddresses {
     pub(super) async fn look(&self) {
         match interfaces::list().await {
             Ok(interfaces) => {
-                let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
+                let (links, others): (Vec<_>, Vec<_>) = interfaces
+                    .iter()
+                    .partition(|interface| interface.usable().is_ok());
+                let all = links.into_iter().chain(others);
+                let addresses = all.flat_map(|interface| &interface.addresses);
                 let addresses = addresses.map(|address| address.address.to_canonical());
                 *self.of_interfaces.borrow_mut() = addresses.collect();
             }

@@ -17,7 +17,7 @@ use tabane_core::{
 use tabane_linux::UdpError;
 use tabane_tunnel::{
     Access, Client, ClientConfig, HostMonitor, LinkBind, Relay, RelayConfig, RelayError,
-    RelayLimits, RelayPeer, Verdict,
+    RelayLimits, RelayPeer, SessionNumbers, Verdict,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -182,6 +182,7 @@ pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
         monitor: HostMonitor::default(),
         udp_order: DatagramOrder::Within(Duration::from_millis(25)),
         seed: [4; 32],
+        numbers: SessionNumbers::default(),
         mark: None,
     }
 }

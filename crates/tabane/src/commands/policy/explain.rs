@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
-use tabane_control::{Client, Directory, Kind, LinkState, State};
+use tabane_control::{Client, Directory, Kind, LinkState, SessionState, State};
 use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{self, Interface};
 use tabane_policy::{FlowFacts, LinkUse, Protocol, Rule};
@@ -19,7 +19,7 @@ use crate::commands::status::InstanceArgs;
 use crate::failure::Failure;
 use crate::link_policy::{LinkPolicy, POLICY_FILE, link_facts};
 use crate::output;
-use crate::store::Store;
+use crate::store::{PeerEntry, RelayName, Store};
 
 const DEFAULT_PORT: u16 = 443;
 
@@ -52,6 +52,8 @@ struct Explanation {
     rule: Option<RuleRow>,
     /// Not through the relay: the routing table chooses the link.
     direct: bool,
+    /// The peer that it would go to straight.
+    peer: Option<String>,
     /// Whose links these are; null: none runs.
     instance: Option<String>,
     /// The ones that would be used first.
@@ -92,7 +94,8 @@ pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
     let interfaces = runtime.block_on(interfaces::list());
     let interfaces = interfaces.context("cannot list the interfaces")?;
     let state = runtime.block_on(state(&args.instance))?;
-    let explanation = explain(args, &flow, &policy, &interfaces, state.as_ref());
+    let mut explanation = explain(args, &flow, &policy, &interfaces, state.as_ref());
+    add_peer(&mut explanation, &flow, &store.peers()?, state.as_ref());
     match args.json {
         true => output::json(&explanation)?,
         false => output::line(&text(&explanation))?,
@@ -206,9 +209,44 @@ fn explain(
             text: rule.treatment.to_string(),
         }),
         direct: is_direct,
+        peer: None,
         instance: state.map(|state| state.instance.name.clone()),
         links,
         notes,
+    }
+}
+
+/// Which peer it would go to straight, and whether that answers.
+fn add_peer(
+    explanation: &mut Explanation,
+    flow: &FlowFacts,
+    peers: &[(RelayName, PeerEntry)],
+    state: Option<&State>,
+) {
+    let sessions = state.map_or(&[][..], |state| &state.sessions);
+    let session = |name: &RelayName| {
+        let mut sessions = sessions.iter();
+        sessions.find(|session| session.straight_to.as_deref() == Some(name.as_str()))
+    };
+    let leads_to = |(name, peer): &&(RelayName, PeerEntry)| {
+        // Where a name of the peer leads is known of the session that there is.
+        let remotes = session(name).into_iter().flat_map(|session| &session.paths);
+        let mut remotes = remotes.filter_map(|path| path.remote.parse::<SocketAddr>().ok());
+        flow.domains.iter().any(|domain| peer.is_called(domain))
+            || flow.address.is_some_and(|address| {
+                peer.has_address(address)
+                    || remotes.any(|remote| remote.ip().to_canonical() == address.to_canonical())
+            })
+    };
+    let Some((name, _)) = peers.iter().find(leads_to).filter(|_| !explanation.direct) else {
+        return;
+    };
+    explanation.peer = Some(name.to_string());
+    let is_up = session(name).is_some_and(|it| it.state == SessionState::Connected);
+    if state.is_some() && !is_up {
+        let other = "there is no session with it now: the next connection begins one, and goes by \
+                     the relay, or plainly, if it does not answer within a second";
+        explanation.notes.push(other.to_owned());
     }
 }
 
@@ -289,12 +327,16 @@ fn text(explanation: &Explanation) -> String {
         ),
         None => "no rule: any link, as the scheduler chooses".to_owned(),
     }];
+    if let Some(peer) = &explanation.peer {
+        lines.push(format!("straight to peer {peer}, not by the relay"));
+    }
     lines.push(match &explanation.instance {
         Some(name) => format!("links as {name} has them now"),
         None => "no instance runs: links as they would be".to_owned(),
     });
     if explanation.direct {
-        lines[1] = "the routing table chooses the link".to_owned();
+        lines.pop();
+        lines.push("the routing table chooses the link".to_owned());
     } else {
         let rows = explanation.links.iter().map(|row| {
             let used = if row.used { "yes" } else { "no" };

@@ -14,7 +14,7 @@ use tabane_core::{Identity, SessionConfig};
 use tabane_lab::{Control, Loopback, LoopbackLink};
 use tabane_netem::Scenario;
 use tabane_proxy::Host;
-use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer};
+use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers};
 use tokio::task::JoinHandle;
 
 use super::relay::RelayProcess;
@@ -108,6 +108,7 @@ impl ProxySession {
             monitor: HostMonitor::default(),
             udp_order: UdpOrder::default().0,
             seed: secret::random(),
+            numbers: SessionNumbers::default(),
             mark: None,
         };
         let listener = ProxyListener::bind(ANY_PORT).await?;
@@ -115,7 +116,7 @@ impl ProxySession {
         Ok(Self {
             address: listener.address(),
             serving: tokio::task::spawn_local(listener.serve(
-                client.clone(),
+                client.clone().into(),
                 Carriage::default(),
                 crate::rule_book::RuleBook::default(),
             )),

@@ -1,0 +1,173 @@
+//! `tabane peer`: the machines whose services are reached straight, without a relay on the way.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tabane_base::Prefix;
+use tabane_control::State;
+use tokio::runtime;
+
+use super::relays::running;
+use crate::failure::Failure;
+use crate::join_string::JoinString;
+use crate::output;
+use crate::store::{Joined, PeerEntry, RelayName, Store};
+
+/// Reach machines that run tabane themselves straight, without the relay
+///
+/// On the other machine, `tabane relay --peer` prints the line to add here. From then on
+/// connections and UDP flows to its addresses go over all links straight to it; while it does not
+/// answer, they go by the relay, or as they would without tabane. Commands that start from now on
+/// know of it.
+#[derive(Debug, Args)]
+pub(crate) struct PeerArgs {
+    #[command(subcommand)]
+    command: PeerCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PeerCommand {
+    Add(AddArgs),
+    List(ListArgs),
+    Remove(RemoveArgs),
+}
+
+/// Remember a peer, by the line that `tabane relay --peer` printed there
+///
+/// Its key is pinned: whoever else answers at its addresses is not spoken with.
+#[derive(Debug, Args)]
+struct AddArgs {
+    /// The whole line, in quotes: tabane://HOST:PORT?key=…&token=…
+    #[arg(value_name = "STRING")]
+    join: String,
+    /// What to call the peer [default: its first address]
+    #[arg(long, value_name = "NAME")]
+    name: Option<RelayName>,
+    /// Further addresses of it than those in the line, e.g. 198.51.100.0/28; repeatable
+    #[arg(long, value_name = "PREFIX", value_parser = prefix)]
+    also: Vec<Prefix>,
+}
+
+/// List the peers, and who reaches them straight now
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Forget a peer
+#[derive(Debug, Args)]
+struct RemoveArgs {
+    /// The peer's name; `tabane peer list` lists them
+    #[arg(value_name = "NAME")]
+    name: RelayName,
+}
+
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    addresses: Vec<String>,
+    also: Vec<String>,
+    key: String,
+    /// The instances of this user that have a session with it now.
+    used_by: Vec<String>,
+}
+
+pub(crate) fn run(args: PeerArgs, store: &Store) -> Result<ExitCode> {
+    match args.command {
+        PeerCommand::Add(args) => add(args, store),
+        PeerCommand::List(args) => list(&args, store),
+        PeerCommand::Remove(args) => remove(&args.name, store),
+    }
+}
+
+fn prefix(text: &str) -> Result<Prefix, String> {
+    Prefix::parse(text).ok_or_else(|| format!("'{text}' is no address range"))
+}
+
+fn add(args: AddArgs, store: &Store) -> Result<ExitCode> {
+    let join: JoinString = args
+        .join
+        .parse()
+        .map_err(|error| Failure::usage(format!("{error}")))?;
+    let host = &join.addresses[0].host;
+    let name = args.name.unwrap_or_else(|| RelayName::from_host(host));
+    let hosts: Vec<_> = join
+        .addresses
+        .iter()
+        .map(|it| it.host.to_string())
+        .collect();
+    store.identity()?;
+    let what = match store.put_peer(&name, &PeerEntry::new(join, args.also))? {
+        Joined::Added => "added",
+        Joined::Updated => "updated",
+    };
+    output::line(&format!(
+        "{what} peer {name}; connections to {} go straight to it",
+        hosts.join(", ")
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
+    let running = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(running());
+    let peers = store.peers()?;
+    let rows: Vec<Row> = peers
+        .into_iter()
+        .map(|(name, peer)| Row {
+            name: name.to_string(),
+            addresses: peer.addresses.iter().map(ToString::to_string).collect(),
+            also: peer.also.iter().map(ToString::to_string).collect(),
+            key: peer.key.to_string(),
+            used_by: users(&running, &peer.key.to_string()),
+        })
+        .collect();
+    if args.json {
+        output::json(&rows)?;
+    } else if rows.is_empty() {
+        output::line(
+            "no peer yet; run `tabane peer add STRING` with the line `tabane relay --peer` prints",
+        )?;
+    } else {
+        let cells = rows.into_iter().map(|row| {
+            let addresses = row.addresses.into_iter().chain(row.also);
+            let addresses: Vec<String> = addresses.collect();
+            vec![
+                row.name,
+                row.used_by.join(" "),
+                addresses.join(" "),
+                row.key,
+            ]
+        });
+        let cells: Vec<_> = cells.collect();
+        output::line(&output::table(
+            &["name", "used by", "addresses", "key"],
+            &cells,
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The instances that have a session straight to the peer of this key.
+fn users(running: &[State], key: &str) -> Vec<String> {
+    let uses = |state: &&State| {
+        let mut sessions = state.sessions.iter();
+        sessions.any(|it| it.straight_to.is_some() && it.peer.as_deref() == Some(key))
+    };
+    let users = running.iter().filter(uses);
+    users.map(|state| state.instance.name.clone()).collect()
+}
+
+fn remove(name: &RelayName, store: &Store) -> Result<ExitCode> {
+    if !store.remove_peer(name)? {
+        bail!("no peer is called '{name}'; `tabane peer list` lists them");
+    }
+    output::line(&format!("removed peer {name}"))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,247 @@
+//! The far ends of an instance: the relay, if there is one, and the peers reached straight.
+//!
+//! Owns the choice between them for a destination, as SBAM has it: straight to a machine that
+//! speaks tabane, else by the relay; what neither serves goes plainly, which is the carrier's
+//! affair. Each far end has a client of its own, side by side on one thread, with the same links,
+//! policy and rules.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use anyhow::Result;
+use tabane_base::{Duration, Prefix};
+use tabane_core::CloseReason;
+use tabane_tunnel::{Client, ClientSnapshot, Journal, LinkError, LinkWish, RelayPeer, Target};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use crate::client_session::SessionPlan;
+use crate::peer_memory::PeerMemory;
+use crate::peers::Peer;
+use crate::store::Store;
+
+/// How long the first connections may have to wait for the names of peers.
+const NAMES_WAIT: Duration = Duration::from_secs(1);
+/// The most ranges that are given to the hooks, which have room for so many.
+const MAX_RANGES: usize = 200;
+
+/// The far ends. Copies are the same.
+#[derive(Clone)]
+pub(crate) struct FarEnds(Rc<Inner>);
+
+struct Inner {
+    relay: Option<Client>,
+    peers: Vec<Rc<Peer>>,
+    /// Where there are peers.
+    surroundings: Option<Rc<Surroundings>>,
+    journal: Journal,
+    /// The peers' addresses have changed.
+    moved: Rc<Notify>,
+    followers: Vec<AbortHandle>,
+}
+
+/// What sessions with peers have in common.
+pub(crate) struct Surroundings {
+    plan: SessionPlan,
+    store: Store,
+    mark: Option<u32>,
+    pub(crate) memory: PeerMemory,
+    /// The relay's client's, where there is one.
+    pub(crate) journal: Journal,
+    /// What the user wishes of links, for sessions that begin later.
+    wishes: RefCell<BTreeMap<String, LinkWish>>,
+}
+
+/// A client with whom it is for.
+pub(crate) struct FarEnd {
+    /// Name and key of the peer; `None`: the relay.
+    pub(crate) peer: Option<(String, String)>,
+    pub(crate) client: Client,
+}
+
+impl Surroundings {
+    /// Begins a session with a peer; the second is what keeps it on the links.
+    pub(crate) async fn start(&self, peer: RelayPeer) -> Result<(Client, AbortHandle)> {
+        let started = self.plan.start_peer(&self.store, peer, self.mark).await?;
+        for (link, wish) in self.wishes.borrow().iter() {
+            // A link that is gone has no wishes.
+            let _ = started.0.wish_link(link, *wish);
+        }
+        Ok(started)
+    }
+
+    /// How long a session waits for an answer before it is given up.
+    pub(crate) fn patience(&self) -> Duration {
+        self.plan.patience()
+    }
+}
+
+impl FarEnds {
+    /// The relay's client beside the peers of `plan`; waits a moment for the names of these. Must
+    /// be called within the `LocalSet` of the client.
+    pub(crate) async fn new(
+        relay: Option<Client>,
+        plan: &SessionPlan,
+        store: &Store,
+        mark: Option<u32>,
+    ) -> Self {
+        let journal = relay.as_ref().map(Client::journal).unwrap_or_default();
+        let peers = plan.peers.iter().cloned();
+        let peers: Vec<_> = peers
+            .map(|(name, entry)| Rc::new(Peer::new(name, entry)))
+            .collect();
+        let moved = Rc::new(Notify::new());
+        let follow = |peer: &Rc<Peer>| {
+            let (peer, moved) = (peer.clone(), moved.clone());
+            let following = async move { peer.follow_names(|| moved.notify_one()).await };
+            tokio::task::spawn_local(following).abort_handle()
+        };
+        let followers = peers.iter().map(follow).collect();
+        let deadline = Instant::now() + NAMES_WAIT;
+        for peer in &peers {
+            peer.resolved(deadline).await;
+        }
+        Self(Rc::new(Inner {
+            relay,
+            peers,
+            surroundings: Some(Rc::new(Surroundings {
+                plan: plan.clone(),
+                store: store.clone(),
+                mark,
+                memory: PeerMemory::recall(),
+                journal: journal.clone(),
+                wishes: RefCell::default(),
+            })),
+            journal,
+            moved,
+            followers,
+        }))
+    }
+
+    /// The relay's client.
+    pub(crate) fn relay(&self) -> Option<&Client> {
+        self.0.relay.as_ref()
+    }
+
+    /// Whether there are any peers.
+    pub(crate) fn has_peers(&self) -> bool {
+        !self.0.peers.is_empty()
+    }
+
+    /// A session straight to `target`, and what to ask for there; waits a moment for one that is
+    /// being set up.
+    pub(crate) async fn straight(&self, target: &Target) -> Option<(Client, Target)> {
+        let mut peers = self.0.peers.iter();
+        let (peer, target) = peers.find_map(|peer| Some((peer, peer.serves(target)?)))?;
+        let client = peer.session(self.0.surroundings.as_ref()?).await?;
+        Some((client, target))
+    }
+
+    /// Whatever leads to peers.
+    pub(crate) fn peer_ranges(&self) -> Vec<Prefix> {
+        let single = |address: IpAddr| Prefix {
+            address,
+            bits: if address.is_ipv4() { 32 } else { 128 },
+        };
+        let of = |peer: &Rc<Peer>| {
+            let addrs = peer.addrs().into_iter();
+            let addrs = addrs.map(|addr| single(addr.ip().to_canonical()));
+            let also = peer.entry().also.clone();
+            addrs.chain(also).collect::<Vec<_>>()
+        };
+        let peers = self.0.peers.iter();
+        peers.flat_map(of).take(MAX_RANGES).collect()
+    }
+
+    /// Waits until [`peer_ranges`](Self::peer_ranges) are others.
+    pub(crate) async fn peers_moved(&self) {
+        self.0.moved.notified().await;
+    }
+
+    /// All clients there are, the relay's first.
+    pub(crate) fn clients(&self) -> Vec<FarEnd> {
+        let relay = self.0.relay.iter().map(|client| FarEnd {
+            peer: None,
+            client: client.clone(),
+        });
+        let peers = self.0.peers.iter().filter_map(|peer| {
+            Some(FarEnd {
+                peer: Some((peer.name().to_string(), peer.key().to_string())),
+                client: peer.client()?,
+            })
+        });
+        relay.chain(peers).collect()
+    }
+
+    /// What there is to know of each, the relay's first.
+    pub(crate) fn snapshots(&self) -> Vec<ClientSnapshot> {
+        let clients = self.clients();
+        clients.iter().map(|end| end.client.snapshot()).collect()
+    }
+
+    /// What happened lately.
+    pub(crate) fn journal(&self) -> Journal {
+        self.0.journal.clone()
+    }
+
+    /// Follows a wish of the user's for a link, in all sessions and those to come.
+    ///
+    /// # Errors
+    /// There is no link of this name, or the weight is no share.
+    pub(crate) fn wish_link(&self, name: &str, wish: LinkWish) -> Result<(), LinkError> {
+        for end in self.clients() {
+            end.client.wish_link(name, wish)?;
+        }
+        if let Some(surroundings) = &self.0.surroundings {
+            let mut wishes = surroundings.wishes.borrow_mut();
+            let kept = wishes.entry(name.to_owned()).or_default();
+            kept.weight = wish.weight.or(kept.weight);
+            kept.paused = wish.paused.or(kept.paused);
+        }
+        Ok(())
+    }
+
+    /// Waits until the relay does not want us any more, and says why; for ever where there is none.
+    pub(crate) fn closed(&self) -> impl Future<Output = CloseReason> + use<> {
+        let closed = self.relay().map(Client::closed);
+        async move {
+            match closed {
+                Some(closed) => closed.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Says good-bye to all of them.
+    pub(crate) async fn close(&self) {
+        self.0.followers.iter().for_each(AbortHandle::abort);
+        let peers = self.0.peers.iter().filter_map(|peer| peer.stop());
+        for client in peers.chain(self.relay().cloned()).collect::<Vec<_>>() {
+            client.close().await;
+        }
+    }
+}
+
+impl From<Client> for FarEnds {
+    /// A relay without peers beside it.
+    fn from(relay: Client) -> Self {
+        Self(Rc::new(Inner {
+            journal: relay.journal(),
+            relay: Some(relay),
+            peers: Vec::new(),
+            surroundings: None,
+            moved: Rc::default(),
+            followers: Vec::new(),
+        }))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.followers.iter().for_each(AbortHandle::abort);
+        self.peers.iter().for_each(|peer| drop(peer.stop()));
+    }
+}
