@@ -14,6 +14,7 @@ use tabane_linux::interfaces::{self, Watch};
 use tabane_proxy::{Destination, Host};
 use tabane_tunnel::{Client, ClientConfig, HostMonitor, RelayPeer, SessionNumbers};
 use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
 
 use crate::far_ends::FarEnds;
 use crate::link_follower::LinkFollower;
@@ -25,9 +26,11 @@ use crate::secret;
 use crate::store::{PeerEntry, RelayEntry, RelayName, Settings, Store};
 use crate::udp_order::UdpOrder;
 
-/// Pauses before the relay's name is looked up again: first and longest.
+/// Pauses before a relay's name is looked up again: first and longest.
 const FIRST_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 const LAST_RESOLVE_PAUSE: Duration = Duration::from_secs(15);
+/// Names that are known are looked up again after this.
+const NAMES_LAST: Duration = Duration::from_secs(600);
 
 /// Flags of every command that sets up a session.
 #[derive(Debug, Clone, Default, Args)]
@@ -221,8 +224,10 @@ impl SessionPlan {
         let policy = LinkPolicy::load(store)?;
         let links = self.find_links(&policy).await?;
         let peers = self.resolve().await?;
+        let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
         let client = Client::connect(self.config(store, peers, &links)?).await;
         let client = client.with_context(|| self.subject())?;
+        self.follow_names(&client, known)?;
         let follower = self.follower(&client, links, policy);
         tokio::task::spawn_local(follower.run(watch));
         Ok(client)
@@ -238,16 +243,30 @@ impl SessionPlan {
         let policy = LinkPolicy::load(store)?;
         let links = links::allowed(&interfaces, &self.links, &policy);
         let peers = self.resolve_at_last().await;
+        let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
         let config = ClientConfig {
             mark: Some(mark),
             ..self.config(store, peers, &links)?
         };
         let client = Client::start(config);
         let client = client.with_context(|| self.subject())?;
+        self.follow_names(&client, known)?;
         // What changed while the name was resolved shows with the next change, or at once.
         let follower = self.follower(&client, links, policy);
         tokio::task::spawn_local(follower.run(watch));
         Ok(client)
+    }
+
+    /// Tells `client` of the relays' addresses as they come to be known, or change.
+    fn follow_names(&self, client: &Client, known: Vec<Vec<SocketAddr>>) -> Result<()> {
+        let is_name = |address: &Destination| matches!(address.host, Host::Name(_));
+        let mut relays = self.relays.iter();
+        if relays.any(|(_, relay)| relay.addresses.iter().any(is_name)) {
+            let watch = Watch::start().context("cannot watch the interfaces")?;
+            let following = follow_names(client.clone(), self.relays.clone(), known, watch);
+            tokio::task::spawn_local(following);
+        }
+        Ok(())
     }
 
     fn follower(&self, client: &Client, links: Links, policy: LinkPolicy) -> LinkFollower {
@@ -323,6 +342,52 @@ impl SessionPlan {
             .context("cannot list the interfaces")?;
         links::choose(&interfaces, &self.links, policy)
     }
+}
+
+/// Looks up relays' names for ever: those without an address ever more rarely, and whenever
+/// interfaces change; those with one now and then, for they may move.
+async fn follow_names(
+    client: Client,
+    relays: Vec<(RelayName, RelayEntry)>,
+    mut known: Vec<Vec<SocketAddr>>,
+    mut watch: Watch,
+) {
+    let mut pause = FIRST_RESOLVE_PAUSE;
+    let mut renew_at = Instant::now() + NAMES_LAST;
+    loop {
+        let is_missing = known.iter().any(Vec::is_empty);
+        let next_at = match is_missing {
+            true => renew_at.min(Instant::now() + pause),
+            false => renew_at,
+        };
+        tokio::select! {
+            () = sleep_until(next_at) => pause = (pause * 2).min(LAST_RESOLVE_PAUSE),
+            Some(()) = watch.changed(), if is_missing => pause = FIRST_RESOLVE_PAUSE,
+        }
+        let is_renewal = renew_at <= Instant::now();
+        if is_renewal {
+            renew_at = Instant::now() + NAMES_LAST;
+        }
+        for (place, (name, relay)) in relays.iter().enumerate() {
+            if !is_renewal && !known[place].is_empty() {
+                continue;
+            }
+            match resolve(&relay.addresses).await {
+                Ok(found) if !is_same(&found, &known[place]) => {
+                    tracing::info!(relay = %name, addresses = ?found, "found");
+                    known[place].clone_from(&found);
+                    client.set_relay_addrs(place, found);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(relay = %name, "{error:#}"),
+            }
+        }
+    }
+}
+
+/// The same addresses; resolvers give them in any order.
+fn is_same(some: &[SocketAddr], others: &[SocketAddr]) -> bool {
+    some.len() == others.len() && some.iter().all(|one| others.contains(one))
 }
 
 /// A relay's or a peer's addresses; names by this host's resolver, outside the session.

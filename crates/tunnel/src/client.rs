@@ -61,7 +61,8 @@ pub struct RelayPeer {
     pub name: String,
     /// The key that it must prove.
     pub key: PublicKey,
-    /// Where it listens, the preferred address first.
+    /// Where it listens, the preferred address first; none while its name is not known. See
+    /// [`Client::set_relay_addrs`].
     pub addrs: Vec<SocketAddr>,
     /// What lets us in the first time.
     pub token: Option<Vec<u8>>,
@@ -170,11 +171,13 @@ enum Standing {
 struct Shared {
     engine: Engine,
     config: ClientConfig,
+    /// By relay: where it listens.
+    addrs: RefCell<Vec<Vec<SocketAddr>>>,
     links: RefCell<Vec<Link>>,
     standing: watch::Sender<Standing>,
     /// There is a session with an active path.
     reach: watch::Sender<bool>,
-    /// A link was added: whoever waits for better times should look again.
+    /// A link was added, or a relay found: whoever waits for better times should look again.
     links_changed: Notify,
     sessions: Cell<u64>,
     /// Of the present session, or the last.
@@ -416,6 +419,14 @@ impl Client {
         Ok(())
     }
 
+    /// Where a relay is found from here on, by its place in the list; paths that there are stay.
+    pub fn set_relay_addrs(&self, relay: usize, addrs: Vec<SocketAddr>) {
+        if let Some(known) = self.shared.addrs.borrow_mut().get_mut(relay) {
+            *known = addrs;
+            self.shared.links_changed.notify_one();
+        }
+    }
+
     /// Stops using a link; what was under way on it moves to the others. `false` where there is
     /// no link of this name.
     pub fn remove_link(&self, name: &str) -> bool {
@@ -654,6 +665,7 @@ impl Shared {
         let links = config.links.iter().cloned().map(Link::new).collect();
         Ok(Rc::new(Self {
             engine,
+            addrs: RefCell::new(config.relays.iter().map(|it| it.addrs.clone()).collect()),
             links: RefCell::new(links),
             standing: watch::Sender::new(Standing::Connecting(CloseReason::Finished)),
             reach: watch::Sender::new(false),

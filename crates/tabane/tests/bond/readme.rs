@@ -22,6 +22,13 @@ impl Hosts {
         fs::write(directory.join("hosts"), names).unwrap();
         Self(directory)
     }
+
+    /// One line more, also for programs that run.
+    pub(crate) fn add(&self, line: &str) {
+        let path = self.0.join("hosts");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(path, format!("{text}{line}\n")).unwrap();
+    }
 }
 
 impl Drop for Hosts {

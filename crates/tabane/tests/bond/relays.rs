@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
+use crate::readme::Hosts;
 use crate::text;
 use crate::world::{TABANE, World, first_line, pid, wait_for};
 
@@ -73,6 +74,29 @@ pub(crate) fn until(world: &World, proxy: &Kept, is_so: impl Fn(&Value) -> bool)
 
 fn await_relay(world: &World, proxy: &Kept, name: &str) -> Duration {
     until(world, proxy, |state| state["instance"]["relay"] == name)
+}
+
+#[test]
+fn a_relay_whose_name_is_not_known_at_first_is_used_when_it_is() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    let hosts = Hosts::new(world.client_ns());
+    let (_first, join) = start_relay(&world, "first", "4601");
+    let join = join.replace("203.0.113.1:", "late.example.net:");
+    for (name, join) in [("second", &world.join), ("first", &join)] {
+        let joined = world.tabane(&["join", "--name", name, join]).output();
+        assert!(joined.unwrap().status.success());
+    }
+    let mut proxy = world.tabane(&["proxy", "--log", "info"]);
+    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    first_line(&mut proxy.0);
+    await_relay(&world, &proxy, "second");
+    hosts.add("203.0.113.1 late.example.net");
+    let took = await_relay(&world, &proxy, "first");
+    println!("found after {} ms", took.as_millis());
+    let again = fetch(&world, "20000").output().unwrap();
+    assert!(again.status.success(), "{}", text(&again.stderr));
 }
 
 #[test]

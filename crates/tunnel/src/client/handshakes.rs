@@ -115,10 +115,11 @@ impl Handshakes {
         let shared = &self.shared;
         let config = &shared.config;
         let peer = &config.relays[relay];
+        let addrs = shared.addrs.borrow();
         let mut links = shared.links.borrow_mut();
         let mut failure = None;
         for link in links.iter_mut() {
-            if let Err(error) = link.prepare(&shared.engine, &config.relays, config.mark) {
+            if let Err(error) = link.prepare(&shared.engine, &addrs, config.mark) {
                 tracing::warn!("{error}");
                 failure.get_or_insert(error);
             }
@@ -139,7 +140,7 @@ impl Handshakes {
         if tuples.is_empty() {
             return Err(failure.map_or_else(
                 || ConnectError::NoUsableLink {
-                    relay: peer.addrs.clone(),
+                    relay: addrs[relay].clone(),
                     links: links.iter().map(|link| link.name().to_owned()).collect(),
                 },
                 ConnectError::Link,
@@ -155,7 +156,7 @@ impl Handshakes {
         }
         let links = self.shared.links.borrow();
         ConnectError::NoAnswer {
-            relay: self.shared.config.relays[relay].addrs.clone(),
+            relay: self.shared.addrs.borrow()[relay].clone(),
             links: links.iter().map(|link| link.name().to_owned()).collect(),
         }
     }

@@ -13,7 +13,7 @@ use tabane_core::{
 use tabane_linux::{UdpBind, UdpError};
 use tokio::time::Instant;
 
-use super::{LinkSnapshot, RelayPeer};
+use super::LinkSnapshot;
 use crate::engine::{Engine, SessionId};
 use crate::monitor::HostMonitor;
 
@@ -126,7 +126,10 @@ pub enum LinkError {
 
 pub(super) struct Link {
     bind: LinkBind,
-    sockets: Vec<SocketId>,
+    /// For IPv4 and IPv6.
+    sockets: [Option<SocketId>; 2],
+    /// By relay: where it is found, as it was when the sockets were opened.
+    remotes: Vec<Vec<SocketAddr>>,
     /// By relay: address pairs over which it may be reached, the preferred first.
     candidates: Vec<Vec<FourTuple>>,
     path: Option<PathId>,
@@ -142,7 +145,8 @@ impl Link {
     pub(super) fn new(bind: LinkBind) -> Self {
         Self {
             bind,
-            sockets: Vec::new(),
+            sockets: [None; 2],
+            remotes: Vec::new(),
             candidates: Vec::new(),
             path: None,
             retry_at: None,
@@ -195,29 +199,29 @@ impl Link {
         &self.bind.name
     }
 
-    /// Opens sockets where there are none.
+    /// Opens sockets where there are none, for relays at these addresses.
     pub(super) fn prepare(
         &mut self,
         engine: &Engine,
-        relays: &[RelayPeer],
+        relays: &[Vec<SocketAddr>],
         mark: Option<u32>,
     ) -> Result<(), LinkError> {
-        if self.has_candidates() || self.paused {
+        if self.paused || (self.has_candidates() && self.remotes == relays) {
             return Ok(());
         }
+        self.remotes = relays.to_vec();
         let Self {
             bind,
             sockets,
             candidates,
             ..
         } = self;
-        let remotes = |(relay, peer): (usize, &RelayPeer)| match &bind.relay_addrs[..] {
+        let remotes = |(relay, addrs): (usize, &Vec<SocketAddr>)| match &bind.relay_addrs[..] {
             own if relay == 0 && !own.is_empty() => own.to_vec(),
-            _ => peer.addrs.clone(),
+            _ => addrs.clone(),
         };
         let remotes: Vec<Vec<SocketAddr>> = relays.iter().enumerate().map(remotes).collect();
         *candidates = vec![Vec::new(); relays.len()];
-        let mut bound: [Option<SocketId>; 2] = [None; 2];
         let mut failure = None;
         let each = remotes.iter().enumerate();
         let each = each.flat_map(|(relay, list)| list.iter().map(move |remote| (relay, remote)));
@@ -225,14 +229,11 @@ impl Link {
             let Some(local) = bind.local(remote) else {
                 continue;
             };
-            let family = &mut bound[usize::from(remote.is_ipv6())];
+            let family = &mut sockets[usize::from(remote.is_ipv6())];
             if family.is_none() {
                 let interface = bind.interface.as_deref();
                 match engine.bind(&bind.name, UdpBind { interface, local }, mark, false) {
-                    Ok(socket) => {
-                        sockets.push(socket);
-                        *family = Some(socket);
-                    }
+                    Ok(socket) => *family = Some(socket),
                     Err(error) => failure = Some(error),
                 }
             }
@@ -275,7 +276,7 @@ impl Link {
     }
 
     pub(super) fn owns(&self, socket: SocketId) -> bool {
-        self.sockets.contains(&socket)
+        self.sockets.contains(&Some(socket))
     }
 
     pub(super) const fn path(&self) -> Option<PathId> {
@@ -324,7 +325,7 @@ impl Link {
 
     /// Gives the sockets back; the next [`prepare`](Self::prepare) opens others.
     pub(super) fn discard_sockets(&mut self, engine: &Engine) {
-        for socket in self.sockets.drain(..) {
+        for socket in self.sockets.iter_mut().filter_map(Option::take) {
             engine.unbind(socket);
         }
         self.candidates.clear();
@@ -354,7 +355,7 @@ impl Link {
                     // A path that core has given up already needs no closing.
                     let _ = visit.session.close_path(visit.now, path);
                 }
-                for socket in &self.sockets {
+                for socket in self.sockets.iter().flatten() {
                     visit.session.handle_socket_lost(visit.now, *socket);
                 }
                 visit.touch();

@@ -88,6 +88,14 @@ impl Roster {
         self.knock_at = (!self.better().is_empty()).then(|| now + wait);
     }
 
+    /// Links or addresses are others: what did not answer may do so now.
+    pub(super) fn renew(&mut self, now: Instant) {
+        if self.knock_at.is_some() {
+            self.knocks = 0;
+            self.knock_at = Some(now);
+        }
+    }
+
     /// The present session is not to be disturbed now.
     pub(super) fn on_busy(&mut self, now: Instant) {
         self.knock_at = Some(now + IDLE_CHECK);
@@ -177,6 +185,11 @@ mod tests {
             roster.on_knock_failed(now);
         }
         assert_eq!(waits, [2, 4, 8, 16, 32, 60, 60]);
+        roster.renew(now);
+        assert_eq!(roster.knock_at(), Some(now));
+        roster.on_session(now, 0);
+        roster.renew(now);
+        assert_eq!(roster.knock_at(), None, "there is nothing better to ask");
     }
 
     #[test]

@@ -180,12 +180,13 @@ impl Supervisor {
         let Some(relay) = shared.relay.get() else {
             return;
         };
+        let addrs = shared.addrs.borrow();
         let mut links = shared.links.borrow_mut();
         for link in links.iter_mut() {
             if !link.is_due(now) {
                 continue;
             }
-            if let Err(error) = link.prepare(&shared.engine, &config.relays, config.mark) {
+            if let Err(error) = link.prepare(&shared.engine, &addrs, config.mark) {
                 tracing::debug!("{error}");
                 link.on_failed(now, error.to_string());
                 continue;
@@ -272,6 +273,7 @@ impl Supervisor {
                 () = shared.links_changed.notified() => {
                     self.open_paths(session);
                     search.renew();
+                    self.roster.renew(Instant::now());
                 }
                 () = until(self.link_retry_at()) => self.open_paths(session),
                 () = until(begin_at) => {}
