@@ -575,7 +575,8 @@ impl Transfer {
         let has_other = self
             .on_link(live.link)
             .any(|other| other.until > other.position && other.asked != live.asked);
-        if next >= end || has_other || link.facts.metered || self.settings.rule != Rule::Tabane {
+        let is_worse = has_other || link.facts.metered || self.is_silent(now, live);
+        if next >= end || is_worse || self.settings.rule != Rule::Tabane {
             return None;
         }
         let useless = Bytes::new(next - live.position);

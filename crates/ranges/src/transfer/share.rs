@@ -83,16 +83,20 @@ impl Transfer {
     /// What a link could take now, if it is free for more.
     fn taker(&self, now: Instant, id: LinkId) -> Option<Taker> {
         let link = self.links.get(&id)?;
-        let mut requests = 0;
+        let (mut requests, mut silent) = (0, 0);
         let mut outstanding = Bytes::ZERO;
         for live in self.on_link(id).filter(|live| !self.is_held(live)) {
             requests += 1;
-            outstanding += live.outstanding();
+            if self.is_silent(now, live) {
+                silent += 1;
+            } else {
+                outstanding += live.outstanding();
+            }
         }
-        let most = if link.facts.weight < 1.0 {
-            1
-        } else {
-            MOST_REQUESTS
+        // Another connection may get what a silent one does not.
+        let most = match link.facts.weight < 1.0 {
+            true => 1,
+            false => MOST_REQUESTS + silent.min(MOST_REQUESTS),
         };
         if requests >= most {
             return None;
@@ -103,7 +107,7 @@ impl Transfer {
         }
         let busy = rate.time_for(outstanding);
         let lead = 2 * link.latency() + LOOK_AHEAD;
-        if requests > 0 && busy > lead {
+        if requests > silent && busy > lead {
             return None;
         }
         let chunk = self.chunk(link, rate, outstanding);
@@ -353,7 +357,7 @@ impl Transfer {
     }
 
     /// Nothing has come of a request for much longer than its link's latency explains.
-    fn is_silent(&self, now: Instant, live: &Live) -> bool {
+    pub(super) fn is_silent(&self, now: Instant, live: &Live) -> bool {
         let latency = self.links.get(&live.link).map(Link::latency);
         let patience = 2 * latency.unwrap_or_default();
         now - live.heard_at > patience.clamp(LEAST_SILENCE, MOST_SILENCE)

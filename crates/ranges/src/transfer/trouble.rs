@@ -98,7 +98,7 @@ impl Transfer {
                 Err(None)
             }
             Answer::Refused { status } => Err(Some(Ban::Refused(status))),
-            Answer::Garbled => Err(Some(Ban::Garbled)),
+            Answer::Garbled => Err(self.on_garbled(link, source)),
         };
         match is_taken {
             Ok(()) => Verdict::Take,

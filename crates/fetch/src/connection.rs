@@ -1,0 +1,343 @@
+//! Connections to origins, by link: TLS, HTTP/1.1 and HTTP/2, proxies, and keeping idle ones.
+//!
+//! HTTP/1.1 carries a request at a time, so a link has as many connections to an origin as it has
+//! requests; HTTP/2 has one.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tabane_ranges::{Fault, LinkId};
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::TlsConnector;
+
+use crate::links::Link;
+use crate::proxies::{Proxies, Proxy};
+use crate::url::Origin;
+use crate::way::{BoxStream, WayError};
+
+/// Idle connections of one link to one origin; more are closed.
+const MOST_IDLE: usize = 4;
+/// What HTTP/2 lets a server send ahead, per request and in all: a second of 1 Gbit/s. Less would
+/// bound the rate of a long link.
+const STREAM_WINDOW: u32 = 8 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
+/// What a proxy may say before it lets us through.
+const MOST_PROXY_HEAD: usize = 16 * 1024;
+
+/// How long things may take that have no other end.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// From the first packet to a connection that requests can be sent on, TLS included.
+    pub connect: Duration,
+    /// Without one new byte, until a fetch is given up.
+    pub silence: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(20),
+            silence: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Why a request came to no answer.
+#[derive(Debug, Error)]
+pub(crate) enum RequestError {
+    #[error(transparent)]
+    Way(#[from] WayError),
+    #[error("{origin}: {source}")]
+    Tls { origin: String, source: io::Error },
+    /// TLS needs to know whom to trust.
+    #[error("no certificates of authorities are installed (Debian: ca-certificates){0}")]
+    NoRoots(String),
+    #[error("the proxy {proxy}: {what}")]
+    Proxy { proxy: String, what: String },
+    #[error("{origin} did not answer in time")]
+    TimedOut { origin: String },
+    #[error("{origin}: {}", deepest(.source))]
+    Http {
+        origin: String,
+        source: hyper::Error,
+    },
+    #[error("{0}")]
+    Redirect(String),
+}
+
+/// What asks origins: TLS settings, proxies and idle connections, for all fetches of a process.
+pub struct Client {
+    /// Made when it is first needed.
+    tls: OnceCell<Arc<ClientConfig>>,
+    proxies: Proxies,
+    pub(crate) patience: Patience,
+    idle: RefCell<BTreeMap<(LinkId, Origin), Vec<Sender>>>,
+}
+
+/// The sending end of a connection.
+pub(crate) enum Sender {
+    Http1(http1::SendRequest<Empty<Bytes>>),
+    Http2(http2::SendRequest<Empty<Bytes>>),
+}
+
+impl Client {
+    /// A client that trusts the system's authorities (and `SSL_CERT_FILE`, `SSL_CERT_DIR`).
+    #[must_use]
+    pub fn new(proxies: Proxies, patience: Patience) -> Rc<Self> {
+        Rc::new(Self {
+            tls: OnceCell::new(),
+            proxies,
+            patience,
+            idle: RefCell::default(),
+        })
+    }
+
+    /// A connection to send one request on.
+    pub(crate) async fn connection(
+        &self,
+        link: &Link,
+        origin: &Origin,
+    ) -> Result<Sender, RequestError> {
+        if let Some(sender) = self.take_idle(link.id, origin) {
+            return Ok(sender);
+        }
+        let fresh = tokio::time::timeout(self.patience.connect, self.connect(link, origin)).await;
+        let late = |_| RequestError::TimedOut {
+            origin: origin.to_string(),
+        };
+        let sender = fresh.map_err(late)??;
+        if let Sender::Http2(sender) = &sender {
+            self.keep(link.id, origin, Sender::Http2(sender.clone()));
+        }
+        Ok(sender)
+    }
+
+    /// A connection whose request is answered whole.
+    pub(crate) fn keep(&self, link: LinkId, origin: &Origin, sender: Sender) {
+        let mut idle = self.idle.borrow_mut();
+        let kept = idle.entry((link, origin.clone())).or_default();
+        kept.retain(|sender| !sender.is_closed());
+        if kept.len() < MOST_IDLE {
+            kept.push(sender);
+        }
+    }
+
+    /// The proxy's word of honour, where requests are sent to a proxy as they are.
+    pub(crate) fn plain_proxy(&self, origin: &Origin) -> Option<&Proxy> {
+        self.proxies.proxy_for(origin).filter(|_| !origin.is_https)
+    }
+
+    fn take_idle(&self, link: LinkId, origin: &Origin) -> Option<Sender> {
+        let mut idle = self.idle.borrow_mut();
+        let kept = idle.get_mut(&(link, origin.clone()))?;
+        kept.retain(|sender| !sender.is_closed());
+        match kept.last()? {
+            Sender::Http2(sender) => Some(Sender::Http2(sender.clone())),
+            Sender::Http1(_) => kept.pop(),
+        }
+    }
+
+    fn tls(&self) -> Result<Arc<ClientConfig>, RequestError> {
+        if let Some(tls) = self.tls.get() {
+            return Ok(tls.clone());
+        }
+        let tls = Arc::new(tls_settings()?);
+        Ok(self.tls.get_or_init(|| tls).clone())
+    }
+
+    async fn connect(&self, link: &Link, origin: &Origin) -> Result<Sender, RequestError> {
+        let proxy = self.proxies.proxy_for(origin);
+        let mut stream = match proxy {
+            Some(proxy) => link.way.connect(&proxy.host, proxy.port).await?,
+            None => link.way.connect(&origin.host, origin.port).await?,
+        };
+        if !origin.is_https {
+            return http1_over(stream, origin).await;
+        }
+        if let Some(proxy) = proxy {
+            stream = through(proxy, stream, origin).await?;
+        }
+        let failed = |source| RequestError::Tls {
+            origin: origin.to_string(),
+            source,
+        };
+        let name = ServerName::try_from(origin.host.clone());
+        let name = name.map_err(|error| failed(io::Error::other(error)))?;
+        let connector = TlsConnector::from(self.tls()?);
+        let stream = connector.connect(name, stream).await.map_err(failed)?;
+        match stream.get_ref().1.alpn_protocol() {
+            Some(b"h2") => http2_over(Box::new(stream), origin).await,
+            _ => http1_over(Box::new(stream), origin).await,
+        }
+    }
+}
+
+/// Trusts whom the system trusts.
+fn tls_settings() -> Result<ClientConfig, RequestError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found.errors.first();
+        let why = why.map(|error| format!(": {error}")).unwrap_or_default();
+        return Err(RequestError::NoRoots(why));
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let settings = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows TLS 1.2 and 1.3");
+    let mut settings = settings.with_root_certificates(roots).with_no_client_auth();
+    settings.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(settings)
+}
+
+impl Sender {
+    pub(crate) async fn send(
+        &mut self,
+        request: Request<Empty<Bytes>>,
+    ) -> Result<Response<Incoming>, hyper::Error> {
+        match self {
+            Self::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Self::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
+    }
+
+    pub(crate) const fn is_http2(&self) -> bool {
+        matches!(self, Self::Http2(_))
+    }
+
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Http1(sender) => sender.is_closed(),
+            Self::Http2(sender) => sender.is_closed(),
+        }
+    }
+}
+
+impl RequestError {
+    /// Whether another try may do better.
+    pub(crate) fn fault(&self) -> Fault {
+        match self {
+            Self::Tls { source, .. } if is_certificate(source) => Fault::Hopeless,
+            Self::Redirect(_) | Self::NoRoots(_) => Fault::Hopeless,
+            // A resolver that does not answer says something else than that there is no such name.
+            Self::Way(WayError::Family { .. } | WayError::Bind { .. }) => Fault::Hopeless,
+            _ => Fault::Broken,
+        }
+    }
+}
+
+fn is_certificate(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(inner, Some(rustls::Error::InvalidCertificate(_)))
+}
+
+/// The cause that says most: hyper's own words are general.
+fn deepest(error: &hyper::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+async fn http1_over(stream: BoxStream, origin: &Origin) -> Result<Sender, RequestError> {
+    let shaken = http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = shaken.map_err(|source| http_error(origin, source))?;
+    // What goes wrong with it, its requests tell.
+    tokio::task::spawn_local(async move { drop(connection.await) });
+    Ok(Sender::Http1(sender))
+}
+
+async fn http2_over(stream: BoxStream, origin: &Origin) -> Result<Sender, RequestError> {
+    let mut builder = http2::Builder::new(OnThisThread);
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    let shaken = builder.handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = shaken.map_err(|source| http_error(origin, source))?;
+    tokio::task::spawn_local(async move { drop(connection.await) });
+    Ok(Sender::Http2(sender))
+}
+
+pub(crate) fn http_error(origin: &Origin, source: hyper::Error) -> RequestError {
+    RequestError::Http {
+        origin: origin.to_string(),
+        source,
+    }
+}
+
+/// Has a proxy pass bytes to an origin, RFC 9110 §9.3.6.
+async fn through(
+    proxy: &Proxy,
+    mut stream: BoxStream,
+    origin: &Origin,
+) -> Result<BoxStream, RequestError> {
+    let failed = |what: String| RequestError::Proxy {
+        proxy: format!("{}:{}", proxy.host, proxy.port),
+        what,
+    };
+    let to = origin.host_and_port();
+    let mut head = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");
+    if let Some(credentials) = &proxy.credentials {
+        head += &format!("Proxy-Authorization: {credentials}\r\n");
+    }
+    head += "\r\n";
+    let written = stream.write_all(head.as_bytes()).await;
+    written.map_err(|error| failed(error.to_string()))?;
+    let mut answer = Vec::new();
+    loop {
+        // Byte by byte: what follows the head is TLS's.
+        let byte = stream.read_u8().await;
+        answer.push(byte.map_err(|error| failed(error.to_string()))?);
+        if answer.ends_with(b"\r\n\r\n") {
+            break;
+        }
+        if answer.len() > MOST_PROXY_HEAD {
+            return Err(failed("it talks without end".to_owned()));
+        }
+    }
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(&answer);
+    parsed.map_err(|error| failed(format!("it does not speak HTTP: {error}")))?;
+    match response.code {
+        Some(200..=299) => Ok(stream),
+        Some(code) => Err(failed(format!("it refuses {to} with status {code}"))),
+        None => Err(failed("it does not speak HTTP".to_owned())),
+    }
+}
+
+/// Runs what HTTP/2 does beside the requests; nothing here leaves its thread.
+#[derive(Clone, Copy, Debug)]
+struct OnThisThread;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for OnThisThread
+where
+    F::Output: 'static,
+{
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}

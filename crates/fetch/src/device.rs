@@ -1,0 +1,154 @@
+//! An own link as a way: TCP connections whose packets leave by one interface.
+//!
+//! The socket is bound to the device, not to its address: an address alone leaves the choice of the
+//! interface to the routing table, and everything goes out by the default route.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use crate::way::{BoxStream, Connecting, Way, WayError};
+
+/// How long names are remembered: connections to one origin come in bursts.
+const NAME_TIME: Duration = Duration::from_secs(30);
+/// An address that does not answer for so long is given up while there is another.
+const ADDRESS_TIME: Duration = Duration::from_secs(2);
+/// The last one.
+const LAST_ADDRESS_TIME: Duration = Duration::from_secs(15);
+
+/// TCP over one interface.
+#[derive(Clone, Debug)]
+pub struct DeviceWay {
+    device: Option<String>,
+    has_v4: bool,
+    has_v6: bool,
+    names: Rc<RefCell<BTreeMap<String, Known>>>,
+}
+
+/// What a name was last found to mean.
+#[derive(Clone, Debug)]
+struct Known {
+    at: Instant,
+    addresses: Vec<IpAddr>,
+}
+
+impl DeviceWay {
+    /// By this interface, which has addresses of these families.
+    #[must_use]
+    pub fn new(device: &str, has_v4: bool, has_v6: bool) -> Self {
+        Self {
+            device: Some(device.to_owned()),
+            has_v4,
+            has_v6,
+            names: Rc::default(),
+        }
+    }
+
+    /// By whatever interface the routing table says.
+    #[must_use]
+    pub fn unbound() -> Self {
+        Self {
+            device: None,
+            has_v4: true,
+            has_v6: true,
+            names: Rc::default(),
+        }
+    }
+
+    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, WayError> {
+        if let Ok(address) = host.parse() {
+            return Ok(vec![address]);
+        }
+        if let Some(known) = self.names.borrow().get(host)
+            && known.at.elapsed() < NAME_TIME
+        {
+            return Ok(known.addresses.clone());
+        }
+        // Port 0: only the addresses are asked for.
+        let found = lookup_host((host, 0)).await;
+        let found = found.map_err(|source| WayError::Name {
+            host: host.to_owned(),
+            source,
+        })?;
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for address in found {
+            if !addresses.contains(&address.ip()) {
+                addresses.push(address.ip());
+            }
+        }
+        let known = Known {
+            at: Instant::now(),
+            addresses: addresses.clone(),
+        };
+        self.names.borrow_mut().insert(host.to_owned(), known);
+        Ok(addresses)
+    }
+
+    async fn connect_to(&self, host: &str, port: u16) -> Result<TcpStream, WayError> {
+        let addresses = self.addresses(host).await?;
+        let reachable = addresses.into_iter().filter(|address| match address {
+            IpAddr::V4(_) => self.has_v4,
+            IpAddr::V6(_) => self.has_v6,
+        });
+        let reachable: Vec<IpAddr> = reachable.collect();
+        let mut failure = WayError::Family {
+            host: host.to_owned(),
+        };
+        for (index, address) in reachable.iter().enumerate() {
+            let limit = match index + 1 == reachable.len() {
+                true => LAST_ADDRESS_TIME,
+                false => ADDRESS_TIME,
+            };
+            match self.connect_address((*address, port).into(), limit).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn connect_address(
+        &self,
+        to: SocketAddr,
+        limit: Duration,
+    ) -> Result<TcpStream, WayError> {
+        let failed = |source| WayError::Connect {
+            to: to.to_string(),
+            source,
+        };
+        let socket = match to {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        };
+        let socket = socket.map_err(failed)?;
+        // This host itself is reached by no device but its own.
+        if let Some(device) = self.device.as_ref().filter(|_| !to.ip().is_loopback()) {
+            let bound = socket.bind_device(Some(device.as_bytes()));
+            bound.map_err(|source| WayError::Bind {
+                device: device.clone(),
+                source,
+            })?;
+        }
+        let connected = timeout(limit, socket.connect(to)).await;
+        let late = |_| failed(io::Error::from(io::ErrorKind::TimedOut));
+        let stream = connected.map_err(late)?.map_err(failed)?;
+        // Requests are small and must not wait for company.
+        stream.set_nodelay(true).map_err(failed)?;
+        Ok(stream)
+    }
+}
+
+impl Way for DeviceWay {
+    fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a> {
+        Box::pin(async move {
+            let stream = self.connect_to(host, port).await?;
+            Ok(Box::new(stream) as BoxStream)
+        })
+    }
+}

@@ -1,0 +1,551 @@
+//! A transfer in real time: its commands become requests, what comes back its input.
+//!
+//! Each request is a task of its own that reads no further than it is told to, so what nobody has
+//! room for stays in its connection. Decides nothing about ranges.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::header::HeaderMap;
+use hyper::http::response::Parts;
+use tabane_base::{Instant, Rate};
+use tabane_ranges::{
+    Answer, Command, Event, Failure, Fault, LinkFacts, LinkId, Method, Order, Request, RequestId,
+    Rule, Settings, SourceId, Spans, Transfer, Verdict, Version,
+};
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::connection::Client;
+use crate::head::Head;
+use crate::links::{Link, Links};
+use crate::origin::{Answered, Source, Wish};
+use crate::sink::Sink;
+use crate::url::Url;
+
+/// Pieces of a body that may wait for the transfer, per request.
+const READ_AHEAD: usize = 4;
+/// How often who watches is told, and the sink notes where it is.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// What is dropped of an answer that is not wanted, to keep its connection.
+const MOST_DRAINED: usize = 64 * 1024;
+const DRAIN_TIME: Duration = Duration::from_millis(500);
+
+/// A file to fetch.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Where it can be had, the preferred place first. Others than the first are used beside it
+    /// only where a digest is checked, else instead of it.
+    pub urls: Vec<Url>,
+    /// Sent to the URLs' own origins, not where they redirect to.
+    pub headers: HeaderMap,
+    /// How it is divided among links.
+    pub rule: Rule,
+    /// The order in which the sink wants it.
+    pub order: Order,
+    /// The caller checks the whole file's digest.
+    pub by_digest: bool,
+    /// What an earlier fetch has left.
+    pub begun: Option<(Version, Spans)>,
+}
+
+/// How a fetch ended well.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Of which version the file is.
+    pub version: Version,
+    /// The last picture.
+    pub progress: Progress,
+}
+
+/// How far a fetch is.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Bytes that are here.
+    pub received: u64,
+    /// The file's length, where it is known.
+    pub length: Option<u64>,
+    /// One line for each link that was used or is there.
+    pub links: Vec<LinkProgress>,
+    /// How often it began anew.
+    pub restarts: u32,
+    /// The last thing that went wrong.
+    pub trouble: Option<String>,
+}
+
+/// What a link does for a fetch.
+#[derive(Clone, Debug)]
+pub struct LinkProgress {
+    /// Its name.
+    pub name: String,
+    /// Bytes that came over it, those asked for twice included.
+    pub carried: u64,
+    /// How fast it is.
+    pub rate: Option<Rate>,
+    /// Requests that are out on it.
+    pub requests: usize,
+    /// It is gone.
+    pub is_gone: bool,
+}
+
+/// Why a fetch ended without its file.
+#[derive(Debug, Error)]
+pub enum FetchError {
+    /// The network, or the server.
+    #[error("{failure}{}", trouble.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
+    Transfer {
+        /// What it came to.
+        failure: Failure,
+        /// What was said last.
+        trouble: Option<String>,
+    },
+    /// The sink.
+    #[error("cannot write: {0}")]
+    Sink(#[from] std::io::Error),
+}
+
+/// What a request's task has to say.
+enum News {
+    Answer(Box<Parts>, Answer, oneshot::Sender<Verdict>),
+    Data(Bytes),
+    End,
+    Fault(Fault, String),
+}
+
+/// A request's task; ends with it.
+struct Running {
+    task: JoinHandle<()>,
+    /// What it may read.
+    permits: Rc<Semaphore>,
+    /// What it has read and not been given back.
+    owed: usize,
+    link: LinkId,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Engine<'a> {
+    client: &'a Rc<Client>,
+    links: &'a Links,
+    sources: Vec<Rc<Source>>,
+    sink: &'a mut dyn Sink,
+    transfer: Transfer,
+    epoch: std::time::Instant,
+    running: BTreeMap<RequestId, Running>,
+    outbox: mpsc::UnboundedSender<(RequestId, News)>,
+    /// Links that the transfer knows, with what they were told to be, and what came over them.
+    known: BTreeMap<LinkId, (String, LinkFacts, u64)>,
+    /// The head of the answer that was taken first, until its event comes.
+    head: Option<Box<Parts>>,
+    restarts: u32,
+    trouble: Option<String>,
+    /// What refused, so that it can be told with the status.
+    is_over: Option<Event>,
+}
+
+/// Fetches a file over all links into `sink`; `watch` is shown how far it is.
+///
+/// # Errors
+/// The file cannot be had, or not be kept.
+pub async fn fetch(
+    client: &Rc<Client>,
+    links: &Links,
+    job: Job,
+    sink: &mut dyn Sink,
+    mut watch: impl FnMut(&Progress),
+) -> Result<Outcome, FetchError> {
+    let (outbox, mut news) = mpsc::unbounded_channel();
+    let mut engine = Engine::new(client, links, job, sink, outbox);
+    let consumption = engine.sink.consumption();
+    let mut changes = links.changes();
+    let mut progress = tokio::time::interval(PROGRESS_INTERVAL);
+    progress.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    engine.follow_links();
+    loop {
+        if let Some(consumption) = &consumption {
+            let now = engine.now();
+            engine.transfer.handle_consumed(now, consumption.position());
+        }
+        engine.drain()?;
+        if let Some(end) = engine.is_over.take() {
+            let last = engine.progress();
+            watch(&last);
+            engine.remember();
+            return engine.end(end, last);
+        }
+        let due = engine.transfer.poll_timeout();
+        let pause = due.since(engine.now()).min(Duration::from_secs(3_600));
+        let read = async {
+            match &consumption {
+                Some(consumption) => consumption.changed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some((id, first)) = news.recv() => {
+                engine.handle(id, first)?;
+                // What else is there already costs no turn of its own.
+                while let Ok((id, more)) = news.try_recv() {
+                    engine.handle(id, more)?;
+                }
+            }
+            () = sleep(pause) => {}
+            _ = changes.changed() => engine.follow_links(),
+            () = read => {}
+            _ = progress.tick() => {
+                watch(&engine.progress());
+                let resumable = engine.transfer.can_be_resumed();
+                engine.sink.checkpoint(engine.transfer.received(), resumable)?;
+            }
+        }
+    }
+}
+
+impl<'a> Engine<'a> {
+    fn new(
+        client: &'a Rc<Client>,
+        links: &'a Links,
+        job: Job,
+        sink: &'a mut dyn Sink,
+        outbox: mpsc::UnboundedSender<(RequestId, News)>,
+    ) -> Self {
+        let settings = Settings {
+            rule: job.rule,
+            order: job.order,
+            by_digest: job.by_digest,
+            sources: u32::try_from(job.urls.len()).unwrap_or(u32::MAX),
+            patience: client.patience.silence,
+        };
+        let transfer = match job.begun {
+            Some((version, received)) => {
+                Transfer::resume(Instant::EPOCH, settings, version, received)
+            }
+            None => Transfer::new(Instant::EPOCH, settings),
+        };
+        let source = |url| Rc::new(Source::new(url, job.headers.clone()));
+        Self {
+            client,
+            links,
+            sources: job.urls.into_iter().map(source).collect(),
+            sink,
+            transfer,
+            epoch: std::time::Instant::now(),
+            running: BTreeMap::new(),
+            outbox,
+            known: BTreeMap::new(),
+            head: None,
+            restarts: 0,
+            trouble: None,
+            is_over: None,
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::EPOCH + self.epoch.elapsed()
+    }
+
+    fn follow_links(&mut self) {
+        let now = self.now();
+        let there = self.links.all();
+        let gone = self
+            .known
+            .iter_mut()
+            .filter(|(id, _)| !there.iter().any(|l| l.id == **id));
+        for (id, _) in gone {
+            self.transfer.handle_link_gone(now, *id);
+        }
+        for link in there {
+            let facts = link.facts.borrow().clone();
+            let known = self.known.get(&link.id);
+            if known.is_none_or(|(_, before, _)| *before != facts) {
+                self.transfer.handle_link(now, link.id, facts.clone());
+                let carried = known.map_or(0, |(_, _, carried)| *carried);
+                let entry = (link.name.clone(), facts, carried);
+                self.known.insert(link.id, entry);
+            }
+        }
+    }
+
+    /// Events and commands until there is none, then what may be read on.
+    fn drain(&mut self) -> Result<(), FetchError> {
+        loop {
+            while let Some(event) = self.transfer.poll_event() {
+                self.handle_event(event)?;
+            }
+            let now = self.now();
+            match self.transfer.poll_command(now) {
+                Some(Command::Start(request)) => self.start(request),
+                Some(Command::Cancel(id)) => {
+                    self.running.remove(&id);
+                }
+                None => match self.transfer.poll_event() {
+                    Some(event) => self.handle_event(event)?,
+                    None => break,
+                },
+            }
+        }
+        for (id, running) in &mut self.running {
+            if running.owed > 0 && self.transfer.wants(*id) {
+                running
+                    .permits
+                    .add_permits(std::mem::take(&mut running.owed));
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_event(&mut self, event: Event) -> Result<(), FetchError> {
+        match event {
+            Event::Begun(version) => {
+                if let Some(head) = self.head.take() {
+                    self.sink.begin(&version, &head)?;
+                }
+            }
+            Event::Restarted => {
+                self.restarts += 1;
+                self.sink.restart()?;
+            }
+            end @ (Event::Complete | Event::Failed(_)) => self.is_over = Some(end),
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, id: RequestId, news: News) -> Result<(), FetchError> {
+        let now = self.now();
+        let Some(running) = self.running.get_mut(&id) else {
+            return Ok(());
+        };
+        match news {
+            News::Answer(parts, answer, verdict) => {
+                if let Answer::Refused { status } | Answer::Busy { status, .. } = answer {
+                    tracing::debug!(status, "refused");
+                }
+                self.head = Some(parts);
+                let judged = self.transfer.handle_answer(now, id, answer);
+                // The sink hears of the head before it hears of bytes.
+                while let Some(event) = self.transfer.poll_event() {
+                    self.handle_event(event)?;
+                }
+                // The task may be gone already.
+                let _ = verdict.send(judged);
+            }
+            News::Data(bytes) => {
+                running.owed += 1;
+                if let Some(known) = self.known.get_mut(&running.link) {
+                    known.2 += bytes.len() as u64;
+                }
+                for piece in self.transfer.handle_data(now, id, bytes.len()) {
+                    let fresh = bytes.slice(piece.skip..piece.skip + piece.len);
+                    self.sink.write(piece.offset, fresh)?;
+                }
+            }
+            News::End => {
+                self.running.remove(&id);
+                self.transfer.handle_end(now, id);
+            }
+            News::Fault(fault, what) => {
+                let link = self.known.get(&running.link).map_or("", |known| &known.0);
+                tracing::debug!(link, what, "request failed");
+                self.trouble = Some(what);
+                self.running.remove(&id);
+                self.transfer.handle_fault(now, id, fault);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, request: Request) {
+        let Request {
+            id, link, source, ..
+        } = request;
+        let permits = Rc::new(Semaphore::new(READ_AHEAD));
+        let outbox = self.outbox.clone();
+        let Some(link) = self.links.find(link) else {
+            // Gone this very moment; the transfer will hear of it.
+            let fault = News::Fault(Fault::Broken, "the link is gone".to_owned());
+            let _ = outbox.send((id, fault));
+            let task = tokio::task::spawn_local(async {});
+            self.run(id, request.link, permits, task);
+            return;
+        };
+        let SourceId(index) = source;
+        let exchange = Exchange {
+            id,
+            client: self.client.clone(),
+            link,
+            source: self.sources[index as usize].clone(),
+            wish: Wish {
+                method: match request.method {
+                    Method::Get => hyper::Method::GET,
+                    Method::Head => hyper::Method::HEAD,
+                },
+                range: request.range,
+                if_range: request.if_range,
+            },
+            outbox,
+            permits: permits.clone(),
+        };
+        let task = tokio::task::spawn_local(exchange.run());
+        self.run(id, request.link, permits, task);
+    }
+
+    fn run(&mut self, id: RequestId, link: LinkId, permits: Rc<Semaphore>, task: JoinHandle<()>) {
+        let running = Running {
+            task,
+            permits,
+            owed: 0,
+            link,
+        };
+        self.running.insert(id, running);
+    }
+
+    fn progress(&self) -> Progress {
+        let now = self.now();
+        let link = |(id, (name, _, carried)): (&LinkId, &(String, LinkFacts, u64))| LinkProgress {
+            name: name.clone(),
+            carried: *carried,
+            rate: self.transfer.rate(now, *id),
+            requests: self.transfer.requests(*id),
+            is_gone: self.links.find(*id).is_none(),
+        };
+        Progress {
+            received: self.transfer.received().total().get(),
+            length: self.transfer.version().and_then(|version| version.length),
+            links: self.known.iter().map(link).collect(),
+            restarts: self.restarts,
+            trouble: self.trouble.clone(),
+        }
+    }
+
+    /// What was learnt of links is of use to the next fetch.
+    fn remember(&self) {
+        let now = self.now();
+        for id in self.known.keys() {
+            if let Some(link) = self.links.find(*id) {
+                link.remember(self.transfer.rate(now, *id), None);
+            }
+        }
+    }
+
+    fn end(self, end: Event, progress: Progress) -> Result<Outcome, FetchError> {
+        match end {
+            Event::Failed(failure) => {
+                // What a server says in an answer is told by its status.
+                let is_network = matches!(
+                    failure,
+                    Failure::Unreachable | Failure::Silent(_) | Failure::NoLink
+                );
+                let trouble = self.trouble.filter(|_| is_network);
+                Err(FetchError::Transfer { failure, trouble })
+            }
+            Event::Complete | Event::Begun(_) | Event::Restarted => {
+                let received = self.transfer.received();
+                self.sink.checkpoint(received, false)?;
+                let version = self.transfer.version().cloned();
+                let version = version.unwrap_or(Version {
+                    length: Some(progress.received),
+                    tag: None,
+                });
+                Ok(Outcome { version, progress })
+            }
+        }
+    }
+}
+
+/// A request with what it needs.
+struct Exchange {
+    id: RequestId,
+    client: Rc<Client>,
+    link: Rc<Link>,
+    source: Rc<Source>,
+    wish: Wish,
+    outbox: mpsc::UnboundedSender<(RequestId, News)>,
+    permits: Rc<Semaphore>,
+}
+
+impl Exchange {
+    async fn run(self) {
+        let news = match self.source.ask(&self.client, &self.link, &self.wish).await {
+            Ok(answered) => self.read(answered).await,
+            Err(error) => Some(News::Fault(error.fault(), error.to_string())),
+        };
+        if let Some(news) = news {
+            self.tell(news);
+        }
+    }
+
+    /// Reads a body to its end, as far as it is wanted.
+    async fn read(&self, answered: Answered) -> Option<News> {
+        let Answered {
+            response,
+            head,
+            sender,
+            url,
+        } = answered;
+        let Head::Answer(answer) = head else {
+            return Some(News::Fault(
+                Fault::Hopeless,
+                "a redirect to nowhere".to_owned(),
+            ));
+        };
+        let (parts, mut body) = response.into_parts();
+        let (verdict, judged) = oneshot::channel();
+        self.tell(News::Answer(Box::new(parts), answer, verdict));
+        let is_taken = judged.await == Ok(Verdict::Take);
+        if !is_taken {
+            let mut drained = 0;
+            let drain = async {
+                while let Some(Ok(frame)) = body.frame().await {
+                    drained += frame.data_ref().map_or(0, Bytes::len);
+                    if drained > MOST_DRAINED {
+                        return;
+                    }
+                }
+                self.client.keep(self.link.id, &url.origin, sender);
+            };
+            // In vain: another connection is made.
+            let _ = timeout(DRAIN_TIME, drain).await;
+            return None;
+        }
+        loop {
+            match self.permits.acquire().await {
+                Ok(permit) => permit.forget(),
+                Err(_) => return None,
+            }
+            match body.frame().await {
+                None => break,
+                Some(Ok(frame)) => {
+                    let Ok(bytes) = frame.into_data() else {
+                        self.permits.add_permits(1);
+                        continue;
+                    };
+                    let amount = bytes.len();
+                    self.tell(News::Data(bytes));
+                    self.link.on_read(amount).await;
+                }
+                Some(Err(error)) => {
+                    let what = crate::connection::http_error(&url.origin, error).to_string();
+                    return Some(News::Fault(Fault::Broken, what));
+                }
+            }
+        }
+        if !sender.is_http2() {
+            self.client.keep(self.link.id, &url.origin, sender);
+        }
+        Some(News::End)
+    }
+
+    fn tell(&self, news: News) {
+        // Nobody listens where the fetch has ended.
+        let _ = self.outbox.send((self.id, news));
+    }
+}

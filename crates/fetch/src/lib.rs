@@ -1,0 +1,30 @@
+//! Fetches files from any web server over several links at once, as a web client.
+//!
+//! Owns HTTP and TLS towards origins: connections by link, redirects, proxies, what an answer's
+//! head says. Which bytes are asked for over which link is `tabane-ranges`' to decide; where they
+//! go is a [`Sink`]'s; which links there are and how a connection is made over one is the caller's,
+//! by [`Links`] and [`Way`]s.
+//!
+//! Runs on one thread, within a `LocalSet`.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod device;
+mod engine;
+mod head;
+mod links;
+mod origin;
+mod proxies;
+mod sink;
+mod url;
+mod way;
+
+pub use connection::{Client, Patience};
+pub use device::DeviceWay;
+pub use engine::{FetchError, Job, LinkProgress, Outcome, Progress, fetch};
+pub use links::Links;
+pub use proxies::{Proxies, ProxyError};
+pub use sink::{Reader, Sink, StreamSink, stream};
+pub use url::{Origin, Url, UrlError};
+pub use way::{BoxStream, Connecting, Stream, Way, WayError};

@@ -1,0 +1,147 @@
+//! The links that fetches may use, for all fetches of a process.
+//!
+//! Owns their numbers and what one fetch learnt for the next: rates and latencies. Who adds and
+//! removes them follows interfaces, neighbours and the policy.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tabane_base::{Bytes, Rate};
+use tabane_ranges::{LinkFacts, LinkId};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::way::Way;
+
+/// A link with the way over it.
+pub(crate) struct Link {
+    pub(crate) id: LinkId,
+    pub(crate) name: String,
+    pub(crate) way: Rc<dyn Way>,
+    pub(crate) facts: RefCell<LinkFacts>,
+    /// Received over it, by all fetches.
+    carried: Cell<u64>,
+    /// With a cap: when the next bytes may be read.
+    next_read: Cell<Option<Instant>>,
+}
+
+/// The links of a process; copies are the same.
+#[derive(Clone)]
+pub struct Links {
+    links: Rc<RefCell<BTreeMap<LinkId, Rc<Link>>>>,
+    next: Rc<Cell<u32>>,
+    changes: watch::Sender<()>,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self {
+            links: Rc::default(),
+            next: Rc::default(),
+            changes: watch::Sender::new(()),
+        }
+    }
+}
+
+impl Links {
+    /// A link is there, by this way. One of the same name is replaced.
+    pub fn add(&self, name: &str, way: Rc<dyn Way>, facts: LinkFacts) -> LinkId {
+        self.remove(name);
+        let id = LinkId(self.next.get());
+        self.next.set(id.0 + 1);
+        let link = Link {
+            id,
+            name: name.to_owned(),
+            way,
+            facts: RefCell::new(facts),
+            carried: Cell::new(0),
+            next_read: Cell::new(None),
+        };
+        self.links.borrow_mut().insert(id, Rc::new(link));
+        self.changes.send_replace(());
+        id
+    }
+
+    /// What a link may be used for has changed; hints that are missing stay what they were.
+    pub fn set_facts(&self, name: &str, facts: LinkFacts) {
+        let Some(link) = self.named(name) else {
+            return;
+        };
+        let before = link.facts.borrow().clone();
+        let facts = LinkFacts {
+            rate_hint: facts.rate_hint.or(before.rate_hint),
+            latency_hint: facts.latency_hint.or(before.latency_hint),
+            ..facts
+        };
+        if facts != before {
+            link.facts.replace(facts);
+            self.changes.send_replace(());
+        }
+    }
+
+    /// A link is gone.
+    pub fn remove(&self, name: &str) {
+        let Some(link) = self.named(name) else {
+            return;
+        };
+        self.links.borrow_mut().remove(&link.id);
+        self.changes.send_replace(());
+    }
+
+    /// The names of those there are.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let links = self.links.borrow();
+        links.values().map(|link| link.name.clone()).collect()
+    }
+
+    /// What a link has brought since it was added.
+    #[must_use]
+    pub fn carried(&self, name: &str) -> Bytes {
+        let link = self.named(name);
+        Bytes::new(link.map_or(0, |link| link.carried.get()))
+    }
+
+    fn named(&self, name: &str) -> Option<Rc<Link>> {
+        let links = self.links.borrow();
+        links.values().find(|link| link.name == name).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Rc<Link>> {
+        self.links.borrow().values().cloned().collect()
+    }
+
+    pub(crate) fn find(&self, id: LinkId) -> Option<Rc<Link>> {
+        self.links.borrow().get(&id).cloned()
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+}
+
+impl Link {
+    /// So much was read; comes back when more may be.
+    pub(crate) async fn on_read(&self, amount: usize) {
+        self.carried.set(self.carried.get() + amount as u64);
+        let Some(cap) = self.facts.borrow().cap else {
+            return;
+        };
+        let now = Instant::now();
+        let due = self.next_read.get().map_or(now, |due| due.max(now));
+        let span = cap
+            .time_for(Bytes::from(amount))
+            .min(Duration::from_secs(60));
+        self.next_read.set(Some(due + span));
+        sleep_until(due + span).await;
+    }
+
+    /// For the next fetch.
+    pub(crate) fn remember(&self, rate: Option<Rate>, latency: Option<Duration>) {
+        let mut facts = self.facts.borrow_mut();
+        facts.rate_hint = rate.or(facts.rate_hint);
+        facts.latency_hint = latency.or(facts.latency_hint);
+    }
+}

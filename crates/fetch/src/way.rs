@@ -1,0 +1,61 @@
+//! A way to the web: an own link, or a neighbour that lends one.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Bytes in both directions.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+
+/// A connection by some way.
+pub type BoxStream = Box<dyn Stream>;
+
+/// A connection in the making.
+pub type Connecting<'a> = Pin<Box<dyn Future<Output = Result<BoxStream, WayError>> + 'a>>;
+
+/// One way to any origin. What is written to its connections comes out at the origin as it is, so
+/// TLS stays between us and the origin, whoever is on the way.
+pub trait Way {
+    /// Connects to a host, by name or address, and a TCP port.
+    fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a>;
+}
+
+/// Why there is no connection.
+#[derive(Debug, Error)]
+pub enum WayError {
+    /// Nobody knows the name.
+    #[error("cannot find {host}: {source}")]
+    Name {
+        /// What was looked up.
+        host: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// The name has no address of a family that this way has.
+    #[error("{host} has no address that this link can reach")]
+    Family {
+        /// What was looked up.
+        host: String,
+    },
+    /// The socket could not be bound to the device.
+    #[error("cannot bind a socket to {device}: {source}")]
+    Bind {
+        /// The interface.
+        device: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No connection came about.
+    #[error("cannot connect to {to}: {source}")]
+    Connect {
+        /// Address and port, or the way's own word for it.
+        to: String,
+        /// What was said.
+        source: io::Error,
+    },
+}
