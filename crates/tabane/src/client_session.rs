@@ -197,7 +197,7 @@ impl SessionPlan {
         mark: Option<u32>,
     ) -> Result<(Client, AbortHandle)> {
         let watch = Watch::start().context("cannot watch the interfaces")?;
-        let policy = LinkPolicy::load(store)?;
+        let policy = LinkPolicy::load_here(store).await?;
         let interfaces = interfaces::list().await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
         let links = links::allowed(&interfaces, &self.links, &policy);
@@ -221,7 +221,7 @@ impl SessionPlan {
     pub(crate) async fn connect(&self, store: &Store) -> Result<Client> {
         // Before the list, so that no change falls in between.
         let watch = Watch::start().context("cannot watch the interfaces")?;
-        let policy = LinkPolicy::load(store)?;
+        let policy = LinkPolicy::load_here(store).await?;
         let links = self.find_links(&policy).await?;
         let peers = self.resolve().await?;
         let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
@@ -240,7 +240,7 @@ impl SessionPlan {
         let watch = Watch::start().context("cannot watch the interfaces")?;
         let interfaces = interfaces::list().await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
-        let policy = LinkPolicy::load(store)?;
+        let policy = LinkPolicy::load_here(store).await?;
         let links = links::allowed(&interfaces, &self.links, &policy);
         let peers = self.resolve_at_last().await;
         let known = peers.iter().map(|peer| peer.addrs.clone()).collect();

@@ -14,10 +14,12 @@ use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{self, Interface, Watch};
 use tabane_policy::Budget;
 use tabane_tunnel::{Client, LinkSnapshot};
+use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::link_policy::{LinkPolicy, POLICY_FILE, link_facts};
+use crate::link_policy::{LinkPolicy, POLICY_FILE};
 use crate::links::{self, Links};
+use crate::network_manager::metered_links;
 use crate::rule_book::RuleBook;
 
 /// How often what links carry is counted: a fast link goes beyond its budget by no more than it
@@ -25,6 +27,9 @@ use crate::rule_book::RuleBook;
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 /// How often what was counted is written down; what a crash loses is less.
 const SAVE_INTERVAL: Duration = Duration::from_secs(2);
+/// How often NetworkManager is asked which links are metered, beside whenever interfaces change.
+const ASK_INTERVAL: Duration = Duration::from_secs(60);
+const ASK_DELAY: Duration = Duration::from_millis(300);
 /// What a packet costs on the network beside its payload: the headers of IPv4 and UDP.
 const PACKET_OVERHEAD: u64 = 28;
 
@@ -70,6 +75,8 @@ impl LinkFollower {
         if let Err(error) = &files {
             tracing::debug!("changes of the policy take effect with the next session: {error:#}");
         }
+        let (metered, mut answers) = mpsc::channel(1);
+        let mut ask_at = tokio::time::Instant::now() + ASK_INTERVAL;
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.look().await;
@@ -79,6 +86,23 @@ impl LinkFollower {
                     if change.is_none() {
                         return;
                     }
+                    // It hears of them a moment later itself.
+                    ask_at = ask_at.min(tokio::time::Instant::now() + ASK_DELAY);
+                }
+                () = tokio::time::sleep_until(ask_at) => {
+                    ask_at = tokio::time::Instant::now() + ASK_INTERVAL;
+                    let metered = metered.clone();
+                    // An answer that nobody waits for any more is as well lost.
+                    tokio::task::spawn_local(async move {
+                        let _ = metered.try_send(metered_links().await);
+                    });
+                    continue;
+                }
+                Some(answer) = answers.recv() => {
+                    if !self.policy.set_metered(answer) {
+                        continue;
+                    }
+                    tracing::info!("NetworkManager calls other links metered");
                 }
                 () = policy_changed(&files) => match self.policy.reload() {
                     Ok(()) => {
@@ -160,7 +184,7 @@ impl LinkFollower {
 
     /// Says which links carry what belongs to which class, before any link comes that may not.
     fn apply_rules(&self, interfaces: &[Interface]) {
-        let links: Vec<_> = interfaces.iter().map(link_facts).collect();
+        let links: Vec<_> = interfaces.iter().map(|it| self.policy.facts(it)).collect();
         for (class, links) in self.rules.classes(&links) {
             self.client.set_class(class, links);
         }

@@ -4,6 +4,7 @@
 //! Owns reading and writing them, and what a decision means for a path. What the files mean is the
 //! policy crate's; who follows them is the link follower.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use tabane_policy::{Budget, Decision, LinkFacts, LinkUse, Policy, UnixDay, Usage
 
 use crate::access::unix_seconds;
 use crate::atomic_file;
+use crate::network_manager::metered_links;
 use crate::store::Store;
 
 /// The policy file's name in the directory of settings.
@@ -29,6 +31,8 @@ pub(crate) struct LinkPolicy {
     /// As it was kept, and what was counted since.
     usage: Usage,
     unsaved: Vec<(String, Budget, Bytes)>,
+    /// What NetworkManager says of links, where it runs; the policy has the last word.
+    metered: BTreeMap<String, bool>,
 }
 
 /// What the policy comes to for a link at this moment.
@@ -49,10 +53,33 @@ impl LinkPolicy {
             policy: Policy::default(),
             usage: Usage::default(),
             unsaved: Vec::new(),
+            metered: BTreeMap::new(),
         };
         policy.reload()?;
         policy.usage = policy.read_usage()?;
         Ok(policy)
+    }
+
+    /// The same, with what NetworkManager says of links.
+    pub(crate) async fn load_here(store: &Store) -> Result<Self> {
+        let mut policy = Self::load(store)?;
+        policy.metered = metered_links().await;
+        Ok(policy)
+    }
+
+    /// What NetworkManager says now; `true` where that is something else than before.
+    pub(crate) fn set_metered(&mut self, metered: BTreeMap<String, bool>) -> bool {
+        let was = std::mem::replace(&mut self.metered, metered);
+        was != self.metered
+    }
+
+    /// An interface as policy files know it.
+    pub(crate) fn facts<'a>(&self, interface: &'a Interface) -> LinkFacts<'a> {
+        LinkFacts {
+            name: &interface.name,
+            kind: kind_word(interface.kind),
+            metered: self.metered.get(&interface.name).copied(),
+        }
     }
 
     /// Reads the policy again; a faulty file changes nothing.
@@ -75,7 +102,7 @@ impl LinkPolicy {
 
     /// How an interface is to be used now.
     pub(crate) fn verdict(&self, interface: &Interface) -> Verdict {
-        let decision = self.policy.decide(&link_facts(interface));
+        let decision = self.policy.decide(&self.facts(interface));
         let used = decision
             .budget
             .map(|budget| self.usage.used(&interface.name, &budget, today()));
@@ -148,15 +175,6 @@ impl Verdict {
             (Some(_), Some(used), _) => format!("{}, {used} used", self.decision),
             _ => self.decision.to_string(),
         }
-    }
-}
-
-/// An interface as policy files know it.
-pub(crate) fn link_facts(interface: &Interface) -> LinkFacts<'_> {
-    LinkFacts {
-        name: &interface.name,
-        kind: kind_word(interface.kind),
-        metered: None,
     }
 }
 

@@ -29,6 +29,7 @@ mod links;
 mod log;
 mod machine;
 mod near_names;
+mod network_manager;
 mod notify;
 mod output;
 mod peer_memory;

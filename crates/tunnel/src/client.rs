@@ -186,8 +186,9 @@ struct Shared {
     relay: Cell<Option<usize>>,
     /// Where the flow of packets was begun last: it is no sign of anything under way.
     packets_on: Cell<Option<SessionId>>,
-    /// By name, so that a wish outlives a link that goes and comes back.
-    wishes: RefCell<BTreeMap<String, LinkWish>>,
+    /// By name, so that a wish outlives a link that goes and comes back; with the weight that the
+    /// wished one was put over.
+    wishes: RefCell<BTreeMap<String, (LinkWish, f64)>>,
     journal: Journal,
     /// By class, from 1 on.
     classes: RefCell<BTreeMap<ClassId, LinkClass>>,
@@ -403,9 +404,7 @@ impl Client {
         if links.iter().any(|link| link.name() == bind.name) {
             return Err(LinkError::InUse { name: bind.name });
         }
-        if let Some(wish) = shared.wishes.borrow().get(&bind.name) {
-            bind.policy.weight = wish.weight.unwrap_or(bind.policy.weight);
-        }
+        bind.policy.weight = shared.weigh(&bind.name, bind.policy.weight);
         shared
             .config
             .monitor
@@ -443,11 +442,17 @@ impl Client {
         true
     }
 
-    /// Changes how a link may be used, in both directions, at once and for sessions to come.
+    /// Changes how a link may be used, in both directions, at once and for sessions to come. A
+    /// weight that was [wished](Self::wish_link) stays unless this is another than it was put over.
     ///
     /// # Errors
     /// There is no link of this name, or the policy is out of range.
     pub fn set_link_policy(&self, name: &str, policy: PathPolicy) -> Result<(), LinkError> {
+        let weight = self.shared.weigh(name, policy.weight);
+        self.apply_policy(name, PathPolicy { weight, ..policy })
+    }
+
+    fn apply_policy(&self, name: &str, policy: PathPolicy) -> Result<(), LinkError> {
         let shared = &self.shared;
         let mut links = shared.links.borrow_mut();
         let Some(link) = links.iter_mut().find(|link| link.name() == name) else {
@@ -476,10 +481,14 @@ impl Client {
             link.map(Link::policy).unwrap_or_default()
         };
         let mut policy = policy(&shared.links.borrow());
-        policy.weight = wish.weight.unwrap_or(policy.weight);
-        self.set_link_policy(name, policy)?;
+        let before = policy.weight;
+        policy.weight = wish.weight.unwrap_or(before);
+        self.apply_policy(name, policy)?;
         let mut wishes = shared.wishes.borrow_mut();
-        let kept = wishes.entry(name.to_owned()).or_default();
+        let (kept, over) = wishes.entry(name.to_owned()).or_default();
+        if kept.weight.is_none() {
+            *over = before;
+        }
         kept.weight = wish.weight.or(kept.weight);
         kept.paused = wish.paused.or(kept.paused);
         let paused = kept.paused.unwrap_or(false);
@@ -691,7 +700,23 @@ impl Shared {
 
     fn is_paused(&self, link: &str) -> bool {
         let wishes = self.wishes.borrow();
-        wishes.get(link).and_then(|wish| wish.paused) == Some(true)
+        wishes.get(link).and_then(|(wish, _)| wish.paused) == Some(true)
+    }
+
+    /// The weight of a link to which the policy gives `weight`: a wished one, while the policy
+    /// stays what it was when that was wished.
+    fn weigh(&self, link: &str, weight: f64) -> f64 {
+        let mut wishes = self.wishes.borrow_mut();
+        match wishes.get_mut(link) {
+            Some((wish, over)) if (*over - weight).abs() < f64::EPSILON => {
+                wish.weight.unwrap_or(weight)
+            }
+            Some((wish, _)) => {
+                wish.weight = None;
+                weight
+            }
+            None => weight,
+        }
     }
 
     async fn wait_for_session(&self) -> Result<SessionId, OpenError> {

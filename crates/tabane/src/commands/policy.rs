@@ -115,11 +115,11 @@ fn check(path: &Path) -> Result<ExitCode> {
 }
 
 fn show(json: bool, store: &Store) -> Result<ExitCode> {
-    let policy = LinkPolicy::load(store)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
+    let policy = runtime.block_on(LinkPolicy::load_here(store))?;
     let interfaces = runtime.block_on(interfaces::list());
     let interfaces = interfaces.context("cannot list the interfaces")?;
     let rows: Vec<Row> = interfaces.iter().map(|i| row(&policy, i)).collect();

@@ -254,6 +254,17 @@ fn a_weight_outlives_the_session_and_the_interface() {
     until(&world, &name, |state| {
         state["totals"]["sessions_so_far"] == 2 && is_weighted(state)
     });
+    // The policy file's other words leave it alone; another weight there takes its place.
+    let policy = |arguments: &str| crate::policy::policy(&world, arguments);
+    let weighs = |weight: f64| move |state: &Value| link(state, "c2")["path"]["weight"] == weight;
+    assert!(policy("set c2 --use backup").status.success());
+    until(&world, &name, |state| {
+        link(state, "c2")["path"]["backup"] == true && is_weighted(state)
+    });
+    assert!(policy("set c2 --weight 0.25").status.success());
+    until(&world, &name, weighs(0.25));
+    assert!(policy("set c2 --weight 0.75").status.success());
+    until(&world, &name, weighs(0.75));
     kill(pid(&child), Signal::SIGTERM).unwrap();
     wait_for(&mut child, Duration::from_secs(5));
 }

@@ -67,6 +67,50 @@ fn a_change_reaches_a_running_transfer_within_100_ms() {
 }
 
 #[test]
+fn what_network_manager_calls_metered_waits_until_it_is_needed() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let nmcli = world.path("bin");
+    std::fs::create_dir(&nmcli).unwrap();
+    let says = |text: &str| std::fs::write(world.path("nm"), text).unwrap();
+    let path = format!("{}:{}", nmcli.display(), env!("PATH"));
+    let nmcli = nmcli.join("nmcli");
+    let script = format!("#!/bin/sh\ncat {}\n", world.path("nm").display());
+    std::fs::write(&nmcli, script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&nmcli, executable).unwrap();
+    says("GENERAL.DEVICE:c1\nGENERAL.METERED:no\n\nGENERAL.DEVICE:c2\nGENERAL.METERED:yes\n");
+    let shown = world.tabane(&["policy"]).env("PATH", &path).output();
+    let shown = text(&shown.unwrap().stdout);
+    let c2 = shown.lines().find(|line| line.contains("c2"));
+    assert!(c2.unwrap().contains("metered"), "{shown}");
+    // Less than c1 carries.
+    let slowly = "curl -sS --limit-rate 4M -o /dev/null http://203.0.113.2:8000/4000000";
+    let quickly = "curl -sS -o /dev/null http://203.0.113.2:8000/20000000";
+    let run = |line: &str| {
+        let mut run = world.tabane(&["run", "--", "sh", "-c", line]);
+        let output = run.env("PATH", &path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    let before = received(&world, "c2");
+    run(slowly);
+    assert!(received(&world, "c2") - before < HARDLY_ANYTHING);
+    // The policy file has the last word.
+    assert!(policy(&world, "set c2 --metered false").status.success());
+    run(quickly);
+    assert!(received(&world, "c2") - before > 1_000_000);
+    assert!(policy(&world, "unset c2").status.success());
+    // It changes its mind under a transfer, and is asked again when an interface comes or goes.
+    let before = received(&world, "c2");
+    let file = world.path("nm").display().to_string();
+    let add = format!("ip -n {} link add d0 type veth peer name d1", world.client_ns());
+    let calm = "printf 'GENERAL.DEVICE:c2\\nGENERAL.METERED:no (guessed)\\n'";
+    let twice = format!("{calm} > {file} && {add} && sleep 2 && {quickly}");
+    run(&twice);
+    assert!(received(&world, "c2") - before > 1_000_000);
+}
+
+#[test]
 fn a_budget_is_kept_across_runs_and_ends_the_use_of_a_link() {
     let Some(world) = World::new(&[]) else { return };
     world.join();

@@ -17,7 +17,7 @@ use tabane_policy::{FlowFacts, LinkUse, Protocol, Rule};
 
 use crate::commands::status::InstanceArgs;
 use crate::failure::Failure;
-use crate::link_policy::{LinkPolicy, POLICY_FILE, link_facts};
+use crate::link_policy::{LinkPolicy, POLICY_FILE};
 use crate::output;
 use crate::store::{PeerEntry, RelayName, Store};
 
@@ -86,11 +86,11 @@ enum Turn {
 
 pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
     let flow = flow(args)?;
-    let policy = LinkPolicy::load(store)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
+    let policy = runtime.block_on(LinkPolicy::load_here(store))?;
     let interfaces = runtime.block_on(interfaces::list());
     let interfaces = interfaces.context("cannot list the interfaces")?;
     let state = runtime.block_on(state(&args.instance))?;
@@ -263,7 +263,7 @@ fn look(
         let used = false;
         (turn, LinkRow { link, used, why })
     };
-    if let Some(rule) = rule.filter(|rule| !rule.treatment.allows(&link_facts(interface))) {
+    if let Some(rule) = rule.filter(|rule| !rule.treatment.allows(&policy.facts(interface))) {
         return row(Turn::Never, format!("rule {:?} excludes it", rule.name));
     }
     let Some(path) = verdict.path else {
