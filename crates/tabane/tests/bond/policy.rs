@@ -103,7 +103,10 @@ fn what_network_manager_calls_metered_waits_until_it_is_needed() {
     // It changes its mind under a transfer, and is asked again when an interface comes or goes.
     let before = received(&world, "c2");
     let file = world.path("nm").display().to_string();
-    let add = format!("ip -n {} link add d0 type veth peer name d1", world.client_ns());
+    let add = format!(
+        "ip -n {} link add d0 type veth peer name d1",
+        world.client_ns()
+    );
     let calm = "printf 'GENERAL.DEVICE:c2\\nGENERAL.METERED:no (guessed)\\n'";
     let twice = format!("{calm} > {file} && {add} && sleep 2 && {quickly}");
     run(&twice);
