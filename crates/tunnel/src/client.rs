@@ -6,10 +6,12 @@
 
 mod failure;
 mod handshakes;
+mod labelled;
 mod link;
 mod opened;
 mod roster;
 mod supervisor;
+mod wishes;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tabane_base::Duration;
 use tabane_core::{
     ClassId, ClassRule, CloseReason, DatagramOrder, Endpoint, EndpointCounters, Identity,
-    PathPolicy, PathSnapshot, PublicKey, SessionConfig, SessionSnapshot, StreamError, StreamId,
+    PathPolicy, PathSnapshot, PublicKey, SessionConfig, SessionSnapshot, StreamError,
 };
 use tabane_monitor::LinkEstimate;
 use tokio::sync::{Notify, watch};
@@ -32,7 +34,7 @@ use crate::connection::{Carried, Connection, Ending};
 use crate::engine::{Engine, SessionId};
 use crate::flow::{Flow, order_for};
 use crate::journal::{Happening, Journal};
-use crate::label::{Label, LinkClass, WeakLabel};
+use crate::label::{Label, LinkClass};
 use crate::monitor::HostMonitor;
 use crate::request::{Request, Status, Transport};
 use crate::stream::Stream;
@@ -43,8 +45,10 @@ pub use failure::{ConnectError, OpenError};
 pub use link::{LinkBind, LinkError, LinkWish};
 pub use opened::{Offer, TcpFlow, UdpFlow, Unserved};
 
+use labelled::Labelled;
 use link::Link;
 use supervisor::Supervisor;
+use wishes::Wishes;
 
 /// How long a new connection waits for a session before it fails: programs give a connection
 /// 10 s or more, and a session over a new link is up within two.
@@ -186,22 +190,12 @@ struct Shared {
     relay: Cell<Option<usize>>,
     /// Where the flow of packets was begun last: it is no sign of anything under way.
     packets_on: Cell<Option<SessionId>>,
-    /// By name, so that a wish outlives a link that goes and comes back; with the weight that the
-    /// wished one was put over.
-    wishes: RefCell<BTreeMap<String, (LinkWish, f64)>>,
+    wishes: RefCell<Wishes>,
     journal: Journal,
     /// By class, from 1 on.
     classes: RefCell<BTreeMap<ClassId, LinkClass>>,
     /// Streams that bear labels; some of them are over.
     labelled: RefCell<Labelled>,
-}
-
-/// Streams with labels.
-#[derive(Default)]
-struct Labelled {
-    streams: Vec<(SessionId, StreamId, WeakLabel)>,
-    /// Those that are over are looked for at this length.
-    sweep_at: usize,
 }
 
 /// Ends the session with the last clone.
@@ -404,7 +398,10 @@ impl Client {
         if links.iter().any(|link| link.name() == bind.name) {
             return Err(LinkError::InUse { name: bind.name });
         }
-        bind.policy.weight = shared.weigh(&bind.name, bind.policy.weight);
+        bind.policy.weight = shared
+            .wishes
+            .borrow_mut()
+            .weigh(&bind.name, bind.policy.weight);
         shared
             .config
             .monitor
@@ -412,7 +409,7 @@ impl Client {
         shared.journal.record(Happening::LinkAdded {
             link: bind.name.clone(),
         });
-        let paused = shared.is_paused(&bind.name);
+        let paused = shared.wishes.borrow().is_paused(&bind.name);
         links.push(Link::new(bind).with_pause(paused));
         shared.links_changed.notify_one();
         Ok(())
@@ -448,7 +445,7 @@ impl Client {
     /// # Errors
     /// There is no link of this name, or the policy is out of range.
     pub fn set_link_policy(&self, name: &str, policy: PathPolicy) -> Result<(), LinkError> {
-        let weight = self.shared.weigh(name, policy.weight);
+        let weight = self.shared.wishes.borrow_mut().weigh(name, policy.weight);
         self.apply_policy(name, PathPolicy { weight, ..policy })
     }
 
@@ -485,13 +482,8 @@ impl Client {
         policy.weight = wish.weight.unwrap_or(before);
         self.apply_policy(name, policy)?;
         let mut wishes = shared.wishes.borrow_mut();
-        let (kept, over) = wishes.entry(name.to_owned()).or_default();
-        if kept.weight.is_none() {
-            *over = before;
-        }
-        kept.weight = wish.weight.or(kept.weight);
-        kept.paused = wish.paused.or(kept.paused);
-        let paused = kept.paused.unwrap_or(false);
+        wishes.add(name, wish, before);
+        let paused = wishes.is_paused(name);
         let mut links = shared.links.borrow_mut();
         if let Some(link) = links.iter_mut().find(|link| link.name() == name) {
             link.pause(paused, &shared.engine, shared.session());
@@ -698,27 +690,6 @@ impl Shared {
         }
     }
 
-    fn is_paused(&self, link: &str) -> bool {
-        let wishes = self.wishes.borrow();
-        wishes.get(link).and_then(|(wish, _)| wish.paused) == Some(true)
-    }
-
-    /// The weight of a link to which the policy gives `weight`: a wished one, while the policy
-    /// stays what it was when that was wished.
-    fn weigh(&self, link: &str, weight: f64) -> f64 {
-        let mut wishes = self.wishes.borrow_mut();
-        match wishes.get_mut(link) {
-            Some((wish, over)) if (*over - weight).abs() < f64::EPSILON => {
-                wish.weight.unwrap_or(weight)
-            }
-            Some((wish, _)) => {
-                wish.weight = None;
-                weight
-            }
-            None => weight,
-        }
-    }
-
     async fn wait_for_session(&self) -> Result<SessionId, OpenError> {
         if self.config.relays.len() > 1 {
             // A silent session may be about to be replaced by another relay's.
@@ -776,19 +747,6 @@ impl Shared {
             visit.session.close(visit.now, CloseReason::Finished);
             visit.touch();
         });
-    }
-}
-
-impl Labelled {
-    fn add(&mut self, session: SessionId, stream: StreamId, label: &Label) {
-        /// Fewer are not worth looking through.
-        const LEAST: usize = 64;
-        if self.streams.len() >= self.sweep_at.max(LEAST) {
-            self.streams
-                .retain(|(_, _, label)| label.upgrade().is_some());
-            self.sweep_at = 2 * self.streams.len();
-        }
-        self.streams.push((session, stream, label.downgrade()));
     }
 }
 
