@@ -12,8 +12,11 @@ use tabane_netem::Scenario;
 use tabane_sim::{LinkId, Setup, Side, Transfer, UdpLoad, World};
 
 const DEADLINE: Duration = Duration::from_millis(25);
-/// Rates are learnt in the first seconds.
-const FROM: Instant = Instant::from_millis(3_000);
+/// When the paths are there; that their rates must be learnt first counts.
+const FROM: Instant = Instant::from_millis(1_000);
+/// They are learnt by then, and this much of what fits comes in order and in time.
+const SETTLED: Instant = Instant::from_millis(3_000);
+const SETTLED_MIN: f64 = 0.99;
 const UNTIL: Instant = Instant::from_millis(9_000);
 /// What a flow can have of the links' rates, as a datagram of 1,400 bytes is a packet of 1,456:
 /// IP and UDP 28, header, frame header and label 13, tag 16.
@@ -46,14 +49,15 @@ const fn row(scenario: &'static str, load: f64, delivered_min: f64, in_time_min:
 }
 
 const ROWS: [Row; 14] = [
-    row("wide", 0.9, 0.99, 0.99),
-    row("far", 0.9, 0.99, 0.99),
+    row("wide", 0.9, 0.99, 0.985),
+    // Until round trips of 200 and 300 ms have told the far link's rate, more comes than passes.
+    row("far", 0.9, 0.97, 0.97),
     row("unequal", 0.9, 0.99, 0.99),
     row("twin", 0.9, 0.99, 0.99),
-    row("four", 0.9, 0.99, 0.99),
-    row("eight", 0.9, 0.99, 0.99),
-    row("rtt-skew", 0.9, 0.99, 0.99),
-    row("drag", 0.9, 0.99, 0.99),
+    row("four", 0.9, 0.99, 0.985),
+    row("eight", 0.9, 0.99, 0.98),
+    row("rtt-skew", 0.9, 0.95, 0.945),
+    row("drag", 0.9, 0.99, 0.985),
     row("wide", 1.2, 0.9, 0.0),
     row("far", 1.2, 0.9, 0.0),
     // Fits the fast link.
@@ -61,7 +65,7 @@ const ROWS: [Row; 14] = [
     row("far", 0.3, 0.999, 0.999),
     Row {
         ordered: false,
-        ..row("far", 0.9, 0.99, 0.0)
+        ..row("far", 0.9, 0.98, 0.0)
     },
     Row {
         beside_bulk: true,
@@ -102,8 +106,7 @@ fn run(row: &Row, table: &mut String, failures: &mut String) {
         } else {
             DatagramOrder::AtOnce
         },
-        // When the paths are there.
-        starts_at: Instant::from_millis(1_000),
+        starts_at: FROM,
         ends_at: UNTIL,
     });
     world.run_until(UNTIL + Duration::from_secs(1));
@@ -138,6 +141,10 @@ fn run(row: &Row, table: &mut String, failures: &mut String) {
     }
     if outcome.in_time < row.in_time_min {
         let _ = writeln!(failures, "{id}: {:.3} in time", outcome.in_time);
+    }
+    let settled = world.flows()[0].outcome(SETTLED, UNTIL, deadline).in_time;
+    if row.in_time_min > 0.0 && settled < SETTLED_MIN {
+        let _ = writeln!(failures, "{id}: {settled:.3} in time once settled");
     }
 }
 

@@ -3,8 +3,8 @@
 //! Flows that send little go before those that send much, which take turns by bytes (the queues
 //! of FQ-CoDel, RFC 8290). A queue that stays long is shortened from its front, ever faster
 //! (CoDel, RFC 8289): what has waited longest is worth least, and the sender learns soonest. What
-//! has waited [`limit`](Outbox::new) is dropped in any case. Numbers are given when datagrams
-//! leave, so what is dropped here leaves no gap.
+//! has waited [`limit`](Outbox::new) is dropped in any case, and of a backlog what is older than
+//! its own deadline. Numbers are given when datagrams leave, so what is dropped here leaves no gap.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,6 +19,10 @@ const MAX_QUEUED: usize = 512 * 1024;
 const MAX_FLOWS: usize = 1_024;
 /// What a flow may send before it is another's turn: a full packet's data.
 const QUANTUM: i64 = 1_472;
+/// A flow of which more waits sends more than passes; what is older than its deadline is worth
+/// less to it than what comes behind. Less than that, such as questions of a few packets during
+/// an outage, is kept.
+const BACKLOG: usize = 16 * QUANTUM as usize;
 /// CoDel's target as a part of its interval, and of the limit: a standing queue may be so long.
 const TARGET_PART: u32 = 6;
 
@@ -202,7 +206,11 @@ impl Outbox {
                 let waited = now.since(front.since);
                 let size = front.data.len();
                 let is_last = queue.bytes <= size.max(QUANTUM as usize);
-                if waited <= limit && !queue.codel.drops_now(now, waited, is_last, limit) {
+                let most = match front.order {
+                    DatagramOrder::Within(deadline) if queue.bytes > BACKLOG => limit.min(deadline),
+                    DatagramOrder::Within(_) | DatagramOrder::AtOnce => limit,
+                };
+                if waited <= most && !queue.codel.drops_now(now, waited, is_last, limit) {
                     if queue.deficit > 0 {
                         return Some(size);
                     }
@@ -382,6 +390,24 @@ mod tests {
         let late = Instant::from_millis(10_000);
         assert_eq!(take(&mut outbox, late), None);
         assert_eq!((outbox.bytes(), outbox.is_empty(0)), (0, true));
+    }
+
+    /// What is to come within a deadline is given up sooner, but for a few packets.
+    #[test]
+    fn of_a_backlog_what_is_older_than_its_deadline_is_dropped() {
+        let deadline = Duration::from_millis(25);
+        for (count, kept) in [(80, BACKLOG / 1_000), (10, 10)] {
+            let mut outbox = Outbox::new(LIMIT);
+            for _ in 0..count {
+                let order = DatagramOrder::Within(deadline);
+                assert!(outbox.push(Instant::EPOCH, (FlowId(1), 0), order, &[0; 1_000]));
+            }
+            assert_eq!(take(&mut outbox, Instant::EPOCH + deadline), Some(1));
+            assert_eq!(outbox.dropped(), 0);
+            let late = Instant::EPOCH + deadline + Duration::from_millis(1);
+            let taken = std::iter::from_fn(|| take(&mut outbox, late)).count();
+            assert_eq!(taken, kept.min(count - 1), "of {count}");
+        }
     }
 
     #[test]
