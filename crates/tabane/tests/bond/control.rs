@@ -61,8 +61,12 @@ fn until(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
 fn a_session_is_recorded_as_qlog() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
-    // Without an end, so that it goes on whatever the machine.
-    let (mut child, name) = download(&world, 100_000_000_000);
+    // Without an end or a limit: a slow reader lets whole seconds pass without a packet.
+    let line = "echo up; curl -sS -o /dev/null http://203.0.113.2:8000/100000000000";
+    let mut command = world.tabane(&["run", "--", "sh", "-c", line]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    let name = format!("run-{}", child.id());
     until(&world, &name, |state| state["totals"]["streams"] == 1);
     let file = world.path("trace.qlog");
     let record = |span: &str| {
