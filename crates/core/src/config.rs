@@ -41,7 +41,8 @@ pub struct SessionConfig {
     pub send_memory: Bytes,
     /// A datagram that waits for longer to leave is dropped; a sixth of it is the longest queue
     /// that may stand. Video sends a frame at once, which may take a slow link so long; later than
-    /// that, what is said in a call is better lost.
+    /// that, what is said in a call is better lost. Of flows handed out within a deadline nothing
+    /// older than that is sent once more than passes has been offered for so long.
     pub datagram_wait: Duration,
     /// A path silent for so long is probed, so that NATs keep its mapping. RFC 4787 REQ-5 has
     /// NATs keep one for two minutes, but 30 s is met in the field.

@@ -78,12 +78,11 @@ impl Cubic {
         }
     }
 
-    /// Takes over a path that is known to hold `window`: no slow start.
+    /// Takes over a path that holds `window` at least; what it has to give beyond, slow start finds
+    /// out, as for one that has just come.
     pub(super) fn from_window(mtu: Bytes, now: Instant, window: Bytes) -> Self {
         let mut cubic = Self::new(mtu, now);
         cubic.cwnd = window.max(cubic.min_window());
-        cubic.ssthresh = cubic.cwnd;
-        cubic.w_max = cubic.cwnd;
         cubic
     }
 
