@@ -13,6 +13,7 @@ use thiserror::Error;
 mod arena;
 pub mod arms;
 mod cross;
+pub mod gateway;
 mod open_loop;
 mod report;
 pub mod rmtcp;
@@ -43,6 +44,8 @@ pub enum Experiment {
     RmtcpFig6,
     /// Bytes in the receive window: distribution.
     RmtcpFig7,
+    /// Throughput and goodput over a link that delays.
+    GatewayTable1,
 }
 
 /// No experiment bears this name.
@@ -52,7 +55,7 @@ pub struct UnknownExperiment(String);
 
 impl Experiment {
     /// All of them, by paper.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::SbamTable2,
         Self::SbamTable4,
         Self::SbamFig7,
@@ -62,6 +65,7 @@ impl Experiment {
         Self::RmtcpFig5,
         Self::RmtcpFig6,
         Self::RmtcpFig7,
+        Self::GatewayTable1,
     ];
 
     /// What it is called on the command line.
@@ -77,6 +81,7 @@ impl Experiment {
             Self::RmtcpFig5 => "rmtcp-fig5",
             Self::RmtcpFig6 => "rmtcp-fig6",
             Self::RmtcpFig7 => "rmtcp-fig7",
+            Self::GatewayTable1 => "gateway-table1",
         }
     }
 
@@ -93,6 +98,7 @@ impl Experiment {
             Self::RmtcpFig5 => "throughput by the lower path's delay, with theory",
             Self::RmtcpFig6 => "bytes waiting in the receive window, round robin",
             Self::RmtcpFig7 => "bytes waiting in the receive window, distribution",
+            Self::GatewayTable1 => "throughput and goodput over a radio link that delays",
         }
     }
 
@@ -108,7 +114,8 @@ impl Experiment {
             | Self::SbamFig9
             | Self::ArmsTable1
             | Self::RmtcpFig6
-            | Self::RmtcpFig7 => 1,
+            | Self::RmtcpFig7
+            | Self::GatewayTable1 => 1,
         }
     }
 
@@ -125,6 +132,7 @@ impl Experiment {
             Self::ArmsTable1 => arms::table1(seed),
             Self::RmtcpFig6 => rmtcp::figure6(seed),
             Self::RmtcpFig7 => rmtcp::figure7(seed),
+            Self::GatewayTable1 => gateway::table1(seed),
         })
     }
 

@@ -76,6 +76,12 @@ impl RenoSender {
         }
     }
 
+    /// The receiver takes `window` packets beyond what it has acknowledged, from now on: none is as
+    /// many as any.
+    pub fn set_window(&mut self, window: u64) {
+        self.window = window;
+    }
+
     /// The receiver has everything below `ack`.
     pub fn handle_ack(&mut self, now: Instant, ack: u64) {
         if ack > self.acked {
@@ -151,7 +157,7 @@ impl RenoSender {
             self.expires_at = Some(now + self.rto());
             return Some(self.acked);
         }
-        let allowed = (self.cwnd as u64).clamp(1, self.window);
+        let allowed = (self.cwnd as u64).max(1).min(self.window);
         if self.next >= self.acked + allowed {
             return None;
         }
@@ -199,6 +205,12 @@ impl RenoSender {
     #[must_use]
     pub const fn acked(&self) -> u64 {
         self.acked
+    }
+
+    /// Packets sent at least once.
+    #[must_use]
+    pub const fn sent(&self) -> u64 {
+        self.sent
     }
 }
 

@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, dashboard, demo, doctor, down, join, lab, leave, links, peer, policy, proxy, relay,
-    relays, run, service, sim, status, top, trace, up,
+    completion, dashboard, demo, doctor, down, gateway, join, lab, leave, links, peer, policy,
+    proxy, relay, relays, run, service, sim, status, top, trace, up,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -80,6 +80,7 @@ enum Command {
     Relays(relays::RelaysArgs),
     Peer(peer::PeerArgs),
     Relay(Box<relay::RelayArgs>),
+    Gateway(Box<gateway::GatewayArgs>),
     Demo(demo::DemoArgs),
     Lab(lab::LabArgs),
     Sim(sim::SimArgs),
@@ -90,7 +91,10 @@ impl Cli {
     /// Does what was asked.
     pub(crate) fn run(self) -> Result<ExitCode> {
         // A daemon's log is its only voice; the others share the terminal with a command.
-        let level = if matches!(self.command, Command::Relay(_) | Command::Up(_)) {
+        let level = if matches!(
+            self.command,
+            Command::Relay(_) | Command::Up(_) | Command::Gateway(_)
+        ) {
             "info"
         } else {
             "warn"
@@ -113,6 +117,7 @@ impl Cli {
             Command::Dashboard(args) => dashboard::run(&args),
             Command::Links(args) => links::run(*args, &store()?),
             Command::Relay(args) => relay::run(*args),
+            Command::Gateway(args) => gateway::run(*args),
             Command::Policy(args) => policy::run(args, &store()?),
             Command::Join(args) => join::run(args, &store()?),
             Command::Leave(args) => leave::run(&args, &store()?),

@@ -5,6 +5,7 @@ pub(crate) mod dashboard;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
+pub(crate) mod gateway;
 pub(crate) mod join;
 pub(crate) mod lab;
 pub(crate) mod leave;

@@ -19,6 +19,7 @@ mod environment;
 mod failure;
 mod far_ends;
 mod gatekeeper;
+mod gateway;
 mod instance;
 mod interception;
 mod join_string;

@@ -1,0 +1,169 @@
+//! The server's packets.
+
+use super::{Flow, Stance, Surroundings};
+use crate::copies::Piece;
+use crate::counters::Bypass;
+use crate::packet::{Flags, Packet};
+use crate::seq::Seq;
+use crate::{Side, Verdict};
+
+/// Numbers farther than this from those in use are of no use to anybody.
+const MAX_SPAN: i32 = 1 << 30;
+
+impl Flow {
+    /// Decides on a packet from the server.
+    pub(crate) fn handle_server(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        packet: &Packet<'_>,
+    ) -> Verdict {
+        let (now, flags) = (around.now, packet.flags());
+        let start = packet.seq();
+        if start.since(self.copies.base()).abs() > MAX_SPAN {
+            return Verdict::Accept;
+        }
+        if flags.has(Flags::RST) {
+            self.on_reset(now, Side::Wired);
+            return Verdict::Accept;
+        }
+        if flags.has(Flags::SYN) {
+            // Repeated: the mobile host's answer was lost, and must reach the server this time.
+            self.asked = true;
+            return Verdict::Accept;
+        }
+        self.note(now, Side::Wired, packet);
+        let news = flags.has(Flags::ACK) && packet.ack().is_after(self.upstream_acked);
+        if news {
+            self.upstream_acked = packet.ack();
+            self.meter.on_upstream_ack(now, packet.ack());
+            self.look_for_the_end(now);
+        }
+        if packet.payload().is_empty() && !flags.has(Flags::FIN) {
+            return self.on_bare_server_ack(around, packet, news);
+        }
+        self.server.next = self.server.next.later(packet.seq_end());
+        self.on_data(around, packet)
+    }
+
+    /// A segment without data: an acknowledgement, or a probe, which has an old number.
+    fn on_bare_server_ack(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        packet: &Packet<'_>,
+        news: bool,
+    ) -> Verdict {
+        if !packet.seq().is_before(self.acked) {
+            return Verdict::Accept;
+        }
+        if self.owed() > 0 && !news {
+            around.counters.probes_answered += 1;
+            self.answer_server(around, None);
+            return Verdict::Drop;
+        }
+        self.asked = true;
+        Verdict::Accept
+    }
+
+    fn on_data(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) -> Verdict {
+        let now = around.now;
+        let payload = packet.payload();
+        let (start, end) = (packet.seq(), packet.seq() + payload.len() as u32);
+        let has_fin = packet.flags().has(Flags::FIN);
+        if packet.flags().has(Flags::CWR) {
+            self.ece = false;
+            self.ece_answered = Some(end);
+        }
+        if packet.flags().has(Flags::URG) {
+            self.stop_assisting(Some(Bypass::Urgent));
+        }
+        let arrived = !end.is_after(self.copies.base());
+        if !payload.is_empty() && (arrived || self.copies.touches(start, end)) {
+            self.meter.on_repeated(now, end, payload.len(), arrived);
+        }
+        if !has_fin && let Some(verdict) = self.on_repeated(around, start, end, arrived) {
+            return verdict;
+        }
+        if self.stance == Stance::Assisting && end.is_after(self.window.told() + 2 * self.segment())
+        {
+            // It heard of a window that did not come by here.
+            self.stop_assisting(Some(Bypass::OneWay));
+        }
+        let keep = self.keeps(around, end, payload.len());
+        let was_idle = self.copies.is_empty();
+        if !self.copies.has_copies() {
+            self.timer_from = now;
+        }
+        let stamp = packet.options().timestamps.map_or(0, |(value, _)| value);
+        let piece = Piece {
+            start,
+            payload,
+            keep,
+            chunk: if keep {
+                self.segment() as usize
+            } else {
+                usize::MAX
+            },
+            stamp,
+        };
+        let fresh = self.copies.insert(now, piece);
+        self.meter.on_forwarded(now, fresh, was_idle);
+        if has_fin {
+            self.server.fin = Some(end);
+            self.copies.insert_fin(now, end, stamp);
+        }
+        if self.stance == Stance::Assisting
+            && start.is_after(self.copies.contiguous())
+            && self.copies.has_hole()
+        {
+            // Lost on its way here: each segment beyond says so, as the mobile host would.
+            self.answer_server(around, None);
+        } else {
+            self.acknowledge_early(around);
+        }
+        Verdict::Accept
+    }
+
+    /// What the server sends again although it is here, and what it asks with a byte beyond the
+    /// window, is answered from here while the mobile host is owed something.
+    fn on_repeated(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        start: Seq,
+        end: Seq,
+        arrived: bool,
+    ) -> Option<Verdict> {
+        if self.stance != Stance::Assisting || start == end {
+            return None;
+        }
+        let one = end == start + 1;
+        if one && start == self.window.told() && self.owed() > 0 {
+            around.counters.probes_answered += 1;
+            self.answer_server(around, None);
+            return Some(Verdict::Drop);
+        }
+        if one && arrived && self.owed() == 0 {
+            // Asks whether the mobile host is alive: only that can say.
+            self.asked = true;
+            return Some(Verdict::Accept);
+        }
+        if !arrived && !self.copies.holds(start, end) {
+            return None;
+        }
+        around.counters.repeats_swallowed += 1;
+        self.answer_server(around, Some((start, end)));
+        Some(Verdict::Drop)
+    }
+
+    /// Whether a copy can be kept: there is room, and the server was told of the room.
+    fn keeps(&self, around: &mut Surroundings<'_>, end: Seq, length: usize) -> bool {
+        if self.stance != Stance::Assisting || end.is_after(self.window.told() + self.segment()) {
+            return false;
+        }
+        let most = around.config.copies_per_flow.get() as usize;
+        let fits = length <= around.room && self.copies.bytes() + length <= most;
+        if !fits {
+            around.counters.uncopied += 1;
+        }
+        fits
+    }
+}

@@ -1,0 +1,394 @@
+//! All flows, and which packet is whose.
+//!
+//! Owns the table with its limits, and the timers. A packet is answered with a [`Verdict`] at once;
+//! what the gateway has to say itself waits in [`Gateway::poll_transmit`]. Flows that are not
+//! assisted have an entry too, without state, so that each is counted once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tabane_base::{Duration, Instant};
+
+use crate::config::{Config, Mode};
+use crate::counters::{Bypass, Counters};
+use crate::flow::{Fate, Flow, Key, Stance, Surroundings};
+use crate::opening::{Opening, Step};
+use crate::packet::{Flags, Malformed, Packet};
+use crate::snapshot::{FlowSnapshot, Snapshot};
+use crate::{Checksum, Side, Transmit, Verdict};
+
+/// A handshake takes no longer, or it is none.
+const OPENING_MAX: Duration = Duration::from_secs(30);
+/// How long a flow that is left alone is remembered after its last packet.
+const PASSING_KEPT: Duration = Duration::from_secs(120);
+
+/// The cooperative gateway: packets in, packets out.
+///
+/// Driving contract: [`handle_packet`](Self::handle_packet) for every packet between the two
+/// sides, whose verdict is carried out at once; then [`poll_transmit`](Self::poll_transmit) until
+/// `None`; sleep until [`poll_timeout`](Self::poll_timeout), then
+/// [`handle_timeout`](Self::handle_timeout) and again `poll_transmit`.
+#[derive(Debug)]
+pub struct Gateway {
+    config: Config,
+    flows: BTreeMap<Key, Entry>,
+    /// Keys of handshakes, the oldest first; those that are done or gone are skipped.
+    openings: VecDeque<(Instant, Key)>,
+    opening_count: usize,
+    /// When to look at which flow again: each entry's `wakes_at`.
+    timers: BTreeSet<(Instant, Key)>,
+    held: usize,
+    counters: Counters,
+    out: VecDeque<Transmit>,
+    draining: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    state: State,
+    wakes_at: Instant,
+}
+
+#[derive(Debug)]
+enum State {
+    Opening(Box<Opening>),
+    Flow(Box<Flow>),
+    Passing { seen_at: Instant },
+}
+
+impl Gateway {
+    /// A gateway that knows of no flow.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            flows: BTreeMap::new(),
+            openings: VecDeque::new(),
+            opening_count: 0,
+            timers: BTreeSet::new(),
+            held: 0,
+            counters: Counters::default(),
+            out: VecDeque::new(),
+            draining: false,
+        }
+    }
+
+    /// Decides on a packet that came `from` one side for the other: an IP packet, whole.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        from: Side,
+        bytes: &[u8],
+        checksum: Checksum,
+    ) -> Verdict {
+        self.counters.packets += 1;
+        let packet = match Packet::parse(bytes) {
+            Ok(packet) if checksum == Checksum::Known || packet.has_good_checksum() => packet,
+            other => {
+                self.counters.malformed += 1;
+                let why = other.map_or_else(|why| why, |_| Malformed::Checksum);
+                self.counters.malformed_last = Some(why);
+                return Verdict::Accept;
+            }
+        };
+        let key = match from {
+            Side::Radio => Key {
+                mobile: packet.source(),
+                server: packet.destination(),
+            },
+            Side::Wired => Key {
+                mobile: packet.destination(),
+                server: packet.source(),
+            },
+        };
+        let verdict = self.decide(now, key, from, &packet);
+        self.schedule(now, key);
+        verdict
+    }
+
+    fn decide(&mut self, now: Instant, key: Key, from: Side, packet: &Packet<'_>) -> Verdict {
+        let is_new = packet.flags().has(Flags::SYN) && !packet.flags().has(Flags::ACK);
+        match self.flows.get_mut(&key).map(|entry| &mut entry.state) {
+            None if packet.flags().has(Flags::RST) => Verdict::Accept,
+            None => self.on_unknown(now, key, from, packet),
+            Some(State::Passing { .. }) if is_new => self.on_unknown(now, key, from, packet),
+            Some(State::Passing { seen_at }) => {
+                *seen_at = now;
+                Verdict::Accept
+            }
+            Some(State::Opening(opening)) => {
+                let step = opening.handle(now, from, packet);
+                self.on_step(now, key, from, packet, step)
+            }
+            Some(State::Flow(flow)) if is_new && flow.is_over() => {
+                self.remove(key);
+                self.on_unknown(now, key, from, packet)
+            }
+            Some(State::Flow(_)) => self.with_flow(now, key, |flow, around| match from {
+                Side::Wired => flow.handle_server(around, packet),
+                Side::Radio => flow.handle_mobile(around, packet),
+            }),
+        }
+    }
+
+    fn on_unknown(&mut self, now: Instant, key: Key, from: Side, packet: &Packet<'_>) -> Verdict {
+        let flags = packet.flags();
+        if !flags.has(Flags::SYN) || flags.has(Flags::ACK) {
+            self.leave_alone(now, key, Bypass::MidFlow);
+            return Verdict::Accept;
+        }
+        match Opening::begin(now, from, packet) {
+            Ok(opening) => {
+                self.make_room_for_an_opening();
+                if self.has_room(key) {
+                    self.put(key, State::Opening(Box::new(opening)));
+                    self.openings.push_back((now, key));
+                    self.opening_count += 1;
+                } else {
+                    self.counters.bypass(Bypass::TableFull);
+                }
+            }
+            Err(why) => self.leave_alone(now, key, why),
+        }
+        Verdict::Accept
+    }
+
+    fn on_step(
+        &mut self,
+        now: Instant,
+        key: Key,
+        from: Side,
+        packet: &Packet<'_>,
+        step: Step,
+    ) -> Verdict {
+        match step {
+            Step::Going => Verdict::Accept,
+            Step::Ended => {
+                self.remove(key);
+                Verdict::Accept
+            }
+            Step::Refused(why) => {
+                self.leave_alone(now, key, why);
+                Verdict::Accept
+            }
+            Step::Open(agreed) => {
+                self.counters.opened += 1;
+                self.opening_count -= 1;
+                let allowed = self.config.allows(key.mobile, key.server);
+                let stance = match self.config.mode {
+                    Mode::Assist if allowed && !self.draining => Stance::Assisting,
+                    Mode::Assist | Mode::Observe => Stance::Watching,
+                };
+                if self.config.mode == Mode::Assist && !allowed {
+                    self.counters.bypass(Bypass::Excluded);
+                }
+                let flow = Flow::new(now, key, *agreed, stance, &self.config);
+                self.put(key, State::Flow(Box::new(flow)));
+                self.with_flow(now, key, |flow, around| match from {
+                    Side::Wired => flow.handle_server(around, packet),
+                    Side::Radio => {
+                        flow.handle_handshake_end(now, packet);
+                        Verdict::Accept
+                    }
+                })
+            }
+        }
+    }
+
+    /// Calls one flow, and keeps the sum of all copies.
+    fn with_flow<T: Default>(
+        &mut self,
+        now: Instant,
+        key: Key,
+        call: impl FnOnce(&mut Flow, &mut Surroundings<'_>) -> T,
+    ) -> T {
+        let Some(State::Flow(flow)) = self.flows.get_mut(&key).map(|entry| &mut entry.state) else {
+            return T::default();
+        };
+        let (before, bypass) = (flow.held(), flow.bypass());
+        let most = self.config.copies_total.get() as usize;
+        let mut around = Surroundings {
+            now,
+            config: &self.config,
+            counters: &mut self.counters,
+            room: most.saturating_sub(self.held),
+            out: &mut self.out,
+        };
+        let result = call(flow, &mut around);
+        self.held = self.held + flow.held() - before;
+        if let Some(why) = flow.bypass().filter(|_| bypass.is_none()) {
+            self.counters.bypass(why);
+        }
+        result
+    }
+
+    fn has_room(&self, key: Key) -> bool {
+        self.flows.len() < self.config.max_flows || self.flows.contains_key(&key)
+    }
+
+    fn put(&mut self, key: Key, state: State) {
+        let wakes_at = self
+            .flows
+            .get(&key)
+            .map_or(Instant::NEVER, |entry| entry.wakes_at);
+        self.flows.insert(key, Entry { state, wakes_at });
+    }
+
+    fn leave_alone(&mut self, now: Instant, key: Key, why: Bypass) {
+        self.counters.bypass(why);
+        if let Some(State::Opening(_)) = self.flows.get(&key).map(|entry| &entry.state) {
+            self.opening_count -= 1;
+        }
+        if self.has_room(key) {
+            self.put(key, State::Passing { seen_at: now });
+        }
+    }
+
+    fn remove(&mut self, key: Key) {
+        let Some(entry) = self.flows.remove(&key) else {
+            return;
+        };
+        self.timers.remove(&(entry.wakes_at, key));
+        match entry.state {
+            State::Flow(flow) => self.held -= flow.held(),
+            State::Opening(_) => self.opening_count -= 1,
+            State::Passing { .. } => {}
+        }
+    }
+
+    /// A flood of SYNs takes the places of other SYNs, and of nothing else.
+    fn make_room_for_an_opening(&mut self) {
+        while self.opening_count >= self.config.max_opening
+            && let Some((_, key)) = self.openings.pop_front()
+        {
+            if let Some(State::Opening(_)) = self.flows.get(&key).map(|entry| &entry.state) {
+                self.counters.openings_forgotten += 1;
+                self.remove(key);
+            }
+        }
+        // Those that are done leave their keys behind.
+        if self.openings.len() > 2 * self.config.max_opening {
+            let flows = &self.flows;
+            let is_opening = |key: &Key| {
+                matches!(
+                    flows.get(key).map(|entry| &entry.state),
+                    Some(State::Opening(_))
+                )
+            };
+            self.openings.retain(|(_, key)| is_opening(key));
+        }
+    }
+
+    /// Sees to it that the flow is looked at when its next timer is due.
+    fn schedule(&mut self, now: Instant, key: Key) {
+        let Some(entry) = self.flows.get_mut(&key) else {
+            return;
+        };
+        let due = match &entry.state {
+            State::Opening(_) => now + OPENING_MAX,
+            State::Passing { seen_at } => *seen_at + PASSING_KEPT,
+            State::Flow(flow) => flow.poll_timeout(&self.config),
+        };
+        // A later time is found out when the earlier one comes.
+        if due < entry.wakes_at {
+            self.timers.remove(&(entry.wakes_at, key));
+            self.timers.insert((due, key));
+            entry.wakes_at = due;
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((at, key)) = self.timers.first().copied()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(entry) = self.flows.get_mut(&key) else {
+                continue;
+            };
+            entry.wakes_at = Instant::NEVER;
+            match &entry.state {
+                State::Opening(_) => {
+                    self.counters.openings_forgotten += 1;
+                    self.remove(key);
+                }
+                State::Passing { seen_at } if *seen_at + PASSING_KEPT <= now => self.remove(key),
+                State::Passing { .. } => {}
+                State::Flow(flow) if flow.poll_timeout(&self.config) > now => {}
+                State::Flow(_) => {
+                    match self.with_flow(now, key, |flow, around| flow.handle_timeout(around)) {
+                        Fate::Lives => {}
+                        Fate::Forgotten => self.remove(key),
+                        Fate::Reset => {
+                            self.counters.reset += 1;
+                            self.remove(key);
+                        }
+                    }
+                }
+            }
+            self.schedule(now, key);
+        }
+    }
+
+    /// The next packet that the gateway sends itself.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.out.pop_front()
+    }
+
+    /// Acknowledges nothing early from now on. Once nothing is owed
+    /// ([`owed`](Self::owed) is 0), packets may pass without the gateway.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        for entry in self.flows.values_mut() {
+            if let State::Flow(flow) = &mut entry.state {
+                flow.stop_assisting(None);
+            }
+        }
+    }
+
+    /// Bytes acknowledged to servers that mobile hosts have not acknowledged.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        let owed = |entry: &Entry| match &entry.state {
+            State::Flow(flow) => u64::from(flow.owed()),
+            State::Opening(_) | State::Passing { .. } => 0,
+        };
+        self.flows.values().map(owed).sum()
+    }
+
+    /// How everything stands.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let flow = |entry: &Entry| match &entry.state {
+            State::Flow(flow) => Some(FlowSnapshot::of(flow)),
+            State::Opening(_) | State::Passing { .. } => None,
+        };
+        Snapshot {
+            counters: self.counters,
+            held: self.held as u64,
+            opening: self.opening_count,
+            flows: self.flows.values().filter_map(flow).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copies::{Held, MAX_BARE_RANGES};
+
+    /// Ten thousand flows must not be a matter of memory: what a flow takes beside its copies.
+    #[test]
+    fn a_flow_takes_less_than_two_kilobytes() {
+        // A deque grows by doubling; tree nodes are at least half full.
+        let ranges = (2 * MAX_BARE_RANGES).next_power_of_two() * size_of::<Held>();
+        let nodes = 2 * (size_of::<(Key, Entry)>() + size_of::<(Instant, Key)>());
+        let size = size_of::<Flow>() + ranges + nodes;
+        assert!(size <= 2_048, "{size}");
+    }
+}

@@ -1,0 +1,370 @@
+//! What no well-behaved host sends, and what no well-behaved network does.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tabane_base::{Bytes, Duration, Instant, Rng};
+use tabane_gateway::{
+    Blocks, Bypass, Checksum, Config, Flags, Gateway, Manner, Mode, Packet, Segment, Seq, Side,
+    Stance, Verdict,
+};
+use tabane_netem::LinkConfig;
+use tabane_sim::{Endpoint, Mishaps, Passage, TcpClient, TcpServer, Way};
+
+use super::{CONTENT, for_seeds};
+
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 80);
+const MOBILE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 40_000);
+
+fn config() -> Config {
+    Config {
+        mode: Mode::Assist,
+        ..Config::default()
+    }
+}
+
+fn segment(from: Side, seq: u32, ack: u32, flags: Flags, payload: &[u8]) -> Segment<'_> {
+    let (source, destination) = match from {
+        Side::Wired => (SERVER, MOBILE),
+        Side::Radio => (MOBILE, SERVER),
+    };
+    Segment {
+        source,
+        destination,
+        manner: Manner::PLAIN,
+        seq: Seq(seq),
+        ack: Seq(ack),
+        flags,
+        window: 8_000,
+        timestamps: None,
+        sack: Blocks::default(),
+        payload,
+    }
+}
+
+/// A gateway and one connection of it, whose first bytes are 1001 (mobile) and 5001 (server).
+struct Bench {
+    gateway: Gateway,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(config: Config) -> Self {
+        Self {
+            gateway: Gateway::new(config),
+            now: Instant::from_millis(1),
+        }
+    }
+
+    fn pass(&mut self, from: Side, segment: Segment<'_>) -> Verdict {
+        let packet = segment.emit();
+        self.gateway
+            .handle_packet(self.now, from, &packet, Checksum::Unknown)
+    }
+
+    fn open(&mut self) {
+        let ack = Flags::ACK;
+        let steps = [
+            segment(Side::Radio, 1_000, 0, Flags::SYN, &[]),
+            segment(Side::Wired, 5_000, 1_001, Flags::SYN.with(ack), &[]),
+            segment(Side::Radio, 1_001, 5_001, ack, &[]),
+        ];
+        for (segment, from) in steps
+            .into_iter()
+            .zip([Side::Radio, Side::Wired, Side::Radio])
+        {
+            assert_eq!(self.pass(from, segment), Verdict::Accept);
+        }
+    }
+
+    fn data(&mut self, seq: u32, length: usize) -> Verdict {
+        self.pass(
+            Side::Wired,
+            segment(Side::Wired, seq, 1_001, Flags::ACK, &vec![7; length]),
+        )
+    }
+
+    fn wait(&mut self, span: Duration) {
+        let end = self.now + span;
+        while let Some(at) = self.gateway.poll_timeout().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.gateway.handle_timeout(self.now);
+        }
+        self.now = end;
+    }
+
+    fn said(&mut self) -> Vec<(Side, Flags, Seq, Seq, u16)> {
+        std::iter::from_fn(|| self.gateway.poll_transmit())
+            .map(|transmit| {
+                let packet = Packet::parse(&transmit.packet).expect("it is ours");
+                assert!(packet.has_good_checksum());
+                (
+                    transmit.to,
+                    packet.flags(),
+                    packet.seq(),
+                    packet.ack(),
+                    packet.window(),
+                )
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn the_newest_segment_is_acknowledged_last_and_a_stall_shuts_the_window() {
+    let mut bench = Bench::new(config());
+    bench.open();
+    for n in 0..15 {
+        bench.data(5_001 + 500 * n, 500);
+    }
+    let said = bench.said();
+    let last = said.last().expect("it speaks at once");
+    assert_eq!(
+        (last.0, last.3, last.4),
+        (Side::Wired, Seq(5_001 + 7_000), 1_000)
+    );
+    bench.data(5_001 + 7_500, 500);
+    bench.wait(Duration::from_millis(50));
+    let said = bench.said();
+    assert_eq!(
+        said.last().map(|last| (last.3, last.4)),
+        Some((Seq(13_001), 0)),
+        "all, and no room"
+    );
+    let probe = bench.pass(
+        Side::Wired,
+        segment(Side::Wired, 13_000, 1_001, Flags::ACK, &[]),
+    );
+    assert_eq!(probe, Verdict::Drop);
+    assert_eq!(
+        bench.said().last().map(|last| last.4),
+        Some(0),
+        "a probe is answered from here"
+    );
+    let ack = bench.pass(
+        Side::Radio,
+        segment(Side::Radio, 1_001, 6_001, Flags::ACK, &[]),
+    );
+    let Verdict::Replace(update) = ack else {
+        panic!("the window opens: {ack:?}");
+    };
+    let update = Packet::parse(&update).expect("it is ours");
+    assert_eq!((update.ack(), update.window()), (Seq(13_001), 1_000));
+}
+
+#[test]
+fn a_mobile_host_that_is_gone_for_ever_ends_in_resets() {
+    let mut bench = Bench::new(config());
+    bench.open();
+    bench.data(5_001, 500);
+    bench.data(5_501, 500);
+    bench.wait(Duration::from_millis(50));
+    assert_eq!(bench.gateway.owed(), 1_000);
+    bench.said();
+    bench.wait(Duration::from_secs(290));
+    let resent = bench.said();
+    assert!((10..60).contains(&resent.len()), "{}", resent.len());
+    assert!(
+        resent
+            .iter()
+            .all(|said| said.0 == Side::Radio && said.2 == Seq(5_001))
+    );
+    bench.wait(Duration::from_secs(20));
+    let resets: Vec<_> = bench
+        .said()
+        .into_iter()
+        .filter(|said| said.1.has(Flags::RST))
+        .collect();
+    let ends: Vec<_> = resets.iter().map(|said| (said.0, said.2)).collect();
+    assert_eq!(ends, [(Side::Wired, Seq(1_001)), (Side::Radio, Seq(5_001))]);
+    let snapshot = bench.gateway.snapshot();
+    assert_eq!(
+        (snapshot.counters.reset, snapshot.held, snapshot.flows.len()),
+        (1, 0, 0)
+    );
+}
+
+#[test]
+fn flows_that_cannot_be_assisted_pass_untouched_and_are_counted_once() {
+    let mut bench = Bench::new(config());
+    for n in 0..3 {
+        assert_eq!(bench.data(5_001 + n * 100, 100), Verdict::Accept);
+        let ack = segment(Side::Radio, 1_001, 5_001, Flags::ACK, &[]);
+        assert_eq!(bench.pass(Side::Radio, ack), Verdict::Accept);
+    }
+    let count = |bench: &Bench, why| bench.gateway.snapshot().counters.bypassed_for(why);
+    assert_eq!(count(&bench, Bypass::MidFlow), 1);
+
+    let mut bench = Bench::new(config());
+    bench.pass(Side::Radio, segment(Side::Radio, 1_000, 0, Flags::SYN, &[]));
+    bench.pass(
+        Side::Radio,
+        segment(Side::Radio, 1_001, 5_001, Flags::ACK, &[1]),
+    );
+    assert_eq!(
+        count(&bench, Bypass::OneWay),
+        1,
+        "the answer went another way"
+    );
+
+    let mut bench = Bench::new(config());
+    bench.pass(
+        Side::Radio,
+        segment(Side::Radio, 1_000, 0, Flags::SYN, b"early"),
+    );
+    assert_eq!(count(&bench, Bypass::FastOpen), 1);
+
+    let excluded = Config {
+        ports: vec![443],
+        ..config()
+    };
+    let mut bench = Bench::new(excluded);
+    bench.open();
+    bench.data(5_001, 500);
+    bench.data(5_501, 500);
+    assert_eq!(
+        (count(&bench, Bypass::Excluded), bench.said().len()),
+        (1, 0)
+    );
+}
+
+#[test]
+fn urgent_data_ends_assistance_and_what_is_owed_is_still_delivered() {
+    let mut bench = Bench::new(config());
+    bench.open();
+    bench.data(5_001, 500);
+    bench.data(5_501, 500);
+    bench.pass(
+        Side::Wired,
+        segment(
+            Side::Wired,
+            6_001,
+            1_001,
+            Flags::ACK.with(Flags::URG),
+            &[1; 9],
+        ),
+    );
+    bench.said();
+    let owed = bench.gateway.owed();
+    assert_eq!(owed, 500);
+    bench.wait(Duration::from_secs(4));
+    assert!(
+        bench
+            .said()
+            .iter()
+            .all(|said| said.0 == Side::Radio && said.2 == Seq(5_001))
+    );
+    bench.pass(
+        Side::Radio,
+        segment(Side::Radio, 1_001, 5_501, Flags::ACK, &[]),
+    );
+    let snapshot = bench.gateway.snapshot();
+    assert_eq!(
+        (bench.gateway.owed(), snapshot.flows[0].stance),
+        (0, Stance::Watching)
+    );
+    let real = segment(Side::Radio, 1_001, 6_010, Flags::ACK, &[]);
+    assert_eq!(bench.pass(Side::Radio, real), Verdict::Accept);
+}
+
+#[test]
+fn a_flood_of_handshakes_takes_no_room_from_flows() {
+    let mut bench = Bench::new(Config {
+        max_opening: 100,
+        ..config()
+    });
+    bench.open();
+    for n in 0..50_000_u32 {
+        let flags = Flags::SYN;
+        let mut syn = segment(Side::Radio, n, 0, flags, &[]);
+        syn.source = SocketAddr::new(Ipv4Addr::from(0x0a01_0000 + n).into(), 9);
+        assert_eq!(bench.pass(Side::Radio, syn), Verdict::Accept);
+    }
+    let snapshot = bench.gateway.snapshot();
+    assert_eq!((snapshot.opening, snapshot.flows.len()), (100, 1));
+    assert_eq!(snapshot.counters.openings_forgotten, 49_900);
+    bench.data(5_001, 500);
+    bench.data(5_501, 500);
+    assert_eq!(bench.said().len(), 1, "the flow is assisted as before");
+    bench.wait(Duration::from_secs(60));
+    assert_eq!(bench.gateway.snapshot().opening, 0);
+}
+
+/// A packet as hosts send it, harmed: cut short, with other bits, or nothing but noise.
+fn harmed(rng: &mut Rng) -> (Side, Vec<u8>) {
+    let from = if rng.chance(0.5) {
+        Side::Wired
+    } else {
+        Side::Radio
+    };
+    let flags = Flags(rng.below(512) as u16);
+    let (seq, ack) = (rng.next_u64() as u32, rng.next_u64() as u32);
+    let payload = vec![3; rng.below(600) as usize];
+    let mut packet = segment(from, seq, ack, flags, &payload).emit();
+    match rng.below(3) {
+        0 => packet.truncate(rng.below(packet.len() as u64) as usize),
+        1 => {
+            // Within what TCP's checksum covers: one that is right could be the host's own.
+            let at = 20 + rng.below(packet.len() as u64 - 20) as usize;
+            packet[at] ^= 1 << rng.below(8);
+        }
+        _ => rng.fill(&mut packet),
+    }
+    (from, packet)
+}
+
+#[test]
+fn harmed_packets_harm_no_flow() {
+    for_seeds(|seed| {
+        let mut rng = seed.rng("harm");
+        let link = |ms| LinkConfig {
+            delay: Duration::from_millis(ms),
+            ..LinkConfig::wire()
+        };
+        let way = Way {
+            wired_down: link(5),
+            radio_down: link(40),
+            radio_up: link(40),
+            wired_up: link(5),
+        };
+        let gateway = Gateway::new(config());
+        let mut passage = Passage::new(way, Mishaps::default(), Some(gateway), seed);
+        let isn = Seq(rng.next_u64() as u32);
+        let end = |own, peer| Endpoint { own, peer, isn };
+        let mut server = TcpServer::new(end(SERVER, MOBILE), CONTENT, 50_000, 500);
+        let mut mobile = TcpClient::new(end(MOBILE, SERVER), CONTENT, 8_000);
+        let mut end = Instant::EPOCH;
+        while !(server.is_done() && mobile.is_done()) {
+            end += Duration::from_millis(20);
+            assert!(
+                end < Instant::EPOCH + Duration::from_secs(600),
+                "hangs: {passage:?}"
+            );
+            while passage.step(&mut server, &mut mobile, end) {}
+            let (from, packet) = harmed(&mut rng);
+            passage.inject(from, packet);
+        }
+        assert_eq!(mobile.received(), 50_000);
+        let snapshot = passage.gateway.as_ref().expect("there is one").snapshot();
+        assert!(snapshot.counters.malformed > 0);
+    });
+}
+
+#[test]
+fn when_there_is_no_room_for_copies_nothing_is_acknowledged_early() {
+    let mut bench = Bench::new(Config {
+        copies_total: Bytes::new(700),
+        ..config()
+    });
+    bench.open();
+    bench.data(5_001, 500);
+    bench.data(5_501, 500);
+    bench.data(6_001, 500);
+    bench.wait(Duration::from_millis(50));
+    assert_eq!(bench.gateway.owed(), 500);
+    assert_eq!(bench.gateway.snapshot().counters.uncopied, 2);
+    let real = segment(Side::Radio, 1_001, 6_501, Flags::ACK, &[]);
+    let Verdict::Replace(ack) = bench.pass(Side::Radio, real) else {
+        panic!("news for the server");
+    };
+    assert_eq!(Packet::parse(&ack).expect("it is ours").ack(), Seq(6_501));
+}

@@ -1,0 +1,198 @@
+//! `tabane gateway`: better TCP for hosts behind a link that delays.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand, ValueEnum};
+use tabane_base::{Bytes, Prefix};
+use tabane_gateway::{Config, Mode, UNTOUCHED_PORTS};
+
+use crate::failure::Failure;
+use crate::gateway::{self, Forwarder, QUEUE_FIRST, Report, Splitter};
+use crate::prefix::DirectPrefix;
+use crate::signals;
+use crate::span::Span;
+use crate::{notify, output};
+
+/// How often `top` looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Better TCP for hosts behind a radio link, on the router in front of it
+///
+/// A link that repeats by itself what it loses (LTE, 5G, many radio bridges) shows trouble as
+/// delay. Senders take that for loss, send again what is about to arrive, and slow down. `observe`
+/// measures whether that happens and changes nothing; `assist` acknowledges in the mobile hosts'
+/// name and stops senders with the window instead; `split` ends connections here and opens others.
+/// Only forwarded TCP, from servers to hosts behind IF. Needs root and iptables (split: nft). When
+/// it is killed, packets pass as without it.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct GatewayArgs {
+    #[command(subcommand)]
+    command: Option<GatewayCommand>,
+    /// The interface with the hosts behind it
+    #[arg(long, value_name = "IF", required = true)]
+    radio: Option<String>,
+    /// What to do
+    #[arg(long, value_enum, default_value = "observe")]
+    mode: ModeArg,
+    /// Act only on hosts of this range behind the link; repeatable
+    #[arg(long, value_name = "PREFIX")]
+    subnet: Vec<DirectPrefix>,
+    /// Act only on connections to this port; repeatable
+    #[arg(long, value_name = "PORT")]
+    port: Vec<u16>,
+    /// Never act on this port, beside those where a false "received" does harm (179, 514, 601,
+    /// 646, 2775, 3868, 9100); repeatable
+    #[arg(long, value_name = "PORT")]
+    except: Vec<u16>,
+    /// Memory for copies of what was acknowledged and has not arrived, in MB
+    #[arg(long, value_name = "MB", default_value_t = 256)]
+    copies: u32,
+    /// First of the two kernel queues
+    #[arg(long, value_name = "N", default_value_t = QUEUE_FIRST)]
+    queue: u16,
+    /// At SIGTERM, how long to wait until owed bytes have arrived; a second signal ends it
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    drain: Span,
+}
+
+#[derive(Debug, Subcommand)]
+enum GatewayCommand {
+    Status(StatusArgs),
+    Top(TopArgs),
+}
+
+/// Show what the gateway does, once
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// Of this interface's gateway [default: the one that runs]
+    #[arg(long, value_name = "IF")]
+    radio: Option<String>,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+    /// Print it for Prometheus
+    #[arg(long, conflicts_with = "json")]
+    metrics: bool,
+}
+
+/// Watch the gateway: flows, round trips on both sides, silences, timeouts avoided, bytes held
+#[derive(Debug, Args)]
+struct TopArgs {
+    /// Of this interface's gateway [default: the one that runs]
+    #[arg(long, value_name = "IF")]
+    radio: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModeArg {
+    /// Measure and change nothing
+    Observe,
+    /// Acknowledge in the mobile hosts' name
+    Assist,
+    /// End connections here and open others, from this machine's address
+    Split,
+}
+
+pub(crate) fn run(args: GatewayArgs) -> Result<ExitCode> {
+    match args.command {
+        Some(GatewayCommand::Status(status)) => show_once(&status),
+        Some(GatewayCommand::Top(top)) => watch(&top),
+        None => serve(&args),
+    }
+}
+
+fn serve(args: &GatewayArgs) -> Result<ExitCode> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Failure::usage("`tabane gateway` needs root").into());
+    }
+    let radio = args.radio.as_deref().unwrap_or_default();
+    if nix::net::if_::if_nametoindex(radio).is_err() {
+        let advice = format!("no interface called {radio:?}; `ip link` lists them");
+        return Err(Failure::usage(advice).into());
+    }
+    if args.queue == u16::MAX {
+        return Err(Failure::usage("--queue is the first of two: at most 65534").into());
+    }
+    let mobiles: Vec<Prefix> = args.subnet.iter().map(|prefix| prefix.0).collect();
+    let untouched: Vec<u16> = UNTOUCHED_PORTS
+        .iter()
+        .chain(&args.except)
+        .copied()
+        .collect();
+    let ending = async {
+        let signals = signals::catch()?;
+        let mode = match args.mode {
+            ModeArg::Observe => Mode::Observe,
+            ModeArg::Assist => Mode::Assist,
+            ModeArg::Split => {
+                let splitter = Splitter::start(radio, &args.port, &untouched, &mobiles).await?;
+                announce(args);
+                return splitter.run(&signals, args.drain.0).await;
+            }
+        };
+        let config = Config {
+            mode,
+            mobiles,
+            ports: args.port.clone(),
+            untouched: untouched.clone(),
+            copies_total: Bytes::mega(u64::from(args.copies)),
+            ..Config::default()
+        };
+        let forwarder = Forwarder::start(radio, args.queue, config)?;
+        announce(args);
+        forwarder.run(&signals, args.drain.0).await
+    };
+    let ended = tabane_tunnel::block_on(ending).context("cannot set up the event loop")?;
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+fn announce(args: &GatewayArgs) {
+    tracing::info!(radio = args.radio.as_deref(), mode = ?args.mode, "the gateway is in place");
+    notify::ready();
+}
+
+/// The gateway meant.
+fn report(radio: Option<&str>) -> Result<Report> {
+    if let Some(radio) = radio {
+        return gateway::ask(radio);
+    }
+    match &gateway::running()[..] {
+        [one] => gateway::ask(one),
+        [] => Err(Failure::usage("no gateway runs here; start one with `tabane gateway`").into()),
+        several => {
+            let names = several.join(", ");
+            let advice = format!("several gateways run: choose one with --radio ({names})");
+            Err(Failure::usage(advice).into())
+        }
+    }
+}
+
+fn show_once(args: &StatusArgs) -> Result<ExitCode> {
+    let report = report(args.radio.as_deref())?;
+    if args.json {
+        output::json(&report)?;
+    } else if args.metrics {
+        output::line(gateway::metrics(&report).trim_end())?;
+    } else {
+        output::line(&gateway::screen(&report))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn watch(args: &TopArgs) -> Result<ExitCode> {
+    let is_terminal = io::stdout().is_terminal();
+    loop {
+        let report = report(args.radio.as_deref())?;
+        if is_terminal {
+            // Home, and clear what stood there.
+            write!(io::stdout(), "\x1b[H\x1b[2J")?;
+        }
+        output::line(&gateway::screen(&report))?;
+        thread::sleep(LOOK);
+    }
+}

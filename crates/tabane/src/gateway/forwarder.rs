@@ -1,0 +1,174 @@
+//! Observe and assist: the pure gateway, fed from the kernel's queues.
+//!
+//! One queue for each direction. Packets come as large as hardware takes them, to be cut later; the
+//! gateway never changes such a one.
+
+use std::io;
+
+use anyhow::{Context, Result};
+use tabane_base::Duration;
+use tabane_gateway::{Checksum, Config, Gateway, Mode, Side, Verdict};
+use tabane_linux::HostClock;
+use tabane_linux::nfqueue::{PacketQueue, QueueVerdict};
+use tabane_linux::raw_ip::RawIp;
+use tokio::net::UnixListener;
+use tokio::time::sleep;
+
+use super::{Report, door, rules};
+use crate::signals::Signals;
+
+/// Packets of one queue before the other's turn.
+const TURN: usize = 64;
+/// How often a draining gateway looks whether anything is owed.
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(crate) struct Forwarder {
+    radio: String,
+    mode: &'static str,
+    gateway: Gateway,
+    to_mobile: PacketQueue,
+    to_server: PacketQueue,
+    raw: RawIp,
+    clock: HostClock,
+    door: UnixListener,
+    draining: bool,
+}
+
+impl Forwarder {
+    /// Opens queues `first` and `first` + 1 and hangs them into the packet filter.
+    pub(crate) fn start(radio: &str, first: u16, config: Config) -> Result<Self> {
+        let queue = |number| {
+            PacketQueue::open(number).with_context(|| {
+                format!("cannot open queue {number}; another number with --queue, or is this root?")
+            })
+        };
+        let mode = match config.mode {
+            Mode::Observe => "observe",
+            Mode::Assist => "assist",
+        };
+        let forwarder = Self {
+            radio: radio.to_owned(),
+            mode,
+            gateway: Gateway::new(config),
+            to_mobile: queue(first)?,
+            to_server: queue(first + 1)?,
+            raw: RawIp::open().context("cannot open a raw socket")?,
+            clock: HostClock::new(),
+            door: door::open(radio)?,
+            draining: false,
+        };
+        rules::queue(radio, first)?;
+        Ok(forwarder)
+    }
+
+    /// Forwards until a signal; then owes nothing any more, or `patience` has passed, or there is
+    /// a second signal.
+    pub(crate) async fn run(mut self, signals: &Signals, patience: Duration) -> Result<()> {
+        let worked = self.forward(signals, None).await;
+        if worked.is_ok() {
+            self.gateway.drain();
+            self.draining = true;
+            let owed = self.gateway.owed();
+            tracing::info!(
+                owed,
+                "nothing is acknowledged early any more; waiting for what is owed"
+            );
+            self.forward(signals, Some(patience)).await?;
+        }
+        rules::unqueue()?;
+        // What was queued before the rules went.
+        self.turn()?;
+        let owed = self.gateway.owed();
+        if owed > 0 {
+            tracing::warn!(owed, "ended with bytes owed: those flows will stand still");
+        }
+        worked
+    }
+
+    async fn forward(&mut self, signals: &Signals, patience: Option<Duration>) -> Result<()> {
+        let end = patience.map(|patience| self.clock.now() + patience);
+        loop {
+            self.turn()?;
+            let now = self.clock.now();
+            if end.is_some_and(|end| now >= end || self.gateway.owed() == 0) {
+                return Ok(());
+            }
+            let due = self.gateway.poll_timeout().map(|at| at.since(now));
+            let look = end.map(|_| LOOK);
+            let wait = due.into_iter().chain(look).min();
+            tokio::select! {
+                ready = self.to_mobile.readable() => ready?,
+                ready = self.to_server.readable() => ready?,
+                () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+                arrived = signals.next() => {
+                    arrived?;
+                    return Ok(());
+                }
+                asked = self.door.accept() => {
+                    let (stream, _) = asked?;
+                    let report = self.report();
+                    if let Err(error) = door::answer(stream, &report) {
+                        tracing::debug!(%error, "cannot answer who asks");
+                    }
+                }
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report::of(
+            &self.radio,
+            self.mode,
+            self.draining,
+            &self.gateway.snapshot(),
+        )
+    }
+
+    /// Everything that waits, both ways in turn, then timers.
+    fn turn(&mut self) -> io::Result<()> {
+        loop {
+            let gateway = &mut self.gateway;
+            let now = self.clock.now();
+            let down = decide(gateway, now, &mut self.to_mobile, Side::Wired)?;
+            let up = decide(gateway, now, &mut self.to_server, Side::Radio)?;
+            gateway.handle_timeout(now);
+            while let Some(transmit) = gateway.poll_transmit() {
+                if let Err(error) = self.raw.send(&transmit.packet) {
+                    // As if it were lost on its way: it is repeated.
+                    tracing::debug!(%error, "cannot send a packet of our own");
+                }
+            }
+            if down + up == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Decides on up to a turn's packets of a queue; returns how many there were.
+fn decide(
+    gateway: &mut Gateway,
+    now: tabane_base::Instant,
+    queue: &mut PacketQueue,
+    from: Side,
+) -> io::Result<usize> {
+    for count in 0..TURN {
+        let Some(packet) = queue.poll()? else {
+            return Ok(count);
+        };
+        let checksum = if packet.is_checksum_known {
+            Checksum::Known
+        } else {
+            Checksum::Unknown
+        };
+        let id = packet.id;
+        let verdict = gateway.handle_packet(now, from, packet.bytes, checksum);
+        match &verdict {
+            Verdict::Accept => queue.verdict(id, QueueVerdict::Accept)?,
+            Verdict::Drop => queue.verdict(id, QueueVerdict::Drop)?,
+            Verdict::Replace(bytes) => queue.verdict(id, QueueVerdict::Replace(bytes))?,
+        }
+    }
+    Ok(TURN)
+}

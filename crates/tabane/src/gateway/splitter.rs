@@ -1,0 +1,135 @@
+//! Split: connections from behind the radio link end here, and another goes on to where they were
+//! going. Bytes pass from one to the other within the kernel. Each side has a TCP of its own, so a
+//! radio link's trouble is no business of the server's; the server sees this machine's address.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use tabane_base::{Duration, Prefix};
+use tabane_linux::splice::join;
+use tabane_linux::transparent::Transparent;
+use tokio::net::{TcpStream, UnixListener};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::report::Totals;
+use super::{Report, door, rules};
+use crate::plain;
+use crate::signals::Signals;
+
+/// How long a server may take to answer.
+const CONNECTING: Duration = Duration::from_secs(30);
+/// After an accept that failed for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct Splitter {
+    radio: String,
+    sockets: Transparent,
+    routing: tabane_linux::routing::Routing,
+    door: UnixListener,
+    joined: u64,
+    carried: Rc<Cell<u64>>,
+}
+
+impl Splitter {
+    pub(crate) async fn start(
+        radio: &str,
+        ports: &[u16],
+        untouched: &[u16],
+        mobiles: &[Prefix],
+    ) -> Result<Self> {
+        let sockets = Transparent::open(plain::MARK).context("cannot open sockets")?;
+        let door = door::open(radio)?;
+        let routing = rules::split(radio, sockets.port(), ports, untouched, mobiles).await?;
+        Ok(Self {
+            radio: radio.to_owned(),
+            sockets,
+            routing,
+            door,
+            joined: 0,
+            carried: Rc::default(),
+        })
+    }
+
+    /// Joins until a signal, then lets what is open end for `patience`.
+    pub(crate) async fn run(mut self, signals: &Signals, patience: Duration) -> Result<()> {
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = self.sockets.accept() => match accepted {
+                    Ok((mobile, server)) => {
+                        self.joined += 1;
+                        let carried = self.carried.clone();
+                        tasks.spawn_local(carry(mobile, server, carried));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        sleep(PAUSE).await;
+                    }
+                },
+                Some(_) = tasks.join_next() => {}
+                arrived = signals.next() => {
+                    arrived?;
+                    break;
+                }
+                asked = self.door.accept() => {
+                    let (stream, _) = asked?;
+                    door::answer(stream, &self.report())?;
+                }
+            }
+        }
+        rules::unsplit()?;
+        tracing::info!(
+            open = tasks.len(),
+            "no new connections; waiting for those that are open"
+        );
+        let all_done = async { while tasks.join_next().await.is_some() {} };
+        tokio::select! {
+            _ = timeout(patience, all_done) => {}
+            arrived = signals.next() => drop(arrived?),
+        }
+        rules::unroute(&self.routing).await
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            radio: self.radio.clone(),
+            mode: "split".to_owned(),
+            totals: Totals {
+                joined: self.joined,
+                carried_bytes: self.carried.get(),
+                ..Totals::default()
+            },
+            ..Report::default()
+        }
+    }
+}
+
+async fn carry(mobile: TcpStream, server: SocketAddr, carried: Rc<Cell<u64>>) {
+    let onward = match timeout(CONNECTING, TcpStream::connect(server)).await {
+        Ok(Ok(onward)) => onward,
+        Ok(Err(error)) => {
+            tracing::debug!(%server, %error, "a server does not answer");
+            refuse(&mobile);
+            return;
+        }
+        Err(_) => return refuse(&mobile),
+    };
+    let count = |bytes: usize| carried.set(carried.get() + bytes as u64);
+    if let Err(error) = join(&mobile, &onward, count).await {
+        // Neither end may take what it has for all there is.
+        refuse(&mobile);
+        refuse(&onward);
+        tracing::debug!(%server, %error, "a connection ended early");
+    }
+}
+
+/// Resets the connection when it is closed.
+fn refuse(stream: &TcpStream) {
+    if let Err(error) = stream.set_zero_linger() {
+        tracing::debug!(%error, "a connection ends without a reset");
+    }
+}

@@ -1,0 +1,286 @@
+//! `tabane gateway` between kernels, in namespaces of their own:
+//!
+//! ```text
+//!   mobile  10.2.0.2 e0 ─── r0 10.2.0.1  router  s0 10.1.0.1 ─── e0 10.1.0.2  server
+//! ```
+//!
+//! fd02:: and fd01:: run beside the IPv4 ranges. "Bare" hosts have nothing that undoes a spurious
+//! timeout, "modern" ones what their kernel has.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
+const SIZE: usize = 20_000_000;
+/// Prints the sum of what it gets, then the sum of what it should have got.
+const CLIENT: &str = "
+import hashlib, socket, sys
+host, size = sys.argv[1], int(sys.argv[2])
+s = socket.create_connection((host, 8080), 30)
+s.settimeout(60)
+s.sendall(b'%d\\n' % size)
+h, n = hashlib.sha256(), 0
+while True:
+    d = s.recv(1 << 16)
+    if not d: break
+    if n == 0: print('first', flush=True)
+    h.update(d); n += len(d)
+want = hashlib.sha256((bytes(range(256)) * (size // 256 + 1))[:size])
+print(n, h.hexdigest() == want.hexdigest(), flush=True)
+";
+const SERVER: &str = "
+import socket, threading
+s = socket.socket(socket.AF_INET6)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(('::', 8080)); s.listen(50)
+print('ready', flush=True)
+def serve(c):
+    size = int(c.makefile('rb').readline())
+    c.sendall((bytes(range(256)) * (size // 256 + 1))[:size])
+    c.close()
+while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
+";
+const BARE: [&str; 6] = [
+    "tcp_frto=0",
+    "tcp_timestamps=0",
+    "tcp_sack=0",
+    "tcp_dsack=0",
+    "tcp_early_retrans=0",
+    "tcp_recovery=0",
+];
+
+struct World {
+    id: String,
+    server: Option<Child>,
+    gateway: Option<Child>,
+}
+
+impl World {
+    /// `None`, with a line that says so, where the test cannot run.
+    fn new() -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: namespaces need root");
+            return None;
+        }
+        if Command::new("iptables").arg("--version").output().is_err() {
+            println!("skipped: there is no iptables");
+            return None;
+        }
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mut world = Self {
+            id: format!("tg{}-{number}", std::process::id()),
+            server: None,
+            gateway: None,
+        };
+        world.build();
+        Some(world)
+    }
+
+    fn name(&self, host: &str) -> String {
+        format!("{}{host}", self.id)
+    }
+
+    fn build(&mut self) {
+        let [mobile, router, server] = ["m", "r", "s"].map(|host| self.name(host));
+        for ns in [&mobile, &router, &server] {
+            ip(&format!("netns add {ns}"));
+            ip(&format!("-n {ns} link set lo up"));
+        }
+        for (near, host, n) in [("s0", &server, 1), ("r0", &mobile, 2)] {
+            ip(&format!(
+                "-n {router} link add {near} type veth peer name e0 netns {host}"
+            ));
+            for (ns, end, last) in [(&router, near, 1), (host, "e0", 2)] {
+                ip(&format!("-n {ns} addr add 10.{n}.0.{last}/24 dev {end}"));
+                ip(&format!(
+                    "-n {ns} addr add fd0{n}::{last}/64 dev {end} nodad"
+                ));
+                ip(&format!("-n {ns} link set {end} up"));
+            }
+            ip(&format!("-n {host} route add default via 10.{n}.0.1"));
+            ip(&format!("-n {host} -6 route add default via fd0{n}::1"));
+        }
+        self.set("r", &["ip_forward=1"]);
+        let mut forwarding = self.within("r", "sysctl");
+        forwarding.args(["-qw", "net.ipv6.conf.all.forwarding=1"]);
+        assert!(forwarding.status().unwrap().success());
+        let mut child = self
+            .within("s", "python3")
+            .args(["-c", SERVER])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(first_line(&mut child), "ready");
+        self.server = Some(child);
+    }
+
+    fn within(&self, host: &str, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name(host), program]);
+        command
+    }
+
+    fn set(&self, host: &str, keys: &[&str]) {
+        for key in keys {
+            let mut sysctl = self.within(host, "sysctl");
+            let set = sysctl.args(["-qw", &format!("net.ipv4.{key}")]).status();
+            assert!(set.unwrap().success(), "{key}");
+        }
+    }
+
+    fn start(&mut self, mode: &str) {
+        let mut command = self.within("r", TABANE);
+        command.args(["gateway", "--radio", "r0", "--mode", mode]);
+        self.gateway = Some(command.stderr(Stdio::null()).spawn().unwrap());
+        self.wait_for(|world| world.status(&["--json"]).status.success());
+    }
+
+    fn status(&self, flags: &[&str]) -> Output {
+        let mut command = self.within("r", TABANE);
+        command
+            .args(["gateway", "status"])
+            .args(flags)
+            .output()
+            .unwrap()
+    }
+
+    fn report(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.status(&["--json"]).stdout).unwrap()
+    }
+
+    fn wait_for(&self, is_so: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_so(self) {
+            assert!(Instant::now() < end, "it never is so");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Begins a download; its first line says that bytes come.
+    fn fetch(&self, host: &str, size: usize) -> Child {
+        let mut command = self.within("m", "python3");
+        command.args(["-c", CLIENT, host, &size.to_string()]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn fetch_whole(&self, host: &str) {
+        assert_whole(self.fetch(host, SIZE), SIZE);
+    }
+
+    fn signal(&mut self, signal: nix::sys::signal::Signal) {
+        let child = self.gateway.as_ref().unwrap();
+        // `ip netns exec` becomes the program.
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    fn rules(&self) -> String {
+        let output = self
+            .within("r", "iptables")
+            .args(["-t", "mangle", "-S"])
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for child in [&mut self.server, &mut self.gateway].into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for host in ["m", "r", "s"] {
+            let _ = Command::new("ip")
+                .args(["netns", "del", &self.name(host)])
+                .status();
+        }
+    }
+}
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .status();
+    assert!(status.unwrap().success(), "ip {arguments}");
+}
+
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let output = child.stdout.as_mut().unwrap();
+    BufReader::with_capacity(1, output)
+        .read_line(&mut line)
+        .unwrap();
+    line.trim().to_owned()
+}
+
+fn assert_whole(child: Child, size: usize) {
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        text.lines().last(),
+        Some(&*format!("{size} True")),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_mode_carries_bytes_whole_from_bare_and_modern_senders() {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    for mode in ["observe", "assist", "split"] {
+        world.start(mode);
+        world.fetch_whole("10.1.0.2");
+        world.fetch_whole("fd01::2");
+        let report = world.report();
+        let count = |name: &str| report["totals"][name].as_u64().unwrap();
+        match mode {
+            "observe" => assert_eq!((count("opened"), count("fabricated")), (2, 0)),
+            "assist" => assert!(count("opened") == 2 && count("fabricated") > 0, "{report}"),
+            _ => assert_eq!(count("joined"), 2),
+        }
+        let metrics = String::from_utf8(world.status(&["--metrics"]).stdout).unwrap();
+        assert!(
+            metrics.contains("tabane_gateway_flows{radio=\"r0\"}"),
+            "{metrics}"
+        );
+        world.signal(nix::sys::signal::Signal::SIGTERM);
+        assert!(world.gateway.take().unwrap().wait().unwrap().success());
+        assert!(!world.rules().contains("tabane"), "{}", world.rules());
+    }
+    for host in ["m", "s"] {
+        world.set(host, &BARE);
+    }
+    world.start("assist");
+    world.fetch_whole("10.1.0.2");
+    world.fetch_whole("fd01::2");
+}
+
+#[test]
+fn killed_it_fails_open_and_terminated_it_drains() {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    world.start("assist");
+    let mut child = world.fetch("10.1.0.2", 10 * SIZE);
+    assert_eq!(first_line(&mut child), "first");
+    world.signal(nix::sys::signal::Signal::SIGTERM);
+    assert!(world.gateway.take().unwrap().wait().unwrap().success());
+    assert_whole(child, 10 * SIZE);
+
+    world.start("assist");
+    world.signal(nix::sys::signal::Signal::SIGKILL);
+    world.gateway.take().unwrap().wait().unwrap();
+    assert!(
+        world.rules().contains("--queue-bypass"),
+        "rules stay behind, and pass"
+    );
+    world.fetch_whole("10.1.0.2");
+    world.start("observe");
+    world.fetch_whole("fd01::2");
+}
