@@ -19,6 +19,7 @@ mod fetch;
 mod figure;
 mod goodput;
 mod iperf;
+mod lan;
 mod latency;
 mod machine;
 mod options;
@@ -63,6 +64,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     );
     match options.kind {
         Kind::Share => share::run(&binary, &options),
+        Kind::Lan => lan::run(root, &binary, &options),
         Kind::Figures => figures(root, &binary, &options),
         Kind::Goodput => {
             let record = goodput::run(root, &binary, &options, |record| keep(&options, record))?;
@@ -155,7 +157,9 @@ fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Optio
         Kind::Fetch => fetch::measure(scenario, direction, binary, options),
         Kind::Udp => udp::measure(scenario, direction, binary, options),
         Kind::Selftest => selftest::measure(scenario, binary, options),
-        Kind::Goodput | Kind::Share | Kind::Figures => unreachable!("they have no sheet"),
+        Kind::Goodput | Kind::Share | Kind::Lan | Kind::Figures => {
+            unreachable!("they have no sheet")
+        }
     }
 }
 

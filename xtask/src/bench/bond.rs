@@ -69,6 +69,16 @@ impl Bond {
         command
     }
 
+    /// A command of the client's whose log comes on stdout; its arguments are to follow.
+    pub(super) fn up_command(&self, stage: &Stage) -> Command {
+        let mut command = stage.at_client("sh");
+        private(&mut command, self.scratch.path());
+        command
+            .args(["-c", "exec \"$0\" \"$@\" 2>&1"])
+            .arg(&self.binary);
+        command
+    }
+
     /// What the last run has told of its links, if it came so far.
     pub(super) fn take_report(&self) -> Option<serde_json::Value> {
         let text = std::fs::read_to_string(self.report_path()).ok()?;

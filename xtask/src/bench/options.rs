@@ -23,6 +23,7 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     udp            a flow of datagrams at 90 % of the sum of the rates, in order and in time
     selftest       the kernel's own multipath test: 16 MiB each way within its deadline
     share          several downloads at once on one link
+    lan            50 hosts with 20 connections each behind one `tabane up --lan`
     relay          memory and goodput of a relay with a thousand sessions; [SESSIONS] [--profile P]
     figures        all of them but `share`, with a total; hours, unless rows are named
   SCENARIO         a file's name in scenarios/, one variant (arms/1m-30ms+2m-60ms), or a path;
@@ -47,6 +48,7 @@ pub(super) enum Kind {
     Udp,
     Selftest,
     Share,
+    Lan,
     Figures,
 }
 
@@ -59,6 +61,7 @@ impl Kind {
             Self::Udp,
             Self::Selftest,
             Self::Share,
+            Self::Lan,
             Self::Figures,
         ];
         all.into_iter().find(|kind| kind.name() == word)
@@ -72,6 +75,7 @@ impl Kind {
             Self::Udp => "udp",
             Self::Selftest => "selftest",
             Self::Share => "share",
+            Self::Lan => "lan",
             Self::Figures => "figures",
         }
     }
@@ -85,7 +89,7 @@ impl Kind {
             Self::Udp => &["unequal", "wide", "far"],
             Self::Figures => &["all"],
             // They make their own.
-            Self::Selftest | Self::Share => &[],
+            Self::Selftest | Self::Share | Self::Lan => &[],
         }
     }
 
@@ -97,6 +101,7 @@ impl Kind {
             | Self::Fetch
             | Self::Udp
             | Self::Share
+            | Self::Lan
             | Self::Figures => 3,
         }
     }
@@ -105,7 +110,7 @@ impl Kind {
     fn suits(self, scenario: &Scenario) -> bool {
         let is_wire = scenario.links.iter().any(LinkSpec::is_wire);
         match self {
-            Self::Goodput | Self::Figures | Self::Selftest | Self::Share => true,
+            Self::Goodput | Self::Figures | Self::Selftest | Self::Share | Self::Lan => true,
             Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
             Self::Udp => !is_wire && scenario.links.iter().all(is_steady),
         }

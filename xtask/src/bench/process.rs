@@ -95,6 +95,25 @@ impl Running {
         stat.ok().and_then(|text| cpu_of(&text)).unwrap_or_default()
     }
 
+    /// Resident memory now, in units of 1000 bytes.
+    pub(super) fn memory_kb(&self) -> Result<f64> {
+        self.status_kb("VmRSS:")
+    }
+
+    /// The most it ever was.
+    pub(super) fn peak_memory_kb(&self) -> Result<f64> {
+        self.status_kb("VmHWM:")
+    }
+
+    fn status_kb(&self, key: &str) -> Result<f64> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = std::fs::read_to_string(&path).context(path)?;
+        let line = text.lines().find_map(|line| line.strip_prefix(key));
+        let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
+        let kib: f64 = kib.with_context(|| format!("no {key}"))?.trim().parse()?;
+        Ok(kib * 1.024)
+    }
+
     /// Waits for the end.
     pub(super) fn finish(mut self, within: Duration) -> Result<Finished> {
         let deadline = Instant::now() + within;

@@ -58,6 +58,16 @@ impl Stage {
         self.lab.server().command(program)
     }
 
+    /// The machine with the links.
+    pub(super) fn client(&self) -> &Netns {
+        self.lab.client()
+    }
+
+    /// The other end of them.
+    pub(super) fn server(&self) -> &Netns {
+        self.lab.server()
+    }
+
     /// The server's own address, reached over every link.
     pub(super) fn service(&self) -> Ipv4Addr {
         tabane_lab::SERVICE
