@@ -5,14 +5,14 @@
 //! addresses of one namespace behind the machine; the links and the relay are the lab's.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket};
 use tabane_lab::load_scenarios;
 use tabane_linux::netns::Netns;
 
@@ -167,7 +167,7 @@ fn answered(mut tcp: TcpStream) -> Result<(), String> {
 
 /// Answers everybody who asks, for as long as the process lives.
 fn serve(netns: &Netns, at: SocketAddrV4) -> Result<()> {
-    let listener = netns.run(|| TcpListener::bind(SocketAddr::from(at)))??;
+    let listener = netns.run(|| listen_at(at))??;
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let small = std::thread::Builder::new().stack_size(64 * 1024);
@@ -183,6 +183,14 @@ fn serve(netns: &Netns, at: SocketAddrV4) -> Result<()> {
         }
     });
     Ok(())
+}
+
+/// The standard library's queue of 128 is too short for all of them at once.
+fn listen_at(at: SocketAddrV4) -> Result<TcpListener> {
+    let fd = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&fd, &at)?;
+    listen(&fd, i32::from(HOSTS) * FLOWS as i32)?;
+    Ok(TcpListener::from(fd))
 }
 
 fn ip(arguments: &str) -> Result<()> {
