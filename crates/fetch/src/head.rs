@@ -19,7 +19,7 @@ pub(crate) enum Head {
     Redirect(String),
 }
 
-/// Reads a head. `content_length`: of HEAD, whose body is empty, the header is all there is.
+/// Reads a head.
 pub(crate) fn read(parts: &Parts) -> Head {
     let headers = &parts.headers;
     let status = parts.status.as_u16();
@@ -56,8 +56,9 @@ pub(crate) fn is_stale(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 404 | 410)
 }
 
-/// `Authorization: Basic` of `user:password`, RFC 7617.
-pub(crate) fn basic(user: &str) -> String {
+/// What `Authorization` says of `user:password`, RFC 7617.
+#[must_use]
+pub fn basic(user: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::from("Basic ");
     for chunk in user.as_bytes().chunks(3) {

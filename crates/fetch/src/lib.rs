@@ -20,9 +20,13 @@ mod sink;
 mod url;
 mod way;
 
+pub use bytes::Bytes as Data;
 pub use connection::{Client, Patience};
 pub use device::DeviceWay;
 pub use engine::{FetchError, Job, LinkProgress, Outcome, Progress, fetch};
+pub use head::basic;
+pub use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+pub use hyper::http::response::Parts;
 pub use links::Links;
 pub use proxies::{Proxies, ProxyError};
 pub use sink::{Reader, Sink, StreamSink, stream};

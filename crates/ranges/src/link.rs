@@ -15,8 +15,6 @@ const WINDOW: Duration = Duration::from_secs(2);
 const BUCKET: Duration = Duration::from_millis(20);
 /// A rate needs at least so long between its first and last byte.
 const LEAST_SPAN: Duration = Duration::from_millis(20);
-/// What a first answer is taken to need where nothing is known: connecting included.
-const UNKNOWN_LATENCY: Duration = Duration::from_millis(200);
 
 /// A link of the transfer, by a number that the caller gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,10 +113,9 @@ impl Link {
         Some(self.facts.cap.map_or(rate, |cap| cap.min(rate)))
     }
 
-    pub(crate) fn latency(&self) -> Duration {
-        self.latency
-            .or(self.facts.latency_hint)
-            .unwrap_or(UNKNOWN_LATENCY)
+    /// How long an answer takes to begin, connecting included, if anything is known of it.
+    pub(crate) fn latency(&self) -> Option<Duration> {
+        self.latency.or(self.facts.latency_hint)
     }
 
     /// What may still be asked for, given what is on its way.
@@ -222,9 +219,9 @@ mod tests {
         };
         let mut link = Link::new(facts);
         assert_eq!(link.rate(Instant::EPOCH), Some(Rate::from_mbps(2)));
-        assert_eq!(link.latency(), Duration::from_millis(30));
+        assert_eq!(link.latency(), Some(Duration::from_millis(30)));
         link.on_answer(Duration::from_millis(90));
-        assert_eq!(link.latency(), Duration::from_millis(90));
+        assert_eq!(link.latency(), Some(Duration::from_millis(90)));
         feed(&mut link, 0, 1_000, 500);
         assert!(link.rate(Instant::from_millis(990)).unwrap() < Rate::from_mbps(1));
         assert_eq!(link.allowance(Bytes::kilo(20)), Bytes::kilo(30));

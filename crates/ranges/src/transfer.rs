@@ -455,8 +455,7 @@ impl Transfer {
     fn open(&mut self, now: Instant) {
         let open: Vec<LinkId> = self.live.values().map(|live| live.link).collect();
         let hedge = |live: &Live| {
-            let patience = self.links.get(&live.link).map(|link| 3 * link.latency());
-            let patience = patience.unwrap_or_default().max(Duration::from_secs(1));
+            let patience = (3 * self.latency(live.link)).max(Duration::from_secs(1));
             live.answered_at.is_none() && now - live.sent_at >= patience
         };
         // A link that does not answer must not be what everything waits for.
@@ -531,7 +530,10 @@ impl Transfer {
     fn remove(&mut self, now: Instant, id: RequestId) -> Option<Live> {
         let live = self.live.remove(&id)?;
         self.is_dirty = true;
-        let is_idle = self.on_link(live.link).next().is_none();
+        // To wait for an answer says nothing of a rate.
+        let is_idle = self
+            .on_link(live.link)
+            .all(|live| live.answered_at.is_none());
         if let Some(link) = self.links.get_mut(&live.link) {
             if is_idle {
                 link.on_idle();
@@ -581,7 +583,7 @@ impl Transfer {
         }
         let useless = Bytes::new(next - live.position);
         let rate = link.rate(now)?;
-        let is_short = useless == Bytes::ZERO || rate.time_for(useless) < link.latency();
+        let is_short = useless == Bytes::ZERO || rate.time_for(useless) < self.latency(live.link);
         let gap = self.received.missing(Span { start: next, end });
         is_short.then(|| gap.first().map(|gap| gap.end)).flatten()
     }

@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, dashboard, demo, doctor, down, gateway, join, lab, leave, links, peer, policy,
+    completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, peer, policy,
     proxy, relay, relays, run, service, sim, status, top, trace, up,
 };
 use crate::log::{self, LogFormat};
@@ -68,6 +68,7 @@ enum Command {
     Down(down::DownArgs),
     Service(service::ServiceArgs),
     Proxy(Box<proxy::ProxyArgs>),
+    Get(Box<get::GetArgs>),
     Status(status::StatusArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
@@ -110,6 +111,7 @@ impl Cli {
             Command::Down(args) => down::run(&args),
             Command::Service(args) => service::run(&args),
             Command::Proxy(args) => proxy::run(*args, &store()?),
+            Command::Get(args) => get::run(*args, &store()?),
             Command::Status(args) => status::run(&args),
             Command::Doctor(args) => doctor::run(&args, &store()?),
             Command::Top(args) => top::run(args),

@@ -6,6 +6,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod gateway;
+pub(crate) mod get;
 pub(crate) mod join;
 pub(crate) mod lab;
 pub(crate) mod leave;

@@ -55,6 +55,7 @@ mod store;
 mod top;
 mod udp_order;
 mod usage;
+mod web_links;
 
 use std::process::ExitCode;
 

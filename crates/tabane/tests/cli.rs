@@ -84,6 +84,7 @@ const COMMANDS: &[&str] = &[
     "service uninstall",
     "service status",
     "proxy",
+    "get",
     "status",
     "top",
     "dashboard",

@@ -28,6 +28,8 @@ const TIER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The next request goes out so long before its turn, beyond what its answer needs.
 const LOOK_AHEAD: Duration = Duration::from_millis(50);
+/// What an answer is taken to need where nothing is known of any link.
+const UNKNOWN_LATENCY: Duration = Duration::from_millis(200);
 /// Bounds of what is a silence.
 const LEAST_SILENCE: Duration = Duration::from_millis(500);
 const MOST_SILENCE: Duration = Duration::from_secs(3);
@@ -106,7 +108,8 @@ impl Transfer {
             return None;
         }
         let busy = rate.time_for(outstanding);
-        let lead = 2 * link.latency() + LOOK_AHEAD;
+        let latency = self.latency(id);
+        let lead = 2 * latency + LOOK_AHEAD;
         if requests > silent && busy > lead {
             return None;
         }
@@ -114,7 +117,7 @@ impl Transfer {
         (chunk >= LEAST_PIECE).then(|| Taker {
             id,
             rate,
-            begins: busy.max(link.latency()),
+            begins: busy.max(latency),
             chunk,
         })
     }
@@ -215,7 +218,7 @@ impl Transfer {
         let outstanding = self.on_link(live.link).map(Live::outstanding).sum();
         let waits = match live.answered_at {
             Some(_) => Duration::ZERO,
-            None => link.latency().saturating_sub(now - live.sent_at),
+            None => self.latency(live.link).saturating_sub(now - live.sent_at),
         };
         (waits.saturating_add(rate.time_for(outstanding)), rate)
     }
@@ -244,13 +247,20 @@ impl Transfer {
     /// The end of what comes latest, so much that both links are done at the same time.
     fn take_over(&mut self, now: Instant, taker: &Taker) -> Option<Span> {
         let others = self.live.iter().filter(|(_, live)| {
-            live.link != taker.id && live.method == Method::Get && !live.rest().is_empty()
+            // What was asked for just now is not late, or links would take it from one another.
+            let is_new = live.answered_at.is_none()
+                && now - live.sent_at < self.latency(live.link).max(LEAST_SILENCE);
+            let is_other = live.link != taker.id && !is_new;
+            is_other && live.method == Method::Get && !live.rest().is_empty()
         });
         let latest = others.max_by_key(|(_, live)| self.prediction(now, live).0);
         let (id, live) = latest.map(|(id, live)| (*id, live))?;
         let (done, rate) = self.prediction(now, live);
         let late = done.saturating_sub(taker.begins);
         let rest = *self.received.missing(live.rest()).last()?;
+        if self.runs_on_into(taker, rest) {
+            return None;
+        }
         let most = Bytes::new(rest.len());
         let share = if rate == Rate::ZERO {
             most
@@ -260,8 +270,10 @@ impl Transfer {
             Rate::from_bps((a * b / (a + b)) as u64).amount_in(late)
         };
         let amount = share.min(taker.chunk).min(most);
-        // A small rest is taken whole, or left.
-        if amount < LEAST_PIECE.min(most) {
+        // A small rest is taken whole, or left. What is gained must be more than predictions err.
+        let gain = rate.time_for(share.min(most));
+        let least_gain = (self.latency(taker.id) / 2).max(done / 8);
+        if amount < LEAST_PIECE.min(most) || (rate > Rate::ZERO && gain < least_gain) {
             return None;
         }
         let start = match self.reach() {
@@ -281,6 +293,17 @@ impl Transfer {
         self.live.get_mut(&id)?.until = start;
         self.is_dirty |= end < rest.end;
         Some(Span { start, end })
+    }
+
+    /// A request that is out on the link already will come to these bytes by itself, sooner than
+    /// the answer to another one could.
+    fn runs_on_into(&self, taker: &Taker, rest: Span) -> bool {
+        let latency = self.latency(taker.id);
+        self.on_link(taker.id).any(|live| {
+            let is_before = live.position <= rest.start && live.asked.end >= rest.end;
+            let useless = Bytes::new(rest.start.saturating_sub(live.until.max(live.position)));
+            is_before && taker.rate.time_for(useless) <= latency
+        })
     }
 
     /// The links that may be used now, the best first: what the policy prefers, then the fastest.
@@ -356,10 +379,23 @@ impl Transfer {
         sum > Rate::ZERO && sum.time_for(rest) > TIER_PATIENCE
     }
 
-    /// Nothing has come of a request for much longer than its link's latency explains.
+    /// Nothing has come for much longer than the link's latency explains: of the request, or of the
+    /// whole link. An answer may stand in the link's queue behind what is asked for already, so
+    /// while others come, one is waited for longer.
     pub(super) fn is_silent(&self, now: Instant, live: &Live) -> bool {
-        let latency = self.links.get(&live.link).map(Link::latency);
-        let patience = 2 * latency.unwrap_or_default();
-        now - live.heard_at > patience.clamp(LEAST_SILENCE, MOST_SILENCE)
+        let link_heard_at = self.on_link(live.link).map(|live| live.heard_at).max();
+        let latency = self.links.get(&live.link).and_then(Link::latency);
+        let patience = latency.map_or(MOST_SILENCE, |latency| {
+            (2 * latency).clamp(LEAST_SILENCE, MOST_SILENCE)
+        });
+        link_heard_at.is_none_or(|at| now - at > patience) || now - live.heard_at > 4 * patience
+    }
+
+    /// How long an answer takes to begin on a link; where nothing is known, as long as on the
+    /// slowest of the others.
+    pub(super) fn latency(&self, id: LinkId) -> Duration {
+        let known = self.links.get(&id).and_then(Link::latency);
+        let others = self.links.values().filter_map(Link::latency).max();
+        known.or(others).unwrap_or(UNKNOWN_LATENCY)
     }
 }

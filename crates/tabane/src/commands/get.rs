@@ -1,0 +1,352 @@
+//! `tabane get URL…`: a file from any web server, over all links at once.
+//!
+//! Owns the flags, where the file goes, and what is said at the end. What is kept for another try
+//! is `partial`'s, what is shown meanwhile `meter`'s.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use aws_lc_rs::digest::{self, Digest, SHA256};
+use clap::Args;
+use serde_json::json;
+use tabane_base::{Bytes, Duration, Rate};
+use tabane_fetch::{
+    Client, FetchError, HeaderMap, HeaderName, HeaderValue, Job, Links, Outcome, Patience,
+    Progress, Proxies, Url, fetch, stream,
+};
+use tabane_ranges::{Order, Rule};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::program;
+use crate::signals;
+use crate::span::Span;
+use crate::store::Store;
+use crate::web_links::WebLinks;
+
+mod meter;
+mod partial;
+
+use meter::Meter;
+use partial::Partial;
+
+/// What of a stream may be in memory.
+const WINDOW: Bytes = Bytes::mega(16);
+
+/// Fetch a file over all links, from any web server, with nothing of ours on the other side
+///
+/// The best link begins with the whole file; the others take parts of it as long as that makes it
+/// faster, so a small file takes no longer than alone. A part is used only if the server proves
+/// that it is of the same version. After an interruption the same command goes on where it was:
+/// what there is so far is in FILE.part, what is known of it in FILE.part.json.
+///
+/// Several URLs are mirrors of one file: with --sha256 all are used at once, without it the next
+/// one only when one fails. http_proxy, https_proxy, all_proxy and no_proxy are obeyed.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// Where the file is; more than one: mirrors
+    #[arg(required = true, value_name = "URL")]
+    urls: Vec<String>,
+    /// Where to put it; - is stdout [default: the URL's last part]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Call it as the URL does: the default, for fingers that are used to curl
+    #[arg(short = 'O', long, conflicts_with = "output")]
+    remote_name: bool,
+    /// What the file's SHA-256 must be
+    #[arg(long, value_name = "HEX")]
+    sha256: Option<Sha256>,
+    /// Send this header, to the URLs' own servers only; repeatable
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// Log in with these, to the URLs' own servers only
+    #[arg(short, long, value_name = "NAME:PASSWORD")]
+    user: Option<String>,
+    /// Use only this interface; repeat for several [default: every usable one, see `tabane links`]
+    #[arg(long = "link", value_name = "IF")]
+    links: Vec<String>,
+    /// How it is divided among links: tabane, or as the Web SHAKE paper did it: f-h, f-p, f-p:10kB
+    #[arg(long, value_name = "RULE", default_value = "tabane")]
+    rule: Rule,
+    /// Begin anew, whatever there is of it
+    #[arg(long)]
+    restart: bool,
+    /// Give up after so long without one byte
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    patience: Span,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+    /// At the end, print what was fetched and what each link carried, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A digest as people write it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sha256([u8; 32]);
+
+impl std::str::FromStr for Sha256 {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let advice = || format!("'{text}' is no SHA-256: 64 hexadecimal digits");
+        let digits: Option<Vec<u8>> = text
+            .chars()
+            .map(|c| c.to_digit(16).map(|digit| digit as u8))
+            .collect();
+        let digits = digits.filter(|d| d.len() == 64).ok_or_else(advice)?;
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            *byte = pair[0] << 4 | pair[1];
+        }
+        Ok(Self(bytes))
+    }
+}
+
+pub(crate) fn run(args: GetArgs, store: &Store) -> Result<ExitCode> {
+    let urls = args.urls.iter().map(|text| Url::parse(text));
+    let urls: Vec<Url> = urls
+        .collect::<Result<_, _>>()
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    let job = Job {
+        headers: headers(&args)?,
+        rule: args.rule,
+        order: Order::Any,
+        by_digest: args.sha256.is_some(),
+        begun: None,
+        urls,
+    };
+    let proxies = Proxies::from_environment(|name| std::env::var(name).ok());
+    let proxies = proxies.map_err(|error| Failure::usage(error.to_string()))?;
+    let patience = Patience {
+        silence: args.patience.0,
+        ..Patience::default()
+    };
+    let client = Client::new(proxies, patience);
+    tabane_tunnel::block_on(get(&args, job, &client, store))
+        .context("cannot set up the event loop")?
+}
+
+async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Result<ExitCode> {
+    let signals = signals::catch()?;
+    let mut web = WebLinks::find(args.links.clone(), store).await?;
+    let links = web.links();
+    let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
+    let began_at = Instant::now();
+    let meter = Meter::new(is_shown);
+    let is_stdout = args.output.as_deref() == Some(Path::new("-"));
+    let fetched = async {
+        if is_stdout {
+            to_stdout(args, job, client, &links, meter).await
+        } else {
+            to_file(args, job, client, &links, meter).await
+        }
+    };
+    let (outcome, path) = tokio::select! {
+        fetched = fetched => fetched?,
+        () = web.follow() => bail!("the kernel tells no more of interfaces"),
+        arrived = signals.next() => {
+            // What there is so far was noted as its keeper was dropped.
+            return Ok(program::signal_code(arrived?.signal));
+        }
+    };
+    tell(args, &outcome, path.as_deref(), began_at.elapsed())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn headers(args: &GetArgs) -> Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    for text in &args.headers {
+        let wrong = || {
+            Failure::usage(format!(
+                "'{text}' is no header; write it like 'Name: value'"
+            ))
+        };
+        let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+        let name: HeaderName = name.trim().parse().map_err(|_| wrong())?;
+        let value = HeaderValue::from_str(value.trim()).map_err(|_| wrong())?;
+        if ["range", "if-range", "host", "content-length"].contains(&name.as_str()) {
+            let text = format!("{name} is ours to say: a file is fetched whole");
+            return Err(Failure::usage(text).into());
+        }
+        headers.append(name, value);
+    }
+    if let Some(user) = &args.user {
+        let value = HeaderValue::from_str(&tabane_fetch::basic(user));
+        headers.insert("authorization", value.context("--user")?);
+    }
+    Ok(headers)
+}
+
+async fn to_file(
+    args: &GetArgs,
+    mut job: Job,
+    client: &Rc<Client>,
+    links: &Links,
+    mut meter: Meter,
+) -> Result<(Outcome, Option<PathBuf>)> {
+    let path = match &args.output {
+        Some(path) if path.is_dir() => path.join(remote_name(&job.urls[0])?),
+        Some(path) => path.clone(),
+        None => PathBuf::from(remote_name(&job.urls[0])?),
+    };
+    let (mut partial, begun) = Partial::open(&path, &job.urls, args.restart)?;
+    job.begun = begun;
+    let fetched = fetch(client, links, job, &mut partial, |progress| {
+        meter.show(progress);
+    });
+    let fetched = fetched.await;
+    meter.clear();
+    let outcome = fetched.map_err(|error| explain(error, &partial))?;
+    if let Some(Sha256(expected)) = &args.sha256 {
+        let actual = partial.digest()?;
+        if actual.as_ref() != expected {
+            partial.discard();
+            bail!(wrong_digest(&actual));
+        }
+    }
+    partial.publish(&path)?;
+    Ok((outcome, Some(path)))
+}
+
+async fn to_stdout(
+    args: &GetArgs,
+    mut job: Job,
+    client: &Rc<Client>,
+    links: &Links,
+    mut meter: Meter,
+) -> Result<(Outcome, Option<PathBuf>)> {
+    job.order = Order::Stream { window: WINDOW };
+    let (mut sink, mut reader) = stream();
+    let copy = async {
+        let mut context = digest::Context::new(&SHA256);
+        let mut out = std::io::stdout();
+        while let Some(bytes) = reader.next().await {
+            context.update(&bytes);
+            // A reader that is slow holds the fetch up, and nothing else is to be done meanwhile.
+            out.write_all(&bytes)?;
+        }
+        out.flush()?;
+        anyhow::Ok(context.finish())
+    };
+    let fetching = async {
+        let fetched = fetch(client, links, job, &mut sink, |progress| {
+            meter.show(progress);
+        });
+        let fetched = fetched.await;
+        drop(sink);
+        meter.clear();
+        fetched
+    };
+    // A reader of ours that goes away ends the fetch by its sink.
+    let (fetched, copied) = tokio::join!(fetching, copy);
+    let actual = copied?;
+    let outcome = fetched?;
+    if let Some(Sha256(expected)) = &args.sha256
+        && actual.as_ref() != expected
+    {
+        bail!(wrong_digest(&actual));
+    }
+    Ok((outcome, None))
+}
+
+fn remote_name(url: &Url) -> Result<String> {
+    url.file_name().ok_or_else(|| {
+        Failure::usage(format!(
+            "{url} ends without a file's name; give one with -o FILE"
+        ))
+        .into()
+    })
+}
+
+fn wrong_digest(actual: &Digest) -> String {
+    let hex: String = actual.as_ref().iter().map(|b| format!("{b:02x}")).collect();
+    format!("the file's SHA-256 is {hex}, not what --sha256 says; it was not kept")
+}
+
+/// An error with what can be done about it.
+fn explain(error: FetchError, partial: &Partial) -> anyhow::Error {
+    match partial.kept() {
+        Some(kept) => anyhow::anyhow!(
+            "{error}; {} of it are kept, the same command goes on from there",
+            size(kept)
+        ),
+        None => error.into(),
+    }
+}
+
+fn tell(args: &GetArgs, outcome: &Outcome, path: Option<&Path>, took: Duration) -> Result<()> {
+    let progress = &outcome.progress;
+    if args.json {
+        let links = progress.links.iter().map(|link| {
+            json!({
+                "name": link.name,
+                "carried_bytes": link.carried,
+                "rate_bps": link.rate.map(Rate::as_bps),
+            })
+        });
+        return output::json(&json!({
+            "file": path,
+            "bytes": progress.received,
+            "seconds": took.as_secs_f64(),
+            "etag": outcome.version.tag.as_ref().map(|tag| tag.as_str()),
+            "restarts": progress.restarts,
+            "links": links.collect::<Vec<_>>(),
+        }));
+    }
+    if !args.quiet {
+        eprintln!("{}", summary(progress, path, took));
+    }
+    Ok(())
+}
+
+/// `big.iso: 8.0 MB in 6.2 s, 10.3 Mbit/s: wlan0 73 %, usb0 27 %`
+fn summary(progress: &Progress, path: Option<&Path>, took: Duration) -> String {
+    let carried: u64 = progress.links.iter().map(|link| link.carried).sum();
+    let used = progress.links.iter().filter(|link| link.carried > 0);
+    let shares = used.map(|link| {
+        let percent = link.carried as f64 * 100.0 / carried.max(1) as f64;
+        format!("{} {percent:.0} %", link.name)
+    });
+    let shares = shares.collect::<Vec<_>>().join(", ");
+    let name = path.map(|path| format!("{}: ", path.display()));
+    let rate = Rate::of(Bytes::new(carried), took).as_mbps_f64();
+    format!(
+        "{}{} in {:.1} s, {} Mbit/s: {shares}",
+        name.unwrap_or_default(),
+        size(progress.received),
+        took.as_secs_f64(),
+        meter::short(rate),
+    )
+}
+
+/// `1.2 MB`
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_read_or_refused() {
+        let text = "00ff".repeat(16);
+        let Sha256(bytes) = text.parse().unwrap();
+        assert_eq!(bytes[..3], [0, 255, 0]);
+        assert_eq!(text.to_uppercase().parse(), Ok(Sha256(bytes)));
+        for wrong in ["", "00ff", &"0g".repeat(32), &"00".repeat(33)] {
+            assert!(wrong.parse::<Sha256>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The progress of a fetch on the terminal: a bar, and a line for each link.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::Instant;
+
+use tabane_base::{Bytes, Rate};
+use tabane_fetch::Progress;
+
+use super::size;
+
+/// Cells of the bar.
+const BAR: u64 = 30;
+
+/// Draws over what it has drawn before.
+pub(super) struct Meter {
+    is_shown: bool,
+    /// Lines on the terminal that are ours.
+    lines: usize,
+    /// What there was when the fetch began: nothing of it counts as fast.
+    first: Option<(Instant, u64)>,
+}
+
+impl Meter {
+    /// One that is silent where `is_shown` is not.
+    pub(super) const fn new(is_shown: bool) -> Self {
+        Self {
+            is_shown,
+            lines: 0,
+            first: None,
+        }
+    }
+
+    /// Draws how far it is.
+    pub(super) fn show(&mut self, progress: &Progress) {
+        if !self.is_shown {
+            return;
+        }
+        let now = Instant::now();
+        let (began_at, before) = *self.first.get_or_insert((now, progress.received));
+        let fresh = Bytes::new(progress.received.saturating_sub(before));
+        let rate = Rate::of(fresh, now - began_at);
+        let lines = picture(progress, (fresh > Bytes::ZERO).then_some(rate));
+        let mut text = self.erasure();
+        for line in &lines {
+            let _ = writeln!(text, "{line}");
+        }
+        self.lines = lines.len();
+        put(&text);
+    }
+
+    /// Leaves the terminal as it was.
+    pub(super) fn clear(&mut self) {
+        if self.lines > 0 {
+            put(&self.erasure());
+            self.lines = 0;
+        }
+    }
+
+    /// Back to where our first line begins, and everything from there on away.
+    fn erasure(&self) -> String {
+        match self.lines {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}A\r\x1b[J"),
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// A terminal that is gone is nobody's loss.
+fn put(text: &str) {
+    let mut out = io::stderr().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
+fn picture(progress: &Progress, rate: Option<Rate>) -> Vec<String> {
+    let mbps = |rate: Option<Rate>| rate.map_or_else(|| "–".into(), |r| short(r.as_mbps_f64()));
+    let total = match progress.length {
+        Some(length) if length > 0 => {
+            let filled = (progress.received * BAR / length).min(BAR) as usize;
+            let bar = format!(
+                "{}{}",
+                "█".repeat(filled),
+                "░".repeat(BAR as usize - filled)
+            );
+            let percent = progress.received * 100 / length;
+            let left = rate.filter(|rate| *rate > Rate::ZERO).map(|rate| {
+                let rest = Bytes::new(length.saturating_sub(progress.received));
+                format!(", {} s left", rate.time_for(rest).as_secs())
+            });
+            format!(
+                "{bar} {percent:>3} %  {} of {}  {} Mbit/s{}",
+                size(progress.received),
+                size(length),
+                mbps(rate),
+                left.unwrap_or_default()
+            )
+        }
+        _ => format!("{}  {} Mbit/s", size(progress.received), mbps(rate)),
+    };
+    let width = progress.links.iter().map(|link| link.name.chars().count());
+    let width = width.max().unwrap_or(0);
+    let mut lines = vec![total];
+    for link in &progress.links {
+        let state = match (link.is_gone, link.requests) {
+            (true, _) => "gone".to_owned(),
+            (false, 0) => "idle".to_owned(),
+            (false, _) => format!("{} Mbit/s", mbps(link.rate)),
+        };
+        lines.push(format!(
+            "  {:<width$}  {:>9}  {state}",
+            link.name,
+            size(link.carried)
+        ));
+    }
+    if let Some(trouble) = &progress.trouble {
+        let text: String = trouble.chars().filter(|c| !c.is_control()).collect();
+        lines.push(format!(
+            "  last trouble: {}",
+            text.chars().take(60).collect::<String>()
+        ));
+    }
+    lines
+}
+
+/// Three digits or so.
+pub(super) fn short(value: f64) -> String {
+    match value {
+        v if v < 1.0 => format!("{v:.3}"),
+        v if v < 100.0 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tabane_fetch::LinkProgress;
+
+    #[test]
+    fn a_bar_and_a_line_for_each_link() {
+        let link = |name: &str, carried, requests, is_gone| LinkProgress {
+            name: name.to_owned(),
+            carried,
+            rate: Some(Rate::from_mbps(8)),
+            requests,
+            is_gone,
+        };
+        let progress = Progress {
+            received: 500_000,
+            length: Some(1_000_000),
+            links: vec![
+                link("wlan0", 400_000, 1, false),
+                link("usb0", 100_000, 0, true),
+            ],
+            ..Progress::default()
+        };
+        let lines = picture(&progress, Some(Rate::from_mbps(4)));
+        assert_eq!(
+            lines,
+            [
+                "███████████████░░░░░░░░░░░░░░░  50 %  500.0 kB of 1.0 MB  4.0 Mbit/s, 1 s left",
+                "  wlan0   400.0 kB  8.0 Mbit/s",
+                "  usb0    100.0 kB  gone",
+            ]
+        );
+    }
+}
