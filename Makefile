@@ -8,8 +8,10 @@ TABANE := $(or $(CARGO_TARGET_DIR),target)/release/tabane
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 # What must be there, and the Debian package that brings it. A C compiler for the TLS library and
-# the linker, clang for the eBPF hooks, curl and ip for the demonstration and the tests.
-DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 git=git
+# the linker, clang for the eBPF hooks, usrsctp for SCTP, curl and ip for the demonstration and the
+# tests.
+DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 git=git \
+	/usr/include/usrsctp.h=libusrsctp-dev
 # Tests drive the dashboard in a real browser, and queue packets.
 TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables
 # What `make bench` measures with and against.

@@ -1,0 +1,214 @@
+//! SCTP packets as bytes (RFC 9260 §3): what is looked at, and the one thing that is changed,
+//! before the stack sees them.
+//!
+//! The peer lists its addresses in INIT ACK. The stack takes these for the destinations of the
+//! association and forgets all others, so in their place it is shown the ones that we made up for
+//! paths; what the peer listed is told to whoever plans paths.
+
+use std::net::Ipv4Addr;
+use std::ops::Range;
+
+/// Bytes of the common header.
+pub const COMMON_HEADER: usize = 12;
+const CHUNK_HEADER: usize = 4;
+const PARAMETER_HEADER: usize = 4;
+/// Fixed fields of INIT and INIT ACK, chunk header included.
+const INIT_FIXED: usize = 20;
+
+const DATA: u8 = 0;
+const INIT: u8 = 1;
+const INIT_ACK: u8 = 2;
+const SACK: u8 = 3;
+const COOKIE_ECHO: u8 = 10;
+
+const IPV4_ADDRESS: u16 = 5;
+const IPV6_ADDRESS: u16 = 6;
+const HOST_NAME: u16 = 11;
+
+/// The checksum's place in the common header.
+pub(crate) const CHECKSUM: Range<usize> = 8..12;
+
+/// Source and destination port; `None` for what is no SCTP packet.
+#[must_use]
+pub fn ports(packet: &[u8]) -> Option<(u16, u16)> {
+    let has_chunk = packet.len() >= COMMON_HEADER + CHUNK_HEADER;
+    has_chunk.then(|| (word(packet, 0), word(packet, 2)))
+}
+
+/// Whether this begins an association: such packets go every way there is.
+pub(crate) fn is_setup(packet: &[u8]) -> bool {
+    matches!(packet.get(COMMON_HEADER), Some(&(INIT | COOKIE_ECHO)))
+}
+
+/// Bytes of user data in the packet.
+#[must_use]
+pub fn data_bytes(packet: &[u8]) -> usize {
+    /// Chunk header, TSN, stream, sequence number and payload protocol.
+    const DATA_HEADER: usize = 16;
+    let data = chunks(packet).filter(|(kind, _)| *kind == DATA);
+    data.map(|(_, range)| range.len().saturating_sub(DATA_HEADER))
+        .sum()
+}
+
+/// The first and the last transmission sequence number in the packet.
+pub(crate) fn sequence_numbers(packet: &[u8]) -> Option<(u32, u32)> {
+    let data = chunks(packet).filter(|(kind, range)| *kind == DATA && range.len() > 8);
+    let mut numbers = data.map(|(_, range)| long(packet, range.start + 4));
+    let first = numbers.next()?;
+    Some((first, numbers.last().unwrap_or(first)))
+}
+
+/// What a packet acknowledges: everything up to a number, and ranges counted from it.
+pub(crate) fn acknowledged(packet: &[u8]) -> Option<(u32, Vec<Range<u32>>)> {
+    /// Up to the gap blocks, chunk header included.
+    const FIXED: usize = 16;
+    let sack = |(kind, range): &(u8, Range<usize>)| *kind == SACK && range.len() >= FIXED;
+    let (_, range) = chunks(packet).find(sack)?;
+    let count = usize::from(word(packet, range.start + 12));
+    let blocks = (range.start + FIXED..range.end.saturating_sub(3)).step_by(4);
+    let gaps = blocks.take(count).map(|at| {
+        let (start, end) = (word(packet, at), word(packet, at + 2));
+        u32::from(start)..u32::from(end) + 1
+    });
+    Some((long(packet, range.start + 4), gaps.collect()))
+}
+
+/// The chunks, each as its type and where it lies, header included and padding not.
+fn chunks(packet: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)> {
+    let mut at = COMMON_HEADER;
+    std::iter::from_fn(move || {
+        if packet.len() < at + CHUNK_HEADER {
+            return None;
+        }
+        let len = usize::from(word(packet, at + 2));
+        if len < CHUNK_HEADER || packet.len() < at + len {
+            return None;
+        }
+        let range = at..at + len;
+        let kind = packet[at];
+        at += len.next_multiple_of(4);
+        Some((kind, range))
+    })
+}
+
+/// Puts `ours` in the place of the addresses in an INIT ACK; gives the IPv4 addresses that were
+/// there. `None` for every other packet, and for a damaged one. The checksum is left as it was.
+pub(crate) fn replace_addresses(
+    packet: &mut Vec<u8>,
+    ours: impl Iterator<Item = Ipv4Addr>,
+) -> Option<Vec<Ipv4Addr>> {
+    let (kind, range) = chunks(packet).next()?;
+    if kind != INIT_ACK || range.len() < INIT_FIXED {
+        return None;
+    }
+    let mut addresses = Vec::new();
+    let mut kept = Vec::with_capacity(range.len());
+    for address in ours {
+        kept.extend([0, IPV4_ADDRESS as u8, 0, 8]);
+        kept.extend(address.octets());
+    }
+    let mut at = range.start + INIT_FIXED;
+    while range.end.saturating_sub(at) >= PARAMETER_HEADER {
+        let (kind, len) = (word(packet, at), usize::from(word(packet, at + 2)));
+        if len < PARAMETER_HEADER || at + len > range.end {
+            return None;
+        }
+        let value = &packet[at + PARAMETER_HEADER..at + len];
+        match kind {
+            IPV4_ADDRESS => {
+                let address: Option<[u8; 4]> = value.try_into().ok();
+                addresses.extend(address.map(Ipv4Addr::from));
+            }
+            IPV6_ADDRESS | HOST_NAME => {}
+            _ => {
+                let padded = (at + len.next_multiple_of(4)).min(packet.len());
+                kept.extend_from_slice(&packet[at..padded]);
+            }
+        }
+        at += len.next_multiple_of(4);
+    }
+    let len = u16::try_from(INIT_FIXED + kept.len()).ok()?;
+    packet.truncate(range.start + INIT_FIXED);
+    packet[range.start + 2..range.start + 4].copy_from_slice(&len.to_be_bytes());
+    packet.extend_from_slice(&kept);
+    Some(addresses)
+}
+
+fn word(packet: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([packet[at], packet[at + 1]])
+}
+
+fn long(packet: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn init_ack(parameters: &[&[u8]]) -> Vec<u8> {
+        let mut packet = vec![0; COMMON_HEADER];
+        let body: usize = parameters.iter().map(|p| p.len().next_multiple_of(4)).sum();
+        let len = u16::try_from(INIT_FIXED + body).unwrap();
+        packet.extend([INIT_ACK, 0]);
+        packet.extend(len.to_be_bytes());
+        packet.extend([7; 16]);
+        for parameter in parameters {
+            packet.extend_from_slice(parameter);
+            packet.resize(packet.len().next_multiple_of(4), 0);
+        }
+        packet
+    }
+
+    const COOKIE: &[u8] = &[0, 7, 0, 7, 1, 2, 3];
+    const ADDRESS: &[u8] = &[0, 5, 0, 8, 192, 0, 2, 9];
+
+    const OURS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+
+    #[test]
+    fn addresses_of_an_init_ack_are_exchanged_and_all_else_stays() {
+        let mut packet = init_ack(&[ADDRESS, COOKIE, ADDRESS]);
+        let found = replace_addresses(&mut packet, OURS.into_iter()).unwrap();
+        assert_eq!(found, [Ipv4Addr::new(192, 0, 2, 9); 2]);
+        let ours: [&[u8]; 2] = [&[0, 5, 0, 8, 10, 0, 0, 1], &[0, 5, 0, 8, 10, 0, 0, 2]];
+        assert_eq!(packet, init_ack(&[ours[0], ours[1], COOKIE]));
+        assert_eq!(
+            replace_addresses(&mut packet, [].into_iter()),
+            Some(OURS.to_vec())
+        );
+        assert_eq!(packet, init_ack(&[COOKIE]));
+    }
+
+    /// Every cut and every changed length: no panic, and nothing but our addresses is added.
+    #[test]
+    fn damaged_packets_are_left_alone() {
+        let whole = init_ack(&[ADDRESS, COOKIE]);
+        for cut in 0..whole.len() {
+            let mut packet = whole[..cut].to_vec();
+            let _ = (ports(&packet), data_bytes(&packet), is_setup(&packet));
+            let _ = (sequence_numbers(&packet), acknowledged(&packet));
+            let _ = replace_addresses(&mut packet, OURS.into_iter());
+            assert!(packet.len() <= whole.len() + 16);
+        }
+        for at in COMMON_HEADER..whole.len() {
+            for value in [0, 1, 3, 0x7f, 0xff] {
+                let mut packet = whole.clone();
+                packet[at] = value;
+                let _ = (data_bytes(&packet), acknowledged(&packet));
+                let _ = replace_addresses(&mut packet, OURS.into_iter());
+                assert!(packet.len() <= whole.len() + 16);
+            }
+        }
+    }
+
+    #[test]
+    fn user_data_is_counted() {
+        let mut packet = vec![0; COMMON_HEADER];
+        for len in [5_u8, 8] {
+            packet.extend([DATA, 3, 0, 16 + len]);
+            packet.resize(packet.len() + 12 + usize::from(len), 0);
+            packet.resize(packet.len().next_multiple_of(4), 0);
+        }
+        assert_eq!(data_bytes(&packet), 13);
+    }
+}

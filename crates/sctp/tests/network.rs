@@ -1,0 +1,302 @@
+//! A stack that talks to itself: a sender with two links, and a listener with one address or two.
+//! Packets are handed over at once and in order. Time is the machine's, since the library looks at
+//! its clock as well. One stack a process, so every test here is a part of one function.
+
+#![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::{Duration, Instant};
+
+use tabane_sctp::{
+    AssociationId, EndpointId, Event, Incoming, LinkId, Message, PathState, SctpError, Sent,
+    Settings, Stack, Way,
+};
+
+const SENDER_PORT: u16 = 4_001;
+const PORT: u16 = 4_000;
+const UDP: u16 = 9_899;
+const TICK: Duration = Duration::from_millis(2);
+const PATIENCE: Duration = Duration::from_secs(60);
+const SENDERS_INDICATION: u32 = 17;
+const INDICATION: u32 = 23;
+
+fn link_address(link: u32) -> Ipv4Addr {
+    Ipv4Addr::new(192, 168, u8::try_from(link).unwrap(), 2)
+}
+
+/// The listener's addresses; its sockets are its link 0.
+const HOME: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
+const SECOND: Ipv4Addr = Ipv4Addr::new(192, 168, 101, 1);
+
+struct Network {
+    stack: Stack,
+    ticked_at: Instant,
+    sender: EndpointId,
+    listener: EndpointId,
+    /// Links that lose everything.
+    cut: Vec<u32>,
+    /// User data by link of the sender's.
+    carried: BTreeMap<u32, usize>,
+    received: Vec<u8>,
+    news: Vec<Event>,
+}
+
+impl Network {
+    fn new(stack: Stack, sender: EndpointId, listener: EndpointId) -> Self {
+        Self {
+            stack,
+            ticked_at: Instant::now(),
+            sender,
+            listener,
+            cut: Vec::new(),
+            carried: BTreeMap::new(),
+            received: Vec::new(),
+            news: Vec::new(),
+        }
+    }
+
+    /// Hands over all packets there are. `false`: nothing happened.
+    fn turn(&mut self) -> bool {
+        let elapsed = self.ticked_at.elapsed();
+        if elapsed >= TICK {
+            self.ticked_at += elapsed;
+            self.stack.handle_timers(elapsed);
+        }
+        let mut busy = false;
+        while let Some(transmit) = self.stack.poll_transmit() {
+            busy = true;
+            match transmit.path {
+                // From the sender: the datagram comes from its link's address.
+                Some(_) => {
+                    let link = transmit.link.unwrap().0;
+                    if self.cut.contains(&link) {
+                        continue;
+                    }
+                    let data = tabane_sctp::packet::data_bytes(&transmit.payload);
+                    *self.carried.entry(link).or_default() += data;
+                    let from = SocketAddrV4::new(link_address(link), UDP);
+                    let (to, payload) = (*transmit.remote.ip(), &transmit.payload);
+                    self.stack.handle_packet(LinkId(0), to, from, payload);
+                }
+                // From the listener, to an address of one of the sender's links.
+                None => {
+                    let link = u32::from(transmit.remote.ip().octets()[2]);
+                    if self.cut.contains(&link) {
+                        continue;
+                    }
+                    let from = SocketAddrV4::new(transmit.local.unwrap(), UDP);
+                    let (to, payload) = (*transmit.remote.ip(), &transmit.payload);
+                    self.stack.handle_packet(LinkId(link), to, from, payload);
+                }
+            }
+        }
+        for endpoint in [self.sender, self.listener] {
+            while let Some(incoming) = self.stack.poll_event(endpoint) {
+                busy = true;
+                match incoming {
+                    Incoming::Event(event) => self.news.push(event),
+                    Incoming::Piece(piece) => self.received.extend_from_slice(piece.data),
+                }
+            }
+        }
+        busy
+    }
+
+    /// Takes turns until it is so.
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            assert!(
+                Instant::now() < deadline,
+                "in vain: {what}; {:?}",
+                self.news
+            );
+            if !self.turn() {
+                // Nothing but time makes anything happen.
+                std::thread::sleep(TICK);
+            }
+        }
+    }
+
+    fn association(&self) -> AssociationId {
+        let up = |event: &Event| match event {
+            Event::Up { association, .. } => Some(*association),
+            _ => None,
+        };
+        self.news.iter().find_map(up).expect("it is up")
+    }
+
+    /// Sends `data` in messages of 1,200 bytes, and takes turns until it is all there.
+    fn transfer(&mut self, association: AssociationId, data: &[u8]) {
+        self.received.clear();
+        for piece in data.chunks(1_200) {
+            let message = Message {
+                data: piece,
+                stream: 0,
+                protocol: 7,
+                path: None,
+            };
+            self.until("room for a message", |world| {
+                let sent = world.stack.send(world.sender, association, message);
+                sent.unwrap() == Sent::Queued
+            });
+        }
+        self.until("all data", |world| world.received.len() >= data.len());
+        assert!(self.received == data, "other bytes, or another order");
+    }
+}
+
+fn way(link: u32, host: Ipv4Addr) -> Way {
+    Way {
+        link: LinkId(link),
+        remote: SocketAddrV4::new(host, UDP),
+    }
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n / 3 % 251) as u8).collect()
+}
+
+#[test]
+fn paths_come_go_and_are_all_used() {
+    let mut stack = Stack::start(&Settings::default()).unwrap();
+    assert!(matches!(
+        Stack::start(&Settings::default()),
+        Err(SctpError::Twice)
+    ));
+    let locals = [link_address(1), link_address(2)];
+    let sender = stack
+        .open(&locals, SENDER_PORT, SENDERS_INDICATION)
+        .unwrap();
+    let listener = stack.open(&[HOME, SECOND], PORT, INDICATION).unwrap();
+    stack.listen(listener).unwrap();
+    let taken = stack.open(&[HOME], PORT, INDICATION);
+    assert!(matches!(taken, Err(SctpError::Refused(_))), "{taken:?}");
+    // Two links towards one address of the peer's.
+    let ways = [way(1, HOME), way(2, HOME)];
+    stack.connect(sender, &ways, PORT).unwrap();
+    let mut world = Network::new(stack, sender, listener);
+    damage(&mut world);
+    world.until("an association", |world| {
+        let up = |event: &&Event| matches!(event, Event::Up { .. });
+        world.news.iter().filter(up).count() == 2
+    });
+    both_learn_who_the_other_is(&world);
+    let association = world.association();
+    both_links_carry(&mut world, association);
+    a_cut_link_is_left_and_comes_back(&mut world, association);
+    a_link_that_comes_is_used(&mut world, association);
+    an_end_is_heard_of(&mut world, association);
+}
+
+/// What is no SCTP, or was damaged on the way, changes nothing.
+fn damage(world: &mut Network) {
+    let from = SocketAddrV4::new(link_address(1), UDP);
+    let mut seed = 0x1234_5678_u64;
+    for len in 0..200 {
+        let mut packet: Vec<u8> = (0..len)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 56) as u8
+            })
+            .collect();
+        if len > 4 {
+            packet[2..4].copy_from_slice(&PORT.to_be_bytes());
+        }
+        world.stack.handle_packet(LinkId(0), HOME, from, &packet);
+    }
+    assert!(world.stack.bad_checksums() > 100);
+}
+
+fn both_learn_who_the_other_is(world: &Network) {
+    let told: Vec<u32> = world
+        .news
+        .iter()
+        .filter_map(|event| match event {
+            Event::Adaptation { indication, .. } => Some(*indication),
+            _ => None,
+        })
+        .collect();
+    assert!(
+        told.contains(&INDICATION) && told.contains(&SENDERS_INDICATION),
+        "{told:?}"
+    );
+    let mut listed = world.stack.listed(world.sender).to_vec();
+    listed.sort();
+    assert_eq!(listed, [HOME, SECOND]);
+    assert_eq!(world.stack.paths(world.sender).len(), 2);
+}
+
+fn both_links_carry(world: &mut Network, association: AssociationId) {
+    world.until("both paths", |world| {
+        let paths = world.stack.paths(world.sender);
+        paths.iter().all(|path| path.state == PathState::Active)
+    });
+    world.transfer(association, &bytes(600_000));
+    let carried = world.carried.clone();
+    assert!(
+        carried[&1] > 100_000 && carried[&2] > 100_000,
+        "{carried:?}"
+    );
+    for path in world.stack.paths(world.sender) {
+        assert!(path.cwnd.get() > 3_000 && path.mtu == 1_392, "{path:?}");
+        assert!(path.rto >= Duration::from_millis(600), "{path:?}");
+    }
+}
+
+fn a_cut_link_is_left_and_comes_back(world: &mut Network, association: AssociationId) {
+    world.cut.push(2);
+    world.transfer(association, &bytes(200_000));
+    world.until("the cut path to be given up", |world| {
+        let paths = world.stack.paths(world.sender);
+        paths.iter().any(|path| path.state == PathState::Inactive)
+    });
+    world.cut.clear();
+    world.until("the path to come back", |world| {
+        let paths = world.stack.paths(world.sender);
+        paths.iter().all(|path| path.state == PathState::Active)
+    });
+}
+
+/// The host gets a third link: the peer is told by ASCONF, and the way becomes a path.
+fn a_link_that_comes_is_used(world: &mut Network, association: AssociationId) {
+    let (sender, third) = (world.sender, link_address(3));
+    world.stack.add_local(sender, third).unwrap();
+    let path = world.stack.add_way(sender, way(3, SECOND)).unwrap();
+    assert_eq!(world.stack.add_way(sender, way(3, SECOND)), Some(path));
+    world.until("the new path", |world| {
+        let paths = world.stack.paths(world.sender);
+        let new = paths.iter().find(|status| status.path == path).unwrap();
+        new.state == PathState::Active
+    });
+    world.transfer(association, &bytes(600_000));
+    assert!(world.carried[&3] > 50_000, "{:?}", world.carried);
+    // And goes again.
+    world.stack.set_way(sender, path, None);
+    world.stack.remove_local(sender, third).unwrap();
+    world.transfer(association, &bytes(100_000));
+    assert_eq!(world.stack.paths(sender).len(), 2);
+}
+
+fn an_end_is_heard_of(world: &mut Network, association: AssociationId) {
+    world.stack.shutdown(world.sender, association).unwrap();
+    world.until("the end", |world| {
+        let closed = |event: &&Event| matches!(event, Event::Closed { .. });
+        world.news.iter().filter(closed).count() == 2
+    });
+    let message = Message {
+        data: b"late",
+        stream: 0,
+        protocol: 0,
+        path: None,
+    };
+    assert!(
+        world
+            .stack
+            .send(world.sender, association, message)
+            .is_err()
+    );
+    world.stack.close(world.sender);
+    while world.turn() {}
+}
