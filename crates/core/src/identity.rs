@@ -39,7 +39,9 @@ impl PublicKey {
         [SPKI_PREFIX.as_slice(), &self.0].concat()
     }
 
-    pub(crate) fn from_spki(spki: &[u8]) -> Option<Self> {
+    /// The key within a certificate that is a raw public key (RFC 7250 §3), if it is Ed25519.
+    #[must_use]
+    pub fn from_spki(spki: &[u8]) -> Option<Self> {
         let key = spki.strip_prefix(SPKI_PREFIX.as_slice())?;
         Some(Self(key.try_into().ok()?))
     }

@@ -70,6 +70,7 @@ pub use scheduler::SchedulerKind;
 pub use session::Session;
 pub use snapshot::{PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
 pub use stream::{ReadState, StreamError};
+pub use tls::{tls_client_config, tls_server_config};
 pub use trace::{TraceEvent, TraceLog, TraceMetrics, Traced};
 pub use transmit::{Transmit, TransmitBatch};
 pub use wire::{PROTOCOL_VERSION, fuzz_decoders};

@@ -2,7 +2,8 @@
 //!
 //! Owns how rustls is set up: one protocol version, no tickets, no server name, no clock. The
 //! client accepts exactly the pinned key; the server accepts any Ed25519 key that proves itself,
-//! because whether that key may use the relay is decided after the handshake [P-3.6].
+//! because whether that key may use the relay is decided after the handshake [P-3.6]. Connections
+//! over TCP between two that know each other's keys are set up the same way.
 
 use std::sync::Arc;
 
@@ -59,9 +60,21 @@ pub(crate) fn client_config(
     identity: &Identity,
     peer: PublicKey,
 ) -> Result<Arc<ClientConfig>, Error> {
+    tls_client_config(identity, Some(peer)).map(Arc::new)
+}
+
+/// TLS 1.3 of the side that connects: it proves `identity`, and accepts `peer` alone; without one,
+/// any Ed25519 key that proves itself, which the caller then has to judge.
+///
+/// # Errors
+/// Never with a sound build of the TLS library.
+pub fn tls_client_config(
+    identity: &Identity,
+    peer: Option<PublicKey>,
+) -> Result<ClientConfig, Error> {
     let provider = provider();
-    let verifier = PinnedKey {
-        spki: peer.to_spki(),
+    let verifier = ServerKey {
+        pinned: peer,
         algorithms: provider.signature_verification_algorithms,
     };
     let resolver =
@@ -73,11 +86,20 @@ pub(crate) fn client_config(
         .with_client_cert_resolver(Arc::new(resolver));
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_sni = false;
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
 /// Settings for sessions that others open to this endpoint.
 pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
+    tls_server_config(identity).map(Arc::new)
+}
+
+/// TLS 1.3 of the side that is connected to: it proves `identity`, and has any client prove an
+/// Ed25519 key, which the caller then has to judge.
+///
+/// # Errors
+/// Never with a sound build of the TLS library.
+pub fn tls_server_config(identity: &Identity) -> Result<ServerConfig, Error> {
     let provider = provider();
     let verifier = AnyKey {
         algorithms: provider.signature_verification_algorithms,
@@ -89,17 +111,17 @@ pub(crate) fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, Er
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(resolver));
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok(config)
 }
 
-/// Accepts the one key that the join string named.
+/// Accepts the one key that the join string named, or any where none is known yet.
 #[derive(Debug)]
-struct PinnedKey {
-    spki: Vec<u8>,
+struct ServerKey {
+    pinned: Option<PublicKey>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for PinnedKey {
+impl ServerCertVerifier for ServerKey {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -108,10 +130,10 @@ impl ServerCertVerifier for PinnedKey {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if end_entity.as_ref() == self.spki {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(CertificateError::UnknownIssuer.into())
+        let key = PublicKey::from_spki(end_entity).ok_or(CertificateError::BadEncoding)?;
+        match self.pinned {
+            Some(pinned) if pinned != key => Err(CertificateError::UnknownIssuer.into()),
+            _ => Ok(ServerCertVerified::assertion()),
         }
     }
 

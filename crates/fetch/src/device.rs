@@ -28,6 +28,8 @@ pub struct DeviceWay {
     device: Option<String>,
     has_v4: bool,
     has_v6: bool,
+    /// Whether an address may be connected to.
+    is_allowed: fn(IpAddr) -> bool,
     names: Rc<RefCell<BTreeMap<String, Known>>>,
 }
 
@@ -46,6 +48,7 @@ impl DeviceWay {
             device: Some(device.to_owned()),
             has_v4,
             has_v6,
+            is_allowed: |_| true,
             names: Rc::default(),
         }
     }
@@ -57,8 +60,15 @@ impl DeviceWay {
             device: None,
             has_v4: true,
             has_v6: true,
+            is_allowed: |_| true,
             names: Rc::default(),
         }
+    }
+
+    /// Connects to these addresses only, whatever names are found to mean.
+    #[must_use]
+    pub fn only(self, is_allowed: fn(IpAddr) -> bool) -> Self {
+        Self { is_allowed, ..self }
     }
 
     async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, WayError> {
@@ -96,6 +106,7 @@ impl DeviceWay {
             IpAddr::V4(_) => self.has_v4,
             IpAddr::V6(_) => self.has_v6,
         });
+        let reachable = reachable.filter(|address| (self.is_allowed)(*address));
         let reachable: Vec<IpAddr> = reachable.collect();
         let mut failure = WayError::Family {
             host: host.to_owned(),

@@ -1,0 +1,150 @@
+//! Those who may borrow the link, and what each of them may still carry.
+//!
+//! Owns the counts since the start, and the end of what a friend has open when its terms end. Where
+//! terms come from, what day it is and what was carried in earlier lives is the caller's.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tabane_base::{Bytes, Rate};
+use tabane_core::PublicKey;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// What a friend may do at present.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Terms {
+    /// What it is called.
+    pub name: String,
+    /// What it may still carry, both directions together, counted from when this is told. `None`:
+    /// as much as it likes.
+    pub allowance: Option<Bytes>,
+    /// The most it may carry per second, all its connections together.
+    pub cap: Option<Rate>,
+    /// Whether it may use the link at this hour.
+    pub is_open: bool,
+}
+
+/// All friends, by the key that each proves; copies are the same.
+#[derive(Clone, Default)]
+pub struct Friends(Rc<RefCell<BTreeMap<PublicKey, Rc<Friend>>>>);
+
+pub(crate) struct Friend {
+    pub(crate) terms: RefCell<Terms>,
+    /// Carried since the start.
+    carried: Cell<u64>,
+    /// What is left of the allowance.
+    left: Cell<Option<u64>>,
+    /// With a cap: when the next bytes may be carried.
+    next: Cell<Option<Instant>>,
+    pub(crate) connections: Cell<usize>,
+    /// Why what it has open must end.
+    end: watch::Sender<Option<Ended>>,
+}
+
+/// Why a friend's connections end, or do not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Revoked,
+    UsedUp,
+    NotNow,
+}
+
+impl Friends {
+    /// A friend may do this from now on. What it has open goes on if that is allowed.
+    pub fn set(&self, key: PublicKey, terms: Terms) {
+        let mut friends = self.0.borrow_mut();
+        if let Some(friend) = friends.get(&key) {
+            friend.left.set(terms.allowance.map(Bytes::get));
+            friend.terms.replace(terms);
+            friend.judge();
+            return;
+        }
+        let friend = Friend {
+            carried: Cell::new(0),
+            left: Cell::new(terms.allowance.map(Bytes::get)),
+            next: Cell::new(None),
+            connections: Cell::new(0),
+            end: watch::Sender::new(None),
+            terms: RefCell::new(terms),
+        };
+        friend.judge();
+        friends.insert(key, Rc::new(friend));
+    }
+
+    /// A friend is one no longer: what it has open ends now.
+    pub fn remove(&self, key: PublicKey) {
+        if let Some(friend) = self.0.borrow_mut().remove(&key) {
+            friend.end.send_replace(Some(Ended::Revoked));
+        }
+    }
+
+    /// The friends there are.
+    #[must_use]
+    pub fn keys(&self) -> Vec<PublicKey> {
+        self.0.borrow().keys().copied().collect()
+    }
+
+    /// What a friend has carried since it was first told of, in both directions.
+    #[must_use]
+    pub fn carried(&self, key: PublicKey) -> Bytes {
+        let friend = self.find(key);
+        Bytes::new(friend.map_or(0, |friend| friend.carried.get()))
+    }
+
+    pub(crate) fn find(&self, key: PublicKey) -> Option<Rc<Friend>> {
+        self.0.borrow().get(&key).cloned()
+    }
+}
+
+impl Friend {
+    /// Counts bytes that are about to be passed on, and comes back when they may be.
+    pub(crate) async fn on_carried(&self, amount: usize) -> Result<(), Ended> {
+        let bytes = amount as u64;
+        if let Some(left) = self.left.get() {
+            self.left.set(Some(left.saturating_sub(bytes)));
+            if left < bytes {
+                self.judge();
+                return Err(Ended::UsedUp);
+            }
+        }
+        self.carried.set(self.carried.get() + bytes);
+        let Some(cap) = self.terms.borrow().cap else {
+            return Ok(());
+        };
+        let now = Instant::now();
+        let due = self.next.get().map_or(now, |due| due.max(now));
+        let span = cap.time_for(Bytes::new(bytes)).min(Duration::from_secs(60));
+        self.next.set(Some(due + span));
+        sleep_until(due + span).await;
+        Ok(())
+    }
+
+    /// Why it may not begin anything now.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        *self.end.borrow()
+    }
+
+    /// Waits until what it has open must end.
+    pub(crate) async fn end(&self) -> Ended {
+        let mut end = self.end.subscribe();
+        loop {
+            if let Some(ended) = *end.borrow_and_update() {
+                return ended;
+            }
+            // The sender lives as long as we do.
+            let _ = end.changed().await;
+        }
+    }
+
+    fn judge(&self) {
+        let ended = match self.terms.borrow().is_open {
+            false => Some(Ended::NotNow),
+            true if self.left.get() == Some(0) => Some(Ended::UsedUp),
+            true => None,
+        };
+        self.end.send_replace(ended);
+    }
+}

@@ -1,0 +1,28 @@
+//! Lends this machine's link to friends near by, and borrows theirs, for the web.
+//!
+//! Owns what passes between two neighbours: TLS 1.3 with keys that both have pinned, HTTP CONNECT
+//! and nothing else within it, and the pairing by which they learn each other's keys. The one who
+//! lends sees which hosts are asked for and how much, never what.
+//!
+//! Which friends there are, what each may use and where that is written down is the caller's; so is
+//! the way out, a [`tabane_fetch::Way`]. Towards fetches a neighbour is one, too.
+//!
+//! Runs on one thread, within a `LocalSet`.
+
+#![forbid(unsafe_code)]
+
+mod borrow;
+mod carry;
+mod code;
+mod friends;
+mod pairing;
+mod public;
+mod share;
+mod tls;
+
+pub use borrow::{NeighbourWay, PairError, Paired, pair};
+pub use code::{ATTEMPTS, Code, CodeError, Offer};
+pub use friends::{Friends, Terms};
+pub use pairing::MAX_NAME;
+pub use public::is_public;
+pub use share::{DEFAULT_PORTS, Desk, Share};

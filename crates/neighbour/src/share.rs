@@ -1,0 +1,249 @@
+//! The side that lends: who may come in, what they may ask for, and who they then are connected to.
+//!
+//! Owns the listener's connections. The way out, with the addresses it refuses, is the caller's.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tabane_core::{Identity, PublicKey};
+use tabane_fetch::Way;
+use tabane_proxy::{Destination, Host, HttpRequest, parse_request};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use crate::carry::carry;
+use crate::code::Code;
+use crate::friends::{Ended, Friend, Friends};
+use crate::pairing::{self, Ends};
+use crate::tls;
+
+/// What the web uses.
+pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
+/// How long anybody may take to say who they are and what they want.
+const GREETING_TIME: Duration = Duration::from_secs(10);
+/// How long a connection outwards may take: what the way out needs to try some addresses.
+const CONNECT_TIME: Duration = Duration::from_secs(20);
+/// A request is one line and a header or two; host names have 253 characters at most.
+const MAX_REQUEST: usize = 2048;
+/// Connections that have not said yet who they are.
+const MAX_STRANGERS: usize = 32;
+/// Connections of one friend: what a browser opens, twice.
+const MAX_CONNECTIONS: usize = 512;
+
+/// Where pairing codes come from, and new friends go.
+pub trait Desk {
+    /// Takes one try of the offer that stands; `None`: nobody is expected.
+    fn attempt(&self) -> Option<Code>;
+    /// Somebody knew the code, calls itself `name` and has this key: the offer is over. `false`
+    /// where it no longer stood, or the friend cannot be remembered.
+    fn paired(&self, name: &str, key: PublicKey) -> bool;
+}
+
+/// One link, lent to friends.
+pub struct Share {
+    acceptor: TlsAcceptor,
+    key: PublicKey,
+    name: String,
+    friends: Friends,
+    out: Rc<dyn Way>,
+    ports: Vec<u16>,
+    desk: Rc<dyn Desk>,
+    strangers: Cell<usize>,
+}
+
+/// What a friend is told when there is no connection for it.
+struct Refusal(u16, &'static str);
+
+impl Share {
+    /// Lends `out` under this name, to these ports only.
+    ///
+    /// # Errors
+    /// Never with a sound build of the TLS library.
+    pub fn new(
+        identity: &Identity,
+        name: &str,
+        friends: Friends,
+        out: Rc<dyn Way>,
+        ports: &[u16],
+        desk: Rc<dyn Desk>,
+    ) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            acceptor: tls::acceptor(identity)?,
+            key: identity.public_key(),
+            name: name.to_owned(),
+            friends,
+            out,
+            ports: ports.to_vec(),
+            desk,
+            strangers: Cell::new(0),
+        })
+    }
+
+    /// Serves whoever comes, until it is dropped; then all connections end.
+    pub async fn serve(self: Rc<Self>, listener: TcpListener) {
+        let mut guests = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, from)) if self.strangers.get() < MAX_STRANGERS => {
+                        let share = Rc::clone(&self);
+                        guests.spawn_local(async move {
+                            if let Err(error) = share.receive(stream).await {
+                                tracing::debug!(%from, %error, "a guest came to nothing");
+                            }
+                        });
+                    }
+                    Ok((_, from)) => tracing::debug!(%from, "too many at the door"),
+                    Err(error) => {
+                        // Out of descriptors, most likely: they come back as connections end.
+                        tracing::warn!(%error, "cannot accept a connection");
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                Some(_) = guests.join_next() => {}
+            }
+        }
+    }
+
+    async fn receive(&self, stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let stranger = Held::take(&self.strangers);
+        let greeted = timeout(GREETING_TIME, self.acceptor.accept(stream)).await;
+        let mut stream = greeted.map_err(|_| io::ErrorKind::TimedOut)??;
+        let key = tls::peer_key(stream.get_ref().1).ok_or(io::ErrorKind::InvalidData)?;
+        if stream.get_ref().1.alpn_protocol() == Some(tls::PAIR) {
+            let paired = timeout(GREETING_TIME, self.pair(&mut stream, key)).await;
+            return paired.map_err(|_| io::ErrorKind::TimedOut)?;
+        }
+        let request = timeout(GREETING_TIME, read_request(&mut stream)).await;
+        let destination = request.map_err(|_| io::ErrorKind::TimedOut)??;
+        drop(stranger);
+        self.lend(stream, key, destination).await
+    }
+
+    async fn pair(&self, stream: &mut TlsStream<TcpStream>, key: PublicKey) -> io::Result<()> {
+        let ends = Ends {
+            borrower: key,
+            sharer: self.key,
+        };
+        let answered = pairing::answer(stream, || self.desk.attempt(), ends).await;
+        let (name, secret) = answered.map_err(io::Error::other)?;
+        if self.desk.paired(&name, key) {
+            tracing::info!(name, "paired");
+            pairing::welcome(stream, &secret, &self.name).await?;
+        } else {
+            pairing::refuse(stream).await?;
+        }
+        stream.shutdown().await
+    }
+
+    async fn lend(
+        &self,
+        mut stream: TlsStream<TcpStream>,
+        key: PublicKey,
+        to: Option<Destination>,
+    ) -> io::Result<()> {
+        let Refusal(status, reason) = match self.admit(key, to.as_ref()) {
+            Ok((friend, to)) => {
+                let _held = Held::take(&friend.connections);
+                let far = timeout(CONNECT_TIME, self.out.connect(&host(&to.host), to.port)).await;
+                match far {
+                    Ok(Ok(far)) => {
+                        stream.write_all(b"HTTP/1.1 200 Connected\r\n\r\n").await?;
+                        let why = carry(&friend, stream, far).await;
+                        let name = friend.terms.borrow().name.clone();
+                        tracing::debug!(friend = name, host = %to.host, why, "ended");
+                        return Ok(());
+                    }
+                    Ok(Err(error)) => {
+                        tracing::debug!(host = %to.host, %error, "no connection outwards");
+                        Refusal(502, "Cannot connect there")
+                    }
+                    Err(_) => Refusal(504, "There is no answer from there"),
+                }
+            }
+            Err(refusal) => refusal,
+        };
+        let answer = format!("HTTP/1.1 {status} {reason}\r\ncontent-length: 0\r\n\r\n");
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await
+    }
+
+    fn admit<'a>(
+        &self,
+        key: PublicKey,
+        to: Option<&'a Destination>,
+    ) -> Result<(Rc<Friend>, &'a Destination), Refusal> {
+        let friend = self.friends.find(key);
+        let friend = friend.ok_or(Refusal(403, "Not paired with you"))?;
+        let to = to.ok_or(Refusal(405, "Only CONNECT is served"))?;
+        if !self.ports.contains(&to.port) {
+            return Err(Refusal(403, "This port is not lent"));
+        }
+        match friend.ended() {
+            Some(Ended::Revoked) => Err(Refusal(403, "Not paired with you")),
+            Some(Ended::UsedUp) => Err(Refusal(429, "Your data budget is used up")),
+            Some(Ended::NotNow) => Err(Refusal(503, "Not lent at this hour")),
+            None if friend.connections.get() >= MAX_CONNECTIONS => {
+                Err(Refusal(429, "Too many connections"))
+            }
+            None => Ok((friend, to)),
+        }
+    }
+}
+
+/// One more, until it is dropped.
+struct Held<'a>(&'a Cell<usize>);
+
+impl<'a> Held<'a> {
+    fn take(count: &'a Cell<usize>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Where a CONNECT leads; `None`: it asks for something else.
+async fn read_request(stream: &mut TlsStream<TcpStream>) -> io::Result<Option<Destination>> {
+    let head = read_head(stream, MAX_REQUEST).await?;
+    match parse_request(&head) {
+        Ok(Some(HttpRequest::Connect { destination, .. })) => Ok(Some(destination)),
+        _ => Ok(None),
+    }
+}
+
+/// The head of a message, byte by byte, so that what follows is left to whom it is for; from TLS's
+/// buffer that costs nothing.
+pub(crate) async fn read_head(
+    stream: &mut (impl AsyncReadExt + Unpin),
+    most: usize,
+) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() == most {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a head too long",
+            ));
+        }
+        head.push(stream.read_u8().await?);
+    }
+    Ok(head)
+}
+
+fn host(host: &Host) -> String {
+    match host {
+        Host::Ip(address) => address.to_string(),
+        Host::Name(name) => name.clone(),
+    }
+}
