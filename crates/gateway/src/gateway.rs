@@ -385,8 +385,8 @@ mod tests {
     /// Ten thousand flows must not be a matter of memory: what a flow takes beside its copies.
     #[test]
     fn a_flow_takes_less_than_two_kilobytes() {
-        // A deque grows by doubling; tree nodes are at least half full.
-        let ranges = (2 * MAX_BARE_RANGES).next_power_of_two() * size_of::<Held>();
+        // A deque grows by doubling from a power of two; tree nodes are at least half full.
+        let ranges = MAX_BARE_RANGES.next_power_of_two() * size_of::<Held>();
         let nodes = 2 * (size_of::<(Key, Entry)>() + size_of::<(Instant, Key)>());
         let size = size_of::<Flow>() + ranges + nodes;
         assert!(size <= 2_048, "{size}");

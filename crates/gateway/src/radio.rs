@@ -2,6 +2,8 @@
 
 use tabane_base::{Duration, Instant};
 
+use crate::seq::Seq;
+
 /// No timer of ours runs out earlier, however short the round trips: the link delays for a second
 /// where it is bad, and what comes late must not be sent twice.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1_500);
@@ -72,8 +74,13 @@ impl RoundTrip {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     bytes: u32,
-    /// Doubles each round trip until something is lost.
+    /// Doubles each round trip until something is lost, or more no longer arrives faster.
     starting: bool,
+    /// The round trip under way: where it ends, when it began, what has arrived in it.
+    round: (Seq, Instant, u32),
+    /// Bytes per second in the best round trip, and how many have not been better since.
+    best: f64,
+    flat: u32,
 }
 
 /// As much as a TCP begins with on hosts of today.
@@ -82,13 +89,51 @@ const ALLOWANCE_MIN: u32 = 8 * 1024;
 /// What a loss leaves of what was on the way (as CUBIC, RFC 9438 §4.6).
 const AFTER_LOSS: f64 = 0.7;
 /// Growth per round trip after the first loss: this share, and a segment at least.
-const GROWTH: f64 = 0.02;
+const GROWTH: f64 = 0.05;
+/// A round trip that brings this much more than the best shows that the link is not full.
+const FASTER: f64 = 1.25;
+/// So many without it: the link is full.
+const FLAT_ROUNDS: u32 = 2;
+/// What is left then, in the shortest round trips: room for delays that come and go.
+const FULL: f64 = 4.0;
 
 impl Allowance {
     pub(crate) fn new(most: u32) -> Self {
         Self {
             bytes: ALLOWANCE_INITIAL.min(most),
             starting: true,
+            round: (Seq::default(), Instant::NEVER, 0),
+            best: 0.0,
+            flat: 0,
+        }
+    }
+
+    /// Everything below `ack` has arrived, `acked` bytes more than before; below `top` it is on its
+    /// way. `least` is the shortest round trip.
+    pub(crate) fn watch(&mut self, now: Instant, ack: Seq, top: Seq, acked: u32, least: Duration) {
+        if !self.starting {
+            return;
+        }
+        self.round.2 = self.round.2.saturating_add(acked);
+        let (end, from, bytes) = self.round;
+        if from != Instant::NEVER && ack.is_before(end) {
+            return;
+        }
+        let span = (now - from).as_secs_f64();
+        self.round = (top, now, 0);
+        if from == Instant::NEVER || span == 0.0 {
+            return;
+        }
+        let rate = f64::from(bytes) / span;
+        if rate >= self.best * FASTER {
+            (self.best, self.flat) = (rate, 0);
+            return;
+        }
+        self.flat += 1;
+        if self.flat >= FLAT_ROUNDS && self.bytes > ALLOWANCE_INITIAL {
+            self.starting = false;
+            let full = (FULL * self.best * least.as_secs_f64()) as u32;
+            self.bytes = self.bytes.min(full.max(ALLOWANCE_INITIAL));
         }
     }
 
@@ -144,6 +189,29 @@ mod tests {
     }
 
     #[test]
+    fn doubling_ends_when_more_arrives_no_faster() {
+        let mut allowance = Allowance::new(4 << 20);
+        let mut sent = 0;
+        for round in 1..=12 {
+            // 1.25 MB/s, 50 ms: 62.5 kB fill the link, the rest makes round trips longer.
+            let flight = allowance.bytes();
+            let span = ms(50).max(Duration::from_secs_f64(f64::from(flight) / 1.25e6));
+            let now = Instant::from_millis(1_000 * round) + span;
+            sent += flight;
+            allowance.round.1 = allowance.round.1.min(now - span);
+            allowance.watch(now, Seq(sent), Seq(sent + 1), flight, ms(50));
+            if allowance.starting {
+                allowance.on_arrival(flight, 1_448, 4 << 20);
+            }
+        }
+        assert!(!allowance.starting);
+        assert!(
+            (200_000..=280_000).contains(&allowance.bytes()),
+            "{allowance:?}"
+        );
+    }
+
+    #[test]
     fn a_loss_takes_three_tenths_and_growth_is_slow_after_it() {
         let mut allowance = Allowance::new(1 << 20);
         allowance.on_arrival(64 * 1024, 1_448, 1 << 20);
@@ -151,6 +219,6 @@ mod tests {
         allowance.on_loss(100_000);
         assert_eq!(allowance.bytes(), 70_000);
         allowance.on_arrival(70_000, 1_448, 1 << 20);
-        assert_eq!(allowance.bytes(), 71_448);
+        assert_eq!(allowance.bytes(), 73_500);
     }
 }

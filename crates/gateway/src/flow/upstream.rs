@@ -138,6 +138,9 @@ impl Flow {
         let early = self.stance == Stance::Assisting;
         let sample = sent_at.map(|at| now - at);
         self.meter.on_progress(now, ack, sample, early);
+        let least = self.meter.radio.shortest().unwrap_or_default();
+        let top = self.copies.top();
+        self.allowance.watch(now, ack, top, advance, least);
         if binds {
             self.allowance
                 .on_arrival(advance, self.segment(), self.copies_most);
