@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, peer, policy,
-    proxy, relay, relays, run, service, sim, status, top, trace, up,
+    proxy, relay, relays, run, service, share, sim, status, top, trace, up,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -75,6 +75,7 @@ enum Command {
     Trace(trace::TraceArgs),
     Dashboard(dashboard::DashboardArgs),
     Links(Box<links::LinksArgs>),
+    Share(Box<share::ShareArgs>),
     Policy(policy::PolicyArgs),
     Join(join::JoinArgs),
     Leave(leave::LeaveArgs),
@@ -120,6 +121,7 @@ impl Cli {
             Command::Links(args) => links::run(*args, &store()?),
             Command::Relay(args) => relay::run(*args),
             Command::Gateway(args) => gateway::run(*args),
+            Command::Share(args) => share::run(*args, &store()?),
             Command::Policy(args) => policy::run(args, &store()?),
             Command::Join(args) => join::run(args, &store()?),
             Command::Leave(args) => leave::run(&args, &store()?),

@@ -18,6 +18,7 @@ pub(crate) mod relay;
 pub(crate) mod relays;
 pub(crate) mod run;
 pub(crate) mod service;
+pub(crate) mod share;
 pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod top;

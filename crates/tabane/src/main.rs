@@ -24,6 +24,7 @@ mod instance;
 mod interception;
 mod join_string;
 mod last_run;
+mod lent_links;
 mod link_follower;
 mod link_policy;
 mod links;

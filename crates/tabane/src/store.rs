@@ -2,9 +2,11 @@
 //!
 //! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`),
 //! `relays/order` (names, the preferred first, written by `tabane relays prefer`),
-//! `peers/NAME.toml` (0600, written by `tabane peer`) and `config.toml` (written by the user). Owns
-//! their form and places, never what they are used for.
+//! `peers/NAME.toml` (0600, written by `tabane peer`), what `tabane share` keeps (`neighbours.rs`)
+//! and `config.toml` (written by the user). Owns their form and places, never what they are used
+//! for.
 
+mod neighbours;
 mod peers;
 mod relay_entry;
 mod settings;
@@ -16,6 +18,7 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use tabane_core::Identity;
 
+pub(crate) use neighbours::{FriendEntry, NeighbourEntry, OFFER_FILE, OfferEntry, TermsText};
 pub(crate) use peers::PeerEntry;
 pub(crate) use relay_entry::{RelayEntry, RelayName};
 pub(crate) use settings::Settings;

@@ -21,11 +21,12 @@ use tabane_fetch::{
 use tabane_ranges::{Order, Rule};
 
 use crate::failure::Failure;
+use crate::lent_links;
 use crate::output;
 use crate::program;
 use crate::signals;
 use crate::span::Span;
-use crate::store::Store;
+use crate::store::{RelayName, Store};
 use crate::web_links::WebLinks;
 
 mod meter;
@@ -69,6 +70,10 @@ pub(crate) struct GetArgs {
     /// Use only this interface; repeat for several [default: every usable one, see `tabane links`]
     #[arg(long = "link", value_name = "IF")]
     links: Vec<String>,
+    /// Borrow this neighbour's link as well; repeat for several [default: all that were paired by
+    /// `tabane share pair`, unless --link is given]
+    #[arg(long = "neighbour", value_name = "NAME")]
+    neighbours: Vec<RelayName>,
     /// How it is divided among links: tabane, or as the Web SHAKE paper did it: f-h, f-p, f-p:10kB
     #[arg(long, value_name = "RULE", default_value = "tabane")]
     rule: Rule,
@@ -136,6 +141,9 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
     let signals = signals::catch()?;
     let mut web = WebLinks::find(args.links.clone(), store).await?;
     let links = web.links();
+    if args.links.is_empty() || !args.neighbours.is_empty() {
+        lent_links::add(&links, &args.neighbours, store)?;
+    }
     let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let began_at = Instant::now();
     let meter = Meter::new(is_shown);

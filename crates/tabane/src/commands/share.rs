@@ -1,0 +1,220 @@
+//! `tabane share`: lend this machine's link to friends near by, and know whose links may be
+//! borrowed.
+//!
+//! Owns the flags and the lists. Lending is `serve`'s, getting to know each other `pairing`'s.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tabane_base::Bytes;
+use tabane_policy::{Budget, UnixDay};
+
+use crate::access::unix_seconds;
+use crate::output;
+use crate::quantity::RateText;
+use crate::store::{RelayName, Store, TermsText};
+
+mod pairing;
+mod serve;
+
+/// Where neighbours listen.
+const PORT: u16 = 4511;
+
+/// Lend this machine's link to friends near by, for the web
+///
+/// Without a command it lends, until Ctrl-C. Friends are those who were paired once: `tabane share
+/// pair` here shows a code, `tabane share pair CODE HOST` there uses it. Friends reach web servers
+/// on the internet and nothing of this machine or its networks. This machine sees which hosts they
+/// ask for and how much comes, not what.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ShareArgs {
+    #[command(subcommand)]
+    command: Option<ShareCommand>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Lend this interface's link [default: the route that the system takes]
+    #[arg(long, value_name = "IF")]
+    link: Option<String>,
+    /// TCP address to listen on [default: [::]:4511, which is IPv4 as well]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// Let friends connect to this port; repeat for several [default: 80 and 443]
+    #[arg(long = "port", value_name = "PORT")]
+    ports: Vec<u16>,
+    /// What friends call this machine [default: its host name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<RelayName>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ShareCommand {
+    Pair(pairing::PairArgs),
+    Status(StatusArgs),
+    Revoke(RevokeArgs),
+    List(ListArgs),
+    Forget(ForgetArgs),
+}
+
+/// Show the friends who may borrow this machine's link, and what they have used
+#[derive(Debug, Args)]
+struct StatusArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lend to a friend no longer; what it has open ends within a second
+#[derive(Debug, Args)]
+struct RevokeArgs {
+    /// The friend's name; `tabane share status` lists them
+    #[arg(value_name = "NAME")]
+    name: RelayName,
+}
+
+/// List the neighbours whose links this machine may borrow
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Borrow a neighbour's link no longer
+#[derive(Debug, Args)]
+struct ForgetArgs {
+    /// The neighbour's name; `tabane share list` lists them
+    #[arg(value_name = "NAME")]
+    name: RelayName,
+}
+
+pub(crate) fn run(args: ShareArgs, store: &Store) -> Result<ExitCode> {
+    match args.command {
+        None => serve::run(&args.serve, store),
+        Some(ShareCommand::Pair(args)) => pairing::run(&args, store),
+        Some(ShareCommand::Status(args)) => status(&args, store),
+        Some(ShareCommand::List(args)) => list(&args, store),
+        Some(ShareCommand::Revoke(RevokeArgs { name })) => {
+            if !store.remove_friend(&name)? {
+                bail!("no friend is called '{name}'; `tabane share status` lists them");
+            }
+            output::line(&format!("{name} may borrow no longer"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(ShareCommand::Forget(ForgetArgs { name })) => {
+            if !store.remove_neighbour(&name)? {
+                bail!("no neighbour is called '{name}'; `tabane share list` lists them");
+            }
+            output::line(&format!("forgot {name}"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn status(args: &StatusArgs, store: &Store) -> Result<ExitCode> {
+    let lent = store.lent()?;
+    let friends = store.friends()?.into_iter().map(|(name, friend)| {
+        let budget = counted_by(&friend.terms);
+        let used = lent.used(&friend.key, &budget, today());
+        (name, friend, used)
+    });
+    let friends: Vec<_> = friends.collect();
+    if args.json {
+        let rows = friends.iter().map(|(name, friend, used)| {
+            json!({
+                "name": name.as_str(),
+                "key": friend.key,
+                "budget": friend.terms.budget,
+                "rate": friend.terms.rate,
+                "used_bytes": used.get(),
+            })
+        });
+        output::json(&rows.collect::<Vec<_>>())?;
+    } else if friends.is_empty() {
+        output::line("no friend yet; `tabane share pair` shows a code for one")?;
+    } else {
+        let rows = friends.into_iter().map(|(name, friend, used)| {
+            let or_all = |text: Option<String>| text.unwrap_or_else(|| "any".to_owned());
+            vec![
+                name.to_string(),
+                rounded(used),
+                or_all(friend.terms.budget),
+                or_all(friend.terms.rate),
+            ]
+        });
+        let rows: Vec<_> = rows.collect();
+        output::line(&output::table(&["friend", "used", "budget", "rate"], &rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
+    let neighbours = store.neighbours()?;
+    if args.json {
+        let rows = neighbours
+            .iter()
+            .map(|(name, it)| json!({"name": name.as_str(), "address": it.address, "key": it.key}));
+        output::json(&rows.collect::<Vec<_>>())?;
+    } else if neighbours.is_empty() {
+        output::line(
+            "no neighbour yet; `tabane share pair` at a neighbour's shows a code to use here",
+        )?;
+    } else {
+        let rows = neighbours
+            .into_iter()
+            .map(|(name, it)| vec![name.to_string(), it.address, it.key]);
+        let rows: Vec<_> = rows.collect();
+        output::line(&output::table(&["neighbour", "address", "key"], &rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The budget; who has none is counted by the month.
+fn counted_by(terms: &TermsText) -> Budget {
+    terms.budget().unwrap_or(Budget {
+        amount: Bytes::new(u64::MAX),
+        period: tabane_policy::Period::Month { from: 1 },
+    })
+}
+
+fn today() -> UnixDay {
+    UnixDay::at(unix_seconds().cast_signed())
+}
+
+/// `3.9 MB`
+fn rounded(bytes: Bytes) -> String {
+    let bytes = bytes.get();
+    match bytes {
+        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+fn budget(text: &str) -> Result<String, String> {
+    let wrong = || format!("'{text}' is no budget; write it like 5GB/month or 500MB/day");
+    Budget::parse(text).ok_or_else(wrong)?;
+    Ok(text.to_owned())
+}
+
+fn rate(text: &str) -> Result<String, String> {
+    text.parse::<RateText>()?;
+    Ok(text.to_owned())
+}
+
+/// What this machine calls itself.
+fn own_name(given: Option<&RelayName>) -> String {
+    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = given.map(ToString::to_string).or_else(host);
+    let name = name.map(|name| name.trim().chars().take(60).collect::<String>());
+    let is_plain = |name: &String| !name.is_empty() && name.is_ascii();
+    name.filter(is_plain)
+        .unwrap_or_else(|| "neighbour".to_owned())
+}

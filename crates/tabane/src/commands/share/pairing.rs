@@ -1,0 +1,156 @@
+//! `tabane share pair`: shows a code, or uses the one that a neighbour shows.
+
+use std::ffi::CString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use tabane_fetch::DeviceWay;
+use tabane_linux::DirectoryWatch;
+use tabane_neighbour::{ATTEMPTS, Code, pair};
+use tabane_proxy::Destination;
+use tokio::time::timeout;
+
+use super::{PORT, budget, own_name, rate};
+use crate::access::unix_seconds;
+use crate::failure::Failure;
+use crate::output;
+use crate::program;
+use crate::secret;
+use crate::signals;
+use crate::store::{NeighbourEntry, OFFER_FILE, OfferEntry, RelayName, Store, TermsText};
+
+/// How long a code is worth something: a walk to the other machine.
+const OFFER_TIME: u64 = 600;
+/// What a try may take that has begun.
+const LAST_TRY_TIME: Duration = Duration::from_secs(11);
+
+/// Get to know a friend, once
+///
+/// Without CODE, here where the link is lent: shows a code that one friend can use within ten
+/// minutes, while `tabane share` runs. With CODE, at the friend's: `tabane share pair CODE HOST`.
+/// Both then know each other's key, and nobody in between can have put in another.
+#[derive(Debug, Args)]
+pub(crate) struct PairArgs {
+    /// The code that the neighbour shows
+    #[arg(value_name = "CODE", requires = "host")]
+    code: Option<Code>,
+    /// Where the neighbour is: a name or an address, with :PORT if it is not 4511
+    #[arg(value_name = "HOST", value_parser = destination)]
+    host: Option<Destination>,
+    /// What the friend may carry, both directions together [default: any amount]
+    #[arg(long, value_name = "VOLUME", value_parser = budget, conflicts_with = "code")]
+    budget: Option<String>,
+    /// The most it may carry per second, e.g. 5Mbit/s [default: all there is]
+    #[arg(long, value_name = "RATE", value_parser = rate, conflicts_with = "code")]
+    rate: Option<String>,
+    /// What this machine is called there [default: its host name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<RelayName>,
+}
+
+fn destination(text: &str) -> Result<Destination, String> {
+    Destination::parse(text, Some(PORT)).map_err(|error| error.to_string())
+}
+
+pub(crate) fn run(args: &PairArgs, store: &Store) -> Result<ExitCode> {
+    let done = async {
+        match (&args.code, &args.host) {
+            (Some(code), Some(host)) => join(args, code, host, store).await,
+            _ => offer(args, store).await,
+        }
+    };
+    tabane_tunnel::block_on(done).context("cannot set up the event loop")?
+}
+
+async fn join(args: &PairArgs, code: &Code, at: &Destination, store: &Store) -> Result<ExitCode> {
+    let identity = store.neighbour_identity()?;
+    let host = at.host.to_string();
+    let host = host.trim_matches(['[', ']']);
+    let name = own_name(args.name.as_ref());
+    let near = DeviceWay::unbound();
+    let paired = pair(&identity, &name, (host, at.port), code, &near).await;
+    let paired = paired.with_context(|| format!("cannot pair with {at}"))?;
+    let entry = NeighbourEntry {
+        address: at.to_string(),
+        key: paired.key.to_string(),
+    };
+    let name = store.put_neighbour(&paired.name, &entry)?;
+    output::line(&format!(
+        "paired with {name}; `tabane get` uses its link from now on"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
+    let signals = signals::catch()?;
+    store.neighbour_identity()?;
+    let code = Code::from_random(secret::random());
+    let offer = OfferEntry {
+        code: code.to_string(),
+        ends_at: unix_seconds() + OFFER_TIME,
+        attempts_left: ATTEMPTS,
+        paired: None,
+        terms: TermsText {
+            budget: args.budget.clone(),
+            rate: args.rate.clone(),
+        },
+    };
+    let _offered = Offered(store);
+    store.put_offer(&offer)?;
+    output::line(&format!(
+        "code: {code}\nwithin ten minutes, at the friend's: tabane share pair {code} HOST\n\
+         HOST is this machine's name or address near here"
+    ))?;
+    tokio::select! {
+        name = outcome(store, &offer.code) => {
+            let name = name?;
+            output::line(&format!("paired with {name}; it may borrow while `tabane share` runs"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        arrived = signals.next() => Ok(program::signal_code(arrived?.signal)),
+        () = tokio::time::sleep(Duration::from_secs(OFFER_TIME)) => {
+            bail!("nobody came within ten minutes (does `tabane share` run?)")
+        }
+    }
+}
+
+/// Waits until `tabane share` has written down how it went.
+async fn outcome(store: &Store, code: &str) -> Result<String> {
+    let watch = DirectoryWatch::start(store.root()).context("cannot watch the configuration")?;
+    let file = CString::new(OFFER_FILE).context("a constant")?;
+    loop {
+        match store.offer()? {
+            Some(offer) if offer.code != code => bail!("another `tabane share pair` has begun"),
+            Some(OfferEntry {
+                paired: Some(name), ..
+            }) => return Ok(name),
+            // The last try may be under way, and right.
+            Some(offer)
+                if offer.attempts_left == 0
+                    && timeout(LAST_TRY_TIME, watch.changed(&file)).await.is_err() =>
+            {
+                return Err(Failure::with_status(
+                    1,
+                    "the code was mistyped too often; run this again for a new one",
+                )
+                .into());
+            }
+            Some(offer) if offer.attempts_left == 0 => {}
+            Some(_) => watch.changed(&file).await?,
+            None => bail!("the code was withdrawn"),
+        }
+    }
+}
+
+/// A code is worth nothing once nobody shows it.
+struct Offered<'a>(&'a Store);
+
+impl Drop for Offered<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.remove_offer() {
+            tracing::warn!("the code stays valid: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Lending: friends and their terms as the store has them, what they carry counted and kept.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tabane_base::Bytes;
+use tabane_core::PublicKey;
+use tabane_fetch::DeviceWay;
+use tabane_linux::interfaces;
+use tabane_neighbour::{Code, DEFAULT_PORTS, Desk, Friends, Offer, Share, Terms, is_public};
+use tabane_policy::Usage;
+use tokio::net::TcpListener;
+use tokio::time::MissedTickBehavior;
+
+use super::{PORT, ServeArgs, counted_by, own_name, today};
+use crate::access::unix_seconds;
+use crate::link_policy::LinkPolicy;
+use crate::links;
+use crate::output;
+use crate::program;
+use crate::signals;
+use crate::store::{FriendEntry, Store};
+
+/// How often friends and their terms are looked up, and what they carried is counted.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(crate) fn run(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
+    tabane_tunnel::block_on(serve(args, store)).context("cannot set up the event loop")?
+}
+
+async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
+    let signals = signals::catch()?;
+    let listen = args
+        .listen
+        .unwrap_or_else(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT)));
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
+    let ports = if args.ports.is_empty() {
+        &DEFAULT_PORTS[..]
+    } else {
+        &args.ports
+    };
+    let friends = Friends::default();
+    let mut ledger = Ledger {
+        store,
+        friends: friends.clone(),
+        usage: store.lent()?,
+        counted: BTreeMap::new(),
+    };
+    ledger.look()?;
+    let share = Share::new(
+        &store.neighbour_identity()?,
+        &own_name(args.name.as_ref()),
+        friends,
+        Rc::new(way_out(args.link.as_deref(), store).await?.only(is_public)),
+        ports,
+        Rc::new(StoreDesk(store.clone())),
+    )
+    .context("TLS")?;
+    output::line(&format!(
+        "lending {} on port {} to {}; Ctrl-C ends it",
+        args.link.as_deref().unwrap_or("this machine's link"),
+        listener.local_addr()?.port(),
+        match ledger.friends.keys().len() {
+            0 => "nobody yet (`tabane share pair` shows a code)".to_owned(),
+            1 => "one friend".to_owned(),
+            count => format!("{count} friends"),
+        }
+    ))?;
+    tokio::select! {
+        () = Rc::new(share).serve(listener) => Ok(ExitCode::SUCCESS),
+        () = ledger.keep() => Ok(ExitCode::SUCCESS),
+        arrived = signals.next() => Ok(program::signal_code(arrived?.signal)),
+    }
+}
+
+async fn way_out(link: Option<&str>, store: &Store) -> Result<DeviceWay> {
+    let Some(name) = link else {
+        return Ok(DeviceWay::unbound());
+    };
+    let interfaces = interfaces::list().await.context("links")?;
+    let links = links::choose(&interfaces, &[name.to_owned()], &LinkPolicy::load(store)?)?;
+    let bind = links.get(name).context("a link that was named")?;
+    Ok(DeviceWay::new(name, bind.v4.is_some(), bind.v6.is_some()))
+}
+
+/// What friends may, and what they have had.
+struct Ledger<'a> {
+    store: &'a Store,
+    friends: Friends,
+    usage: Usage,
+    counted: BTreeMap<PublicKey, Bytes>,
+}
+
+impl Ledger<'_> {
+    async fn keep(&mut self) {
+        let mut due = tokio::time::interval(LOOK_INTERVAL);
+        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            due.tick().await;
+            if let Err(error) = self.look() {
+                tracing::warn!("friends stay as they were: {error:#}");
+            }
+        }
+    }
+
+    /// Counts what was carried, then tells everybody's terms anew.
+    fn look(&mut self) -> Result<()> {
+        let entries = self.store.friends()?;
+        let mut is_new = false;
+        let mut present = Vec::new();
+        for (name, entry) in entries {
+            let Ok(key) = entry.key.parse::<PublicKey>() else {
+                tracing::warn!(friend = %name, "its key is damaged");
+                continue;
+            };
+            present.push(key);
+            let budget = counted_by(&entry.terms);
+            let carried = self.friends.carried(key);
+            let before = self.counted.insert(key, carried).unwrap_or(Bytes::ZERO);
+            if carried > before {
+                let fresh = carried - before;
+                self.usage.add(&entry.key, &budget, today(), fresh);
+                is_new = true;
+            }
+            let used = self.usage.used(&entry.key, &budget, today());
+            let has_budget = entry.terms.budget.is_some();
+            let terms = Terms {
+                name: name.to_string(),
+                allowance: has_budget.then(|| budget.amount - used),
+                cap: entry.terms.rate().map(|rate| rate.0),
+                is_open: true,
+            };
+            self.friends.set(key, terms);
+        }
+        for key in self.friends.keys() {
+            if !present.contains(&key) {
+                self.friends.remove(key);
+                self.counted.remove(&key);
+            }
+        }
+        if is_new {
+            self.store.put_lent(&self.usage)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ledger<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.look() {
+            tracing::warn!("what friends have carried is not kept: {error:#}");
+        }
+    }
+}
+
+/// The offer that `tabane share pair` has put into the store.
+struct StoreDesk(Store);
+
+impl Desk for StoreDesk {
+    fn attempt(&self) -> Option<Code> {
+        let mut entry = self.0.offer().ok()??;
+        if entry.paired.is_some() {
+            return None;
+        }
+        let mut offer = Offer {
+            code: entry.code.parse().ok()?,
+            ends_at: Duration::from_secs(entry.ends_at),
+            attempts_left: entry.attempts_left,
+        };
+        let code = offer.attempt(Duration::from_secs(unix_seconds()))?;
+        entry.attempts_left = offer.attempts_left;
+        // A try that cannot be written down would be one too many.
+        self.0.put_offer(&entry).ok()?;
+        Some(code)
+    }
+
+    fn paired(&self, name: &str, key: PublicKey) -> bool {
+        let remember = || -> Result<bool> {
+            let Some(mut offer) = self.0.offer()?.filter(|offer| offer.paired.is_none()) else {
+                return Ok(false);
+            };
+            let friend = FriendEntry {
+                key: key.to_string(),
+                terms: offer.terms.clone(),
+            };
+            offer.paired = Some(self.0.put_friend(name, &friend)?.to_string());
+            self.0.put_offer(&offer)?;
+            Ok(true)
+        };
+        remember().unwrap_or_else(|error| {
+            tracing::warn!("the friend cannot be remembered: {error:#}");
+            false
+        })
+    }
+}

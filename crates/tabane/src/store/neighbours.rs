@@ -1,0 +1,204 @@
+//! `neighbour.key`, `neighbours/NAME.toml`, `friends/NAME.toml`, `lent.toml` and `offer.toml`:
+//! whose links may be borrowed, who may borrow this machine's, what they have carried, and a code
+//! that is to pair. Written by `tabane share`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use tabane_core::Identity;
+use tabane_policy::{Budget, Usage};
+use tabane_proxy::Host;
+
+use super::{RelayName, Store, read_toml};
+use crate::quantity::RateText;
+use crate::{atomic_file, secret};
+
+/// The offer's file in the directory.
+pub(crate) const OFFER_FILE: &str = "offer.toml";
+
+/// Somebody whose link may be borrowed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NeighbourEntry {
+    /// `HOST:PORT`, where it listens.
+    pub(crate) address: String,
+    /// The key it must prove.
+    pub(crate) key: String,
+}
+
+/// Somebody who may borrow this machine's link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FriendEntry {
+    pub(crate) key: String,
+    #[serde(flatten)]
+    pub(crate) terms: TermsText,
+}
+
+/// What a friend may carry, as it was typed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TermsText {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) budget: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rate: Option<String>,
+}
+
+/// A code that waits for a friend, and how that ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OfferEntry {
+    pub(crate) code: String,
+    /// Seconds since 1970.
+    pub(crate) ends_at: u64,
+    pub(crate) attempts_left: u8,
+    /// The friend, once it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) paired: Option<String>,
+    pub(crate) terms: TermsText,
+}
+
+impl TermsText {
+    pub(crate) fn budget(&self) -> Option<Budget> {
+        self.budget.as_deref().and_then(Budget::parse)
+    }
+
+    pub(crate) fn rate(&self) -> Option<RateText> {
+        self.rate.as_deref().and_then(|text| text.parse().ok())
+    }
+}
+
+impl Store {
+    /// The key that neighbours know this machine by, made on first use.
+    pub(crate) fn neighbour_identity(&self) -> Result<Identity> {
+        Ok(secret::load_or_create(&self.root().join("neighbour.key"))?.0)
+    }
+
+    /// Whose links may be borrowed, by name.
+    pub(crate) fn neighbours(&self) -> Result<Vec<(RelayName, NeighbourEntry)>> {
+        self.entries(&self.root().join("neighbours"))
+    }
+
+    /// Who may borrow, by name.
+    pub(crate) fn friends(&self) -> Result<Vec<(RelayName, FriendEntry)>> {
+        self.entries(&self.root().join("friends"))
+    }
+
+    /// Remembers somebody whose link may be borrowed, by a name like this one. Whoever has the same
+    /// key is replaced.
+    pub(crate) fn put_neighbour(&self, name: &str, entry: &NeighbourEntry) -> Result<RelayName> {
+        let known = self.neighbours()?;
+        let known = known.iter().map(|(name, entry)| (name, &*entry.key));
+        let name = free_name(name, &entry.key, &known.collect::<Vec<_>>());
+        write(&self.entry_path("neighbours", &name), entry)?;
+        Ok(name)
+    }
+
+    /// Remembers somebody who may borrow, in the same way.
+    pub(crate) fn put_friend(&self, name: &str, entry: &FriendEntry) -> Result<RelayName> {
+        let known = self.friends()?;
+        let known = known.iter().map(|(name, entry)| (name, &*entry.key));
+        let name = free_name(name, &entry.key, &known.collect::<Vec<_>>());
+        write(&self.entry_path("friends", &name), entry)?;
+        Ok(name)
+    }
+
+    /// Forgets somebody whose link was borrowed; false if there was none.
+    pub(crate) fn remove_neighbour(&self, name: &RelayName) -> Result<bool> {
+        remove(&self.entry_path("neighbours", name))
+    }
+
+    /// Lends to somebody no longer; false if there was none.
+    pub(crate) fn remove_friend(&self, name: &RelayName) -> Result<bool> {
+        remove(&self.entry_path("friends", name))
+    }
+
+    /// What friends have carried in the present periods of their budgets, by their keys.
+    pub(crate) fn lent(&self) -> Result<Usage> {
+        let path = self.root().join("lent.toml");
+        let text = atomic_file::read(&path)?.unwrap_or_default();
+        Usage::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    pub(crate) fn put_lent(&self, usage: &Usage) -> Result<()> {
+        let text = usage.to_toml();
+        atomic_file::replace(
+            &self.root().join("lent.toml"),
+            text.as_bytes(),
+            atomic_file::SECRET,
+        )
+    }
+
+    pub(crate) fn offer(&self) -> Result<Option<OfferEntry>> {
+        read_toml(&self.root().join(OFFER_FILE))
+    }
+
+    pub(crate) fn put_offer(&self, offer: &OfferEntry) -> Result<()> {
+        write(&self.root().join(OFFER_FILE), offer)
+    }
+
+    pub(crate) fn remove_offer(&self) -> Result<bool> {
+        remove(&self.root().join(OFFER_FILE))
+    }
+
+    fn entry_path(&self, kind: &str, name: &RelayName) -> PathBuf {
+        self.root().join(kind).join(format!("{name}.toml"))
+    }
+}
+
+/// The name of this key, else one like `wanted` that nobody has.
+fn free_name(wanted: &str, key: &str, known: &[(&RelayName, &str)]) -> RelayName {
+    if let Some((name, _)) = known.iter().find(|(_, other)| *other == key) {
+        return (*name).clone();
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let plain: String = wanted.chars().filter(|c| is_plain(*c)).take(48).collect();
+    let names = std::iter::once(plain.clone()).chain((2..).map(|n| format!("{plain}-{n}")));
+    let mut names = names.map(|name| RelayName::from_host(&Host::Name(name)));
+    names
+        .find(|name| known.iter().all(|(other, _)| *other != name))
+        .expect("names do not end")
+}
+
+fn write(path: &Path, entry: &impl Serialize) -> Result<()> {
+    let text = toml::to_string(entry).context("cannot write this as TOML")?;
+    atomic_file::replace(path, text.as_bytes(), atomic_file::SECRET)
+}
+
+fn remove(path: &Path) -> Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("cannot remove {}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn friends_have_names_of_their_own_and_one_each() {
+        let scratch = Scratch::new();
+        let store = Store::locate(Some(scratch.path().join("config"))).unwrap();
+        let friend = |key: &str| FriendEntry {
+            key: key.to_owned(),
+            terms: TermsText {
+                budget: Some("5GB/month".to_owned()),
+                rate: None,
+            },
+        };
+        let put = |name: &str, key: &str| store.put_friend(name, &friend(key)).unwrap();
+        assert_eq!(put("laptop", "a").as_str(), "laptop");
+        assert_eq!(put("laptop", "b").as_str(), "laptop-2");
+        assert_eq!(put("other", "a").as_str(), "laptop", "known by its key");
+        assert_eq!(put("../../x y", "c").as_str(), "xy");
+        let friends = store.friends().unwrap();
+        assert_eq!(friends.len(), 3);
+        assert!(friends.iter().all(|(_, it)| it.terms.budget().is_some()));
+        assert!(store.remove_friend(&friends[0].0).unwrap());
+        assert!(!store.remove_friend(&friends[0].0).unwrap());
+    }
+}
