@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE";
@@ -311,5 +312,57 @@ fn completion_scripts_name_the_commands() {
             script.contains("relays") && script.contains("scheduler"),
             "{shell}"
         );
+    }
+}
+
+#[test]
+fn neighbours_pair_by_a_code_and_part_again() {
+    let (desk, laptop) = (Home::new(), Home::new());
+    let (_serving, line) = Running::start(&desk, &["share", "--listen", "127.0.0.1:0"]);
+    let port = line.split("port ").nth(1).unwrap();
+    let host = format!("127.0.0.1:{}", port.split(' ').next().unwrap());
+    let pair = ["share", "pair", "--budget", "5GB/month"];
+    let (mut offering, line) = Running::start(&desk, &pair);
+    let code = line.trim().strip_prefix("code: ").unwrap();
+    let join = || laptop.tabane(&["share", "pair", code, &host, "--name", "laptop"]);
+    assert!(join().status.success());
+    assert!(offering.0.wait().unwrap().success());
+    let (status, text) = failure(&join());
+    assert!(status == 1 && text.contains("does not expect"), "{text}");
+    assert!(stdout(&laptop.tabane(&["share", "list"])).contains(&host));
+    let status = || stdout(&desk.tabane(&["share", "status"]));
+    assert!(
+        status().contains("laptop  0.0 kB  5GB/month"),
+        "{}",
+        status()
+    );
+    assert!(desk.tabane(&["share", "revoke", "laptop"]).status.success());
+    assert!(status().contains("no friend yet"), "{}", status());
+}
+
+/// A command that goes on, ended when dropped.
+struct Running(Child);
+
+impl Running {
+    /// Starts it, and waits for the first line it prints.
+    fn start(home: &Home, arguments: &[&str]) -> (Self, String) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tabane"))
+            .args(arguments)
+            .env_clear()
+            .env("HOME", &home.0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.as_mut().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        (Self(child), line)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
