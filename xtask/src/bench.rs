@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use tabane_netem::Scenario;
 
+mod arms;
 mod bond;
 mod contender;
 pub(crate) mod ends;
@@ -45,13 +46,21 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     if let Some((&"relay", rest)) = arguments.split_first() {
         return relay::run(root, rest);
     }
+    if let Some((&"arms", rest)) = arguments.split_first() {
+        if cfg!(debug_assertions) {
+            return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
+        }
+        return arms::run(&own_directory()?, rest);
+    }
     let options = Options::parse(arguments)?;
     let Some(options) = options else {
         println!("{}", options::USAGE);
         return Ok(true);
     };
     if cfg!(debug_assertions) {
-        return Err(optimised(root, arguments, &options)?);
+        let needs_product =
+            options.binary.is_none() && options.groups.contains(&contender::Group::Tabane);
+        return Err(as_release(root, arguments, needs_product)?);
     }
     // Names that are wrong are told before anything else.
     options.scenarios(root)?;
@@ -165,13 +174,13 @@ fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Optio
 
 /// Goes on as the release build of this program: the emulator shares the machine with what it
 /// measures, and must not be what limits it. Returns only if that fails.
-fn optimised(root: &Path, arguments: &[&str], options: &Options) -> Result<anyhow::Error> {
+fn as_release(root: &Path, arguments: &[&str], with_product: bool) -> Result<anyhow::Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
         .args(["build", "--release", "--package", "xtask"])
         .current_dir(root);
-    if options.binary.is_none() && options.groups.contains(&contender::Group::Tabane) {
+    if with_product {
         build.args(["--package", "tabane"]);
     }
     let built = build.status().context("cannot start cargo")?;

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, peer, policy,
-    proxy, relay, relays, run, service, share, sim, status, top, trace, up,
+    proxy, relay, relays, run, sctp, service, share, sim, status, top, trace, up,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -84,6 +84,7 @@ enum Command {
     Relay(Box<relay::RelayArgs>),
     Gateway(Box<gateway::GatewayArgs>),
     Demo(demo::DemoArgs),
+    Sctp(Box<sctp::SctpArgs>),
     Lab(lab::LabArgs),
     Sim(sim::SimArgs),
     Completion(completion::CompletionArgs),
@@ -128,6 +129,7 @@ impl Cli {
             Command::Relays(args) => relays::run(&args, &store()?),
             Command::Peer(args) => peer::run(args, &store()?),
             Command::Demo(args) => demo::run(args),
+            Command::Sctp(args) => sctp::run(*args, &store()?),
             Command::Lab(args) => lab::run(args),
             Command::Sim(args) => sim::run(args),
             Command::Completion(args) => completion::run(&args),

@@ -17,6 +17,7 @@ pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod relays;
 pub(crate) mod run;
+pub(crate) mod sctp;
 pub(crate) mod service;
 pub(crate) mod share;
 pub(crate) mod sim;

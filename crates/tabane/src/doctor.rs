@@ -27,12 +27,21 @@ pub(crate) enum Mode {
     Up,
     /// `tabane relay`
     Relay,
+    /// `tabane sctp`
+    Sctp,
     /// `tabane lab`, and `tabane demo` with namespaces
     Lab,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 5] = [Self::Run, Self::Proxy, Self::Up, Self::Relay, Self::Lab];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Run,
+        Self::Proxy,
+        Self::Up,
+        Self::Relay,
+        Self::Sctp,
+        Self::Lab,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -40,6 +49,7 @@ impl Mode {
             Self::Proxy => "proxy",
             Self::Up => "up",
             Self::Relay => "relay",
+            Self::Sctp => "sctp",
             Self::Lab => "lab",
         }
     }

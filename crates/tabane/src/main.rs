@@ -48,6 +48,7 @@ mod relay_state;
 mod rule_book;
 #[cfg(test)]
 mod scratch;
+mod sctp;
 mod secret;
 mod signals;
 mod span;

@@ -24,6 +24,7 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     selftest       the kernel's own multipath test: 16 MiB each way within its deadline
     share          several downloads at once on one link
     lan            50 hosts with 20 connections each behind one `tabane up --lan`
+    arms           table 1 of the ARMS paper with `tabane sctp`; see `bench arms --help`
     relay          memory and goodput of a relay with a thousand sessions; [SESSIONS] [--profile P]
     figures        all of them but `share`, with a total; hours, unless rows are named
   SCENARIO         a file's name in scenarios/, one variant (arms/1m-30ms+2m-60ms), or a path;

@@ -47,13 +47,15 @@ pub(crate) struct Machine {
     pub(crate) clock_behind: Duration,
     /// The relay's port is free, or who has it.
     pub(crate) relay_port: Result<(), String>,
+    /// The same of the port that SCTP is received at.
+    pub(crate) sctp_port: Result<(), String>,
     /// Programs of `tabane lab` that are not here.
     pub(crate) missing_programs: Vec<&'static str>,
 }
 
 impl Machine {
     /// Looks, for a second at most.
-    pub(crate) fn look(relay_port: u16) -> Self {
+    pub(crate) fn look(relay_port: u16, sctp_port: u16) -> Self {
         Self {
             is_root: nix::unistd::geteuid().is_root(),
             has_net_admin: effective_capabilities() & (1 << NET_ADMIN) != 0,
@@ -74,6 +76,7 @@ impl Machine {
             resolvers: tabane_tunnel::system_resolvers().len(),
             clock_behind: clock_behind(),
             relay_port: try_port(relay_port).map_err(|error| error.to_string()),
+            sctp_port: try_port(sctp_port).map_err(|error| error.to_string()),
             missing_programs: missing(&["ip", "curl"]),
         }
     }
@@ -205,9 +208,9 @@ mod tests {
 
     #[test]
     fn looking_leaves_nothing() {
-        let machine = Machine::look(0);
+        let machine = Machine::look(0, 0);
         assert!(!machine.kernel.is_empty() && machine.descriptors.is_some());
         assert_eq!(machine.clock_behind, Duration::ZERO);
-        assert_eq!(machine.hooks.is_ok(), Machine::look(0).hooks.is_ok());
+        assert_eq!(machine.hooks.is_ok(), Machine::look(0, 0).hooks.is_ok());
     }
 }

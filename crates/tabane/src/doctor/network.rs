@@ -30,6 +30,7 @@ pub(crate) struct Network {
 pub(crate) struct LinkFacts {
     pub(crate) name: String,
     pub(crate) mtu_bytes: u32,
+    pub(crate) has_v4: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -52,10 +53,12 @@ impl Network {
         match interfaces::list().await {
             Ok(list) => {
                 for interface in list {
+                    let has_v4 = interface.global_addresses().any(|ip| ip.is_ipv4());
                     match interface.usable() {
                         Ok(()) => network.links.push(LinkFacts {
                             name: interface.name,
                             mtu_bytes: interface.mtu,
+                            has_v4,
                         }),
                         Err(why) => network.unusable.push((interface.name, why.to_string())),
                     }

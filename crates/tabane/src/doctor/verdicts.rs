@@ -17,6 +17,8 @@ const MIN_MTU: u32 = 1_280;
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 
 const CLIENTS: [Mode; 3] = [Mode::Run, Mode::Proxy, Mode::Up];
+/// Those that use links of their own.
+const LINKED: [Mode; 4] = [Mode::Run, Mode::Proxy, Mode::Up, Mode::Sctp];
 
 /// Everything there is to say.
 pub(crate) fn judge(machine: &Machine, network: &Network) -> Vec<Finding> {
@@ -184,6 +186,17 @@ fn resources(machine: &Machine) -> Vec<Finding> {
             "timedatectl set-ntp true",
         ),
     });
+    findings.push(match &machine.sctp_port {
+        Ok(()) => Finding::good("SCTP port", &[Mode::Sctp], "UDP 9899 is free"),
+        Err(why) => Finding::bad(
+            Grade::Poor,
+            "SCTP port",
+            &[Mode::Sctp],
+            format!("UDP 9899: {why}"),
+            "tabane sctp recv --udp-port PORT, and --to ADDRESS:PORT at the sender; sending needs \
+             no port",
+        ),
+    });
     findings.push(match &machine.relay_port {
         Ok(()) => Finding::good("relay's port", &[Mode::Relay], "free"),
         Err(why) => Finding::bad(
@@ -201,7 +214,7 @@ fn links(network: &Network) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(why) = &network.failure {
         let remedy = "tabane links; tabane relays";
-        findings.push(Finding::bad(Grade::Missing, "links", &CLIENTS, why, remedy));
+        findings.push(Finding::bad(Grade::Missing, "links", &LINKED, why, remedy));
         return findings;
     }
     let names: Vec<&str> = network.links.iter().map(|link| &link.name[..]).collect();
@@ -211,7 +224,7 @@ fn links(network: &Network) -> Vec<Finding> {
         [] => Finding::bad(
             Grade::Missing,
             "links",
-            &CLIENTS,
+            &LINKED,
             match &others[..] {
                 [] => "none".to_owned(),
                 others => format!("none; {}", others.join("; ")),
@@ -221,18 +234,27 @@ fn links(network: &Network) -> Vec<Finding> {
         [only] => Finding::bad(
             Grade::Poor,
             "links",
-            &CLIENTS,
+            &LINKED,
             format!("only {only}: there is nothing to bond it with"),
             "tabane links, for why other interfaces are none",
         ),
-        names => Finding::good("links", &CLIENTS, names.join(", ")),
+        names => Finding::good("links", &LINKED, names.join(", ")),
     });
+    if !network.links.is_empty() && network.links.iter().all(|link| !link.has_v4) {
+        findings.push(Finding::bad(
+            Grade::Missing,
+            "IPv4",
+            &[Mode::Sctp],
+            "no link has an IPv4 address",
+            "tabane run, which takes IPv6 as well",
+        ));
+    }
     for link in &network.links {
         if link.mtu_bytes < MIN_MTU {
             findings.push(Finding::bad(
                 Grade::Poor,
                 "MTU",
-                &CLIENTS,
+                &LINKED,
                 format!("{} carries only {} bytes", link.name, link.mtu_bytes),
                 format!("ip link set {} mtu {MIN_MTU}", link.name),
             ));
@@ -330,6 +352,7 @@ mod tests {
             resolvers: 1,
             clock_behind: Duration::ZERO,
             relay_port: Ok(()),
+            sctp_port: Ok(()),
             missing_programs: Vec::new(),
         }
     }
@@ -338,6 +361,7 @@ mod tests {
         let link = |name: &str| LinkFacts {
             name: name.to_owned(),
             mtu_bytes: 1_500,
+            has_v4: true,
         };
         Network {
             links: vec![link("wlan0"), link("usb0")],
@@ -387,7 +411,12 @@ mod tests {
         container.tun = refused();
         assert_eq!(broken(&container, &network()), [Mode::Up]);
 
-        assert_eq!(broken(&machine(), &Network::default()), CLIENTS);
+        assert_eq!(broken(&machine(), &Network::default()), LINKED);
+        let mut v6_only = network();
+        for link in &mut v6_only.links {
+            link.has_v4 = false;
+        }
+        assert_eq!(broken(&machine(), &v6_only), [Mode::Sctp]);
         let mut cut = network();
         cut.relays[0].reached = Err("no answer".to_owned());
         assert_eq!(broken(&machine(), &cut), CLIENTS);

@@ -1,0 +1,220 @@
+//! `tabane sctp`: all paths to an SCTP endpoint at once, with only the sender changed.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, Subcommand};
+use tabane_base::{Bytes, Duration};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::sctp::report::{Report, megabytes};
+use crate::sctp::scheduler::Scheduler;
+use crate::sctp::{PORT, UDP_PORT, receiver, sender};
+use crate::store::Store;
+
+/// Send over all paths to an SCTP endpoint at once; only the sender is changed
+///
+/// The receiver may be any SCTP endpoint that takes UDP encapsulation (RFC 6951): `tabane sctp
+/// recv`, usrsctp, a Linux or FreeBSD kernel. IPv4 only. See `tabane doctor sctp`.
+#[derive(Debug, Args)]
+pub(crate) struct SctpArgs {
+    #[command(subcommand)]
+    command: SctpCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum SctpCommand {
+    Send(SendArgs),
+    Recv(RecvArgs),
+}
+
+/// Send a file, or standard input
+///
+/// With `tabane sctp recv` at the other end, length and digest are compared before either command
+/// ends with status 0. From any other receiver there is only SCTP's word that all was taken.
+#[derive(Debug, Args)]
+pub(crate) struct SendArgs {
+    /// The file; - or nothing is standard input
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    peer: PeerArgs,
+    /// How messages are spread over paths
+    #[arg(long, value_name = "NAME", default_value = "tabane")]
+    scheduler: Scheduler,
+    /// Print JSON at the end
+    #[arg(long)]
+    json: bool,
+}
+
+/// Receive one file
+///
+/// It is called FILE.part until it is complete. Addresses that this host gets or loses meanwhile
+/// are told to the sender.
+#[derive(Debug, Args)]
+pub(crate) struct RecvArgs {
+    /// What to call it; - is standard output
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    listen: ListenArgs,
+    /// Bytes that may wait to be written; what the sender may have under way [default: 8000000]
+    #[arg(long, value_name = "BYTES", value_parser = buffer_range())]
+    buffer: Option<u64>,
+    /// Print JSON at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct PeerArgs {
+    /// Addresses or names of the peer, with :PORT where UDP is not at 9899. Others that it tells of
+    /// are used as well
+    #[arg(long, value_name = "A,B,…", value_delimiter = ',', required = true)]
+    to: Vec<String>,
+    /// The peer's SCTP port
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// Use only this interface; repeat for several [default: every usable one]
+    #[arg(long = "link", value_name = "IF")]
+    links: Vec<String>,
+    /// How long to wait for the peer's first answer, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = timeout_range())]
+    timeout: u64,
+}
+
+#[derive(Debug, Args)]
+struct ListenArgs {
+    /// The SCTP port
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// The UDP port that carries SCTP
+    #[arg(long, value_name = "PORT", default_value_t = UDP_PORT)]
+    udp_port: u16,
+}
+
+/// From two packets on.
+fn buffer_range() -> RangedU64ValueParser {
+    clap::value_parser!(u64).range(3_000..=1_000_000_000)
+}
+
+fn timeout_range() -> RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=600)
+}
+
+pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
+    let looped = "cannot set up the event loop";
+    match args.command {
+        SctpCommand::Send(args) => {
+            let order = sender::Order {
+                file: args.file,
+                remotes: resolve(&args.peer.to, UDP_PORT)?,
+                port: args.peer.port,
+                links: args.peer.links,
+                scheduler: args.scheduler,
+                patience: Duration::from_secs(args.peer.timeout),
+            };
+            let report = tabane_tunnel::block_on(sender::send(order, store)).context(looped)??;
+            tell(&report, args.json, "sent")?;
+        }
+        SctpCommand::Recv(args) => {
+            let order = receiver::Order {
+                file: args.file,
+                port: args.listen.port,
+                udp_port: args.listen.udp_port,
+                receive_buffer: args.buffer.map(Bytes::new),
+            };
+            let ready = || {
+                let (port, udp) = (order.port, order.udp_port);
+                eprintln!("tabane: waiting at SCTP port {port}, in UDP port {udp}");
+            };
+            let receive = receiver::receive(&order, ready);
+            let report = tabane_tunnel::block_on(receive).context(looped)??;
+            // Standard output is the file's.
+            match (args.json, order.file.as_os_str() == "-") {
+                (json, false) => tell(&report, json, "received")?,
+                (_, true) => eprintln!("tabane: {}", summary(&report, "received")),
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(report: &Report, json: bool, verb: &str) -> Result<()> {
+    if json {
+        return output::json(report);
+    }
+    output::line(&summary(report, verb))
+}
+
+fn summary(report: &Report, verb: &str) -> String {
+    let confirmed = match report.confirmed {
+        true => "both ends have the same",
+        false => "the other end compares no digest",
+    };
+    let mut text = format!(
+        "{verb} {} in {:.1} s, {:.2} Mbit/s; {confirmed}",
+        megabytes(report.bytes),
+        report.seconds,
+        report.mbit_per_s
+    );
+    for link in &report.links {
+        text += &format!("\n  {} carried {}", link.link, megabytes(link.sent_bytes));
+    }
+    text
+}
+
+/// Addresses and names as IPv4 addresses with UDP ports, each once.
+fn resolve(to: &[String], udp_port: u16) -> Result<Vec<SocketAddrV4>> {
+    let mut remotes: Vec<SocketAddrV4> = Vec::new();
+    for text in to.iter().map(|text| text.trim()) {
+        let found: Vec<SocketAddr> = match text.rsplit_once(':') {
+            Some(_) => text.to_socket_addrs().map(Iterator::collect),
+            None => (text, udp_port).to_socket_addrs().map(Iterator::collect),
+        }
+        .map_err(|error| Failure::usage(format!("cannot find '{text}': {error}")))?;
+        let v4 = found.into_iter().filter_map(|address| match address {
+            SocketAddr::V4(v4) if is_destination(*v4.ip()) => Some(v4),
+            _ => None,
+        });
+        let v4: Vec<SocketAddrV4> = v4.collect();
+        if v4.is_empty() {
+            let text = format!("'{text}' has no IPv4 address that one can send to");
+            return Err(Failure::usage(text).into());
+        }
+        for address in v4 {
+            // A host is one host, whatever the port.
+            if remotes.iter().all(|known| known.ip() != address.ip()) {
+                remotes.push(address);
+            }
+        }
+    }
+    Ok(remotes)
+}
+
+fn is_destination(address: Ipv4Addr) -> bool {
+    !(address.is_unspecified() || address.is_multicast() || address.is_broadcast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_once_and_strange_ones_refused() {
+        let list = |text: &str| {
+            let to: Vec<String> = text.split(',').map(str::to_owned).collect();
+            resolve(&to, 9899)
+        };
+        let found = list("192.0.2.1,192.0.2.2:7,192.0.2.1, 192.0.2.2").unwrap();
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["192.0.2.1:9899", "192.0.2.2:7"]);
+        for bad in ["", "0.0.0.0", "224.0.0.1", "[2001:db8::1]:5", "192.0.2.1:x"] {
+            assert!(list(bad).is_err(), "{bad}");
+        }
+    }
+}

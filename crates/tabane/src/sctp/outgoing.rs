@@ -1,0 +1,242 @@
+//! An association that we began, with its paths.
+//!
+//! Owns which ways it has: those planned at first, the peer's other addresses once it has listed
+//! them, links that come and go, other addresses where one does not answer, and which links wait
+//! because the policy puts others before them.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Instant;
+
+use anyhow::Result;
+use tabane_base::Duration;
+use tabane_sctp::{AssociationId, EndpointId, Event, PathId, PathState, PathStatus, Stack, Way};
+
+use super::conversation::INDICATION;
+use super::driver::Driver;
+use super::links::{Link, LinkSet};
+use super::ways::{self, Reach};
+
+/// How long an address may stay silent over a link before another one is tried there; twice as long
+/// each time, for links of long round trips.
+const SILENCE: Duration = Duration::from_millis(700);
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long nothing may work before links that wait are taken.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Connecting,
+    Up,
+    /// Ended, everything delivered.
+    Closed,
+    Lost,
+}
+
+/// See the module.
+pub(crate) struct Outgoing {
+    pub(crate) endpoint: EndpointId,
+    pub(crate) association: AssociationId,
+    pub(crate) stage: Stage,
+    /// The peer is one of our programs.
+    pub(crate) is_ours: bool,
+    remotes: Vec<SocketAddrV4>,
+    /// Links up to this tier are used.
+    tier: u16,
+    worked_at: Instant,
+    /// When the ways of silent paths were last changed, and how long they may stay so.
+    rotated_at: Instant,
+    silence: Duration,
+}
+
+impl Outgoing {
+    /// Begins it; `port` is the peer's SCTP port.
+    pub(crate) fn begin(
+        driver: &mut Driver,
+        links: &LinkSet,
+        remotes: &[SocketAddrV4],
+        port: u16,
+    ) -> Result<Self> {
+        let endpoint = driver.stack.open(&links.locals(), 0, INDICATION)?;
+        let tier = links.links().iter().map(Link::tier).min().unwrap_or(0);
+        let ways = ways::plan(&reaches(links, tier), remotes);
+        let association = match driver.stack.connect(endpoint, &ways, port) {
+            Ok(association) => association,
+            Err(error) => {
+                driver.stack.close(endpoint);
+                return Err(error.into());
+            }
+        };
+        Ok(Self {
+            endpoint,
+            association,
+            stage: Stage::Connecting,
+            is_ours: false,
+            remotes: remotes.to_vec(),
+            tier,
+            worked_at: Instant::now(),
+            rotated_at: Instant::now(),
+            silence: SILENCE,
+        })
+    }
+
+    /// News of it.
+    pub(crate) fn on_event(&mut self, stack: &mut Stack, links: &LinkSet, event: &Event) {
+        match event {
+            Event::Up { .. } => {
+                self.stage = Stage::Up;
+                self.rotated_at = Instant::now();
+                self.add_listed(stack, links);
+            }
+            Event::Adaptation { indication, .. } => self.is_ours = *indication == INDICATION,
+            Event::Closed { .. } => self.stage = Stage::Closed,
+            Event::Lost { .. } => self.stage = Stage::Lost,
+            Event::PeerDone { .. } | Event::Path { .. } => {}
+        }
+    }
+
+    /// The peer's other addresses, if they reach as far as the one that answered. With one link the
+    /// narrow place may be at the peer's end, so each gets a path; with several links they are what
+    /// is tried where an address does not answer.
+    fn add_listed(&mut self, stack: &mut Stack, links: &LinkSet) {
+        let Some(first) = self.remotes.first().copied() else {
+            return;
+        };
+        let reaches_as_far = |host: &Ipv4Addr| {
+            host.is_loopback() == first.ip().is_loopback()
+                && (!host.is_private() || first.ip().is_private())
+        };
+        let is_new = |host: &Ipv4Addr| self.remotes.iter().all(|known| known.ip() != host);
+        let mut listed: Vec<Ipv4Addr> = stack.listed(self.endpoint).to_vec();
+        listed.retain(|host| reaches_as_far(host) && is_new(host));
+        let usable = reaches(links, self.tier);
+        for host in listed {
+            let remote = SocketAddrV4::new(host, first.port());
+            self.remotes.push(remote);
+            if let [only] = usable[..] {
+                let link = only.link;
+                stack.add_way(self.endpoint, Way { link, remote });
+            }
+        }
+    }
+
+    /// Links have come or gone.
+    pub(crate) fn on_links(
+        &mut self,
+        stack: &mut Stack,
+        links: &LinkSet,
+        come: &[Link],
+        gone: &[Link],
+    ) {
+        for link in come {
+            if let Err(error) = stack.add_local(self.endpoint, link.reach.local) {
+                tracing::warn!(link = link.name, %error, "the peer is not told of a new address");
+            }
+        }
+        for link in gone {
+            for status in stack.paths(self.endpoint) {
+                if status.way.link == link.reach.link {
+                    stack.set_way(self.endpoint, status.path, None);
+                }
+            }
+            if let Err(error) = stack.remove_local(self.endpoint, link.reach.local) {
+                tracing::warn!(link = link.name, %error, "the peer is not told of a lost address");
+            }
+        }
+        let best = links.links().iter().map(Link::tier).min();
+        self.tier = best.unwrap_or(self.tier);
+        self.fill(stack, links);
+    }
+
+    /// Every link of the tiers in use has a way, and no other has.
+    fn fill(&mut self, stack: &mut Stack, links: &LinkSet) {
+        let usable = reaches(links, self.tier);
+        for status in stack.paths(self.endpoint) {
+            if !usable.iter().any(|reach| reach.link == status.way.link) {
+                stack.set_way(self.endpoint, status.path, None);
+            }
+        }
+        for reach in &usable {
+            let used = self.ways(stack);
+            if used.iter().any(|way| way.link == reach.link) {
+                continue;
+            }
+            if let Some(remote) = ways::best_remote(&usable, &used, &self.remotes, reach) {
+                let link = reach.link;
+                stack.add_way(self.endpoint, Way { link, remote });
+            }
+        }
+    }
+
+    /// To be called now and then: tries other addresses and other links where nothing answers.
+    pub(crate) fn tend(&mut self, driver: &mut Driver, links: &LinkSet) {
+        let stack = &mut driver.stack;
+        let paths = stack.paths(self.endpoint);
+        let works = |status: &&PathStatus| status.state == PathState::Active;
+        let tier_of = |status: &PathStatus| links.get(status.way.link).map(Link::tier);
+        let working = paths.iter().filter(works).filter_map(tier_of).min();
+        if let Some(best) = working {
+            self.worked_at = Instant::now();
+            if best < self.tier {
+                self.tier = best;
+                self.fill(stack, links);
+            }
+        } else if self.worked_at.elapsed() > PATIENCE {
+            let later = links.links().iter().map(Link::tier);
+            if let Some(next) = later.filter(|tier| *tier > self.tier).min() {
+                self.tier = next;
+                self.worked_at = Instant::now();
+                self.fill(stack, links);
+            }
+        }
+        if self.stage == Stage::Up && self.rotated_at.elapsed() > self.silence {
+            self.rotated_at = Instant::now();
+            self.silence = (self.silence * 2).min(SILENCE_MAX);
+            self.rotate(stack, &paths);
+        }
+    }
+
+    /// Leads paths that have never answered to another address, where their link has no other path
+    /// that works.
+    fn rotate(&self, stack: &mut Stack, paths: &[PathStatus]) {
+        let works = |status: &PathStatus| status.state == PathState::Active;
+        for silent in paths.iter().filter(|status| !works(status)) {
+            let same_link = |other: &&PathStatus| other.way.link == silent.way.link;
+            if paths.iter().filter(same_link).any(works) {
+                continue;
+            }
+            if let Some(remote) = ways::next_remote(&self.remotes, silent.way.remote) {
+                let way = Way {
+                    link: silent.way.link,
+                    remote,
+                };
+                if paths.iter().all(|other| other.way != way) {
+                    stack.set_way(self.endpoint, silent.path, Some(way));
+                }
+            }
+        }
+    }
+
+    fn ways(&self, stack: &Stack) -> Vec<Way> {
+        let paths = stack.paths(self.endpoint);
+        paths.iter().map(|status| status.way).collect()
+    }
+
+    /// The paths with their links' weights.
+    pub(crate) fn weighted(&self, stack: &Stack, links: &LinkSet) -> Vec<(PathStatus, f64)> {
+        let weight = |status: &PathStatus| links.get(status.way.link).map_or(1.0, Link::weight);
+        let paths = stack.paths(self.endpoint).into_iter();
+        paths.map(|status| (status, weight(&status))).collect()
+    }
+
+    /// The path that leads that way, if there is one.
+    pub(crate) fn path(&self, stack: &Stack, path: PathId) -> Option<PathStatus> {
+        let paths = stack.paths(self.endpoint);
+        paths.into_iter().find(|status| status.path == path)
+    }
+}
+
+fn reaches(links: &LinkSet, tier: u16) -> Vec<Reach> {
+    let used = links.links().iter().filter(|link| link.tier() <= tier);
+    used.map(|link| link.reach).collect()
+}

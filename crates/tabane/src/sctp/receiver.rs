@@ -1,0 +1,300 @@
+//! `tabane sctp recv`: one transfer, from any SCTP sender.
+//!
+//! A sender of ours tells length and digest at the end, and is told whether they are right. From
+//! any other, what has come when it ends the association in good order is all there is.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use tabane_base::{Bytes, Duration};
+use tabane_linux::interfaces::{self, Watch};
+use tabane_sctp::{AssociationId, EndpointId, Event, Incoming, LinkId, Message, Settings};
+
+use super::conversation::{INDICATION, NOTES, Note, NoteReader, STREAM, Tally};
+use super::driver::Driver;
+use super::feed::{Sink, part_of};
+use super::report::{Progress, Report, megabytes};
+
+/// The one socket.
+const HOME: LinkId = LinkId(0);
+/// How long the last words may take to arrive.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// What was asked for.
+pub(crate) struct Order {
+    pub(crate) file: PathBuf,
+    pub(crate) port: u16,
+    pub(crate) udp_port: u16,
+    pub(crate) receive_buffer: Option<Bytes>,
+}
+
+/// Waits for a sender, and takes what it sends.
+pub(crate) async fn receive(order: &Order, ready: impl FnOnce()) -> Result<Report> {
+    let mut settings = Settings::default();
+    if let Some(buffer) = order.receive_buffer {
+        settings.receive_buffer = buffer;
+    }
+    let mut driver = Driver::start(&settings)?;
+    let locals = own_addresses().await?;
+    driver.open(HOME, None, Ipv4Addr::UNSPECIFIED, order.udp_port)?;
+    let endpoint = driver
+        .stack
+        .open(&locals, order.port, INDICATION)
+        .with_context(|| format!("SCTP port {}", order.port))?;
+    driver.stack.listen(endpoint)?;
+    let mut receiving = Receiving {
+        sink: Sink::create(&order.file)?,
+        locals,
+        watch: Watch::start().ok(),
+        driver,
+        endpoint,
+        association: None,
+        begun_at: None,
+        heard_at: None,
+        longest_silence: Duration::ZERO,
+        tally: Tally::new(),
+        notes: NoteReader::default(),
+        told: None,
+        end: None,
+    };
+    ready();
+    let mut progress = Progress::new();
+    let end = receiving.run(&mut progress).await;
+    progress.clear();
+    receiving.conclude(end, &order.file).await
+}
+
+/// How the association ended.
+#[derive(Debug)]
+enum End {
+    InOrder,
+    Lost,
+}
+
+struct Receiving {
+    driver: Driver,
+    endpoint: EndpointId,
+    sink: Sink,
+    locals: Vec<Ipv4Addr>,
+    watch: Option<Watch>,
+    /// The first that came; others are turned away.
+    association: Option<AssociationId>,
+    begun_at: Option<Instant>,
+    heard_at: Option<Instant>,
+    longest_silence: Duration,
+    tally: Tally,
+    notes: NoteReader,
+    /// What a sender of ours said at the end.
+    told: Option<Note>,
+    end: Option<End>,
+}
+
+impl Receiving {
+    /// Until everything there is has come.
+    async fn run(&mut self, progress: &mut Progress) -> Result<()> {
+        while self.end.is_none() && self.told.is_none() {
+            self.step().await?;
+            if self.sink.has_failed() {
+                // `conclude` says why.
+                return Ok(());
+            }
+            if self.association.is_some() {
+                progress.show(self.tally.length, None, Vec::new);
+            }
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self) -> Result<()> {
+        let changed = tokio::select! {
+            () = self.driver.wait() => false,
+            () = changed(&mut self.watch) => true,
+        };
+        if changed {
+            self.follow_addresses().await?;
+        }
+        self.driver.turn();
+        self.listen();
+        self.driver.flush();
+        Ok(())
+    }
+
+    /// Addresses that come and go are told to the sender, which makes paths of them.
+    async fn follow_addresses(&mut self) -> Result<()> {
+        let now = own_addresses().await?;
+        for local in now.iter().filter(|local| !self.locals.contains(local)) {
+            self.driver.stack.add_local(self.endpoint, *local)?;
+        }
+        for local in self.locals.iter().filter(|local| !now.contains(local)) {
+            self.driver.stack.remove_local(self.endpoint, *local)?;
+        }
+        self.locals = now;
+        Ok(())
+    }
+
+    fn listen(&mut self) {
+        let mut turned_away = Vec::new();
+        while self.sink.has_room() {
+            let Some(incoming) = self.driver.stack.poll_event(self.endpoint) else {
+                break;
+            };
+            match incoming {
+                Incoming::Event(Event::Up { association, .. }) => {
+                    match self.association {
+                        None => {
+                            self.association = Some(association);
+                            self.begun_at = Some(Instant::now());
+                        }
+                        // The same sender beginning anew would mix two transfers.
+                        Some(known) if known == association => self.end = Some(End::Lost),
+                        Some(_) => turned_away.push(association),
+                    }
+                }
+                Incoming::Event(Event::Closed { association })
+                    if is_same(self.association, association) =>
+                {
+                    self.end = Some(End::InOrder);
+                }
+                Incoming::Event(Event::Lost { association, .. })
+                    if is_same(self.association, association) =>
+                {
+                    self.end = Some(End::Lost);
+                }
+                Incoming::Event(_) => {}
+                Incoming::Piece(piece) if !is_same(self.association, piece.association) => {}
+                Incoming::Piece(piece) if piece.protocol == NOTES => {
+                    if let Some(note) = self.notes.read(piece.data, piece.complete) {
+                        self.told = Some(note);
+                    }
+                }
+                Incoming::Piece(piece) => {
+                    let now = Instant::now();
+                    let silence = self.heard_at.map(|at| now - at).unwrap_or_default();
+                    self.longest_silence = self.longest_silence.max(silence);
+                    self.heard_at = Some(now);
+                    self.tally.add(piece.data);
+                    self.sink.write(piece.data);
+                }
+            }
+        }
+        for association in turned_away {
+            // It may have gone by itself.
+            let _ = self.driver.stack.abort(self.endpoint, association);
+        }
+    }
+
+    /// Writes everything, says what is to be said, and gives the file its name.
+    async fn conclude(mut self, end: Result<()>, file: &Path) -> Result<Report> {
+        let part = part_of(file);
+        let is_file = file != Path::new("-");
+        let kept = match is_file {
+            true => format!("; what came is in {}", part.display()),
+            false => String::new(),
+        };
+        end?;
+        let sink = std::mem::replace(&mut self.sink, Sink::closed());
+        let written = sink.finish().await;
+        let (length, sha256) = (self.tally.length, self.tally.sha256());
+        let outcome = match (&self.told, &self.end, written) {
+            (_, _, Err(error)) => Err(error),
+            (
+                Some(Note::Sent {
+                    length: l,
+                    sha256: d,
+                }),
+                _,
+                Ok(finish),
+            ) => {
+                match (*l, d) == (length, &sha256) {
+                    // The name first: whoever is told that it is complete finds it.
+                    true => finish.commit().map(|()| true),
+                    false => Err(anyhow!(
+                        "{l} bytes were sent and {length} came, or others than were sent{kept}"
+                    )),
+                }
+            }
+            (Some(Note::Spoilt { why }), _, Ok(_)) => {
+                Err(anyhow!("the sender gave up: {why}{kept}"))
+            }
+            (Some(_), _, Ok(_)) => Err(anyhow!("the sender said something out of place{kept}")),
+            (None, Some(End::InOrder), Ok(finish)) => finish.commit().map(|()| false),
+            (None, _, Ok(_)) => Err(anyhow!(
+                "the sender was lost after {}: it aborted, or no path answers any more{kept}",
+                megabytes(length)
+            )),
+        };
+        let note = match &outcome {
+            Ok(_) => Note::Complete {
+                length,
+                sha256: sha256.clone(),
+            },
+            Err(error) => Note::Different {
+                why: format!("{error:#}"),
+            },
+        };
+        let begun_at = self.begun_at.unwrap_or_else(Instant::now);
+        let mut report = Report::new(length, begun_at, sha256, matches!(outcome, Ok(true)));
+        let silence = self.longest_silence.as_millis();
+        report.longest_silence_ms = Some(u64::try_from(silence).unwrap_or(u64::MAX));
+        self.say_goodbye(&note).await?;
+        outcome.map(|_| report)
+    }
+
+    /// Tells a sender of ours, and lets it end the association.
+    async fn say_goodbye(&mut self, note: &Note) -> Result<()> {
+        let Some(association) = self.association else {
+            bail!("the sender has gone");
+        };
+        if self.told.is_some() {
+            let message = Message {
+                data: &note.to_bytes(),
+                stream: STREAM,
+                protocol: NOTES,
+                path: None,
+            };
+            let sent = self.driver.stack.send(self.endpoint, association, message);
+            let deadline = Instant::now() + FAREWELL;
+            while sent.is_ok() && self.end.is_none() && Instant::now() < deadline {
+                self.driver.flush();
+                self.step().await?;
+            }
+        }
+        self.driver.stack.close(self.endpoint);
+        self.driver.flush();
+        Ok(())
+    }
+}
+
+fn is_same(known: Option<AssociationId>, association: AssociationId) -> bool {
+    known == Some(association)
+}
+
+async fn changed(watch: &mut Option<Watch>) {
+    let news = match watch {
+        Some(watch) => watch.changed().await,
+        None => None,
+    };
+    if news.is_none() {
+        *watch = None;
+        std::future::pending().await
+    }
+}
+
+/// Every IPv4 address of this host that others may reach; loopback alone where there is no other.
+async fn own_addresses() -> Result<Vec<Ipv4Addr>> {
+    let interfaces = interfaces::list()
+        .await
+        .context("cannot list the interfaces")?;
+    let v4 = |address| match address {
+        std::net::IpAddr::V4(v4) => Some(v4),
+        std::net::IpAddr::V6(_) => None,
+    };
+    let up = interfaces.iter().filter(|interface| interface.up);
+    let mut found: Vec<Ipv4Addr> = up
+        .flat_map(|interface| interface.global_addresses().filter_map(v4))
+        .collect();
+    found.push(Ipv4Addr::LOCALHOST);
+    Ok(found)
+}

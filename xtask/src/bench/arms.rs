@@ -1,0 +1,310 @@
+//! `cargo xtask bench arms`: table 1 of the ARMS paper in the lab, with the real stack.
+//!
+//! Owns the cells: those of the paper, and what it left open (more unequal bandwidths, more than
+//! two paths). `tabane sctp send` sends over emulated links to `tabane sctp recv`; beside our
+//! default, the paper's rule by the letter. At 1 or 2 Mbit/s the paper's 20 MB take minutes a cell,
+//! so less is sent unless `--bytes` says otherwise; times are told as if it were 20 MB.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use tabane_netem::Scenario;
+
+use super::process::Running;
+use super::scratch::Scratch;
+use super::stage::Stage;
+
+pub(super) const USAGE: &str = "\
+usage: cargo xtask bench arms [CELL...] [--bytes N] [--scheduler LIST] [--json FILE] [--binary FILE]
+  CELL             links as MbpsxRTT joined by +, as 1x30+2x60 [the paper's, and ours beside them]
+  --bytes N        to send per cell [2000000; the paper: 20000000]
+  --scheduler LIST of tabane, cwnd, round-robin, primary; separated by commas [tabane,cwnd]";
+
+/// What a cell sends when nobody says: 16 s at 1 Mbit/s.
+const BYTES: u64 = 2_000_000;
+const PAPER_BYTES: u64 = 20_000_000;
+/// dummynet's default of 50 packets, as the simulator has it.
+const QUEUE: &str = "75kB";
+
+/// The paper's cells with its seconds, then those it left open.
+const CELLS: [(&str, Option<f64>); 20] = [
+    ("1x30", Some(175.78)),
+    ("1x60", Some(180.74)),
+    ("2x30", Some(90.48)),
+    ("2x60", Some(95.26)),
+    ("1x30+1x30", Some(92.51)),
+    ("1x60+1x30", Some(92.61)),
+    ("1x60+1x60", Some(93.82)),
+    ("2x30+1x30", Some(84.85)),
+    ("2x30+1x60", Some(84.78)),
+    ("2x30+2x30", Some(46.45)),
+    ("2x60+1x30", Some(84.81)),
+    ("2x60+1x60", Some(84.79)),
+    ("2x60+2x30", Some(47.15)),
+    ("2x60+2x60", Some(47.61)),
+    ("8x30", None),
+    ("3x30", None),
+    ("8x30+3x30", None),
+    ("2x30+2x60+1x30", None),
+    ("2x30+2x30+2x30", None),
+    ("4x30+2x30+2x60+1x60", None),
+];
+
+/// Equal bandwidths, of one path.
+const EQUAL: f64 = 1.9;
+/// Unequal bandwidths, of the sum.
+const UNEQUAL: f64 = 0.90;
+
+#[derive(Debug, Serialize)]
+struct Results {
+    bytes: u64,
+    cells: Vec<Measured>,
+}
+
+#[derive(Debug, Serialize)]
+struct Measured {
+    cell: String,
+    paper_seconds: Option<f64>,
+    /// Mbit/s by scheduler.
+    mbps: BTreeMap<String, f64>,
+    failed: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Options {
+    cells: Vec<String>,
+    bytes: u64,
+    schedulers: Vec<String>,
+    json: Option<String>,
+    binary: Option<String>,
+}
+
+impl Options {
+    fn parse(arguments: &[&str]) -> Result<Self> {
+        let mut options = Self {
+            cells: Vec::new(),
+            bytes: BYTES,
+            schedulers: vec!["tabane".to_owned(), "cwnd".to_owned()],
+            json: None,
+            binary: None,
+        };
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{word} what?"));
+            match *word {
+                "--bytes" => options.bytes = value()?.parse().context(USAGE)?,
+                "--scheduler" => {
+                    options.schedulers = value()?.split(',').map(str::to_owned).collect();
+                }
+                "--json" => options.json = Some((*value()?).to_owned()),
+                "--binary" => options.binary = Some((*value()?).to_owned()),
+                cell => {
+                    ensure!(!links_of(cell).is_empty(), "{USAGE}");
+                    options.cells.push(cell.to_owned());
+                }
+            }
+        }
+        if options.cells.is_empty() {
+            options.cells = CELLS.iter().map(|(cell, _)| (*cell).to_owned()).collect();
+        }
+        Ok(options)
+    }
+}
+
+/// Rates in Mbit/s and round-trip times in ms; none where it is no cell.
+fn links_of(cell: &str) -> Vec<(u64, u64)> {
+    let link = |text: &str| {
+        let (rate, rtt) = text.split_once('x')?;
+        Some((rate.parse().ok()?, rtt.parse().ok()?))
+    };
+    let links: Option<Vec<_>> = cell.split('+').map(link).collect();
+    links.unwrap_or_default()
+}
+
+/// Measures and prints; `false` where a figure is missed.
+pub(super) fn run(own: &Path, arguments: &[&str]) -> Result<bool> {
+    if arguments.contains(&"--help") {
+        println!("{USAGE}");
+        return Ok(true);
+    }
+    let options = Options::parse(arguments)?;
+    let binary = match &options.binary {
+        Some(binary) => binary.into(),
+        None => own.join("tabane"),
+    };
+    ensure!(binary.is_file(), "{} is missing", binary.display());
+    let scratch = Scratch::new()?;
+    let file = scratch.path().join("file");
+    std::fs::write(&file, contents(options.bytes))?;
+    let mut results = Results {
+        bytes: options.bytes,
+        cells: Vec::new(),
+    };
+    for cell in &options.cells {
+        let known = CELLS.iter().find(|(name, _)| name == cell);
+        let mut measured = Measured {
+            cell: cell.clone(),
+            paper_seconds: known.and_then(|(_, seconds)| *seconds),
+            mbps: BTreeMap::new(),
+            failed: BTreeMap::new(),
+        };
+        for scheduler in &options.schedulers {
+            match transfer(cell, scheduler, &binary, &scratch, options.bytes) {
+                Ok(mbps) => {
+                    eprintln!("bench arms: {cell} {scheduler}: {mbps:.2} Mbit/s");
+                    measured.mbps.insert(scheduler.clone(), mbps);
+                }
+                Err(error) => {
+                    eprintln!("bench arms: {cell} {scheduler}: {error:#}");
+                    let why = format!("{error:#}");
+                    measured.failed.insert(scheduler.clone(), why);
+                }
+            }
+        }
+        results.cells.push(measured);
+        if let Some(path) = &options.json {
+            let text = serde_json::to_string_pretty(&results)? + "\n";
+            std::fs::write(path, text).with_context(|| format!("cannot write {path}"))?;
+        }
+    }
+    let (table, all_reached) = table(&results, &options.schedulers);
+    print!("{table}");
+    Ok(all_reached)
+}
+
+/// Bytes that no link compresses and no receiver mistakes.
+fn contents(len: u64) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let word = |_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..len).map(word).collect()
+}
+
+/// Sends the file over a cell's links; Mbit/s as the receiver has them.
+fn transfer(
+    cell: &str,
+    scheduler: &str,
+    binary: &Path,
+    scratch: &Scratch,
+    bytes: u64,
+) -> Result<f64> {
+    let links = links_of(cell);
+    let stage = Stage::up(&scenario(&links)?)?;
+    let program = binary.to_string_lossy();
+    let received = scratch.path().join("received");
+    let mut receive = stage.at_server(&program);
+    receive.args(["sctp", "recv", "--json"]).arg(&received);
+    let receiver = Running::start("tabane sctp recv", &mut receive)?;
+    let to: Vec<String> = stage
+        .links()
+        .iter()
+        .map(|link| link.server.to_string())
+        .collect();
+    let mut send = stage.at_client(&program);
+    send.env("TABANE_CONFIG", scratch.path());
+    send.args([
+        "sctp",
+        "send",
+        "--json",
+        "--scheduler",
+        scheduler,
+        "--to",
+        &to.join(","),
+    ]);
+    send.arg(scratch.path().join("file"));
+    let sender = Running::start("tabane sctp send", &mut send)?;
+    // Ten times as long as the slowest link alone should take.
+    let slowest = links.iter().map(|(rate, _)| *rate).min().unwrap_or(1);
+    let within = Duration::from_secs(60 + 10 * bytes * 8 / (slowest * 1_000_000));
+    sender.finish(within)?.succeeded()?;
+    let finished = receiver.finish(Duration::from_secs(30))?.succeeded()?;
+    let report: serde_json::Value = serde_json::from_str(&finished.stdout)?;
+    ensure!(
+        report["confirmed"] == true,
+        "the receiver has not confirmed it"
+    );
+    let mbps = report["mbit_per_s"].as_f64();
+    mbps.context("the receiver told no rate")
+}
+
+fn scenario(links: &[(u64, u64)]) -> Result<Scenario> {
+    let mut text = "name = \"arms\"\nwhy = \"table 1\"\nduration = \"1000s\"\n".to_owned();
+    for (index, (rate, rtt)) in links.iter().enumerate() {
+        write!(
+            text,
+            "[[link]]\nname = \"path{index}\"\nrate = \"{rate}mbit\"\ndelay = \"{}ms\"\n\
+             queue = \"{QUEUE}\"\n",
+            rtt / 2
+        )?;
+    }
+    let mut no_trace = |name: &str| Err(format!("no trace {name}"));
+    Ok(Scenario::parse(&text, None, &mut no_trace)?)
+}
+
+fn table(results: &Results, schedulers: &[String]) -> (String, bool) {
+    let alone = |link: &str, scheduler: &str| {
+        let cell = results.cells.iter().find(|cell| cell.cell == link)?;
+        cell.mbps.get(scheduler).copied()
+    };
+    let mut text = format!("{} bytes a cell; seconds as for 20 MB\n\n", results.bytes);
+    text += "| paths (Mbit/s x RTT) | paper, s |";
+    for scheduler in schedulers {
+        text += &format!(" {scheduler}, s | of one path, of the sum |");
+    }
+    text += " figure |\n|---|---|";
+    text += &"---|---|".repeat(schedulers.len());
+    text += "---|\n";
+    let mut all_reached = true;
+    for cell in &results.cells {
+        let paper = cell
+            .paper_seconds
+            .map_or_else(|| "–".to_owned(), |s| format!("{s:.1}"));
+        text += &format!("| {} | {paper} |", cell.cell);
+        let links: Vec<&str> = cell.cell.split('+').collect();
+        let mut verdict = "–".to_owned();
+        for scheduler in schedulers {
+            let Some(mbps) = cell.mbps.get(scheduler).copied() else {
+                text += " failed | – |";
+                all_reached &= scheduler != "tabane";
+                continue;
+            };
+            let seconds = PAPER_BYTES as f64 * 8.0 / 1e6 / mbps;
+            // What paths give alone is told by the default, which uses one as anybody would.
+            let singles: Option<Vec<f64>> = links.iter().map(|l| alone(l, "tabane")).collect();
+            let singles = singles.filter(|_| links.len() > 1);
+            let Some(singles) = singles else {
+                text += &format!(" {seconds:.1} | – |");
+                continue;
+            };
+            let best = singles.iter().copied().fold(0.0, f64::max);
+            let sum: f64 = singles.iter().sum();
+            let (of_best, of_sum) = (mbps / best, mbps / sum);
+            text += &format!(" {seconds:.1} | {of_best:.2}, {of_sum:.2} |");
+            if scheduler == "tabane" {
+                let reached = reaches(&links, of_best, of_sum);
+                all_reached &= reached;
+                verdict = if reached { "reached" } else { "missed" }.to_owned();
+            }
+        }
+        text += &format!(" {verdict} |\n");
+    }
+    (text, all_reached)
+}
+
+fn reaches(links: &[&str], of_best: f64, of_sum: f64) -> bool {
+    let rate = |link: &&str| link.split('x').next().map(str::to_owned);
+    let first = links.first().and_then(rate);
+    let is_equal = links.iter().all(|link| rate(link) == first);
+    match (is_equal, links.len()) {
+        (true, 2) => of_best >= EQUAL,
+        _ => of_sum >= UNEQUAL && of_best >= 1.0,
+    }
+}
