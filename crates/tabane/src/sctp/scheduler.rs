@@ -51,7 +51,7 @@ pub(crate) struct Distribution {
     scheduler: Scheduler,
     /// What each path is still to get in this round.
     round: VecDeque<(PathId, u64)>,
-    /// What each path got, divided by what it should get; levelled out.
+    /// What each path got, divided by what it should get.
     virtual_time: BTreeMap<PathId, f64>,
     last: Option<PathId>,
 }
@@ -122,17 +122,19 @@ impl Distribution {
             let rtt = status.srtt.as_secs_f64().max(1e-3);
             status.cwnd.get() as f64 / rtt
         };
+        let is_here = |path: &PathId| paths.iter().any(|(status, _)| status.path == *path);
+        self.virtual_time.retain(|path, _| is_here(path));
         // A path that comes anew begins where the others are.
-        let known = paths
-            .iter()
-            .filter_map(|(p, _)| self.virtual_time.get(&p.path));
-        let least = known.copied().min_by(f64::total_cmp).unwrap_or(0.0);
-        let time = |path: PathId| self.virtual_time.get(&path).copied().unwrap_or(least);
+        let least = self.virtual_time.values().copied().min_by(f64::total_cmp);
+        for (status, _) in paths {
+            let begin = least.unwrap_or(0.0);
+            self.virtual_time.entry(status.path).or_insert(begin);
+        }
         let usable = paths.iter().filter(|(_, weight)| *weight > 0.0);
         let (path, end) = usable
             .map(|(status, weight)| {
                 let cost = len as f64 / (weight * rate(status)).max(1.0);
-                (status.path, time(status.path).max(least) + cost)
+                (status.path, self.virtual_time[&status.path] + cost)
             })
             .min_by(|(_, a), (_, b)| a.total_cmp(b))?;
         self.virtual_time.insert(path, end);
