@@ -34,7 +34,6 @@ pub(crate) const IPPROTO_SCTP: c_int = 132;
 pub(crate) const MSG_NOTIFICATION: c_int = 0x2000;
 pub(crate) const MSG_EOR: c_int = 0x80;
 pub(crate) const SCTP_BINDX_ADD_ADDR: c_int = 0x8001;
-pub(crate) const SCTP_BINDX_REM_ADDR: c_int = 0x8002;
 pub(crate) const SCTP_SENDV_SNDINFO: c_uint = 1;
 pub(crate) const SCTP_RECVV_RCVINFO: c_uint = 1;
 pub(crate) const SCTP_FUTURE_ASSOC: SctpAssoc = 0;

@@ -176,15 +176,15 @@ impl Library {
         check(done, "bind the SCTP socket")
     }
 
-    /// Adds or removes a local address; associations tell their peers (RFC 5061).
-    pub(crate) fn rebind(
+    /// Adds a local address; associations tell their peers (RFC 5061).
+    pub(crate) fn add_address(
         &self,
         socket: &Socket,
         address: SocketAddrV4,
-        flag: c_int,
     ) -> Result<(), Failure> {
         let _call = self.watchdog.enter();
         let mut address = ffi::sockaddr_in(address);
+        let flag = ffi::SCTP_BINDX_ADD_ADDR;
         // SAFETY: one address, copied.
         let done =
             unsafe { ffi::usrsctp_bindx(socket.0.as_ptr(), (&raw mut address).cast(), 1, flag) };

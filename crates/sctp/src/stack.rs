@@ -197,7 +197,7 @@ impl Stack {
         for other in others {
             library.know_address(*other);
             let other = SocketAddrV4::new(*other, port);
-            library.rebind(socket, other, ffi::SCTP_BINDX_ADD_ADDR)?;
+            library.add_address(socket, other)?;
         }
         Ok(port)
     }
@@ -476,6 +476,10 @@ impl Stack {
 
     /// This host has another address: associations tell their peers (RFC 5061).
     ///
+    /// None is ever taken back. When an address is deleted under a running association, usrsctp
+    /// 0.9.5 sends by a pointer to what it has freed (in `sctp_med_chunk_output`, one time in ten).
+    /// A path without a way carries nothing, and the peer finds by itself that it is silent.
+    ///
     /// # Errors
     /// What the library says.
     pub fn add_local(&mut self, endpoint: EndpointId, local: Ipv4Addr) -> Result<(), SctpError> {
@@ -485,25 +489,8 @@ impl Stack {
         }
         self.library.know_address(local);
         let address = SocketAddrV4::new(local, endpoint.port);
-        self.library
-            .rebind(&endpoint.socket, address, ffi::SCTP_BINDX_ADD_ADDR)?;
+        self.library.add_address(&endpoint.socket, address)?;
         endpoint.locals.push(local);
-        Ok(())
-    }
-
-    /// This host has lost an address. The last one stays, since an association has to have one.
-    ///
-    /// # Errors
-    /// What the library says.
-    pub fn remove_local(&mut self, endpoint: EndpointId, local: Ipv4Addr) -> Result<(), SctpError> {
-        let endpoint = self.endpoints.get_mut(&endpoint).ok_or(SctpError::Gone)?;
-        if !endpoint.locals.contains(&local) || endpoint.locals.len() < 2 {
-            return Ok(());
-        }
-        let address = SocketAddrV4::new(local, endpoint.port);
-        self.library
-            .rebind(&endpoint.socket, address, ffi::SCTP_BINDX_REM_ADDR)?;
-        endpoint.locals.retain(|known| *known != local);
         Ok(())
     }
 

@@ -274,7 +274,6 @@ fn a_link_that_comes_is_used(world: &mut Network, association: AssociationId) {
     assert!(world.carried[&3] > 50_000, "{:?}", world.carried);
     // And goes again.
     world.stack.set_way(sender, path, None);
-    world.stack.remove_local(sender, third).unwrap();
     world.transfer(association, &bytes(100_000));
     assert_eq!(world.stack.paths(sender).len(), 2);
 }

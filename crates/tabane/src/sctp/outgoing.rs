@@ -139,9 +139,6 @@ impl Outgoing {
                     stack.set_way(self.endpoint, status.path, None);
                 }
             }
-            if let Err(error) = stack.remove_local(self.endpoint, link.reach.local) {
-                tracing::warn!(link = link.name, %error, "the peer is not told of a lost address");
-            }
         }
         let best = links.links().iter().map(Link::tier).min();
         self.tier = best.unwrap_or(self.tier);

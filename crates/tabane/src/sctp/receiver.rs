@@ -121,14 +121,11 @@ impl Receiving {
         Ok(())
     }
 
-    /// Addresses that come and go are told to the sender, which makes paths of them.
+    /// Addresses that come are told to the sender, which makes paths of them.
     async fn follow_addresses(&mut self) -> Result<()> {
         let now = own_addresses().await?;
         for local in now.iter().filter(|local| !self.locals.contains(local)) {
             self.driver.stack.add_local(self.endpoint, *local)?;
-        }
-        for local in self.locals.iter().filter(|local| !now.contains(local)) {
-            self.driver.stack.remove_local(self.endpoint, *local)?;
         }
         self.locals = now;
         Ok(())
