@@ -7,8 +7,9 @@ use tabane_base::{Bytes, Duration};
 use crate::ffi;
 
 /// RFC 9260 §16 has 10 and 5. A path that fails is told from the others by its own timeouts; the
-/// association lives until every way has been silent for about half a minute.
-const ASSOCIATION_RETRANSMISSIONS: u32 = 12;
+/// association lives until every way has been silent for about a minute. Probes of addresses that
+/// lead nowhere yet count as well.
+const ASSOCIATION_RETRANSMISSIONS: u32 = 24;
 const PATH_RETRANSMISSIONS: u32 = 2;
 /// Tries of INIT, one a second; who connects has a deadline of its own, ten minutes at most.
 const INIT_RETRANSMISSIONS: u32 = 1_000;
