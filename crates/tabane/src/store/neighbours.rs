@@ -30,10 +30,27 @@ pub(crate) struct NeighbourEntry {
 
 /// Somebody who may borrow this machine's link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "FriendFile")]
 pub(crate) struct FriendEntry {
     pub(crate) key: String,
     #[serde(flatten)]
     pub(crate) terms: TermsText,
+}
+
+/// As it stands in the file, where a misspelt limit must not mean none.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FriendFile {
+    key: String,
+    budget: Option<String>,
+    rate: Option<String>,
+}
+
+impl From<FriendFile> for FriendEntry {
+    fn from(FriendFile { key, budget, rate }: FriendFile) -> Self {
+        let terms = TermsText { budget, rate };
+        Self { key, terms }
+    }
 }
 
 /// What a friend may carry, as it was typed.
@@ -60,6 +77,12 @@ pub(crate) struct OfferEntry {
 }
 
 impl TermsText {
+    /// Whether every limit that was written can be kept. A misspelt one must not mean none.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.budget.is_some() == self.budget().is_some()
+            && self.rate.is_some() == self.rate().is_some()
+    }
+
     pub(crate) fn budget(&self) -> Option<Budget> {
         self.budget.as_deref().and_then(Budget::parse)
     }
@@ -198,6 +221,19 @@ mod tests {
         let friends = store.friends().unwrap();
         assert_eq!(friends.len(), 3);
         assert!(friends.iter().all(|(_, it)| it.terms.budget().is_some()));
+        let terms = |budget: &str| TermsText {
+            budget: Some(budget.to_owned()),
+            rate: None,
+        };
+        assert!(terms("5GB/month").is_sound() && !terms("5GB a month").is_sound());
+        let misspelt = store.entry_path("friends", &friends[1].0);
+        fs::write(&misspelt, "key = \"b\"\nbugdet = \"1GB/day\"\n").unwrap();
+        let error = format!("{:#}", store.friends().unwrap_err());
+        assert!(
+            error.contains("bugdet") && error.contains("laptop-2"),
+            "{error}"
+        );
+        fs::remove_file(misspelt).unwrap();
         assert!(store.remove_friend(&friends[0].0).unwrap());
         assert!(!store.remove_friend(&friends[0].0).unwrap());
     }

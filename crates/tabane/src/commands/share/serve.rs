@@ -1,6 +1,6 @@
 //! Lending: friends and their terms as the store has them, what they carry counted and kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -50,6 +50,7 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         friends: friends.clone(),
         usage: store.lent()?,
         counted: BTreeMap::new(),
+        refused: BTreeSet::new(),
     };
     ledger.look()?;
     let share = Share::new(
@@ -94,6 +95,8 @@ struct Ledger<'a> {
     friends: Friends,
     usage: Usage,
     counted: BTreeMap<PublicKey, Bytes>,
+    /// Those with limits that cannot be read.
+    refused: BTreeSet<PublicKey>,
 }
 
 impl Ledger<'_> {
@@ -119,6 +122,12 @@ impl Ledger<'_> {
                 continue;
             };
             present.push(key);
+            let is_open = entry.terms.is_sound();
+            if is_open {
+                self.refused.remove(&key);
+            } else if self.refused.insert(key) {
+                tracing::warn!(friend = %name, "its budget or rate is no limit: nothing is lent");
+            }
             let budget = counted_by(&entry.terms);
             let carried = self.friends.carried(key);
             let before = self.counted.insert(key, carried).unwrap_or(Bytes::ZERO);
@@ -133,7 +142,7 @@ impl Ledger<'_> {
                 name: name.to_string(),
                 allowance: has_budget.then(|| budget.amount - used),
                 cap: entry.terms.rate().map(|rate| rate.0),
-                is_open: true,
+                is_open,
             };
             self.friends.set(key, terms);
         }
