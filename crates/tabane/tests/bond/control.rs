@@ -59,7 +59,10 @@ fn until(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
 /// same time is refused, and one after it is not.
 #[test]
 fn a_session_is_recorded_as_qlog() {
-    let Some(world) = World::new(&[]) else { return };
+    // Both links in turn, whatever the machine makes of them.
+    let Some(world) = World::new(&["--scheduler", "round-robin"]) else {
+        return;
+    };
     world.join();
     // Without an end or a limit: a slow reader lets whole seconds pass without a packet.
     let line = "echo up; curl -sS -o /dev/null http://203.0.113.2:8000/100000000000";
@@ -100,23 +103,18 @@ fn a_session_is_recorded_as_qlog() {
     assert_eq!(qlog["qlog_version"], "0.3");
     let traces = qlog["traces"].as_array().unwrap();
     assert_eq!(traces.len(), 2, "one per path");
-    // How much of it takes which path is not this test's affair.
-    let mut counts = [0; 3];
+    // An end that receives hears little of its own packets, on some path perhaps nothing.
+    let mut metrics = 0;
     for trace in traces {
         let events = trace["events"].as_array().unwrap();
-        let kinds = [
-            "transport:packet_received",
-            "transport:packet_sent",
-            "recovery:metrics_updated",
-        ];
-        for (count, kind) in counts.iter_mut().zip(kinds) {
-            *count += events.iter().filter(|event| event["name"] == kind).count();
-        }
+        let of = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+        assert!(of("transport:packet_received") > 50, "{}", trace["title"]);
+        assert!(of("transport:packet_sent") > 0, "{}", trace["title"]);
+        metrics += of("recovery:metrics_updated");
         let times: Vec<f64> = events.iter().filter_map(|it| it["time"].as_f64()).collect();
         assert!(times.is_sorted() && times.last().unwrap() < &10_000.0);
     }
-    let [received, sent, metrics] = counts;
-    assert!(received > 100 && sent > 0 && metrics > 0, "{counts:?}");
+    assert!(metrics > 0);
     child.kill().unwrap();
     child.wait().unwrap();
 }
