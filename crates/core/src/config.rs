@@ -177,6 +177,8 @@ pub struct ServerConfig {
     pub max_handshakes: usize,
     /// When new addresses must prove themselves before any state is kept for them.
     pub retry: RetryPolicy,
+    /// Whether whoever asks is told our key [P-2.7]: for ends that let strangers in.
+    pub is_open: bool,
 }
 
 impl Default for ServerConfig {
@@ -185,6 +187,7 @@ impl Default for ServerConfig {
             max_sessions: 10_000,
             max_handshakes: 1_024,
             retry: RetryPolicy::UnderLoad(64),
+            is_open: false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! All sessions of one set of sockets: which datagram belongs to which, and who may begin one.
 //!
-//! Answers that need no session (Retry, version negotiation, stateless reset) are made here, from
-//! nothing but the datagram that asks for them, and never larger than it.
+//! Answers that need no session (Retry, version negotiation, who is here, stateless reset) are made
+//! here, from nothing but the datagram that asks for them, and never larger than it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::session::Session;
 use crate::tls;
 use crate::transmit::TransmitBatch;
 use crate::wire::{
-    LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader, is_long,
-    parse_version_negotiation, version_negotiation,
+    INQUIRY_VERSION, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader,
+    inquiry_answer, is_long, parse_version_negotiation, version_negotiation,
 };
 
 /// Answers without a session per [`ANSWER_WINDOW`]: enough for every client of a restarted relay
@@ -334,9 +334,13 @@ impl Endpoint {
             return Ok(handle);
         }
         let large_enough = data.len() >= MIN_INITIAL_SIZE;
-        if self.server.is_some() && large_enough && self.may_answer(now) {
-            self.answers
-                .push_back((tuple, version_negotiation(attempt)));
+        let is_open = self.server.as_ref().map(|server| server.config.is_open);
+        if let (Some(is_open), true) = (is_open, large_enough && self.may_answer(now)) {
+            let answer = match (version, is_open) {
+                (INQUIRY_VERSION, true) => inquiry_answer(attempt, self.identity.public_key()),
+                _ => version_negotiation(attempt),
+            };
+            self.answers.push_back((tuple, answer));
         }
         Err(DropReason::UnknownVersion)
     }

@@ -15,8 +15,9 @@ pub(crate) use frame::{
     emit_datagram_copy, emit_fragment, emit_shed, parse_frame,
 };
 pub(crate) use header::{
-    HANDSHAKE_PN_LEN, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader,
-    expand_packet_number, is_long, packet_number_len, parse_version_negotiation, put_packet_number,
+    HANDSHAKE_PN_LEN, INQUIRY_VERSION, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE,
+    ShortHeader, expand_packet_number, inquiry_answer, inquiry_answer_key, is_long,
+    packet_number_len, parse_version_negotiation, put_packet_number, version_header,
     version_negotiation,
 };
 

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 
 use tabane_base::{Duration, Instant};
 use tabane_core::{
-    CloseReason, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity, PublicKey, ReadState,
-    ServerConfig, SessionConfig, SessionHandle, SocketId, TransmitBatch,
+    CloseReason, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity, Inquiry,
+    InquiryAnswer, PublicKey, ReadState, ServerConfig, SessionConfig, SessionHandle, SocketId,
+    TransmitBatch,
 };
 
 const SERVER: SocketId = SocketId(100);
@@ -285,6 +286,43 @@ fn datagrams_of_any_size_arrive() {
         .map(|datagram| datagram.data.len())
         .collect();
     assert_eq!(lens, [0, 1, 1_200, 1_400, 5_000, 40_000]);
+}
+
+#[test]
+fn only_who_lets_strangers_in_tells_whoever_asks_its_key() {
+    let identity = Identity::from_seed([1; 32]);
+    let key = identity.public_key();
+    let now = Instant::from_millis(1_000);
+    for (is_open, expected) in [
+        (true, InquiryAnswer::Open(key)),
+        (false, InquiryAnswer::Closed),
+    ] {
+        let config = ServerConfig {
+            is_open,
+            ..ServerConfig::default()
+        };
+        let session = SessionConfig::default();
+        let server = Endpoint::server(identity.clone(), session, config, [2; 32]);
+        let mut server = server.expect("valid");
+        let tuple = FourTuple {
+            socket: SERVER,
+            local_ip: None,
+            remote: client_address(0),
+        };
+        let inquiry = Inquiry::new(77);
+        let mut question = inquiry.datagram();
+        // A shorter one could be made to flood somebody else.
+        let mut short = question[..question.len() - 1].to_vec();
+        server.handle_datagram(now, tuple, &mut short);
+        let mut batch = TransmitBatch::new(100_000);
+        assert!(!server.poll_transmit(now, &mut batch));
+        server.handle_datagram(now, tuple, &mut question);
+        assert!(server.poll_transmit(now, &mut batch));
+        let answer = batch.iter().next().expect("an answer");
+        assert_eq!(answer.tuple, tuple);
+        assert_eq!(inquiry.read_answer(answer.contents), Some(expected));
+        assert!(server.handles().is_empty(), "nothing is kept");
+    }
 }
 
 #[test]

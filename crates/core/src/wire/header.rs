@@ -3,6 +3,7 @@
 use super::cursor::{Cursor, Malformed, put_varint};
 use super::{PROTOCOL_VERSION, TAG_LEN};
 use crate::id::{AttemptId, ConnectionId, PathId};
+use crate::identity::PublicKey;
 
 /// A first byte's bit that marks a long header.
 const LONG: u8 = 0x80;
@@ -143,13 +144,35 @@ impl LongHeader {
     }
 }
 
+/// The version that asks who is there, and answers it [P-2.7]: "who?".
+pub(crate) const INQUIRY_VERSION: u32 = 0x7768_6f3f;
+
+/// What begins a packet of another version than ours.
+pub(crate) fn version_header(version: u32, attempt: AttemptId) -> Vec<u8> {
+    let mut out = vec![LONG | FIXED];
+    out.extend_from_slice(&version.to_be_bytes());
+    out.extend_from_slice(&attempt.0.to_be_bytes());
+    out
+}
+
 /// A Version Negotiation packet: version 0 and what we speak [P-2.5].
 pub(crate) fn version_negotiation(attempt: AttemptId) -> Vec<u8> {
-    let mut out = vec![LONG | FIXED];
-    out.extend_from_slice(&0_u32.to_be_bytes());
-    out.extend_from_slice(&attempt.0.to_be_bytes());
+    let mut out = version_header(0, attempt);
     out.extend_from_slice(&PROTOCOL_VERSION.to_be_bytes());
     out
+}
+
+/// The answer to an inquiry: who we are.
+pub(crate) fn inquiry_answer(attempt: AttemptId, key: PublicKey) -> Vec<u8> {
+    let mut out = version_header(INQUIRY_VERSION, attempt);
+    out.extend_from_slice(&key.0);
+    out
+}
+
+/// The key in an answer to an inquiry; `None` where there is not exactly one.
+pub(crate) fn inquiry_answer_key(datagram: &[u8]) -> Option<PublicKey> {
+    let key = datagram.get(1 + 4 + 8..)?;
+    key.try_into().ok().map(PublicKey)
 }
 
 /// The versions a Version Negotiation packet offers.
