@@ -229,7 +229,7 @@ async fn carry(far_ends: &FarEnds, association: &Association, route: Route, deli
         if route.stays_here {
             return Outcome::Unserved;
         }
-        if let Some((peer, own)) = far_ends.straight(&route.target).await {
+        if let Some((peer, own)) = far_ends.straight(&route.target, route.label.as_ref()).await {
             let peer = peer.labelled(route.label.clone());
             let outcome = through_session(&peer, association, own, true, &deliver).await;
             if matches!(outcome, Outcome::Over) {

@@ -207,7 +207,7 @@ impl Carrier {
 async fn carry(far_ends: &FarEnds, mut offer: Offer, route: Route) {
     let target = &route.target;
     if !route.stays_here {
-        if let Some((peer, own)) = far_ends.straight(target).await {
+        if let Some((peer, own)) = far_ends.straight(target, route.label.as_ref()).await {
             match carry_if_served(&peer, &route.label, offer, &own).await {
                 None => return,
                 Some(returned) => offer = returned,

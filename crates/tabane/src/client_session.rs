@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use tabane_base::Duration;
-use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
+use tabane_core::{ClassId, ControllerKind, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{self, Watch};
 use tabane_proxy::{Destination, Host};
-use tabane_tunnel::{Client, ClientConfig, HostMonitor, RelayPeer, SessionNumbers};
+use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::far_ends::FarEnds;
 use crate::link_follower::LinkFollower;
@@ -29,6 +29,8 @@ use crate::udp_order::UdpOrder;
 /// Pauses before a relay's name is looked up again: first and longest.
 const FIRST_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 const LAST_RESOLVE_PAUSE: Duration = Duration::from_secs(15);
+/// How long a command waits for a silent relay before it begins with the peers alone.
+const RELAY_WAIT: Duration = Duration::from_secs(3);
 /// Names that are known are looked up again after this.
 const NAMES_LAST: Duration = Duration::from_secs(600);
 
@@ -50,6 +52,12 @@ pub(crate) struct SessionArgs {
     /// Questions and answers (DNS, NTP) and flows on one link are never held up [default: 25]
     #[arg(long, value_name = "at-once|MS")]
     udp_order: Option<UdpOrder>,
+    /// Ask destinations in the background whether they speak tabane and let anybody in (UDP port
+    /// 4510), and reach those that do straight. The key that one shows when it is met first is
+    /// trusted and kept, as `tabane peer list` shows; another one later is not. Metered links are
+    /// not asked over
+    #[arg(long)]
+    trust_first_use: bool,
 }
 
 /// How this end sends; the other end has its own say on what it sends.
@@ -112,6 +120,8 @@ pub(crate) struct SessionPlan {
     /// One per plan: its sessions are shown together.
     numbers: SessionNumbers,
     udp_order: UdpOrder,
+    /// Destinations are asked whether they speak tabane, those in private ranges only if `true`.
+    pub(crate) discovers: Option<bool>,
 }
 
 impl SessionPlan {
@@ -119,8 +129,9 @@ impl SessionPlan {
     pub(crate) fn new(args: SessionArgs, store: &Store) -> Result<Self> {
         let settings: Settings = store.settings()?;
         let peers = store.peers()?;
+        let discovers = args.trust_first_use || settings.trust_first_use;
         let has_relays = !args.relays.is_empty() || !store.relays()?.is_empty();
-        let relays = match has_relays || peers.is_empty() {
+        let relays = match has_relays || peers.is_empty() && !discovers {
             true => store.choose_relays(&args.relays)?,
             false => Vec::new(),
         };
@@ -145,6 +156,7 @@ impl SessionPlan {
             rules: RuleBook::default(),
             numbers: SessionNumbers::default(),
             udp_order: args.udp_order.unwrap_or_default(),
+            discovers: discovers.then_some(true),
         })
     }
 
@@ -164,20 +176,35 @@ impl SessionPlan {
         }
     }
 
-    /// The session with the relay, if one is known, and the peers beside it. Must be called within
-    /// a `LocalSet`.
+    /// The session with the relay, if one is known, and the peers beside it. A silent relay is
+    /// waited for only where there is nothing else. Must be called within a `LocalSet`.
     pub(crate) async fn connect_all(&self, store: &Store) -> Result<FarEnds> {
-        let relay = match self.has_relays() {
-            true => Some(self.connect(store).await?),
-            false => None,
+        let relay = match (self.has_relays(), self.peers.is_empty()) {
+            (true, true) => Some(self.connect(store).await?),
+            (true, false) => Some(self.connect_or_go_on(store).await?),
+            (false, _) => None,
         };
         Ok(FarEnds::new(relay, self, store, None).await)
+    }
+
+    /// A session with the relay, or one that is still being set up when [`RELAY_WAIT`] is over.
+    async fn connect_or_go_on(&self, store: &Store) -> Result<Client> {
+        let client = self.start(store, None).await?;
+        tokio::select! {
+            () = client.until_reachable(true) => {}
+            reason = client.closed() => bail!("{}: {reason}", self.subject()),
+            () = sleep(RELAY_WAIT) => tracing::warn!(
+                "{} does not answer yet: peers are reached, the rest waits",
+                self.subject()
+            ),
+        }
+        Ok(client)
     }
 
     /// The same as [`start`](Self::start) has it.
     pub(crate) async fn start_all(&self, store: &Store, mark: u32) -> Result<FarEnds> {
         let relay = match self.has_relays() {
-            true => Some(self.start(store, mark).await?),
+            true => Some(self.start(store, Some(mark)).await?),
             false => None,
         };
         Ok(FarEnds::new(relay, self, store, Some(mark)).await)
@@ -211,6 +238,21 @@ impl SessionPlan {
         Ok((client, following.abort_handle()))
     }
 
+    /// The links that may carry what belongs to `class` at this moment.
+    pub(crate) async fn links_for(&self, store: &Store, class: ClassId) -> Result<Vec<LinkBind>> {
+        let policy = LinkPolicy::load_here(store).await?;
+        let interfaces = interfaces::list().await;
+        let interfaces = interfaces.context("cannot list the interfaces")?;
+        let links = links::allowed(&interfaces, &self.links, &policy);
+        let facts: Vec<_> = interfaces.iter().map(|it| policy.facts(it)).collect();
+        let allowed = self.rules.links_of(class, &facts);
+        let mut links: Vec<LinkBind> = links.into_values().collect();
+        if let Some(allowed) = allowed {
+            links.retain(|link| allowed.contains(&link.name));
+        }
+        Ok(links)
+    }
+
     /// How long a session that has fallen silent is waited for.
     pub(crate) fn patience(&self) -> Duration {
         self.session.idle_timeout
@@ -223,7 +265,13 @@ impl SessionPlan {
         let watch = Watch::start().context("cannot watch the interfaces")?;
         let policy = LinkPolicy::load_here(store).await?;
         let links = self.find_links(&policy).await?;
-        let peers = self.resolve().await?;
+        let (peers, fault) = self.resolve().await;
+        if let Some(fault) = fault {
+            if peers.iter().all(|peer| peer.addrs.is_empty()) {
+                return Err(fault);
+            }
+            tracing::warn!("{fault:#}");
+        }
         let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
         let client = Client::connect(self.config(store, peers, &links)?).await;
         let client = client.with_context(|| self.subject())?;
@@ -234,18 +282,21 @@ impl SessionPlan {
     }
 
     /// Begins to set up the session, over the links there are and those that will be, however long
-    /// that takes; its sockets carry `mark`. Waits only for the relay's name to be resolved. Must
-    /// be called within a `LocalSet`.
-    pub(crate) async fn start(&self, store: &Store, mark: u32) -> Result<Client> {
+    /// that takes; its sockets carry `mark`. Relays whose names cannot be resolved are looked up
+    /// again and again: at boot there may be no network yet. Must be called within a `LocalSet`.
+    pub(crate) async fn start(&self, store: &Store, mark: Option<u32>) -> Result<Client> {
         let watch = Watch::start().context("cannot watch the interfaces")?;
         let interfaces = interfaces::list().await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
         let policy = LinkPolicy::load_here(store).await?;
         let links = links::allowed(&interfaces, &self.links, &policy);
-        let peers = self.resolve_at_last().await;
+        let (peers, fault) = self.resolve().await;
+        if let Some(fault) = fault {
+            tracing::warn!("{fault:#}");
+        }
         let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
         let config = ClientConfig {
-            mark: Some(mark),
+            mark,
             ..self.config(store, peers, &links)?
         };
         let client = Client::start(config);
@@ -294,23 +345,9 @@ impl SessionPlan {
         })
     }
 
-    /// The relays with their addresses, tried again and again until they are found: at boot there
-    /// may be no network yet.
-    async fn resolve_at_last(&self) -> Vec<RelayPeer> {
-        let mut pause = FIRST_RESOLVE_PAUSE;
-        loop {
-            match self.resolve().await {
-                Ok(peers) => return peers,
-                Err(error) => tracing::warn!("{error:#}"),
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LAST_RESOLVE_PAUSE);
-        }
-    }
-
-    /// The relays with their addresses. One without is kept, so that its place in the list says
-    /// who it is; it cannot be reached.
-    async fn resolve(&self) -> Result<Vec<RelayPeer>> {
+    /// The relays with their addresses, and why one has none. Such a one is kept, so that its place
+    /// in the list says who it is; it cannot be reached until its name is known.
+    async fn resolve(&self) -> (Vec<RelayPeer>, Option<anyhow::Error>) {
         let mut peers = Vec::new();
         let mut fault = None;
         for (name, relay) in &self.relays {
@@ -325,14 +362,7 @@ impl SessionPlan {
                 token: Some(relay.token.as_str().as_bytes().to_vec()),
             });
         }
-        match fault {
-            Some(fault) if peers.iter().all(|peer| peer.addrs.is_empty()) => Err(fault),
-            Some(fault) => {
-                tracing::warn!("{fault:#}");
-                Ok(peers)
-            }
-            None => Ok(peers),
-        }
+        (peers, fault)
     }
 
     /// The links as they are now.

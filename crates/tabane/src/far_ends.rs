@@ -7,26 +7,34 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use anyhow::Result;
 use tabane_base::{Duration, Prefix};
-use tabane_core::CloseReason;
-use tabane_tunnel::{Client, ClientSnapshot, Journal, LinkError, LinkWish, RelayPeer, Target};
+use tabane_core::{ClassId, CloseReason, PublicKey};
+use tabane_proxy::Host;
+use tabane_tunnel::{
+    Client, ClientSnapshot, Journal, Label, LinkBind, LinkError, LinkWish, RelayPeer, Target,
+};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::access::unix_seconds;
 use crate::client_session::SessionPlan;
+use crate::commands::relay::DEFAULT_PORT;
+use crate::discovery::{self, Discovery};
 use crate::peer_memory::PeerMemory;
 use crate::peers::Peer;
-use crate::store::Store;
+use crate::store::{PeerEntry, RelayName, Store};
 
 /// How long the first connections may have to wait for the names of peers.
 const NAMES_WAIT: Duration = Duration::from_secs(1);
 /// The most ranges that are given to the hooks, which have room for so many.
 const MAX_RANGES: usize = 200;
+/// No more are looked for when there are so many; each takes part in every choice of a way.
+const MAX_PEERS: usize = 64;
 
 /// The far ends. Copies are the same.
 #[derive(Clone)]
@@ -34,19 +42,21 @@ pub(crate) struct FarEnds(Rc<Inner>);
 
 struct Inner {
     relay: Option<Client>,
-    peers: Vec<Rc<Peer>>,
-    /// Where there are peers.
+    peers: RefCell<Vec<Rc<Peer>>>,
+    /// Where there are peers, or may be.
     surroundings: Option<Rc<Surroundings>>,
+    /// Where the user wishes it.
+    discovery: Option<Discovery>,
     journal: Journal,
     /// The peers' addresses have changed.
     moved: Rc<Notify>,
-    followers: Vec<AbortHandle>,
+    followers: RefCell<Vec<AbortHandle>>,
 }
 
 /// What sessions with peers have in common.
 pub(crate) struct Surroundings {
     plan: SessionPlan,
-    store: Store,
+    pub(crate) store: Store,
     mark: Option<u32>,
     pub(crate) memory: PeerMemory,
     /// The relay's client's, where there is one.
@@ -73,6 +83,19 @@ impl Surroundings {
         Ok(started)
     }
 
+    /// The links that may carry what belongs to `class`, but for those that the user has paused.
+    pub(crate) async fn links_for(&self, class: ClassId) -> Result<Vec<LinkBind>> {
+        let mut links = self.plan.links_for(&self.store, class).await?;
+        let wishes = self.wishes.borrow();
+        let is_paused = |link: &LinkBind| {
+            wishes
+                .get(&link.name)
+                .is_some_and(|it| it.paused == Some(true))
+        };
+        links.retain(|link| !is_paused(link));
+        Ok(links)
+    }
+
     /// How long a session waits for an answer before it is given up.
     pub(crate) fn patience(&self) -> Duration {
         self.plan.patience()
@@ -94,19 +117,15 @@ impl FarEnds {
             .map(|(name, entry)| Rc::new(Peer::new(name, entry)))
             .collect();
         let moved = Rc::new(Notify::new());
-        let follow = |peer: &Rc<Peer>| {
-            let (peer, moved) = (peer.clone(), moved.clone());
-            let following = async move { peer.follow_names(|| moved.notify_one()).await };
-            tokio::task::spawn_local(following).abort_handle()
-        };
-        let followers = peers.iter().map(follow).collect();
+        let followers = peers.iter().map(|peer| follow(peer, &moved)).collect();
         let deadline = Instant::now() + NAMES_WAIT;
         for peer in &peers {
             peer.resolved(deadline).await;
         }
         Self(Rc::new(Inner {
             relay,
-            peers,
+            peers: RefCell::new(peers),
+            discovery: plan.discovers.map(Discovery::new),
             surroundings: Some(Rc::new(Surroundings {
                 plan: plan.clone(),
                 store: store.clone(),
@@ -117,7 +136,7 @@ impl FarEnds {
             })),
             journal,
             moved,
-            followers,
+            followers: RefCell::new(followers),
         }))
     }
 
@@ -128,16 +147,82 @@ impl FarEnds {
 
     /// Whether there are any peers.
     pub(crate) fn has_peers(&self) -> bool {
-        !self.0.peers.is_empty()
+        !self.0.peers.borrow().is_empty()
+    }
+
+    fn peers(&self) -> Vec<Rc<Peer>> {
+        self.0.peers.borrow().clone()
     }
 
     /// A session straight to `target`, and what to ask for there; waits a moment for one that is
-    /// being set up.
-    pub(crate) async fn straight(&self, target: &Target) -> Option<(Client, Target)> {
-        let mut peers = self.0.peers.iter();
-        let (peer, target) = peers.find_map(|peer| Some((peer, peer.serves(target)?)))?;
+    /// being set up. Whether anybody speaks tabane at another address is found out for the next
+    /// time, where what bears `label` may go there.
+    pub(crate) async fn straight(
+        &self,
+        target: &Target,
+        label: Option<&Label>,
+    ) -> Option<(Client, Target)> {
+        let found = self
+            .peers()
+            .into_iter()
+            .find_map(|peer| Some((peer.serves(target)?, peer)));
+        let Some((target, peer)) = found else {
+            self.wonder(target, label);
+            return None;
+        };
         let client = peer.session(self.0.surroundings.as_ref()?).await?;
         Some((client, target))
+    }
+
+    /// Finds out in the background whether `target` is a peer.
+    fn wonder(&self, target: &Target, label: Option<&Label>) {
+        let (Some(discovery), Target::Address(address)) = (&self.0.discovery, target) else {
+            return;
+        };
+        let ip = address.ip().to_canonical();
+        if self.0.peers.borrow().len() >= MAX_PEERS || !discovery.take_turn(ip) {
+            return;
+        }
+        let class = label
+            .map(|label| label.treatment().class)
+            .unwrap_or_default();
+        let inner = Rc::downgrade(&self.0);
+        let asking = async move {
+            let surroundings = inner.upgrade()?.surroundings.clone()?;
+            match discovery::ask(&surroundings, ip, class).await {
+                Ok(key) => Self(inner.upgrade()?).meet(ip, key?),
+                Err(error) => tracing::debug!(%ip, "not asked: {error:#}"),
+            }
+            Some(())
+        };
+        tokio::task::spawn_local(asking);
+    }
+
+    /// Somebody at `ip` speaks tabane, and says that this is its key.
+    fn meet(&self, ip: IpAddr, key: PublicKey) {
+        let address = SocketAddr::new(ip, DEFAULT_PORT);
+        let entry = PeerEntry::met(address, key, unix_seconds());
+        let name = RelayName::from_host(&Host::Ip(ip));
+        let mut peers = self.0.peers.borrow_mut();
+        if peers
+            .iter()
+            .any(|peer| *peer.name() == name || peer.entry().has_address(ip))
+        {
+            return;
+        }
+        let peer = Rc::new(Peer::unproved(name, entry));
+        let mut followers = self.0.followers.borrow_mut();
+        followers.push(follow(&peer, &self.0.moved));
+        peers.push(peer.clone());
+        let Some(surroundings) = self.0.surroundings.clone() else {
+            return;
+        };
+        // The next connection finds the session.
+        let meeting = async move {
+            peer.resolved(Instant::now() + NAMES_WAIT).await;
+            peer.session(&surroundings).await;
+        };
+        followers.push(tokio::task::spawn_local(meeting).abort_handle());
     }
 
     /// Whatever leads to peers.
@@ -152,8 +237,8 @@ impl FarEnds {
             let also = peer.entry().also.clone();
             addrs.chain(also).collect::<Vec<_>>()
         };
-        let peers = self.0.peers.iter();
-        peers.flat_map(of).take(MAX_RANGES).collect()
+        let peers = self.peers();
+        peers.iter().flat_map(of).take(MAX_RANGES).collect()
     }
 
     /// Waits until [`peer_ranges`](Self::peer_ranges) are others.
@@ -167,7 +252,8 @@ impl FarEnds {
             peer: None,
             client: client.clone(),
         });
-        let peers = self.0.peers.iter().filter_map(|peer| {
+        let peers = self.peers();
+        let peers = peers.iter().filter_map(|peer| {
             Some(FarEnd {
                 peer: Some((peer.name().to_string(), peer.key().to_string())),
                 client: peer.client()?,
@@ -217,8 +303,9 @@ impl FarEnds {
 
     /// Says good-bye to all of them.
     pub(crate) async fn close(&self) {
-        self.0.followers.iter().for_each(AbortHandle::abort);
-        let peers = self.0.peers.iter().filter_map(|peer| peer.stop());
+        self.0.stop_following();
+        let peers = self.peers();
+        let peers = peers.iter().filter_map(|peer| peer.stop());
         for client in peers.chain(self.relay().cloned()).collect::<Vec<_>>() {
             client.close().await;
         }
@@ -231,17 +318,34 @@ impl From<Client> for FarEnds {
         Self(Rc::new(Inner {
             journal: relay.journal(),
             relay: Some(relay),
-            peers: Vec::new(),
+            peers: RefCell::default(),
             surroundings: None,
+            discovery: None,
             moved: Rc::default(),
-            followers: Vec::new(),
+            followers: RefCell::default(),
         }))
+    }
+}
+
+/// Follows where a peer's names lead, and tells `moved`.
+fn follow(peer: &Rc<Peer>, moved: &Rc<Notify>) -> AbortHandle {
+    let (peer, moved) = (peer.clone(), moved.clone());
+    let following = async move { peer.follow_names(|| moved.notify_one()).await };
+    tokio::task::spawn_local(following).abort_handle()
+}
+
+impl Inner {
+    fn stop_following(&self) {
+        self.followers.borrow().iter().for_each(AbortHandle::abort);
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.followers.iter().for_each(AbortHandle::abort);
-        self.peers.iter().for_each(|peer| drop(peer.stop()));
+        self.stop_following();
+        self.peers
+            .borrow()
+            .iter()
+            .for_each(|peer| drop(peer.stop()));
     }
 }

@@ -19,6 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::{AccessFile, AccessList, UserName, Verdict, unix_seconds};
+use crate::failure::Failure;
 use crate::relay_state::RelayState;
 use crate::usage::{Usage, UsageFile};
 
@@ -35,8 +36,18 @@ pub(crate) struct Gatekeeper {
     /// The counters are not on disk as they are.
     is_unsaved: Cell<bool>,
     usage_file: UsageFile,
+    /// Whether whoever comes is let in.
+    door: Door,
     /// Those whose token has to be looked at on disk; core bounds how many there are.
     newcomers: mpsc::UnboundedSender<Applicant>,
+}
+
+/// Who is let in without being known or having a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Door {
+    Shut,
+    /// Anybody, all together within the limits of this user if there is one.
+    Open(Option<UserName>),
 }
 
 /// What waits for [`Gatekeeper::work`].
@@ -44,7 +55,10 @@ pub(crate) type Newcomers = mpsc::UnboundedReceiver<Applicant>;
 
 impl Gatekeeper {
     /// Reads the list and the counters.
-    pub(crate) fn open(state: &RelayState) -> Result<(Rc<Self>, Newcomers)> {
+    ///
+    /// # Errors
+    /// They cannot be read, or the user in whose name `door` is open is not among them.
+    pub(crate) fn open(state: &RelayState, door: Door) -> Result<(Rc<Self>, Newcomers)> {
         let (newcomers, waiting) = mpsc::unbounded_channel();
         let file = state.access();
         let usage_file = state.usage();
@@ -56,8 +70,17 @@ impl Gatekeeper {
             is_unsaved: Cell::new(false),
             file,
             usage_file,
+            door,
             newcomers,
         };
+        if let Door::Open(Some(name)) = &gatekeeper.door
+            && gatekeeper.list.borrow().user(name).is_none()
+        {
+            return Err(Failure::usage(format!(
+                "there is no user {name}: `tabane relay user set {name} …` makes one"
+            ))
+            .into());
+        }
         gatekeeper.renew_users();
         Ok((Rc::new(gatekeeper), waiting))
     }
@@ -83,7 +106,10 @@ impl Gatekeeper {
                 self.admit(user)
             }
             Verdict::RefusedRevoked => Admission::Refuse(CloseReason::Revoked),
-            Verdict::RefusedUnknown => Admission::Refuse(CloseReason::Unauthorised),
+            Verdict::RefusedUnknown => match &self.door {
+                Door::Shut => Admission::Refuse(CloseReason::Unauthorised),
+                Door::Open(user) => self.admit(user.clone()),
+            },
             Verdict::RefusedFull => {
                 tracing::error!(client = %key, "the list of clients is full");
                 Admission::Refuse(CloseReason::Overloaded)
@@ -199,7 +225,7 @@ impl Gatekeeper {
         monitor.turn_out(|key| match clients.get(&key.0) {
             Some(false) => None,
             Some(true) => Some(CloseReason::Revoked),
-            None => Some(CloseReason::Unauthorised),
+            None => (self.door == Door::Shut).then_some(CloseReason::Unauthorised),
         });
     }
 

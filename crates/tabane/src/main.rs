@@ -12,6 +12,7 @@ mod cli;
 mod client_session;
 mod commands;
 mod demo;
+mod discovery;
 mod dns_answer;
 mod doctor;
 mod entrance;

@@ -47,6 +47,8 @@ pub(crate) struct Peer {
     keeper: RefCell<Option<AbortHandle>>,
     /// It does not want us, or is not who it should be.
     is_refused: Cell<bool>,
+    /// It has proved its key before; nobody waits for who has not.
+    is_proved: Cell<bool>,
 }
 
 /// How a session came to its end.
@@ -67,7 +69,15 @@ impl Peer {
             wait_until: Cell::new(Instant::now()),
             keeper: RefCell::new(None),
             is_refused: Cell::new(false),
+            is_proved: Cell::new(true),
         }
+    }
+
+    /// Somebody who has said that this is its key, and has not proved it yet.
+    pub(crate) fn unproved(name: RelayName, entry: PeerEntry) -> Self {
+        let peer = Self::new(name, entry);
+        peer.is_proved.set(false);
+        peer
     }
 
     pub(crate) fn name(&self) -> &RelayName {
@@ -178,8 +188,8 @@ impl Peer {
         }
         let now = Instant::now();
         match surroundings.memory.absence(&self.key().to_string()) {
-            Absence::None => self.wait_until.set(now + HEAD_START),
-            Absence::Over => self.wait_until.set(now),
+            Absence::None if self.is_proved.get() => self.wait_until.set(now + HEAD_START),
+            Absence::None | Absence::Over => self.wait_until.set(now),
             Absence::Lasting => return None,
         }
         let (peer, surroundings) = (self.clone(), surroundings.clone());
@@ -216,7 +226,12 @@ impl Peer {
             End::Silent => surroundings.memory.on_silence(&key),
             End::Refused(reason) => {
                 self.is_refused.set(true);
-                tracing::warn!("{}", self.refusal(reason));
+                self.note(surroundings, Some(&reason.to_string()));
+                // Nobody has named this one.
+                match self.is_proved.get() {
+                    true => tracing::warn!("{}", self.refusal(reason)),
+                    false => tracing::info!("{}", self.refusal(reason)),
+                }
             }
         }
         self.session.send_replace(None);
@@ -233,6 +248,9 @@ impl Peer {
                 () = sleep(patience) => return End::Silent,
             }
             patience = surroundings.patience();
+            if !self.is_proved.replace(true) {
+                self.trust(surroundings);
+            }
             self.note(surroundings, None);
             surroundings.memory.on_answer(&self.key().to_string());
             let why = tokio::select! {
@@ -246,6 +264,18 @@ impl Peer {
             self.note(surroundings, Some(why));
             // What comes now goes another way at once.
             self.wait_until.set(Instant::now());
+        }
+    }
+
+    /// Keeps the key of who has just been met.
+    fn trust(&self, surroundings: &Surroundings) {
+        let (name, key) = (&self.name, self.key());
+        match surroundings.store.put_peer(name, &self.entry) {
+            Ok(_) => tracing::warn!(
+                "{name} speaks tabane, and is trusted from here on by the key that it showed: \
+                 {key} (`tabane peer remove {name}` forgets it)"
+            ),
+            Err(error) => tracing::warn!("{name} is a peer for this time only: {error:#}"),
         }
     }
 

@@ -43,6 +43,19 @@ pub(crate) async fn connect_udp(dest: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// The same over one interface, from its address `local`.
+pub(crate) async fn connect_udp_over(
+    interface: &str,
+    local: SocketAddr,
+    dest: SocketAddr,
+) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(local).await?;
+    mark_if_allowed(&socket)?;
+    setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
+    socket.connect(dest).await?;
+    Ok(socket)
+}
+
 /// Carries `program`, of which `early` has been read, to `dest` until both directions have ended.
 /// What fails resets the program's end.
 pub(crate) async fn carry(

@@ -122,7 +122,7 @@ async fn open(
     label: Label,
     target: Target,
 ) -> Option<Result<TcpFlow, OpenError>> {
-    if let Some((peer, own)) = far_ends.straight(&target).await {
+    if let Some((peer, own)) = far_ends.straight(&target, Some(&label)).await {
         let opened = peer.labelled(Some(label.clone())).open_tcp(own).await;
         // What the destination itself says is the same by any way.
         if matches!(opened, Ok(_) | Err(OpenError::Refused(Status::Refused))) {

@@ -109,6 +109,13 @@ impl RuleBook {
         classes.collect()
     }
 
+    /// The names of those links that carry what belongs to `class`; `None`: any.
+    pub(crate) fn links_of(&self, class: ClassId, links: &[LinkFacts<'_>]) -> Option<Vec<String>> {
+        let classes = self.classes(links).into_iter();
+        let found = classes.into_iter().find(|(id, _)| *id == class)?;
+        found.1.links
+    }
+
     /// An answer of a resolver passes: which names its addresses have.
     pub(crate) fn see_answer(&self, message: &[u8]) {
         if let Some((name, addresses)) = dns_answer::addresses(message) {

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tabane_base::Prefix;
 use tabane_control::State;
+use tabane_policy::UnixDay;
 use tokio::runtime;
 
 use super::relays::running;
@@ -50,7 +51,7 @@ struct AddArgs {
     also: Vec<Prefix>,
 }
 
-/// List the peers, and who reaches them straight now
+/// List the peers, why their keys are trusted, and who reaches them straight now
 #[derive(Debug, Args)]
 struct ListArgs {
     /// Print JSON
@@ -58,7 +59,7 @@ struct ListArgs {
     json: bool,
 }
 
-/// Forget a peer
+/// Forget a peer, and the key that was pinned for it
 #[derive(Debug, Args)]
 struct RemoveArgs {
     /// The peer's name; `tabane peer list` lists them
@@ -72,6 +73,9 @@ struct Row {
     addresses: Vec<String>,
     also: Vec<String>,
     key: String,
+    /// When its key was seen first and trusted: seconds since 1970; none where the user added it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_use: Option<u64>,
     /// The instances of this user that have a session with it now.
     used_by: Vec<String>,
 }
@@ -125,6 +129,7 @@ fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
             addresses: peer.addresses.iter().map(ToString::to_string).collect(),
             also: peer.also.iter().map(ToString::to_string).collect(),
             key: peer.key.to_string(),
+            first_use: peer.first_use,
             used_by: users(&running, &peer.key.to_string()),
         })
         .collect();
@@ -138,16 +143,24 @@ fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
         let cells = rows.into_iter().map(|row| {
             let addresses = row.addresses.into_iter().chain(row.also);
             let addresses: Vec<String> = addresses.collect();
+            let trust = match row.first_use {
+                None => "added".to_owned(),
+                Some(met_at) => {
+                    let day = UnixDay::at(i64::try_from(met_at).unwrap_or(i64::MAX));
+                    format!("first use {day}")
+                }
+            };
             vec![
                 row.name,
                 row.used_by.join(" "),
                 addresses.join(" "),
+                trust,
                 row.key,
             ]
         });
         let cells: Vec<_> = cells.collect();
         output::line(&output::table(
-            &["name", "used by", "addresses", "key"],
+            &["name", "used by", "addresses", "trust", "key"],
             &cells,
         ))?;
     }

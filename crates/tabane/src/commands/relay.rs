@@ -26,10 +26,10 @@ use tabane_tunnel::{
     system_resolvers,
 };
 
-use crate::access::TokenUses;
+use crate::access::{TokenUses, UserName};
 use crate::client_session::SendingArgs;
 use crate::failure::Failure;
-use crate::gatekeeper::Gatekeeper;
+use crate::gatekeeper::{Door, Gatekeeper};
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
 use crate::plain;
@@ -74,6 +74,12 @@ pub(crate) struct RelayArgs {
     /// loopback are not reached; they see connections coming from this machine's own address
     #[arg(long, conflicts_with = "allow_private")]
     peer: bool,
+    /// Let anybody in who comes, with no token and unknown, and tell who asks; all of them share
+    /// the limits of this user, if one is named. Clients with --trust-first-use find this machine
+    /// by themselves, and reach whatever it serves on its own addresses, past a firewall on the
+    /// way
+    #[arg(long, value_name = "USER", num_args = 0..=1, require_equals = true, requires = "peer")]
+    open: Option<Option<UserName>>,
     /// How many clients the token in the join string admits: one, many or a number
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
@@ -121,14 +127,19 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let identity = state.identity()?;
     let mut session = SessionConfig::default();
     args.sending.apply(&mut session);
-    let (gatekeeper, newcomers) = Gatekeeper::open(&state)?;
+    let door = args.open.clone().map_or(Door::Shut, Door::Open);
+    let is_open = door != Door::Shut;
+    let (gatekeeper, newcomers) = Gatekeeper::open(&state, door)?;
     let considering = gatekeeper.clone();
     let relay = Relay::bind(RelayConfig {
         identity: identity.clone(),
         listen: vec![listen],
         access,
         limits: RelayLimits::default(),
-        server: ServerConfig::default(),
+        server: ServerConfig {
+            is_open,
+            ..ServerConfig::default()
+        },
         session,
         own_addresses: public_ips(&args.public),
         authorise: Box::new(move |applicant| considering.consider(applicant)),

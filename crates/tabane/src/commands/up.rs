@@ -75,6 +75,16 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     }
     let settings = store.settings()?.up;
     let mut plan = SessionPlan::new(args.session.clone(), store)?;
+    if !plan.has_relays() && plan.peers.is_empty() {
+        return Err(Failure::usage(
+            "neither a relay nor a peer is known: run `tabane join STRING` or `tabane peer add \
+             STRING` first",
+        )
+        .into());
+    }
+    let all = args.all || settings.all;
+    // What is not carried is nobody's to ask about.
+    plan.discovers = plan.discovers.map(|_| all);
     if let Some(wait) = args.wait.or(settings.wait) {
         plan.wait_at_most(wait.0);
     }
@@ -86,7 +96,7 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         tracing::warn!(%error, "no more descriptors than usual");
     }
     let given: Vec<DirectPrefix> = args.direct.iter().chain(&plan.direct).copied().collect();
-    let direct = DirectRanges::new(&given, args.all || settings.all);
+    let direct = DirectRanges::new(&given, all);
     let extent = Extent {
         ping: !args.no_ping && settings.ping.unwrap_or(true),
         lan: if args.lan.is_empty() {

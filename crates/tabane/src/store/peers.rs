@@ -2,7 +2,7 @@
 //! them.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -26,6 +26,9 @@ pub(crate) struct PeerEntry {
     pub(crate) token: Option<Token>,
     /// Further addresses of it.
     pub(crate) also: Vec<Prefix>,
+    /// Its key is the one that was shown when it was met first, then (seconds since 1970); `None`:
+    /// the user said which.
+    pub(crate) first_use: Option<u64>,
 }
 
 /// The same as text.
@@ -38,6 +41,8 @@ struct PeerFile {
     token: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     also: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    first_use: Option<u64>,
 }
 
 impl PeerEntry {
@@ -48,6 +53,18 @@ impl PeerEntry {
             key: join.key,
             token: Some(join.token),
             also,
+            first_use: None,
+        }
+    }
+
+    /// Somebody met at `address` who showed `key`.
+    pub(crate) fn met(address: SocketAddr, key: PublicKey, now: u64) -> Self {
+        Self {
+            addresses: vec![address.into()],
+            key,
+            token: None,
+            also: Vec::new(),
+            first_use: Some(now),
         }
     }
 
@@ -78,6 +95,7 @@ impl From<PeerEntry> for PeerFile {
             key: entry.key.to_string(),
             token: entry.token.map(|token| token.as_str().to_owned()),
             also: entry.also.iter().map(Prefix::to_string).collect(),
+            first_use: entry.first_use,
         }
     }
 }
@@ -105,6 +123,7 @@ impl TryFrom<PeerFile> for PeerEntry {
             key: file.key.parse().map_err(|e| format!("key: {e}"))?,
             token: token.map_err(|e| format!("token: {e}"))?,
             also: file.also.iter().map(range).collect::<Result<_, _>>()?,
+            first_use: file.first_use,
         })
     }
 }
@@ -168,6 +187,7 @@ mod tests {
             key: PublicKey([key; 32]),
             token: None,
             also: vec![Prefix::parse("198.51.100.0/28").unwrap()],
+            first_use: Some(1_795_000_000),
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     /// How fast each link is used.
     #[serde(deserialize_with = "by_name")]
     pub(crate) congestion: Option<ControllerKind>,
+    /// Whether destinations are asked if they speak tabane, and believed who they are.
+    pub(crate) trust_first_use: bool,
     /// What `tabane up` does.
     pub(crate) up: UpSettings,
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod control;
+mod discovery;
 mod draining;
 mod lan;
 mod peers;

@@ -13,34 +13,39 @@ use crate::up::{Up, shell};
 use crate::world::{TABANE, World, first_line};
 use crate::{FETCH, SIZE, is_pattern, status, text};
 
-const SELF: &str = "203.0.113.2";
-const RELAY: &str = "203.0.113.1";
-const WHO: &str = "curl -sS --max-time 20 http://203.0.113.2:8000/peer";
+pub(crate) const SELF: &str = "203.0.113.2";
+pub(crate) const RELAY: &str = "203.0.113.1";
+pub(crate) const WHO: &str = "curl -sS --max-time 20 http://203.0.113.2:8000/peer";
 /// The same through the proxy.
-const PROXIED: &str = "curl -sS --max-time 20 --proxy socks5h://127.0.0.1:1080 \
+pub(crate) const PROXIED: &str = "curl -sS --max-time 20 --proxy socks5h://127.0.0.1:1080 \
                        http://203.0.113.2:8000/peer";
 /// How long a change may take to be seen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A peer beside the servers, and the line to add it.
-fn start_peer(world: &World) -> (Kept, String) {
+pub(crate) fn start_peer(world: &World) -> (Kept, String) {
+    start_peer_with(world, "peer", &[])
+}
+
+/// The same with its key in another place, and further flags.
+pub(crate) fn start_peer_with(world: &World, state: &str, flags: &[&str]) -> (Kept, String) {
     let mut command = world.in_servers(TABANE);
     command.args(["relay", "--peer", "--log", "warn", "--public", SELF]);
-    let command = command.arg("--state").arg(world.path("peer"));
+    let command = command.args(flags).arg("--state").arg(world.path(state));
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let join = first_line(&mut child);
     assert!(join.starts_with("tabane://"), "{join}");
     (Kept(child), join)
 }
 
-fn add(world: &World, join: &str) {
+pub(crate) fn add(world: &World, join: &str) {
     let added = world.tabane(&["peer", "add", "--name", "files", join]);
     let added = { added }.output().unwrap();
     assert!(added.status.success(), "{added:?}");
 }
 
 /// Asks again and again until the server sees `whom`; gives how long that took.
-fn until_seen(world: &World, line: &str, whom: &str) -> Duration {
+pub(crate) fn until_seen(world: &World, line: &str, whom: &str) -> Duration {
     let begin = Instant::now();
     loop {
         let output = world.in_client("sh").args(["-c", line]).output().unwrap();
