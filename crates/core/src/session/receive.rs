@@ -223,6 +223,27 @@ impl Session {
         }
     }
 
+    /// Takes `payload` for the frames of an authentic packet on the first path, for fuzzing: what a
+    /// hostile peer that has been let in can do.
+    pub fn fuzz_frames(&mut self, now: Instant, payload: &[u8]) {
+        let Some(path) = self.paths.first() else {
+            return;
+        };
+        let arrival = Arrival {
+            now,
+            tuple: path.tuple,
+            path: 0,
+            id: path.id,
+            size: payload.len(),
+        };
+        if !self.is_established() || self.refuses(payload).is_some() {
+            return;
+        }
+        if let Err(violation) = self.handle_frames(&arrival, payload) {
+            self.close(now, CloseReason::ProtocolViolation(violation));
+        }
+    }
+
     fn handle_frames(&mut self, arrival: &Arrival, payload: &[u8]) -> Result<bool, Violation> {
         let mut cursor = Cursor::new(payload);
         let mut ack_eliciting = false;
