@@ -11,8 +11,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
@@ -25,6 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
 use crate::links::Link;
+use crate::passage::Upload;
 use crate::proxies::{Proxies, Proxy};
 use crate::url::Origin;
 use crate::way::{BoxStream, WayError};
@@ -58,23 +57,44 @@ impl Default for Patience {
 
 /// Why a request came to no answer.
 #[derive(Debug, Error)]
-pub(crate) enum RequestError {
+pub enum RequestError {
+    /// There is no connection.
     #[error(transparent)]
     Way(#[from] WayError),
+    /// The origin does not speak TLS with us, or not as itself.
     #[error("{origin}: {source}")]
-    Tls { origin: String, source: io::Error },
+    Tls {
+        /// Who was asked.
+        origin: String,
+        /// What is wrong.
+        source: io::Error,
+    },
     /// TLS needs to know whom to trust.
     #[error("no certificates of authorities are installed (Debian: ca-certificates){0}")]
     NoRoots(String),
+    /// A proxy on the way does not let us through.
     #[error("the proxy {proxy}: {what}")]
-    Proxy { proxy: String, what: String },
+    Proxy {
+        /// Which one.
+        proxy: String,
+        /// What it says.
+        what: String,
+    },
+    /// Connecting took too long.
     #[error("{origin} did not answer in time")]
-    TimedOut { origin: String },
+    TimedOut {
+        /// Who was asked.
+        origin: String,
+    },
+    /// The connection broke, or does not speak HTTP.
     #[error("{origin}: {}", deepest(.source))]
     Http {
+        /// Who was asked.
         origin: String,
+        /// What is wrong.
         source: hyper::Error,
     },
+    /// Redirects lead nowhere.
     #[error("{0}")]
     Redirect(String),
 }
@@ -90,8 +110,8 @@ pub struct Client {
 
 /// The sending end of a connection.
 pub(crate) enum Sender {
-    Http1(http1::SendRequest<Empty<Bytes>>),
-    Http2(http2::SendRequest<Empty<Bytes>>),
+    Http1(http1::SendRequest<Upload>),
+    Http2(http2::SendRequest<Upload>),
 }
 
 impl Client {
@@ -208,7 +228,7 @@ fn tls_settings() -> Result<ClientConfig, RequestError> {
 impl Sender {
     pub(crate) async fn send(
         &mut self,
-        request: Request<Empty<Bytes>>,
+        request: Request<Upload>,
     ) -> Result<Response<Incoming>, hyper::Error> {
         match self {
             Self::Http1(sender) => {
@@ -220,6 +240,28 @@ impl Sender {
                 sender.send_request(request).await
             }
         }
+    }
+
+    /// As `send`; gives a request back of which nothing was sent.
+    pub(crate) async fn try_send(
+        &mut self,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, (hyper::Error, Option<Request<Upload>>)> {
+        let ready = match self {
+            Self::Http1(sender) => sender.ready().await,
+            Self::Http2(sender) => sender.ready().await,
+        };
+        if let Err(error) = ready {
+            return Err((error, Some(request)));
+        }
+        let answered = match self {
+            Self::Http1(sender) => sender.try_send_request(request).await,
+            Self::Http2(sender) => sender.try_send_request(request).await,
+        };
+        answered.map_err(|mut failed| {
+            let request = failed.take_message();
+            (failed.into_error(), request)
+        })
     }
 
     pub(crate) const fn is_http2(&self) -> bool {

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
 
@@ -21,6 +22,9 @@ const NAME_TIME: Duration = Duration::from_secs(30);
 const ADDRESS_TIME: Duration = Duration::from_secs(2);
 /// The last one.
 const LAST_ADDRESS_TIME: Duration = Duration::from_secs(15);
+/// What was sent and is not acknowledged for so long ends its connection (RFC 5482). A far end that
+/// reads nothing for so long does, too, so it must not be short.
+const UNHEARD_TIME: Duration = Duration::from_secs(30);
 
 /// TCP over one interface.
 #[derive(Clone, Debug)]
@@ -151,6 +155,10 @@ impl DeviceWay {
         let stream = connected.map_err(late)?.map_err(failed)?;
         // Requests are small and must not wait for company.
         stream.set_nodelay(true).map_err(failed)?;
+        // A request over a link that has died is known to be lost sooner than by the kernel's own
+        // patience, a quarter of an hour.
+        let limit = SockRef::from(&stream).set_tcp_user_timeout(Some(UNHEARD_TIME));
+        limit.map_err(failed)?;
         Ok(stream)
     }
 }

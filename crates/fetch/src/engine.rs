@@ -1,30 +1,28 @@
 //! A transfer in real time: its commands become requests, what comes back its input.
 //!
-//! Each request is a task of its own that reads no further than it is told to, so what nobody has
-//! room for stays in its connection. Decides nothing about ranges.
+//! Decides nothing about ranges. What a request's task does is `exchange`'s.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::BodyExt;
 use hyper::header::HeaderMap;
 use hyper::http::response::Parts;
 use tabane_base::{Instant, Rate};
 use tabane_ranges::{
     Answer, Command, Event, Failure, Fault, LinkFacts, LinkId, Method, Order, Request, RequestId,
-    Rule, Settings, SourceId, Spans, Transfer, Verdict, Version,
+    Rule, Settings, SourceId, Spans, Transfer, Version,
 };
 use thiserror::Error;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::connection::Client;
-use crate::head::Head;
+use crate::exchange::{Exchange, News, Reading};
 use crate::links::{Link, Links};
-use crate::origin::{Answered, Source, Wish};
+use crate::origin::{Source, Wish};
+use crate::passage::Opened;
 use crate::sink::Sink;
 use crate::url::Url;
 
@@ -32,9 +30,6 @@ use crate::url::Url;
 const READ_AHEAD: usize = 4;
 /// How often who watches is told, and the sink notes where it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// What is dropped of an answer that is not wanted, to keep its connection.
-const MOST_DRAINED: usize = 64 * 1024;
-const DRAIN_TIME: Duration = Duration::from_millis(500);
 
 /// A file to fetch.
 #[derive(Clone, Debug)]
@@ -109,14 +104,6 @@ pub enum FetchError {
     Sink(#[from] std::io::Error),
 }
 
-/// What a request's task has to say.
-enum News {
-    Answer(Box<Parts>, Answer, oneshot::Sender<Verdict>),
-    Data(Bytes),
-    End,
-    Fault(Fault, String),
-}
-
 /// A request's task; ends with it.
 struct Running {
     task: JoinHandle<()>,
@@ -161,6 +148,33 @@ pub async fn fetch(
     links: &Links,
     job: Job,
     sink: &mut dyn Sink,
+    watch: impl FnMut(&Progress),
+) -> Result<Outcome, FetchError> {
+    drive(client, links, job, None, sink, watch).await
+}
+
+/// As [`fetch`], from an answer of the job's first URL on that is there already. Its head is not
+/// told to `sink`.
+///
+/// # Errors
+/// As [`fetch`].
+pub async fn go_on(
+    client: &Rc<Client>,
+    links: &Links,
+    job: Job,
+    opened: Opened,
+    sink: &mut dyn Sink,
+    watch: impl FnMut(&Progress),
+) -> Result<Outcome, FetchError> {
+    drive(client, links, job, Some(opened), sink, watch).await
+}
+
+async fn drive(
+    client: &Rc<Client>,
+    links: &Links,
+    job: Job,
+    opened: Option<Opened>,
+    sink: &mut dyn Sink,
     mut watch: impl FnMut(&Progress),
 ) -> Result<Outcome, FetchError> {
     let (outbox, mut news) = mpsc::unbounded_channel();
@@ -170,6 +184,9 @@ pub async fn fetch(
     let mut progress = tokio::time::interval(PROGRESS_INTERVAL);
     progress.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     engine.follow_links();
+    if let Some(opened) = opened {
+        engine.go_on_from(opened);
+    }
     loop {
         if let Some(consumption) = &consumption {
             let now = engine.now();
@@ -368,20 +385,17 @@ impl<'a> Engine<'a> {
             id, link, source, ..
         } = request;
         let permits = Rc::new(Semaphore::new(READ_AHEAD));
-        let outbox = self.outbox.clone();
         let Some(link) = self.links.find(link) else {
             // Gone this very moment; the transfer will hear of it.
             let fault = News::Fault(Fault::Broken, "the link is gone".to_owned());
-            let _ = outbox.send((id, fault));
+            let _ = self.outbox.send((id, fault));
             let task = tokio::task::spawn_local(async {});
             self.run(id, request.link, permits, task);
             return;
         };
         let SourceId(index) = source;
         let exchange = Exchange {
-            id,
-            client: self.client.clone(),
-            link,
+            reading: self.reading(id, link, &permits),
             source: self.sources[index as usize].clone(),
             wish: Wish {
                 method: match request.method {
@@ -391,11 +405,39 @@ impl<'a> Engine<'a> {
                 range: request.range,
                 if_range: request.if_range,
             },
-            outbox,
-            permits: permits.clone(),
         };
         let task = tokio::task::spawn_local(exchange.run());
         self.run(id, request.link, permits, task);
+    }
+
+    /// The first request is answered already.
+    fn go_on_from(&mut self, opened: Opened) {
+        let now = self.now();
+        let Opened {
+            body,
+            sender,
+            link,
+            origin,
+            latency,
+            version,
+        } = opened;
+        let id = self.transfer.handle_opened(now, link.id, latency, version);
+        let permits = Rc::new(Semaphore::new(READ_AHEAD));
+        let (link_id, reading) = (link.id, self.reading(id, link, &permits));
+        let task = tokio::task::spawn_local(async move {
+            reading.read(body, sender, &origin).await;
+        });
+        self.run(id, link_id, permits, task);
+    }
+
+    fn reading(&self, id: RequestId, link: Rc<Link>, permits: &Rc<Semaphore>) -> Reading {
+        Reading {
+            id,
+            client: self.client.clone(),
+            link,
+            outbox: self.outbox.clone(),
+            permits: permits.clone(),
+        }
     }
 
     fn run(&mut self, id: RequestId, link: LinkId, permits: Rc<Semaphore>, task: JoinHandle<()>) {
@@ -458,94 +500,5 @@ impl<'a> Engine<'a> {
                 Ok(Outcome { version, progress })
             }
         }
-    }
-}
-
-/// A request with what it needs.
-struct Exchange {
-    id: RequestId,
-    client: Rc<Client>,
-    link: Rc<Link>,
-    source: Rc<Source>,
-    wish: Wish,
-    outbox: mpsc::UnboundedSender<(RequestId, News)>,
-    permits: Rc<Semaphore>,
-}
-
-impl Exchange {
-    async fn run(self) {
-        let news = match self.source.ask(&self.client, &self.link, &self.wish).await {
-            Ok(answered) => self.read(answered).await,
-            Err(error) => Some(News::Fault(error.fault(), error.to_string())),
-        };
-        if let Some(news) = news {
-            self.tell(news);
-        }
-    }
-
-    /// Reads a body to its end, as far as it is wanted.
-    async fn read(&self, answered: Answered) -> Option<News> {
-        let Answered {
-            response,
-            head,
-            sender,
-            url,
-        } = answered;
-        let Head::Answer(answer) = head else {
-            return Some(News::Fault(
-                Fault::Hopeless,
-                "a redirect to nowhere".to_owned(),
-            ));
-        };
-        let (parts, mut body) = response.into_parts();
-        let (verdict, judged) = oneshot::channel();
-        self.tell(News::Answer(Box::new(parts), answer, verdict));
-        let is_taken = judged.await == Ok(Verdict::Take);
-        if !is_taken {
-            let mut drained = 0;
-            let drain = async {
-                while let Some(Ok(frame)) = body.frame().await {
-                    drained += frame.data_ref().map_or(0, Bytes::len);
-                    if drained > MOST_DRAINED {
-                        return;
-                    }
-                }
-                self.client.keep(self.link.id, &url.origin, sender);
-            };
-            // In vain: another connection is made.
-            let _ = timeout(DRAIN_TIME, drain).await;
-            return None;
-        }
-        loop {
-            match self.permits.acquire().await {
-                Ok(permit) => permit.forget(),
-                Err(_) => return None,
-            }
-            match body.frame().await {
-                None => break,
-                Some(Ok(frame)) => {
-                    let Ok(bytes) = frame.into_data() else {
-                        self.permits.add_permits(1);
-                        continue;
-                    };
-                    let amount = bytes.len();
-                    self.tell(News::Data(bytes));
-                    self.link.on_read(amount).await;
-                }
-                Some(Err(error)) => {
-                    let what = crate::connection::http_error(&url.origin, error).to_string();
-                    return Some(News::Fault(Fault::Broken, what));
-                }
-            }
-        }
-        if !sender.is_http2() {
-            self.client.keep(self.link.id, &url.origin, sender);
-        }
-        Some(News::End)
-    }
-
-    fn tell(&self, news: News) {
-        // Nobody listens where the fetch has ended.
-        let _ = self.outbox.send((self.id, news));
     }
 }

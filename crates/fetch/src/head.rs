@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{
-    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, LOCATION,
-    RETRY_AFTER,
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName,
+    LOCATION, RETRY_AFTER,
 };
 use hyper::http::response::Parts;
 use tabane_ranges::{Answer, ContentRange, EntityTag};
@@ -49,6 +49,13 @@ pub(crate) fn read(parts: &Parts) -> Head {
         },
         _ => Answer::Refused { status },
     })
+}
+
+/// Whether the server says that it knows ranges, RFC 9110 §14.3.
+pub(crate) fn knows_ranges(headers: &HeaderMap) -> bool {
+    let units = text(headers, &ACCEPT_RANGES).unwrap_or_default();
+    let mut units = units.split(',').map(str::trim);
+    units.any(|unit| unit.eq_ignore_ascii_case("bytes"))
 }
 
 /// Statuses after which what a redirect led to is worth looking up again.

@@ -12,22 +12,25 @@
 mod connection;
 mod device;
 mod engine;
+mod exchange;
 mod head;
 mod links;
 mod origin;
+mod passage;
 mod proxies;
 mod sink;
 mod url;
 mod way;
 
 pub use bytes::Bytes as Data;
-pub use connection::{Client, Patience};
+pub use connection::{Client, Patience, RequestError};
 pub use device::DeviceWay;
-pub use engine::{FetchError, Job, LinkProgress, Outcome, Progress, fetch};
+pub use engine::{FetchError, Job, LinkProgress, Outcome, Progress, fetch, go_on};
 pub use head::basic;
 pub use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 pub use hyper::http::response::Parts;
-pub use links::Links;
+pub use links::{Link, Links};
+pub use passage::{Connection, Download, DownloadError, Opened, Unanswered, Upload};
 pub use proxies::{Proxies, ProxyError};
 pub use sink::{Reader, Sink, StreamSink, stream};
 pub use url::{Origin, Url, UrlError};

@@ -1,7 +1,7 @@
 //! The links that fetches may use, for all fetches of a process.
 //!
-//! Owns their numbers and what one fetch learnt for the next: rates and latencies. Who adds and
-//! removes them follows interfaces, neighbours and the policy.
+//! Owns their numbers, what they have carried, and what one fetch learnt for the next: rates and
+//! latencies. Who adds and removes them follows interfaces, neighbours and the policy.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,18 +13,19 @@ use tabane_ranges::{LinkFacts, LinkId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::way::Way;
+use crate::way::{BoxStream, Way, WayError};
 
 /// A link with the way over it.
-pub(crate) struct Link {
+pub struct Link {
     pub(crate) id: LinkId,
     pub(crate) name: String,
     pub(crate) way: Rc<dyn Way>,
     pub(crate) facts: RefCell<LinkFacts>,
-    /// Received over it, by all fetches.
+    /// Carried over it by everybody, in both directions.
     carried: Cell<u64>,
     /// With a cap: when the next bytes may be read.
     next_read: Cell<Option<Instant>>,
+    gone: watch::Sender<bool>,
 }
 
 /// The links of a process; copies are the same.
@@ -58,6 +59,7 @@ impl Links {
             facts: RefCell::new(facts),
             carried: Cell::new(0),
             next_read: Cell::new(None),
+            gone: watch::Sender::new(false),
         };
         self.links.borrow_mut().insert(id, Rc::new(link));
         self.changes.send_replace(());
@@ -87,6 +89,7 @@ impl Links {
             return;
         };
         self.links.borrow_mut().remove(&link.id);
+        link.gone.send_replace(true);
         self.changes.send_replace(());
     }
 
@@ -97,7 +100,8 @@ impl Links {
         links.values().map(|link| link.name.clone()).collect()
     }
 
-    /// What a link has brought since it was added.
+    /// What a link has carried since it was added, as far as it goes through here: all that came,
+    /// and what was sent but for requests' heads.
     #[must_use]
     pub fn carried(&self, name: &str) -> Bytes {
         let link = self.named(name);
@@ -109,7 +113,9 @@ impl Links {
         links.values().find(|link| link.name == name).cloned()
     }
 
-    pub(crate) fn all(&self) -> Vec<Rc<Link>> {
+    /// Those there are, in the order in which they came.
+    #[must_use]
+    pub fn all(&self) -> Vec<Rc<Link>> {
         self.links.borrow().values().cloned().collect()
     }
 
@@ -123,19 +129,68 @@ impl Links {
 }
 
 impl Link {
-    /// So much was read; comes back when more may be.
-    pub(crate) async fn on_read(&self, amount: usize) {
+    /// Its number, never used twice.
+    #[must_use]
+    pub fn id(&self) -> LinkId {
+        self.id
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it may be used for, with the hints that fetches have left.
+    #[must_use]
+    pub fn facts(&self) -> LinkFacts {
+        self.facts.borrow().clone()
+    }
+
+    /// As [`Links::carried`].
+    #[must_use]
+    pub fn carried(&self) -> Bytes {
+        Bytes::new(self.carried.get())
+    }
+
+    /// Connects over it.
+    ///
+    /// # Errors
+    /// As its way says.
+    pub async fn connect(&self, host: &str, port: u16) -> Result<BoxStream, WayError> {
+        self.way.connect(host, port).await
+    }
+
+    /// Comes back when the link is gone, or may not be used any more.
+    pub async fn gone(&self) {
+        let mut gone = self.gone.subscribe();
+        // The sender lives as long as we do.
+        let _ = gone.wait_for(|gone| *gone).await;
+    }
+
+    /// So much was sent.
+    pub fn on_sent(&self, amount: usize) {
         self.carried.set(self.carried.get() + amount as u64);
-        let Some(cap) = self.facts.borrow().cap else {
-            return;
-        };
+    }
+
+    /// So much was read; comes back when more may be.
+    pub async fn on_read(&self, amount: usize) {
+        if let Some(due) = self.due_after(amount) {
+            sleep_until(due).await;
+        }
+    }
+
+    /// So much was read; with a cap, when more may be.
+    pub(crate) fn due_after(&self, amount: usize) -> Option<Instant> {
+        self.carried.set(self.carried.get() + amount as u64);
+        let cap = self.facts.borrow().cap?;
         let now = Instant::now();
         let due = self.next_read.get().map_or(now, |due| due.max(now));
         let span = cap
             .time_for(Bytes::from(amount))
             .min(Duration::from_secs(60));
         self.next_read.set(Some(due + span));
-        sleep_until(due + span).await;
+        Some(due + span)
     }
 
     /// For the next fetch.

@@ -3,8 +3,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use bytes::Bytes;
-use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, IF_RANGE,
@@ -16,6 +14,7 @@ use tabane_ranges::{EntityTag, Span};
 use crate::connection::{Client, RequestError, Sender, http_error};
 use crate::head::{self, Head};
 use crate::links::Link;
+use crate::passage::Upload;
 use crate::url::Url;
 
 /// Redirects followed in a row: as many as browsers do.
@@ -123,14 +122,8 @@ impl Source {
         }
     }
 
-    fn request(
-        &self,
-        client: &Client,
-        wish: &Wish,
-        url: &Url,
-        is_http2: bool,
-    ) -> Request<Empty<Bytes>> {
-        let mut request = Request::new(Empty::new());
+    fn request(&self, client: &Client, wish: &Wish, url: &Url, is_http2: bool) -> Request<Upload> {
+        let mut request = Request::new(Upload::default());
         *request.method_mut() = wish.method.clone();
         let proxy = client.plain_proxy(&url.origin);
         let whole = is_http2 || proxy.is_some();

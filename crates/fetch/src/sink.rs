@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::http::response::Parts;
@@ -120,12 +121,20 @@ impl Reader {
 
     /// The next bytes; `None` at the end, or where the fetch failed.
     pub async fn next(&mut self) -> Option<Bytes> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As [`next`](Self::next), for whoever polls.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
-            if let Piece::Bytes(bytes) = self.pieces.recv().await? {
+            let Some(piece) = ready!(self.pieces.poll_recv(context)) else {
+                return Poll::Ready(None);
+            };
+            if let Piece::Bytes(bytes) = piece {
                 let position = self.consumption.position.get() + bytes.len() as u64;
                 self.consumption.position.set(position);
                 self.consumption.changed.notify_one();
-                return Some(bytes);
+                return Poll::Ready(Some(bytes));
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::rule::Rule;
 use crate::span::{Span, Spans};
 
 mod equal;
+mod opened;
 mod request;
 mod share;
 mod trouble;

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, peer, policy,
-    proxy, relay, relays, run, sctp, service, share, sim, status, top, trace, up,
+    proxy, relay, relays, run, sctp, service, share, sim, status, top, trace, up, web,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -69,6 +69,7 @@ enum Command {
     Service(service::ServiceArgs),
     Proxy(Box<proxy::ProxyArgs>),
     Get(Box<get::GetArgs>),
+    Web(Box<web::WebArgs>),
     Status(status::StatusArgs),
     Doctor(doctor::DoctorArgs),
     Top(top::TopArgs),
@@ -114,6 +115,7 @@ impl Cli {
             Command::Service(args) => service::run(&args),
             Command::Proxy(args) => proxy::run(*args, &store()?),
             Command::Get(args) => get::run(*args, &store()?),
+            Command::Web(args) => web::run(*args, &store()?),
             Command::Status(args) => status::run(&args),
             Command::Doctor(args) => doctor::run(&args, &store()?),
             Command::Top(args) => top::run(args),

@@ -25,3 +25,4 @@ pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod up;
+pub(crate) mod web;

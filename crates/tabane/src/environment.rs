@@ -23,6 +23,20 @@ pub(crate) fn proxy_variables(port: u16) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// What to set for a program whose web proxy listens on `port` of 127.0.0.1. `excepted` is what it
+/// was told before to reach without a proxy.
+pub(crate) fn web_variables(port: u16, excepted: Option<&str>) -> Vec<(&'static str, String)> {
+    let mut variables = proxy_variables(port);
+    let is_http = |name: &str| name.to_ascii_lowercase().starts_with("http");
+    variables.retain(|(name, _)| is_http(name) || name.eq_ignore_ascii_case("no_proxy"));
+    for (name, value) in &mut variables {
+        if let Some(excepted) = excepted.filter(|hosts| !hosts.is_empty() && !is_http(name)) {
+            *value = format!("{value},{excepted}");
+        }
+    }
+    variables
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +55,17 @@ mod tests {
                 "{name}"
             );
         }
+    }
+
+    #[test]
+    fn a_web_proxy_is_for_the_web_and_keeps_exceptions() {
+        let variables = web_variables(4512, Some("nas.lan"));
+        let value = |wanted: &str| {
+            let found = variables.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| value.as_str())
+        };
+        assert_eq!(value("https_proxy"), Some("http://127.0.0.1:4512"));
+        assert_eq!(value("no_proxy"), Some("localhost,127.0.0.1,::1,nas.lan"));
+        assert_eq!((value("all_proxy"), variables.len()), (None, 6));
     }
 }

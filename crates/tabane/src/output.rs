@@ -46,6 +46,36 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
+/// `1.2 MB`
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// Three digits or so.
+pub(crate) fn short(value: f64) -> String {
+    match value {
+        v if v < 1.0 => format!("{v:.3}"),
+        v if v < 100.0 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+/// `wlan0 73 %, usb0 27 %`: what each had of all; those that had nothing are left out.
+pub(crate) fn shares<'a>(amounts: impl Iterator<Item = (&'a str, u64)> + Clone) -> String {
+    let all: u64 = amounts.clone().map(|(_, amount)| amount).sum();
+    let used = amounts.filter(|(_, amount)| *amount > 0);
+    let shares = used.map(|(name, amount)| {
+        let percent = amount as f64 * 100.0 / all as f64;
+        format!("{name} {percent:.0} %")
+    });
+    shares.collect::<Vec<_>>().join(", ")
+}
+
 /// How long ago something was, in the largest unit that fits.
 pub(crate) fn age(seconds: u64) -> String {
     format!("{} ago", span(seconds))

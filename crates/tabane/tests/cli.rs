@@ -92,6 +92,7 @@ const COMMANDS: &[&str] = &[
     "share list",
     "share forget",
     "get",
+    "web",
     "status",
     "top",
     "dashboard",

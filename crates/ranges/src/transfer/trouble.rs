@@ -266,7 +266,7 @@ impl Transfer {
         }
     }
 
-    fn begin(&mut self, version: Version) {
+    pub(super) fn begin(&mut self, version: Version) {
         self.single |= !version.can_be_split(self.settings.by_digest);
         self.events.push_back(Event::Begun(version.clone()));
         self.version = Some(version);

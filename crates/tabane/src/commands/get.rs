@@ -282,7 +282,7 @@ fn explain(error: FetchError, partial: &Partial) -> anyhow::Error {
     match partial.kept() {
         Some(kept) => anyhow::anyhow!(
             "{error}; {} of it are kept, the same command goes on from there",
-            size(kept)
+            output::size(kept)
         ),
         None => error.into(),
     }
@@ -316,31 +316,17 @@ fn tell(args: &GetArgs, outcome: &Outcome, path: Option<&Path>, took: Duration) 
 /// `big.iso: 8.0 MB in 6.2 s, 10.3 Mbit/s: wlan0 73 %, usb0 27 %`
 fn summary(progress: &Progress, path: Option<&Path>, took: Duration) -> String {
     let carried: u64 = progress.links.iter().map(|link| link.carried).sum();
-    let used = progress.links.iter().filter(|link| link.carried > 0);
-    let shares = used.map(|link| {
-        let percent = link.carried as f64 * 100.0 / carried.max(1) as f64;
-        format!("{} {percent:.0} %", link.name)
-    });
-    let shares = shares.collect::<Vec<_>>().join(", ");
+    let links = progress.links.iter();
+    let shares = output::shares(links.map(|link| (link.name.as_str(), link.carried)));
     let name = path.map(|path| format!("{}: ", path.display()));
     let rate = Rate::of(Bytes::new(carried), took).as_mbps_f64();
     format!(
         "{}{} in {:.1} s, {} Mbit/s: {shares}",
         name.unwrap_or_default(),
-        size(progress.received),
+        output::size(progress.received),
         took.as_secs_f64(),
-        meter::short(rate),
+        output::short(rate),
     )
-}
-
-/// `1.2 MB`
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tabane_base::{Bytes, Rate};
 use tabane_fetch::Progress;
 
-use super::size;
+use crate::output::{short, size};
 
 /// Cells of the bar.
 const BAR: u64 = 30;
@@ -127,15 +127,6 @@ fn picture(progress: &Progress, rate: Option<Rate>) -> Vec<String> {
         ));
     }
     lines
-}
-
-/// Three digits or so.
-pub(super) fn short(value: f64) -> String {
-    match value {
-        v if v < 1.0 => format!("{v:.3}"),
-        v if v < 100.0 => format!("{v:.1}"),
-        v => format!("{v:.0}"),
-    }
 }
 
 #[cfg(test)]

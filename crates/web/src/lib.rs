@@ -1,0 +1,27 @@
+//! An HTTP proxy for programs of this machine, which gives what they ask for to several links.
+//!
+//! Owns the proxy's side of HTTP: what a request asks for, what of its head is passed on, tunnels,
+//! and which link a connection gets. A large file that a plain GET asks for is split over all
+//! links; that is `tabane-fetch`'s and `tabane-ranges`' to do. Everything else is passed on as it
+//! is, by one link. What a program gets through it is what it would have got without.
+//!
+//! Runs on one thread, within a `LocalSet`.
+
+#![forbid(unsafe_code)]
+
+mod balance;
+mod body;
+mod forward;
+mod journal;
+mod map;
+mod passage;
+mod race;
+mod refusal;
+mod server;
+mod split;
+mod target;
+mod tunnel;
+
+pub use journal::{Carried, Journal, Record};
+pub use map::{Map, MapError};
+pub use server::Web;

@@ -1,0 +1,123 @@
+//! A request on its way to an origin and the head of its answer, by one link.
+//!
+//! Nothing is sent twice that might do something twice: only a request of which nothing has left,
+//! or one without a body whose method may be repeated (RFC 9110 §9.2.2), is sent again.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::header::{HOST, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, Uri};
+use tabane_fetch::{Client, Download, RequestError, Unanswered, Upload, Url};
+use tabane_ranges::LinkId;
+use tokio::time::{Instant, timeout};
+
+use crate::balance::{Balance, Seat};
+use crate::race;
+use crate::refusal::Refusal;
+
+/// How long an origin may take to begin its answer. Programs have less patience, mostly.
+const ANSWER_TIME: Duration = Duration::from_secs(300);
+/// A connection that has been idle may be closed just as it is used; that says nothing of its link,
+/// twice in a row does.
+const MOST_FAILURES: usize = 2;
+
+/// A request without its body, as it is to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) method: Method,
+    pub(crate) url: Url,
+    /// What is passed on of the program's.
+    pub(crate) headers: HeaderMap,
+}
+
+/// An answer whose body has not been read.
+pub(crate) struct Answered {
+    pub(crate) response: Response<Download>,
+    /// From the request to the answer.
+    pub(crate) latency: Duration,
+    /// The place on the link that brings it.
+    pub(crate) seat: Seat,
+}
+
+impl Wish {
+    /// Sends the request by the best link, by another where that fails.
+    pub(crate) async fn ask(
+        &self,
+        client: &Rc<Client>,
+        balance: &Balance,
+        mut upload: Upload,
+    ) -> Result<Answered, Refusal> {
+        let host = &self.url.origin.host;
+        let may_repeat = upload.is_empty() && self.method.is_idempotent();
+        let mut failed: Vec<LinkId> = Vec::new();
+        loop {
+            let is_spent = |id: LinkId| {
+                let failures = failed.iter().filter(|other| **other == id).count();
+                failures >= MOST_FAILURES
+            };
+            let mut links = balance.order(Instant::now(), host);
+            links.retain(|link| !is_spent(link.id()));
+            let reached = race::first(balance, links, host, |link| {
+                let (client, origin) = (client.clone(), self.url.origin.clone());
+                async move {
+                    let reached = client.reach(&link, &origin).await;
+                    reached.map_err(|error| Refusal::from(&error))
+                }
+            });
+            let (link, connection) = reached.await?;
+            let seat = balance.sit(Instant::now(), &link);
+            let request = self.request(connection.is_http2(), upload);
+            let sent = timeout(ANSWER_TIME, connection.send(request)).await;
+            let Unanswered { error, request } = match sent {
+                Ok(Ok((response, latency))) => {
+                    return Ok(Answered {
+                        response,
+                        latency,
+                        seat,
+                    });
+                }
+                Ok(Err(unanswered)) => unanswered,
+                Err(_) => return Err(Refusal::late(host)),
+            };
+            tracing::debug!(link = link.name(), %error, "no answer");
+            upload = match request {
+                Some(request) => request.into_body(),
+                None if may_repeat => Upload::default(),
+                None => return Err(Refusal::from(&error)),
+            };
+            failed.push(link.id());
+            let is_last = failed.len() >= MOST_FAILURES * balance.links().all().len().max(1);
+            if is_last || !is_connections_fault(&error) {
+                return Err(Refusal::from(&error));
+            }
+        }
+    }
+
+    fn request(&self, is_http2: bool, upload: Upload) -> Request<Upload> {
+        let mut request = Request::new(upload);
+        *request.method_mut() = self.method.clone();
+        let Url { origin, target, .. } = &self.url;
+        let target = match is_http2 {
+            true => format!("{origin}{target}"),
+            false => target.clone(),
+        };
+        // The URL was checked when it was read.
+        *request.uri_mut() = target.parse().unwrap_or_else(|_| Uri::from_static("/"));
+        *request.headers_mut() = self.headers.clone();
+        request.headers_mut().remove(HOST);
+        if !is_http2 && let Ok(host) = HeaderValue::from_str(&origin.authority()) {
+            request.headers_mut().insert(HOST, host);
+        }
+        request
+    }
+}
+
+/// Whether the connection broke, so that another one may do better than an origin that answers with
+/// nonsense.
+fn is_connections_fault(error: &RequestError) -> bool {
+    match error {
+        RequestError::Http { source, .. } => !source.is_parse() && !source.is_user(),
+        _ => true,
+    }
+}

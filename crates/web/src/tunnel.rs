@@ -1,0 +1,105 @@
+//! CONNECT: bytes in both directions, by one link as long as it lasts.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tabane_fetch::{BoxStream, Link};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::time::{Instant, timeout};
+
+use crate::balance::{Balance, Seat};
+use crate::journal::Entry;
+use crate::race;
+use crate::refusal::Refusal;
+
+const CHUNK: usize = 64 * 1024;
+/// When one side has said all, the other is waited for so long: not for ever, because many never
+/// close.
+const FAREWELL_TIME: Duration = Duration::from_secs(120);
+
+/// A tunnel that is open on the far side.
+pub(crate) struct Tunnel {
+    far: BoxStream,
+    link: Rc<Link>,
+    seat: Seat,
+}
+
+impl Tunnel {
+    /// Connects by the best link, by another where that fails.
+    pub(crate) async fn open(balance: &Balance, host: &str, port: u16) -> Result<Self, Refusal> {
+        let links = balance.order(Instant::now(), host);
+        let reached = race::first(balance, links, host, |link| {
+            let host = host.to_owned();
+            async move {
+                let connected = link.connect(&host, port).await;
+                connected.map_err(|error| Refusal::from(&error))
+            }
+        });
+        let (link, far) = reached.await?;
+        let seat = balance.sit(Instant::now(), &link);
+        Ok(Self { far, link, seat })
+    }
+
+    /// Passes bytes on until both sides have said all, or the link is gone.
+    pub(crate) async fn carry(self, near: Upgraded, entry: &Entry) {
+        let Self { far, link, seat } = self;
+        let (near_read, near_write) = split(TokioIo::new(near));
+        let (far_read, far_write) = split(far);
+        let name = link.name();
+        let moved = |amount: usize| {
+            seat.on_moved(Instant::now());
+            entry.add(name, amount as u64);
+        };
+        let up = pass(near_read, far_write, async |amount| {
+            moved(amount);
+            link.on_sent(amount);
+        });
+        let down = pass(far_read, near_write, async |amount| {
+            moved(amount);
+            link.on_read(amount).await;
+        });
+        tokio::pin!(up, down);
+        let both = async {
+            let other = tokio::select! {
+                done = &mut up => done.map(|()| true)?,
+                done = &mut down => done.map(|()| false)?,
+            };
+            let rest = async {
+                match other {
+                    true => down.await,
+                    false => up.await,
+                }
+            };
+            // Whoever has not closed by then has nothing to say.
+            timeout(FAREWELL_TIME, rest).await.unwrap_or(Ok(()))
+        };
+        tokio::select! {
+            done = both => match done {
+                Ok(()) => entry.over(),
+                Err(error) => entry.failed(error),
+            },
+            () = link.gone() => entry.failed("the link is gone"),
+        }
+    }
+}
+
+/// Bytes of one direction; `on_read` is told of them first and may take its time.
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    on_read: impl AsyncFn(usize),
+) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        on_read(count).await;
+        to.write_all(&buffer[..count]).await?;
+        to.flush().await?;
+    }
+}
