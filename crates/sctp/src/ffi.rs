@@ -41,7 +41,6 @@ pub(crate) const SCTP_FUTURE_ASSOC: SctpAssoc = 0;
 pub(crate) const SCTP_NODELAY: c_int = 0x04;
 pub(crate) const SCTP_ADAPTATION_LAYER: c_int = 0x08;
 pub(crate) const SCTP_PEER_ADDR_PARAMS: c_int = 0x0a;
-pub(crate) const SCTP_PRIMARY_ADDR: c_int = 0x07;
 pub(crate) const SCTP_EVENT: c_int = 0x1e;
 pub(crate) const SCTP_RECVRCVINFO: c_int = 0x1f;
 pub(crate) const SCTP_STATUS: c_int = 0x100;
@@ -116,7 +115,6 @@ plain! {
     }
     EventOn { se_assoc_id: SctpAssoc, se_type: u16, se_on: u8, }
     SetAdaptation { ssb_adaptation_ind: u32, }
-    SetPrim { ssp_addr: sockaddr_storage, ssp_assoc_id: SctpAssoc, ssp_padding: [u8; 4], }
     PaddrParams {
         spp_address: sockaddr_storage, spp_assoc_id: SctpAssoc, spp_hbinterval: u32,
         spp_pathmtu: u32, spp_flags: u32, spp_ipv6_flowlabel: u32, spp_pathmaxrxt: u16,

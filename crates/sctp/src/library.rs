@@ -314,6 +314,11 @@ impl Library {
         if flags & ffi::MSG_NOTIFICATION != 0 {
             return Some(Received::Notification { len });
         }
+        // The end of a socket that has one association alone, told as often as one asks. There are
+        // no empty messages (RFC 9260 §3.3.10.9).
+        if len == 0 {
+            return None;
+        }
         (kind == ffi::SCTP_RECVV_RCVINFO).then_some(Received::Data {
             association: info.rcv_assoc_id,
             stream: info.rcv_sid,

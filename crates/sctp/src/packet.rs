@@ -40,6 +40,11 @@ pub(crate) fn is_setup(packet: &[u8]) -> bool {
     matches!(packet.get(COMMON_HEADER), Some(&(INIT | COOKIE_ECHO)))
 }
 
+/// Whether this is what makes the peer keep an association: the second step of the set-up.
+pub(crate) fn is_cookie(packet: &[u8]) -> bool {
+    packet.get(COMMON_HEADER) == Some(&COOKIE_ECHO)
+}
+
 /// Bytes of user data in the packet.
 #[must_use]
 pub fn data_bytes(packet: &[u8]) -> usize {

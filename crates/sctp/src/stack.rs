@@ -57,6 +57,8 @@ struct Own {
     paths: [PathId; SLOTS],
     /// What the peer listed when the association was set up; `None` before that.
     listed: Option<Vec<Ipv4Addr>>,
+    /// The cookie was sent once.
+    has_echoed: bool,
     rescue: Rescue,
 }
 
@@ -246,6 +248,7 @@ impl Stack {
                 port,
                 paths,
                 listed: None,
+                has_echoed: false,
                 rescue: Rescue::default(),
             });
         }
@@ -293,22 +296,6 @@ impl Stack {
         let name = ffi::SCTP_PEER_ADDR_PARAMS;
         let what = "probe a path";
         Ok(self.library.set(&endpoint.socket, name, &demand, what)?)
-    }
-
-    /// Makes a path the primary one.
-    ///
-    /// # Errors
-    /// What the library says.
-    pub fn set_primary(&mut self, endpoint: EndpointId, path: PathId) -> Result<(), SctpError> {
-        let endpoint = self.endpoints.get(&endpoint).ok_or(SctpError::Gone)?;
-        let own = endpoint.own.as_ref().ok_or(SctpError::Gone)?;
-        let primary = ffi::SetPrim {
-            ssp_addr: library::storage(SocketAddrV4::new(path.0, own.port)),
-            ssp_assoc_id: own.association,
-            ssp_padding: [0; 4],
-        };
-        let (name, what) = (ffi::SCTP_PRIMARY_ADDR, "choose the primary path");
-        Ok(self.library.set(&endpoint.socket, name, &primary, what)?)
     }
 
     /// The paths that lead somewhere, and what the stack thinks of them.
@@ -562,6 +549,10 @@ impl Stack {
         let Some(own) = self.own_at(port) else { return };
         let ours = own.paths.iter().map(|path| path.0);
         if let Some(listed) = packet::replace_addresses(bytes, ours) {
+            // Every copy of the INIT is answered; the stack takes the first answer.
+            if own.listed.is_some() {
+                return;
+            }
             own.listed = Some(listed);
             let (first, paths) = (own.paths[0], own.paths);
             if let Some(answered) = self.paths.find(&paths, link, host) {
@@ -700,10 +691,16 @@ impl Stack {
     }
 
     /// What begins an association goes every way, so that it begins if any of them works. Peers
-    /// answer each copy, and the stack takes the first answer.
+    /// answer each copy, and the stack takes the first answer. The cookie goes the way of that
+    /// answer alone, and every way when it is repeated: a copy that comes after the association has
+    /// ended would begin another one at the peer.
     fn everywhere(&mut self, path: PathId, port: u16, payload: Vec<u8>) -> Option<Transmit> {
-        let paths = self.own_at(port)?.paths;
-        let ways = paths.iter().filter_map(|path| self.paths.way(*path));
+        let own = self.own_at(port)?;
+        let is_first = packet::is_cookie(&payload) && !own.has_echoed;
+        own.has_echoed |= is_first;
+        let (paths, first) = (own.paths, own.paths[0]);
+        let ways = paths.iter().filter(|path| !is_first || **path == first);
+        let ways = ways.filter_map(|path| self.paths.way(*path));
         let copies = ways.map(|way| Transmit {
             path: Some(path),
             link: Some(way.link),

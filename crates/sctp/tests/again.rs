@@ -92,6 +92,10 @@ fn associations_follow_each_other() {
         stack.shutdown(sender, association).unwrap();
         event(&mut stack, sender, closed);
         event(&mut stack, accepted, closed);
+        // After the end there is nothing to read, however often one asks.
+        for endpoint in [sender, accepted] {
+            assert!(stack.poll_event(endpoint).is_none());
+        }
         stack.close(sender);
         stack.close(accepted);
     }

@@ -11,7 +11,6 @@ fn layouts() -> Vec<(&'static str, String)> {
         ("sctp_rcvinfo", RcvInfo::layout()),
         ("sctp_event", EventOn::layout()),
         ("sctp_setadaptation", SetAdaptation::layout()),
-        ("sctp_setprim", SetPrim::layout()),
         ("sctp_paddrparams", PaddrParams::layout()),
         ("sctp_paddrinfo", PaddrInfo::layout()),
         ("sctp_status", Status::layout()),
@@ -66,7 +65,7 @@ fn constants() -> Vec<(&'static str, i64)> {
     named! {
         IPPROTO_SCTP MSG_NOTIFICATION MSG_EOR SCTP_BINDX_ADD_ADDR
         SCTP_SENDV_SNDINFO SCTP_RECVV_RCVINFO SCTP_FUTURE_ASSOC SCTP_NODELAY
-        SCTP_ADAPTATION_LAYER SCTP_PEER_ADDR_PARAMS SCTP_PRIMARY_ADDR SCTP_EVENT SCTP_RECVRCVINFO
+        SCTP_ADAPTATION_LAYER SCTP_PEER_ADDR_PARAMS SCTP_EVENT SCTP_RECVRCVINFO
         SCTP_STATUS SCTP_GET_PEER_ADDR_INFO SCTP_SS_FIRST_COME SCTP_EOF
         SCTP_ABORT SCTP_ADDR_OVER SPP_HB_DEMAND SPP_PMTUD_DISABLE SCTP_ASSOC_CHANGE
         SCTP_PEER_ADDR_CHANGE SCTP_SHUTDOWN_EVENT
