@@ -1,12 +1,15 @@
-//! `tabane sctp`: files over SCTP, by all links, towards any SCTP endpoint.
+//! `tabane sctp`: files and TCP connections over SCTP, by all links, towards any SCTP endpoint.
 //!
 //! Owns what two of our programs say to each other beyond SCTP (`conversation`), which link and
 //! address make a path (`ways`), which path a message takes (`scheduler`), and the sockets
 //! (`driver`). SCTP itself is the crate below.
 
+mod bridge;
 pub(crate) mod conversation;
 pub(crate) mod driver;
 pub(crate) mod feed;
+pub(crate) mod forward;
+mod home;
 pub(crate) mod links;
 pub(crate) mod outgoing;
 pub(crate) mod receiver;

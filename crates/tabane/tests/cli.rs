@@ -112,6 +112,7 @@ const COMMANDS: &[&str] = &[
     "sctp",
     "sctp send",
     "sctp recv",
+    "sctp forward",
     "lab",
     "lab up",
     "lab run",

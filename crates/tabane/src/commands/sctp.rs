@@ -11,9 +11,10 @@ use tabane_base::{Bytes, Duration};
 
 use crate::failure::Failure;
 use crate::output;
+use crate::sctp::forward::Carried;
 use crate::sctp::report::{Report, megabytes};
 use crate::sctp::scheduler::Scheduler;
-use crate::sctp::{PORT, UDP_PORT, receiver, sender};
+use crate::sctp::{PORT, UDP_PORT, forward, receiver, sender};
 use crate::store::Store;
 
 /// Send over all paths to an SCTP endpoint at once; only the sender is changed
@@ -30,6 +31,7 @@ pub(crate) struct SctpArgs {
 enum SctpCommand {
     Send(SendArgs),
     Recv(RecvArgs),
+    Forward(ForwardArgs),
 }
 
 /// Send a file, or standard input
@@ -70,6 +72,60 @@ pub(crate) struct RecvArgs {
     json: bool,
 }
 
+/// Carry TCP connections over SCTP, so that unmodified programs profit
+///
+/// At the programs' end, `tabane sctp forward --listen 8080 --to A,B`; at the servers' end, `tabane
+/// sctp forward --serve 127.0.0.1:80`. Each connection has an association of its own. What one side
+/// resets is reset at the other; what one side only ends, the other may go on answering. Any other
+/// SCTP endpoint may stand at either end; there the end of one side's data ends the connection.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("end").required(true))]
+pub(crate) struct ForwardArgs {
+    /// Take TCP connections here, and carry each to the peer; a port alone is one of 127.0.0.1
+    #[arg(long, value_name = "[ADDR:]PORT", group = "end", requires = "to", value_parser = listen)]
+    listen: Option<SocketAddr>,
+    /// Take associations, and connect each to this TCP server
+    #[arg(long, value_name = "HOST:PORT", group = "end", value_parser = server)]
+    serve: Option<String>,
+    /// Addresses or names of the peer, with :PORT where UDP is not at 9899
+    #[arg(
+        long,
+        value_name = "A,B,…",
+        value_delimiter = ',',
+        conflicts_with = "serve"
+    )]
+    to: Vec<String>,
+    /// The SCTP port: the peer's, or with --serve our own
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// The UDP port that carries SCTP, with --serve
+    #[arg(long, value_name = "PORT", default_value_t = UDP_PORT, conflicts_with = "listen")]
+    udp_port: u16,
+    /// Use only this interface; repeat for several [default: every usable one]
+    #[arg(long = "link", value_name = "IF", conflicts_with = "serve")]
+    links: Vec<String>,
+    /// How messages are spread over paths
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "tabane",
+        conflicts_with = "serve"
+    )]
+    scheduler: Scheduler,
+    /// How long to wait for the peer's first answer, in seconds
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 10,
+        value_parser = timeout_range(),
+        conflicts_with = "serve"
+    )]
+    timeout: u64,
+    /// Print a line of JSON for every connection that has ended
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Debug, Args)]
 struct PeerArgs {
     /// Addresses or names of the peer, with :PORT where UDP is not at 9899. Others that it tells of
@@ -106,6 +162,22 @@ fn timeout_range() -> RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=600)
 }
 
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    let parsed = text.parse();
+    parsed.map_err(|_| "neither ADDRESS:PORT nor a port".to_owned())
+}
+
+fn server(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(1..)) => Ok(text.to_owned()),
+        _ => Err("not HOST:PORT".to_owned()),
+    }
+}
+
 pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
     let looped = "cannot set up the event loop";
     match args.command {
@@ -140,8 +212,49 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
                 (_, true) => eprintln!("tabane: {}", summary(&report, "received")),
             }
         }
+        SctpCommand::Forward(args) => {
+            let json = args.json;
+            let ready = |place: &str| eprintln!("tabane: taking {place}");
+            let tell = |carried: &Carried| tell_carried(carried, json);
+            let forward = forward::forward(forward_order(args)?, store, ready, tell);
+            tabane_tunnel::block_on(forward).context(looped)??;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn forward_order(args: ForwardArgs) -> Result<forward::Order> {
+    let end = match (args.listen, args.serve) {
+        (Some(listen), _) => forward::End::Programs {
+            listen,
+            remotes: resolve(&args.to, UDP_PORT)?,
+            links: args.links,
+            scheduler: args.scheduler,
+            patience: Duration::from_secs(args.timeout),
+        },
+        (None, Some(server)) => forward::End::Servers {
+            server,
+            udp_port: args.udp_port,
+        },
+        (None, None) => return Err(Failure::usage("name --listen or --serve".to_owned()).into()),
+    };
+    Ok(forward::Order {
+        end,
+        port: args.port,
+    })
+}
+
+/// One line per connection: of all as JSON, otherwise of those that did not end well.
+fn tell_carried(carried: &Carried, json: bool) -> Result<()> {
+    if json {
+        return output::line(&serde_json::to_string(carried)?);
+    }
+    if let Some(why) = &carried.reset {
+        let (sent, received) = (carried.sent_bytes, carried.received_bytes);
+        let (sent, received) = (megabytes(sent), megabytes(received));
+        eprintln!("tabane: a connection was reset after {sent} out and {received} in: {why}");
+    }
+    Ok(())
 }
 
 fn tell(report: &Report, json: bool, verb: &str) -> Result<()> {

@@ -3,8 +3,8 @@
 //! Any SCTP endpoint gets the bytes, and nothing else. One that gave [`INDICATION`] as its
 //! adaptation layer indication (RFC 5061 §4.2.6) when the association was set up is ours, and gets
 //! notes as well, which a payload protocol identifier tells from bytes: a sender tells the length
-//! and the digest, the receiver whether it has them. All is on one stream, so that notes come after
-//! what they are about.
+//! and the digest, the receiver whether it has them; either end of a forwarded connection tells
+//! that it has sent everything. All is on one stream, so that notes come after what they are about.
 
 use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,8 @@ pub(crate) enum Note {
     Complete { length: u64, sha256: String },
     /// The receiver has not what the sender says.
     Different { why: String },
+    /// This end of a forwarded connection has sent everything.
+    End,
 }
 
 impl Note {
@@ -109,10 +111,7 @@ mod tests {
         assert_eq!(reader.read(&bytes[5..], true), Some(note));
         assert_eq!(reader.read(&[b'x'; 10_000], false), None);
         assert_eq!(reader.read(b"", true), None);
-        let note = Note::Spoilt {
-            why: "x".to_owned(),
-        };
-        assert_eq!(reader.read(&note.to_bytes(), true), Some(note));
+        assert_eq!(reader.read(&Note::End.to_bytes(), true), Some(Note::End));
     }
 
     #[test]

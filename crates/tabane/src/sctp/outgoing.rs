@@ -2,18 +2,22 @@
 //!
 //! Owns which ways it has: those planned at first, the peer's other addresses once it has listed
 //! them, links that come and go, other addresses where one does not answer, and which links wait
-//! because the policy puts others before them.
+//! because the policy puts others before them, and by which of them each message goes.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use tabane_base::Duration;
-use tabane_sctp::{AssociationId, EndpointId, Event, PathId, PathState, PathStatus, Stack, Way};
+use tabane_sctp::{
+    AssociationId, EndpointId, Event, Message, PathId, PathState, PathStatus, SctpError, Sent,
+    Stack, Way,
+};
 
-use super::conversation::INDICATION;
+use super::conversation::{BYTES, INDICATION, STREAM};
 use super::driver::Driver;
 use super::links::{Link, LinkSet};
+use super::scheduler::{Distribution, Scheduler};
 use super::ways::{self, Reach};
 
 /// How long an address may stay silent over a link before another one is tried there; twice as long
@@ -41,6 +45,9 @@ pub(crate) struct Outgoing {
     /// The peer is one of our programs.
     pub(crate) is_ours: bool,
     remotes: Vec<SocketAddrV4>,
+    distribution: Distribution,
+    /// What was chosen for a message for which there was no room yet.
+    chosen: Option<Option<PathId>>,
     /// Links up to this tier are used.
     tier: u16,
     worked_at: Instant,
@@ -56,6 +63,7 @@ impl Outgoing {
         links: &LinkSet,
         remotes: &[SocketAddrV4],
         port: u16,
+        scheduler: Scheduler,
     ) -> Result<Self> {
         let endpoint = driver.stack.open(&links.locals(), 0, INDICATION)?;
         let tier = links.links().iter().map(Link::tier).min().unwrap_or(0);
@@ -73,6 +81,8 @@ impl Outgoing {
             stage: Stage::Connecting,
             is_ours: false,
             remotes: remotes.to_vec(),
+            distribution: Distribution::new(scheduler),
+            chosen: None,
             tier,
             worked_at: Instant::now(),
             rotated_at: Instant::now(),
@@ -219,17 +229,72 @@ impl Outgoing {
         paths.iter().map(|status| status.way).collect()
     }
 
-    /// The paths with their links' weights.
-    pub(crate) fn weighted(&self, stack: &Stack, links: &LinkSet) -> Vec<(PathStatus, f64)> {
-        let weight = |status: &PathStatus| links.get(status.way.link).map_or(1.0, Link::weight);
-        let paths = stack.paths(self.endpoint).into_iter();
-        paths.map(|status| (status, weight(&status))).collect()
+    /// Why nothing could be set up within `patience`.
+    pub(crate) fn silence(
+        &self,
+        driver: &Driver,
+        links: &LinkSet,
+        patience: Duration,
+    ) -> anyhow::Error {
+        let strangers = match driver.strangers() {
+            0 => String::new(),
+            n => format!(" ({n} datagrams came that are no SCTP)"),
+        };
+        let remotes: Vec<String> = self.remotes.iter().map(ToString::to_string).collect();
+        anyhow!(
+            "no SCTP answer from {} over {} in {} s{strangers}: is an SCTP receiver running there \
+             that takes UDP encapsulation at this port (such as `tabane sctp recv`), and does \
+             every firewall let it through?",
+            remotes.join(", "),
+            links.names(),
+            patience.as_secs(),
+        )
     }
 
-    /// The path that leads that way, if there is one.
-    pub(crate) fn path(&self, stack: &Stack, path: PathId) -> Option<PathStatus> {
-        let paths = stack.paths(self.endpoint);
-        paths.into_iter().find(|status| status.path == path)
+    /// Sends bytes by the path whose turn it is.
+    ///
+    /// # Errors
+    /// The association has ended.
+    pub(crate) fn send(
+        &mut self,
+        stack: &mut Stack,
+        links: &LinkSet,
+        data: &[u8],
+    ) -> Result<Sent, SctpError> {
+        let chosen = self.chosen.take();
+        let path = chosen.unwrap_or_else(|| self.choose(stack, links, data.len()));
+        let mut message = Message {
+            data,
+            stream: STREAM,
+            protocol: BYTES,
+            // The stack takes a message only for a path that works.
+            path: path.filter(|path| self.works(stack, *path)),
+        };
+        let mut sent = stack.send(self.endpoint, self.association, message);
+        // It has ceased to work just now.
+        if let (Err(_), Some(path)) = (&sent, message.path.take()) {
+            self.distribution.on_refused(path);
+            sent = stack.send(self.endpoint, self.association, message);
+        }
+        if matches!(sent, Ok(Sent::Full)) {
+            self.chosen = Some(path);
+        }
+        sent
+    }
+
+    fn choose(&mut self, stack: &Stack, links: &LinkSet, len: usize) -> Option<PathId> {
+        let is_weighted = links.links().iter().any(|link| link.weight() < 1.0);
+        let weight = |status: &PathStatus| links.get(status.way.link).map_or(1.0, Link::weight);
+        let endpoint = self.endpoint;
+        self.distribution.choose(len as u64, is_weighted, || {
+            let paths = stack.paths(endpoint).into_iter();
+            paths.map(|status| (status, weight(&status))).collect()
+        })
+    }
+
+    fn works(&self, stack: &Stack, path: PathId) -> bool {
+        let works = |status: &PathStatus| status.path == path && status.state == PathState::Active;
+        stack.paths(self.endpoint).iter().any(works)
     }
 }
 

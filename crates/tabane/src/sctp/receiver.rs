@@ -3,22 +3,19 @@
 //! A sender of ours tells length and digest at the end, and is told whether they are right. From
 //! any other, what has come when it ends the association in good order is all there is.
 
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use tabane_base::{Bytes, Duration};
-use tabane_linux::interfaces::{self, Watch};
-use tabane_sctp::{AssociationId, EndpointId, Event, Incoming, LinkId, Message, Settings};
+use tabane_sctp::{AssociationId, Event, Incoming, Message, Settings};
 
-use super::conversation::{INDICATION, NOTES, Note, NoteReader, STREAM, Tally};
+use super::conversation::{NOTES, Note, NoteReader, STREAM, Tally};
 use super::driver::Driver;
 use super::feed::{Sink, part_of};
+use super::home::Home;
 use super::report::{Progress, Report, megabytes};
 
-/// The one socket.
-const HOME: LinkId = LinkId(0);
 /// How long the last words may take to arrive.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -37,19 +34,11 @@ pub(crate) async fn receive(order: &Order, ready: impl FnOnce()) -> Result<Repor
         settings.receive_buffer = buffer;
     }
     let mut driver = Driver::start(&settings)?;
-    let locals = own_addresses().await?;
-    driver.open(HOME, None, Ipv4Addr::UNSPECIFIED, order.udp_port)?;
-    let endpoint = driver
-        .stack
-        .open(&locals, order.port, INDICATION)
-        .with_context(|| format!("SCTP port {}", order.port))?;
-    driver.stack.listen(endpoint)?;
+    let home = Home::open(&mut driver, order.port, order.udp_port).await?;
     let mut receiving = Receiving {
         sink: Sink::create(&order.file)?,
-        locals,
-        watch: Watch::start().ok(),
         driver,
-        endpoint,
+        home,
         association: None,
         begun_at: None,
         heard_at: None,
@@ -75,10 +64,8 @@ enum End {
 
 struct Receiving {
     driver: Driver,
-    endpoint: EndpointId,
+    home: Home,
     sink: Sink,
-    locals: Vec<Ipv4Addr>,
-    watch: Option<Watch>,
     /// The first that came; others are turned away.
     association: Option<AssociationId>,
     begun_at: Option<Instant>,
@@ -110,10 +97,12 @@ impl Receiving {
     async fn step(&mut self) -> Result<()> {
         let changed = tokio::select! {
             () = self.driver.wait() => false,
-            () = changed(&mut self.watch) => true,
+            () = self.home.changed() => true,
         };
         if changed {
-            self.follow_addresses().await?;
+            self.home
+                .follow(&mut self.driver, std::iter::empty())
+                .await?;
         }
         self.driver.turn();
         self.listen();
@@ -121,20 +110,10 @@ impl Receiving {
         Ok(())
     }
 
-    /// Addresses that come are told to the sender, which makes paths of them.
-    async fn follow_addresses(&mut self) -> Result<()> {
-        let now = own_addresses().await?;
-        for local in now.iter().filter(|local| !self.locals.contains(local)) {
-            self.driver.stack.add_local(self.endpoint, *local)?;
-        }
-        self.locals = now;
-        Ok(())
-    }
-
     fn listen(&mut self) {
         let mut turned_away = Vec::new();
         while self.sink.has_room() {
-            let Some(incoming) = self.driver.stack.poll_event(self.endpoint) else {
+            let Some(incoming) = self.driver.stack.poll_event(self.home.endpoint) else {
                 break;
             };
             match incoming {
@@ -178,7 +157,7 @@ impl Receiving {
         }
         for association in turned_away {
             // It may have gone by itself.
-            let _ = self.driver.stack.abort(self.endpoint, association);
+            let _ = self.driver.stack.abort(self.home.endpoint, association);
         }
     }
 
@@ -251,14 +230,17 @@ impl Receiving {
                 protocol: NOTES,
                 path: None,
             };
-            let sent = self.driver.stack.send(self.endpoint, association, message);
+            let sent = self
+                .driver
+                .stack
+                .send(self.home.endpoint, association, message);
             let deadline = Instant::now() + FAREWELL;
             while sent.is_ok() && self.end.is_none() && Instant::now() < deadline {
                 self.driver.flush();
                 self.step().await?;
             }
         }
-        self.driver.stack.close(self.endpoint);
+        self.driver.stack.close(self.home.endpoint);
         self.driver.flush();
         Ok(())
     }
@@ -266,32 +248,4 @@ impl Receiving {
 
 fn is_same(known: Option<AssociationId>, association: AssociationId) -> bool {
     known == Some(association)
-}
-
-async fn changed(watch: &mut Option<Watch>) {
-    let news = match watch {
-        Some(watch) => watch.changed().await,
-        None => None,
-    };
-    if news.is_none() {
-        *watch = None;
-        std::future::pending().await
-    }
-}
-
-/// Every IPv4 address of this host that others may reach; loopback alone where there is no other.
-async fn own_addresses() -> Result<Vec<Ipv4Addr>> {
-    let interfaces = interfaces::list()
-        .await
-        .context("cannot list the interfaces")?;
-    let v4 = |address| match address {
-        std::net::IpAddr::V4(v4) => Some(v4),
-        std::net::IpAddr::V6(_) => None,
-    };
-    let up = interfaces.iter().filter(|interface| interface.up);
-    let mut found: Vec<Ipv4Addr> = up
-        .flat_map(|interface| interface.global_addresses().filter_map(v4))
-        .collect();
-    found.push(Ipv4Addr::LOCALHOST);
-    Ok(found)
 }

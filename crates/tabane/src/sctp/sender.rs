@@ -4,18 +4,18 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use tabane_base::Duration;
 use tabane_sctp::{Event, Incoming, Message, PathState, PathStatus, Sent};
 use tokio::sync::mpsc::error::TryRecvError;
 
-use super::conversation::{BYTES, MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM, Tally};
+use super::conversation::{MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM, Tally};
 use super::driver::Driver;
 use super::feed::Source;
 use super::links::{Link, LinkSet};
 use super::outgoing::{Outgoing, Stage};
 use super::report::{LinkReport, PathReport, Progress, Report};
-use super::scheduler::{Distribution, Scheduler};
+use super::scheduler::Scheduler;
 use crate::store::Store;
 
 /// How often paths are looked after.
@@ -39,9 +39,9 @@ pub(crate) async fn send(order: Order, store: &Store) -> Result<Report> {
     let source = Source::open(order.file.as_deref())?;
     let mut driver = Driver::start(&order.scheduler.settings())?;
     let links = LinkSet::open(&mut driver, order.links.clone(), store).await?;
-    let outgoing = Outgoing::begin(&mut driver, &links, &order.remotes, order.port)?;
+    let (remotes, port) = (&order.remotes, order.port);
+    let outgoing = Outgoing::begin(&mut driver, &links, remotes, port, order.scheduler)?;
     let mut sending = Sending {
-        distribution: Distribution::new(order.scheduler),
         length: source.length,
         source: Some(source),
         begun_at: Instant::now(),
@@ -76,7 +76,6 @@ struct Sending {
     driver: Driver,
     links: LinkSet,
     outgoing: Outgoing,
-    distribution: Distribution,
     source: Option<Source>,
     length: Option<u64>,
     /// The block being sent, and how much of it has been.
@@ -102,7 +101,8 @@ impl Sending {
         while self.outgoing.stage == Stage::Connecting {
             self.step().await?;
             if Instant::now() >= deadline {
-                return Err(self.silence());
+                let (links, patience) = (&self.links, self.order.patience);
+                return Err(self.outgoing.silence(&self.driver, links, patience));
             }
         }
         if self.outgoing.stage == Stage::Lost {
@@ -115,21 +115,6 @@ impl Sending {
         }
         self.begun_at = Instant::now();
         Ok(())
-    }
-
-    fn silence(&self) -> anyhow::Error {
-        let strangers = match self.driver.strangers() {
-            0 => String::new(),
-            n => format!(" ({n} datagrams came that are no SCTP)"),
-        };
-        anyhow!(
-            "no SCTP answer from {} over {} in {} s{strangers}: is an SCTP receiver running there \
-             that takes UDP encapsulation at this port (such as `tabane sctp recv`), and does \
-             every firewall let it through?",
-            self.peer(),
-            self.links.names(),
-            self.order.patience.as_secs(),
-        )
     }
 
     fn peer(&self) -> String {
@@ -208,7 +193,9 @@ impl Sending {
                 continue;
             }
             let end = self.pending.len().min(self.offset + MESSAGE_BYTES);
-            match self.hand_over(end)? {
+            let data = &self.pending[self.offset..end];
+            let stack = &mut self.driver.stack;
+            match self.outgoing.send(stack, &self.links, data)? {
                 Sent::Full => break,
                 Sent::Queued => {
                     self.tally.add(&self.pending[self.offset..end]);
@@ -232,42 +219,6 @@ impl Sending {
                 self.source = None;
             }
             None => self.source = None,
-        }
-    }
-
-    fn hand_over(&mut self, end: usize) -> Result<Sent> {
-        let data = &self.pending[self.offset..end];
-        let (outgoing, links) = (&self.outgoing, &self.links);
-        let weighted = links.links().iter().any(|link| link.weight() < 1.0);
-        let stack = &mut self.driver.stack;
-        let path = self.distribution.choose(data.len() as u64, weighted, || {
-            outgoing.weighted(stack, links)
-        });
-        // The stack takes a message only for a path that works.
-        let works = |path| {
-            let status = outgoing.path(stack, path);
-            status.is_some_and(|status| status.state == PathState::Active)
-        };
-        let path = path.filter(|path| works(*path));
-        let message = Message {
-            data,
-            stream: STREAM,
-            protocol: BYTES,
-            path,
-        };
-        let sent = stack.send(outgoing.endpoint, outgoing.association, message);
-        match (sent, path) {
-            (Ok(sent), _) => Ok(sent),
-            // It has ceased to work just now.
-            (Err(_), Some(path)) => {
-                self.distribution.on_refused(path);
-                let message = Message {
-                    path: None,
-                    ..message
-                };
-                Ok(stack.send(outgoing.endpoint, outgoing.association, message)?)
-            }
-            (Err(error), None) => Err(error.into()),
         }
     }
 

@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod forward;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
