@@ -18,6 +18,7 @@ mod contender;
 pub(crate) mod ends;
 mod fetch;
 mod figure;
+mod gateway;
 mod goodput;
 mod iperf;
 mod lan;
@@ -51,6 +52,12 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
             return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
         }
         return arms::run(&own_directory()?, rest);
+    }
+    if let Some((&"gateway", rest)) = arguments.split_first() {
+        if cfg!(debug_assertions) {
+            return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
+        }
+        return gateway::run(root, &own_directory()?, rest);
     }
     let options = Options::parse(arguments)?;
     let Some(options) = options else {

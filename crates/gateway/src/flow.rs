@@ -172,7 +172,7 @@ impl Flow {
             server: end(&agreed.server),
             copies: Copies::new(base),
             window: Window::new(agreed.shift, base + u32::from(agreed.mobile.window)),
-            allowance: Allowance::new(most),
+            allowance: Allowance::new(most, !agreed.sack),
             copies_most: most,
             acked: base,
             echo: agreed.server.stamps.0,

@@ -11,6 +11,7 @@ use tabane_base::{Duration, Instant};
 use crate::config::{Config, Mode};
 use crate::counters::{Bypass, Counters};
 use crate::flow::{Fate, Flow, Key, Stance, Surroundings};
+use crate::meter::Figures;
 use crate::opening::{Opening, Step};
 use crate::packet::{Flags, Malformed, Packet};
 use crate::snapshot::{FlowSnapshot, Snapshot};
@@ -20,6 +21,8 @@ use crate::{Checksum, Side, Transmit, Verdict};
 const OPENING_MAX: Duration = Duration::from_secs(30);
 /// How long a flow that is left alone is remembered after its last packet.
 const PASSING_KEPT: Duration = Duration::from_secs(120);
+/// Flows that have ended and can still be shown.
+const ENDED_KEPT: usize = 32;
 
 /// The cooperative gateway: packets in, packets out.
 ///
@@ -40,6 +43,9 @@ pub struct Gateway {
     counters: Counters,
     out: VecDeque<Transmit>,
     draining: bool,
+    /// The last flows that have ended, the oldest first, and the figures of all of them.
+    ended: VecDeque<FlowSnapshot>,
+    ended_figures: Figures,
 }
 
 #[derive(Debug)]
@@ -69,6 +75,8 @@ impl Gateway {
             counters: Counters::default(),
             out: VecDeque::new(),
             draining: false,
+            ended: VecDeque::new(),
+            ended_figures: Figures::default(),
         }
     }
 
@@ -249,7 +257,14 @@ impl Gateway {
         };
         self.timers.remove(&(entry.wakes_at, key));
         match entry.state {
-            State::Flow(flow) => self.held -= flow.held(),
+            State::Flow(flow) => {
+                self.held -= flow.held();
+                self.ended_figures += flow.meter().figures;
+                if self.ended.len() == ENDED_KEPT {
+                    self.ended.pop_front();
+                }
+                self.ended.push_back(FlowSnapshot::of(&flow));
+            }
             State::Opening(_) => self.opening_count -= 1,
             State::Passing { .. } => {}
         }
@@ -368,11 +383,18 @@ impl Gateway {
             State::Flow(flow) => Some(FlowSnapshot::of(flow)),
             State::Opening(_) | State::Passing { .. } => None,
         };
+        let flows: Vec<FlowSnapshot> = self.flows.values().filter_map(flow).collect();
+        let mut figures = self.ended_figures;
+        for flow in &flows {
+            figures += flow.figures;
+        }
         Snapshot {
             counters: self.counters,
             held: self.held as u64,
             opening: self.opening_count,
-            flows: self.flows.values().filter_map(flow).collect(),
+            flows,
+            ended: self.ended.iter().copied().collect(),
+            figures,
         }
     }
 }

@@ -2,8 +2,14 @@
 //!
 //! Owns both round trips, silences and repetitions. A *silence* is a time without an
 //! acknowledgement, while something is on its way, longer than the retransmission timer of a sender
-//! who sees both links. A *needless* repetition is one of bytes that had arrived or were arriving:
-//! their acknowledgement comes sooner than a round trip after it, or says so (DSACK, RFC 2883).
+//! who sees both links. Repetitions that follow each other are one *bout*; one that begins with the
+//! first byte on its way, without three duplicate acknowledgements before it, is a timeout. A bout
+//! was *needless* if what it repeats had arrived or was arriving. That shows, for whoever stands in
+//! the middle: an acknowledgement of it echoes an older timestamp (RFC 3522), or comes sooner than
+//! a round trip after it; the mobile host says that it got something twice (DSACK, RFC 2883), or
+//! answers each piece of a timeout's bout with an acknowledgement of what lies behind it.
+
+use std::ops::AddAssign;
 
 use tabane_base::{Duration, Instant};
 
@@ -34,6 +40,64 @@ pub struct Figures {
     pub resent: u64,
 }
 
+impl AddAssign for Figures {
+    fn add_assign(&mut self, other: Self) {
+        self.forwarded += other.forwarded;
+        self.repeated += other.repeated;
+        self.needless += other.needless;
+        self.spurious_timeouts += other.spurious_timeouts;
+        self.spurious_retransmits += other.spurious_retransmits;
+        self.silences += other.silences;
+        self.silent += other.silent;
+        self.avoided += other.avoided;
+        self.resent += other.resent;
+    }
+}
+
+/// A repetition of the server's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repetition {
+    pub(crate) start: Seq,
+    pub(crate) end: Seq,
+    /// The server's timestamp on it.
+    pub(crate) stamp: Option<u32>,
+    /// The mobile host has everything below.
+    pub(crate) base: Seq,
+}
+
+/// Repetitions that follow each other.
+#[derive(Clone, Copy, Debug)]
+struct Bout {
+    /// What was repeated first, and its timestamp.
+    start: Seq,
+    first_end: Seq,
+    stamp: Option<u32>,
+    /// The highest number repeated.
+    end: Seq,
+    begun_at: Instant,
+    last_at: Instant,
+    /// When the mobile host first acknowledged what was repeated first.
+    covered_at: Option<Instant>,
+    is_timeout: bool,
+    is_needless: bool,
+    /// Bytes and pieces not judged yet.
+    bytes: u64,
+    pieces: u64,
+}
+
+impl Bout {
+    /// Pieces come to the mobile host after what they repeat, as far apart as they were sent.
+    fn may_be_answered(&self, now: Instant, within: Duration) -> bool {
+        let covered_at = self.covered_at.unwrap_or(now);
+        now - covered_at <= within + (self.last_at - self.begun_at)
+    }
+}
+
+/// Duplicates by which a sender knows of a loss (RFC 5681 §3.2).
+const DUPLICATES: u32 = 3;
+/// Whatever answers a bout has come after so many of the longest round trips.
+const ANSWERED_WITHIN: u32 = 2;
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meter {
     pub(crate) radio: RoundTrip,
@@ -43,8 +107,9 @@ pub(crate) struct Meter {
     progress_at: Instant,
     /// The server repeated something during this silence.
     repeated_in_silence: bool,
-    /// The last repetition: where it ends, how long it is, when, and whether in a silence.
-    suspect: Option<(Seq, u64, Instant, bool)>,
+    bout: Option<Bout>,
+    /// Acknowledgements alike since the last of something new.
+    duplicates: u32,
     /// What the mobile host sent last and when, until the server acknowledges it.
     upstream: Option<(Seq, Instant)>,
 }
@@ -69,15 +134,49 @@ impl Meter {
     }
 
     /// The server sent something again.
-    pub(crate) fn on_repeated(&mut self, now: Instant, end: Seq, bytes: usize, arrived: bool) {
-        self.figures.repeated += bytes as u64;
-        let silent = now - self.progress_at > self.patience();
+    pub(crate) fn on_repeated(&mut self, now: Instant, repetition: Repetition) {
+        let Repetition {
+            start,
+            end,
+            stamp,
+            base,
+        } = repetition;
+        let bytes = u64::from(end.beyond(start));
+        self.figures.repeated += bytes;
         self.repeated_in_silence = true;
-        if arrived {
-            self.figures.needless += bytes as u64;
-        } else {
-            self.suspect = Some((end, bytes as u64, now, silent));
+        let within = self.answered_within();
+        let goes_on = |bout: &Bout| {
+            let is_behind = !base.is_before(bout.end) && !start.is_before(bout.end);
+            !is_behind && bout.may_be_answered(now, within)
+        };
+        let bout = match &mut self.bout {
+            Some(bout) if goes_on(bout) => bout,
+            place => place.insert(Bout {
+                start,
+                first_end: end,
+                stamp,
+                end,
+                begun_at: now,
+                last_at: now,
+                covered_at: None,
+                is_timeout: !start.is_after(base) && self.duplicates < DUPLICATES,
+                is_needless: false,
+                bytes: 0,
+                pieces: 0,
+            }),
+        };
+        bout.end = bout.end.later(end);
+        bout.last_at = now;
+        bout.bytes += bytes;
+        bout.pieces += 1;
+        if !end.is_after(base) {
+            self.on_needless(1);
         }
+    }
+
+    /// How long after the first there may be more answers to a bout.
+    fn answered_within(&self) -> Duration {
+        (self.radio.longest() * ANSWERED_WITHIN).max(self.patience())
     }
 
     /// The mobile host acknowledged everything below `ack`, which is new.
@@ -87,6 +186,7 @@ impl Meter {
         ack: Seq,
         sample: Option<Duration>,
         early: bool,
+        echo: Option<u32>,
     ) {
         let silence = now - self.progress_at;
         if silence > self.patience() {
@@ -98,33 +198,69 @@ impl Meter {
         }
         self.progress_at = now;
         self.repeated_in_silence = false;
-        if let Some((end, bytes, at, silent)) = self.suspect
-            && !ack.is_before(end)
-        {
-            let least = self.radio.shortest().unwrap_or_default();
-            if now - at < least / 2 {
-                self.on_needless(bytes, silent);
-            }
-            self.suspect = None;
-        }
+        self.duplicates = 0;
+        self.judge(now, ack, echo);
         if let Some(sample) = sample {
             self.radio.sample(now, sample);
         }
     }
 
-    /// The mobile host got something twice.
-    pub(crate) fn on_duplicate_report(&mut self) {
-        if let Some((_, bytes, _, silent)) = self.suspect.take() {
-            self.on_needless(bytes, silent);
+    /// An acknowledgement of something new may tell what the first repetition was good for.
+    fn judge(&mut self, now: Instant, ack: Seq, echo: Option<u32>) {
+        let Some(bout) = &mut self.bout else { return };
+        if !ack.is_before(bout.first_end) {
+            bout.covered_at.get_or_insert(now);
+        }
+        let bout = *bout;
+        if bout.is_needless || !ack.is_after(bout.start) {
+            return;
+        }
+        let is_late = match bout.stamp.zip(echo) {
+            Some((stamp, echo)) => (echo.wrapping_sub(stamp) as i32) < 0,
+            None => now - bout.begun_at < self.radio.shortest().unwrap_or_default() * 3 / 4,
+        };
+        if is_late {
+            self.on_needless(bout.pieces);
+        } else if bout.stamp.is_some() {
+            // It was waited for.
+            self.bout = None;
         }
     }
 
-    fn on_needless(&mut self, bytes: u64, silent: bool) {
-        self.figures.needless += bytes;
-        if silent {
-            self.figures.spurious_timeouts += 1;
+    /// The mobile host repeats `ack`, with nothing beside it.
+    pub(crate) fn on_duplicate(&mut self, now: Instant, ack: Seq) {
+        let within = self.answered_within();
+        let answers = |bout: &Bout| {
+            let covers = !ack.is_before(bout.first_end);
+            bout.is_timeout && covers && bout.may_be_answered(now, within)
+        };
+        if self.bout.as_ref().is_some_and(answers) {
+            self.on_needless(1);
         } else {
-            self.figures.spurious_retransmits += 1;
+            self.duplicates += 1;
+        }
+    }
+
+    /// The mobile host got something twice, and says so.
+    pub(crate) fn on_duplicate_report(&mut self) {
+        self.on_needless(1);
+    }
+
+    /// So many pieces of the bout were.
+    fn on_needless(&mut self, pieces: u64) {
+        let Some(bout) = self.bout.as_mut().filter(|bout| bout.pieces > 0) else {
+            return;
+        };
+        let bytes = bout.bytes / bout.pieces * pieces;
+        bout.bytes -= bytes;
+        bout.pieces -= pieces;
+        self.figures.needless += bytes;
+        if !std::mem::replace(&mut bout.is_needless, true) {
+            if bout.is_timeout {
+                self.figures.spurious_timeouts += 1;
+            } else {
+                self.figures.spurious_retransmits += 1;
+            }
         }
     }
 
@@ -146,5 +282,106 @@ impl Meter {
             self.wired.sample(now, now - at);
             self.upstream = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    /// A flow with round trips of 50 ms that has sent 1000..6000 at 1 s.
+    fn meter() -> Meter {
+        let mut meter = Meter::default();
+        meter.radio.sample(ms(900), Duration::from_millis(50));
+        meter.on_forwarded(ms(1_000), 5_000, true);
+        meter
+    }
+
+    fn again(start: u32, stamp: Option<u32>) -> Repetition {
+        Repetition {
+            start: Seq(start),
+            end: Seq(start + 1_000),
+            stamp,
+            base: Seq(1_000),
+        }
+    }
+
+    fn counts(meter: &Meter) -> (u64, u64, u64) {
+        let figures = meter.figures;
+        let timeouts = figures.spurious_timeouts;
+        (timeouts, figures.spurious_retransmits, figures.needless)
+    }
+
+    #[test]
+    fn a_timestamp_tells_which_of_two_has_arrived() {
+        for (echo, is_needless) in [(70, true), (99, true), (100, false)] {
+            let mut meter = meter();
+            meter.on_repeated(ms(1_400), again(1_000, Some(100)));
+            meter.on_progress(ms(1_700), Seq(2_000), None, false, Some(echo));
+            let expected = u64::from(is_needless);
+            assert_eq!(counts(&meter), (expected, 0, 1_000 * expected), "{echo}");
+        }
+    }
+
+    #[test]
+    fn without_timestamps_the_mobile_hosts_answers_tell() {
+        let mut meter = meter();
+        for start in [1_000, 2_000, 3_000] {
+            meter.on_repeated(ms(1_400), again(start, None));
+        }
+        meter.on_progress(ms(1_700), Seq(6_000), None, false, None);
+        assert_eq!(counts(&meter), (0, 0, 0), "nobody knows yet");
+        meter.on_duplicate(ms(1_750), Seq(6_000));
+        meter.on_duplicate(ms(1_751), Seq(6_000));
+        assert_eq!(counts(&meter), (1, 0, 2_000));
+    }
+
+    #[test]
+    fn a_loss_that_a_timer_found_was_none_for_nothing() {
+        let mut meter = meter();
+        meter.on_repeated(ms(1_400), again(1_000, None));
+        meter.on_progress(ms(1_450), Seq(2_000), None, false, None);
+        for now in 1_460..1_463 {
+            // A later loss is not an answer to it: it comes before the next piece.
+            meter.on_duplicate(ms(now + 500), Seq(2_000));
+        }
+        assert_eq!(counts(&meter), (0, 0, 0));
+        // The three say that 2000 is missing; what follows is no timeout.
+        let repetition = Repetition {
+            base: Seq(2_000),
+            ..again(2_000, None)
+        };
+        meter.on_repeated(ms(2_000), repetition);
+        meter.on_duplicate_report();
+        assert_eq!(counts(&meter), (0, 1, 1_000));
+    }
+
+    #[test]
+    fn what_comes_back_sooner_than_it_can_was_on_its_way() {
+        let mut meter = meter();
+        meter.on_repeated(ms(1_400), again(1_000, None));
+        meter.on_progress(ms(1_420), Seq(2_000), None, false, None);
+        assert_eq!(counts(&meter), (1, 0, 1_000));
+    }
+
+    #[test]
+    fn each_timeout_counts_once() {
+        let mut meter = meter();
+        meter.on_repeated(ms(1_400), again(1_000, Some(100)));
+        meter.on_progress(ms(1_500), Seq(6_000), None, false, Some(50));
+        meter.on_duplicate_report();
+        assert_eq!(counts(&meter), (1, 0, 1_000), "reported in two ways");
+        meter.on_forwarded(ms(3_000), 1_000, true);
+        let repetition = Repetition {
+            base: Seq(6_000),
+            ..again(6_000, Some(200))
+        };
+        meter.on_repeated(ms(3_400), repetition);
+        meter.on_progress(ms(3_500), Seq(7_000), None, false, Some(150));
+        assert_eq!(counts(&meter), (2, 0, 2_000));
     }
 }

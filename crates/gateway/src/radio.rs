@@ -50,6 +50,17 @@ impl RoundTrip {
         self.shortest
     }
 
+    /// The longest of the last minute.
+    pub(crate) fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// Round trips are much longer than they might be: something waits in a queue.
+    pub(crate) fn is_long(&self) -> bool {
+        let (now, least) = (self.smoothed, self.shortest);
+        now.zip(least).is_some_and(|(now, least)| now > 2 * least)
+    }
+
     /// When a copy is sent again without any sign of its loss: after two round trips at least.
     pub(crate) fn timeout(&self, backoff: u32) -> Duration {
         let base = self.smoothed.map_or(TIMEOUT_INITIAL, |smoothed| {
@@ -81,6 +92,11 @@ pub(crate) struct Allowance {
     /// Bytes per second in the best round trip, and how many have not been better since.
     best: f64,
     flat: u32,
+    /// It does not grow beyond until then.
+    ceiling: Option<(u32, Instant)>,
+    /// The mobile host has no SACK: each segment lost takes a round trip to repair, so it is never
+    /// given more than fills the link.
+    by_one: bool,
 }
 
 /// As much as a TCP begins with on hosts of today.
@@ -88,35 +104,43 @@ const ALLOWANCE_INITIAL: u32 = 64 * 1024;
 const ALLOWANCE_MIN: u32 = 8 * 1024;
 /// What a loss leaves of what was on the way (as CUBIC, RFC 9438 §4.6).
 const AFTER_LOSS: f64 = 0.7;
+/// What filled a queue until it overflowed is not tried again so soon; and how near to it is gone.
+const CEILING_KEPT: Duration = Duration::from_secs(60);
+const CEILING: f64 = 0.85;
 /// Growth per round trip after the first loss: this share, and a segment at least.
 const GROWTH: f64 = 0.05;
 /// A round trip that brings this much more than the best shows that the link is not full.
 const FASTER: f64 = 1.25;
 /// So many without it: the link is full.
 const FLAT_ROUNDS: u32 = 2;
+/// Rates are looked at over so long, later on: what waited comes all at once.
+const LOOK: Duration = Duration::from_millis(500);
 /// What is left then, in the shortest round trips: room for delays that come and go.
 const FULL: f64 = 4.0;
 
 impl Allowance {
-    pub(crate) fn new(most: u32) -> Self {
+    pub(crate) fn new(most: u32, by_one: bool) -> Self {
         Self {
             bytes: ALLOWANCE_INITIAL.min(most),
             starting: true,
             round: (Seq::default(), Instant::NEVER, 0),
             best: 0.0,
             flat: 0,
+            ceiling: None,
+            by_one,
         }
     }
 
     /// Everything below `ack` has arrived, `acked` bytes more than before; below `top` it is on its
     /// way. `least` is the shortest round trip.
     pub(crate) fn watch(&mut self, now: Instant, ack: Seq, top: Seq, acked: u32, least: Duration) {
-        if !self.starting {
+        if !self.starting && !self.by_one {
             return;
         }
         self.round.2 = self.round.2.saturating_add(acked);
         let (end, from, bytes) = self.round;
-        if from != Instant::NEVER && ack.is_before(end) {
+        let is_short = !self.starting && now < from + LOOK;
+        if from != Instant::NEVER && (ack.is_before(end) || is_short) {
             return;
         }
         let span = (now - from).as_secs_f64();
@@ -125,15 +149,31 @@ impl Allowance {
             return;
         }
         let rate = f64::from(bytes) / span;
-        if rate >= self.best * FASTER {
+        if !self.starting {
+            self.best = self.best.max(rate);
+            self.fill(now, least);
+        } else if rate >= self.best * FASTER {
             (self.best, self.flat) = (rate, 0);
-            return;
+        } else {
+            self.flat += 1;
+            if self.flat >= FLAT_ROUNDS && self.bytes > ALLOWANCE_INITIAL {
+                self.starting = false;
+                self.bytes = self.bytes.min(self.full(least));
+                self.fill(now, least);
+            }
         }
-        self.flat += 1;
-        if self.flat >= FLAT_ROUNDS && self.bytes > ALLOWANCE_INITIAL {
-            self.starting = false;
-            let full = (FULL * self.best * least.as_secs_f64()) as u32;
-            self.bytes = self.bytes.min(full.max(ALLOWANCE_INITIAL));
+    }
+
+    fn full(&self, least: Duration) -> u32 {
+        let full = (FULL * self.best * least.as_secs_f64()) as u32;
+        full.max(ALLOWANCE_INITIAL)
+    }
+
+    /// What fills the link is all there is to gain for a host that repairs one by one.
+    fn fill(&mut self, now: Instant, least: Duration) {
+        let is_of_a_loss = |(_, until)| until != Instant::NEVER && now < until;
+        if self.by_one && !self.ceiling.is_some_and(is_of_a_loss) {
+            self.ceiling = Some((self.full(least), Instant::NEVER));
         }
     }
 
@@ -142,21 +182,30 @@ impl Allowance {
     }
 
     /// `acked` bytes have arrived while the allowance bound the window.
-    pub(crate) fn on_arrival(&mut self, acked: u32, segment: u32, most: u32) {
+    pub(crate) fn on_arrival(&mut self, now: Instant, acked: u32, segment: u32, most: u32) {
+        let most = match self.ceiling {
+            Some((ceiling, until)) if now < until => most.min(ceiling),
+            _ => most,
+        };
         let growth = if self.starting {
             acked
         } else {
             let share = f64::from(acked) / f64::from(self.bytes.max(1));
             (share * (GROWTH * f64::from(self.bytes)).max(f64::from(segment))) as u32
         };
-        self.bytes = self.bytes.saturating_add(growth).min(most);
+        self.bytes = self.bytes.saturating_add(growth).min(most.max(self.bytes));
     }
 
-    /// Something was lost while `flight` bytes were on the way.
-    pub(crate) fn on_loss(&mut self, flight: u32) {
+    /// Something was lost while `flight` bytes were on the way; because a queue overflowed, where
+    /// `queued`.
+    pub(crate) fn on_loss(&mut self, now: Instant, flight: u32, queued: bool) {
         self.starting = false;
-        let left = (f64::from(flight.min(self.bytes)) * AFTER_LOSS) as u32;
-        self.bytes = left.max(ALLOWANCE_MIN);
+        let flight = f64::from(flight.min(self.bytes));
+        self.bytes = ((flight * AFTER_LOSS) as u32).max(ALLOWANCE_MIN);
+        if queued {
+            let ceiling = ((flight * CEILING) as u32).max(ALLOWANCE_MIN);
+            self.ceiling = Some((ceiling, now + CEILING_KEPT));
+        }
     }
 }
 
@@ -190,7 +239,7 @@ mod tests {
 
     #[test]
     fn doubling_ends_when_more_arrives_no_faster() {
-        let mut allowance = Allowance::new(4 << 20);
+        let mut allowance = Allowance::new(4 << 20, false);
         let mut sent = 0;
         for round in 1..=12 {
             // 1.25 MB/s, 50 ms: 62.5 kB fill the link, the rest makes round trips longer.
@@ -201,7 +250,7 @@ mod tests {
             allowance.round.1 = allowance.round.1.min(now - span);
             allowance.watch(now, Seq(sent), Seq(sent + 1), flight, ms(50));
             if allowance.starting {
-                allowance.on_arrival(flight, 1_448, 4 << 20);
+                allowance.on_arrival(now, flight, 1_448, 4 << 20);
             }
         }
         assert!(!allowance.starting);
@@ -212,13 +261,54 @@ mod tests {
     }
 
     #[test]
+    fn a_host_without_sack_is_given_what_fills_the_link_and_no_more() {
+        let mut allowance = Allowance::new(4 << 20, true);
+        let mut sent = 0;
+        for round in 1..=200 {
+            let flight = allowance.bytes();
+            let span = ms(50).max(Duration::from_secs_f64(f64::from(flight) / 1.25e6));
+            let now = Instant::from_millis(1_000 * round) + span;
+            sent += flight;
+            allowance.round.1 = allowance.round.1.min(now - span);
+            allowance.watch(now, Seq(sent), Seq(sent + 1), flight, ms(50));
+            allowance.on_arrival(now, flight, 1_448, 4 << 20);
+        }
+        assert!(allowance.bytes() <= 280_000, "{allowance:?}");
+        // Ten times as fast: more of it.
+        for round in 201..=300 {
+            let flight = allowance.bytes();
+            let now = Instant::from_millis(1_000 * round);
+            sent += flight;
+            allowance.round.1 = now - ms(500);
+            allowance.watch(now, Seq(sent), Seq(sent + 1), 6_250_000, ms(50));
+            allowance.on_arrival(now, flight, 1_448, 4 << 20);
+        }
+        assert!(allowance.bytes() >= 2_000_000, "{allowance:?}");
+    }
+
+    #[test]
     fn a_loss_takes_three_tenths_and_growth_is_slow_after_it() {
-        let mut allowance = Allowance::new(1 << 20);
-        allowance.on_arrival(64 * 1024, 1_448, 1 << 20);
+        let now = Instant::from_millis(1);
+        let mut allowance = Allowance::new(1 << 20, false);
+        allowance.on_arrival(now, 64 * 1024, 1_448, 1 << 20);
         assert_eq!(allowance.bytes(), 128 * 1024);
-        allowance.on_loss(100_000);
+        allowance.on_loss(now, 100_000, false);
         assert_eq!(allowance.bytes(), 70_000);
-        allowance.on_arrival(70_000, 1_448, 1 << 20);
+        allowance.on_arrival(now, 70_000, 1_448, 1 << 20);
         assert_eq!(allowance.bytes(), 73_500);
+    }
+
+    #[test]
+    fn what_filled_a_queue_is_not_tried_again_for_a_minute() {
+        let now = Instant::from_millis(1);
+        let mut allowance = Allowance::new(1 << 20, false);
+        allowance.on_loss(now, 60_000, true);
+        for _ in 0..20 {
+            let acked = allowance.bytes();
+            allowance.on_arrival(now + CEILING_KEPT - ms(1), acked, 1_448, 1 << 20);
+        }
+        assert_eq!(allowance.bytes(), 51_000);
+        allowance.on_arrival(now + CEILING_KEPT, 51_000, 1_448, 1 << 20);
+        assert_eq!(allowance.bytes(), 53_550);
     }
 }

@@ -17,6 +17,10 @@ pub struct Snapshot {
     pub opening: usize,
     /// The flows, by their ends.
     pub flows: Vec<FlowSnapshot>,
+    /// The last ones that have ended, the oldest first, as they were then.
+    pub ended: Vec<FlowSnapshot>,
+    /// Of all flows together, those that have ended with them.
+    pub figures: Figures,
 }
 
 /// One flow.

@@ -29,17 +29,20 @@ pub(crate) enum Mode {
     Relay,
     /// `tabane sctp`
     Sctp,
+    /// `tabane gateway`
+    Gateway,
     /// `tabane lab`, and `tabane demo` with namespaces
     Lab,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Run,
         Self::Proxy,
         Self::Up,
         Self::Relay,
         Self::Sctp,
+        Self::Gateway,
         Self::Lab,
     ];
 
@@ -50,6 +53,7 @@ impl Mode {
             Self::Up => "up",
             Self::Relay => "relay",
             Self::Sctp => "sctp",
+            Self::Gateway => "gateway",
             Self::Lab => "lab",
         }
     }

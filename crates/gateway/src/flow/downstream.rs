@@ -3,6 +3,7 @@
 use super::{Flow, Stance, Surroundings};
 use crate::copies::Piece;
 use crate::counters::Bypass;
+use crate::meter::Repetition;
 use crate::packet::{Flags, Packet};
 use crate::seq::Seq;
 use crate::{Side, Verdict};
@@ -78,7 +79,13 @@ impl Flow {
         }
         let arrived = !end.is_after(self.copies.base());
         if !payload.is_empty() && (arrived || self.copies.touches(start, end)) {
-            self.meter.on_repeated(now, end, payload.len(), arrived);
+            let repetition = Repetition {
+                start,
+                end,
+                stamp: packet.options().timestamps.map(|(value, _)| value),
+                base: self.copies.base(),
+            };
+            self.meter.on_repeated(now, repetition);
         }
         if !has_fin && let Some(verdict) = self.on_repeated(around, start, end, arrived) {
             return verdict;

@@ -39,7 +39,7 @@ impl Flow {
                 // More has arrived than the copy can have brought: it was late, not lost.
                 self.resending = None;
             } else {
-                self.on_loss(ack);
+                self.on_loss(around.now, ack);
                 self.resend_first(around, before, PER_ACK);
             }
         }
@@ -47,7 +47,7 @@ impl Flow {
             let span = (DUPLICATES - 1) * self.segment() + 1;
             self.resend_below_sacks(around, span, before);
         } else if self.duplicates == DUPLICATES && self.recovery.is_none() {
-            self.on_loss(ack);
+            self.on_loss(around.now, ack);
             self.resend_first(around, before, 1);
         } else if advanced && self.recovery.is_some() && self.resending.is_none() {
             // What comes next is missing as well (RFC 6582 §3.2, step 3).
@@ -68,10 +68,11 @@ impl Flow {
     }
 
     /// One smaller allowance for all that was on its way together.
-    fn on_loss(&mut self, ack: Seq) {
+    fn on_loss(&mut self, now: Instant, ack: Seq) {
         if self.recovery.is_none() {
             let top = self.copies.top();
-            self.allowance.on_loss(top.beyond(ack));
+            let queued = self.meter.radio.is_long();
+            self.allowance.on_loss(now, top.beyond(ack), queued);
             self.recovery = Some(top);
         }
     }
@@ -92,7 +93,7 @@ impl Flow {
         }
         let starts: Vec<Seq> = ranges.iter().map(|range| range.start).collect();
         if let Some(first) = starts.first() {
-            self.on_loss(*first);
+            self.on_loss(around.now, *first);
             self.send_copies(around, &starts);
         }
     }

@@ -117,9 +117,10 @@ impl Flow {
             self.meter.on_duplicate_report();
         }
         if advance > 0 {
-            self.on_advance(now, ack, advance);
-        } else if bare && same_edge && !self.copies.is_empty() {
-            self.duplicates += 1;
+            self.on_advance(now, packet, advance);
+        } else if bare && same_edge {
+            self.meter.on_duplicate(now, ack);
+            self.duplicates += u32::from(!self.copies.is_empty());
         }
         if self.agreed.sack {
             self.copies.sack(blocks);
@@ -127,7 +128,8 @@ impl Flow {
         self.repair(around, ack, advance > 0);
     }
 
-    fn on_advance(&mut self, now: Instant, ack: Seq, advance: u32) {
+    fn on_advance(&mut self, now: Instant, packet: &Packet<'_>, advance: u32) {
+        let ack = packet.ack();
         if ack.is_after(self.acked)
             && let Some(stamp) = self.copies.stamp_at(self.acked)
         {
@@ -137,13 +139,14 @@ impl Flow {
         let sent_at = self.copies.acknowledge(ack);
         let early = self.stance == Stance::Assisting;
         let sample = sent_at.map(|at| now - at);
-        self.meter.on_progress(now, ack, sample, early);
+        let echo = packet.options().timestamps.map(|(_, echo)| echo);
+        self.meter.on_progress(now, ack, sample, early, echo);
         let least = self.meter.radio.shortest().unwrap_or_default();
         let top = self.copies.top();
         self.allowance.watch(now, ack, top, advance, least);
         if binds {
             self.allowance
-                .on_arrival(advance, self.segment(), self.copies_most);
+                .on_arrival(now, advance, self.segment(), self.copies_most);
         }
         self.duplicates = 0;
         self.backoff = 0;

@@ -110,7 +110,7 @@ fn mode_line(mode: &ModeReport, report: &Report) -> String {
         .collect();
     let name = mode.mode.name();
     match mode.works {
-        true => format!("{name:<6} works"),
-        false => format!("{name:<6} cannot work: {}", missing.join(", ")),
+        true => format!("{name:<7} works"),
+        false => format!("{name:<7} cannot work: {}", missing.join(", ")),
     }
 }

@@ -36,6 +36,10 @@ pub(crate) struct Machine {
     pub(crate) tun: Result<(), String>,
     /// A TPROXY rule in a namespace of its own; by which program it went.
     pub(crate) tproxy: Result<&'static str, String>,
+    /// A rule that hands forwarded packets to a queue, in a namespace of its own.
+    pub(crate) queues: Result<(), String>,
+    /// Whether packets of others are forwarded at all.
+    pub(crate) forwards: bool,
     /// A network namespace, made and left.
     pub(crate) namespace: Result<(), String>,
     pub(crate) receive_buffer_max: Option<u64>,
@@ -69,6 +73,10 @@ impl Machine {
                 .map(drop)
                 .map_err(|error| error.to_string()),
             tproxy: try_tproxy(),
+            queues: try_queues(),
+            forwards: ["ipv4/ip_forward", "ipv6/conf/all/forwarding"]
+                .iter()
+                .any(|key| read(&format!("/proc/sys/net/{key}")) == "1"),
             namespace: in_namespace("true", &[], ""),
             receive_buffer_max: read("/proc/sys/net/core/rmem_max").parse().ok(),
             send_buffer_max: read("/proc/sys/net/core/wmem_max").parse().ok(),
@@ -129,6 +137,12 @@ fn try_tproxy() -> Result<&'static str, String> {
         Ok(()) => Ok("iptables"),
         Err(_) => Err(nft),
     }
+}
+
+fn try_queues() -> Result<(), String> {
+    let rule = "-t mangle -A FORWARD -p tcp -j NFQUEUE --queue-num 9 --queue-bypass";
+    let words: Vec<&str> = rule.split(' ').collect();
+    in_namespace("iptables", &words, "")
 }
 
 /// Runs a program in a network namespace that ends with it.

@@ -20,6 +20,9 @@ const CLIENTS: [Mode; 3] = [Mode::Run, Mode::Proxy, Mode::Up];
 /// Those that use links of their own.
 const LINKED: [Mode; 4] = [Mode::Run, Mode::Proxy, Mode::Up, Mode::Sctp];
 
+/// Those that take up what others send.
+const ROUTING: [Mode; 2] = [Mode::Up, Mode::Gateway];
+
 /// Everything there is to say.
 pub(crate) fn judge(machine: &Machine, network: &Network) -> Vec<Finding> {
     let mut findings = privileges(machine);
@@ -81,15 +84,16 @@ fn privileges(machine: &Machine) -> Vec<Finding> {
         ),
     });
     findings.push(match &machine.tproxy {
-        Ok(program) => Finding::good("TPROXY", &[Mode::Up], format!("by {program}")),
+        Ok(program) => Finding::good("TPROXY", &ROUTING, format!("by {program}")),
         Err(why) => Finding::bad(
             Grade::Poor,
             "TPROXY",
-            &[Mode::Up],
-            format!("{why} (only `tabane up --lan` needs it)"),
+            &ROUTING,
+            format!("{why} (only `tabane up --lan` and `tabane gateway --mode split` need it)"),
             "apt-get install nftables; modprobe nft_tproxy",
         ),
     });
+    findings.extend(gateway(machine));
     findings.push(match &machine.namespace {
         Ok(()) if machine.missing_programs.is_empty() => {
             Finding::good("namespaces", &[Mode::Lab], "made and left")
@@ -109,6 +113,31 @@ fn privileges(machine: &Machine) -> Vec<Finding> {
         ),
     });
     findings
+}
+
+fn gateway(machine: &Machine) -> [Finding; 2] {
+    let modes = [Mode::Gateway];
+    let queues = match &machine.queues {
+        Ok(()) => Finding::good("packet queues", &modes, "a rule was taken"),
+        Err(why) => {
+            let remedy = match machine.is_root {
+                true => "apt-get install iptables; modprobe xt_NFQUEUE",
+                false => "sudo tabane doctor gateway",
+            };
+            Finding::bad(Grade::Missing, "packet queues", &modes, why, remedy)
+        }
+    };
+    let forwarding = match machine.forwards {
+        true => Finding::good("forwarding", &modes, "on"),
+        false => Finding::bad(
+            Grade::Poor,
+            "forwarding",
+            &modes,
+            "off: no packets of others pass through this machine",
+            "sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1",
+        ),
+    };
+    [queues, forwarding]
 }
 
 fn resources(machine: &Machine) -> Vec<Finding> {
@@ -345,6 +374,8 @@ mod tests {
             hooks: Ok(()),
             tun: Ok(()),
             tproxy: Ok("nft"),
+            queues: Ok(()),
+            forwards: true,
             namespace: Ok(()),
             receive_buffer_max: Some(212_992),
             send_buffer_max: Some(212_992),
@@ -405,7 +436,9 @@ mod tests {
         user.tun = refused();
         user.tproxy = Err("no nft".to_owned());
         user.namespace = refused();
-        assert_eq!(broken(&user, &network()), [Mode::Run, Mode::Up, Mode::Lab]);
+        user.queues = refused();
+        let needs_root = [Mode::Run, Mode::Up, Mode::Gateway, Mode::Lab];
+        assert_eq!(broken(&user, &network()), needs_root);
 
         let mut container = machine();
         container.tun = refused();
@@ -444,6 +477,10 @@ mod tests {
         );
         assert!(text.contains("ulimit -n 65536"), "{text}");
         assert!(text.contains("set-ntp"), "{text}");
+        let mut host = machine();
+        host.forwards = false;
+        let text = remedies(&host, &network());
+        assert!(text.contains("net.ipv4.ip_forward=1"), "{text}");
         let mut one = network();
         one.links.pop();
         one.links[0].mtu_bytes = 1_200;

@@ -16,8 +16,11 @@ pub(crate) struct Report {
     pub(crate) mode: String,
     /// Waits for owed bytes before it ends.
     pub(crate) draining: bool,
-    /// Flows known, those that have ended left out.
+    /// Flows known.
     pub(crate) flows: Vec<FlowReport>,
+    /// The last that have ended, the oldest first.
+    #[serde(default)]
+    pub(crate) ended: Vec<FlowReport>,
     /// Since the start, flows that have ended with them.
     pub(crate) totals: Totals,
     /// Flows left alone since the start, by reason.
@@ -62,6 +65,11 @@ pub(crate) struct Totals {
     pub(crate) uncopied: u64,
     pub(crate) held_bytes: u64,
     pub(crate) owed_bytes: u64,
+    pub(crate) bytes: u64,
+    pub(crate) needless_bytes: u64,
+    pub(crate) silences: u64,
+    pub(crate) spurious_timeouts: u64,
+    pub(crate) avoided_timeouts: u64,
     /// Connections joined (split).
     pub(crate) joined: u64,
     /// Bytes carried (split).
@@ -89,9 +97,15 @@ impl Report {
                 uncopied: counters.uncopied,
                 held_bytes: snapshot.held,
                 owed_bytes: flows.iter().map(|flow| flow.owed_bytes).sum(),
+                bytes: snapshot.figures.forwarded,
+                needless_bytes: snapshot.figures.needless,
+                silences: snapshot.figures.silences,
+                spurious_timeouts: snapshot.figures.spurious_timeouts,
+                avoided_timeouts: snapshot.figures.avoided,
                 ..Totals::default()
             },
             flows,
+            ended: snapshot.ended.iter().map(FlowReport::of).collect(),
             bypassed: reasons
                 .into_iter()
                 .filter(|(_, count)| *count > 0)
@@ -130,7 +144,11 @@ impl FlowReport {
     }
 }
 
-/// For a terminal: what it means first, then the flows, the busiest on top.
+/// Lines for flows that have ended.
+const ENDED_SHOWN: usize = 10;
+
+/// For a terminal: what it means first, then the flows, the busiest on top, then the last that have
+/// ended.
 pub(crate) fn screen(report: &Report) -> String {
     let mut text = format!(
         "gateway on {}, mode {}{}: {} flows now, {} since the start\n{}\n",
@@ -150,30 +168,9 @@ pub(crate) fn screen(report: &Report) -> String {
     }
     let mut flows: Vec<&FlowReport> = report.flows.iter().collect();
     flows.sort_by_key(|flow| std::cmp::Reverse(flow.bytes));
-    let trip = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0}"));
-    let rows: Vec<Vec<String>> = flows
-        .iter()
-        .take(40)
-        .map(|flow| {
-            vec![
-                flow.mobile.clone(),
-                flow.server.clone(),
-                if flow.shut {
-                    "shut".to_owned()
-                } else {
-                    flow.stance.clone()
-                },
-                trip(flow.radio_rtt_ms),
-                trip(flow.wired_rtt_ms),
-                format!("{:.1}", flow.bytes as f64 / 1e6),
-                format!("{:.2}", share(flow.needless_bytes, flow.bytes)),
-                format!("{}", flow.silences),
-                format!("{}", flow.spurious_timeouts),
-                format!("{}", flow.avoided_timeouts),
-                format!("{}", flow.held_bytes / 1_000),
-            ]
-        })
-        .collect();
+    let ended = report.ended.iter().rev().take(ENDED_SHOWN);
+    let mut rows: Vec<Vec<String>> = flows.iter().take(40).map(|flow| row(flow, None)).collect();
+    rows.extend(ended.map(|flow| row(flow, Some("ended"))));
     if !rows.is_empty() {
         let headings = [
             "mobile",
@@ -193,18 +190,43 @@ pub(crate) fn screen(report: &Report) -> String {
     text
 }
 
+fn row(flow: &FlowReport, state: Option<&str>) -> Vec<String> {
+    let trip = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0}"));
+    let state = match (state, flow.shut) {
+        (Some(state), _) => state,
+        (None, true) => "shut",
+        (None, false) => &flow.stance,
+    };
+    vec![
+        flow.mobile.clone(),
+        flow.server.clone(),
+        state.to_owned(),
+        trip(flow.radio_rtt_ms),
+        trip(flow.wired_rtt_ms),
+        format!("{:.1}", flow.bytes as f64 / 1e6),
+        format!("{:.2}", share(flow.needless_bytes, flow.bytes)),
+        format!("{}", flow.silences),
+        format!("{}", flow.spurious_timeouts),
+        format!("{}", flow.avoided_timeouts),
+        format!("{}", flow.held_bytes / 1_000),
+    ]
+}
+
 fn share(part: u64, whole: u64) -> f64 {
     100.0 * part as f64 / whole.max(1) as f64
 }
 
 /// Whether assistance would help, or does, in figures.
 fn meaning(report: &Report) -> String {
-    let sum = |of: fn(&FlowReport) -> u64| report.flows.iter().map(of).sum::<u64>();
-    let (silences, spurious) = (sum(|f| f.silences), sum(|f| f.spurious_timeouts));
-    let (needless, bytes) = (sum(|f| f.needless_bytes), sum(|f| f.bytes));
-    let helpless = report
-        .flows
-        .iter()
+    let Totals {
+        silences,
+        spurious_timeouts: spurious,
+        needless_bytes: needless,
+        bytes,
+        ..
+    } = report.totals;
+    let flows = report.flows.iter().chain(&report.ended);
+    let helpless = flows
         .filter(|f| f.spurious_timeouts > 0 && !f.undoes)
         .count();
     match report.mode.as_str() {
@@ -216,7 +238,7 @@ fn meaning(report: &Report) -> String {
         "assist" => format!(
             "{silences} silences longer than a sender's timer, {} timeouts avoided; {} kB held, \
              {} sent again",
-            sum(|f| f.avoided_timeouts),
+            report.totals.avoided_timeouts,
             report.totals.held_bytes / 1_000,
             report.totals.resent
         ),
@@ -241,22 +263,19 @@ fn meaning(report: &Report) -> String {
 pub(crate) fn metrics(report: &Report) -> String {
     let mut text = String::new();
     let totals = &report.totals;
-    let sum = |of: fn(&FlowReport) -> u64| report.flows.iter().map(of).sum::<u64>();
     let values = [
         ("flows", "gauge", report.flows.len() as u64),
         ("held_bytes", "gauge", totals.held_bytes),
         ("owed_bytes", "gauge", totals.owed_bytes),
-        ("current_flows_silences", "gauge", sum(|f| f.silences)),
+        ("silences_total", "counter", totals.silences),
         (
-            "current_flows_spurious_timeouts",
-            "gauge",
-            sum(|f| f.spurious_timeouts),
+            "spurious_timeouts_total",
+            "counter",
+            totals.spurious_timeouts,
         ),
-        (
-            "current_flows_avoided_timeouts",
-            "gauge",
-            sum(|f| f.avoided_timeouts),
-        ),
+        ("avoided_timeouts_total", "counter", totals.avoided_timeouts),
+        ("bytes_total", "counter", totals.bytes),
+        ("needless_bytes_total", "counter", totals.needless_bytes),
         ("packets_total", "counter", totals.packets),
         ("malformed_total", "counter", totals.malformed),
         ("flows_opened_total", "counter", totals.opened),
@@ -297,7 +316,12 @@ mod tests {
         Report {
             radio: "wwan0".to_owned(),
             mode: "observe".to_owned(),
-            flows: vec![FlowReport {
+            totals: Totals {
+                spurious_timeouts: spurious,
+                ..Totals::default()
+            },
+            ended: vec![FlowReport {
+                mobile: "10.0.0.2:40000".to_owned(),
                 spurious_timeouts: spurious,
                 undoes,
                 ..FlowReport::default()
@@ -313,12 +337,15 @@ mod tests {
         assert!(screen(&report(true, 2)).contains("senders undo the rest"));
         assert!(screen(&report(true, 0)).contains("nothing yet"));
         assert!(screen(&report(true, 0)).contains("left alone: 3 mid-flow"));
+        let text = screen(&report(true, 2));
+        let line = text.lines().find(|line| line.contains("10.0.0.2:40000"));
+        assert!(line.unwrap().contains("ended"), "{text}");
     }
 
     #[test]
     fn metrics_have_a_line_for_each_reason() {
         let text = metrics(&report(true, 0));
-        assert!(text.contains("tabane_gateway_flows{radio=\"wwan0\"} 1\n"));
+        assert!(text.contains("tabane_gateway_flows{radio=\"wwan0\"} 0\n"));
         assert!(text.contains("bypassed_total{radio=\"wwan0\",reason=\"mid-flow\"} 3\n"));
     }
 }
