@@ -87,6 +87,8 @@ pub struct Counters {
     pub resent: u64,
     /// Flows reset at both ends because the mobile host was gone and was owed bytes.
     pub reset: u64,
+    /// Connections reset because a gateway before this one, killed, owed them bytes.
+    pub orphans_reset: u64,
 }
 
 impl Counters {

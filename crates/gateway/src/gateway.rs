@@ -13,7 +13,10 @@ use crate::counters::{Bypass, Counters};
 use crate::flow::{Fate, Flow, Key, Stance, Surroundings};
 use crate::meter::Figures;
 use crate::opening::{Opening, Step};
+use crate::options::Blocks;
+use crate::orphan::{Farewell, Orphan};
 use crate::packet::{Flags, Malformed, Packet};
+use crate::segment::Segment;
 use crate::snapshot::{FlowSnapshot, Snapshot};
 use crate::{Checksum, Side, Transmit, Verdict};
 
@@ -58,7 +61,11 @@ struct Entry {
 enum State {
     Opening(Box<Opening>),
     Flow(Box<Flow>),
-    Passing { seen_at: Instant },
+    Passing {
+        seen_at: Instant,
+        /// Where one before us may owe it bytes.
+        orphan: Option<Box<Orphan>>,
+    },
 }
 
 impl Gateway {
@@ -119,8 +126,20 @@ impl Gateway {
             None if packet.flags().has(Flags::RST) => Verdict::Accept,
             None => self.on_unknown(now, key, from, packet),
             Some(State::Passing { .. }) if is_new => self.on_unknown(now, key, from, packet),
-            Some(State::Passing { seen_at }) => {
+            Some(State::Passing { seen_at, orphan }) => {
                 *seen_at = now;
+                let farewell = orphan.as_mut().and_then(|orphan| match from {
+                    Side::Radio => orphan.on_mobile(now, packet),
+                    Side::Wired => {
+                        orphan.on_server(packet);
+                        None
+                    }
+                });
+                if let Some(farewell) = farewell {
+                    *orphan = None;
+                    self.counters.orphans_reset += 1;
+                    self.out.extend(resets(key, farewell));
+                }
                 Verdict::Accept
             }
             Some(State::Opening(opening)) => {
@@ -247,7 +266,10 @@ impl Gateway {
             self.opening_count -= 1;
         }
         if self.has_room(key) {
-            self.put(key, State::Passing { seen_at: now });
+            let may_be_owed = why == Bypass::MidFlow && self.config.mode == Mode::Assist;
+            let orphan = may_be_owed.then(Box::default);
+            let seen_at = now;
+            self.put(key, State::Passing { seen_at, orphan });
         }
     }
 
@@ -300,7 +322,7 @@ impl Gateway {
         };
         let due = match &entry.state {
             State::Opening(_) => now + OPENING_MAX,
-            State::Passing { seen_at } => *seen_at + PASSING_KEPT,
+            State::Passing { seen_at, .. } => *seen_at + PASSING_KEPT,
             State::Flow(flow) => flow.poll_timeout(&self.config),
         };
         // A later time is found out when the earlier one comes.
@@ -332,7 +354,9 @@ impl Gateway {
                     self.counters.openings_forgotten += 1;
                     self.remove(key);
                 }
-                State::Passing { seen_at } if *seen_at + PASSING_KEPT <= now => self.remove(key),
+                State::Passing { seen_at, .. } if *seen_at + PASSING_KEPT <= now => {
+                    self.remove(key);
+                }
                 State::Passing { .. } => {}
                 State::Flow(flow) if flow.poll_timeout(&self.config) > now => {}
                 State::Flow(_) => {
@@ -397,6 +421,50 @@ impl Gateway {
             figures,
         }
     }
+}
+
+/// Ends a connection that can never go on.
+fn resets(key: Key, farewell: Farewell) -> [Transmit; 2] {
+    let reset = |to, source, destination, manner, seq, ack| Transmit {
+        to,
+        packet: Segment {
+            source,
+            destination,
+            manner,
+            seq,
+            ack,
+            flags: Flags::RST.with(Flags::ACK),
+            window: 0,
+            timestamps: None,
+            sack: Blocks::default(),
+            payload: &[],
+        }
+        .emit(),
+    };
+    let Farewell {
+        at_mobile,
+        at_server,
+        mobile,
+        server,
+    } = farewell;
+    [
+        reset(
+            Side::Wired,
+            key.mobile,
+            key.server,
+            mobile,
+            at_server,
+            at_mobile,
+        ),
+        reset(
+            Side::Radio,
+            key.server,
+            key.mobile,
+            server,
+            at_mobile,
+            at_server,
+        ),
+    ]
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod gateway;
 mod meter;
 mod opening;
 mod options;
+mod orphan;
 mod packet;
 mod radio;
 mod segment;

@@ -192,3 +192,145 @@ fn bypass(options: &Options) -> Result<(), Bypass> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::options::Blocks;
+    use crate::segment::Segment;
+
+    const MSS_1460: [u8; 4] = [2, 4, 0x05, 0xb4];
+    const SCALE_7: [u8; 4] = [3, 3, 7, 1];
+    const SACK: [u8; 4] = [4, 2, 1, 1];
+    const STAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0];
+    const SYN_ACK: Flags = Flags(0x12);
+
+    const fn ms(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    /// A packet of the mobile host's or the server's, of IPv6 where `v6`, with options as they lie.
+    fn packet(from: Side, v6: bool, flags: Flags, options: &[&[u8]]) -> Vec<u8> {
+        let (mobile, server) = if v6 {
+            ("[2001:db8::2]:40000", "[2001:db8::1]:80")
+        } else {
+            ("10.0.0.2:40000", "192.0.2.1:80")
+        };
+        let (source, destination, seq, ack) = match from {
+            Side::Radio => (mobile, server, Seq(1_000), Seq(5_001)),
+            Side::Wired => (server, mobile, Seq(5_000), Seq(1_001)),
+        };
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let mut bytes = Segment {
+            source: address(source),
+            destination: address(destination),
+            manner: Manner::PLAIN,
+            seq: if flags.has(Flags::SYN) { seq } else { seq + 1 },
+            ack,
+            flags,
+            window: 8_000,
+            timestamps: None,
+            sack: Blocks::default(),
+            payload: &options.concat(),
+        }
+        .emit();
+        // The payload becomes options: TCP's header is longer by as many words.
+        let at = if v6 { 40 } else { 20 } + 12;
+        bytes[at] += ((options.concat().len() / 4) << 4) as u8;
+        bytes
+    }
+
+    fn begin(bytes: &[u8], at: Instant) -> Result<Opening, Bypass> {
+        Opening::begin(at, Side::Radio, &Packet::parse(bytes).unwrap())
+    }
+
+    /// A whole handshake with these options, the mobile host asking; round trips of 10 and 50 ms.
+    fn agreed(v6: bool, mobile: &[&[u8]], server: &[&[u8]], is_repeated: bool) -> Agreed {
+        let question = packet(Side::Radio, v6, Flags::SYN, mobile);
+        let mut opening = begin(&question, ms(0)).unwrap();
+        let mut give =
+            |at, from, bytes: &[u8]| opening.handle(ms(at), from, &Packet::parse(bytes).unwrap());
+        if is_repeated {
+            assert!(matches!(give(5, Side::Radio, &question), Step::Going));
+        }
+        let answer = packet(Side::Wired, v6, SYN_ACK, server);
+        assert!(matches!(give(10, Side::Wired, &answer), Step::Going));
+        let end = packet(Side::Radio, v6, Flags::ACK, &[]);
+        match give(60, Side::Radio, &end) {
+            Step::Open(agreed) => *agreed,
+            step => panic!("{step:?}"),
+        }
+    }
+
+    #[test]
+    fn an_option_counts_where_both_have_it() {
+        for v6 in [false, true] {
+            let all: [&[u8]; 4] = [&MSS_1460, &SCALE_7, &SACK, &STAMPS];
+            let both = agreed(v6, &all, &all, false);
+            assert_eq!((both.shift, both.segment), (7, 1_448));
+            assert!(both.sack && both.timestamps);
+            assert_eq!(both.mobile.first, Seq(1_001));
+            assert_eq!(both.server.first, Seq(5_001));
+            let one = agreed(v6, &all, &[&MSS_1460], false);
+            assert_eq!((one.shift, one.segment), (0, 1_460));
+            assert!(!one.sack && !one.timestamps);
+            assert_eq!(agreed(v6, &[], &all, false).segment, MSS_DEFAULT);
+        }
+    }
+
+    #[test]
+    fn round_trips_are_taken_on_both_sides_but_not_of_what_was_repeated() {
+        let trip = |ms| Some(Duration::from_millis(ms));
+        let once = agreed(false, &[], &[], false);
+        assert_eq!((once.wired, once.radio), (trip(10), trip(50)));
+        let twice = agreed(false, &[], &[], true);
+        assert_eq!((twice.wired, twice.radio), (None, trip(50)));
+    }
+
+    #[test]
+    fn flows_that_are_none_of_ours_are_refused_with_the_reason() {
+        let refused = |options: &[&[u8]]| {
+            let bytes = packet(Side::Radio, false, Flags::SYN, options);
+            begin(&bytes, ms(0)).err()
+        };
+        let multipath = [30, 4, 0x01, 0];
+        let md5 = [&[19, 18][..], &[0; 16], &[1, 1]].concat();
+        assert_eq!(refused(&[&multipath]), Some(Bypass::Multipath));
+        assert_eq!(refused(&[&md5]), Some(Bypass::Authenticated));
+        assert_eq!(refused(&[&MSS_1460]), None);
+
+        let step = |asks: Flags, answers: Flags, from: Side| {
+            let question = packet(Side::Radio, false, asks, &[]);
+            let mut opening = begin(&question, ms(0)).unwrap();
+            let answer = packet(from, false, answers, &[]);
+            let step = opening.handle(ms(1), from, &Packet::parse(&answer).unwrap());
+            match step {
+                Step::Refused(why) => Some(why),
+                Step::Going | Step::Open(_) | Step::Ended => None,
+            }
+        };
+        let wired = Side::Wired;
+        // ECN is asked for by ECE and CWR, and granted by ECE (RFC 3168 §6.1.1).
+        let ecn = Flags::SYN.with(Flags::ECE).with(Flags::CWR);
+        assert_eq!(step(ecn, SYN_ACK.with(Flags::ECE), wired), None);
+        let accurate = ecn.with(Flags::AE);
+        assert_eq!(step(accurate, SYN_ACK.with(Flags::ECE), wired), None);
+        let granted = SYN_ACK.with(Flags::CWR);
+        assert_eq!(step(accurate, granted, wired), Some(Bypass::AccurateEcn));
+        // Both ask at once; data before there was an answer.
+        assert_eq!(step(Flags::SYN, Flags::SYN, wired), Some(Bypass::OneWay));
+        let early = step(Flags::SYN, Flags::ACK, Side::Radio);
+        assert_eq!(early, Some(Bypass::OneWay));
+    }
+
+    #[test]
+    fn a_reset_ends_it() {
+        let question = packet(Side::Radio, false, Flags::SYN, &[]);
+        let mut opening = begin(&question, ms(0)).unwrap();
+        let reset = packet(Side::Wired, false, Flags::RST.with(Flags::ACK), &[]);
+        let step = opening.handle(ms(1), Side::Wired, &Packet::parse(&reset).unwrap());
+        assert!(matches!(step, Step::Ended));
+    }
+}

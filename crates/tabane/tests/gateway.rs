@@ -165,6 +165,7 @@ impl World {
     fn fetch(&self, host: &str, size: usize) -> Child {
         let mut command = self.within("m", "python3");
         command.args(["-c", CLIENT, host, &size.to_string()]);
+        command.stderr(Stdio::null());
         command.stdout(Stdio::piped()).spawn().unwrap()
     }
 
@@ -287,4 +288,29 @@ fn killed_it_fails_open_and_terminated_it_drains() {
     world.fetch_whole("10.1.0.2");
     world.start("observe");
     world.fetch_whole("fd01::2");
+}
+
+/// What one gateway owed is gone with it; the next one ends the connection instead of letting it
+/// stand still.
+#[test]
+fn what_a_killed_gateway_owed_ends_in_resets_when_it_is_back() {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    world.start("assist");
+    let mut child = world.fetch("10.1.0.2", 50 * SIZE);
+    assert_eq!(first_line(&mut child), "first");
+    let router = world.name("r");
+    ip(&format!("-n {router} link set r0 down"));
+    world.wait_for(|world| {
+        let totals = &world.report()["totals"];
+        totals["owed_bytes"].as_u64().unwrap() > 0 && totals["fabricated"].as_u64().unwrap() > 0
+    });
+    world.signal(nix::sys::signal::Signal::SIGKILL);
+    world.gateway.take().unwrap().wait().unwrap();
+    ip(&format!("-n {router} link set r0 up"));
+    world.start("assist");
+    world.wait_for(|world| world.report()["totals"]["orphans_reset"] == 1);
+    let ended = child.wait_with_output().unwrap();
+    assert!(!ended.status.success(), "it had not all: {ended:?}");
 }

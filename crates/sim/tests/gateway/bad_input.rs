@@ -266,6 +266,75 @@ fn urgent_data_ends_assistance_and_what_is_owed_is_still_delivered() {
     assert_eq!(bench.pass(Side::Radio, real), Verdict::Accept);
 }
 
+/// A connection from its middle on: the mobile host asks for 5001 each second, the server repeats.
+fn from_the_middle(repeated: &[u32], length: usize, seconds: u64) -> (u64, Vec<(Side, Seq)>) {
+    let mut bench = Bench::new(config());
+    for _ in 0..seconds {
+        for seq in repeated {
+            assert_eq!(bench.data(*seq, length), Verdict::Accept);
+        }
+        let ack = segment(Side::Radio, 1_001, 5_001, Flags::ACK, &[]);
+        assert_eq!(bench.pass(Side::Radio, ack), Verdict::Accept);
+        bench.wait(Duration::from_secs(1));
+    }
+    let said = bench.said();
+    assert!(said.iter().all(|said| said.1.has(Flags::RST)));
+    let count = bench.gateway.snapshot().counters.orphans_reset;
+    (count, said.iter().map(|said| (said.0, said.2)).collect())
+}
+
+#[test]
+fn what_a_killed_gateway_owes_is_noticed_and_both_ends_are_reset() {
+    let resets = vec![(Side::Wired, Seq(1_001)), (Side::Radio, Seq(5_001))];
+    let nothing = || (0, Vec::new());
+    assert_eq!(
+        from_the_middle(&[6_001, 6_501], 500, 15),
+        (1, resets.clone())
+    );
+    assert_eq!(
+        from_the_middle(&[6_000], 0, 15),
+        (1, resets),
+        "probes of the window"
+    );
+    assert_eq!(
+        from_the_middle(&[6_001], 500, 5),
+        nothing(),
+        "too early to say"
+    );
+    assert_eq!(
+        from_the_middle(&[5_001, 6_001], 500, 15),
+        nothing(),
+        "what is asked for comes"
+    );
+    assert_eq!(from_the_middle(&[5_000], 0, 15), nothing(), "a true probe");
+}
+
+#[test]
+fn congestion_marks_are_answered_until_the_server_has_heard() {
+    let mut bench = Bench::new(config());
+    bench.open();
+    let echo = Flags::ACK.with(Flags::ECE);
+    bench.data(5_001, 500);
+    bench.data(5_501, 500);
+    bench.said();
+    // All was acknowledged early but the last segment: the mark is all that is new.
+    let verdict = bench.pass(Side::Radio, segment(Side::Radio, 1_001, 5_501, echo, &[]));
+    assert!(matches!(verdict, Verdict::Drop | Verdict::Replace(_)));
+    bench.data(6_001, 500);
+    let said = bench.said();
+    assert!(said.iter().any(|said| said.1.has(Flags::ECE)), "{said:?}");
+    let answer = Flags::ACK.with(Flags::CWR);
+    let reduced = segment(Side::Wired, 6_501, 1_001, answer, &[7; 500]);
+    assert_eq!(bench.pass(Side::Wired, reduced), Verdict::Accept);
+    let said = bench.said();
+    assert!(!said.is_empty());
+    assert!(said.iter().all(|said| !said.1.has(Flags::ECE)), "{said:?}");
+    // The mobile host, which has not heard yet, goes on; the server is not told twice.
+    bench.pass(Side::Radio, segment(Side::Radio, 1_001, 6_501, echo, &[]));
+    bench.data(7_001, 500);
+    assert!(bench.said().iter().all(|said| !said.1.has(Flags::ECE)));
+}
+
 #[test]
 fn a_flood_of_handshakes_takes_no_room_from_flows() {
     let mut bench = Bench::new(Config {

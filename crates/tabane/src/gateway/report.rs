@@ -62,6 +62,7 @@ pub(crate) struct Totals {
     pub(crate) probes_answered: u64,
     pub(crate) resent: u64,
     pub(crate) reset: u64,
+    pub(crate) orphans_reset: u64,
     pub(crate) uncopied: u64,
     pub(crate) held_bytes: u64,
     pub(crate) owed_bytes: u64,
@@ -94,6 +95,7 @@ impl Report {
                 probes_answered: counters.probes_answered,
                 resent: counters.resent,
                 reset: counters.reset,
+                orphans_reset: counters.orphans_reset,
                 uncopied: counters.uncopied,
                 held_bytes: snapshot.held,
                 owed_bytes: flows.iter().map(|flow| flow.owed_bytes).sum(),
@@ -284,6 +286,7 @@ pub(crate) fn metrics(report: &Report) -> String {
         ("probes_answered_total", "counter", totals.probes_answered),
         ("copies_resent_total", "counter", totals.resent),
         ("flows_reset_total", "counter", totals.reset),
+        ("orphans_reset_total", "counter", totals.orphans_reset),
         ("connections_joined_total", "counter", totals.joined),
         ("carried_bytes_total", "counter", totals.carried_bytes),
     ];

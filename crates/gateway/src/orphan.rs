@@ -1,0 +1,105 @@
+//! A connection that began before the gateway did, and may be owed bytes by one that was killed.
+//!
+//! Owns the sign of that: the mobile host asks for a byte again and again, while the server repeats
+//! what lies behind it, or a probe of the window with a number behind it, and never what was asked
+//! for, because it was told that it had arrived. Without a gateway between them no two hosts do so
+//! for long. Nothing can bring the byte back, so both ends are to be reset. Where the server has
+//! nothing to say any more there is no sign; such a connection ends when one of its ends gives up.
+
+use tabane_base::{Duration, Instant};
+
+use crate::packet::{Flags, Packet};
+use crate::segment::Manner;
+use crate::seq::Seq;
+
+/// It must go on for so long, with so many questions and repetitions.
+const PROOF: Duration = Duration::from_secs(10);
+const TIMES: u32 = 3;
+
+/// What is seen of such a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Orphan {
+    asked: Option<Asked>,
+    /// One past the last byte seen of the server's.
+    top: Option<Seq>,
+    /// The numbers on its last packet without data.
+    bare: Option<(Seq, Seq)>,
+    /// How the server writes its packets.
+    server: Option<Manner>,
+}
+
+/// What the mobile host asks for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    byte: Seq,
+    since: Instant,
+    times: u32,
+    /// What the server repeated behind it.
+    repeated: u32,
+    /// The mobile host's next number, and how it writes its packets.
+    next: Seq,
+    manner: Manner,
+}
+
+/// How both ends are reset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Farewell {
+    /// The numbers that the mobile host and the server expect.
+    pub(crate) at_mobile: Seq,
+    pub(crate) at_server: Seq,
+    pub(crate) mobile: Manner,
+    pub(crate) server: Manner,
+}
+
+impl Orphan {
+    /// A packet of the mobile host's.
+    pub(crate) fn on_mobile(&mut self, now: Instant, packet: &Packet<'_>) -> Option<Farewell> {
+        if !packet.flags().has(Flags::ACK) {
+            return None;
+        }
+        let byte = packet.ack();
+        let (since, times, repeated) = match self.asked {
+            Some(asked) if asked.byte == byte => (asked.since, asked.times + 1, asked.repeated),
+            _ => (now, 1, 0),
+        };
+        let asked = Asked {
+            byte,
+            since,
+            times,
+            repeated,
+            next: packet.seq_end(),
+            manner: Manner::of(packet),
+        };
+        self.asked = Some(asked);
+        let is_proven = times >= TIMES && repeated >= TIMES && now - since >= PROOF;
+        is_proven.then_some(Farewell {
+            at_mobile: byte,
+            at_server: asked.next,
+            mobile: asked.manner,
+            server: self.server.unwrap_or(Manner::PLAIN),
+        })
+    }
+
+    /// A packet of the server's.
+    pub(crate) fn on_server(&mut self, packet: &Packet<'_>) {
+        let (start, end) = (packet.seq(), packet.seq_end());
+        self.server = Some(Manner::of(packet));
+        let is_new = if end.is_after(start) {
+            let top = self.top.unwrap_or(start);
+            self.top = Some(top.later(end));
+            !start.is_before(top)
+        } else {
+            // One that acknowledges something is no probe.
+            let numbers = (start, packet.ack());
+            self.bare.replace(numbers) != Some(numbers)
+        };
+        if let Some(asked) = &mut self.asked {
+            if !start.is_after(asked.byte) {
+                // It has what is asked for, or may be about to send it.
+                self.asked = None;
+            } else if !is_new {
+                asked.repeated += 1;
+            }
+        }
+    }
+}
