@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::header::HeaderMap;
 use hyper::http::response::Parts;
-use tabane_base::{Instant, Rate};
+use tabane_base::{Bytes, Instant, Rate};
 use tabane_ranges::{
     Answer, Command, Event, Failure, Fault, LinkFacts, LinkId, Method, Order, Request, RequestId,
     Rule, Settings, SourceId, Spans, Transfer, Version,
@@ -183,6 +183,9 @@ async fn drive(
     let mut changes = links.changes();
     let mut progress = tokio::time::interval(PROGRESS_INTERVAL);
     progress.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for link in links.all() {
+        link.forget();
+    }
     engine.follow_links();
     if let Some(opened) = opened {
         engine.go_on_from(opened);
@@ -471,9 +474,9 @@ impl<'a> Engine<'a> {
     /// What was learnt of links is of use to the next fetch.
     fn remember(&self) {
         let now = self.now();
-        for id in self.known.keys() {
+        for (id, (_, _, carried)) in &self.known {
             if let Some(link) = self.links.find(*id) {
-                link.remember(self.transfer.rate(now, *id), None);
+                link.remember(self.transfer.rate(now, *id), Bytes::new(*carried));
             }
         }
     }

@@ -26,7 +26,17 @@ pub struct Link {
     /// With a cap: when the next bytes may be read.
     next_read: Cell<Option<Instant>>,
     gone: watch::Sender<bool>,
+    /// When the rate in `facts` was measured.
+    learnt_at: Cell<Option<Instant>>,
 }
+
+/// A fetch that brought less over a link says little about its rate.
+const TELLING: Bytes = Bytes::kilo(256);
+/// A rate counts for so long. Without an end a link once taken for slow would never be tried again.
+const MEMORY: Duration = Duration::from_secs(60);
+/// A link counts at least so much of what it was before: what a fetch sees may be the program, or
+/// another fetch, and not the link.
+const CAUTION: f64 = 0.7;
 
 /// The links of a process; copies are the same.
 #[derive(Clone)]
@@ -60,6 +70,7 @@ impl Links {
             carried: Cell::new(0),
             next_read: Cell::new(None),
             gone: watch::Sender::new(false),
+            learnt_at: Cell::new(None),
         };
         self.links.borrow_mut().insert(id, Rc::new(link));
         self.changes.send_replace(());
@@ -193,10 +204,22 @@ impl Link {
         Some(due + span)
     }
 
-    /// For the next fetch.
-    pub(crate) fn remember(&self, rate: Option<Rate>, latency: Option<Duration>) {
+    /// For the next fetch: how fast this one, which got so much over it, has seen it.
+    pub(crate) fn remember(&self, rate: Option<Rate>, carried: Bytes) {
+        let Some(rate) = rate.filter(|_| carried >= TELLING) else {
+            return;
+        };
         let mut facts = self.facts.borrow_mut();
-        facts.rate_hint = rate.or(facts.rate_hint);
-        facts.latency_hint = latency.or(facts.latency_hint);
+        let before = facts.rate_hint.unwrap_or(Rate::ZERO);
+        facts.rate_hint = Some(rate.max(before.scaled(CAUTION)));
+        self.learnt_at.set(Some(Instant::now()));
+    }
+
+    /// What was learnt too long ago counts no more.
+    pub(crate) fn forget(&self) {
+        if self.learnt_at.get().is_some_and(|at| at.elapsed() > MEMORY) {
+            self.learnt_at.set(None);
+            self.facts.borrow_mut().rate_hint = None;
+        }
     }
 }

@@ -65,8 +65,7 @@ impl Wish {
                     reached.map_err(|error| Refusal::from(&error))
                 }
             });
-            let (link, connection) = reached.await?;
-            let seat = balance.sit(Instant::now(), &link);
+            let (link, seat, connection) = reached.await?;
             let request = self.request(connection.is_http2(), upload);
             let sent = timeout(ANSWER_TIME, connection.send(request)).await;
             let Unanswered { error, request } = match sent {

@@ -38,8 +38,7 @@ impl Tunnel {
                 connected.map_err(|error| Refusal::from(&error))
             }
         });
-        let (link, far) = reached.await?;
-        let seat = balance.sit(Instant::now(), &link);
+        let (link, seat, far) = reached.await?;
         Ok(Self { far, link, seat })
     }
 
