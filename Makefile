@@ -12,8 +12,9 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # tests.
 DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 git=git \
 	/usr/include/usrsctp.h=libusrsctp-dev
-# Tests drive the dashboard in a real browser, and queue packets.
-TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables
+# Tests drive the dashboard in a real browser, queue packets, and fetch from a real web server.
+TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables \
+	nginx=nginx-light openssl=openssl
 # What `make bench` measures with and against.
 BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize
 

@@ -1,0 +1,287 @@
+//! The web mode as a user meets it: `tabane get`, `tabane web` and `tabane share` with real links,
+//! nginx and curl.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod street;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use street::{Running, SERVER, SIZE, Street, content};
+
+/// Where the proxy listens.
+const PROXY: &str = "127.0.0.1:4512";
+
+/// What a record says a link has carried.
+fn carried(record: &Value, link: &str) -> u64 {
+    let links = record["links"].as_array().unwrap();
+    let found = links.iter().find(|it| it["name"] == link);
+    found.map_or(0, |it| it["carried_bytes"].as_u64().unwrap())
+}
+
+/// `tabane web --json` with these flags, once it listens.
+fn serve(street: &Street, flags: &[&str]) -> Running {
+    let mut command = street.tabane(&["web", "--json"]);
+    command.args(flags);
+    let running = Running::start(command);
+    while !street.curl(&format!("http://{PROXY}/")).status.success() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running
+}
+
+#[test]
+fn curl_gets_the_same_through_the_proxy_and_by_both_links() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let mut proxy = serve(&street, &[]);
+    let mut record = |status: u64| loop {
+        let record = proxy.record();
+        // Those before were to see whether it listens.
+        if record["status"] != 404 || status == 404 {
+            assert_eq!(record["status"], status, "{record}");
+            return record;
+        }
+    };
+    let before = [street.received("c1"), street.received("c2")];
+    let got = street.curl(&format!("-x {PROXY} http://{SERVER}/big.bin"));
+    assert!(
+        got.stdout == content(),
+        "{}",
+        String::from_utf8_lossy(&got.stderr)
+    );
+    let split = record(200);
+    assert_eq!(split["carried"], "split", "{split}");
+    for (link, before) in ["c1", "c2"].into_iter().zip(before) {
+        assert!(carried(&split, link) > SIZE as u64 / 10, "{split}");
+        // Sockets are bound to devices: the bytes came in where we say.
+        assert!(
+            street.received(link) - before >= carried(&split, link),
+            "{split}"
+        );
+    }
+    // One connection, several requests; heads, parts and errors as they are without us.
+    let url = format!("http://{SERVER}");
+    let direct = street.curl(&format!("-r 2-4 {url}/big.bin {url}/small {url}/none"));
+    let through = street.curl(&format!(
+        "-x {PROXY} -r 2-4 {url}/big.bin {url}/small {url}/none"
+    ));
+    assert_eq!(through.stdout, direct.stdout);
+    assert_eq!(
+        (record(206)["carried"].as_str(), &record(206)["carried"]),
+        (Some("whole"), &Value::from("whole"))
+    );
+    record(404);
+    let head = street.curl(&format!("-x {PROXY} -I {url}/big.bin"));
+    let head = String::from_utf8(head.stdout).unwrap().to_lowercase();
+    assert!(
+        head.contains(&format!("content-length: {SIZE}\r\n")),
+        "{head}"
+    );
+    record(200);
+    let post = street.curl(&format!(
+        "-x {PROXY} -d a=b -o /dev/null -w %{{http_code}} {url}/small"
+    ));
+    assert_eq!(post.stdout, b"405");
+    record(405);
+    // Tunnels: as many as there are, over both links.
+    let cert = street.directory.join("cert.pem");
+    let tunnels = format!("-x {PROXY} --cacert {} -Z --no-keepalive", cert.display());
+    let secure = format!("https://{SERVER}/big.bin");
+    let outputs = "-o /dev/null ".repeat(4);
+    let got = street.curl(&format!(
+        "{tunnels} {outputs}{secure} {secure} {secure} {secure}"
+    ));
+    assert!(got.status.success(), "{got:?}");
+    let tunnels = [record(200), record(200), record(200), record(200)];
+    for link in ["c1", "c2"] {
+        let carried: u64 = tunnels.iter().map(|tunnel| carried(tunnel, link)).sum();
+        assert!(carried > SIZE as u64, "{tunnels:?}");
+    }
+}
+
+#[test]
+fn a_command_gets_the_proxy_and_a_local_address_is_split_https() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let map = format!("iso=https://{SERVER}/");
+    let local = format!("http://{PROXY}/iso");
+    let flags = ["web", "--stats", "--listen", PROXY, "--map", &map, "--"];
+    let run = |words: &str| {
+        let mut command = street.tabane(&flags);
+        command.args(words.split(' ')).output().unwrap()
+    };
+    // curl finds the proxy by the environment, and the local address in spite of it.
+    let got = run(&format!("curl -sS http://{SERVER}/big.bin"));
+    let stats = String::from_utf8_lossy(&got.stderr).into_owned();
+    assert!(got.status.success() && got.stdout == content(), "{stats}");
+    assert!(
+        stats.contains("1 split, 0 whole, 0 tunnels, 0 refused"),
+        "{stats}"
+    );
+    let got = run(&format!("curl -sS {local}/big.bin {local}/small"));
+    let stats = String::from_utf8_lossy(&got.stderr).into_owned();
+    assert!(
+        got.stdout == [&content(), &b"small\n"[..]].concat(),
+        "{stats}"
+    );
+    assert!(stats.contains("1 split, 1 whole"), "{stats}");
+    // A redirect to what is mapped leads to the local address; from TLS to plain text we lead
+    // nobody, but tell.
+    let got = run(&format!(
+        "curl -sS -o /dev/null -w %{{redirect_url}} {local}/moved/"
+    ));
+    assert_eq!(
+        String::from_utf8_lossy(&got.stdout),
+        format!("{local}/big.bin")
+    );
+    let got = run(&format!(
+        "curl -sS -o /dev/null -w %{{redirect_url}} {local}/away/"
+    ));
+    assert_eq!(
+        String::from_utf8_lossy(&got.stdout),
+        format!("http://{SERVER}/small")
+    );
+    // The command's own status is ours.
+    assert_eq!(
+        run(&format!("curl -f -s {local}/none")).status.code(),
+        Some(22)
+    );
+}
+
+#[test]
+fn a_neighbours_link_helps_until_it_is_gone() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let mut lending =
+        Running::start(street.friend(&["share", "--link", "n3", "--name", "nextdoor"]));
+    assert!(lending.line().starts_with("lending n3 on port 4511"));
+    let mut offering = Running::start(street.friend(&["share", "pair", "--rate", "12mbit"]));
+    let line = offering.line();
+    let code = line.strip_prefix("code: ").unwrap();
+    let paired = street
+        .tabane(&["share", "pair", code, "10.72.9.2", "--name", "client"])
+        .output();
+    assert!(paired.as_ref().unwrap().status.success(), "{paired:?}");
+    assert!(offering.wait());
+    let mut proxy = serve(&street, &[]);
+    let mut fetch = || {
+        let got = street.curl(&format!("-x {PROXY} http://{SERVER}/big.bin"));
+        assert!(
+            got.stdout == content(),
+            "{}",
+            String::from_utf8_lossy(&got.stderr)
+        );
+        loop {
+            let record = proxy.record();
+            if record["status"] == 200 {
+                return record;
+            }
+        }
+    };
+    // Who lends looks up its friends once a second.
+    let mut with = fetch();
+    for _ in 0..5 {
+        if carried(&with, "nextdoor") == 0 {
+            with = fetch();
+        }
+    }
+    for link in ["c1", "c2", "nextdoor"] {
+        assert!(carried(&with, link) > SIZE as u64 / 20, "{link}: {with}");
+    }
+    let status = street
+        .friend(&["share", "status", "--json"])
+        .output()
+        .unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status[0]["name"], "client");
+    lending.kill();
+    let without = fetch();
+    assert!(
+        carried(&without, "nextdoor") == 0 && carried(&without, "c2") > 0,
+        "{without}"
+    );
+}
+
+#[test]
+fn a_link_that_is_cut_in_the_middle_costs_no_byte() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let mut proxy = serve(&street, &[]);
+    let output = street.directory.join("got");
+    let mut curl = street.client("curl");
+    curl.args(["-sS", "--max-time", "60", "-x", PROXY, "-o"])
+        .arg(&output);
+    let before = street.received("c1");
+    let mut curl = curl
+        .arg(format!("http://{SERVER}/big.bin"))
+        .spawn()
+        .unwrap();
+    // The link that began, with a good part of the file behind it.
+    street.await_bytes(&["c1"], before, 1_500_000);
+    street.ip("c", "link set c1 down");
+    assert!(curl.wait().unwrap().success());
+    assert!(fs::read(&output).unwrap() == content(), "other bytes");
+    let record = loop {
+        let record = proxy.record();
+        if record["status"] == 200 {
+            break record;
+        }
+    };
+    assert!(carried(&record, "c2") > SIZE as u64 / 2, "{record}");
+}
+
+#[test]
+fn a_fetch_that_was_killed_goes_on_where_it_was() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let output = street.directory.join("big.bin");
+    let shown = output.display().to_string();
+    let source = street.directory.join("site/big.bin");
+    let digest = street.client("sha256sum").arg(source).output().unwrap();
+    let digest = String::from_utf8(digest.stdout).unwrap();
+    let digest = digest.split(' ').next().unwrap();
+    let url = format!("https://{SERVER}/big.bin");
+    let get = ["get", "--json", &url, "-o", &shown, "--sha256", digest];
+    for (link, rate) in [("c1", "12mbit"), ("c2", "6mbit")] {
+        let mut set = street.tabane(&["policy", "set", link, "--down", rate]);
+        assert!(set.output().unwrap().status.success());
+    }
+    let mut first = Running::start(street.tabane(&get));
+    let note = street.directory.join("big.bin.part.json");
+    let noted = || -> u64 {
+        let text = fs::read_to_string(&note).unwrap_or_default();
+        let note: Value = serde_json::from_str(&text).unwrap_or_default();
+        let ranges = note["ranges"].as_array().cloned().unwrap_or_default();
+        let length = |range: &Value| range[1].as_u64().unwrap() - range[0].as_u64().unwrap();
+        ranges.iter().map(length).sum()
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while noted() < 1_000_000 {
+        assert!(Instant::now() < deadline, "nothing is noted");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    first.kill();
+    let kept = noted();
+    assert!(!output.exists());
+    let second = street.tabane(&get).output().unwrap();
+    assert!(second.status.success(), "{second:?}");
+    assert!(fs::read(&output).unwrap() == content(), "other bytes");
+    let told: Value = serde_json::from_slice(&second.stdout).unwrap();
+    let sum = carried(&told, "c1") + carried(&told, "c2");
+    assert!(
+        sum < SIZE as u64 - kept / 2,
+        "what was there ({kept}) is not fetched again: {told}"
+    );
+    assert!(
+        carried(&told, "c1") > 0 && carried(&told, "c2") > 0,
+        "{told}"
+    );
+}
