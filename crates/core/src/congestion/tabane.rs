@@ -184,12 +184,20 @@ impl Tabane {
 
     /// What we and others like us never exceed for long.
     fn allowed_queue(&self) -> Duration {
+        let least = self.least_queue() + self.target();
         if self.cwnd <= self.min_window() + self.min_window() {
             // What stands when we have yielded everything is not ours.
-            self.target()
+            least
         } else {
-            self.aim().allowed()
+            self.aim().allowed().max(least)
         }
+    }
+
+    /// The queue that the smallest window makes on a short and slow path, where it is more than
+    /// the path holds.
+    fn least_queue(&self) -> Duration {
+        let time = self.aim().time_on_link(self.min_window());
+        time.saturating_sub(self.min_rtt())
     }
 
     /// The standing queue as time, eq. 3 without the rate, and what was in flight with it.

@@ -350,10 +350,20 @@ impl Session {
             .relative()
             .zip(nearest.forward)
             .map(|(own, best)| own - best);
+        let drained = drained(path, now);
+        let delay = match beyond {
+            Some(nanos) => nearest.delay + Duration::from_nanos(nanos.unsigned_abs()),
+            None => path.rtt.smoothed() / 2,
+        };
         PathView {
             id: path.id,
             index,
-            room: path.room(now),
+            // Somebody else may keep the queue: a few packets will tell.
+            room: if drained == Duration::ZERO {
+                path.room(now)
+            } else {
+                path.room(now).min(packet + packet)
+            },
             wait: if blocked {
                 paced.max(path.rate().time_for(packet))
             } else {
@@ -363,10 +373,7 @@ impl Session {
             weight: path.policies.weight(),
             cwnd: path.cwnd(),
             rtt: path.rtt.smoothed(),
-            delay: match beyond {
-                Some(nanos) => nearest.delay + Duration::from_nanos(nanos.unsigned_abs()),
-                None => path.rtt.smoothed() / 2,
-            },
+            delay: delay.saturating_sub(drained),
             packet,
             sent_ago: now.since(path.last_sent_at()),
             listed: self.lanes.get(class).distribution.listed(path.id),
@@ -642,6 +649,16 @@ impl Session {
             }
         }
     }
+}
+
+/// How much shorter the queue has become since the path was last measured: with nothing in flight,
+/// none of it is ours, and what others had in it has gone on as well.
+fn drained(path: &Path, now: Instant) -> Duration {
+    if path.window_room() < path.cwnd() {
+        return Duration::ZERO;
+    }
+    let queue = path.rtt.smoothed().saturating_sub(path.rtt.min());
+    queue.min(now.since(path.last_sent_at()))
 }
 
 /// Bytes for frames in a packet of the given size, for cutting pieces: first byte, connection id,

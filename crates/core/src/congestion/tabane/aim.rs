@@ -69,6 +69,11 @@ impl Aim {
         ALLOWED_QUEUE.max(part).max(packets).max(self.target())
     }
 
+    /// What `amount` takes on the link.
+    pub(super) fn time_on_link(&self, amount: Bytes) -> Duration {
+        self.packet_time(amount.get() as f64 / self.mtu.get().max(1) as f64)
+    }
+
     /// What so many packets take on the link.
     fn packet_time(&self, packets: f64) -> Duration {
         let time = self.peak.time_for(self.mtu).min(PACKET_TIME_MAX);

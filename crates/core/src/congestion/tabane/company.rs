@@ -46,7 +46,8 @@ impl Tabane {
         };
         let pause = self.look_interval.max(self.min_rtt() * LOOK_RTTS);
         self.look_at = next_multiple(now + pause / 2, self.look_interval);
-        let tolerance = self.target().max(self.min_rtt() / 16);
+        // The bottom of a dip is never below the smallest window.
+        let tolerance = self.least_queue() + self.target().max(self.min_rtt() / 16);
         let found = dip.found().unwrap_or_else(|| self.min_rtt());
         let is_competing = dip.cubic.is_some();
         match self
