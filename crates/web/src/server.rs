@@ -34,6 +34,9 @@ use crate::tunnel::Tunnel;
 
 /// Programs' connections at a time; more wait until some end.
 const MOST_CONNECTIONS: usize = 1_024;
+/// Tunnels at a time; browsers keep some hundred. More are refused: each holds memory and two
+/// descriptors for as long as its ends like.
+const MOST_TUNNELS: usize = 1_024;
 /// How long a program may take to say what it wants; between requests, too.
 const HEAD_TIME: Duration = Duration::from_secs(120);
 /// Pause after `accept` failed for want of descriptors: some close meanwhile.
@@ -56,6 +59,8 @@ pub struct Web {
     name: String,
     /// One more copy of it for each file that is being split.
     splits: Rc<()>,
+    /// The same for tunnels.
+    tunnels: Rc<()>,
 }
 
 impl Web {
@@ -77,6 +82,7 @@ impl Web {
             name: format!("tabane-{:x}-{}", std::process::id(), address.port()),
             address,
             splits: Rc::new(()),
+            tunnels: Rc::new(()),
         })
     }
 
@@ -266,6 +272,11 @@ impl Web {
         if self.is_own(&host, port) {
             return Err(looped());
         }
+        let place = self.tunnels.clone();
+        if Rc::strong_count(&place) > MOST_TUNNELS + 1 {
+            let text = "too many tunnels at a time";
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text));
+        }
         let tunnel = Tunnel::open(&self.balance, &host, port).await?;
         entry.answered(StatusCode::OK, Carried::Tunnel);
         let entry = entry.clone();
@@ -276,6 +287,7 @@ impl Web {
                 Ok(near) => tunnel.carry(near, &entry).await,
                 Err(error) => entry.failed(error),
             }
+            drop(place);
         });
         Ok(Response::new(AnswerBody::Text(Bytes::new())))
     }

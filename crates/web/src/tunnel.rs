@@ -15,7 +15,8 @@ use crate::journal::Entry;
 use crate::race;
 use crate::refusal::Refusal;
 
-const CHUNK: usize = 64 * 1024;
+/// One TLS record.
+const CHUNK: usize = 16 * 1024;
 /// When one side has said all, the other is waited for so long: not for ever, because many never
 /// close.
 const FAREWELL_TIME: Duration = Duration::from_secs(120);
