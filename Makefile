@@ -16,7 +16,7 @@ DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 
 TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables \
 	nginx=nginx-light openssl=openssl
 # What `make bench` measures with and against.
-BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize
+BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 
 .PHONY: help deps build demo test check bench install
 .DEFAULT_GOAL := help

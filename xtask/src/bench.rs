@@ -37,6 +37,7 @@ pub(crate) mod stream;
 mod summary;
 mod table;
 mod udp;
+mod web;
 
 use options::{Direction, Kind, Options};
 use record::Record;
@@ -58,6 +59,12 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
             return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
         }
         return gateway::run(root, &own_directory()?, rest);
+    }
+    if let Some((&"web", rest)) = arguments.split_first() {
+        if cfg!(debug_assertions) {
+            return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
+        }
+        return web::run(&own_directory()?, rest);
     }
     let options = Options::parse(arguments)?;
     let Some(options) = options else {

@@ -25,6 +25,8 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     share          several downloads at once on one link
     lan            50 hosts with 20 connections each behind one `tabane up --lan`
     arms           table 1 of the ARMS paper with `tabane sctp`; see `bench arms --help`
+    web            files from nginx by curl, aria2, `tabane get` and `tabane web`; see
+                   `bench web --help`
     gateway        kernels' TCP over links that delay, without `tabane gateway` and with it; see
                    `bench gateway --help`
     relay          memory and goodput of a relay with a thousand sessions; [SESSIONS] [--profile P]
