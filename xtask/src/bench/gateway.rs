@@ -33,7 +33,7 @@ usage: cargo xtask bench gateway [LINK...] [OPTION...]
                    early retransmit, RACK, at both ends) [both]
   --congestion LIST  the server's [cubic,reno,bbr]
   --mode LIST      of off, observe, assist, split [off,assist,split]
-  --seconds N      per measurement [30]
+  --seconds N      per measurement [32: four times all steps]
   --repeat N       of everything; tables show medians [1]
   --json FILE      everything that was measured
   --binary FILE    a tabane built elsewhere";
@@ -132,7 +132,7 @@ impl Options {
             senders: vec![Sender::Modern, Sender::Bare],
             congestions: ["cubic", "reno", "bbr"].map(str::to_owned).to_vec(),
             modes: vec![Mode::Off, Mode::Assist, Mode::Split],
-            seconds: 30,
+            seconds: 32,
             repeats: 1,
             json: None,
             binary: None,

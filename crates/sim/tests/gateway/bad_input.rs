@@ -309,6 +309,30 @@ fn what_a_killed_gateway_owes_is_noticed_and_both_ends_are_reset() {
     assert_eq!(from_the_middle(&[5_000], 0, 15), nothing(), "a true probe");
 }
 
+/// A full queue lets packets pass; so do routes that the gateway is not on.
+#[test]
+fn what_passed_unseen_ends_assistance_of_its_flow_and_of_no_other() {
+    let mut bench = Bench::new(config());
+    bench.open();
+    bench.data(5_001, 500);
+    bench.data(5_501, 500);
+    bench.said();
+    // 6001 to 7001 went by while nobody looked.
+    let real = segment(Side::Radio, 1_001, 7_001, Flags::ACK, &[]);
+    assert_eq!(bench.pass(Side::Radio, real), Verdict::Accept);
+    let snapshot = bench.gateway.snapshot();
+    let counted = snapshot.counters.bypassed_for(Bypass::OneWay);
+    assert_eq!((counted, snapshot.held, bench.gateway.owed()), (1, 0, 0));
+    assert_eq!(snapshot.flows[0].stance, Stance::Watching);
+    assert_eq!(bench.data(7_001, 500), Verdict::Accept);
+    bench.wait(Duration::from_secs(5));
+    assert_eq!(
+        bench.said(),
+        [],
+        "the server is answered by the mobile host"
+    );
+}
+
 #[test]
 fn congestion_marks_are_answered_until_the_server_has_heard() {
     let mut bench = Bench::new(config());
