@@ -83,6 +83,16 @@ impl Stage {
         Ok(())
     }
 
+    /// Lets a link swallow everything, while its carrier stays up.
+    pub(super) fn silence(&self, link: usize) {
+        self.lab.set_outage(link, true);
+    }
+
+    /// Plugs a link in, or pulls it out.
+    pub(super) fn plug(&self, link: usize, is_in: bool) -> Result<()> {
+        Ok(self.lab.set_carrier(link, is_in)?)
+    }
+
     /// Waits until the links are empty and nothing is sent.
     pub(super) fn rest(&self) -> Result<()> {
         let deadline = Instant::now() + REST_WITHIN;
