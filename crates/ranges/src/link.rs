@@ -8,13 +8,14 @@ use std::collections::VecDeque;
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
-/// Over how long a rate is measured: several rounds of any link, and a few packets of a slow one
-/// (64 kbit/s: 11).
+/// A rate is measured over so long, and longer until so much has come: where a packet is lost, what
+/// follows it waits for several round trips and comes at once.
 const WINDOW: Duration = Duration::from_secs(2);
+const WINDOW_AMOUNT: Bytes = Bytes::kilo(64);
 /// Arrivals are counted together for so long, so that a fast link costs no memory.
 const BUCKET: Duration = Duration::from_millis(20);
 /// A rate needs at least so long between its first and last byte.
-const LEAST_SPAN: Duration = Duration::from_millis(20);
+const LEAST_SPAN: Duration = Duration::from_millis(5);
 
 /// A link of the transfer, by a number that the caller gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +64,9 @@ pub(crate) struct Link {
     pub(crate) facts: LinkFacts,
     meter: Meter,
     latency: Option<Duration>,
+    least_latency: Option<Duration>,
+    /// When the last byte or answer came.
+    pub(crate) heard_at: Instant,
     /// Asked for, since the allowance was told.
     charged: Bytes,
     /// With a weight below 1: no new request before.
@@ -75,6 +79,8 @@ impl Link {
             facts,
             meter: Meter::default(),
             latency: None,
+            least_latency: None,
+            heard_at: Instant::EPOCH,
             charged: Bytes::ZERO,
             rests_until: Instant::EPOCH,
         }
@@ -90,11 +96,17 @@ impl Link {
     /// So much arrived over it.
     pub(crate) fn on_data(&mut self, now: Instant, amount: Bytes) {
         self.meter.add(now, amount);
+        self.heard_at = now;
         self.charged += amount;
     }
 
     /// An answer began so long after its request.
-    pub(crate) fn on_answer(&mut self, latency: Duration) {
+    pub(crate) fn on_answer(&mut self, now: Instant, latency: Duration) {
+        self.heard_at = now;
+        self.least_latency = Some(
+            self.least_latency
+                .map_or(latency, |least| least.min(latency)),
+        );
         // The latest weighs half: queues come and go.
         self.latency = Some(
             self.latency
@@ -113,9 +125,25 @@ impl Link {
         Some(self.facts.cap.map_or(rate, |cap| cap.min(rate)))
     }
 
+    /// The same up to when something came last, because what a silence means is for others to say;
+    /// none while there is no more than a first burst, which says nothing of what follows.
+    pub(crate) fn pace(&self, now: Instant) -> Option<Rate> {
+        let round_trip = self.latency().unwrap_or_default() / 2;
+        let begun = self.meter.first_at;
+        let is_burst = begun.is_some_and(|at| self.heard_at - at < round_trip);
+        let is_known = self.meter.settled.is_some() || self.facts.rate_hint.is_some();
+        let pace = self.rate(now.min(self.heard_at)).or_else(|| self.rate(now));
+        pace.filter(|_| is_known || !is_burst)
+    }
+
     /// How long an answer takes to begin, connecting included, if anything is known of it.
     pub(crate) fn latency(&self) -> Option<Duration> {
         self.latency.or(self.facts.latency_hint)
+    }
+
+    /// The same where nothing else is asked of it.
+    pub(crate) fn idle_latency(&self) -> Option<Duration> {
+        self.least_latency.or(self.facts.latency_hint)
     }
 
     /// What may still be asked for, given what is on its way.
@@ -130,6 +158,10 @@ impl Link {
 #[derive(Clone, Debug, Default)]
 struct Meter {
     buckets: VecDeque<(Instant, Bytes)>,
+    /// Of all of them.
+    sum: Bytes,
+    /// Those there were before ended here.
+    from: Instant,
     /// The first byte's arrival within this busy time; it tells when, not how fast.
     first_at: Option<Instant>,
     settled: Option<Rate>,
@@ -145,11 +177,13 @@ impl Meter {
             Some((at, sum)) if now - *at < BUCKET => *sum += amount,
             _ => self.buckets.push_back((now, amount)),
         }
-        while self
-            .buckets
-            .front()
-            .is_some_and(|(at, _)| now - *at > WINDOW)
+        self.sum += amount;
+        while let Some((at, oldest)) = self.buckets.front()
+            && now - *at > WINDOW
+            && self.sum - *oldest >= WINDOW_AMOUNT
         {
+            self.sum -= *oldest;
+            self.from = *at;
             self.buckets.pop_front();
         }
     }
@@ -158,17 +192,13 @@ impl Meter {
         let Some(first_at) = self.first_at else {
             return self.settled;
         };
-        let from = first_at.max(now - WINDOW);
-        if now - from < LEAST_SPAN {
-            return self.settled;
-        }
-        let counted = self.buckets.iter().filter(|(at, _)| *at >= from);
-        let sum: Bytes = counted.map(|(_, amount)| *amount).sum();
+        let from = first_at.max(self.from);
         // The first burst is over sooner than it can be measured.
-        if sum == Bytes::ZERO && now - first_at < WINDOW {
+        let is_first = self.sum == Bytes::ZERO && now - first_at < WINDOW;
+        if is_first || now - from < LEAST_SPAN {
             return self.settled;
         }
-        Some(Rate::of(sum, now - from))
+        Some(Rate::of(self.sum, now - from))
     }
 
     fn pause(&mut self) {
@@ -179,6 +209,7 @@ impl Meter {
             self.settled = measured.or(slowed);
         }
         self.first_at = None;
+        self.sum = Bytes::ZERO;
         self.buckets.clear();
     }
 }
@@ -200,7 +231,7 @@ mod tests {
         feed(&mut link, 0, 3_000, 10_000);
         let rate = |link: &Link, ms| link.rate(Instant::from_millis(ms)).unwrap().as_mbps_f64();
         assert!((7.8..8.2).contains(&rate(&link, 2_990)));
-        assert!(rate(&link, 4_000) < 5.0);
+        assert!(rate(&link, 4_000) < 6.0 && rate(&link, 60_000) < 0.5);
         let mut idle = link.clone();
         idle.on_idle();
         assert!((7.8..8.2).contains(&rate(&idle, 60_000)));
@@ -220,7 +251,7 @@ mod tests {
         let mut link = Link::new(facts);
         assert_eq!(link.rate(Instant::EPOCH), Some(Rate::from_mbps(2)));
         assert_eq!(link.latency(), Some(Duration::from_millis(30)));
-        link.on_answer(Duration::from_millis(90));
+        link.on_answer(Instant::EPOCH, Duration::from_millis(90));
         assert_eq!(link.latency(), Some(Duration::from_millis(90)));
         feed(&mut link, 0, 1_000, 500);
         assert!(link.rate(Instant::from_millis(990)).unwrap() < Rate::from_mbps(1));

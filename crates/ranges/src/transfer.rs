@@ -4,8 +4,8 @@
 //! [`Transfer::poll_command`] until both are empty, then [`Transfer::poll_timeout`]. Events come
 //! first: after [`Event::Restarted`] nothing that was handed over before counts.
 //!
-//! Which link is given what is decided in `share` (ours) and `equal` (the paper's); what becomes of
-//! answers that are not what was hoped for in `trouble`.
+//! Which link is given what is decided in `share` (ours, by what `outlook` predicts) and `equal` (the
+//! paper's); what becomes of answers that are not what was hoped for in `trouble`.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,6 +19,7 @@ use crate::span::{Span, Spans};
 
 mod equal;
 mod opened;
+mod outlook;
 mod request;
 mod share;
 mod trouble;
@@ -504,6 +505,10 @@ impl Transfer {
             if_range: tag.filter(|_| !is_plain).cloned(),
         };
         let until = self.length().map_or(asked.end, |end| asked.end.min(end));
+        let ahead = self.on_link(link).map(Live::outstanding).sum();
+        let known = self.links.get(&link).and_then(|link| link.rate(now));
+        let ahead = known.map_or(Duration::ZERO, |rate| rate.time_for(ahead));
+        let due_at = now + ahead.max(self.latency(link));
         self.live.insert(
             id,
             Live {
@@ -514,6 +519,7 @@ impl Transfer {
                 position: asked.start,
                 until,
                 sent_at: now,
+                due_at,
                 heard_at: now,
                 answered_at: None,
             },
@@ -573,20 +579,28 @@ impl Transfer {
     fn run_on(&self, now: Instant, id: RequestId) -> Option<u64> {
         let live = self.live.get(&id)?;
         let link = self.links.get(&live.link)?;
+        link.rate(now)?;
         let end = live.asked.end.min(self.length().unwrap_or(u64::MAX));
         let next = self.received.first_missing(live.position);
-        let has_other = self
+        let others = self
             .on_link(live.link)
-            .any(|other| other.until > other.position && other.asked != live.asked);
-        let is_worse = has_other || link.facts.metered || self.is_silent(now, live);
-        if next >= end || is_worse || self.settings.rule != Rule::Tabane {
+            .filter(|other| other.answered_at.is_some() && other.asked != live.asked);
+        let busy: Bytes = others.map(Live::outstanding).sum();
+        if next >= end || link.facts.metered || self.settings.rule != Rule::Tabane {
             return None;
         }
-        let useless = Bytes::new(next - live.position);
-        let rate = link.rate(now)?;
-        let is_short = useless == Bytes::ZERO || rate.time_for(useless) < self.latency(live.link);
-        let gap = self.received.missing(Span { start: next, end });
-        is_short.then(|| gap.first().map(|gap| gap.end)).flatten()
+        let gap = *self.received.missing(Span { start: next, end }).first()?;
+        let catch_up = self.catch_up(now, live.link, live.position, next);
+        let is_worth = if busy == Bytes::ZERO {
+            catch_up <= self.pause(now, live.link)
+        } else {
+            // What else is asked of the link has to wait meanwhile.
+            let rate = link.pace(now)?;
+            let done = catch_up.saturating_add(rate.time_for(busy + Bytes::new(gap.len())));
+            let holder = self.holder(live.link, next);
+            holder.is_none_or(|holder| self.prediction(now, holder).0 > done)
+        };
+        is_worth.then_some(gap.end)
     }
 
     /// Bytes that are neither here nor asked for.

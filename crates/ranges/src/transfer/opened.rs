@@ -31,12 +31,13 @@ impl Transfer {
             position: 0,
             until: end,
             sent_at: now - latency,
+            due_at: now,
             heard_at: now,
             answered_at: Some(now),
         };
         self.live.insert(id, opened);
         if let Some(link) = self.links.get_mut(&link) {
-            link.on_answer(latency);
+            link.on_answer(now, latency);
         }
         self.begin(version);
         self.is_dirty = true;

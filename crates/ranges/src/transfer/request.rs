@@ -19,6 +19,8 @@ pub(super) struct Live {
     /// What lies from here on is left to others; the server does not know and sends on.
     pub(super) until: u64,
     pub(super) sent_at: Instant,
+    /// When the answer was expected.
+    pub(super) due_at: Instant,
     /// The last sign of it.
     pub(super) heard_at: Instant,
     pub(super) answered_at: Option<Instant>,

@@ -1,38 +1,48 @@
 //! Our way: whoever will have bytes soonest is asked for them.
 //!
-//! A request is for about a second of its link's rate, so that a link that changes is noticed
-//! before it has much. A link takes part only where rate and latency say that the whole is finished
-//! earlier with it. What comes late is taken over: the end of what a request has still to bring is
-//! asked for elsewhere, so that both are done at the same time; the first request goes on until its
-//! own bytes are here. So the last bytes are, where links fail, asked for twice.
+//! The best link begins with the whole file. The others take so much of what comes latest that, by
+//! what is known of them, all are done at the same time (`outlook`); a link that would not be
+//! earlier takes nothing. One request is for about a second of its link's rate, or for a third of
+//! the time that is left, so that a link that changes is noticed before it has much. The first
+//! request goes on until its own bytes are here. What stands still is asked for again by links that
+//! have nothing else to do, so the last bytes may come twice.
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
+use super::outlook::seconds;
 use super::request::Live;
 use super::{Method, Order, Transfer};
 use crate::link::{Link, LinkId};
 use crate::span::Span;
 
-/// How much of a link's time one request is for.
+/// How much of a link's time one request is for, of a file that is done soon.
 const HORIZON: Duration = Duration::from_secs(1);
+/// A link that is far needs so many times its latency to come to its rate.
+const RAMPS: u32 = 8;
+/// Of a file that takes longer, a request is for one part in so many of the time left: servers
+/// begin slowly with each. What a link that fails has then is little beside the whole.
+const PARTS: u32 = 3;
+const MOST_HORIZON: Duration = Duration::from_secs(10);
 /// The least that is worth a request while there is enough to do.
 const LEAST_CHUNK: Bytes = Bytes::kilo(64);
 /// In a stream somebody waits for the slowest chunk: the least is less.
 const LEAST_STREAM_CHUNK: Bytes = Bytes::kilo(16);
-/// The least that is worth taking over near the end.
-const LEAST_PIECE: Bytes = Bytes::kilo(4);
+/// The least that is worth taking over near the end: more than what a request costs in headers.
+const LEAST_PIECE: Bytes = Bytes::kilo(2);
 /// Requests at a time on one link: while one ends, the next one's answer is on its way.
 const MOST_REQUESTS: usize = 2;
 /// A link of a higher tier takes part if those below it need longer than this for the rest.
 const TIER_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The next request goes out so long before its turn, beyond what its answer needs.
+/// The next request goes out so long before its turn, beyond what its answer needs, and earlier by
+/// what stands in the link's queue before the answer.
 const LOOK_AHEAD: Duration = Duration::from_millis(50);
-/// What an answer is taken to need where nothing is known of any link.
-const UNKNOWN_LATENCY: Duration = Duration::from_millis(200);
-/// Bounds of what is a silence.
-const LEAST_SILENCE: Duration = Duration::from_millis(500);
-const MOST_SILENCE: Duration = Duration::from_secs(3);
+const AHEAD: Bytes = Bytes::kilo(4);
+/// Where a link's rate is a guess it is given so much of its share, while at least so many times
+/// its latency is left: what is too much has to be asked for again, what is too little only sooner.
+const GUESSED_SHARE: f64 = 0.75;
+const GUESSED_ROUNDS: u32 = 5;
+/// What it costs to go on behind what another link has brought, in times of the latency.
+const SKIP_ROUNDS: u32 = 4;
 
 /// A link that could take something.
 struct Taker {
@@ -41,6 +51,20 @@ struct Taker {
     /// When the first byte of a new request can be here, from now on.
     begins: Duration,
     chunk: Bytes,
+    /// Nothing came over it yet.
+    is_guess: bool,
+}
+
+impl Taker {
+    /// What it can bring until `end`, from now on.
+    fn by(&self, end: Duration) -> Bytes {
+        let amount = self.rate.amount_in(end.saturating_sub(self.begins));
+        let has_time = end > GUESSED_ROUNDS * self.begins;
+        match self.is_guess && has_time {
+            true => Bytes::new((amount.get() as f64 * GUESSED_SHARE) as u64),
+            false => amount,
+        }
+    }
 }
 
 impl Transfer {
@@ -67,15 +91,17 @@ impl Transfer {
             let link = usable.into_iter().find(is_idle)?;
             return Some((link, self.affordable(link, *span)));
         }
+        let end = self.finish_time(now, &usable);
         for id in usable {
-            let Some(taker) = self.taker(now, id) else {
+            let Some(taker) = self.taker(now, id, end) else {
                 continue;
             };
             if let Some(span) = self.rescue(now, &taker) {
                 return Some((id, span));
             }
-            let span = self.take(now, &taker, &gaps);
-            if let Some(span) = span.or_else(|| self.take_over(now, &taker)) {
+            let span = self.take(&taker, &gaps, end);
+            let span = span.or_else(|| self.take_over(now, &taker, end));
+            if let Some(span) = span.or_else(|| self.duplicate(now, &taker)) {
                 return Some((id, span));
             }
         }
@@ -83,7 +109,7 @@ impl Transfer {
     }
 
     /// What a link could take now, if it is free for more.
-    fn taker(&self, now: Instant, id: LinkId) -> Option<Taker> {
+    fn taker(&self, now: Instant, id: LinkId, end: Duration) -> Option<Taker> {
         let link = self.links.get(&id)?;
         let (mut requests, mut silent) = (0, 0);
         let mut outstanding = Bytes::ZERO;
@@ -103,40 +129,45 @@ impl Transfer {
         if requests >= most {
             return None;
         }
-        let rate = link.rate(now).or_else(|| self.guess(now))?;
-        if rate == Rate::ZERO {
+        let is_guess = link.pace(now).is_none();
+        let rate = self.expected_rate(now, id);
+        if rate == Rate::ZERO || (is_guess && requests > 0) {
             return None;
         }
-        let busy = rate.time_for(outstanding);
-        let latency = self.latency(id);
-        let lead = 2 * latency + LOOK_AHEAD;
-        if requests > silent && busy > lead {
+        let busy = match requests > silent {
+            true => rate.time_for(outstanding).as_secs_f64() + self.flows_in(now, id).min(0.0),
+            false => 0.0,
+        };
+        let busy = seconds(busy);
+        let latency = match requests {
+            0 => self.idle_latency(id),
+            _ => self.latency(id),
+        };
+        let lead = latency + latency / 2 + LOOK_AHEAD + rate.time_for(AHEAD);
+        if busy > lead {
             return None;
         }
-        let chunk = self.chunk(link, rate, outstanding);
+        let chunk = self.chunk(link, rate, outstanding, end);
         (chunk >= LEAST_PIECE).then(|| Taker {
             id,
             rate,
             begins: busy.max(latency),
             chunk,
+            is_guess,
         })
     }
 
-    /// A link of which nothing is known is taken for half as fast as the slowest one that is known:
-    /// too much asked of it would have to be asked for again.
-    fn guess(&self, now: Instant) -> Option<Rate> {
-        let known = self.links.values().filter_map(|link| link.rate(now));
-        Some(known.min()?.scaled(0.5))
-    }
-
-    fn chunk(&self, link: &Link, rate: Rate, outstanding: Bytes) -> Bytes {
-        let second = rate.amount_in(HORIZON);
-        let chunk = match self.settings.order {
-            Order::Any => second.max(LEAST_CHUNK),
+    fn chunk(&self, link: &Link, rate: Rate, outstanding: Bytes, end: Duration) -> Bytes {
+        let ramps = link.latency().map_or(HORIZON, |latency| RAMPS * latency);
+        let part = (end / PARTS).min(MOST_HORIZON);
+        let chunk = match self.reach() {
+            None => rate
+                .amount_in(HORIZON.max(ramps).max(part))
+                .max(LEAST_CHUNK),
             // All of what is on its way must fit the window.
-            Order::Stream { window } => {
-                let share = Bytes::new(window.get() / (2 * self.links.len().max(1) as u64));
-                second.max(LEAST_STREAM_CHUNK).min(share)
+            Some(reach) => {
+                let share = Bytes::new(reach.len() / (2 * self.links.len().max(1) as u64));
+                rate.amount_in(HORIZON).max(LEAST_STREAM_CHUNK).min(share)
             }
         };
         chunk.min(link.allowance(outstanding))
@@ -151,14 +182,19 @@ impl Transfer {
         within.filter(|gap| !gap.is_empty()).collect()
     }
 
+    /// How far ahead may be asked for; none where that is no question: in a file, and in a stream
+    /// of which all that is left fits its window. The best link comes from the front, so the reader
+    /// has no less than from that link alone.
     fn reach(&self) -> Option<Span> {
-        match self.settings.order {
-            Order::Any => None,
-            Order::Stream { window } => Some(Span {
-                start: self.consumed,
-                end: self.consumed.saturating_add(window.get()),
-            }),
-        }
+        let Order::Stream { window } = self.settings.order else {
+            return None;
+        };
+        let end = self.consumed.saturating_add(window.get());
+        let is_short = self.length().is_some_and(|length| length <= end);
+        (!is_short).then_some(Span {
+            start: self.consumed,
+            end,
+        })
     }
 
     fn affordable(&self, id: LinkId, span: Span) -> Span {
@@ -170,17 +206,15 @@ impl Transfer {
 
     /// A part of what nobody was asked for yet: from its end for a file, where the best link comes
     /// from the front; from its front for a stream.
-    fn take(&self, now: Instant, taker: &Taker, gaps: &[Span]) -> Option<Span> {
+    fn take(&self, taker: &Taker, gaps: &[Span], end: Duration) -> Option<Span> {
         // All are done at the same time when each takes no more than it can have by then.
-        let finish = self.finish_time(now, gaps);
-        let by_then = taker.rate.amount_in(finish.saturating_sub(taker.begins));
-        let amount = taker.chunk.min(by_then);
+        let amount = taker.chunk.min(taker.by(end));
         if amount < LEAST_PIECE {
             return None;
         }
         let amount = amount.get();
-        Some(match self.settings.order {
-            Order::Any => {
+        Some(match self.reach() {
+            None => {
                 let gap = *gaps.last()?;
                 let start = gap.end.saturating_sub(amount).max(gap.start);
                 // No crumb is left for a request of its own.
@@ -188,39 +222,12 @@ impl Transfer {
                 let start = if is_crumb { gap.start } else { start };
                 Span { start, ..gap }
             }
-            Order::Stream { .. } => {
+            Some(_) => {
                 let gap = *gaps.first()?;
                 let end = gap.start.saturating_add(amount).min(gap.end);
                 Span { end, ..gap }
             }
         })
-    }
-
-    /// When all links together would have everything, from now on.
-    fn finish_time(&self, now: Instant, gaps: &[Span]) -> Duration {
-        let rates = self.links.values().filter_map(|link| link.rate(now));
-        let sum = Rate::from_bps(rates.map(Rate::as_bps).sum());
-        let unassigned: u64 = gaps.iter().map(|gap| gap.len()).sum();
-        let outstanding: Bytes = self.live.values().map(Live::outstanding).sum();
-        sum.time_for(outstanding + Bytes::new(unassigned))
-    }
-
-    /// When a request will have brought its bytes, from now on, and its link's rate.
-    fn prediction(&self, now: Instant, live: &Live) -> (Duration, Rate) {
-        let Some(link) = self.links.get(&live.link) else {
-            return (Duration::MAX, Rate::ZERO);
-        };
-        let rate = match link.rate(now) {
-            _ if self.is_silent(now, live) => Rate::ZERO,
-            Some(rate) => rate,
-            None => self.guess(now).unwrap_or(Rate::ZERO),
-        };
-        let outstanding = self.on_link(live.link).map(Live::outstanding).sum();
-        let waits = match live.answered_at {
-            Some(_) => Duration::ZERO,
-            None => self.latency(live.link).saturating_sub(now - live.sent_at),
-        };
-        (waits.saturating_add(rate.time_for(outstanding)), rate)
     }
 
     /// In a stream, a request that stands still holds up everything behind it: all it has to bring
@@ -244,35 +251,41 @@ impl Transfer {
         Some(Span { end, ..rest })
     }
 
-    /// The end of what comes latest, so much that both links are done at the same time.
-    fn take_over(&mut self, now: Instant, taker: &Taker) -> Option<Span> {
+    /// The end of what comes latest, so much that all links are done at the same time.
+    fn take_over(&mut self, now: Instant, taker: &Taker, end: Duration) -> Option<Span> {
         let others = self.live.iter().filter(|(_, live)| {
             // What was asked for just now is not late, or links would take it from one another.
-            let is_new = live.answered_at.is_none()
-                && now - live.sent_at < self.latency(live.link).max(LEAST_SILENCE);
+            let is_new = live.answered_at.is_none() && now < live.due_at;
             let is_other = live.link != taker.id && !is_new;
             is_other && live.method == Method::Get && !live.rest().is_empty()
         });
-        let latest = others.max_by_key(|(_, live)| self.prediction(now, live).0);
-        let (id, live) = latest.map(|(id, live)| (*id, live))?;
+        let alone = others.filter_map(|(id, live)| Some((*id, live, self.alone(*id, live)?)));
+        let latest =
+            alone.max_by_key(|(_, live, _)| (self.prediction(now, live).0, live.rest().len()));
+        let (id, live, rest) = latest?;
         let (done, rate) = self.prediction(now, live);
-        let late = done.saturating_sub(taker.begins);
-        let rest = *self.received.missing(live.rest()).last()?;
-        if self.runs_on_into(taker, rest) {
+        if self.runs_on_into(now, taker, rest) {
             return None;
         }
         let most = Bytes::new(rest.len());
-        let share = if rate == Rate::ZERO {
-            most
-        } else {
-            // late = share/taker's rate + share/victim's rate
-            let (a, b) = (taker.rate.as_bps() as f64, rate.as_bps() as f64);
-            Rate::from_bps((a * b / (a + b)) as u64).amount_in(late)
+        let (excess, by_then) = match rate {
+            Rate::ZERO => (most, most),
+            rate => (rate.amount_in(done.saturating_sub(end)), taker.by(end)),
         };
+        let share = excess.min(by_then);
         let amount = share.min(taker.chunk).min(most);
-        // A small rest is taken whole, or left. What is gained must be more than predictions err.
-        let gain = rate.time_for(share.min(most));
-        let least_gain = (self.latency(taker.id) / 2).max(done / 8);
+        // What is gained must be more than predictions err.
+        let latency = self.latency(taker.id);
+        let (gain, least_gain) = match self.reach() {
+            None if share >= most => {
+                let at = taker.begins + taker.rate.time_for(most);
+                (done.saturating_sub(at), (latency / 8).max(done / 32))
+            }
+            None => (rate.time_for(share), (latency / 8).max(done / 32)),
+            // The other one comes to these bytes and has to ask anew behind them.
+            Some(_) => (rate.time_for(amount), SKIP_ROUNDS * self.latency(live.link)),
+        };
+        // A small rest is taken whole, or left.
         if amount < LEAST_PIECE.min(most) || (rate > Rate::ZERO && gain < least_gain) {
             return None;
         }
@@ -295,14 +308,35 @@ impl Transfer {
         Some(Span { start, end })
     }
 
+    /// What stands still, for a link that has nothing else to do and will have it sooner if the
+    /// silence lasts as long again as it has lasted. Both may bring it.
+    fn duplicate(&self, now: Instant, taker: &Taker) -> Option<Span> {
+        let is_metered = self.links.get(&taker.id)?.facts.metered;
+        if is_metered || self.on_link(taker.id).next().is_some() {
+            return None;
+        }
+        let others = self.live.iter().filter(|(_, live)| {
+            live.link != taker.id && live.method == Method::Get && now > live.due_at
+        });
+        let silences = others.filter_map(|(id, live)| {
+            let silence = now - live.heard_at.max(live.due_at);
+            Some((silence, self.alone(*id, live)?))
+        });
+        let (silence, rest) = silences.max_by_key(|(silence, _)| *silence)?;
+        let end = rest.end.min(rest.start.saturating_add(taker.chunk.get()));
+        let span = Span { end, ..rest };
+        let done = taker.begins + taker.rate.time_for(Bytes::new(span.len()));
+        (silence > done).then_some(span)
+    }
+
     /// A request that is out on the link already will come to these bytes by itself, sooner than
     /// the answer to another one could.
-    fn runs_on_into(&self, taker: &Taker, rest: Span) -> bool {
-        let latency = self.latency(taker.id);
+    fn runs_on_into(&self, now: Instant, taker: &Taker, rest: Span) -> bool {
+        let pause = self.pause(now, taker.id);
         self.on_link(taker.id).any(|live| {
-            let is_before = live.position <= rest.start && live.asked.end >= rest.end;
-            let useless = Bytes::new(rest.start.saturating_sub(live.until.max(live.position)));
-            is_before && taker.rate.time_for(useless) <= latency
+            let from = live.until.max(live.position);
+            let is_before = from <= rest.start && live.asked.end >= rest.end;
+            is_before && self.catch_up(now, taker.id, from, rest.start) <= pause
         })
     }
 
@@ -377,25 +411,5 @@ impl Transfer {
         let rest = Bytes::new(end) - self.received.total();
         // Where nothing is measured yet, there is no hurry.
         sum > Rate::ZERO && sum.time_for(rest) > TIER_PATIENCE
-    }
-
-    /// Nothing has come for much longer than the link's latency explains: of the request, or of the
-    /// whole link. An answer may stand in the link's queue behind what is asked for already, so
-    /// while others come, one is waited for longer.
-    pub(super) fn is_silent(&self, now: Instant, live: &Live) -> bool {
-        let link_heard_at = self.on_link(live.link).map(|live| live.heard_at).max();
-        let latency = self.links.get(&live.link).and_then(Link::latency);
-        let patience = latency.map_or(MOST_SILENCE, |latency| {
-            (2 * latency).clamp(LEAST_SILENCE, MOST_SILENCE)
-        });
-        link_heard_at.is_none_or(|at| now - at > patience) || now - live.heard_at > 4 * patience
-    }
-
-    /// How long an answer takes to begin on a link; where nothing is known, as long as on the
-    /// slowest of the others.
-    pub(super) fn latency(&self, id: LinkId) -> Duration {
-        let known = self.links.get(&id).and_then(Link::latency);
-        let others = self.links.values().filter_map(Link::latency).max();
-        known.or(others).unwrap_or(UNKNOWN_LATENCY)
     }
 }

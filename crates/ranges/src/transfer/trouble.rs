@@ -74,7 +74,7 @@ impl Transfer {
         let latency = now - live.sent_at;
         let (link, source, method) = (live.link, live.source, live.method);
         if let Some(link) = self.links.get_mut(&link) {
-            link.on_answer(latency);
+            link.on_answer(now, latency);
         }
         self.is_dirty = true;
         if method == Method::Head {
