@@ -21,6 +21,7 @@ mod reno;
 mod series;
 mod tamper;
 mod tcp;
+pub mod web;
 mod world;
 
 pub use content::Content;

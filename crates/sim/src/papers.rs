@@ -19,6 +19,7 @@ mod report;
 pub mod rmtcp;
 pub mod sbam;
 mod sequence;
+pub mod shake;
 
 pub use report::Report;
 pub use sequence::Sequence;
@@ -46,6 +47,12 @@ pub enum Experiment {
     RmtcpFig7,
     /// Throughput and goodput over a link that delays.
     GatewayTable1,
+    /// Web throughput by file size over one and two equal links.
+    ShakeExp1,
+    /// First HEAD against first Partial GET, by threshold.
+    ShakeExp2,
+    /// One to three unequal links.
+    ShakeExp3,
 }
 
 /// No experiment bears this name.
@@ -55,7 +62,7 @@ pub struct UnknownExperiment(String);
 
 impl Experiment {
     /// All of them, by paper.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::SbamTable2,
         Self::SbamTable4,
         Self::SbamFig7,
@@ -66,6 +73,9 @@ impl Experiment {
         Self::RmtcpFig6,
         Self::RmtcpFig7,
         Self::GatewayTable1,
+        Self::ShakeExp1,
+        Self::ShakeExp2,
+        Self::ShakeExp3,
     ];
 
     /// What it is called on the command line.
@@ -82,6 +92,9 @@ impl Experiment {
             Self::RmtcpFig6 => "rmtcp-fig6",
             Self::RmtcpFig7 => "rmtcp-fig7",
             Self::GatewayTable1 => "gateway-table1",
+            Self::ShakeExp1 => "shake-exp1",
+            Self::ShakeExp2 => "shake-exp2",
+            Self::ShakeExp3 => "shake-exp3",
         }
     }
 
@@ -99,6 +112,9 @@ impl Experiment {
             Self::RmtcpFig6 => "bytes waiting in the receive window, round robin",
             Self::RmtcpFig7 => "bytes waiting in the receive window, distribution",
             Self::GatewayTable1 => "throughput and goodput over a radio link that delays",
+            Self::ShakeExp1 => "web throughput by file size over two links, figure 6",
+            Self::ShakeExp2 => "first HEAD against first Partial GET, figure 7",
+            Self::ShakeExp3 => "web throughput over one to three links, figures 8 and 9",
         }
     }
 
@@ -115,7 +131,10 @@ impl Experiment {
             | Self::ArmsTable1
             | Self::RmtcpFig6
             | Self::RmtcpFig7
-            | Self::GatewayTable1 => 1,
+            | Self::GatewayTable1
+            | Self::ShakeExp1
+            | Self::ShakeExp2
+            | Self::ShakeExp3 => 1,
         }
     }
 
@@ -133,6 +152,9 @@ impl Experiment {
             Self::RmtcpFig6 => rmtcp::figure6(seed),
             Self::RmtcpFig7 => rmtcp::figure7(seed),
             Self::GatewayTable1 => gateway::table1(seed),
+            Self::ShakeExp1 => shake::experiment1(seed),
+            Self::ShakeExp2 => shake::experiment2(seed),
+            Self::ShakeExp3 => shake::experiment3(seed),
         })
     }
 

@@ -24,7 +24,7 @@ const RTO_INITIAL: Duration = Duration::from_secs(1);
 const RTO_MIN: Duration = Duration::from_millis(200);
 const RTO_MAX: Duration = Duration::from_secs(60);
 
-/// The sending end of a flow without end.
+/// The sending end of a flow, without end unless one is set.
 #[derive(Clone, Debug)]
 pub struct RenoSender {
     /// The receiver's window, in packets.
@@ -51,6 +51,8 @@ pub struct RenoSender {
     timed: Option<(u64, Instant)>,
     backoff: u32,
     expires_at: Option<Instant>,
+    /// Packets from here on do not exist yet.
+    end: u64,
 }
 
 impl RenoSender {
@@ -73,7 +75,13 @@ impl RenoSender {
             timed: None,
             backoff: 0,
             expires_at: None,
+            end: u64::MAX,
         }
+    }
+
+    /// There are so many packets in all, until more are said to be.
+    pub fn set_end(&mut self, packets: u64) {
+        self.end = packets;
     }
 
     /// The receiver takes `window` packets beyond what it has acknowledged, from now on: none is as
@@ -158,7 +166,7 @@ impl RenoSender {
             return Some(self.acked);
         }
         let allowed = (self.cwnd as u64).max(1).min(self.window);
-        if self.next >= self.acked + allowed {
+        if self.next >= self.end.min(self.acked + allowed) {
             return None;
         }
         let number = self.next;

@@ -5,8 +5,10 @@
 
 use tabane_base::{Duration, Seed};
 use tabane_core::{DatagramOrder, SchedulerKind};
+use tabane_ranges::Rule;
 use tabane_sim::papers::rmtcp::{self, DISTRIBUTION, LOWER_MS, NEAR_MS, ROUND_ROBIN};
 use tabane_sim::papers::sbam::{self, AS_SHIPPED, Environment, MEDIA, OpenLoop};
+use tabane_sim::papers::shake::{self, FAR, phs};
 use tabane_sim::papers::{Experiment, Sequence, arms};
 
 const SEED: Seed = Seed(1);
@@ -166,7 +168,9 @@ fn distribution_is_not_held_by_the_slowest_path() {
 #[test]
 fn reports_are_whole_and_repeat() {
     use Experiment::{SbamFig7, SbamFig8, SbamFig9, SbamTable2, SbamTable4};
-    for experiment in [SbamTable2, SbamTable4, SbamFig7, SbamFig8, SbamFig9] {
+    use Experiment::{ShakeExp1, ShakeExp2, ShakeExp3};
+    let sbam = [SbamTable2, SbamTable4, SbamFig7, SbamFig8, SbamFig9];
+    for experiment in sbam.into_iter().chain([ShakeExp1, ShakeExp2, ShakeExp3]) {
         assert_eq!(experiment.name().parse(), Ok(experiment));
         let [report, again] = [(); 2].map(|()| experiment.run(SEED));
         assert_eq!(report.table, again.table);
@@ -176,4 +180,37 @@ fn reports_are_whole_and_repeat() {
             assert_eq!(row.len(), report.table.headings.len(), "{experiment}");
         }
     }
+}
+
+/// Experiments 1 to 3: a megabyte by two links gains 1.9, by three 2.8; F-P never loses.
+#[test]
+fn shake_figures_6_to_9() {
+    let first_partial = Rule::FirstPartial {
+        threshold: Rule::THRESHOLD,
+    };
+    let links = FAR.map(|delay| phs(delay, None));
+    let gain = |count: usize, rule, kilo| {
+        let alone = shake::throughput(&links[..1], Rule::Tabane, kilo, SEED);
+        shake::throughput(&links[..count], rule, kilo, SEED) / alone
+    };
+    let (two, three) = (
+        gain(2, Rule::FirstHead, 1_000),
+        gain(3, Rule::FirstHead, 1_000),
+    );
+    assert!(is_near(two, 1.9, 0.05), "F-H by two: {two}");
+    assert!(is_near(three, 2.8, 0.05), "F-H by three: {three}");
+    for kilo in shake::SIZES {
+        let small = gain(2, Rule::FirstHead, kilo);
+        assert!(kilo > 8 || small < 0.9, "F-H, {kilo} kB: {small}");
+        // At 32 kB hardly more than the threshold is left to be divided.
+        let partial = gain(2, first_partial, kilo);
+        assert!(partial > 0.93, "F-P, {kilo} kB: {partial}");
+        for count in [2, 3] {
+            let ours = gain(count, Rule::Tabane, kilo);
+            assert!(ours > 0.999, "ours by {count}, {kilo} kB: {ours}");
+        }
+    }
+    let (two, three) = (gain(2, Rule::Tabane, 1_000), gain(3, Rule::Tabane, 1_000));
+    assert!(two > 1.93, "ours by two: {two}");
+    assert!(three > 2.8, "ours by three: {three}");
 }

@@ -112,7 +112,7 @@ fn a_run_is_told_drawn_and_repeated() {
 #[test]
 fn papers_are_listed_printed_and_drawn() {
     let list = stdout(&["paper", "list"]);
-    assert_eq!(list.lines().count(), 1 + 10, "{list}");
+    assert_eq!(list.lines().count(), 1 + 13, "{list}");
     let directory = Directory::new();
     let svg = directory.path("table.svg");
     let text = stdout(&["paper", "sbam-table4", "--svg", &svg]);

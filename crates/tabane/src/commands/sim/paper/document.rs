@@ -70,7 +70,7 @@ mod tests {
 
     /// What the committed page is made with: the command's default.
     const SEED: Seed = Seed(1);
-    /// A page of ten pictures should not be heavy.
+    /// A page of so many pictures should not be heavy.
     const MAX_PICTURE: usize = 60_000;
     const REMAKE: &str = "if that is wanted: cargo run --release -p tabane -- sim paper all \
                           --write docs, and look at what changed";
