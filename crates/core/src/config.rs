@@ -161,6 +161,7 @@ impl SessionConfig {
             probes: if self.probes { probe::MOST } else { 0 },
             classes: true,
             receive_memory: Some(self.receive_memory),
+            go_away: true,
             reset_token,
         }
     }

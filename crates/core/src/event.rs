@@ -15,6 +15,8 @@ pub enum Event {
     },
     /// The session is up and admitted; streams, datagrams and more paths may be opened.
     Connected,
+    /// Client: the server goes down soon; what is open goes on, what is new should go elsewhere.
+    SentAway,
     /// A path carries data (again).
     PathUp(PathId),
     /// A path carries no data at present.

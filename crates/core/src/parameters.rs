@@ -15,6 +15,7 @@ mod tag {
     pub(super) const PATHS: u64 = 0x0e;
     pub(super) const PROBES: u64 = 0x12;
     pub(super) const RECEIVE_MEMORY: u64 = 0x13;
+    pub(super) const GO_AWAY: u64 = 0x14;
 }
 
 /// Added to the number of paths by an end that takes classes: to older ones, which open no more
@@ -37,6 +38,8 @@ pub(crate) struct Parameters {
     pub(crate) classes: bool,
     /// Memory for received data. Who says so also understands SHED [P-6.8].
     pub(crate) receive_memory: Option<Bytes>,
+    /// This end understands GO_AWAY [P-9.5].
+    pub(crate) go_away: bool,
     pub(crate) reset_token: Option<[u8; 16]>,
 }
 
@@ -54,6 +57,7 @@ impl Default for Parameters {
             probes: 0,
             classes: false,
             receive_memory: None,
+            go_away: false,
             reset_token: None,
         }
     }
@@ -72,6 +76,7 @@ impl Parameters {
             (tag::MAX_UDP_PAYLOAD, self.max_udp_payload.into()),
             (tag::PATHS, u64::from(self.paths) | classes),
             (tag::PROBES, self.probes),
+            (tag::GO_AWAY, self.go_away.into()),
         ];
         let memory = self
             .receive_memory
@@ -118,6 +123,7 @@ impl Parameters {
                     parameters.paths = paths & !(TAKES_CLASSES as u32);
                 }
                 tag::PROBES => parameters.probes = field.varint()?,
+                tag::GO_AWAY => parameters.go_away = field.varint()? != 0,
                 tag::RECEIVE_MEMORY => {
                     parameters.receive_memory = Some(Bytes::new(field.varint()?));
                 }
@@ -155,6 +161,7 @@ mod tests {
             probes: 32,
             classes: true,
             receive_memory: Some(Bytes::kilo(64)),
+            go_away: true,
             reset_token: Some([3; 16]),
         };
         let bytes = parameters.emit();

@@ -43,6 +43,7 @@ pub(crate) enum SentFrame {
     MaxStreams,
     Hello,
     Admitted,
+    GoAway,
     PathAbandon(PathId),
     PathPolicy(PathId),
     Class(ClassId),

@@ -54,6 +54,7 @@ enum Phase {
 struct Due {
     hello: bool,
     admitted: bool,
+    go_away: bool,
     abandon: VecDeque<PathId>,
 }
 
@@ -72,6 +73,8 @@ pub struct Session {
     /// Client: what to show when we say hello.
     token: Option<Vec<u8>>,
     admitted: bool,
+    /// The client has been asked to open nothing new.
+    sent_away: bool,
     paths: Vec<Path>,
     next_path: u32,
     /// Paths that were abandoned; their ids never come back.
@@ -131,6 +134,7 @@ impl Session {
             peer_key: None,
             token,
             admitted: false,
+            sent_away: false,
             paths: Vec::new(),
             next_path: 0,
             retired: BTreeSet::new(),
@@ -183,6 +187,21 @@ impl Session {
             self.events.push_back(Event::Connected);
             self.last_received_at = now;
         }
+    }
+
+    /// Server: asks the client to open nothing new here, because this end is about to go down;
+    /// what is open goes on [P-9.5]. Clients that do not understand it are left in peace.
+    pub fn send_away(&mut self) {
+        let is_understood = self.side == Side::Server && self.peer.go_away;
+        if is_understood && self.is_connected() && !std::mem::replace(&mut self.sent_away, true) {
+            self.due.go_away = true;
+        }
+    }
+
+    /// Whether the client has been asked to open nothing new.
+    #[must_use]
+    pub const fn is_sent_away(&self) -> bool {
+        self.sent_away
     }
 
     /// Ends the session; the other end is told on every path.
@@ -593,6 +612,7 @@ impl Session {
         match frame {
             SentFrame::Hello => self.due.hello = true,
             SentFrame::Admitted => self.due.admitted = true,
+            SentFrame::GoAway => self.due.go_away = true,
             SentFrame::PathAbandon(id) => self.due.abandon.push_back(id),
             SentFrame::Class(id) => self.lanes.get_mut(id).class.due = true,
             SentFrame::PathPolicy(id) => {

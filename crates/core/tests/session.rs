@@ -272,6 +272,37 @@ fn a_wrong_key_and_a_refusal_are_named() {
 }
 
 #[test]
+fn a_client_is_sent_away_once_whatever_is_lost_and_goes_on_with_what_it_has() {
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_secs(1));
+    let now = pair.now;
+    let stream = pair.session().open_stream(now).expect("room");
+    pair.session().write(now, stream, b"before").expect("room");
+    pair.run(Duration::from_millis(100));
+    pair.server_session().send_away();
+    // The first copy leaves, and is lost.
+    pair.drain();
+    assert!(pair.wire.iter().any(|(_, to_server, ..)| !to_server));
+    pair.wire.clear();
+    pair.server_session().send_away();
+    pair.run(Duration::from_secs(3));
+    let told = |pair: &Pair| {
+        let events = pair.events.iter();
+        events.filter(|event| **event == Event::SentAway).count()
+    };
+    assert_eq!(told(&pair), 1);
+    let now = pair.now;
+    pair.session()
+        .write(now, stream, b" and after")
+        .expect("room");
+    pair.session().finish(now, stream).expect("open");
+    pair.run(Duration::from_secs(1));
+    let read = pair.server_session().peek(stream);
+    assert_eq!(read, Ok(ReadState::Data(b"before and after")));
+    assert_eq!(told(&pair), 1);
+}
+
+#[test]
 fn datagrams_of_any_size_arrive() {
     let mut pair = Pair::new(None, None);
     pair.run(Duration::from_millis(200));

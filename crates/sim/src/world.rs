@@ -256,6 +256,7 @@ impl World {
             | Event::PathUp(_)
             | Event::PathDown(..)
             | Event::Authorise { .. }
+            | Event::SentAway
             | Event::Closed(_) => {}
         }
     }

@@ -265,7 +265,8 @@ impl FarEnds {
     /// What there is to know of each, the relay's first.
     pub(crate) fn snapshots(&self) -> Vec<ClientSnapshot> {
         let clients = self.clients();
-        clients.iter().map(|end| end.client.snapshot()).collect()
+        let all = clients.iter().flat_map(|end| end.client.snapshots());
+        all.collect()
     }
 
     /// What happened lately.

@@ -43,8 +43,8 @@ pub(crate) struct LinkFollower {
     rules: RuleBook,
     /// The links that have a budget.
     budgets: BTreeMap<String, Budget>,
-    /// What each link's path had carried when it was last counted.
-    counted: BTreeMap<String, (PathId, Bytes)>,
+    /// What each link's path had carried when it was last counted, by session.
+    counted: BTreeMap<(u64, String), (PathId, Bytes)>,
     saved_at: Instant,
 }
 
@@ -194,18 +194,26 @@ impl LinkFollower {
     /// Counts what links with a budget have carried. `true` where one is used up now, or its period
     /// has begun anew.
     fn count(&mut self) -> bool {
-        let snapshot = self.client.snapshot();
-        for link in &snapshot.links {
-            let (Some(budget), Some((path, total))) = (self.budgets.get(&link.name), totals(link))
-            else {
-                continue;
-            };
-            let before = self.counted.insert(link.name.clone(), (path, total));
-            // A new path counts from its beginning.
-            let counted = before.filter(|(id, before)| *id == path && *before <= total);
-            let fresh = total - counted.map_or(Bytes::ZERO, |(_, before)| before);
-            if fresh > Bytes::ZERO {
-                self.policy.count(&link.name, budget, fresh);
+        let snapshots = self.client.snapshots();
+        self.counted.retain(|(session, _), _| {
+            let mut snapshots = snapshots.iter();
+            snapshots.any(|snapshot| snapshot.number == *session)
+        });
+        for snapshot in &snapshots {
+            for link in &snapshot.links {
+                let (Some(budget), Some((path, total))) =
+                    (self.budgets.get(&link.name), totals(link))
+                else {
+                    continue;
+                };
+                let key = (snapshot.number, link.name.clone());
+                // A new path counts from its beginning.
+                let before = self.counted.insert(key, (path, total));
+                let counted = before.filter(|(id, before)| *id == path && *before <= total);
+                let fresh = total - counted.map_or(Bytes::ZERO, |(_, before)| before);
+                if fresh > Bytes::ZERO {
+                    self.policy.count(&link.name, budget, fresh);
+                }
             }
         }
         if self.saved_at.elapsed() >= SAVE_INTERVAL {

@@ -7,6 +7,7 @@
 mod failure;
 mod handshakes;
 mod labelled;
+mod left;
 mod link;
 mod opened;
 mod roster;
@@ -46,6 +47,7 @@ pub use link::{LinkBind, LinkError, LinkWish};
 pub use opened::{Offer, TcpFlow, UdpFlow, Unserved};
 
 use labelled::Labelled;
+use left::Left;
 use link::Link;
 use supervisor::Supervisor;
 use wishes::Wishes;
@@ -196,6 +198,11 @@ struct Shared {
     classes: RefCell<BTreeMap<ClassId, LinkClass>>,
     /// Streams that bear labels; some of them are over.
     labelled: RefCell<Labelled>,
+    /// The present session's relay goes down, and there is no other: new connections had better not
+    /// go by any.
+    forsaken: Cell<bool>,
+    /// Sessions whose relays go down, and which carry what they had. The oldest first.
+    left: RefCell<Vec<Left>>,
 }
 
 /// Ends the session with the last clone.
@@ -596,6 +603,7 @@ impl Client {
         shared
             .standing
             .send_replace(Standing::Closed(CloseReason::Finished));
+        shared.end_left(0);
         let Some(session) = session else {
             return;
         };
@@ -679,6 +687,8 @@ impl Shared {
             journal: Journal::default(),
             classes: RefCell::default(),
             labelled: RefCell::default(),
+            forsaken: Cell::new(false),
+            left: RefCell::default(),
             config,
         }))
     }
@@ -691,7 +701,7 @@ impl Shared {
     }
 
     async fn wait_for_session(&self) -> Result<SessionId, OpenError> {
-        if self.config.relays.len() > 1 {
+        if self.config.relays.len() > 1 && !self.forsaken.get() {
             // A silent session may be about to be replaced by another relay's.
             let mut reach = self.reach.subscribe();
             let _ = timeout(SESSION_WAIT, reach.wait_for(|reachable| *reachable)).await;
@@ -753,6 +763,7 @@ impl Shared {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.supervisor.abort();
+        self.shared.end_left(0);
         if let Some(session) = self.shared.session() {
             self.shared.say_goodbye(session);
         }

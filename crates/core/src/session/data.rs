@@ -55,6 +55,7 @@ impl Session {
     fn has_control(&self) -> bool {
         self.due.hello
             || self.due.admitted
+            || self.due.go_away
             || !self.due.abandon.is_empty()
             || self.streams.has_control()
             || self.lanes.iter().any(|lane| lane.class.due)
@@ -607,6 +608,10 @@ impl Session {
         if std::mem::take(&mut self.due.admitted) {
             Frame::Admitted.emit(out);
             frames.push(SentFrame::Admitted);
+        }
+        if std::mem::take(&mut self.due.go_away) {
+            Frame::GoAway.emit(out);
+            frames.push(SentFrame::GoAway);
         }
         for id in self.due.abandon.drain(..) {
             Frame::PathAbandon(id).emit(out);

@@ -351,6 +351,7 @@ impl Session {
             }
             Frame::Hello { token } => self.handle_hello(token),
             Frame::Admitted => self.handle_admitted(),
+            Frame::GoAway => self.handle_go_away(),
             Frame::Close { code, text } => {
                 self.end(CloseReason::from_wire(code, &String::from_utf8_lossy(text)));
                 Ok(())
@@ -518,6 +519,16 @@ impl Session {
             self.token = Some(token.to_vec());
             let token = (!token.is_empty()).then(|| token.to_vec());
             self.events.push_back(Event::Authorise { key, token });
+        }
+        Ok(())
+    }
+
+    fn handle_go_away(&mut self) -> Result<(), Violation> {
+        if self.side == Side::Server {
+            return Err(Violation::WrongSide);
+        }
+        if !std::mem::replace(&mut self.sent_away, true) {
+            self.events.push_back(Event::SentAway);
         }
         Ok(())
     }

@@ -41,6 +41,7 @@ mod kind {
     pub(super) const CLASS: u8 = 0x28;
     pub(super) const STREAM_CLASS: u8 = 0x29;
     pub(super) const SHED: u8 = 0x2a;
+    pub(super) const GO_AWAY: u8 = 0x2b;
     pub(super) const DATAGRAM: u8 = 0x30;
     pub(super) const DATAGRAM_FRAGMENT: u8 = 0x31;
     pub(super) const DATAGRAM_COPY: u8 = 0x32;
@@ -101,6 +102,8 @@ pub(crate) enum Frame<'a> {
         token: &'a [u8],
     },
     Admitted,
+    /// The server is about to go down [P-9.5].
+    GoAway,
     PathAbandon(PathId),
     AckFrequency {
         path: PathId,
@@ -287,6 +290,7 @@ impl Frame<'_> {
                 out.extend_from_slice(token);
             }
             Self::Admitted => out.push(kind::ADMITTED),
+            Self::GoAway => out.push(kind::GO_AWAY),
             Self::PathAbandon(path) => put(out, kind::PATH_ABANDON, &[path.0.into()]),
             Self::AckFrequency {
                 path,
@@ -528,6 +532,7 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
             token: cursor.prefixed()?,
         },
         kind::ADMITTED => Frame::Admitted,
+        kind::GO_AWAY => Frame::GoAway,
         kind::PATH_ABANDON => Frame::PathAbandon(PathId(cursor.varint_u32()?)),
         kind::ACK_FREQUENCY => Frame::AckFrequency {
             path: PathId(cursor.varint_u32()?),
@@ -681,6 +686,7 @@ mod tests {
                 token: b"let me in",
             },
             Frame::Admitted,
+            Frame::GoAway,
             Frame::Class {
                 class: ClassId::new(3).expect("in range"),
                 number: 7,

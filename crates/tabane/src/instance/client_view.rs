@@ -33,17 +33,24 @@ impl ClientView {
     /// Fills in what is known of it.
     pub(super) fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
         let ends = self.far_ends.clients();
-        let snapshots: Vec<_> = ends.iter().map(|end| end.client.snapshot()).collect();
+        // Each client's present session, and those that are left after it.
+        let of_end = ends.iter().map(|end| end.client.snapshots());
+        let (counts, snapshots): (Vec<usize>, Vec<_>) = of_end.map(|all| (all.len(), all)).unzip();
+        let snapshots: Vec<_> = snapshots.into_iter().flatten().collect();
+        let ends = ends.iter().zip(counts);
+        let ends = ends.flat_map(|(end, count)| (0..count).map(move |place| (end, place == 0)));
         state.links = self.links(&snapshots);
         for ledger in self.ledgers.values() {
             add(&mut state.totals.traffic, &ledger.traffic());
         }
-        for (end, snapshot) in ends.iter().zip(&snapshots) {
+        for ((end, is_present), snapshot) in ends.zip(&snapshots) {
             let far = match &end.peer {
                 Some(peer) => Some(peer),
                 None => {
                     let relay = relays.get(snapshot.relay.unwrap_or(0));
-                    state.instance.relay = relay.map(|(name, _)| name.clone());
+                    if is_present {
+                        state.instance.relay = relay.map(|(name, _)| name.clone());
+                    }
                     relay
                 }
             };

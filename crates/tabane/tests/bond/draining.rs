@@ -6,9 +6,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
 
+use crate::relays::{await_relay, fetch, start_proxy, start_relay, until};
 use crate::text;
-use crate::world::{World, first_line, wait_for};
+use crate::up::{LOST, UP, Up, is_plain, peer};
+use crate::world::{World, first_line, pid, wait_for};
 
 /// One download of so many bytes at 2 MB/s, as `tabane run` carries it.
 fn downloading(world: &World, bytes: usize) -> std::process::Child {
@@ -61,6 +64,71 @@ fn connections_finish_before_the_relay_does_and_nobody_else_is_let_in() {
     assert_eq!(first_line(&mut child), "True");
     assert!(child.wait().unwrap().success());
     assert!(world.await_relay(Duration::from_secs(5)).success());
+}
+
+#[test]
+fn what_is_new_goes_to_another_relay_while_what_is_open_finishes() {
+    const BYTES: usize = 24_000_000;
+    let Some(mut world) = World::new(&["--drain", "never"]) else {
+        return;
+    };
+    let (_second, join) = start_relay(&world, "second", "4601");
+    let proxy = start_proxy(&world, &join);
+    let mut curl = fetch(&world, &BYTES.to_string());
+    curl.args(["--limit-rate", "4M", "-w", "%{size_download}"]);
+    let mut running = curl.spawn().unwrap();
+    wait_for_connection(&world);
+    kill(world.relay_pid(), Signal::SIGTERM).unwrap();
+    let took = await_relay(&world, &proxy, "b");
+    println!("new connections go elsewhere after {} ms", took.as_millis());
+    assert!(running.try_wait().unwrap().is_none(), "over too soon");
+    // Both sessions are seen, and what goes by the one that is left counts.
+    let sessions = |state: &Value| state["sessions"].as_array().map_or(0, Vec::len);
+    until(&world, &proxy, |state| sessions(state) == 2);
+    let new = fetch(&world, "20000").output().unwrap();
+    assert!(new.status.success(), "{}", text(&new.stderr));
+    assert!(running.try_wait().unwrap().is_none(), "over too soon");
+    let old = running.wait_with_output().unwrap();
+    assert_eq!(text(&old.stdout), BYTES.to_string(), "{old:?}");
+    assert!(world.await_relay(Duration::from_secs(10)).success());
+    until(&world, &proxy, |state| sessions(state) == 1);
+    until(&world, &proxy, |state| {
+        let received = state["totals"]["traffic"]["received_bytes"].as_u64();
+        received.is_some_and(|received| received > BYTES as u64)
+    });
+}
+
+#[test]
+fn with_no_other_relay_what_is_new_goes_plainly_while_what_is_open_finishes() {
+    const BYTES: usize = 24_000_000;
+    let Some(mut world) = World::new(&["--drain", "never"]) else {
+        return;
+    };
+    world.join();
+    let mut relay = world.relay.take().unwrap();
+    let up = Up::start(&world, &[]);
+    up.wait_until(UP);
+    let mut curl = world.in_client("curl");
+    curl.args([
+        "-sS",
+        "--limit-rate",
+        "4M",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{size_download}",
+    ]);
+    curl.arg(format!("http://203.0.113.2:8000/{BYTES}"));
+    let mut running = curl.stdout(Stdio::piped()).spawn().unwrap();
+    wait_for_connection(&world);
+    kill(pid(&relay), Signal::SIGTERM).unwrap();
+    up.wait_until(LOST);
+    assert!(is_plain(&peer(&world, "http://203.0.113.2:8000/peer")));
+    assert!(running.try_wait().unwrap().is_none(), "over too soon");
+    let old = running.wait_with_output().unwrap();
+    assert_eq!(text(&old.stdout), BYTES.to_string(), "{old:?}");
+    assert!(wait_for(&mut relay, Duration::from_secs(10)).success());
+    drop(up);
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Drop for Kept {
 }
 
 /// A relay on a port of its own beside the one of the world, and its join string.
-fn start_relay(world: &World, state: &str, port: &str) -> (Kept, String) {
+pub(crate) fn start_relay(world: &World, state: &str, port: &str) -> (Kept, String) {
     let mut command = world.in_relay(TABANE);
     command.args(["relay", "--log", "warn", "--public", "203.0.113.1"]);
     command.args(["--listen", &format!("0.0.0.0:{port}"), "--state"]);
@@ -43,8 +43,21 @@ fn start_relay(world: &World, state: &str, port: &str) -> (Kept, String) {
     (Kept(child), join)
 }
 
+/// A client of both relays, which prefers the world's.
+pub(crate) fn start_proxy(world: &World, second: &str) -> Kept {
+    for (name, join) in [("a", &world.join[..]), ("b", second)] {
+        let joined = world.tabane(&["join", "--name", name, join]).output();
+        assert!(joined.unwrap().status.success());
+    }
+    let mut proxy = world.tabane(&["proxy", "--log", "info"]);
+    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    first_line(&mut proxy.0);
+    await_relay(world, &proxy, "a");
+    proxy
+}
+
 /// What the client's namespace fetches through the proxy.
-fn fetch(world: &World, path: &str) -> Command {
+pub(crate) fn fetch(world: &World, path: &str) -> Command {
     let mut curl = world.in_client("curl");
     curl.args(["-sS", "--max-time", "20", "-o", "/dev/null"]);
     curl.args(["--proxy", "socks5h://127.0.0.1:1080"]);
@@ -72,7 +85,7 @@ pub(crate) fn until(world: &World, proxy: &Kept, is_so: impl Fn(&Value) -> bool)
     }
 }
 
-fn await_relay(world: &World, proxy: &Kept, name: &str) -> Duration {
+pub(crate) fn await_relay(world: &World, proxy: &Kept, name: &str) -> Duration {
     until(world, proxy, |state| state["instance"]["relay"] == name)
 }
 

@@ -18,7 +18,7 @@ const PEER: &str = "http://203.0.113.2:8000/peer";
 const PEER6: &str = "http://[2001:db8:ffff::2]:8000/peer";
 const NEAR: &str = "http://10.71.1.2:8000/peer";
 pub(crate) const UP: &str = "STATUS=over all links";
-const LOST: &str = "STATUS=the relay does not answer";
+pub(crate) const LOST: &str = "STATUS=the relay does not answer";
 /// More than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -30,6 +30,8 @@ pub(super) struct Supervisor {
     shared: Rc<Shared>,
     rng: Rng,
     roster: Roster,
+    /// The present session's relay goes down.
+    is_sent_away: bool,
 }
 
 /// How a session came to its end.
@@ -46,6 +48,7 @@ impl Supervisor {
         let seed = Seed(u64::from_le_bytes(word.unwrap_or_default()));
         Self {
             roster: Roster::new(shared.config.relays.len()),
+            is_sent_away: false,
             shared,
             rng: seed.rng("back-off"),
         }
@@ -69,7 +72,14 @@ impl Supervisor {
                 End::Closed(reason) => (reason, None),
                 End::Replaced(reason, won) => (reason, Some(won)),
             };
-            tracing::warn!(%reason, "the session ended");
+            let is_left = next.is_some() && self.is_sent_away;
+            if is_left {
+                // Before the links forget its paths.
+                self.shared.leave(session);
+                tracing::info!("what is open goes on by the relay that goes down");
+            } else {
+                tracing::warn!(%reason, "the session ended");
+            }
             self.shared.journal.record(Happening::SessionEnded {
                 session: self.shared.number.get(),
                 client: None,
@@ -81,7 +91,9 @@ impl Supervisor {
                 .iter_mut()
                 .for_each(|link| link.on_session_ended());
             if let Some(won) = next {
-                self.shared.say_goodbye(session);
+                if !is_left {
+                    self.shared.say_goodbye(session);
+                }
                 session = self.adopt(won);
                 continue;
             }
@@ -144,6 +156,8 @@ impl Supervisor {
             }
         }
         self.roster.on_session(Instant::now(), relay);
+        self.is_sent_away = false;
+        shared.forsaken.set(false);
         self.recognise_first_path(session);
         self.open_paths(session);
         self.warn_of_old_relay(session);
@@ -227,8 +241,8 @@ impl Supervisor {
         let mut search = Search::default();
         loop {
             let now = Instant::now();
-            let silent = !*shared.reach.borrow();
-            if search.turn(now, silent) {
+            let elsewhere = self.is_sent_away || !*shared.reach.borrow();
+            if search.turn(now, elsewhere) {
                 // What was begun for one purpose does not serve the other.
                 handshakes = None;
             }
@@ -243,7 +257,10 @@ impl Supervisor {
                 if trying.is_lost() {
                     handshakes = None;
                     match search.is_on() {
-                        true => search.on_failed(Instant::now()),
+                        true => {
+                            search.on_failed(Instant::now());
+                            self.forsake();
+                        }
                         false => self.roster.on_knock_failed(Instant::now()),
                     }
                 }
@@ -257,7 +274,11 @@ impl Supervisor {
                 notice = shared.engine.notice() => {
                     if let Some(won) = handshakes.as_mut().and_then(|it| it.handle(&notice)) {
                         if search.is_on() {
-                            return End::Replaced(CloseReason::IdleTimeout, won);
+                            let reason = match self.is_sent_away {
+                                true => CloseReason::ShuttingDown,
+                                false => CloseReason::IdleTimeout,
+                            };
+                            return End::Replaced(reason, won);
                         }
                         if self.is_idle(session) {
                             return End::Replaced(CloseReason::Finished, won);
@@ -311,11 +332,29 @@ impl Supervisor {
         links.iter().filter_map(Link::retry_at).min()
     }
 
+    /// The relay wants nothing new: another is looked for, and where there is none, nothing new
+    /// goes by this one but what has no other way.
+    fn on_sent_away(&mut self) {
+        tracing::info!("the relay is going down: what is new goes elsewhere");
+        self.is_sent_away = true;
+        if self.roster.others().is_empty() {
+            self.forsake();
+        }
+    }
+
+    fn forsake(&self) {
+        if self.is_sent_away {
+            self.shared.forsaken.set(true);
+            self.update_reach();
+        }
+    }
+
     /// Follows a notice; tells why the session ended, where it says that.
-    fn handle(&self, session: SessionId, notice: Notice) -> Option<CloseReason> {
+    fn handle(&mut self, session: SessionId, notice: Notice) -> Option<CloseReason> {
         match notice {
             Notice::Session(id, event) if id == session => match event {
                 Event::Closed(reason) => return Some(reason),
+                Event::SentAway => self.on_sent_away(),
                 Event::PathUp(path) => self.on_path_up(path),
                 Event::PathDown(path, reason) => {
                     self.on_path_down(path, reason);
@@ -329,6 +368,10 @@ impl Supervisor {
                     visit.session.handle_socket_lost(visit.now, socket);
                     visit.touch();
                 });
+            }
+            Notice::Session(id, Event::Closed(_)) => {
+                let mut left = self.shared.left.borrow_mut();
+                left.retain(|left| left.session != id);
             }
             Notice::Session(..) | Notice::Forgotten => {}
         }
@@ -348,15 +391,16 @@ impl Supervisor {
             tracing::info!(link = link.name(), %path, "path up");
             self.on_link_up(link);
         }
-        self.shared.reach.send_replace(true);
+        self.update_reach();
     }
 
-    /// Looks whether any path is left that carries data.
+    /// Looks whether any path is left that carries data, and the relay wants any.
     fn update_reach(&self) {
         let shared = &self.shared;
         let snapshot = shared.session().and_then(|id| shared.engine.snapshot(id));
         let is_active = |path: &PathSnapshot| path.status == PathStatus::Active;
-        let reachable = snapshot.is_some_and(|session| session.paths.iter().any(is_active));
+        let reachable = snapshot.is_some_and(|session| session.paths.iter().any(is_active))
+            && !shared.forsaken.get();
         shared.reach.send_if_modified(|reach| {
             let was = std::mem::replace(reach, reachable);
             was != reachable

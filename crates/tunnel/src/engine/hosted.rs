@@ -85,9 +85,11 @@ impl HostedSession {
                 self.wake_all();
                 return Some(event);
             }
-            Event::Authorise { .. } | Event::Connected | Event::PathUp(_) | Event::PathDown(..) => {
-                return Some(event);
-            }
+            Event::Authorise { .. }
+            | Event::Connected
+            | Event::SentAway
+            | Event::PathUp(_)
+            | Event::PathDown(..) => return Some(event),
         }
         None
     }

@@ -1,8 +1,8 @@
 //! The time between being told to go down and the good-bye.
 //!
-//! Owns who is waited for: sessions that carry TCP connections, whose end would break them. The
-//! others are told at once, so that their clients look for the relay that comes next; datagrams
-//! flow on in the next session as well.
+//! Owns who is waited for: sessions that carry TCP connections, whose end would break them; their
+//! clients are asked to open nothing new here. The others are ended at once, so that their clients
+//! look for the relay that comes next; datagrams flow on in the next session as well.
 
 use tabane_base::Duration;
 use tabane_core::CloseReason;
@@ -36,6 +36,12 @@ impl Relay {
     fn send_away_idle(&self) -> usize {
         let (busy, idle): (Vec<_>, Vec<_>) =
             self.guests.values().partition(|guest| guest.is_busy());
+        for guest in &busy {
+            self.engine.visit(guest.session(), |visit| {
+                visit.session.send_away();
+                visit.touch();
+            });
+        }
         for guest in idle {
             self.engine.visit(guest.session(), |visit| {
                 visit.session.close(visit.now, CloseReason::ShuttingDown);
