@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::state::{API_VERSION, Link, LinkChange, State};
+use crate::state::{API_VERSION, Link, LinkChange, RuleAnswer, RuleQuestion, State};
 use crate::trace::TraceBatch;
 
 /// How long an instance may take to answer.
@@ -111,6 +111,16 @@ impl Client {
         let path = format!("/v1/links/{}", percent_encoded(name));
         let body = serde_json::to_vec(&change)?;
         let answer = self.send(Method::PUT, &path, Some(body)).await?;
+        Ok(serde_json::from_slice(&whole(answer).await?)?)
+    }
+
+    /// Which rule a connection would fall under, as the instance sees it.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn explain(&self, question: &RuleQuestion) -> Result<RuleAnswer, ClientError> {
+        let body = serde_json::to_vec(question)?;
+        let answer = self.send(Method::PUT, "/v1/explain", Some(body)).await?;
         Ok(serde_json::from_slice(&whole(answer).await?)?)
     }
 

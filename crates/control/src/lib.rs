@@ -33,7 +33,8 @@ pub use policy_file::{PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
 pub use server::{Command, HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
     API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkChange, LinkState, Path,
-    Problem, Process, Session, SessionState, State, Totals, Traffic,
+    Problem, Process, RuleAnswer, RuleQuestion, RuleUse, Session, SessionState, State, Totals,
+    Traffic,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceWhat};
 
@@ -44,6 +45,8 @@ pub fn schema() -> serde_json::Value {
     serde_json::json!({
         "state": schemars::schema_for!(State),
         "link_change": schemars::schema_for!(LinkChange),
+        "rule_question": schemars::schema_for!(RuleQuestion),
+        "rule_answer": schemars::schema_for!(RuleAnswer),
         "trace_batch": schemars::schema_for!(TraceBatch),
         "policy_text": schemars::schema_for!(PolicyText),
         "policy_change": schemars::schema_for!(PolicyChange),

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use crate::state::{Condition, Link, LinkState, Path, Session, State, Traffic};
+use crate::state::{Condition, Link, LinkState, Path, RuleUse, Session, State, Traffic};
 
 /// What to call it in HTTP.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -16,6 +16,9 @@ type Family = (&'static str, &'static str, &'static str);
 
 /// A link's value, where it has one.
 type OfLink = fn(&Link) -> Option<f64>;
+
+/// A rule's value.
+type OfRule = fn(&RuleUse) -> Option<f64>;
 
 /// A session's value.
 type OfSession = fn(&Session) -> Option<f64>;
@@ -135,6 +138,42 @@ const LINK_FAMILIES: [(Family, OfLink); 17] = [
     ),
 ];
 
+/// What no rule fits has the name "".
+const RULE_FAMILIES: [(Family, OfRule); 4] = [
+    (
+        (
+            "rule_connections",
+            "gauge",
+            "Connections and UDP flows carried now under the rule.",
+        ),
+        |rule| Some(rule.connections as f64),
+    ),
+    (
+        (
+            "rule_connections_total",
+            "counter",
+            "So far, those left out of the tunnel included.",
+        ),
+        |rule| Some(rule.connections_so_far as f64),
+    ),
+    (
+        (
+            "rule_sent_bytes_total",
+            "counter",
+            "Carried into the tunnel under the rule.",
+        ),
+        |rule| Some(rule.sent_bytes as f64),
+    ),
+    (
+        (
+            "rule_received_bytes_total",
+            "counter",
+            "Carried out of the tunnel under the rule.",
+        ),
+        |rule| Some(rule.received_bytes as f64),
+    ),
+];
+
 const SESSION_FAMILIES: [(Family, OfSession); 6] = [
     (
         (
@@ -196,6 +235,13 @@ pub fn render(state: &State) -> String {
         for link in &state.links {
             let labels = [("link", &link.name[..])];
             sample(&mut text, family.0, &labels, value(link));
+        }
+    }
+    for (family, value) in &RULE_FAMILIES {
+        head(&mut text, family);
+        for rule in &state.rules {
+            let labels = [("rule", rule.rule.as_deref().unwrap_or(""))];
+            sample(&mut text, family.0, &labels, value(rule));
         }
     }
     for (family, value) in &SESSION_FAMILIES {

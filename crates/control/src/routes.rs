@@ -5,6 +5,7 @@
 //! | `GET /v1/state` | the [`State`], as JSON |
 //! | `GET /v1/events` | server-sent events: a `state` at once and with every change |
 //! | `PUT /v1/links/NAME` | carries out a [`LinkChange`] and answers with the link |
+//! | `PUT /v1/explain` | which rule a connection would fall under; changes nothing |
 //! | `GET /v1/trace` | what a session does, packet by packet, a line of JSON per batch |
 //! | `GET /v1/policy` | the policy file's text |
 //! | `PUT /v1/policy` | replaces it, if it is sound |
@@ -171,6 +172,13 @@ impl Routes {
             ("/v1/policy", false) if request.method() == Method::PUT => {
                 Ok(json(&self.change_policy(request).await?))
             }
+            ("/v1/explain", false) if request.method() == Method::PUT => {
+                let question = parse(&read_body(request).await?)?;
+                let (reply, replied) = oneshot::channel();
+                let command = Command::Explain { question, reply };
+                Ok(json(&self.command(command, replied).await?))
+            }
+            ("/v1/explain", _) => Err(wrong_method(&request)),
             (
                 "/v1/policy" | "/v1/trace" | "/v1/state" | "/v1/events" | "/v1/schema" | "/metrics",
                 false,

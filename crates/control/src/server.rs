@@ -29,7 +29,7 @@ use tokio::task::LocalSet;
 use crate::directory::{Directory, DirectoryError, Naming, Running};
 use crate::policy_file::PolicyFile;
 use crate::routes::{self, Routes};
-use crate::state::{LinkChange, State};
+use crate::state::{LinkChange, RuleAnswer, RuleQuestion, State};
 use crate::trace::TraceBatch;
 
 /// Connections at once; further ones are closed. A person's tools need a handful.
@@ -106,6 +106,13 @@ pub enum Command {
         change: LinkChange,
         /// `Err` says in words why not.
         reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Say which rule a connection would fall under.
+    Explain {
+        /// Which connection.
+        question: RuleQuestion,
+        /// `Err` says in words why that cannot be said.
+        reply: oneshot::Sender<Result<RuleAnswer, String>>,
     },
     /// Record a session, packet by packet, until nobody listens any more.
     Trace {

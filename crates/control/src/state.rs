@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,10 @@ pub struct State {
     pub sessions: Vec<Session>,
     /// Sessions that there are beside those.
     pub sessions_omitted: u64,
+    /// What a client's rules are used for, in their order, and after them what none fits. None
+    /// where there are no rules.
+    #[serde(default)]
+    pub rules: Vec<RuleUse>,
     /// What happened lately, oldest first.
     pub events: Vec<Event>,
     /// What the process uses.
@@ -275,6 +280,53 @@ pub enum EventKind {
     LinkChanged,
 }
 
+/// What a rule of the policy is used for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RuleUse {
+    /// Its name; none: what no rule fits.
+    pub rule: Option<String>,
+    /// What becomes of it, in words.
+    pub text: String,
+    /// Connections and UDP flows carried now.
+    pub connections: u64,
+    /// So far, those that were left out of the tunnel included.
+    pub connections_so_far: u64,
+    /// Carried into the tunnel, without what the tunnel adds.
+    pub sent_bytes: u64,
+    /// Carried out of it.
+    pub received_bytes: u64,
+}
+
+/// A connection that might be: which rule would it fall under?
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleQuestion {
+    /// The name that is asked for.
+    #[serde(default)]
+    pub domain: Option<String>,
+    /// The address, where it is known.
+    #[serde(default)]
+    pub address: Option<IpAddr>,
+    /// The port.
+    pub port: u16,
+    /// A UDP flow and not a TCP connection.
+    #[serde(default)]
+    pub udp: bool,
+    /// The program.
+    #[serde(default)]
+    pub process: Option<String>,
+}
+
+/// Which rule a connection would fall under.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RuleAnswer {
+    /// Its name; none fits.
+    pub rule: Option<String>,
+    /// The names that rules were asked for: what was given, and what its address was looked up by
+    /// through this instance.
+    pub names: Vec<String>,
+}
+
 /// What the process uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
@@ -463,6 +515,14 @@ pub(crate) mod tests {
             links: vec![link("wlan0"), link("usb0")],
             sessions: vec![session(1)],
             sessions_omitted: 0,
+            rules: vec![RuleUse {
+                rule: Some("calls".to_owned()),
+                text: "redundant".to_owned(),
+                connections: 1,
+                connections_so_far: 3,
+                sent_bytes: 4_000,
+                received_bytes: 5_000,
+            }],
             events: vec![Event {
                 number: 1,
                 at_unix_ms: 1_699_999_990_100,

@@ -27,6 +27,7 @@ use crate::commands::relay::DEFAULT_PORT;
 use crate::discovery::{self, Discovery};
 use crate::peer_memory::PeerMemory;
 use crate::peers::Peer;
+use crate::rule_book::RuleBook;
 use crate::store::{PeerEntry, RelayName, Store};
 
 /// How long the first connections may have to wait for the names of peers.
@@ -143,6 +144,12 @@ impl FarEnds {
     /// The relay's client.
     pub(crate) fn relay(&self) -> Option<&Client> {
         self.0.relay.as_ref()
+    }
+
+    /// The rules for what is carried.
+    pub(crate) fn rules(&self) -> Option<&RuleBook> {
+        let surroundings = self.0.surroundings.as_ref()?;
+        Some(&surroundings.plan.rules)
     }
 
     /// Whether there are any peers.

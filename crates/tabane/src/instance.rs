@@ -19,7 +19,8 @@ use clap::Args;
 use tabane_base::Duration;
 use tabane_control::{
     API_VERSION, Command, Condition, Directory, Event, EventKind, HttpConfig, Kind, LinkChange,
-    Naming, PolicyFile, Process, Publisher, Server, ServerConfig, State, Totals,
+    Naming, PolicyFile, Process, Publisher, RuleAnswer, RuleQuestion, Server, ServerConfig, State,
+    Totals,
 };
 use tabane_core::PublicKey;
 use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, SessionTrace};
@@ -209,6 +210,9 @@ impl Reporter {
                 self.publish();
                 let _ = reply.send(done);
             }
+            Command::Explain { question, reply } => {
+                let _ = reply.send(self.view.explain(question));
+            }
             Command::Trace { session, reply } => {
                 let _ = reply.send(self.view.trace(session).map(record::follow));
             }
@@ -226,6 +230,7 @@ impl Reporter {
             links: Vec::new(),
             sessions: Vec::new(),
             sessions_omitted: 0,
+            rules: Vec::new(),
             events: self.journal.since(0).iter().map(event).collect(),
             process: Process::default(),
         };
@@ -242,6 +247,13 @@ impl View {
         match self {
             Self::Client(view) => view.change_link(name, change),
             Self::Relay(_) => Err("a relay has no links to change".to_owned()),
+        }
+    }
+
+    fn explain(&self, question: RuleQuestion) -> Result<RuleAnswer, String> {
+        match self {
+            Self::Client(view) => view.explain(question),
+            Self::Relay(_) => Err("a relay has no rules".to_owned()),
         }
     }
 

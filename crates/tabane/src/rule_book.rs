@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use tabane_base::Bytes;
 use tabane_core::{ClassId, DatagramOrder, MAX_CLASSES};
 use tabane_policy::{FlowFacts, LinkFacts, Order, Policy};
-use tabane_tunnel::{Label, LinkClass, Treatment, WeakLabel};
+use tabane_tunnel::{Label, LinkClass, Tally, Treatment, WeakLabel};
 
 use crate::dns_answer;
 
@@ -43,9 +44,41 @@ struct Book {
     /// it, so that no stream is ever in a class of another meaning.
     classes: Vec<tabane_policy::Treatment>,
     /// What is under way.
-    labels: Vec<(FlowFacts, WeakLabel)>,
+    labels: Vec<Kept>,
+    /// By rule; without a name what no rule fits.
+    uses: BTreeMap<Option<String>, Use>,
     sweep_at: usize,
     names: Names,
+}
+
+/// A label, and what it was given for.
+#[derive(Debug)]
+struct Kept {
+    flow: FlowFacts,
+    label: WeakLabel,
+    rule: Option<String>,
+}
+
+/// What a rule has been used for so far.
+#[derive(Debug, Default)]
+struct Use {
+    connections: u64,
+    tally: Tally,
+}
+
+/// What a rule is used for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RuleUse {
+    /// `None`: what no rule fits.
+    pub(crate) rule: Option<String>,
+    /// What becomes of it, in words.
+    pub(crate) text: String,
+    /// Connections and flows under way.
+    pub(crate) connections: u64,
+    /// So far.
+    pub(crate) connections_so_far: u64,
+    pub(crate) sent: Bytes,
+    pub(crate) received: Bytes,
 }
 
 /// The names that addresses were the answer for.
@@ -63,12 +96,56 @@ impl RuleBook {
         if let Some(address) = flow.address {
             flow.domains.extend(book.names.of(address));
         }
+        let rule = book.rule_for(&flow);
+        let used = book.uses.entry(rule.clone()).or_default();
+        used.connections += 1;
+        let tally = used.tally.clone();
         let Some(treatment) = book.treat(&flow) else {
             return Way::Direct;
         };
         let label = Label::new(treatment);
-        book.keep(flow, &label);
+        label.count_in(&tally);
+        book.keep(flow, &label, rule);
         Way::Carried(label)
+    }
+
+    /// The rule that a connection would fall under now, with the names that its address is known
+    /// by.
+    pub(crate) fn explain(&self, mut flow: FlowFacts) -> (Option<String>, Vec<String>) {
+        let book = self.0.borrow();
+        if let Some(address) = flow.address {
+            flow.domains.extend(book.names.of(address));
+        }
+        (book.rule_for(&flow), flow.domains)
+    }
+
+    /// What each rule is used for, in their order, and after them what none fits; nothing where
+    /// there are no rules.
+    pub(crate) fn uses(&self) -> Vec<RuleUse> {
+        let book = self.0.borrow();
+        let mut under_way: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+        for kept in &book.labels {
+            if kept.label.upgrade().is_some() {
+                *under_way.entry(kept.rule.as_deref()).or_default() += 1;
+            }
+        }
+        let of = |name: Option<&str>, text: String| {
+            let used = book.uses.get(&name.map(str::to_owned));
+            RuleUse {
+                rule: name.map(str::to_owned),
+                text,
+                connections: under_way.get(&name).copied().unwrap_or(0),
+                connections_so_far: used.map_or(0, |used| used.connections),
+                sent: used.map_or(Bytes::ZERO, |used| used.tally.sent()),
+                received: used.map_or(Bytes::ZERO, |used| used.tally.received()),
+            }
+        };
+        let rules = book.policy.rules();
+        let named = rules
+            .iter()
+            .map(|rule| of(Some(&rule.name), rule.treatment.to_string()));
+        let rest = (!rules.is_empty()).then(|| of(None, "any link".to_owned()));
+        named.chain(rest).collect()
     }
 
     /// The names are told apart only where some rule asks for the program.
@@ -86,12 +163,19 @@ impl RuleBook {
         book.policy = policy.clone();
         book.renew_classes();
         book.sweep();
-        for (flow, label) in &book.labels {
+        let names: Vec<_> = policy.rules().iter().map(|rule| &rule.name).collect();
+        book.uses
+            .retain(|rule, _| rule.as_ref().is_none_or(|rule| names.contains(&rule)));
+        let mut labels = std::mem::take(&mut book.labels);
+        for kept in &mut labels {
             // What is carried already stays so.
-            if let (Some(label), Some(treatment)) = (label.upgrade(), book.treat(flow)) {
+            if let (Some(label), Some(treatment)) = (kept.label.upgrade(), book.treat(&kept.flow)) {
                 label.set(treatment);
+                kept.rule = book.rule_for(&kept.flow);
+                label.count_in(&book.uses.entry(kept.rule.clone()).or_default().tally);
             }
         }
+        book.labels = labels;
     }
 
     /// Which of these links carry what belongs to each class.
@@ -128,6 +212,11 @@ impl RuleBook {
 }
 
 impl Book {
+    fn rule_for(&self, flow: &FlowFacts) -> Option<String> {
+        let (_, rule) = self.policy.rule_for(flow)?;
+        Some(rule.name.clone())
+    }
+
     /// `None`: it is not to be carried.
     fn treat(&self, flow: &FlowFacts) -> Option<Treatment> {
         let Some((_, rule)) = self.policy.rule_for(flow) else {
@@ -173,15 +262,16 @@ impl Book {
         }
     }
 
-    fn keep(&mut self, flow: FlowFacts, label: &Label) {
+    fn keep(&mut self, flow: FlowFacts, label: &Label, rule: Option<String>) {
         if self.labels.len() >= self.sweep_at + SWEEP_STEP {
             self.sweep();
         }
-        self.labels.push((flow, label.downgrade()));
+        let label = label.downgrade();
+        self.labels.push(Kept { flow, label, rule });
     }
 
     fn sweep(&mut self) {
-        self.labels.retain(|(_, label)| label.upgrade().is_some());
+        self.labels.retain(|kept| kept.label.upgrade().is_some());
         self.sweep_at = self.labels.len();
     }
 }
@@ -271,6 +361,37 @@ mod tests {
         assert_eq!(class(&way), Some(2));
         book.renew(&Policy::default());
         assert_eq!(class(&way), Some(0));
+    }
+
+    #[test]
+    fn connections_count_for_the_rule_they_fall_under_and_move_with_a_new_policy() {
+        let book = book(&rule("a", "port = 22", "never = 'usb*'"));
+        let counts = |book: &RuleBook| -> Vec<(Option<String>, u64, u64)> {
+            let uses = book.uses().into_iter();
+            uses.map(|it| (it.rule, it.connections, it.connections_so_far))
+                .collect()
+        };
+        let ways: Vec<_> = [22, 22, 443]
+            .map(|port| book.admit(to("192.0.2.1", port)))
+            .into();
+        let a = Some("a".to_owned());
+        assert_eq!(counts(&book), [(a.clone(), 2, 2), (None, 1, 1)]);
+        let b = Some("b".to_owned());
+        let other =
+            rule("b", "port = 22", "direct = true") + &rule("a", "port = 443", "redundant = true");
+        book.renew(&Policy::parse(&other).unwrap());
+        // What is carried stays so, under the rule that it came by.
+        assert_eq!(
+            counts(&book),
+            [(b.clone(), 0, 0), (a.clone(), 3, 2), (None, 0, 1)]
+        );
+        assert!(matches!(book.admit(to("192.0.2.1", 22)), Way::Direct));
+        drop(ways);
+        assert_eq!(counts(&book), [(b, 0, 1), (a, 0, 2), (None, 0, 1)]);
+        let flow = to("192.0.2.1", 443);
+        assert_eq!(book.explain(flow).0.as_deref(), Some("a"));
+        book.renew(&Policy::default());
+        assert_eq!(counts(&book), []);
     }
 
     #[test]

@@ -243,6 +243,9 @@ impl Connection {
         match outcome.ok_or(Ending::SessionLost)?? {
             Read::Bytes(n) => {
                 self.sent += n as u64;
+                if let Some(label) = &self.stream.label {
+                    label.on_sent(n);
+                }
                 self.meter.spend(Way::Down, n);
                 Ok(Step::Moved)
             }
@@ -309,6 +312,9 @@ impl Connection {
         match outcome.ok_or(Ending::SessionLost)?? {
             Written::Bytes(n) => {
                 self.received += n as u64;
+                if let Some(label) = &self.stream.label {
+                    label.on_received(n);
+                }
                 self.meter.spend(Way::Up, n);
                 Ok(Step::Moved)
             }

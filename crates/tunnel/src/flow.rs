@@ -238,7 +238,12 @@ impl Flow {
                 .session
                 .send_datagram(visit.now, flow, order, datagram)
             {
-                Ok(()) => visit.touch(),
+                Ok(()) => {
+                    visit.touch();
+                    if let Some(label) = &self.stream.label {
+                        label.on_sent(len);
+                    }
+                }
                 Err(DatagramError::TooLarge) => return Ok(Err(FlowError::TooLarge)),
                 Err(_) => self.dropped.set(self.dropped.get() + 1),
             }
@@ -251,7 +256,12 @@ impl Flow {
     pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
         let id = self.stream.id();
         match self.stream.visit(|visit| visit.inbox(id).poll(cx)) {
-            Some(Poll::Ready(payload)) => Poll::Ready(Some(payload)),
+            Some(Poll::Ready(payload)) => {
+                if let Some(label) = &self.stream.label {
+                    label.on_received(payload.len());
+                }
+                Poll::Ready(Some(payload))
+            }
             Some(Poll::Pending) => Poll::Pending,
             None => Poll::Ready(None),
         }

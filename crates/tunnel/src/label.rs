@@ -1,9 +1,10 @@
 //! What becomes of a connection or flow beside the rest: its class, and how its datagrams are
 //! handed out. Whoever opened it may change his mind while it runs.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
+use tabane_base::Bytes;
 use tabane_core::{ClassId, DatagramOrder};
 
 /// Which links carry what belongs to a class.
@@ -15,13 +16,37 @@ pub struct LinkClass {
     pub redundant: bool,
 }
 
-/// How something is to be treated. Copies share it.
+/// How something is to be treated, and where it is counted. Copies share it.
 #[derive(Clone, Debug, Default)]
-pub struct Label(Rc<Cell<Treatment>>);
+pub struct Label(Rc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    treatment: Cell<Treatment>,
+    tally: RefCell<Tally>,
+}
 
 /// A label that does not keep itself alive.
 #[derive(Clone, Debug)]
-pub struct WeakLabel(Weak<Cell<Treatment>>);
+pub struct WeakLabel(Weak<Inner>);
+
+/// What all that bears some label has carried. Copies are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(Rc<(Cell<u64>, Cell<u64>)>);
+
+impl Tally {
+    /// Into the tunnel: bytes of connections and datagrams, without what the tunnel adds.
+    #[must_use]
+    pub fn sent(&self) -> Bytes {
+        Bytes::new(self.0.0.get())
+    }
+
+    /// Out of the tunnel.
+    #[must_use]
+    pub fn received(&self) -> Bytes {
+        Bytes::new(self.0.1.get())
+    }
+}
 
 /// What a label says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,19 +61,39 @@ impl Label {
     /// A label that says this.
     #[must_use]
     pub fn new(treatment: Treatment) -> Self {
-        Self(Rc::new(Cell::new(treatment)))
+        Self(Rc::new(Inner {
+            treatment: Cell::new(treatment),
+            tally: RefCell::default(),
+        }))
+    }
+
+    /// What bears it counts here from now on.
+    pub fn count_in(&self, tally: &Tally) {
+        self.0.tally.replace(tally.clone());
+    }
+
+    pub(crate) fn on_sent(&self, bytes: usize) {
+        let tally = self.0.tally.borrow();
+        let sent = &tally.0.0;
+        sent.set(sent.get() + bytes as u64);
+    }
+
+    pub(crate) fn on_received(&self, bytes: usize) {
+        let tally = self.0.tally.borrow();
+        let received = &tally.0.1;
+        received.set(received.get() + bytes as u64);
     }
 
     /// What it says.
     #[must_use]
     pub fn treatment(&self) -> Treatment {
-        self.0.get()
+        self.0.treatment.get()
     }
 
     /// Says something else from here on; classes are followed once
     /// [`Client::follow_labels`](crate::Client::follow_labels) is called.
     pub fn set(&self, treatment: Treatment) {
-        self.0.set(treatment);
+        self.0.treatment.set(treatment);
     }
 
     /// The same, without keeping it.

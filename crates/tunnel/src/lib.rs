@@ -37,7 +37,7 @@ pub use client::{
 pub use connection::{Carried, Ending};
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
 pub use journal::{Entry, Happening, Journal};
-pub use label::{Label, LinkClass, Treatment, WeakLabel};
+pub use label::{Label, LinkClass, Tally, Treatment, WeakLabel};
 pub use monitor::HostMonitor;
 pub use relay::{
     Applicant, Authorise, DestinationRule, Destinations, GuestSnapshot, Relay, RelayConfig,

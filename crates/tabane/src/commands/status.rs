@@ -10,7 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use clap::Args;
 use tabane_base::Rate;
-use tabane_control::{Client, Directory, Kind, Link, Path, Running, Session, State, Traffic};
+use tabane_control::{
+    Client, Directory, Kind, Link, Path, RuleUse, Running, Session, State, Traffic,
+};
 
 use crate::output;
 
@@ -117,6 +119,7 @@ fn text(state: &State) -> String {
         parts.extend(sessions(state));
     } else {
         parts.push(links(&state.links));
+        parts.extend(rules(&state.rules));
     }
     parts.push(totals(state));
     parts.extend(events(state));
@@ -171,6 +174,23 @@ fn links(links: &[Link]) -> String {
         })
         .collect();
     output::table(&headings, &rows)
+}
+
+/// What the policy's rules are used for.
+fn rules(rules: &[RuleUse]) -> Option<String> {
+    let headings = ["rule", "now", "so far", "MB in", "MB out", "what"];
+    let rows = rules.iter().map(|rule| {
+        vec![
+            rule.rule.clone().unwrap_or_else(none),
+            rule.connections.to_string(),
+            rule.connections_so_far.to_string(),
+            megabytes(rule.received_bytes),
+            megabytes(rule.sent_bytes),
+            rule.text.clone(),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    (!rows.is_empty()).then(|| output::table(&headings, &rows))
 }
 
 fn sessions(state: &State) -> Option<String> {

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use tabane_base::Duration;
 use tabane_control::{
-    Link, LinkChange, LinkState, Path, Session, SessionState, State, Totals, Traffic,
+    Link, LinkChange, LinkState, Path, RuleAnswer, RuleQuestion, RuleUse, Session, SessionState,
+    State, Totals, Traffic,
 };
 use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
+use tabane_policy::{FlowFacts, Protocol};
 use tabane_tunnel::{ClientSnapshot, LinkSnapshot, LinkWish, SessionTrace};
 
 use super::ledger::{Ledger, add, traffic};
 use crate::far_ends::FarEnds;
+use crate::rule_book::RuleBook;
 
 /// Why a session is not recorded.
 pub(super) const NO_TRACE: &str = "there is no such session, or it is being recorded already";
@@ -40,6 +43,12 @@ impl ClientView {
         let ends = ends.iter().zip(counts);
         let ends = ends.flat_map(|(end, count)| (0..count).map(move |place| (end, place == 0)));
         state.links = self.links(&snapshots);
+        let rules = self.far_ends.rules().map(RuleBook::uses);
+        state.rules = rules
+            .unwrap_or_default()
+            .into_iter()
+            .map(rule_use)
+            .collect();
         for ledger in self.ledgers.values() {
             add(&mut state.totals.traffic, &ledger.traffic());
         }
@@ -130,6 +139,23 @@ impl ClientView {
         }
     }
 
+    /// Which rule a connection would fall under.
+    pub(super) fn explain(&self, question: RuleQuestion) -> Result<RuleAnswer, String> {
+        let rules = self.far_ends.rules().ok_or("no rules are in force here")?;
+        let (rule, names) = rules.explain(FlowFacts {
+            domains: question.domain.into_iter().collect(),
+            address: question.address,
+            port: question.port,
+            protocol: match question.udp {
+                true => Protocol::Udp,
+                false => Protocol::Tcp,
+            },
+            process: question.process,
+            dscp: None,
+        });
+        Ok(RuleAnswer { rule, names })
+    }
+
     /// Has a session recorded: the relay's, where none is named.
     pub(super) fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
         let ends = self.far_ends.clients();
@@ -152,6 +178,17 @@ impl ClientView {
         };
         let changed = self.far_ends.wish_link(name, wish);
         changed.map_err(|error| error.to_string())
+    }
+}
+
+fn rule_use(of: crate::rule_book::RuleUse) -> RuleUse {
+    RuleUse {
+        rule: of.rule,
+        text: of.text,
+        connections: of.connections,
+        connections_so_far: of.connections_so_far,
+        sent_bytes: of.sent.get(),
+        received_bytes: of.received.get(),
     }
 }
 

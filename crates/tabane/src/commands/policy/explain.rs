@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
-use tabane_control::{Client, Directory, Kind, LinkState, SessionState, State};
+use tabane_control::{
+    Client, Directory, Kind, LinkState, RuleAnswer, RuleQuestion, SessionState, State,
+};
 use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{self, Interface};
 use tabane_policy::{FlowFacts, LinkUse, Protocol, Rule};
@@ -48,6 +50,8 @@ pub(super) struct ExplainArgs {
 #[derive(Debug, Serialize)]
 struct Explanation {
     dest: String,
+    /// The names that it is known by, where the running instance saw them looked up.
+    names: Vec<String>,
     protocol: &'static str,
     rule: Option<RuleRow>,
     /// Not through the relay: the routing table chooses the link.
@@ -94,7 +98,25 @@ pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
     let interfaces = runtime.block_on(interfaces::list());
     let interfaces = interfaces.context("cannot list the interfaces")?;
     let state = runtime.block_on(state(&args.instance))?;
+    let mut flow = flow;
+    let mut asked = None;
+    if let Some(state) = &state {
+        let answer = runtime.block_on(ask(args, &flow, state));
+        // One of an older version cannot say.
+        if let Ok(answer) = answer {
+            flow.domains = answer.names;
+            asked = Some(answer.rule);
+        }
+    }
     let mut explanation = explain(args, &flow, &policy, &interfaces, state.as_ref());
+    if let Some(rule) = asked
+        && rule != explanation.rule.as_ref().map(|rule| rule.name.clone())
+    {
+        let rule = rule.map_or_else(|| "no rule".to_owned(), |rule| format!("rule {rule:?}"));
+        explanation.notes.push(format!(
+            "the running instance goes by another policy than {POLICY_FILE} has: there it is {rule}"
+        ));
+    }
     add_peer(&mut explanation, &flow, &store.peers()?, state.as_ref());
     match args.json {
         true => output::json(&explanation)?,
@@ -132,6 +154,23 @@ async fn state(instance: &InstanceArgs) -> Result<Option<State>> {
         }
         only => Ok(only),
     }
+}
+
+/// What the running instance says: it knows by which names addresses were looked up.
+async fn ask(args: &ExplainArgs, flow: &FlowFacts, state: &State) -> Result<RuleAnswer> {
+    let found = Directory::of_user().find(Some(&state.instance.name));
+    let running = match args.instance.is_named() {
+        true => args.instance.find()?,
+        false => found?,
+    };
+    let question = RuleQuestion {
+        domain: flow.domains.first().cloned(),
+        address: flow.address,
+        port: flow.port,
+        udp: args.udp,
+        process: flow.process.clone(),
+    };
+    Ok(Client::new(&running.socket).explain(&question).await?)
 }
 
 fn flow(args: &ExplainArgs) -> Result<FlowFacts> {
@@ -199,6 +238,10 @@ fn explain(
     }
     Explanation {
         dest: args.dest.clone(),
+        names: match flow.address {
+            Some(_) => flow.domains.clone(),
+            None => Vec::new(),
+        },
         protocol: match flow.protocol {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",
@@ -327,6 +370,9 @@ fn text(explanation: &Explanation) -> String {
         ),
         None => "no rule: any link, as the scheduler chooses".to_owned(),
     }];
+    if !explanation.names.is_empty() {
+        lines.push(format!("looked up as {}", explanation.names.join(", ")));
+    }
     if let Some(peer) = &explanation.peer {
         lines.push(format!("straight to peer {peer}, not by the relay"));
     }
