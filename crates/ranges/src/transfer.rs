@@ -4,8 +4,8 @@
 //! [`Transfer::poll_command`] until both are empty, then [`Transfer::poll_timeout`]. Events come
 //! first: after [`Event::Restarted`] nothing that was handed over before counts.
 //!
-//! Which link is given what is decided in `share` (ours, by what `outlook` predicts) and `equal` (the
-//! paper's); what becomes of answers that are not what was hoped for in `trouble`.
+//! Which link is given what is decided in `share` (ours, by what `outlook` predicts) and `equal`
+//! (the paper's); what becomes of answers that are not what was hoped for in `trouble`.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -3,7 +3,8 @@
 //! [`Recent`] is what a web server's system does at present, as far as it matters to a fetch: ten
 //! packets at first (RFC 6928), an end of slow start when delay grows (RFC 9406), selective
 //! acknowledgements (RFC 6675), a probe before the timer (RFC 8985), 0.7 of the window after a loss
-//! (RFC 9438), and a small window again after a rest (RFC 5681 §4.1). Sequence numbers count packets.
+//! (RFC 9438), and a small window again after a rest (RFC 5681 §4.1). Sequence numbers count
+//! packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 

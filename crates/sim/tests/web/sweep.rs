@@ -157,7 +157,8 @@ impl Row {
 #[test]
 fn no_network_is_slower_than_its_best_link() {
     let mut table = String::from(
-        "links                     kB  seconds  of best: least, mean  of bound  requests  twice %\n",
+        "links                     kB  seconds  of best: least, mean  of bound  requests  \
+         twice %\n",
     );
     let mut failures = String::new();
     for network in networks() {

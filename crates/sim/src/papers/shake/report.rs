@@ -43,8 +43,8 @@ fn settings(delays: &str) -> Vec<String> {
     vec![
         "links of 64 kbit/s; TCP Reno with a window of 32 kB; heads of 300 bytes".to_owned(),
         format!(
-            "chosen, because the paper does not tell: {delays}, queues of 80 kB, so that the windows \
-             of two connections fit"
+            "chosen, because the paper does not tell: {delays}, queues of 80 kB, so that the \
+             windows of two connections fit"
         ),
         "the paper's rules: a connection for each request, equal parts; the first request by the \
          receiver's own link"
