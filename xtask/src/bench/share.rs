@@ -39,7 +39,7 @@ enum Contender {
     Tcp(&'static str),
 }
 
-const COMPANIES: [&[Contender]; 7] = [
+const COMPANIES: [&[Contender]; 9] = [
     &[Contender::Tabane, Contender::Tabane],
     &[Contender::Tabane, Contender::Tcp("cubic")],
     &[Contender::Tcp("cubic"), Contender::Tabane],
@@ -51,6 +51,9 @@ const COMPANIES: [&[Contender]; 7] = [
     &[Contender::Tabane, Contender::Tcp("bbr")],
     &[Contender::Tcp("bbr"), Contender::Tabane],
     &[Contender::Tcp("cubic"), Contender::Tcp("cubic")],
+    // What ours beside BBR is to be compared with.
+    &[Contender::Tcp("cubic"), Contender::Tcp("bbr")],
+    &[Contender::Tcp("bbr"), Contender::Tcp("cubic")],
 ];
 
 impl fmt::Display for Contender {
