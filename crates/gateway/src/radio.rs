@@ -237,18 +237,24 @@ mod tests {
         assert_eq!(trip.timeout(0), TIMEOUT_MIN);
     }
 
+    /// All that is allowed goes over 1.25 MB/s and 50 ms: 62.5 kB fill the link, the rest makes
+    /// round trips longer. When it has arrived, and how much it was.
+    fn a_flight(allowance: &mut Allowance, round: u64, sent: &mut u32) -> (Instant, u32) {
+        let flight = allowance.bytes();
+        let span = ms(50).max(Duration::from_secs_f64(f64::from(flight) / 1.25e6));
+        let now = Instant::from_millis(1_000 * round) + span;
+        *sent += flight;
+        allowance.round.1 = allowance.round.1.min(now - span);
+        allowance.watch(now, Seq(*sent), Seq(*sent + 1), flight, ms(50));
+        (now, flight)
+    }
+
     #[test]
     fn doubling_ends_when_more_arrives_no_faster() {
         let mut allowance = Allowance::new(4 << 20, false);
         let mut sent = 0;
         for round in 1..=12 {
-            // 1.25 MB/s, 50 ms: 62.5 kB fill the link, the rest makes round trips longer.
-            let flight = allowance.bytes();
-            let span = ms(50).max(Duration::from_secs_f64(f64::from(flight) / 1.25e6));
-            let now = Instant::from_millis(1_000 * round) + span;
-            sent += flight;
-            allowance.round.1 = allowance.round.1.min(now - span);
-            allowance.watch(now, Seq(sent), Seq(sent + 1), flight, ms(50));
+            let (now, flight) = a_flight(&mut allowance, round, &mut sent);
             if allowance.starting {
                 allowance.on_arrival(now, flight, 1_448, 4 << 20);
             }
@@ -265,12 +271,7 @@ mod tests {
         let mut allowance = Allowance::new(4 << 20, true);
         let mut sent = 0;
         for round in 1..=200 {
-            let flight = allowance.bytes();
-            let span = ms(50).max(Duration::from_secs_f64(f64::from(flight) / 1.25e6));
-            let now = Instant::from_millis(1_000 * round) + span;
-            sent += flight;
-            allowance.round.1 = allowance.round.1.min(now - span);
-            allowance.watch(now, Seq(sent), Seq(sent + 1), flight, ms(50));
+            let (now, flight) = a_flight(&mut allowance, round, &mut sent);
             allowance.on_arrival(now, flight, 1_448, 4 << 20);
         }
         assert!(allowance.bytes() <= 280_000, "{allowance:?}");

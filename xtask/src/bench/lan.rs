@@ -7,18 +7,17 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket};
 use tabane_lab::load_scenarios;
 use tabane_linux::netns::Netns;
 
 use super::bond::Bond;
 use super::options::Options;
-use super::process::Running;
+use super::process::{Running, ip};
 use super::stage::Stage;
 
 const HOSTS: u8 = 50;
@@ -191,14 +190,4 @@ fn listen_at(at: SocketAddrV4) -> Result<TcpListener> {
     bind(&fd, &at)?;
     listen(&fd, i32::from(HOSTS) * FLOWS as i32)?;
     Ok(TcpListener::from(fd))
-}
-
-fn ip(arguments: &str) -> Result<()> {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .context("cannot start ip (is iproute2 installed?)")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ip {arguments}: {}", said.trim());
-    Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -18,6 +18,17 @@ const FAREWELL: Duration = Duration::from_secs(3);
 
 /// The kernel's unit of processor time in /proc, the same on all machines it runs on today.
 const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Runs iproute2 with `arguments`, separated by spaces, to its end.
+pub(super) fn ip(arguments: &str) -> Result<()> {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .context("cannot start ip (is iproute2 installed?)")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ip {arguments}: {}", said.trim());
+    Ok(())
+}
 
 /// A program at work. Ended when dropped.
 #[derive(Debug)]

@@ -7,7 +7,6 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use tabane_lab::{Lab, LabOptions};
 use tabane_linux::netns::Netns;
 use tabane_netem::Scenario;
 
-use super::super::process::Running;
+use super::super::process::{Running, ip};
 use super::{Mode, Sender};
 
 /// The router's interface towards the mobile host.
@@ -163,14 +162,4 @@ fn set(host: &Netns, key: &str, value: &str) -> Result<()> {
     let path = format!("/proc/sys/net/ipv4/{key}");
     let written = host.run(|| std::fs::write(&path, value))?;
     written.context(path)
-}
-
-fn ip(arguments: &str) -> Result<()> {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .context("cannot start ip (is iproute2 installed?)")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ip {arguments}: {}", said.trim());
-    Ok(())
 }
