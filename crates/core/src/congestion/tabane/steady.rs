@@ -45,13 +45,15 @@ impl Tabane {
     pub(super) fn advance_steady(&mut self, now: Instant) {
         let (queue, standing) = self.queue();
         let is_long = queue > self.allowed_queue() && self.swing.hold() < SWINGING;
-        let is_vain = is_long && self.is_yielding_vain(queue, standing);
+        // Known rivals need no long queue: a cubic's grows again from little, and flattens.
+        let is_theirs = self.rivalry.is_near(now) && queue > self.target() / 2;
+        let is_vain = (is_long || is_theirs) && self.is_yielding_vain(queue, standing);
         if !is_vain {
             self.control(now);
         }
         self.rivalry.on_span(now, self.min_rtt(), is_long);
         self.rivalry.on_round_trip(now, self.min_rtt() + queue);
-        if !is_long {
+        if !is_long && !is_theirs {
             self.window_before = self.cwnd;
             self.yielding_from = None;
         }
