@@ -12,12 +12,16 @@
 //!     └──────────────► Closed ◄─── closed, abandoned, interface gone┘
 //! ```
 
+mod answers;
+mod silence;
+mod validation;
+
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng};
 use tabane_monitor::Direction;
 use thiserror::Error;
 
-use crate::close::{PathDownReason, Violation};
-use crate::congestion::{AckEvent, Controller, Kind, LossEvent};
+use crate::close::PathDownReason;
+use crate::congestion::{Controller, Kind};
 use crate::crypto::PathPhase;
 use crate::delivery::DeliveryEstimator;
 use crate::forward_delay::ForwardDelay;
@@ -28,32 +32,16 @@ use crate::policy::Policies;
 use crate::probe::{LEAST, Probe, Prober, Report, Terms};
 use crate::reading::{Counts, Reading, Readings};
 use crate::received::Received;
-use crate::recovery::{Recovery, SentFrame, SentFrames, SentPacket, Settled};
+use crate::recovery::{Recovery, SentFrames, SentPacket, Settled};
 use crate::rest::Rest;
 use crate::rtt::{INITIAL_RTT, RttEstimator};
 use crate::snapshot::{PathSnapshot, PathStatus};
 use crate::trace::TraceMetrics;
-use crate::wire::AckFrame;
 
 /// What may be sent to an address that has not proved itself, per byte from it (RFC 9000 §8.1).
 const AMPLIFICATION: u64 = 3;
-/// The first challenge is repeated after this, then ever later; a path over the slowest satellite
-/// answers within it.
-const CHALLENGE_INTERVAL: Duration = Duration::from_millis(300);
-/// Challenges are never further apart: a link that begins to work is noticed soon.
-const CHALLENGE_INTERVAL_MAX: Duration = Duration::from_secs(3);
-/// A path that has not answered for so long is reported, though the challenges go on.
-const CHALLENGE_PATIENCE: u32 = 4;
-/// A silent path is probed at least so often.
-const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
-/// After such a silence the path's window says nothing about it any more.
-const FORGET_AFTER: Duration = Duration::from_secs(3);
 /// A path that was heard so recently may carry acknowledgements, whatever its round-trip time.
 const FRESH_FOR: Duration = Duration::from_millis(50);
-/// Packets acknowledged together are at most this part of the window, so that the window keeps
-/// moving, and at most [`ACK_PACKETS_MAX`].
-const ACKS_PER_WINDOW: u64 = 8;
-const ACK_PACKETS_MAX: u64 = 32;
 
 /// IPv4 and UDP headers of a packet; IPv6 has 20 bytes more.
 const IP_UDP_HEADERS: u64 = 28;
@@ -257,66 +245,6 @@ impl Path {
         }
     }
 
-    /// Asks `tuple` to prove itself, unless it is being asked already.
-    pub(crate) fn challenge(&mut self, now: Instant, tuple: FourTuple, data: [u8; 8]) {
-        if self
-            .challenge
-            .is_none_or(|challenge| challenge.tuple != tuple)
-        {
-            self.challenge = Some(Challenge {
-                tuple,
-                data,
-                due_at: now,
-                attempts: 0,
-            });
-        }
-    }
-
-    /// The challenge left; when to repeat it.
-    pub(crate) fn on_challenge_sent(&mut self, now: Instant) {
-        if let Some(challenge) = &mut self.challenge {
-            let wait = CHALLENGE_INTERVAL * (1 << challenge.attempts.min(4));
-            challenge.attempts += 1;
-            challenge.due_at = now + wait.min(CHALLENGE_INTERVAL_MAX);
-        }
-    }
-
-    /// Whether the path should be reported as not working; once.
-    pub(crate) fn report_unanswered(&mut self) -> bool {
-        let patient = self
-            .challenge
-            .is_none_or(|c| c.attempts < CHALLENGE_PATIENCE);
-        match &mut self.state {
-            State::Opening { reported } if !patient && !*reported => {
-                *reported = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// A challenge was answered. `true` when the path may be used from now on.
-    pub(crate) fn on_response(&mut self, now: Instant, data: [u8; 8]) -> bool {
-        let Some(challenge) = self.challenge.take_if(|challenge| challenge.data == data) else {
-            return false;
-        };
-        if challenge.tuple != self.tuple {
-            let other_host = challenge.tuple.remote.ip() != self.tuple.remote.ip();
-            self.tuple = challenge.tuple;
-            if other_host {
-                // Another port is a NAT's new mapping on the same link; another address may be
-                // another link (RFC 9000 §9.4).
-                self.restart(now);
-            }
-        }
-        self.validated = true;
-        if matches!(self.state, State::Opening { .. }) {
-            self.state = State::Active;
-            return true;
-        }
-        false
-    }
-
     /// Forgets what was measured.
     fn restart(&mut self, now: Instant) {
         self.controller.on_path_reset(now);
@@ -338,167 +266,6 @@ impl Path {
         let size = Bytes::from(self.packet_size());
         self.controller.on_mtu(size);
         self.pacer.set_packet(size);
-    }
-
-    /// Takes in an acknowledgement of packets of this path. `reverse_mean` is the mean of
-    /// [`Self::reverse`] over all paths.
-    pub(crate) fn on_ack(
-        &mut self,
-        now: Instant,
-        ack: &AckFrame,
-        reverse_mean: Option<i64>,
-        news: &mut News,
-    ) -> Result<(), Violation> {
-        let mut settled = std::mem::take(&mut self.settled);
-        self.recovery.on_ack(ack, |packet| settled.push(packet))?;
-        self.delivery.begin_ack();
-        let mut largest: Option<(u64, Instant)> = None;
-        let mut behind = Duration::ZERO;
-        let mut in_flight_acked = false;
-        for Settled {
-            pn,
-            packet,
-            was_lost,
-        } in &settled
-        {
-            if *was_lost {
-                self.totals.spurious_losses += 1;
-                self.controller.on_spurious_loss(now);
-                continue;
-            }
-            let size = Bytes::new(packet.size.into());
-            self.totals.acked += size;
-            if packet.in_flight {
-                in_flight_acked = true;
-                self.delivery
-                    .on_packet_acked(now, size, packet.sent_at, &packet.delivery);
-            }
-            self.mtu.on_packet_acked(packet.size);
-            self.on_mtu_probe_acked(now, packet);
-            if packet.ack_eliciting && largest.is_none_or(|(other, _)| *pn > other) {
-                largest = Some((*pn, packet.sent_at));
-                behind = behind_in_train(packet, ack);
-            }
-        }
-        if let Some((pn, sent_at)) = largest
-            && pn == ack.largest()
-        {
-            let sample = now.since(sent_at).saturating_sub(behind);
-            let delay = ack.delay.min(self.peer_ack_delay);
-            self.rtt.update(now, sample, delay);
-            self.forward.on_sample(sent_at, ack.largest_at);
-            self.readings.on_round_trip(sample.saturating_sub(delay));
-            self.readings.on_one_way(sent_at, ack.largest_at);
-        }
-        if let Some((_, sent_at)) = largest {
-            self.on_alive(now, news);
-            let lost_before = news.lost.len();
-            self.recovery.detect_lost(now, &self.rtt, &mut news.lost);
-            self.on_lost(now, &news.lost[lost_before..], false);
-            if in_flight_acked {
-                let sample = self.delivery.finish_ack(now, self.rtt.min());
-                self.controller.on_ack(&AckEvent {
-                    now,
-                    sample: &sample,
-                    rtt: &self.rtt,
-                    trip: reverse_mean.and_then(|reverse| self.forward.trip(reverse)),
-                    way_back: sample.rtt.and_then(|rtt| self.forward.way_back(rtt)),
-                    in_flight_after: self.recovery.in_flight(),
-                    largest_acked_sent_at: sent_at,
-                });
-            }
-            self.pace(now);
-            self.review_frequency();
-        }
-        news.acked.append(&mut settled);
-        self.settled = settled;
-        Ok(())
-    }
-
-    /// The one-way time from the peer minus the clocks' offset, in nanoseconds.
-    pub(crate) fn reverse(&self) -> Option<i64> {
-        self.forward.reverse(self.rtt.smoothed())
-    }
-
-    fn on_mtu_probe_acked(&mut self, now: Instant, packet: &SentPacket) {
-        for frame in packet.frames.iter() {
-            if let SentFrame::MtuProbe(size) = frame
-                && self.mtu.on_probe_acked(now, size)
-            {
-                self.on_packet_size();
-            }
-        }
-    }
-
-    /// Something newly sent was acknowledged.
-    fn on_alive(&mut self, now: Instant, news: &mut News) {
-        self.recovery.on_alive();
-        self.probes_due = 0;
-        if let State::Silent { since } = self.state {
-            self.state = State::Active;
-            news.up = true;
-            if now.since(since) > FORGET_AFTER {
-                self.controller.on_path_reset(now);
-            }
-        }
-    }
-
-    fn on_lost(&mut self, now: Instant, lost: &[Settled], persistent: bool) {
-        let mut amount = Bytes::ZERO;
-        let mut newest: Option<&SentPacket> = None;
-        for Settled { packet, .. } in lost {
-            let size = Bytes::new(packet.size.into());
-            self.delivery.on_packet_lost(size);
-            let probe = packet.frames.iter().find_map(|frame| match frame {
-                SentFrame::MtuProbe(size) => Some(size),
-                _ => None,
-            });
-            if let Some(size) = probe {
-                // A probe that is too large says nothing about congestion (RFC 8899 §3).
-                self.mtu.on_probe_lost(now, size);
-                continue;
-            }
-            if self.mtu.on_packet_lost(now, packet.size) {
-                self.on_packet_size();
-            }
-            self.totals.lost += size;
-            self.totals.lost_packets += 1;
-            amount += size;
-            newest = Some(packet);
-        }
-        if let Some(packet) = newest {
-            self.controller.on_loss(&LossEvent {
-                now,
-                lost: amount,
-                largest_lost_sent_at: packet.sent_at,
-                in_flight: self.recovery.in_flight(),
-                tx_in_flight: packet.delivery.tx_in_flight,
-                persistent,
-            });
-            self.pace(now);
-        }
-    }
-
-    /// How many packets the peer should acknowledge together; `None` while it knows.
-    fn review_frequency(&mut self) {
-        let wanted = self.ack_packets();
-        let told = self.told_frequency;
-        self.frequency_due |= wanted >= 2 * told || wanted * 2 <= told;
-    }
-
-    fn ack_packets(&self) -> u64 {
-        let packets = self.controller.cwnd().get() / self.packet_size() as u64;
-        (packets / ACKS_PER_WINDOW).clamp(2, ACK_PACKETS_MAX)
-    }
-
-    /// The frequency to ask for; considered told.
-    pub(crate) fn take_frequency(&mut self) -> (u64, Duration) {
-        self.frequency_due = false;
-        self.told_frequency = self.ack_packets();
-        (
-            self.told_frequency,
-            (self.rtt.min() / 4).max(Duration::from_millis(1)),
-        )
     }
 
     // Measuring.
@@ -555,73 +322,6 @@ impl Path {
                 .saturating_sub(self.totals.spurious_losses),
         };
         self.readings.take(now, (self.id, self.tuple), counts)
-    }
-
-    // Time.
-
-    pub(crate) fn loss_timer(&self) -> Option<Instant> {
-        if matches!(self.state, State::Opening { .. }) {
-            return None;
-        }
-        self.recovery.loss_at().or_else(|| self.pto_at())
-    }
-
-    fn pto_at(&self) -> Option<Instant> {
-        let at = self.recovery.pto_at(&self.rtt, self.peer_ack_delay)?;
-        // Back-off must not make a path that has come back wait long to be noticed.
-        let latest = self.last_eliciting_at
-            + PROBE_INTERVAL_MAX.max(2 * (self.rtt.pto_base() + self.peer_ack_delay));
-        Some(at.min(latest))
-    }
-
-    /// The loss timer fired. `others`: whether another path can carry what is in flight here.
-    pub(crate) fn on_loss_timer(&mut self, now: Instant, others: bool, news: &mut News) {
-        let lost_before = news.lost.len();
-        if self.recovery.loss_at().is_some_and(|at| at <= now) {
-            self.recovery.detect_lost(now, &self.rtt, &mut news.lost);
-            self.on_lost(now, &news.lost[lost_before..], false);
-            return;
-        }
-        if self.pto_at().is_none_or(|at| at > now) {
-            return;
-        }
-        self.recovery.on_pto();
-        self.probes_due = 2;
-        if others {
-            self.give_up_in_flight(now, news);
-        }
-        let patient = !others && self.recovery.pto_count() < 3;
-        if self.is_active() && !patient {
-            self.state = State::Silent { since: now };
-            news.down = Some(PathDownReason::NoAnswer);
-        }
-    }
-
-    /// Hands everything in flight over to other paths, in the order it was sent (SBAM figure 3).
-    /// The controller does not hear of it: whether anything was lost is not known.
-    pub(crate) fn give_up_in_flight(&mut self, now: Instant, news: &mut News) {
-        let before = news.lost.len();
-        self.recovery.lose_all(&mut news.lost);
-        for Settled { packet, .. } in &news.lost[before..] {
-            self.delivery.on_packet_lost(Bytes::new(packet.size.into()));
-            for frame in packet.frames.iter() {
-                if let SentFrame::MtuProbe(size) = frame {
-                    self.mtu.on_probe_lost(now, size);
-                }
-            }
-        }
-    }
-
-    /// When silence on the path should be broken.
-    pub(crate) fn keep_alive_at(&self, interval: Duration) -> Option<Instant> {
-        let quiet_since = self.last_received_at.max(self.last_eliciting_at);
-        match self.state {
-            State::Active => Some(quiet_since + interval),
-            State::Silent { .. } if !self.recovery.has_eliciting_in_flight() => {
-                Some(self.last_eliciting_at + PROBE_INTERVAL_MAX)
-            }
-            State::Opening { .. } | State::Silent { .. } => None,
-        }
     }
 
     // What goes out.
@@ -779,17 +479,4 @@ impl Path {
             last_received_at: self.last_received_at,
         }
     }
-}
-
-/// How long after the first of its train a probe arrived: that is how long it queued behind its own
-/// kind, and no part of a round trip.
-fn behind_in_train(packet: &SentPacket, ack: &AckFrame) -> Duration {
-    let place = packet.frames.iter().find_map(|frame| match frame {
-        SentFrame::Probe(place) => Some(usize::from(place)),
-        _ => None,
-    });
-    let ahead = ack.times.len().min(place.unwrap_or(0));
-    ahead
-        .checked_sub(1)
-        .map_or(Duration::ZERO, |index| ack.times[index])
 }

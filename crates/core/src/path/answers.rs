@@ -1,0 +1,192 @@
+//! What acknowledgements and losses mean for everything that is measured on the path.
+
+use tabane_base::{Bytes, Duration, Instant};
+
+use super::{News, Path, State};
+use crate::close::Violation;
+use crate::congestion::{AckEvent, LossEvent};
+use crate::recovery::{SentFrame, SentPacket, Settled};
+use crate::wire::AckFrame;
+
+/// After such a silence the path's window says nothing about it any more.
+const FORGET_AFTER: Duration = Duration::from_secs(3);
+/// Packets acknowledged together are at most this part of the window, so that the window keeps
+/// moving, and at most [`ACK_PACKETS_MAX`].
+const ACKS_PER_WINDOW: u64 = 8;
+const ACK_PACKETS_MAX: u64 = 32;
+
+impl Path {
+    /// Takes in an acknowledgement of packets of this path. `reverse_mean` is the mean of
+    /// [`Self::reverse`] over all paths.
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Instant,
+        ack: &AckFrame,
+        reverse_mean: Option<i64>,
+        news: &mut News,
+    ) -> Result<(), Violation> {
+        let mut settled = std::mem::take(&mut self.settled);
+        self.recovery.on_ack(ack, |packet| settled.push(packet))?;
+        self.delivery.begin_ack();
+        let mut largest: Option<(u64, Instant)> = None;
+        let mut behind = Duration::ZERO;
+        let mut in_flight_acked = false;
+        for Settled {
+            pn,
+            packet,
+            was_lost,
+        } in &settled
+        {
+            if *was_lost {
+                self.totals.spurious_losses += 1;
+                self.controller.on_spurious_loss(now);
+                continue;
+            }
+            let size = Bytes::new(packet.size.into());
+            self.totals.acked += size;
+            if packet.in_flight {
+                in_flight_acked = true;
+                self.delivery
+                    .on_packet_acked(now, size, packet.sent_at, &packet.delivery);
+            }
+            self.mtu.on_packet_acked(packet.size);
+            self.on_mtu_probe_acked(now, packet);
+            if packet.ack_eliciting && largest.is_none_or(|(other, _)| *pn > other) {
+                largest = Some((*pn, packet.sent_at));
+                behind = behind_in_train(packet, ack);
+            }
+        }
+        if let Some((pn, sent_at)) = largest
+            && pn == ack.largest()
+        {
+            let sample = now.since(sent_at).saturating_sub(behind);
+            let delay = ack.delay.min(self.peer_ack_delay);
+            self.rtt.update(now, sample, delay);
+            self.forward.on_sample(sent_at, ack.largest_at);
+            self.readings.on_round_trip(sample.saturating_sub(delay));
+            self.readings.on_one_way(sent_at, ack.largest_at);
+        }
+        if let Some((_, sent_at)) = largest {
+            self.on_alive(now, news);
+            let lost_before = news.lost.len();
+            self.recovery.detect_lost(now, &self.rtt, &mut news.lost);
+            self.on_lost(now, &news.lost[lost_before..], false);
+            if in_flight_acked {
+                let sample = self.delivery.finish_ack(now, self.rtt.min());
+                self.controller.on_ack(&AckEvent {
+                    now,
+                    sample: &sample,
+                    rtt: &self.rtt,
+                    trip: reverse_mean.and_then(|reverse| self.forward.trip(reverse)),
+                    way_back: sample.rtt.and_then(|rtt| self.forward.way_back(rtt)),
+                    in_flight_after: self.recovery.in_flight(),
+                    largest_acked_sent_at: sent_at,
+                });
+            }
+            self.pace(now);
+            self.review_frequency();
+        }
+        news.acked.append(&mut settled);
+        self.settled = settled;
+        Ok(())
+    }
+
+    /// The one-way time from the peer minus the clocks' offset, in nanoseconds.
+    pub(crate) fn reverse(&self) -> Option<i64> {
+        self.forward.reverse(self.rtt.smoothed())
+    }
+
+    fn on_mtu_probe_acked(&mut self, now: Instant, packet: &SentPacket) {
+        for frame in packet.frames.iter() {
+            if let SentFrame::MtuProbe(size) = frame
+                && self.mtu.on_probe_acked(now, size)
+            {
+                self.on_packet_size();
+            }
+        }
+    }
+
+    /// Something newly sent was acknowledged.
+    fn on_alive(&mut self, now: Instant, news: &mut News) {
+        self.recovery.on_alive();
+        self.probes_due = 0;
+        if let State::Silent { since } = self.state {
+            self.state = State::Active;
+            news.up = true;
+            if now.since(since) > FORGET_AFTER {
+                self.controller.on_path_reset(now);
+            }
+        }
+    }
+
+    pub(super) fn on_lost(&mut self, now: Instant, lost: &[Settled], persistent: bool) {
+        let mut amount = Bytes::ZERO;
+        let mut newest: Option<&SentPacket> = None;
+        for Settled { packet, .. } in lost {
+            let size = Bytes::new(packet.size.into());
+            self.delivery.on_packet_lost(size);
+            let probe = packet.frames.iter().find_map(|frame| match frame {
+                SentFrame::MtuProbe(size) => Some(size),
+                _ => None,
+            });
+            if let Some(size) = probe {
+                // A probe that is too large says nothing about congestion (RFC 8899 §3).
+                self.mtu.on_probe_lost(now, size);
+                continue;
+            }
+            if self.mtu.on_packet_lost(now, packet.size) {
+                self.on_packet_size();
+            }
+            self.totals.lost += size;
+            self.totals.lost_packets += 1;
+            amount += size;
+            newest = Some(packet);
+        }
+        if let Some(packet) = newest {
+            self.controller.on_loss(&LossEvent {
+                now,
+                lost: amount,
+                largest_lost_sent_at: packet.sent_at,
+                in_flight: self.recovery.in_flight(),
+                tx_in_flight: packet.delivery.tx_in_flight,
+                persistent,
+            });
+            self.pace(now);
+        }
+    }
+
+    /// How many packets the peer should acknowledge together; `None` while it knows.
+    fn review_frequency(&mut self) {
+        let wanted = self.ack_packets();
+        let told = self.told_frequency;
+        self.frequency_due |= wanted >= 2 * told || wanted * 2 <= told;
+    }
+
+    fn ack_packets(&self) -> u64 {
+        let packets = self.controller.cwnd().get() / self.packet_size() as u64;
+        (packets / ACKS_PER_WINDOW).clamp(2, ACK_PACKETS_MAX)
+    }
+
+    /// The frequency to ask for; considered told.
+    pub(crate) fn take_frequency(&mut self) -> (u64, Duration) {
+        self.frequency_due = false;
+        self.told_frequency = self.ack_packets();
+        (
+            self.told_frequency,
+            (self.rtt.min() / 4).max(Duration::from_millis(1)),
+        )
+    }
+}
+
+/// How long after the first of its train a probe arrived: that is how long it queued behind its own
+/// kind, and no part of a round trip.
+fn behind_in_train(packet: &SentPacket, ack: &AckFrame) -> Duration {
+    let place = packet.frames.iter().find_map(|frame| match frame {
+        SentFrame::Probe(place) => Some(usize::from(place)),
+        _ => None,
+    });
+    let ahead = ack.times.len().min(place.unwrap_or(0));
+    ahead
+        .checked_sub(1)
+        .map_or(Duration::ZERO, |index| ack.times[index])
+}

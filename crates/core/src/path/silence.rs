@@ -1,0 +1,77 @@
+//! What happens when nothing is heard: probes, the path taken out of use, keep-alives.
+
+use tabane_base::{Bytes, Duration, Instant};
+
+use super::{News, Path, State};
+use crate::close::PathDownReason;
+use crate::recovery::{SentFrame, Settled};
+
+/// A silent path is probed at least so often.
+const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
+
+impl Path {
+    pub(crate) fn loss_timer(&self) -> Option<Instant> {
+        if matches!(self.state, State::Opening { .. }) {
+            return None;
+        }
+        self.recovery.loss_at().or_else(|| self.pto_at())
+    }
+
+    fn pto_at(&self) -> Option<Instant> {
+        let at = self.recovery.pto_at(&self.rtt, self.peer_ack_delay)?;
+        // Back-off must not make a path that has come back wait long to be noticed.
+        let latest = self.last_eliciting_at
+            + PROBE_INTERVAL_MAX.max(2 * (self.rtt.pto_base() + self.peer_ack_delay));
+        Some(at.min(latest))
+    }
+
+    /// The loss timer fired. `others`: whether another path can carry what is in flight here.
+    pub(crate) fn on_loss_timer(&mut self, now: Instant, others: bool, news: &mut News) {
+        let lost_before = news.lost.len();
+        if self.recovery.loss_at().is_some_and(|at| at <= now) {
+            self.recovery.detect_lost(now, &self.rtt, &mut news.lost);
+            self.on_lost(now, &news.lost[lost_before..], false);
+            return;
+        }
+        if self.pto_at().is_none_or(|at| at > now) {
+            return;
+        }
+        self.recovery.on_pto();
+        self.probes_due = 2;
+        if others {
+            self.give_up_in_flight(now, news);
+        }
+        let patient = !others && self.recovery.pto_count() < 3;
+        if self.is_active() && !patient {
+            self.state = State::Silent { since: now };
+            news.down = Some(PathDownReason::NoAnswer);
+        }
+    }
+
+    /// Hands everything in flight over to other paths, in the order it was sent (SBAM figure 3).
+    /// The controller does not hear of it: whether anything was lost is not known.
+    pub(crate) fn give_up_in_flight(&mut self, now: Instant, news: &mut News) {
+        let before = news.lost.len();
+        self.recovery.lose_all(&mut news.lost);
+        for Settled { packet, .. } in &news.lost[before..] {
+            self.delivery.on_packet_lost(Bytes::new(packet.size.into()));
+            for frame in packet.frames.iter() {
+                if let SentFrame::MtuProbe(size) = frame {
+                    self.mtu.on_probe_lost(now, size);
+                }
+            }
+        }
+    }
+
+    /// When silence on the path should be broken.
+    pub(crate) fn keep_alive_at(&self, interval: Duration) -> Option<Instant> {
+        let quiet_since = self.last_received_at.max(self.last_eliciting_at);
+        match self.state {
+            State::Active => Some(quiet_since + interval),
+            State::Silent { .. } if !self.recovery.has_eliciting_in_flight() => {
+                Some(self.last_eliciting_at + PROBE_INTERVAL_MAX)
+            }
+            State::Opening { .. } | State::Silent { .. } => None,
+        }
+    }
+}
