@@ -10,6 +10,7 @@ use tabane_lab::{Health, Lab, LabLink, LabOptions};
 use tabane_linux::netns::Netns;
 use tabane_netem::Scenario;
 
+use super::process::ip;
 use super::record::{Carried, EmulatorHealth};
 
 /// The network is at rest when nothing has crossed it for so long: twice the longest round trip of
@@ -26,6 +27,8 @@ const REST_STEP: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Stage {
     lab: Lab,
+    /// Links whose near end is at another host than the client.
+    moved: Vec<(usize, Netns)>,
 }
 
 /// The counters at the beginning of a measurement.
@@ -38,7 +41,8 @@ pub(super) struct Mark {
 impl Stage {
     pub(super) fn up(scenario: &Scenario) -> Result<Self> {
         let lab = Lab::up(scenario, &LabOptions::default())?;
-        Ok(Self { lab })
+        let moved = Vec::new();
+        Ok(Self { lab, moved })
     }
 
     /// Lets multipath TCP use all links.
@@ -73,6 +77,31 @@ impl Stage {
         tabane_lab::SERVICE
     }
 
+    /// Gives the server an address of the internet's besides, which a neighbour lends the way to.
+    pub(super) fn add_service(&self, address: Ipv4Addr) -> Result<()> {
+        ip(&format!(
+            "-n {} addr add {address}/32 dev lo",
+            self.server().name()
+        ))
+    }
+
+    /// Moves the near end of a link to another host, as its only way to the server.
+    pub(super) fn move_link(&mut self, index: usize, to: &Netns) -> Result<()> {
+        let (client, there) = (self.lab.client().name(), to.name());
+        let LabLink {
+            interface,
+            client: own,
+            server,
+            ..
+        } = &self.lab.links()[index];
+        ip(&format!("-n {client} link set {interface} netns {there}"))?;
+        ip(&format!("-n {there} addr add {own}/24 dev {interface}"))?;
+        ip(&format!("-n {there} link set {interface} up"))?;
+        ip(&format!("-n {there} route add default via {server}"))?;
+        self.moved.push((index, to.clone()));
+        Ok(())
+    }
+
     /// What TCP connections made from now on use, at both ends.
     pub(super) fn set_congestion(&self, name: &str) -> Result<()> {
         for netns in [self.lab.client(), self.lab.server()] {
@@ -96,7 +125,7 @@ impl Stage {
     /// Waits until the links are empty and nothing is sent.
     pub(super) fn rest(&self) -> Result<()> {
         let deadline = Instant::now() + REST_WITHIN;
-        let mut seen = self.link_bytes(self.lab.client())?;
+        let mut seen = self.link_bytes()?;
         let mut since = Instant::now();
         while since.elapsed() < REST {
             ensure!(
@@ -104,7 +133,7 @@ impl Stage {
                 "the links do not come to rest: something of the last measurement still sends"
             );
             sleep(REST_STEP);
-            let now = self.link_bytes(self.lab.client())?;
+            let now = self.link_bytes()?;
             if now != seen || !self.is_empty()? {
                 seen = now;
                 since = Instant::now();
@@ -117,7 +146,7 @@ impl Stage {
     pub(super) fn begin(&self) -> Result<Mark> {
         self.lab.restart_schedule();
         Ok(Mark {
-            link_bytes: self.link_bytes(self.lab.client())?,
+            link_bytes: self.link_bytes()?,
             health: self.lab.snapshot()?.health,
         })
     }
@@ -125,7 +154,7 @@ impl Stage {
     /// What has happened since.
     pub(super) fn carried(&self, mark: &Mark) -> Result<Carried> {
         let health = self.lab.snapshot()?.health;
-        let now = self.link_bytes(self.lab.client())?;
+        let now = self.link_bytes()?;
         let since = |(now, before): (&u64, &u64)| now.saturating_sub(*before);
         Ok(Carried {
             link_bytes: now.iter().zip(&mark.link_bytes).map(since).collect(),
@@ -145,14 +174,21 @@ impl Stage {
         Ok(links.iter().map(inside).sum::<u64>() == 0)
     }
 
-    /// Bytes in both directions per link, as the interfaces of `netns` count.
-    fn link_bytes(&self, netns: &Netns) -> Result<Vec<u64>> {
-        let table = netns.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??;
-        let bytes = |link: &LabLink| {
-            interface_bytes(&table, &link.interface)
-                .with_context(|| format!("{} is gone", link.interface))
+    /// Bytes in both directions per link, as the near ends' interfaces count.
+    fn link_bytes(&self) -> Result<Vec<u64>> {
+        let table_at = |netns: &Netns| -> Result<String> {
+            Ok(netns.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??)
         };
-        self.lab.links().iter().map(bytes).collect()
+        let at_client = table_at(self.lab.client())?;
+        let bytes = |(index, link): (usize, &LabLink)| {
+            let moved = self.moved.iter().find(|(moved, _)| *moved == index);
+            let found = match moved {
+                Some((_, netns)) => interface_bytes(&table_at(netns)?, &link.interface),
+                None => interface_bytes(&at_client, &link.interface),
+            };
+            found.with_context(|| format!("{} is gone", link.interface))
+        };
+        self.lab.links().iter().enumerate().map(bytes).collect()
     }
 }
 

@@ -5,7 +5,10 @@
 //! to all links (by address, which is all it can). Both of ours run: `tabane get`, and curl through
 //! `tabane web`. Times are a whole program's, starting included.
 
+mod neighbour;
+
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,16 +20,18 @@ use tabane_netem::Scenario;
 use super::process::Running;
 use super::scratch::Scratch;
 use super::stage::Stage;
+use neighbour::{Neighbour, settle};
 
 pub(super) const USAGE: &str = "\
 usage: cargo xtask bench web [CELL...] [--sizes LIST] [--repeat N] [--json FILE] [--binary FILE]
   CELL          links as kbpsxRTT joined by +, as 8000x40+3000x60; a ! behind one: it falls silent
-                after 400 ms [unequal, a silent one, and two and three links of 64 kbit/s]
+                after 400 ms; a ~: it is a neighbour's, who lends it [unequal, a silent one, two and
+                three links of 64 kbit/s, two own and two neighbours']
   --sizes LIST  in bytes, separated by commas [by cell]
   --repeat N    each so often; the mean counts [3]";
 
 /// Cells with what is fetched in them.
-const CELLS: [(&str, &[u64]); 4] = [
+const CELLS: [(&str, &[u64]); 5] = [
     (
         "8000x40+3000x60",
         &[1_000, 50_000, 200_000, 1_000_000, 8_000_000],
@@ -34,8 +39,14 @@ const CELLS: [(&str, &[u64]); 4] = [
     ("8000x40+3000x60!", &[1_000_000]),
     ("64x100+64x100", &[1_000, 10_000, 100_000, 1_000_000]),
     ("64x100+64x100+64x100", &[1_000_000]),
+    (
+        "8000x40+3000x60+5000x30~+4000x50~",
+        &[200_000, 1_000_000, 20_000_000],
+    ),
 ];
 const QUEUE: &str = "100kB";
+/// Where nginx is reached: neighbours lend the way to the internet alone.
+const SERVICE: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 1);
 const PROXY: &str = "127.0.0.1:4512";
 /// Of the best of the others: what a mean of few runs may be beside the truth.
 const SLOWER: f64 = 1.03;
@@ -68,6 +79,7 @@ struct LinkOf {
     kbps: u64,
     rtt_ms: u64,
     falls_silent: bool,
+    is_lent: bool,
 }
 
 impl Options {
@@ -114,15 +126,13 @@ impl Options {
 /// None where it is no cell.
 fn links_of(cell: &str) -> Vec<LinkOf> {
     let link = |text: &str| {
-        let (text, falls_silent) = match text.strip_suffix('!') {
-            Some(text) => (text, true),
-            None => (text, false),
-        };
-        let (kbps, rtt) = text.split_once('x')?;
+        let numbers = text.trim_end_matches(['!', '~']);
+        let (kbps, rtt) = numbers.split_once('x')?;
         Some(LinkOf {
             kbps: kbps.parse().ok()?,
             rtt_ms: rtt.parse().ok()?,
-            falls_silent,
+            falls_silent: text.contains('!'),
+            is_lent: text.contains('~'),
         })
     };
     let links: Option<Vec<_>> = cell.split('+').map(link).collect();
@@ -142,7 +152,7 @@ pub(super) fn run(own: &Path, arguments: &[&str]) -> Result<bool> {
     for (cell, sizes) in &options.cells {
         let bench = Bench::set_up(cell, sizes, &binary)?;
         for bytes in sizes {
-            let measured = bench.measure(cell, *bytes, options.repeats)?;
+            let measured = bench.measure(cell, *bytes, options.repeats);
             eprintln!("bench web: {measured:?}");
             results.push(measured);
             if let Some(path) = &options.json {
@@ -156,128 +166,164 @@ pub(super) fn run(own: &Path, arguments: &[&str]) -> Result<bool> {
     Ok(is_never_slower)
 }
 
+/// A link at work.
+struct LinkAt {
+    of: LinkOf,
+    interface: String,
+    /// Whose it is, unless it is the client's own.
+    lender: Option<Neighbour>,
+}
+
+/// What is fetched.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    bytes: u64,
+    /// The mean of so many counts.
+    repeats: u32,
+    within: Duration,
+}
+
 /// A cell's links with nginx at their far end and our proxy at the near one.
 struct Bench {
+    /// Ended when dropped, before the rest is.
+    _nginx: Running,
+    _proxy: Running,
+    links: Vec<LinkAt>,
     stage: Stage,
     scratch: Scratch,
     binary: String,
-    /// Ended when dropped.
-    _nginx: Running,
-    _proxy: Running,
 }
 
 impl Bench {
     fn set_up(cell: &str, sizes: &[u64], binary: &Path) -> Result<Self> {
-        let (stage, scratch) = (Stage::up(&scenario(cell)?)?, Scratch::new()?);
+        let (mut stage, scratch) = (Stage::up(&scenario(cell)?)?, Scratch::new()?);
+        stage.add_service(SERVICE)?;
         let site = scratch.path().join("site");
         std::fs::create_dir(&site)?;
         for bytes in sizes {
             std::fs::write(site.join(bytes.to_string()), contents(*bytes))?;
         }
         let config = scratch.path().join("nginx.conf");
-        std::fs::write(&config, nginx(scratch.path(), &stage.service().to_string()))?;
+        std::fs::write(&config, nginx(scratch.path(), &SERVICE.to_string()))?;
         let mut command = stage.at_server("nginx");
         command.arg("-p").arg(scratch.path()).arg("-c").arg(&config);
         let nginx = Running::start("nginx", &mut command)?;
         let binary = binary.to_string_lossy().into_owned();
+        let mut links = Vec::new();
+        for (index, of) in links_of(cell).into_iter().enumerate() {
+            let mut lend = || Neighbour::lend(&mut stage, index, scratch.path(), &binary);
+            links.push(LinkAt {
+                lender: of.is_lent.then(&mut lend).transpose()?,
+                interface: stage.links()[index].interface.clone(),
+                of,
+            });
+        }
         let mut command = stage.at_client(&binary);
-        command.env("TABANE_CONFIG", scratch.path());
+        settle(&mut command, scratch.path(), "client");
         command.args(["web", "--listen", PROXY]);
         let mut proxy = Running::start("tabane web", &mut command)?;
         proxy.wait_for_line("web proxy on", Duration::from_secs(10))?;
         Ok(Self {
+            _nginx: nginx,
+            _proxy: proxy,
+            links,
             stage,
             scratch,
             binary,
-            _nginx: nginx,
-            _proxy: proxy,
         })
     }
 
-    fn measure(&self, cell: &str, bytes: u64, repeats: u32) -> Result<Measured> {
-        let url = format!("http://{}/{bytes}", self.stage.service());
-        let names: Vec<&str> = self
-            .stage
-            .links()
-            .iter()
-            .map(|link| &*link.interface)
-            .collect();
-        let silent: Vec<bool> = links_of(cell)
-            .iter()
-            .map(|link| link.falls_silent)
-            .collect();
-        let out = self.scratch.path().join("got");
-        let slowest = links_of(cell)
-            .iter()
-            .map(|link| link.kbps)
-            .min()
-            .unwrap_or(1);
-        let within = Duration::from_secs(30 + 4 * bytes * 8 / (slowest * 1_000));
-        let mean = |program: &str, arguments: &[&str]| -> Option<f64> {
-            let mut sum = 0.0;
-            for _ in 0..repeats {
-                let mut command = self.stage.at_client(program);
-                command.env("TABANE_CONFIG", self.scratch.path());
-                command.args(arguments);
-                match self.once(command, &out, bytes, within) {
-                    Ok(seconds) => sum += seconds,
-                    Err(error) => {
-                        eprintln!("bench web: {cell} {bytes} {program}: {error:#}");
-                        return None;
-                    }
-                }
-            }
-            Some(sum / f64::from(repeats))
+    fn measure(&self, cell: &str, bytes: u64, repeats: u32) -> Measured {
+        let url = format!("http://{SERVICE}/{bytes}");
+        let slowest = self.links.iter().map(|link| link.of.kbps).min();
+        let seconds = 30 + 4 * bytes * 8 / (slowest.unwrap_or(1) * 1_000);
+        let fetch = Fetch {
+            bytes,
+            repeats,
+            within: Duration::from_secs(seconds),
         };
-        let shown = out.to_string_lossy().into_owned();
-        let plain = ["-sS", "-f", "-o", &shown, &url];
-        let by_link = |(name, is_silent): (&&str, &bool)| {
-            let interface = format!("if!{name}");
-            let bound = [&["--interface", &*interface][..], &plain].concat();
-            // It would only ever time out.
-            (!is_silent).then(|| mean("curl", &bound)).flatten()
-        };
-        let all = names.join(",");
-        let multiple = format!("--multiple-interface={all}");
-        let folder = self.scratch.path().to_string_lossy().into_owned();
-        let aria2 = [
-            "-q",
-            "-x16",
-            "-s16",
-            "-k1M",
-            "--file-allocation=none",
-            "--allow-overwrite=true",
-            &multiple,
-            "-d",
-            &folder,
-            "-o",
-            "got",
-            &url,
-        ];
-        Ok(Measured {
+        let out = self.out().to_string_lossy().into_owned();
+        let plain = ["-sS", "-f", "-o", &out, &url];
+        let by_link = |link| self.by_link(link, &plain, fetch);
+        let ours = ["get", "-q", "--restart", "-o", &out, &url];
+        Measured {
             cell: cell.to_owned(),
             bytes,
-            curl: names.iter().zip(&silent).map(by_link).collect(),
-            aria2: mean("aria2c", &aria2),
-            get: mean(
-                &self.binary,
-                &["get", "-q", "--restart", "-o", &shown, &url],
-            ),
-            web: mean("curl", &[&["-x", PROXY][..], &plain].concat()),
-        })
+            curl: self.links.iter().map(by_link).collect(),
+            aria2: self.by_aria2(&url, fetch),
+            get: self.mean(None, &self.binary, &ours, fetch),
+            web: self.mean(None, "curl", &[&["-x", PROXY][..], &plain].concat(), fetch),
+        }
+    }
+
+    /// By curl over one link, at the host that has it; none that falls silent, which would only
+    /// ever time out.
+    fn by_link(&self, link: &LinkAt, plain: &[&str], fetch: Fetch) -> Option<f64> {
+        let interface = format!("if!{}", link.interface);
+        let bound = [&["--interface", &*interface][..], plain].concat();
+        let lender = link.lender.as_ref();
+        let mean = || self.mean(lender, "curl", &bound, fetch);
+        (!link.of.falls_silent).then(mean).flatten()
+    }
+
+    /// By aria2 over all links of the client's own.
+    fn by_aria2(&self, url: &str, fetch: Fetch) -> Option<f64> {
+        let own = self.links.iter().filter(|link| link.lender.is_none());
+        let own: Vec<&str> = own.map(|link| &*link.interface).collect();
+        let multiple = format!("--multiple-interface={}", own.join(","));
+        let folder = self.scratch.path().to_string_lossy();
+        let words = "-q -x16 -s16 -k1M --file-allocation=none --allow-overwrite=true -o got -d";
+        let mut arguments: Vec<&str> = words.split(' ').collect();
+        arguments.extend([&*folder, &multiple, url]);
+        self.mean(None, "aria2c", &arguments, fetch)
+    }
+
+    /// Seconds of a fetch by `program` at the lender's or the client's; says why there are none.
+    fn mean(
+        &self,
+        lender: Option<&Neighbour>,
+        program: &str,
+        arguments: &[&str],
+        fetch: Fetch,
+    ) -> Option<f64> {
+        let mut sum = 0.0;
+        for _ in 0..fetch.repeats {
+            let mut command = match lender {
+                Some(lender) => lender.command(program),
+                None => self.stage.at_client(program),
+            };
+            settle(&mut command, self.scratch.path(), "client");
+            command.args(arguments);
+            match self.once(command, fetch) {
+                Ok(seconds) => sum += seconds,
+                Err(error) => {
+                    eprintln!("bench web: {} bytes by {program}: {error:#}", fetch.bytes);
+                    return None;
+                }
+            }
+        }
+        Some(sum / f64::from(fetch.repeats))
+    }
+
+    fn out(&self) -> PathBuf {
+        self.scratch.path().join("got")
     }
 
     /// Seconds of one fetch, whose bytes are looked at.
-    fn once(&self, mut command: Command, out: &Path, bytes: u64, within: Duration) -> Result<f64> {
+    fn once(&self, mut command: Command, fetch: Fetch) -> Result<f64> {
+        let out = self.out();
         // What an earlier one has left must not be taken for this one's.
-        let _ = std::fs::remove_file(out);
+        let _ = std::fs::remove_file(&out);
         self.stage.rest()?;
         self.stage.begin()?;
         let began_at = Instant::now();
         let program = Running::start("fetch", &mut command)?;
-        program.finish(within)?.succeeded()?;
+        program.finish(fetch.within)?.succeeded()?;
         let took = began_at.elapsed();
-        ensure!(std::fs::read(out)? == contents(bytes), "other bytes came");
+        ensure!(
+            std::fs::read(&out)? == contents(fetch.bytes),
+            "other bytes came"
+        );
         Ok(took.as_secs_f64())
     }
 }
@@ -330,7 +376,7 @@ fn scenario(cell: &str) -> Result<Scenario> {
 fn table(results: &[Measured]) -> (String, bool) {
     let mut text = "Seconds; in brackets, of the best link by curl.\n\n".to_owned();
     text += "| links (kbit/s x RTT) | bytes | curl, by link | aria2 | tabane get | tabane web |";
-    text += " |\n|---|---|---|---|---|---|---|\n";
+    text += " get, of the sum | |\n|---|---|---|---|---|---|---|---|\n";
     let mut is_never_slower = true;
     for it in results {
         let shown = |seconds: Option<f64>| {
@@ -351,15 +397,23 @@ fn table(results: &[Measured]) -> (String, bool) {
         is_never_slower &= is_reached;
         let curl: Vec<String> = it.curl.iter().map(|seconds| shown(*seconds)).collect();
         text += &format!(
-            "| {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
             it.cell,
             it.bytes,
             curl.join(", "),
             shown(it.aria2),
             of_best(it.get),
             of_best(it.web),
+            of_sum(it).map_or_else(|| "–".to_owned(), |part| format!("{part:.2}")),
             if is_reached { "never slower" } else { "slower" }
         );
     }
     (text, is_never_slower)
+}
+
+/// How much of the speed that curl has on all links together `tabane get` has.
+fn of_sum(it: &Measured) -> Option<f64> {
+    let speeds = it.curl.iter().map(|seconds| seconds.map(f64::recip));
+    let sum: f64 = speeds.sum::<Option<f64>>()?;
+    Some(it.get?.recip() / sum)
 }
