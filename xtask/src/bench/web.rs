@@ -63,6 +63,15 @@ struct Measured {
     aria2: Option<f64>,
     get: Option<f64>,
     web: Option<f64>,
+    /// Of one core, what `tabane get` took meanwhile.
+    get_core: Option<f64>,
+}
+
+/// The means of some fetches, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Took {
+    wall: f64,
+    cpu: f64,
 }
 
 #[derive(Debug)]
@@ -246,13 +255,16 @@ impl Bench {
         let plain = ["-sS", "-f", "-o", &out, &url];
         let by_link = |link| self.by_link(link, &plain, fetch);
         let ours = ["get", "-q", "--restart", "-o", &out, &url];
+        let wall = |took: Option<Took>| took.map(|took| took.wall);
+        let get = self.mean(None, &self.binary, &ours, fetch);
         Measured {
             cell: cell.to_owned(),
             bytes,
             curl: self.links.iter().map(by_link).collect(),
             aria2: self.by_aria2(&url, fetch),
-            get: self.mean(None, &self.binary, &ours, fetch),
-            web: self.mean(None, "curl", &[&["-x", PROXY][..], &plain].concat(), fetch),
+            get: wall(get),
+            web: wall(self.mean(None, "curl", &[&["-x", PROXY][..], &plain].concat(), fetch)),
+            get_core: get.map(|took| took.cpu / took.wall),
         }
     }
 
@@ -262,7 +274,7 @@ impl Bench {
         let interface = format!("if!{}", link.interface);
         let bound = [&["--interface", &*interface][..], plain].concat();
         let lender = link.lender.as_ref();
-        let mean = || self.mean(lender, "curl", &bound, fetch);
+        let mean = || Some(self.mean(lender, "curl", &bound, fetch)?.wall);
         (!link.of.falls_silent).then(mean).flatten()
     }
 
@@ -275,18 +287,18 @@ impl Bench {
         let words = "-q -x16 -s16 -k1M --file-allocation=none --allow-overwrite=true -o got -d";
         let mut arguments: Vec<&str> = words.split(' ').collect();
         arguments.extend([&*folder, &multiple, url]);
-        self.mean(None, "aria2c", &arguments, fetch)
+        Some(self.mean(None, "aria2c", &arguments, fetch)?.wall)
     }
 
-    /// Seconds of a fetch by `program` at the lender's or the client's; says why there are none.
+    /// What a fetch takes by `program` at the lender's or the client's; says why there are none.
     fn mean(
         &self,
         lender: Option<&Neighbour>,
         program: &str,
         arguments: &[&str],
         fetch: Fetch,
-    ) -> Option<f64> {
-        let mut sum = 0.0;
+    ) -> Option<Took> {
+        let mut sum = Took::default();
         for _ in 0..fetch.repeats {
             let mut command = match lender {
                 Some(lender) => lender.command(program),
@@ -295,22 +307,29 @@ impl Bench {
             settle(&mut command, self.scratch.path(), "client");
             command.args(arguments);
             match self.once(command, fetch) {
-                Ok(seconds) => sum += seconds,
+                Ok(took) => {
+                    sum.wall += took.wall;
+                    sum.cpu += took.cpu;
+                }
                 Err(error) => {
                     eprintln!("bench web: {} bytes by {program}: {error:#}", fetch.bytes);
                     return None;
                 }
             }
         }
-        Some(sum / f64::from(fetch.repeats))
+        let repeats = f64::from(fetch.repeats);
+        Some(Took {
+            wall: sum.wall / repeats,
+            cpu: sum.cpu / repeats,
+        })
     }
 
     fn out(&self) -> PathBuf {
         self.scratch.path().join("got")
     }
 
-    /// Seconds of one fetch, whose bytes are looked at.
-    fn once(&self, mut command: Command, fetch: Fetch) -> Result<f64> {
+    /// One fetch, whose bytes are looked at.
+    fn once(&self, mut command: Command, fetch: Fetch) -> Result<Took> {
         let out = self.out();
         // What an earlier one has left must not be taken for this one's.
         let _ = std::fs::remove_file(&out);
@@ -318,13 +337,16 @@ impl Bench {
         self.stage.begin()?;
         let began_at = Instant::now();
         let program = Running::start("fetch", &mut command)?;
-        program.finish(fetch.within)?.succeeded()?;
-        let took = began_at.elapsed();
+        let cpu = program.finish(fetch.within)?.succeeded()?.cpu;
+        let wall = began_at.elapsed();
         ensure!(
             std::fs::read(&out)? == contents(fetch.bytes),
             "other bytes came"
         );
-        Ok(took.as_secs_f64())
+        Ok(Took {
+            wall: wall.as_secs_f64(),
+            cpu: cpu.as_secs_f64(),
+        })
     }
 }
 
@@ -376,11 +398,11 @@ fn scenario(cell: &str) -> Result<Scenario> {
 fn table(results: &[Measured]) -> (String, bool) {
     let mut text = "Seconds; in brackets, of the best link by curl.\n\n".to_owned();
     text += "| links (kbit/s x RTT) | bytes | curl, by link | aria2 | tabane get | tabane web |";
-    text += " get, of the sum | |\n|---|---|---|---|---|---|---|---|\n";
+    text += " get, of the sum | of a core | |\n|---|---|---|---|---|---|---|---|---|\n";
     let mut is_never_slower = true;
     for it in results {
-        let shown = |seconds: Option<f64>| {
-            seconds.map_or_else(|| "–".to_owned(), |seconds| format!("{seconds:.2}"))
+        let shown = |number: Option<f64>| {
+            number.map_or_else(|| "–".to_owned(), |number| format!("{number:.2}"))
         };
         let least = it.curl.iter().flatten().copied().reduce(f64::min);
         let of_best = |seconds: Option<f64>| match (seconds, least) {
@@ -397,14 +419,15 @@ fn table(results: &[Measured]) -> (String, bool) {
         is_never_slower &= is_reached;
         let curl: Vec<String> = it.curl.iter().map(|seconds| shown(*seconds)).collect();
         text += &format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
             it.cell,
             it.bytes,
             curl.join(", "),
             shown(it.aria2),
             of_best(it.get),
             of_best(it.web),
-            of_sum(it).map_or_else(|| "–".to_owned(), |part| format!("{part:.2}")),
+            shown(of_sum(it)),
+            shown(it.get_core),
             if is_reached { "never slower" } else { "slower" }
         );
     }
