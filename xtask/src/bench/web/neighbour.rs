@@ -1,4 +1,4 @@
-//! A neighbour's host beside the lab: one of the client's links, moved there and lent to the client.
+//! A neighbour's host beside the lab: one of the client's links, moved there and lent to it.
 //!
 //! ```text
 //!  client ── lan of 1 Gbit/s and more ── neighbour ── the link ── server
