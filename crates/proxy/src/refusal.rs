@@ -1,6 +1,6 @@
 //! Why a destination could not be reached, in the words of each dialect.
 
-/// What the relay (or the session) said, told to the program as its dialect allows.
+/// What came of connecting, told to the program as its dialect allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The destination refused the connection.
@@ -9,14 +9,10 @@ pub enum Refusal {
     Unreachable,
     /// The destination did not answer in time.
     TimedOut,
-    /// The relay's resolver does not know the name.
+    /// Nobody knows the name.
     NameNotFound,
-    /// The relay's policy forbids the destination (private address ranges).
+    /// Whoever asks a proxy may not go there.
     Denied,
-    /// Too many connections.
-    Limit,
-    /// There is no session to the relay.
-    NoSession,
     /// The request asks for something this proxy does not do.
     Unsupported,
 }
@@ -29,8 +25,6 @@ impl Refusal {
             Self::Unreachable | Self::NameNotFound => 4,
             Self::TimedOut => 6,
             Self::Denied => 2,
-            Self::Limit => 1,
-            Self::NoSession => 3,
             Self::Unsupported => 7,
         }
     }
@@ -41,7 +35,6 @@ impl Refusal {
             Self::Refused | Self::Unreachable | Self::NameNotFound => "502 Bad Gateway",
             Self::TimedOut => "504 Gateway Timeout",
             Self::Denied => "403 Forbidden",
-            Self::Limit | Self::NoSession => "503 Service Unavailable",
             Self::Unsupported => "400 Bad Request",
         }
     }
@@ -50,12 +43,10 @@ impl Refusal {
     pub(crate) fn sentence(self) -> &'static str {
         match self {
             Self::Refused => "the destination refused the connection",
-            Self::Unreachable => "the relay has no route to the destination",
+            Self::Unreachable => "no way leads to the destination",
             Self::TimedOut => "the destination did not answer in time",
-            Self::NameNotFound => "the relay could not resolve the host name",
-            Self::Denied => "the relay does not connect to private addresses",
-            Self::Limit => "too many connections",
-            Self::NoSession => "there is no session to the relay",
+            Self::NameNotFound => "the host name could not be resolved",
+            Self::Denied => "no proxy leads to this machine's own services",
             Self::Unsupported => "this proxy forwards http:// URLs and CONNECT only",
         }
     }

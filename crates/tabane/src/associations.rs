@@ -3,21 +3,22 @@
 //! UDP has no connections, so somebody must say when a flow begins and ends: it begins with the
 //! first datagram of a key and ends when nothing has passed for a while, when the relay ends it, or
 //! when too many are open (the longest silent goes). Owns that table, and going without the session
-//! where that has never answered and the route allows it; where datagrams come from and where
+//! where that will never answer and the route allows it; where datagrams come from and where
 //! answers go is the user's affair.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
+use anyhow::Result;
 use tabane_base::Duration;
-use tabane_tunnel::{Client, FlowError, Label, Status, Target, UdpFlow};
+use tabane_tunnel::{Client, FlowError, Label, OpenError, Silence, Status, Target, UdpFlow};
 use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
+use crate::carrier::report;
 use crate::far_ends::FarEnds;
 use crate::plain;
 
@@ -47,6 +48,8 @@ pub(crate) struct Route {
     pub(crate) plain: Option<SocketAddr>,
     /// The session is not even asked.
     pub(crate) stays_here: bool,
+    /// Whether a relay that is silent is waited for.
+    pub(crate) silence: Silence,
     /// How the session treats it.
     pub(crate) label: Option<Label>,
 }
@@ -57,6 +60,7 @@ impl From<Target> for Route {
             target,
             plain: None,
             stays_here: false,
+            silence: Silence::Waits,
             label: None,
         }
     }
@@ -224,16 +228,15 @@ async fn carry(far_ends: &FarEnds, association: &Association, route: Route, deli
         Target::Resolver => IDLE_RESOLVER,
         Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     };
-    let falls_back = route.plain.is_some();
     let through = async {
         if route.stays_here {
             return Outcome::Unserved;
         }
         if let Some((peer, own)) = far_ends.straight(&route.target, route.label.as_ref()).await {
             let peer = peer.labelled(route.label.clone());
-            let outcome = through_session(&peer, association, own, true, &deliver).await;
-            if matches!(outcome, Outcome::Over) {
-                return outcome;
+            let outcome = through_session(&peer, association, own, Silence::GivesBack, &deliver);
+            if matches!(outcome.await, Outcome::Over) {
+                return Outcome::Over;
             }
         }
         let Some(relay) = far_ends.relay() else {
@@ -241,14 +244,14 @@ async fn carry(far_ends: &FarEnds, association: &Association, route: Route, deli
         };
         let relay = relay.labelled(route.label.clone());
         let target = route.target.clone();
-        through_session(&relay, association, target, falls_back, &deliver).await
+        through_session(&relay, association, target, route.silence, &deliver).await
     };
     tokio::select! {
         outcome = through => match (outcome, route.plain) {
             (Outcome::Unserved, Some(dest)) => {
-                let plainly = plainly(association, dest, &deliver);
+                let plainly = plainly(far_ends, association, dest, route.label.as_ref(), &deliver);
                 tokio::select! {
-                    Err(error) = plainly => tracing::debug!(%dest, %error, "a UDP flow failed"),
+                    Err(error) = plainly => tracing::debug!(%dest, "a UDP flow failed: {error:#}"),
                     () = association.expired(idle) => {}
                 }
             }
@@ -263,20 +266,22 @@ async fn through_session(
     client: &Client,
     association: &Association,
     target: Target,
-    falls_back: bool,
+    silence: Silence,
     deliver: &Deliver,
 ) -> Outcome {
-    if falls_back && !client.is_reachable() {
+    let gives_back = silence == Silence::GivesBack;
+    if gives_back && !client.is_reachable() {
         return Outcome::Unserved;
     }
+    let told = target.clone();
     let flow = match client.open_udp(target).await {
         Ok(flow) => Rc::new(flow),
         Err(error) => {
-            tracing::debug!(%error, "a UDP flow could not be opened");
+            report(&told, &error);
             return Outcome::Unserved;
         }
     };
-    association.go(Way::Session(flow.clone()), falls_back);
+    association.go(Way::Session(flow.clone()), true);
     let is_unanswered = || association.first.borrow().is_some();
     loop {
         tokio::select! {
@@ -287,22 +292,38 @@ async fn through_session(
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a UDP flow ended");
-                    let is_final = matches!(error, FlowError::Refused(Status::Refused));
-                    return if is_unanswered() && !is_final {
-                        Outcome::Unserved
-                    } else {
-                        Outcome::Over
+                    let is_unserved = match error {
+                        FlowError::Refused(status) => {
+                            report(&told, &OpenError::Refused(status));
+                            status != Status::Refused
+                        }
+                        FlowError::SessionLost => true,
+                        // Served, and nobody answered.
+                        FlowError::Ended | FlowError::TooLarge => false,
+                    };
+                    return match is_unanswered() && is_unserved {
+                        true => Outcome::Unserved,
+                        false => Outcome::Over,
                     };
                 }
             },
-            () = client.until_reachable(false), if is_unanswered() => return Outcome::Unserved,
+            () = client.until_reachable(false), if gives_back && is_unanswered() => {
+                return Outcome::Unserved;
+            }
         }
     }
 }
 
 /// The same without the session.
-async fn plainly(association: &Association, dest: SocketAddr, deliver: &Deliver) -> io::Result<()> {
-    let socket = Rc::new(plain::connect_udp(dest).await?);
+async fn plainly(
+    far_ends: &FarEnds,
+    association: &Association,
+    dest: SocketAddr,
+    label: Option<&Label>,
+    deliver: &Deliver,
+) -> Result<()> {
+    let way = far_ends.plain_way(dest, label).await?;
+    let socket = Rc::new(plain::connect_udp(dest, &way).await?);
     // A new socket takes nothing before the reactor has seen it.
     socket.writable().await?;
     association.go(Way::Plain(socket.clone()), false);

@@ -1,8 +1,9 @@
 //! What is done with captured traffic: through the session, to the relay's resolver, or plainly.
 //!
 //! Owns that choice for each connection and flow, and the loops that take them from the capture
-//! sockets. For one command there is only the session; for the whole machine, what the session
-//! cannot serve goes the way it would have gone without us, because nobody asked the programs.
+//! sockets. What the session cannot serve goes the way it would have gone without us, by links that
+//! the policy allows: no program gets an error from us that a bare machine would not give. While no
+//! link leads to the relay, one command waits; the whole machine does not.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +14,7 @@ use tabane_linux::capture::{CaptureListener, CaptureUdp};
 use tabane_linux::hooks::{self, FlowTable, Original};
 use tabane_policy::{FlowFacts, Protocol};
 use tabane_tunnel::{
-    Carried, Client, Ending, Label, Offer, Status, Target, Unserved, system_resolvers,
+    Client, Label, Offer, OpenError, Silence, Status, Target, Unserved, system_resolvers,
 };
 use tokio::net::TcpStream;
 
@@ -36,25 +37,25 @@ pub(crate) struct Carrier {
     /// The resolvers of this host: a question to them is one to the relay's.
     resolvers: Rc<RefCell<Vec<IpAddr>>>,
     rules: RuleBook,
-    falls_back: bool,
+    silence: Silence,
 }
 
 impl Carrier {
-    /// For one command: what the session cannot serve fails, unless there is no relay at all.
+    /// For one command, which asked for the session: a silent one is waited for.
     pub(crate) fn for_command(far_ends: FarEnds, carriage: Carriage, rules: RuleBook) -> Self {
         Self {
-            falls_back: far_ends.relay().is_none(),
             far_ends,
             carriage,
             resolvers: Rc::new(RefCell::new(resolver_addresses())),
             rules,
+            silence: Silence::Waits,
         }
     }
 
-    /// For the whole machine: what the session cannot serve goes without it.
+    /// For the whole machine, where nobody asked the programs.
     pub(crate) fn for_machine(far_ends: FarEnds, rules: RuleBook) -> Self {
         Self {
-            falls_back: true,
+            silence: Silence::GivesBack,
             ..Self::for_command(far_ends, Carriage::default(), rules)
         }
     }
@@ -82,11 +83,10 @@ impl Carrier {
     }
 
     /// The way of a flow that begins with `payload`: questions for names that only the resolvers
-    /// near here know stay here, for the whole machine.
+    /// near here know stay here.
     fn route_datagram(&self, original: Original, payload: &[u8]) -> Route {
         let mut route = self.route(original);
-        let is_question = route.target == Target::Resolver && route.plain.is_some();
-        route.stays_here |= is_question && asks_for_near(payload);
+        route.stays_here |= route.target == Target::Resolver && asks_for_near(payload);
         route
     }
 
@@ -129,8 +129,9 @@ impl Carrier {
         let is_direct = matches!(way, Way::Direct);
         Route {
             target,
-            plain: (self.falls_back || is_direct).then_some(dest),
+            plain: Some(dest),
             stays_here: is_direct,
+            silence: self.silence,
             label: match way {
                 Way::Carried(label) => Some(label),
                 Way::Direct => None,
@@ -205,34 +206,23 @@ impl Carrier {
 
 /// Carries a connection straight to a peer, else by the relay, else plainly.
 async fn carry(far_ends: &FarEnds, mut offer: Offer, route: Route) {
-    let target = &route.target;
+    let Route { target, label, .. } = &route;
     if !route.stays_here {
-        if let Some((peer, own)) = far_ends.straight(target, route.label.as_ref()).await {
-            match carry_if_served(&peer, &route.label, offer, &own).await {
+        if let Some((peer, own)) = far_ends.straight(target, label.as_ref()).await {
+            match carry_if_served(&peer, label, offer, &own, Silence::GivesBack).await {
                 None => return,
                 Some(returned) => offer = returned,
             }
         }
-        match (far_ends.relay(), route.plain) {
-            (Some(relay), None) => {
-                let relay = relay.labelled(route.label);
-                match relay.carry_tcp(offer, target.clone()).await {
-                    Ok(carried) => report(&target.to_string(), carried),
-                    Err(error) => tracing::warn!("{target}: {error}"),
-                }
-                return;
+        if let Some(relay) = far_ends.relay() {
+            match carry_if_served(relay, label, offer, target, route.silence).await {
+                None => return,
+                Some(returned) => offer = returned,
             }
-            (Some(relay), Some(_)) => {
-                match carry_if_served(relay, &route.label, offer, target).await {
-                    None => return,
-                    Some(returned) => offer = returned,
-                }
-            }
-            (None, _) => {}
         }
     }
     if let Some(dest) = route.plain {
-        carry_plainly(offer, dest).await;
+        carry_plainly(far_ends, offer, dest, label.as_ref()).await;
     }
 }
 
@@ -242,40 +232,47 @@ async fn carry_if_served(
     label: &Option<Label>,
     offer: Offer,
     target: &Target,
+    silence: Silence,
 ) -> Option<Offer> {
     let client = client.labelled(label.clone());
-    match client.carry_tcp_or_return(offer, target.clone()).await {
+    let carrying = client.carry_tcp_or_return(offer, target.clone(), silence);
+    match carrying.await {
         Ok(carried) => {
             tracing::debug!(%target, ?carried, "connection over");
             None
         }
         Err(Unserved { offer, why }) => {
-            tracing::debug!(%target, %why, "goes another way");
+            report(target, &why);
             Some(offer)
         }
     }
 }
 
-async fn carry_plainly(offer: Offer, dest: SocketAddr) {
+async fn carry_plainly(far_ends: &FarEnds, offer: Offer, dest: SocketAddr, label: Option<&Label>) {
     let Offer { tcp, early } = offer;
-    if let Err(error) = plain::carry(tcp, &early, dest).await {
+    let way = match far_ends.plain_way(dest, label).await {
+        Ok(way) => way,
+        Err(error) => {
+            tracing::warn!("{dest}: {error}");
+            // A reset tells the program that nothing went through.
+            let _ = tcp.set_zero_linger();
+            return;
+        }
+    };
+    if let Err(error) = plain::carry(tcp, &early, dest, &way).await {
         tracing::debug!(%dest, %error, "ended without the session");
     }
 }
 
-/// A program only sees a reset; why it was reset is worth a line where the user can do something.
-fn report(target: &str, carried: Carried) {
-    match carried.ending {
-        Ending::Refused(Status::Denied) => tracing::warn!(
-            "{target}: {}; `--direct PREFIX` goes there without the relay",
-            Status::Denied
-        ),
-        Ending::Refused(status) => tracing::info!("{target}: {status}"),
-        // That the session was lost has been told.
-        Ending::SessionLost => tracing::info!("{target}: ended with the session"),
-        Ending::Finished | Ending::ResetHere | Ending::ResetThere => {
-            tracing::debug!(target, ?carried, "connection over");
-        }
+/// Programs notice nothing; where the user can do something it is worth a line.
+pub(crate) fn report(target: &Target, why: &OpenError) {
+    match why {
+        OpenError::Refused(Status::Limit | Status::VolumeUsedUp | Status::Malformed)
+        | OpenError::Limit(_) => tracing::warn!("{target}: {why}; it goes without the relay"),
+        OpenError::Refused(_)
+        | OpenError::NoSession(_)
+        | OpenError::SessionLost
+        | OpenError::TimedOut => tracing::info!("{target}: {why}; it goes without the relay"),
     }
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use tabane_base::Duration;
 use tabane_core::{ClassId, ControllerKind, SchedulerKind, SessionConfig};
-use tabane_linux::interfaces::{self, Watch};
+use tabane_linux::interfaces::{self, Interface, Watch};
 use tabane_proxy::{Destination, Host};
 use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers};
 use tokio::task::AbortHandle;
@@ -243,14 +243,38 @@ impl SessionPlan {
         let policy = LinkPolicy::load_here(store).await?;
         let interfaces = interfaces::list().await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
-        let links = links::allowed(&interfaces, &self.links, &policy);
+        Ok(self.allowed(&interfaces, &policy, class))
+    }
+
+    /// Those of `interfaces` that may carry what belongs to `class`.
+    pub(crate) fn allowed(
+        &self,
+        interfaces: &[Interface],
+        policy: &LinkPolicy,
+        class: ClassId,
+    ) -> Vec<LinkBind> {
+        let links = links::allowed(interfaces, &self.links, policy);
         let facts: Vec<_> = interfaces.iter().map(|it| policy.facts(it)).collect();
-        let allowed = self.rules.links_of(class, &facts);
         let mut links: Vec<LinkBind> = links.into_values().collect();
-        if let Some(allowed) = allowed {
+        if let Some(allowed) = self.rules.links_of(class, &facts) {
             links.retain(|link| allowed.contains(&link.name));
         }
-        Ok(links)
+        links
+    }
+
+    /// Whether nothing forbids what belongs to `class` to leave by an interface that is no link.
+    pub(crate) fn tolerates(
+        &self,
+        interface: &Interface,
+        policy: &LinkPolicy,
+        class: ClassId,
+    ) -> bool {
+        let is_wanted = self.links.is_empty() || self.links.contains(&interface.name);
+        let facts = [policy.facts(interface)];
+        let by_rules = self.rules.links_of(class, &facts);
+        is_wanted
+            && by_rules.is_none_or(|allowed| !allowed.is_empty())
+            && policy.verdict(interface).path.is_some()
     }
 
     /// How long a session that has fallen silent is waited for.

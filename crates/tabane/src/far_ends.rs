@@ -27,6 +27,7 @@ use crate::commands::relay::DEFAULT_PORT;
 use crate::discovery::{self, Discovery};
 use crate::peer_memory::PeerMemory;
 use crate::peers::Peer;
+use crate::plain_way::{NoPlainWay, PlainWay, PlainWays};
 use crate::rule_book::RuleBook;
 use crate::store::{PeerEntry, RelayName, Store};
 
@@ -49,6 +50,8 @@ struct Inner {
     /// Where the user wishes it.
     discovery: Option<Discovery>,
     journal: Journal,
+    /// `None` where the routing table has its way.
+    plain: Option<PlainWays>,
     /// The peers' addresses have changed.
     moved: Rc<Notify>,
     followers: RefCell<Vec<AbortHandle>>,
@@ -127,6 +130,7 @@ impl FarEnds {
             relay,
             peers: RefCell::new(peers),
             discovery: plan.discovers.map(Discovery::new),
+            plain: Some(PlainWays::new(plan.clone(), store.clone())),
             surroundings: Some(Rc::new(Surroundings {
                 plan: plan.clone(),
                 store: store.clone(),
@@ -179,6 +183,23 @@ impl FarEnds {
         };
         let client = peer.session(self.0.surroundings.as_ref()?).await?;
         Some((client, target))
+    }
+
+    /// By which link what bears `label` goes to `dest` without any of them.
+    ///
+    /// # Errors
+    /// The user allows none that leads there.
+    pub(crate) async fn plain_way(
+        &self,
+        dest: SocketAddr,
+        label: Option<&Label>,
+    ) -> Result<PlainWay, NoPlainWay> {
+        let Some(plain) = &self.0.plain else {
+            return Ok(PlainWay::Routed);
+        };
+        let class = label.map(|label| label.treatment().class);
+        let class = class.unwrap_or_default();
+        plain.choose(dest, class, &self.snapshots()).await
     }
 
     /// Finds out in the background whether `target` is a peer.
@@ -329,6 +350,7 @@ impl From<Client> for FarEnds {
             peers: RefCell::default(),
             surroundings: None,
             discovery: None,
+            plain: None,
             moved: Rc::default(),
             followers: RefCell::default(),
         }))

@@ -38,6 +38,7 @@ mod output;
 mod peer_memory;
 mod peers;
 mod plain;
+mod plain_way;
 mod policy_text;
 mod prefix;
 mod program;

@@ -1,8 +1,8 @@
 //! The way without the session: sockets of ours to the very destination, as the program would have
 //! had without us.
 //!
-//! Owns the mark by which our own hooks know such sockets. Which link they take is the routing
-//! table's choice: the best one, by the machine's own reckoning.
+//! Owns the mark by which our own hooks know such sockets. Which link they take is `plain_way`'s
+//! choice.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,6 +11,8 @@ use std::os::fd::AsFd;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+
+use crate::plain_way::PlainWay;
 
 /// `SO_MARK` of every socket of ours that leaves this machine: clear of the bits that container
 /// networks (0x4000, 0x8000), Tailscale (0xff0000) and Calico (0xffff0000) use.
@@ -22,23 +24,25 @@ pub(crate) fn may_mark() -> bool {
 }
 
 /// Connects to `dest`, past our hooks.
-pub(crate) async fn connect(dest: SocketAddr) -> io::Result<TcpStream> {
+pub(crate) async fn connect(dest: SocketAddr, way: &PlainWay) -> io::Result<TcpStream> {
     let socket = match dest {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     mark_if_allowed(&socket)?;
+    take(&socket, way)?;
     socket.connect(dest).await
 }
 
 /// A UDP socket that speaks with `dest` alone, past our hooks.
-pub(crate) async fn connect_udp(dest: SocketAddr) -> io::Result<UdpSocket> {
+pub(crate) async fn connect_udp(dest: SocketAddr, way: &PlainWay) -> io::Result<UdpSocket> {
     let any = match dest {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
     let socket = UdpSocket::bind(any).await?;
     mark_if_allowed(&socket)?;
+    take(&socket, way)?;
     socket.connect(dest).await?;
     Ok(socket)
 }
@@ -51,7 +55,7 @@ pub(crate) async fn connect_udp_over(
 ) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(local).await?;
     mark_if_allowed(&socket)?;
-    setsockopt(&socket, sockopt::BindToDevice, &interface.into())?;
+    take(&socket, &PlainWay::Over(interface.to_owned()))?;
     socket.connect(dest).await?;
     Ok(socket)
 }
@@ -62,9 +66,10 @@ pub(crate) async fn carry(
     mut program: TcpStream,
     early: &[u8],
     dest: SocketAddr,
+    way: &PlainWay,
 ) -> io::Result<()> {
     let carried = async {
-        let mut far = connect(dest).await?;
+        let mut far = connect(dest, way).await?;
         far.set_nodelay(true)?;
         far.write_all(early).await?;
         tokio::io::copy_bidirectional(&mut program, &mut far).await
@@ -75,6 +80,13 @@ pub(crate) async fn carry(
         let _ = program.set_zero_linger();
     }
     carried.map(drop)
+}
+
+fn take(socket: &impl AsFd, way: &PlainWay) -> io::Result<()> {
+    match way {
+        PlainWay::Routed => Ok(()),
+        PlainWay::Over(link) => Ok(setsockopt(socket, sockopt::BindToDevice, &link.into())?),
+    }
 }
 
 /// Who has hooks may mark; others need no mark.

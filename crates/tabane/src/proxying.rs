@@ -1,27 +1,28 @@
 //! Programs that know a proxy: their requests, carried through the session.
 //!
 //! Owns the listening socket and the limit on connections; the dialects are `tabane-proxy`'s, the
-//! carrying is the tunnel's. Names are never looked up here.
+//! carrying is the tunnel's. Names are looked up here only for what the session cannot serve.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tabane_base::Duration;
-use tabane_core::CloseReason;
 use tabane_policy::{FlowFacts, Protocol};
 use tabane_proxy::{
     Accepted, Destination, Host, Refusal, Request, TcpRequest, UdpRequest, negotiate,
 };
 use tabane_tunnel::{Label, OpenError, Status, Target, TcpFlow};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 
 use crate::associations::{Associations, Route};
 use crate::carriage::Carriage;
+use crate::carrier::report;
 use crate::far_ends::FarEnds;
+use crate::plain;
 use crate::rule_book::{RuleBook, Way};
 
 /// Connections at once; as many as the session has streams, less some for UDP.
@@ -94,14 +95,17 @@ async fn serve_tcp(request: TcpRequest, far_ends: &FarEnds, rules: &RuleBook) {
     let name = target.to_string();
     let label = match rules.admit(describe(request.destination(), Protocol::Tcp)) {
         Way::Carried(label) => label,
-        Way::Direct => return serve_directly(request).await,
+        Way::Direct => return serve_plainly(request, far_ends, None).await,
     };
-    let flow = match open(far_ends, label, target).await {
+    let flow = match open(far_ends, label.clone(), target.clone()).await {
         Some(Ok(flow)) => flow,
-        None => return serve_directly(request).await,
+        None => return serve_plainly(request, far_ends, Some(&label)).await,
+        Some(Err(OpenError::Refused(Status::Refused))) => {
+            return request.refuse(Refusal::Refused).await;
+        }
         Some(Err(error)) => {
-            tracing::info!(target = name, %error, "refused");
-            return request.refuse(refusal_of(&error)).await;
+            report(&target, &error);
+            return serve_plainly(request, far_ends, Some(&label)).await;
         }
     };
     match request.accept().await {
@@ -133,23 +137,13 @@ async fn open(
     Some(relay.labelled(Some(label)).open_tcp(target).await)
 }
 
-/// Connects from here, as the program would have done by itself.
-async fn serve_directly(request: TcpRequest) {
-    let destination = request.destination();
-    let name = destination.to_string();
-    let connected = match &destination.host {
-        Host::Ip(ip) => TcpStream::connect((*ip, destination.port)).await,
-        Host::Name(host) => TcpStream::connect((host.as_str(), destination.port)).await,
-    };
-    let mut far = match connected {
+/// Connects from here, as the program would have done by itself; past our hooks, if there are any.
+async fn serve_plainly(request: TcpRequest, far_ends: &FarEnds, label: Option<&Label>) {
+    let name = request.destination().to_string();
+    let mut far = match connect_plainly(request.destination(), far_ends, label).await {
         Ok(far) => far,
-        Err(error) => {
-            tracing::info!(target = name, %error, "not reached directly");
-            let refusal = match error.kind() {
-                io::ErrorKind::ConnectionRefused => Refusal::Refused,
-                io::ErrorKind::TimedOut => Refusal::TimedOut,
-                _ => Refusal::Unreachable,
-            };
+        Err(refusal) => {
+            tracing::info!(target = name, ?refusal, "not reached without the relay");
             return request.refuse(refusal).await;
         }
     };
@@ -162,6 +156,49 @@ async fn serve_directly(request: TcpRequest) {
     if let Err(error) = carried.await {
         tracing::debug!(target = name, %error, "ended");
     }
+}
+
+/// The first address of `destination` that answers.
+async fn connect_plainly(
+    destination: &Destination,
+    far_ends: &FarEnds,
+    label: Option<&Label>,
+) -> Result<TcpStream, Refusal> {
+    let addresses: Vec<SocketAddr> = match &destination.host {
+        Host::Ip(ip) => vec![SocketAddr::new(*ip, destination.port)],
+        Host::Name(host) => match lookup_host((host.as_str(), destination.port)).await {
+            Ok(found) => found.collect(),
+            Err(_) => return Err(Refusal::NameNotFound),
+        },
+    };
+    let mut refusal = Refusal::Unreachable;
+    for address in addresses {
+        // Who can reach the proxy is not thereby somebody on this machine.
+        if is_own(address.ip()) {
+            refusal = Refusal::Denied;
+            continue;
+        }
+        let Ok(way) = far_ends.plain_way(address, label).await else {
+            continue;
+        };
+        match plain::connect(address, &way).await {
+            Ok(far) => return Ok(far),
+            Err(error) => {
+                refusal = match error.kind() {
+                    io::ErrorKind::ConnectionRefused => Refusal::Refused,
+                    io::ErrorKind::TimedOut => Refusal::TimedOut,
+                    _ => Refusal::Unreachable,
+                };
+            }
+        }
+    }
+    Err(refusal)
+}
+
+/// Leads to this machine's own services.
+fn is_own(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified()
 }
 
 /// What rules may ask for of a request.
@@ -179,29 +216,22 @@ fn describe(destination: &Destination, protocol: Protocol) -> FlowFacts {
     }
 }
 
-/// The way of a UDP flow. Names are not looked up here, so only addresses can be direct.
-fn route_udp(
-    destination: &Destination,
-    target: Target,
-    rules: &RuleBook,
-    has_relay: bool,
-) -> Route {
+/// The way of a UDP flow. Names are not looked up here, so only addresses can go without the relay.
+fn route_udp(destination: &Destination, target: Target, rules: &RuleBook) -> Route {
     let way = rules.admit(describe(destination, Protocol::Udp));
-    match (way, &destination.host) {
-        (Way::Carried(label), host) => Route {
-            label: Some(label),
-            plain: match host {
-                Host::Ip(ip) if !has_relay => Some(SocketAddr::new(*ip, destination.port)),
-                Host::Ip(_) | Host::Name(_) => None,
-            },
-            ..target.into()
+    let plain = match &destination.host {
+        Host::Ip(ip) if !is_own(*ip) => Some(SocketAddr::new(*ip, destination.port)),
+        Host::Ip(_) | Host::Name(_) => None,
+    };
+    let is_direct = matches!(way, Way::Direct);
+    Route {
+        label: match way {
+            Way::Carried(label) => Some(label),
+            Way::Direct => None,
         },
-        (Way::Direct, Host::Ip(ip)) => Route {
-            plain: Some(SocketAddr::new(*ip, destination.port)),
-            stays_here: true,
-            ..target.into()
-        },
-        (Way::Direct, Host::Name(_)) => target.into(),
+        stays_here: is_direct && plain.is_some(),
+        plain,
+        ..target.into()
     }
 }
 
@@ -213,7 +243,6 @@ async fn serve_udp(request: UdpRequest, far_ends: &FarEnds, rules: &RuleBook) {
             return;
         }
     };
-    let has_relay = far_ends.relay().is_some();
     let flows: Associations<Destination> = Associations::new(far_ends.clone());
     loop {
         let incoming = match association.receive().await {
@@ -231,7 +260,7 @@ async fn serve_udp(request: UdpRequest, far_ends: &FarEnds, rules: &RuleBook) {
         let sender = association.sender();
         flows.send(&destination.clone(), &incoming.payload, || {
             (
-                route_udp(&destination, target, rules, has_relay),
+                route_udp(&destination, target, rules),
                 Box::new(move |answer: &[u8]| sender.send(&destination, answer)),
             )
         });
@@ -245,22 +274,5 @@ fn target_of(destination: &Destination) -> Option<Target> {
     match &destination.host {
         Host::Ip(ip) => Some(Target::Address(SocketAddr::new(*ip, destination.port))),
         Host::Name(name) => Target::host(name, destination.port).ok(),
-    }
-}
-
-fn refusal_of(error: &OpenError) -> Refusal {
-    match error {
-        OpenError::Refused(status) => match status {
-            Status::Refused => Refusal::Refused,
-            Status::Unreachable | Status::Open => Refusal::Unreachable,
-            Status::TimedOut => Refusal::TimedOut,
-            Status::NameNotFound => Refusal::NameNotFound,
-            Status::Denied => Refusal::Denied,
-            Status::Limit | Status::VolumeUsedUp => Refusal::Limit,
-            Status::Malformed => Refusal::Unsupported,
-        },
-        OpenError::NoSession(CloseReason::Overloaded) | OpenError::Limit(_) => Refusal::Limit,
-        OpenError::NoSession(_) | OpenError::SessionLost => Refusal::NoSession,
-        OpenError::TimedOut => Refusal::TimedOut,
     }
 }

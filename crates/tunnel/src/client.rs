@@ -60,6 +60,16 @@ const SESSION_WAIT: Duration = Duration::from_secs(10);
 /// has been idle for long; a person waits for the prompt meanwhile.
 const GOODBYE_WAIT: Duration = Duration::from_millis(200);
 
+/// What becomes of a connection that nothing was heard of yet while no link leads to the relay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Silence {
+    /// It waits until a link does, or the session is given up.
+    #[default]
+    Waits,
+    /// It is given back at once.
+    GivesBack,
+}
+
 /// A relay that a client may use.
 #[derive(Clone)]
 pub struct RelayPeer {
@@ -273,8 +283,9 @@ impl Client {
     }
 
     /// Carries a connection to `target` as [`carry_tcp`](Self::carry_tcp) does, but gives it back
-    /// where the relay cannot be reached, cannot reach the destination or may not; a destination
-    /// that refuses is not the relay's fault and resets the connection.
+    /// where there is no session, or the relay cannot reach the destination or may not; a
+    /// destination that refuses is not the relay's fault and resets the connection. A relay that
+    /// is silent is waited for as `silence` says.
     ///
     /// # Errors
     /// [`Unserved`] has the connection as it was and what was read from it.
@@ -282,9 +293,10 @@ impl Client {
         &self,
         offer: impl Into<Offer>,
         target: Target,
+        silence: Silence,
     ) -> Result<Carried, Unserved> {
         let offer = offer.into();
-        if !self.is_reachable() {
+        if silence == Silence::GivesBack && !self.is_reachable() {
             let why = OpenError::SessionLost;
             return Err(Unserved { offer, why });
         }
@@ -296,7 +308,9 @@ impl Client {
         let mut connection = Connection::new_returnable(stream, tcp);
         let ending = tokio::select! {
             opened = connection.opened() => opened.err(),
-            () = self.until_reachable(false) => Some(Ending::SessionLost),
+            () = self.until_reachable(false), if silence == Silence::GivesBack => {
+                Some(Ending::SessionLost)
+            }
         };
         let why = match ending {
             None | Some(Ending::Finished | Ending::ResetHere) => {

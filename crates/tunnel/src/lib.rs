@@ -31,7 +31,7 @@ use std::io;
 pub use access::Access;
 pub use client::{
     Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
-    LinkSnapshot, LinkWish, Offer, OpenError, RelayPeer, SessionNumbers, TcpFlow, UdpFlow,
+    LinkSnapshot, LinkWish, Offer, OpenError, RelayPeer, SessionNumbers, Silence, TcpFlow, UdpFlow,
     Unserved,
 };
 pub use connection::{Carried, Ending};

@@ -299,15 +299,26 @@ fn an_ordinary_user_gets_the_proxy_and_is_told_so() {
 }
 
 #[test]
-fn private_destinations_are_the_command_s_own_affair() {
+fn what_the_relay_does_not_serve_goes_as_it_would_without_tabane() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
-    let line = "curl -sS --max-time 5 http://10.71.1.2:8000/44 | wc -c";
+    let line = "curl -sS --max-time 5 http://10.71.1.2:8000/peer";
     let output = world.run(&[], line);
-    assert_eq!(text(&output.stdout).trim(), "0", "{output:?}");
-    assert!(text(&output.stderr).contains("--direct"), "{output:?}");
+    assert_eq!(text(&output.stdout), "10.71.1.1\n", "{output:?}");
     let output = world.run(&["--direct", "10.71.0.0/16"], line);
-    assert_eq!(text(&output.stdout).trim(), "44", "{output:?}");
+    assert_eq!(text(&output.stdout), "10.71.1.1\n", "{output:?}");
+    // By the links that may be used, whatever the routing table says.
+    let output = world.run(&["--link", "c2"], line);
+    assert_eq!(text(&output.stdout), "10.71.2.1\n", "{output:?}");
+    let ask = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
+               s.settimeout(5); \
+               s.sendto(bytes(12) + b'\\4name\\7example\\0\\0\\1\\0\\1', ('10.71.1.2', 53)); \
+               print(*s.recv(100)[-4:])";
+    let output = world.run(&[], &format!("python3 -c \"{ask}\""));
+    assert_eq!(text(&output.stdout), "192 0 2 77\n", "{output:?}");
+    // What a destination itself refuses stays refused.
+    let output = world.run(&[], "curl -sS http://203.0.113.2:1/");
+    assert_eq!(status(&output), Some(56), "{output:?}");
 }
 
 #[test]

@@ -169,3 +169,21 @@ fn what_is_direct_does_not_take_the_relay() {
     assert!(received(&world, "c2") - before < HARDLY_ANYTHING);
     drop(proxy);
 }
+
+#[test]
+fn what_is_never_to_use_a_link_does_not_use_it_without_the_relay_either() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    write(
+        &world,
+        "[[rule]]\nname = 'near'\nport = 8000\nnever = 'c1'\n",
+    );
+    // On the wire of c1, where the relay leads nobody.
+    let near = "http://10.71.1.2:8000/peer";
+    let output = world.run(&[], &format!("curl -sS --max-time 20 {near}"));
+    assert_eq!(text(&output.stdout), "10.71.2.1\n", "{output:?}");
+    let (_proxy, flag) = proxy(&world);
+    let line = format!("curl -sS --max-time 20 {flag} {near}");
+    let output = world.in_client("sh").args(["-c", &line]).output().unwrap();
+    assert_eq!(text(&output.stdout), "10.71.2.1\n", "{output:?}");
+}
