@@ -146,8 +146,8 @@ fn killed_it_takes_the_command_along_and_leaves_nothing_that_stays() {
     world.join();
     let mark = world.path("alive");
     let line = format!(
-        "echo up; while :; do date +%N > {}; sleep 0.02; done",
-        mark.display()
+        "cd {} && date +%N > alive; echo up; while :; do date +%N > alive; sleep 0.02; done",
+        world.path("").display()
     );
     let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
