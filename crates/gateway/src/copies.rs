@@ -30,6 +30,14 @@ pub(crate) struct Held {
     pub(crate) sacked: bool,
 }
 
+impl Held {
+    /// The mobile host has not said to have it, and it was not sent again at `resent_before` or
+    /// later.
+    fn is_missing(&self, resent_before: Instant) -> bool {
+        !self.sacked && self.resent_at.is_none_or(|at| at < resent_before)
+    }
+}
+
 /// A segment as it is put in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
@@ -307,15 +315,23 @@ impl Copies {
         news
     }
 
-    /// The first `most` copies that the mobile host has not said to have, without those sent again
-    /// at `resent_before` or later.
-    pub(crate) fn missing(&mut self, resent_before: Instant, most: usize) -> Vec<&mut Held> {
+    /// Where the first `most` copies begin that the mobile host has not said to have, without those
+    /// sent again at `resent_before` or later.
+    pub(crate) fn missing(&self, resent_before: Instant, most: usize) -> Vec<Seq> {
         self.held
-            .iter_mut()
-            .filter(|held| held.data.is_some() && !held.sacked)
-            .filter(|held| held.resent_at.is_none_or(|at| at < resent_before))
+            .iter()
+            .filter(|held| held.data.is_some() && held.is_missing(resent_before))
             .take(most)
+            .map(|held| held.start)
             .collect()
+    }
+
+    /// The copy that begins at `start` is sent again.
+    pub(crate) fn note_resent(&mut self, now: Instant, start: Seq) {
+        let place = self.place(start);
+        if let Some(held) = self.held.get_mut(place) {
+            held.resent_at = Some(now);
+        }
     }
 
     /// The range that begins at `start`.
@@ -331,25 +347,42 @@ impl Copies {
         }
     }
 
-    /// The first `most` copies that are missing although `span` bytes behind them have arrived, and
-    /// that were not sent again after `resent_before`.
+    /// One past the last byte that the mobile host has said to have, beyond a hole.
+    fn sacked_top(&self) -> Option<Seq> {
+        let top = self.held.iter().rev().find(|held| held.sacked);
+        top.map(|held| held.end)
+    }
+
+    /// Where the first `most` copies begin that are missing although `span` bytes behind them have
+    /// arrived, and that were not sent again at `resent_before` or later.
     pub(crate) fn missing_below_sacks(
-        &mut self,
+        &self,
         span: u32,
         resent_before: Instant,
         most: usize,
-    ) -> Vec<&mut Held> {
-        let Some(top) = self.held.iter().rev().find(|held| held.sacked) else {
+    ) -> Vec<Seq> {
+        let Some(top) = self.sacked_top() else {
             return Vec::new();
         };
-        let top = top.end;
         self.held
-            .iter_mut()
+            .iter()
             .take_while(|held| top.beyond(held.end) >= span)
-            .filter(|held| held.data.is_some() && !held.sacked)
-            .filter(|held| held.resent_at.is_none_or(|at| at < resent_before))
+            .filter(|held| held.data.is_some() && held.is_missing(resent_before))
             .take(most)
+            .map(|held| held.start)
             .collect()
+    }
+
+    /// Bytes that may be on their way still: all but those the mobile host has said to have, and
+    /// those missing although `span` bytes behind them have arrived.
+    pub(crate) fn on_the_way(&self, span: u32, resent_before: Instant) -> u32 {
+        let top = self.sacked_top().unwrap_or(self.base);
+        let is_lost = |held: &Held| top.beyond(held.end) >= span && held.is_missing(resent_before);
+        let there = self
+            .held
+            .iter()
+            .filter(|held| !held.sacked && !is_lost(held));
+        there.map(|held| held.end.beyond(held.start)).sum()
     }
 
     /// Ranges with copies beyond the first hole: what may be reported to the server as received.
@@ -426,8 +459,9 @@ mod tests {
         copies.insert(NOW, piece(u32::MAX - 3, b"abcdefgh"));
         copies.insert(NOW, piece(u32::MAX - 3, b"XXXXXXXX"));
         assert_eq!(copies.acknowledge(Seq(1)), None, "sent twice: no sample");
-        let left = copies.missing(Instant::NEVER, 1)[0].data.clone();
-        assert_eq!(left.as_deref(), Some(&b"fgh"[..]));
+        let left = copies.missing(Instant::NEVER, 1);
+        let left = copies.at(left[0]).and_then(|held| held.data.as_deref());
+        assert_eq!(left, Some(&b"fgh"[..]));
         assert_eq!(copies.bytes(), 3);
         copies.acknowledge(Seq(4));
         assert!(copies.is_empty());

@@ -18,13 +18,13 @@ use std::net::SocketAddr;
 
 use tabane_base::{Duration, Instant};
 
+use crate::allowance::Allowance;
 use crate::config::Config;
 use crate::copies::Copies;
 use crate::counters::{Bypass, Counters};
 use crate::meter::Meter;
 use crate::opening::Agreed;
 use crate::packet::Packet;
-use crate::radio::Allowance;
 use crate::segment::Manner;
 use crate::seq::Seq;
 use crate::window::Window;

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allowance;
 mod checksum;
 mod config;
 mod copies;

@@ -3,7 +3,8 @@
 //! A small shell waits on a pipe from us. The pipe closes when the lab is dropped, and also when
 //! the process dies of Ctrl-C, a panic or SIGKILL; then the shell ends whatever still runs in the
 //! namespaces and removes them. Should the shell be killed as well, the next lab removes what it
-//! left, known by the dead process id in its name.
+//! left, known by the dead process id in its name; so it does with hosts that a bench had put
+//! beside its lab.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -74,11 +75,22 @@ impl Drop for Keeper {
 pub(crate) fn fresh_names() -> [String; 3] {
     static LABS: AtomicU32 = AtomicU32::new(0);
     let lab = LABS.fetch_add(1, Ordering::Relaxed);
-    let pid = std::process::id();
-    ["client", "emulator", "server"].map(|host| format!("{PREFIX}-{pid}-{lab}-{host}"))
+    ["client", "emulator", "server"].map(|host| name(lab, host))
 }
 
-/// Removes namespaces of labs whose process is dead.
+/// A name for the namespace of a further `host` beside those of a lab. It belongs to this process:
+/// should that be killed, the next lab removes it.
+#[must_use]
+pub fn host_name(host: &str) -> String {
+    static HOSTS: AtomicU32 = AtomicU32::new(0);
+    name(HOSTS.fetch_add(1, Ordering::Relaxed), host)
+}
+
+fn name(number: u32, host: &str) -> String {
+    format!("{PREFIX}-{}-{number}-{host}", std::process::id())
+}
+
+/// Removes namespaces whose process is dead.
 pub(crate) fn remove_stale() {
     for name in Netns::names() {
         if !owner(&name).is_some_and(is_dead) {
@@ -97,13 +109,13 @@ pub(crate) fn remove_stale() {
     }
 }
 
-/// The process that a namespace of this name belongs to, if it is one of a lab.
+/// The process that a namespace of this name belongs to, if it is one of ours.
 fn owner(name: &str) -> Option<i32> {
     let mut parts = name.split('-');
-    let (prefix, pid, lab, host) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let ours = prefix == PREFIX && ["client", "emulator", "server"].contains(&host);
-    lab.parse::<u32>().ok()?;
-    pid.parse().ok().filter(|_| ours && parts.next().is_none())
+    let (prefix, pid, number, host) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    number.parse::<u32>().ok()?;
+    let ours = prefix == PREFIX && !host.is_empty() && parts.next().is_none();
+    pid.parse().ok().filter(|_| ours)
 }
 
 fn is_dead(pid: i32) -> bool {
@@ -117,17 +129,38 @@ mod tests {
     #[test]
     fn only_names_of_labs_have_an_owner() {
         let own = i32::try_from(std::process::id()).unwrap();
-        for name in fresh_names() {
+        for name in fresh_names().into_iter().chain([host_name("origin")]) {
             assert_eq!(owner(&name), Some(own), "{name}");
         }
         for name in [
             "tabane-1-client",
             "tabane-x-0-client",
-            "tabane-1-0-other",
+            "tabane-1-0-",
+            "tabane-1-0-other-one",
             "vpn-1-0-client",
         ] {
             assert_eq!(owner(name), None, "{name}");
         }
         assert!(!is_dead(own));
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_nothing_else() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: namespaces need root");
+            return;
+        }
+        let mut dead = Command::new("true").spawn().unwrap();
+        dead.wait().unwrap();
+        let (left, ours) = (
+            format!("{PREFIX}-{}-0-origin", dead.id()),
+            host_name("origin"),
+        );
+        Netns::create(&left).unwrap();
+        Netns::create(&ours).unwrap();
+        remove_stale();
+        let names = Netns::names();
+        Netns::remove(&ours).unwrap();
+        assert!(names.contains(&ours) && !names.contains(&left), "{names:?}");
     }
 }

@@ -24,6 +24,7 @@ pub use background::{BackgroundLab, LabState, emulate};
 pub use change::LinkChange;
 pub use control::{Control, Health, LinkSnapshot, Snapshot};
 pub use error::LabError;
+pub use keeper::host_name;
 pub use lab::{Lab, LabOptions};
 pub use loopback::{Loopback, LoopbackLink};
 pub use scenario_file::{load_scenario, load_scenarios, trace_directories};

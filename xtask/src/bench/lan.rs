@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketType, bind, connect, listen, socket};
-use tabane_lab::load_scenarios;
+use tabane_lab::{host_name, load_scenarios};
 use tabane_linux::netns::Netns;
 
 use super::bond::Bond;
@@ -78,7 +78,7 @@ struct Hosts {
 
 impl Hosts {
     fn behind(machine: &Netns) -> Result<Self> {
-        let name = format!("tabane-lan-{}", std::process::id());
+        let name = host_name("lan");
         let netns = Netns::create(&name)?;
         let hosts = Self { netns, name };
         let (machine_name, own) = (machine.name(), &hosts.name);

@@ -26,7 +26,7 @@ impl Flow {
     /// Acts on an acknowledgement; `advanced` if it was for something new.
     pub(super) fn repair(&mut self, around: &mut Surroundings<'_>, ack: Seq, advanced: bool) {
         if !self.copies.has_copies() {
-            self.resending = None;
+            (self.resending, self.recovery) = (None, None);
             return;
         }
         // What was sent again a short time ago has had no time to be acknowledged.
@@ -60,7 +60,8 @@ impl Flow {
         self.timer_from = around.now;
         self.copies.forget_sacks();
         let top = self.copies.top();
-        if let Some(first) = self.copies.missing(Instant::NEVER, 1).first() {
+        let first = self.copies.missing(Instant::NEVER, 1);
+        if let Some(first) = first.first().and_then(|start| self.copies.at(*start)) {
             self.resending = Some((first.end, top));
             self.recovery = None;
             self.resend_first(around, Instant::NEVER, 1);
@@ -72,34 +73,36 @@ impl Flow {
         if self.recovery.is_none() {
             let top = self.copies.top();
             let queued = self.meter.radio.is_long();
-            self.allowance.on_loss(now, top.beyond(ack), queued);
-            self.recovery = Some(top);
+            let least = self.meter.radio.base();
+            self.allowance.on_loss(now, top.beyond(ack), queued, least);
+            // What the server was told to send before this is part of it, where SACK tells all.
+            let told = if self.agreed.sack {
+                self.window.told()
+            } else {
+                top
+            };
+            self.recovery = Some(top.later(told));
         }
     }
 
     fn resend_first(&mut self, around: &mut Surroundings<'_>, before: Instant, most: usize) {
-        let mut ranges = self.copies.missing(before, most);
-        for range in &mut ranges {
-            range.resent_at = Some(around.now);
-        }
-        let starts: Vec<Seq> = ranges.iter().map(|range| range.start).collect();
+        let starts = self.copies.missing(before, most);
         self.send_copies(around, &starts);
     }
 
     fn resend_below_sacks(&mut self, around: &mut Surroundings<'_>, span: u32, before: Instant) {
-        let mut ranges = self.copies.missing_below_sacks(span, before, PER_ACK);
-        for range in &mut ranges {
-            range.resent_at = Some(around.now);
-        }
-        let starts: Vec<Seq> = ranges.iter().map(|range| range.start).collect();
-        if let Some(first) = starts.first() {
-            self.on_loss(around.now, *first);
+        let starts = self.copies.missing_below_sacks(span, before, PER_ACK);
+        let Some(first) = starts.first() else { return };
+        self.on_loss(around.now, *first);
+        // A queue that overflowed must drain first, or it takes the copies too (as RFC 6937 §3).
+        if self.copies.on_the_way(span, before) <= self.allowance.bytes() {
             self.send_copies(around, &starts);
         }
     }
 
     fn send_copies(&mut self, around: &mut Surroundings<'_>, starts: &[Seq]) {
         for start in starts {
+            self.copies.note_resent(around.now, *start);
             let held = self.copies.at(*start);
             let Some(packet) = held.and_then(|held| self.copy_of(held)) else {
                 continue;

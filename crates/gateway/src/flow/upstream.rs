@@ -141,12 +141,13 @@ impl Flow {
         let sample = sent_at.map(|at| now - at);
         let echo = packet.options().timestamps.map(|(_, echo)| echo);
         self.meter.on_progress(now, ack, sample, early, echo);
-        let least = self.meter.radio.shortest().unwrap_or_default();
+        let least = self.meter.radio.base();
         let top = self.copies.top();
-        self.allowance.watch(now, ack, top, advance, least);
+        let allowance = &mut self.allowance;
+        allowance.watch(now, (ack, top), advance, sent_at, least);
         if binds {
-            self.allowance
-                .on_arrival(now, advance, self.segment(), self.copies_most);
+            let segment = u32::from(self.agreed.segment);
+            allowance.on_arrival(now, advance, segment, self.copies_most, least);
         }
         self.duplicates = 0;
         self.backoff = 0;

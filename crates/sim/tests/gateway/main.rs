@@ -9,7 +9,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod deep_queue;
 mod smol;
+mod wide;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

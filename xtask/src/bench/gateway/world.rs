@@ -7,12 +7,11 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tabane_lab::{Lab, LabOptions};
+use tabane_lab::{Lab, LabOptions, host_name};
 use tabane_linux::netns::Netns;
 use tabane_netem::Scenario;
 
@@ -66,11 +65,8 @@ impl Drop for Origin {
 
 impl World {
     pub(super) fn up(scenario: &Scenario, sender: Sender, congestion: &str) -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let lab = Lab::up(scenario, &LabOptions::default())?;
-        let name = format!("tabane-origin-{}-{number}", std::process::id());
-        let origin = Origin(Netns::create(&name)?);
+        let origin = Origin(Netns::create(&host_name("origin"))?);
         let world = Self {
             gateway: None,
             binary: String::new(),
