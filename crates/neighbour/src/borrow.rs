@@ -21,7 +21,7 @@ const NEAR_TIME: Duration = Duration::from_secs(5);
 /// How long it may take to say whether there is a connection: its own limit, and our way to it.
 const ANSWER_TIME: Duration = Duration::from_secs(25);
 const PAIR_TIME: Duration = Duration::from_secs(15);
-const MAX_ANSWER: usize = 4096;
+pub(crate) const MAX_ANSWER: usize = 4096;
 
 /// A neighbour's link.
 pub struct NeighbourWay {
@@ -88,7 +88,7 @@ impl Way for NeighbourWay {
 }
 
 /// Whether a neighbour has connected us.
-fn judge(head: &[u8]) -> io::Result<()> {
+pub(crate) fn judge(head: &[u8]) -> io::Result<()> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut answer = httparse::Response::new(&mut headers);
     let parsed = answer.parse(head);

@@ -48,9 +48,7 @@ where
             tracing::debug!(%error, "a borrowed connection broke");
             "broke"
         }
-        Some(Stop::Terms(Ended::Revoked)) => "revoked",
-        Some(Stop::Terms(Ended::UsedUp)) => "budget used up",
-        Some(Stop::Terms(Ended::NotNow)) => "out of hours",
+        Some(Stop::Terms(ended)) => ended.word(),
         Some(Stop::Idle) => "idle",
     }
 }

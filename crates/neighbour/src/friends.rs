@@ -40,9 +40,15 @@ pub(crate) struct Friend {
     /// With a cap: when the next bytes may be carried.
     next: Cell<Option<Instant>>,
     pub(crate) connections: Cell<usize>,
+    /// Ports that pass its datagrams on.
+    pub(crate) forwards: Cell<usize>,
     /// Why what it has open must end.
     end: watch::Sender<Option<Ended>>,
 }
+
+/// With a cap, datagrams that come in one burst pass while they are no more than the cap carries in
+/// this time.
+const BURST: Duration = Duration::from_millis(50);
 
 /// Why a friend's connections end, or do not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +56,17 @@ pub(crate) enum Ended {
     Revoked,
     UsedUp,
     NotNow,
+}
+
+impl Ended {
+    /// For the log.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Revoked => "revoked",
+            Self::UsedUp => "budget used up",
+            Self::NotNow => "out of hours",
+        }
+    }
 }
 
 impl Friends {
@@ -67,6 +84,7 @@ impl Friends {
             left: Cell::new(terms.allowance.map(Bytes::get)),
             next: Cell::new(None),
             connections: Cell::new(0),
+            forwards: Cell::new(0),
             end: watch::Sender::new(None),
             terms: RefCell::new(terms),
         };
@@ -103,6 +121,26 @@ impl Friend {
     /// Counts bytes that are about to be passed on, and comes back when they may be.
     pub(crate) async fn on_carried(&self, amount: usize) -> Result<(), Ended> {
         let bytes = amount as u64;
+        self.count(bytes)?;
+        if let Some(due) = self.due(Instant::now(), bytes, Duration::MAX) {
+            sleep_until(due).await;
+        }
+        Ok(())
+    }
+
+    /// Counts a datagram that is about to be passed on. `false`: it is over the cap and must be
+    /// dropped, since a datagram cannot be held back and its sender hears of nothing else.
+    pub(crate) fn on_datagram(&self, amount: usize) -> Result<bool, Ended> {
+        let bytes = amount as u64;
+        let has_cap = self.terms.borrow().cap.is_some();
+        if has_cap && self.due(Instant::now(), bytes, BURST).is_none() {
+            return Ok(false);
+        }
+        self.count(bytes)?;
+        Ok(true)
+    }
+
+    fn count(&self, bytes: u64) -> Result<(), Ended> {
         if let Some(left) = self.left.get() {
             self.left.set(Some(left.saturating_sub(bytes)));
             if left < bytes {
@@ -111,15 +149,20 @@ impl Friend {
             }
         }
         self.carried.set(self.carried.get() + bytes);
-        let Some(cap) = self.terms.borrow().cap else {
-            return Ok(());
-        };
-        let now = Instant::now();
-        let due = self.next.get().map_or(now, |due| due.max(now));
-        let span = cap.time_for(Bytes::new(bytes)).min(Duration::from_secs(60));
-        self.next.set(Some(due + span));
-        sleep_until(due + span).await;
         Ok(())
+    }
+
+    /// With a cap: takes room under it, and says from when on. `None` without one, and where the
+    /// room begins later than `wait` from now: then nothing is taken.
+    fn due(&self, now: Instant, bytes: u64, wait: Duration) -> Option<Instant> {
+        let cap = self.terms.borrow().cap?;
+        let begins = self.next.get().map_or(now, |due| due.max(now));
+        if begins - now > wait {
+            return None;
+        }
+        let span = cap.time_for(Bytes::new(bytes)).min(Duration::from_secs(60));
+        self.next.set(Some(begins + span));
+        self.next.get()
     }
 
     /// Why it may not begin anything now.

@@ -1,7 +1,9 @@
-//! Lends this machine's link to friends near by, and borrows theirs, for the web.
+//! Lends this machine's link to friends near by, and borrows theirs: for the web, and as a path of
+//! a session.
 //!
 //! Owns what passes between two neighbours: TLS 1.3 with keys that both have pinned, HTTP CONNECT
-//! and nothing else within it, and the pairing by which they learn each other's keys. The one who
+//! and nothing else within it, ports that pass a session's datagrams on for as long as such a
+//! connection asks for it, and the pairing by which neighbours learn each other's keys. The one who
 //! lends sees which hosts are asked for and how much, never what.
 //!
 //! Which friends there are, what each may use and where that is written down is the caller's; so is
@@ -14,7 +16,9 @@
 mod borrow;
 mod carry;
 mod code;
+mod forward;
 mod friends;
+mod leash;
 mod pairing;
 mod public;
 mod share;
@@ -22,7 +26,9 @@ mod tls;
 
 pub use borrow::{NeighbourWay, PairError, Paired, pair};
 pub use code::{ATTEMPTS, Code, CodeError, Offer};
+pub use forward::{DATAGRAM_PORTS, DatagramOut};
 pub use friends::{Friends, Terms};
+pub use leash::Leash;
 pub use pairing::MAX_NAME;
 pub use public::is_public;
 pub use share::{DEFAULT_PORTS, Desk, Share};

@@ -2,13 +2,15 @@
 //!
 //! Owns the listener's connections. The way out, with the addresses it refuses, is the caller's.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::Way;
+use tabane_linux::RecvBatch;
 use tabane_proxy::{Destination, Host, HttpRequest, parse_request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,7 +20,9 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::carry::carry;
 use crate::code::Code;
+use crate::forward::{DatagramOut, Forward};
 use crate::friends::{Ended, Friend, Friends};
+use crate::leash::{METHOD, PORT_HEADER};
 use crate::pairing::{self, Ends};
 use crate::tls;
 
@@ -34,6 +38,8 @@ const MAX_REQUEST: usize = 2048;
 const MAX_STRANGERS: usize = 32;
 /// Connections of one friend: what a browser opens, twice.
 const MAX_CONNECTIONS: usize = 512;
+/// Addresses that one friend's datagrams may go to at a time: its relays', from a few programs.
+const MAX_FORWARDS: usize = 16;
 
 /// Where pairing codes come from, and new friends go.
 pub trait Desk {
@@ -52,6 +58,10 @@ pub struct Share {
     friends: Friends,
     out: Rc<dyn Way>,
     ports: Vec<u16>,
+    /// `None`: no datagrams are passed on.
+    datagrams: Option<DatagramOut>,
+    /// For all forwards: none holds it while it waits.
+    batch: RefCell<RecvBatch>,
     desk: Rc<dyn Desk>,
     strangers: Cell<usize>,
 }
@@ -79,9 +89,18 @@ impl Share {
             friends,
             out,
             ports: ports.to_vec(),
+            datagrams: None,
+            batch: RefCell::default(),
             desk,
             strangers: Cell::new(0),
         })
+    }
+
+    /// Passes friends' datagrams on as well, so that their sessions have a path by this link.
+    #[must_use]
+    pub fn with_datagrams(self, out: DatagramOut) -> Self {
+        let datagrams = Some(out);
+        Self { datagrams, ..self }
     }
 
     /// Serves whoever comes, until it is dropped; then all connections end.
@@ -120,6 +139,12 @@ impl Share {
             let paired = timeout(GREETING_TIME, self.pair(&mut stream, key)).await;
             return paired.map_err(|_| io::ErrorKind::TimedOut)?;
         }
+        if stream.get_ref().1.alpn_protocol() == Some(tls::DATAGRAMS) {
+            let asked = timeout(GREETING_TIME, read_datagram_request(&mut stream)).await;
+            let to = asked.map_err(|_| io::ErrorKind::TimedOut)??;
+            drop(stranger);
+            return self.forward(stream, key, to).await;
+        }
         let request = timeout(GREETING_TIME, read_request(&mut stream)).await;
         let destination = request.map_err(|_| io::ErrorKind::TimedOut)??;
         drop(stranger);
@@ -148,7 +173,7 @@ impl Share {
         key: PublicKey,
         to: Option<Destination>,
     ) -> io::Result<()> {
-        let Refusal(status, reason) = match self.admit(key, to.as_ref()) {
+        let refusal = match self.admit(key, to.as_ref()) {
             Ok((friend, to)) => {
                 let _held = Held::take(&friend.connections);
                 let far = timeout(CONNECT_TIME, self.out.connect(&host(&to.host), to.port)).await;
@@ -169,9 +194,65 @@ impl Share {
             }
             Err(refusal) => refusal,
         };
-        let answer = format!("HTTP/1.1 {status} {reason}\r\ncontent-length: 0\r\n\r\n");
+        refuse(stream, refusal).await
+    }
+
+    async fn forward(
+        &self,
+        mut stream: TlsStream<TcpStream>,
+        key: PublicKey,
+        to: Option<SocketAddr>,
+    ) -> io::Result<()> {
+        let (friend, to, out) = match self.admit_datagrams(key, to) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return refuse(stream, refusal).await,
+        };
+        let _held = Held::take(&friend.forwards);
+        let (from, at) = (
+            stream.get_ref().0.peer_addr()?.ip(),
+            stream.get_ref().0.local_addr()?,
+        );
+        let name = friend.terms.borrow().name.clone();
+        let forward = Forward::open(Rc::clone(&friend), from, at, to, out.device.clone());
+        let forward = forward.map_err(io::Error::other)?;
+        let port = forward.port()?;
+        let answer = format!("HTTP/1.1 200 Passed on\r\n{PORT_HEADER}: {port}\r\n\r\n");
         stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await
+        stream.flush().await?;
+        tracing::debug!(friend = name, %to, "datagrams pass");
+        let why = forward.carry(stream, &self.batch).await;
+        tracing::debug!(friend = name, %to, why, "datagrams pass no more");
+        Ok(())
+    }
+
+    fn admit_datagrams(
+        &self,
+        key: PublicKey,
+        to: Option<SocketAddr>,
+    ) -> Result<(Rc<Friend>, SocketAddr, &DatagramOut), Refusal> {
+        let friend = self.friend(key)?;
+        let to = to.ok_or(Refusal(405, "Only CONNECT-UDP to an address is served"))?;
+        let out = self.datagrams.as_ref();
+        let out = out.ok_or(Refusal(501, "Datagrams are not lent"))?;
+        if !out.ports.contains(&to.port()) || !(out.is_allowed)(to.ip()) {
+            return Err(Refusal(403, "This address or port is not lent"));
+        }
+        match friend.forwards.get() {
+            MAX_FORWARDS.. => Err(Refusal(429, "Too many at a time")),
+            _ => Ok((friend, to, out)),
+        }
+    }
+
+    /// The friend who has this key, if its terms let it begin anything now.
+    fn friend(&self, key: PublicKey) -> Result<Rc<Friend>, Refusal> {
+        let friend = self.friends.find(key);
+        let friend = friend.ok_or(Refusal(403, "Not paired with you"))?;
+        match friend.ended() {
+            None => Ok(friend),
+            Some(Ended::Revoked) => Err(Refusal(403, "Not paired with you")),
+            Some(Ended::UsedUp) => Err(Refusal(429, "Your data budget is used up")),
+            Some(Ended::NotNow) => Err(Refusal(503, "Not lent at this hour")),
+        }
     }
 
     fn admit<'a>(
@@ -179,20 +260,14 @@ impl Share {
         key: PublicKey,
         to: Option<&'a Destination>,
     ) -> Result<(Rc<Friend>, &'a Destination), Refusal> {
-        let friend = self.friends.find(key);
-        let friend = friend.ok_or(Refusal(403, "Not paired with you"))?;
+        let friend = self.friend(key)?;
         let to = to.ok_or(Refusal(405, "Only CONNECT is served"))?;
         if !self.ports.contains(&to.port) {
             return Err(Refusal(403, "This port is not lent"));
         }
-        match friend.ended() {
-            Some(Ended::Revoked) => Err(Refusal(403, "Not paired with you")),
-            Some(Ended::UsedUp) => Err(Refusal(429, "Your data budget is used up")),
-            Some(Ended::NotNow) => Err(Refusal(503, "Not lent at this hour")),
-            None if friend.connections.get() >= MAX_CONNECTIONS => {
-                Err(Refusal(429, "Too many connections"))
-            }
-            None => Ok((friend, to)),
+        match friend.connections.get() {
+            MAX_CONNECTIONS.. => Err(Refusal(429, "Too many connections")),
+            _ => Ok((friend, to)),
         }
     }
 }
@@ -211,6 +286,25 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
+}
+
+async fn refuse(mut stream: TlsStream<TcpStream>, refusal: Refusal) -> io::Result<()> {
+    let Refusal(status, reason) = refusal;
+    let answer = format!("HTTP/1.1 {status} {reason}\r\ncontent-length: 0\r\n\r\n");
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Where a CONNECT-UDP leads; `None`: it asks for something else. Names are not looked up for it.
+async fn read_datagram_request(
+    stream: &mut TlsStream<TcpStream>,
+) -> io::Result<Option<SocketAddr>> {
+    let head = read_head(stream, MAX_REQUEST).await?;
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut request = httparse::Request::new(&mut headers);
+    let parsed = request.parse(&head).is_ok() && request.method == Some(METHOD);
+    let to = request.path.and_then(|path| path.parse().ok());
+    Ok(to.filter(|_| parsed))
 }
 
 /// Where a CONNECT leads; `None`: it asks for something else.

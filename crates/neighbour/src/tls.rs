@@ -9,12 +9,14 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
 /// CONNECT, by friends.
 pub(crate) const LEND: &[u8] = b"tabane-lend/1";
+/// Datagrams of a session passed on, by friends.
+pub(crate) const DATAGRAMS: &[u8] = b"tabane-datagrams/1";
 /// Getting to know each other.
 pub(crate) const PAIR: &[u8] = b"tabane-pair/1";
 
 pub(crate) fn acceptor(identity: &Identity) -> Result<TlsAcceptor, rustls::Error> {
     let mut config = tls_server_config(identity)?;
-    config.alpn_protocols = vec![LEND.to_vec(), PAIR.to_vec()];
+    config.alpn_protocols = vec![LEND.to_vec(), DATAGRAMS.to_vec(), PAIR.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 

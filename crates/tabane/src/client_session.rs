@@ -17,6 +17,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::far_ends::FarEnds;
+use crate::lent_links::{self, Lender};
+use crate::lent_paths::LentPaths;
 use crate::link_follower::LinkFollower;
 use crate::link_policy::LinkPolicy;
 use crate::links::{self, Links};
@@ -41,6 +43,10 @@ pub(crate) struct SessionArgs {
     /// Use only this interface; repeat for several [default: every usable one, see `tabane links`]
     #[arg(long = "link", value_name = "IF")]
     links: Vec<String>,
+    /// Borrow this neighbour's link as well; repeat for several [default: all that were paired by
+    /// `tabane share pair`, unless links are chosen by --link or in config.toml]
+    #[arg(long = "neighbour", value_name = "NAME")]
+    neighbours: Vec<RelayName>,
     /// Use only this relay; repeat for several, the preferred first [default: every one that was
     /// joined, in the order of `tabane relays`]
     #[arg(long = "relay", value_name = "NAME")]
@@ -112,6 +118,10 @@ pub(crate) struct SessionPlan {
     /// The ranges that `config.toml` leaves to the commands' own network.
     pub(crate) direct: Vec<DirectPrefix>,
     links: Vec<String>,
+    /// The neighbours whose links are paths of the session with a relay.
+    lenders: Vec<Lender>,
+    /// Those among them that were named.
+    insisted: Vec<RelayName>,
     session: SessionConfig,
     /// One per host: plans of one process share it.
     pub(crate) monitor: HostMonitor,
@@ -146,11 +156,17 @@ impl SessionPlan {
         } else {
             args.links
         };
+        let lenders = match links.is_empty() || !args.neighbours.is_empty() {
+            true => lent_links::find(&args.neighbours, store)?,
+            false => Vec::new(),
+        };
         Ok(Self {
             relays,
             peers,
             direct: settings.direct,
             links,
+            lenders,
+            insisted: args.neighbours,
             session,
             monitor: HostMonitor::default(),
             rules: RuleBook::default(),
@@ -233,7 +249,7 @@ impl SessionPlan {
             ..self.config(store, vec![peer], &links)?
         };
         let client = Client::start(config)?;
-        let follower = self.follower(&client, links, policy);
+        let follower = self.follower(&client, links, policy, LentPaths::default());
         let following = tokio::task::spawn_local(follower.run(watch));
         Ok((client, following.abort_handle()))
     }
@@ -300,7 +316,8 @@ impl SessionPlan {
         let client = Client::connect(self.config(store, peers, &links)?).await;
         let client = client.with_context(|| self.subject())?;
         self.follow_names(&client, known)?;
-        let follower = self.follower(&client, links, policy);
+        let lent = self.lent_paths(&client, store, None)?;
+        let follower = self.follower(&client, links, policy, lent);
         tokio::task::spawn_local(follower.run(watch));
         Ok(client)
     }
@@ -327,7 +344,8 @@ impl SessionPlan {
         let client = client.with_context(|| self.subject())?;
         self.follow_names(&client, known)?;
         // What changed while the name was resolved shows with the next change, or at once.
-        let follower = self.follower(&client, links, policy);
+        let lent = self.lent_paths(&client, store, mark)?;
+        let follower = self.follower(&client, links, policy, lent);
         tokio::task::spawn_local(follower.run(watch));
         Ok(client)
     }
@@ -344,10 +362,26 @@ impl SessionPlan {
         Ok(())
     }
 
-    fn follower(&self, client: &Client, links: Links, policy: LinkPolicy) -> LinkFollower {
+    fn follower(
+        &self,
+        client: &Client,
+        links: Links,
+        policy: LinkPolicy,
+        lent: LentPaths,
+    ) -> LinkFollower {
         self.rules.renew(policy.policy());
         let (wanted, rules) = (self.links.clone(), self.rules.clone());
-        LinkFollower::new(client.clone(), wanted, links, policy, rules)
+        LinkFollower::new(client.clone(), wanted, links, policy, rules, lent)
+    }
+
+    /// The neighbours' links for a session with a relay; a peer is near or reached by own links.
+    fn lent_paths(&self, client: &Client, store: &Store, mark: Option<u32>) -> Result<LentPaths> {
+        if self.lenders.is_empty() {
+            return Ok(LentPaths::default());
+        }
+        let identity = store.neighbour_identity()?;
+        let (lenders, insisted) = (self.lenders.clone(), self.insisted.clone());
+        Ok(LentPaths::start(lenders, insisted, identity, client, mark))
     }
 
     /// Connections wait so long for a relay that does not answer.

@@ -12,11 +12,13 @@ use tabane_base::{Bytes, Duration};
 use tabane_core::PathId;
 use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{self, Interface, Watch};
-use tabane_policy::Budget;
+use tabane_policy::{Budget, LinkFacts};
 use tabane_tunnel::{Client, LinkSnapshot};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+use crate::lent_links::Lender;
+use crate::lent_paths::LentPaths;
 use crate::link_policy::{LinkPolicy, POLICY_FILE};
 use crate::links::{self, Links};
 use crate::network_manager::metered_links;
@@ -39,6 +41,8 @@ pub(crate) struct LinkFollower {
     /// The interfaces named by the user; none: all usable ones.
     wanted: Vec<String>,
     known: Links,
+    /// The neighbours' links beside the own ones.
+    lent: LentPaths,
     policy: LinkPolicy,
     rules: RuleBook,
     /// The links that have a budget.
@@ -56,11 +60,13 @@ impl LinkFollower {
         links: Links,
         policy: LinkPolicy,
         rules: RuleBook,
+        lent: LentPaths,
     ) -> Self {
         Self {
             client,
             wanted,
             known: links,
+            lent,
             policy,
             rules,
             budgets: BTreeMap::new(),
@@ -104,6 +110,7 @@ impl LinkFollower {
                     }
                     tracing::info!("NetworkManager calls other links metered");
                 }
+                () = self.lent.changed() => {}
                 () = policy_changed(&files) => match self.policy.reload() {
                     Ok(()) => {
                         tracing::info!("new policy");
@@ -136,13 +143,18 @@ impl LinkFollower {
     /// Adds links that appear, removes those that vanish or may not be used, renews those whose
     /// addresses change, and tells the others how they are used.
     fn apply(&mut self, interfaces: &[Interface]) {
-        let budget = |interface: &Interface| {
-            let budget = self.policy.verdict(interface).decision.budget?;
-            Some((interface.name.clone(), budget))
+        let facts = interfaces.iter().map(|it| self.policy.facts(it));
+        let facts = facts.chain(self.lent.lenders().iter().map(Lender::facts));
+        let facts: Vec<_> = facts.collect();
+        let budget = |link: &LinkFacts<'_>| {
+            let budget = self.policy.judge(link).decision.budget?;
+            Some((link.name.to_owned(), budget))
         };
-        self.budgets = interfaces.iter().filter_map(budget).collect();
-        self.apply_rules(interfaces);
-        let current = links::allowed(interfaces, &self.wanted, &self.policy);
+        self.budgets = facts.iter().filter_map(budget).collect();
+        self.apply_rules(&facts);
+        let mut current = links::allowed(interfaces, &self.wanted, &self.policy);
+        let lent = self.lent.links(interfaces, &self.policy);
+        current.extend(lent.into_iter().map(|link| (link.name.clone(), link)));
         let snapshot = self.client.snapshot();
         let client = &self.client;
         self.known.retain(|name, bind| {
@@ -150,6 +162,8 @@ impl LinkFollower {
             let link = snapshot.links.iter().find(|link| link.name == *name);
             let carries = link.is_some_and(|link| link.path.is_some());
             let keep = match (current.get(name), interface) {
+                (Some(fresh), _) if fresh.relay_addrs != bind.relay_addrs => false,
+                (Some(fresh), None) => fresh.relay_addrs.is_some(),
                 (Some(fresh), Some(interface)) => {
                     !links::is_outdated(bind, fresh, interface, carries)
                 }
@@ -183,9 +197,8 @@ impl LinkFollower {
     }
 
     /// Says which links carry what belongs to which class, before any link comes that may not.
-    fn apply_rules(&self, interfaces: &[Interface]) {
-        let links: Vec<_> = interfaces.iter().map(|it| self.policy.facts(it)).collect();
-        for (class, links) in self.rules.classes(&links) {
+    fn apply_rules(&self, links: &[LinkFacts<'_>]) {
+        for (class, links) in self.rules.classes(links) {
             self.client.set_class(class, links);
         }
         self.client.follow_labels();

@@ -102,10 +102,15 @@ impl LinkPolicy {
 
     /// How an interface is to be used now.
     pub(crate) fn verdict(&self, interface: &Interface) -> Verdict {
-        let decision = self.policy.decide(&self.facts(interface));
+        self.judge(&self.facts(interface))
+    }
+
+    /// How a link is to be used now, whatever it is.
+    pub(crate) fn judge(&self, link: &LinkFacts<'_>) -> Verdict {
+        let decision = self.policy.decide(link);
         let used = decision
             .budget
-            .map(|budget| self.usage.used(&interface.name, &budget, today()));
+            .map(|budget| self.usage.used(link.name, &budget, today()));
         let is_used_up = decision
             .budget
             .zip(used)
@@ -179,7 +184,7 @@ impl Verdict {
 }
 
 /// The word that policy files have for a kind of interface.
-pub(crate) fn kind_word(kind: Kind) -> &'static str {
+fn kind_word(kind: Kind) -> &'static str {
     match kind {
         Kind::Ethernet => "ethernet",
         Kind::Wifi => "wifi",

@@ -26,6 +26,7 @@ mod interception;
 mod join_string;
 mod last_run;
 mod lent_links;
+mod lent_paths;
 mod link_follower;
 mod link_policy;
 mod links;

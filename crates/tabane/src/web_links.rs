@@ -1,27 +1,28 @@
 //! The links that web mode fetches by: interfaces as the policy lets them be used, followed while
 //! the process runs, and what they carry counted against their budgets.
 //!
-//! Which interfaces are links is `links`', what the policy says `link_policy`'s. Neighbours' links
-//! are added beside these, to the same [`Links`].
+//! Which interfaces are links is `links`', which neighbours lend theirs `lent_links`', what the
+//! policy says of both `link_policy`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
 use tabane_core::PathPolicy;
-use tabane_fetch::{DeviceWay, Links};
+use tabane_fetch::{DeviceWay, Links, Way};
 use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{self, Interface, Watch};
-use tabane_policy::Budget;
+use tabane_policy::{Budget, LinkUse};
 use tabane_ranges::LinkFacts;
 use tabane_tunnel::LinkBind;
 use tokio::time::MissedTickBehavior;
 
-use crate::link_policy::{LinkPolicy, POLICY_FILE};
+use crate::lent_links::{self, Lender};
+use crate::link_policy::{LinkPolicy, POLICY_FILE, Verdict};
 use crate::links;
-use crate::store::Store;
+use crate::store::{RelayName, Store};
 
 /// How often what links carry is counted.
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
@@ -36,21 +37,41 @@ pub(crate) struct WebLinks {
     wanted: Vec<String>,
     policy: LinkPolicy,
     known: BTreeMap<String, LinkBind>,
+    /// The neighbours whose links may be borrowed, each with the way by it.
+    lenders: Vec<(Lender, Rc<dyn Way>)>,
+    /// The neighbours named by the user, who insists on them.
+    insisted: Vec<RelayName>,
+    /// Those whose links are in use.
+    borrowed: BTreeSet<RelayName>,
     budgets: BTreeMap<String, Budget>,
     counted: BTreeMap<String, Bytes>,
 }
 
 impl WebLinks {
-    /// The links there are now; fails, with the reasons, where there is none.
-    pub(crate) async fn find(wanted: Vec<String>, store: &Store) -> Result<Self> {
+    /// The links there are now, with those of `neighbours`: of all that are known, where none is
+    /// named and no interface either. Fails, with the reasons, where there is no link.
+    pub(crate) async fn find(
+        wanted: Vec<String>,
+        neighbours: &[RelayName],
+        store: &Store,
+    ) -> Result<Self> {
         let policy = LinkPolicy::load(store)?;
         let interfaces = interfaces::list().await.context("links")?;
-        links::choose(&interfaces, &wanted, &policy)?;
+        let lenders = match wanted.is_empty() || !neighbours.is_empty() {
+            true => ways(lent_links::find(neighbours, store)?, store)?,
+            false => Vec::new(),
+        };
+        if lenders.is_empty() || !wanted.is_empty() {
+            links::choose(&interfaces, &wanted, &policy)?;
+        }
         let mut found = Self {
             links: Links::default(),
             wanted,
             policy,
             known: BTreeMap::new(),
+            lenders,
+            insisted: neighbours.to_vec(),
+            borrowed: BTreeSet::new(),
             budgets: BTreeMap::new(),
             counted: BTreeMap::new(),
         };
@@ -133,11 +154,7 @@ impl WebLinks {
         for (name, bind) in current {
             let interface = interfaces.iter().find(|interface| interface.name == name);
             let verdict = interface.map(|interface| self.policy.verdict(interface));
-            let budget = verdict.and_then(|verdict| verdict.decision.budget.zip(verdict.used));
-            if let Some((budget, _)) = budget {
-                self.budgets.insert(name.clone(), budget);
-            }
-            let allowance = budget.map(|(budget, used)| budget.amount - used);
+            let allowance = verdict.and_then(|verdict| self.allowance(&name, &verdict));
             let facts = facts(&bind.policy, allowance);
             if self.known.contains_key(&name) {
                 self.links.set_facts(&name, facts);
@@ -148,6 +165,48 @@ impl WebLinks {
             }
             self.known.insert(name, bind);
         }
+        // Behind the own ones, for the same reason.
+        for index in 0..self.lenders.len() {
+            self.apply_lender(index, interfaces);
+        }
+    }
+
+    fn apply_lender(&mut self, index: usize, interfaces: &[Interface]) {
+        let (lender, way) = self.lenders[index].clone();
+        let name = lender.name.as_str();
+        let verdict = self.policy.judge(&lender.facts());
+        let allowance = self.allowance(name, &verdict);
+        let insists = self.insisted.contains(&lender.name);
+        let path = verdict.path;
+        let path = path.or_else(|| insists.then(PathPolicy::default));
+        let is_borrowed = self.borrowed.contains(&lender.name);
+        let path = path.filter(|_| !lender.is_shadowed(interfaces));
+        match path {
+            Some(path) if is_borrowed => self.links.set_facts(name, facts(&path, allowance)),
+            Some(path) => {
+                self.links.add(name, way, facts(&path, allowance));
+                self.counted.remove(name);
+                self.borrowed.insert(lender.name);
+            }
+            None if is_borrowed => {
+                // An interface of its name may have taken the place already.
+                if !self.known.contains_key(name) {
+                    self.links.remove(name);
+                }
+                tracing::info!(link = name, "the neighbour's link is not to be used");
+                self.borrowed.remove(&lender.name);
+            }
+            None => {}
+        }
+    }
+
+    /// What a link may still carry. From here on its budget is watched.
+    fn allowance(&mut self, name: &str, verdict: &Verdict) -> Option<Bytes> {
+        let (budget, used) = verdict.decision.budget.zip(verdict.used)?;
+        if verdict.decision.usage != LinkUse::Never {
+            self.budgets.insert(name.to_owned(), budget);
+        }
+        Some(budget.amount - used)
     }
 
     /// Counts what links with a budget have carried. `true` where one is used up now, or its period
@@ -162,7 +221,9 @@ impl WebLinks {
                 let cost = Bytes::new(fresh.get() / 1_000 * COST_PER_MILLE + fresh.get() % 1_000);
                 self.policy.count(name, budget, cost);
             }
-            is_due |= self.known.contains_key(name) == self.policy.is_used_up(name, budget);
+            let is_borrowed = self.borrowed.iter().any(|it| it.as_str() == name);
+            let is_in_use = is_borrowed || self.known.contains_key(name);
+            is_due |= is_in_use == self.policy.is_used_up(name, budget);
         }
         is_due
     }
@@ -172,6 +233,18 @@ impl Drop for WebLinks {
     fn drop(&mut self) {
         self.save();
     }
+}
+
+fn ways(lenders: Vec<Lender>, store: &Store) -> Result<Vec<(Lender, Rc<dyn Way>)>> {
+    let identity = match lenders.is_empty() {
+        true => return Ok(Vec::new()),
+        false => store.neighbour_identity()?,
+    };
+    let ways = lenders.into_iter().map(|lender| {
+        let way: Rc<dyn Way> = Rc::new(lender.way(&identity)?);
+        Ok((lender, way))
+    });
+    ways.collect()
 }
 
 /// What the policy wishes of a link, in the words of transfers.

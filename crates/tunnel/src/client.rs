@@ -444,6 +444,12 @@ impl Client {
         }
     }
 
+    /// Where each relay is found, by its place in the list.
+    #[must_use]
+    pub fn relay_addrs(&self) -> Vec<Vec<SocketAddr>> {
+        self.shared.addrs.borrow().clone()
+    }
+
     /// Stops using a link; what was under way on it moves to the others. `false` where there is
     /// no link of this name.
     pub fn remove_link(&self, name: &str) -> bool {

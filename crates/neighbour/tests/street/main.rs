@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod datagrams;
 mod fetches;
 mod origin;
 
@@ -15,8 +16,8 @@ use tabane_base::{Bytes, Rate};
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::{BoxStream, DeviceWay, Way};
 use tabane_neighbour::{
-    ATTEMPTS, Code, Desk, Friends, NeighbourWay, Offer, PairError, Paired, Share, Terms, is_public,
-    pair,
+    ATTEMPTS, Code, DatagramOut, Desk, Friends, NeighbourWay, Offer, PairError, Paired, Share,
+    Terms, is_public, pair,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -54,7 +55,7 @@ struct Street {
 }
 
 impl Street {
-    /// Lends these ports, by whatever way out.
+    /// Lends these ports, by whatever way out; for datagrams to anybody.
     async fn start(out: DeviceWay, ports: &[u16]) -> Self {
         let (sharer, borrower) = (Identity::from_seed([1; 32]), Identity::from_seed([2; 32]));
         let friends = Friends::default();
@@ -69,7 +70,12 @@ impl Street {
         );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let serving = spawn_local(Rc::new(share.unwrap()).serve(listener));
+        let share = share.unwrap().with_datagrams(DatagramOut {
+            device: None,
+            is_allowed: |_| true,
+            ports: ports.to_vec(),
+        });
+        let serving = spawn_local(Rc::new(share).serve(listener));
         Self {
             address,
             friends,

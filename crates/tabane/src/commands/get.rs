@@ -21,7 +21,6 @@ use tabane_fetch::{
 use tabane_ranges::{Order, Rule};
 
 use crate::failure::Failure;
-use crate::lent_links;
 use crate::output;
 use crate::program;
 use crate::signals;
@@ -139,11 +138,8 @@ pub(crate) fn run(args: GetArgs, store: &Store) -> Result<ExitCode> {
 
 async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Result<ExitCode> {
     let signals = signals::catch()?;
-    let mut web = WebLinks::find(args.links.clone(), store).await?;
+    let mut web = WebLinks::find(args.links.clone(), &args.neighbours, store).await?;
     let links = web.links();
-    if args.links.is_empty() || !args.neighbours.is_empty() {
-        lent_links::add(&links, &args.neighbours, store)?;
-    }
     let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let began_at = Instant::now();
     let meter = Meter::new(is_shown);

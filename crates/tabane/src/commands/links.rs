@@ -8,15 +8,24 @@ use serde::Serialize;
 use tabane_base::{Duration, Rate};
 use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::access::unix_seconds;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::last_run;
+use crate::lent_links::{self, KIND, Lender};
 use crate::output;
 use crate::reach::measure;
 use crate::store::Store;
 
-/// Show the interfaces of this machine, and why each is a link or not
+/// How long a neighbour may take to show that it is there.
+const NEAR_TIME: Duration = Duration::from_secs(1);
+
+/// Show the interfaces of this machine and the neighbours who lend theirs, and why each is a link
+///
+/// A neighbour is a link while it answers. It is named by `tabane share pair`, and goes by this
+/// name in the policy as well.
 ///
 /// With --measure, sets up a short session to the relay and shows each link's round-trip time, its
 /// jitter, the bandwidth both ways by packet pairs, and loss. That takes a few seconds and at
@@ -33,7 +42,7 @@ pub(crate) struct LinksArgs {
     session: SessionArgs,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Row {
     interface: String,
     kind: String,
@@ -41,6 +50,7 @@ struct Row {
     gateways: Vec<String>,
     up: bool,
     carrier: bool,
+    /// 0 where it is not known.
     mtu_bytes: u32,
     usable: bool,
     /// Why it is not usable, or why the relay cannot be reached over it.
@@ -93,6 +103,17 @@ async fn look(plan: Option<SessionPlan>, store: &Store) -> Result<Vec<Row>> {
         .await
         .context("cannot list the interfaces")?;
     let mut rows: Vec<Row> = interfaces.iter().map(row).collect();
+    let lenders = lent_links::find(&[], store)?.into_iter();
+    // All at once: those that are away take a second each.
+    let lent: Vec<_> = lenders
+        .map(|lender| {
+            let is_shadowed = lender.is_shadowed(&interfaces);
+            tokio::task::spawn_local(lent_row(lender, is_shadowed))
+        })
+        .collect();
+    for row in lent {
+        rows.push(row.await.context("a neighbour")?);
+    }
     if let Some(plan) = plan {
         let client = plan.connect(store).await?;
         let snapshot = measure(&client).await;
@@ -104,6 +125,28 @@ async fn look(plan: Option<SessionPlan>, store: &Store) -> Result<Vec<Row>> {
         }
     }
     Ok(rows)
+}
+
+/// A neighbour's link; whether the neighbour is there is seen by a connection to it.
+async fn lent_row(lender: Lender, is_shadowed: bool) -> Row {
+    let (host, port) = lender.place();
+    let reached = timeout(NEAR_TIME, TcpStream::connect((host, port))).await;
+    let problem = match reached {
+        _ if is_shadowed => Some("an interface has this name; forget it and pair again".to_owned()),
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(format!("the neighbour is away ({error})")),
+        Err(_) => Some("the neighbour does not answer".to_owned()),
+    };
+    Row {
+        interface: lender.name.to_string(),
+        kind: KIND.to_owned(),
+        addresses: vec![lender.at.to_string()],
+        up: true,
+        carrier: problem.is_none(),
+        usable: problem.is_none(),
+        problem,
+        ..Row::default()
+    }
 }
 
 fn add_measurement(row: &mut Row, link: &LinkSnapshot) {
@@ -150,13 +193,7 @@ fn row(interface: &Interface) -> Row {
         mtu_bytes: interface.mtu,
         usable: usable.is_ok(),
         problem: usable.err().map(|reason| reason.to_string()),
-        rtt_ms: None,
-        jitter_ms: None,
-        pair_in_bps: None,
-        pair_out_bps: None,
-        loss: None,
-        received_peak_bps: None,
-        sent_peak_bps: None,
+        ..Row::default()
     }
 }
 

@@ -10,9 +10,10 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tabane_linux::interfaces::{self, Interface};
-use tabane_policy::{LinkUse, Policy};
+use tabane_policy::{LinkFacts, LinkUse, Policy};
 
-use crate::link_policy::{LinkPolicy, POLICY_FILE, kind_word};
+use crate::lent_links;
+use crate::link_policy::{LinkPolicy, POLICY_FILE};
 use crate::output;
 use crate::store::Store;
 use edit::SetArgs;
@@ -20,9 +21,10 @@ use explain::ExplainArgs;
 
 /// Say how links may be used, by what, and what they may cost, and show what comes of it
 ///
-/// Without a subcommand, shows for each interface what the policy comes to and why. The policy is
-/// `policy.toml` beside the other settings; running sessions follow its changes at once. Rules for
-/// connections (by domain, address, port, program) are written there: see the README.
+/// Without a subcommand, shows for each link, neighbours' too, what the policy comes to and why.
+/// The policy is `policy.toml` beside the other settings; running sessions follow its changes at
+/// once. Rules for connections (by domain, address, port, program) are written there: see the
+/// README.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
     #[command(subcommand)]
@@ -53,7 +55,7 @@ enum PolicyCommand {
 #[derive(Serialize)]
 struct Row {
     link: String,
-    kind: &'static str,
+    kind: String,
     /// Whether the interface could be a link at all.
     usable: bool,
     /// Whether it may be used at present.
@@ -122,7 +124,11 @@ fn show(json: bool, store: &Store) -> Result<ExitCode> {
     let policy = runtime.block_on(LinkPolicy::load_here(store))?;
     let interfaces = runtime.block_on(interfaces::list());
     let interfaces = interfaces.context("cannot list the interfaces")?;
-    let rows: Vec<Row> = interfaces.iter().map(|i| row(&policy, i)).collect();
+    let own = |it: &Interface| row(&policy, &policy.facts(it), it.usable().is_ok());
+    let mut rows: Vec<Row> = interfaces.iter().map(own).collect();
+    let lenders = lent_links::find(&[], store)?;
+    let lent = lenders.iter().filter(|it| !it.is_shadowed(&interfaces));
+    rows.extend(lent.map(|it| row(&policy, &it.facts(), true)));
     if json {
         output::json(&rows)?;
         return Ok(ExitCode::SUCCESS);
@@ -134,7 +140,7 @@ fn show(json: bool, store: &Store) -> Result<ExitCode> {
                 Some(line) => format!("{POLICY_FILE}:{line}"),
                 None => "default".to_owned(),
             };
-            vec![row.link, row.kind.to_owned(), row.text, why]
+            vec![row.link, row.kind, row.text, why]
         })
         .collect();
     if cells.is_empty() {
@@ -145,14 +151,14 @@ fn show(json: bool, store: &Store) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(policy: &LinkPolicy, interface: &Interface) -> Row {
-    let verdict = policy.verdict(interface);
+fn row(policy: &LinkPolicy, link: &LinkFacts<'_>, usable: bool) -> Row {
+    let verdict = policy.judge(link);
     let text = verdict.text();
     let decision = verdict.decision;
     Row {
-        link: interface.name.clone(),
-        kind: kind_word(interface.kind),
-        usable: interface.usable().is_ok(),
+        link: link.name.to_owned(),
+        kind: link.kind.to_owned(),
+        usable,
         allowed: verdict.path.is_some(),
         backup: decision.usage == LinkUse::Backup,
         weight: decision.weight,

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tabane_base::Bytes;
-use tabane_policy::{Budget, UnixDay};
+use tabane_policy::{Budget, Hours, UnixDay};
 
 use crate::access::unix_seconds;
 use crate::output;
@@ -23,12 +23,12 @@ mod serve;
 /// Where neighbours listen.
 const PORT: u16 = 4511;
 
-/// Lend this machine's link to friends near by, for the web
+/// Lend this machine's link to friends near by, for the web and for their sessions
 ///
 /// Without a command it lends, until Ctrl-C. Friends are those who were paired once: `tabane share
 /// pair` here shows a code, `tabane share pair CODE HOST` there uses it. Friends reach web servers
-/// on the internet and nothing of this machine or its networks. This machine sees which hosts they
-/// ask for and how much comes, not what.
+/// and relays on the internet, and nothing of this machine or its networks. This machine sees which
+/// hosts they ask for and how much comes, not what.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ShareArgs {
@@ -46,7 +46,8 @@ pub(crate) struct ServeArgs {
     /// TCP address to listen on [default: [::]:4511, which is IPv4 as well]
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// Let friends connect to this port; repeat for several [default: 80 and 443]
+    /// Let friends connect, and their sessions send, to this port; repeat for several [default:
+    /// TCP 80 and 443, UDP 443 and 4510]
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<u16>,
     /// What friends call this machine [default: its host name]
@@ -133,6 +134,7 @@ fn status(args: &StatusArgs, store: &Store) -> Result<ExitCode> {
                 "key": friend.key,
                 "budget": friend.terms.budget,
                 "rate": friend.terms.rate,
+                "hours": friend.terms.hours,
                 "used_bytes": used.get(),
             })
         });
@@ -147,10 +149,14 @@ fn status(args: &StatusArgs, store: &Store) -> Result<ExitCode> {
                 rounded(used),
                 or_all(friend.terms.budget),
                 or_all(friend.terms.rate),
+                or_all(friend.terms.hours),
             ]
         });
         let rows: Vec<_> = rows.collect();
-        output::line(&output::table(&["friend", "used", "budget", "rate"], &rows))?;
+        output::line(&output::table(
+            &["friend", "used", "budget", "rate", "hours"],
+            &rows,
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -207,6 +213,11 @@ fn budget(text: &str) -> Result<String, String> {
 fn rate(text: &str) -> Result<String, String> {
     text.parse::<RateText>()?;
     Ok(text.to_owned())
+}
+
+fn hours(text: &str) -> Result<String, String> {
+    let wrong = || format!("'{text}' is no part of the day; write it like 22:00-06:00");
+    Ok(Hours::parse(text).ok_or_else(wrong)?.to_string())
 }
 
 /// What this machine calls itself.

@@ -23,7 +23,6 @@ use tokio::net::TcpListener;
 
 use crate::environment::web_variables;
 use crate::failure::Failure;
-use crate::lent_links;
 use crate::output;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
@@ -110,11 +109,8 @@ async fn serve(
     store: &Store,
 ) -> Result<ExitCode> {
     let signals = signals::catch()?;
-    let mut found = WebLinks::find(args.links.clone(), store).await?;
+    let mut found = WebLinks::find(args.links.clone(), &args.neighbours, store).await?;
     let links = found.links();
-    if args.links.is_empty() || !args.neighbours.is_empty() {
-        lent_links::add(&links, &args.neighbours, store)?;
-    }
     let (listener, address) = listen(args, program.is_some()).await?;
     let sums = Rc::new(RefCell::new(Sums::default()));
     let lines = match program {

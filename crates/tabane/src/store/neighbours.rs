@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tabane_core::Identity;
-use tabane_policy::{Budget, Usage};
+use tabane_policy::{Budget, Hours, Usage};
 use tabane_proxy::Host;
 
 use super::{RelayName, Store, read_toml};
@@ -44,12 +44,20 @@ struct FriendFile {
     key: String,
     budget: Option<String>,
     rate: Option<String>,
+    hours: Option<String>,
 }
 
 impl From<FriendFile> for FriendEntry {
-    fn from(FriendFile { key, budget, rate }: FriendFile) -> Self {
-        let terms = TermsText { budget, rate };
-        Self { key, terms }
+    fn from(file: FriendFile) -> Self {
+        let (budget, rate, hours) = (file.budget, file.rate, file.hours);
+        Self {
+            key: file.key,
+            terms: TermsText {
+                budget,
+                rate,
+                hours,
+            },
+        }
     }
 }
 
@@ -60,6 +68,8 @@ pub(crate) struct TermsText {
     pub(crate) budget: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hours: Option<String>,
 }
 
 /// A code that waits for a friend, and how that ended.
@@ -81,10 +91,15 @@ impl TermsText {
     pub(crate) fn is_sound(&self) -> bool {
         self.budget.is_some() == self.budget().is_some()
             && self.rate.is_some() == self.rate().is_some()
+            && self.hours.is_some() == self.hours().is_some()
     }
 
     pub(crate) fn budget(&self) -> Option<Budget> {
         self.budget.as_deref().and_then(Budget::parse)
+    }
+
+    pub(crate) fn hours(&self) -> Option<Hours> {
+        self.hours.as_deref().and_then(Hours::parse)
     }
 
     pub(crate) fn rate(&self) -> Option<RateText> {
@@ -108,12 +123,17 @@ impl Store {
         self.entries(&self.root().join("friends"))
     }
 
-    /// Remembers somebody whose link may be borrowed, by a name like this one. Whoever has the same
-    /// key is replaced.
-    pub(crate) fn put_neighbour(&self, name: &str, entry: &NeighbourEntry) -> Result<RelayName> {
+    /// Remembers somebody whose link may be borrowed, by a name like this one which no link of ours
+    /// has, as `taken` lists them. Whoever has the same key is replaced.
+    pub(crate) fn put_neighbour(
+        &self,
+        name: &str,
+        entry: &NeighbourEntry,
+        taken: &[&str],
+    ) -> Result<RelayName> {
         let known = self.neighbours()?;
         let known = known.iter().map(|(name, entry)| (name, &*entry.key));
-        let name = free_name(name, &entry.key, &known.collect::<Vec<_>>());
+        let name = free_name(name, &entry.key, &known.collect::<Vec<_>>(), taken);
         write(&self.entry_path("neighbours", &name), entry)?;
         Ok(name)
     }
@@ -122,7 +142,7 @@ impl Store {
     pub(crate) fn put_friend(&self, name: &str, entry: &FriendEntry) -> Result<RelayName> {
         let known = self.friends()?;
         let known = known.iter().map(|(name, entry)| (name, &*entry.key));
-        let name = free_name(name, &entry.key, &known.collect::<Vec<_>>());
+        let name = free_name(name, &entry.key, &known.collect::<Vec<_>>(), &[]);
         write(&self.entry_path("friends", &name), entry)?;
         Ok(name)
     }
@@ -171,8 +191,10 @@ impl Store {
 }
 
 /// The name of this key, else one like `wanted` that nobody has.
-fn free_name(wanted: &str, key: &str, known: &[(&RelayName, &str)]) -> RelayName {
-    if let Some((name, _)) = known.iter().find(|(_, other)| *other == key) {
+fn free_name(wanted: &str, key: &str, known: &[(&RelayName, &str)], taken: &[&str]) -> RelayName {
+    let is_taken = |name: &RelayName| taken.contains(&name.as_str());
+    let mut known_by = known.iter().filter(|(_, other)| *other == key);
+    if let Some((name, _)) = known_by.find(|(name, _)| !is_taken(name)) {
         return (*name).clone();
     }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -180,7 +202,7 @@ fn free_name(wanted: &str, key: &str, known: &[(&RelayName, &str)]) -> RelayName
     let names = std::iter::once(plain.clone()).chain((2..).map(|n| format!("{plain}-{n}")));
     let mut names = names.map(|name| RelayName::from_host(&Host::Name(name)));
     names
-        .find(|name| known.iter().all(|(other, _)| *other != name))
+        .find(|name| !is_taken(name) && known.iter().all(|(other, _)| *other != name))
         .expect("names do not end")
 }
 
@@ -210,7 +232,7 @@ mod tests {
             key: key.to_owned(),
             terms: TermsText {
                 budget: Some("5GB/month".to_owned()),
-                rate: None,
+                ..TermsText::default()
             },
         };
         let put = |name: &str, key: &str| store.put_friend(name, &friend(key)).unwrap();
@@ -223,9 +245,21 @@ mod tests {
         assert!(friends.iter().all(|(_, it)| it.terms.budget().is_some()));
         let terms = |budget: &str| TermsText {
             budget: Some(budget.to_owned()),
-            rate: None,
+            hours: Some("22:00-6:00".to_owned()),
+            ..TermsText::default()
         };
         assert!(terms("5GB/month").is_sound() && !terms("5GB a month").is_sound());
+        let neighbour = |key: &str| NeighbourEntry {
+            address: "10.0.0.1:4511".to_owned(),
+            key: key.to_owned(),
+        };
+        let put = |name, key| store.put_neighbour(name, &neighbour(key), &["eth0"]);
+        assert_eq!(
+            put("eth0", "a").unwrap().as_str(),
+            "eth0-2",
+            "a link of ours"
+        );
+        assert_eq!(put("eth0", "a").unwrap().as_str(), "eth0-2");
         let misspelt = store.entry_path("friends", &friends[1].0);
         fs::write(&misspelt, "key = \"b\"\nbugdet = \"1GB/day\"\n").unwrap();
         let error = format!("{:#}", store.friends().unwrap_err());

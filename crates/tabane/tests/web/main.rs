@@ -158,17 +158,7 @@ fn a_neighbours_link_helps_until_it_is_gone() {
     let Some(street) = Street::new() else {
         return;
     };
-    let mut lending =
-        Running::start(street.friend(&["share", "--link", "n3", "--name", "nextdoor"]));
-    assert!(lending.line().starts_with("lending n3 on port 4511"));
-    let mut offering = Running::start(street.friend(&["share", "pair", "--rate", "12mbit"]));
-    let line = offering.line();
-    let code = line.strip_prefix("code: ").unwrap();
-    let paired = street
-        .tabane(&["share", "pair", code, "10.72.9.2", "--name", "client"])
-        .output();
-    assert!(paired.as_ref().unwrap().status.success(), "{paired:?}");
-    assert!(offering.wait());
+    let mut lending = street.lend();
     let mut proxy = serve(&street, &[]);
     let mut fetch = || {
         let got = street.curl(&format!("-x {PROXY} http://{SERVER}/big.bin"));
@@ -194,6 +184,38 @@ fn a_neighbours_link_helps_until_it_is_gone() {
     for link in ["c1", "c2", "nextdoor"] {
         assert!(carried(&with, link) > SIZE as u64 / 20, "{link}: {with}");
     }
+    // A link like any other: it is listed, and the policy holds for it while things run.
+    let json = |words: &[&str]| -> Value {
+        let output = street.tabane(words).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let row = |rows: &Value, key: &str| {
+        let mut rows = rows.as_array().unwrap().iter();
+        rows.find(|row| row[key] == "nextdoor").unwrap().clone()
+    };
+    let listed = row(&json(&["links", "--json"]), "interface");
+    assert_eq!(
+        (&listed["kind"], &listed["usable"]),
+        (&"neighbour".into(), &true.into())
+    );
+    let set = ["policy", "set", "nextdoor", "--budget", "100kB/month"];
+    assert!(street.tabane(&set).status().unwrap().success());
+    for _ in 0..5 {
+        if carried(&with, "nextdoor") > 0 {
+            with = fetch();
+        }
+    }
+    assert_eq!(carried(&with, "nextdoor"), 0, "used up: {with}");
+    let policy = row(&json(&["policy", "--json"]), "link");
+    assert_eq!(policy["budget_bytes"], 100_000, "{policy}");
+    let unset = ["policy", "unset", "nextdoor"];
+    assert!(street.tabane(&unset).status().unwrap().success());
+    for _ in 0..5 {
+        if carried(&with, "nextdoor") == 0 {
+            with = fetch();
+        }
+    }
+    assert!(carried(&with, "nextdoor") > 0, "{with}");
     let status = street
         .friend(&["share", "status", "--json"])
         .output()
@@ -206,6 +228,55 @@ fn a_neighbours_link_helps_until_it_is_gone() {
         carried(&without, "nextdoor") == 0 && carried(&without, "c2") > 0,
         "{without}"
     );
+}
+
+#[test]
+fn a_neighbours_link_is_a_path_of_a_session_until_it_is_gone() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let state = street.directory.join("relay");
+    let mut relay = vec!["relay", "--public", SERVER, "--allow-private", "--state"];
+    relay.push(state.to_str().unwrap());
+    let mut relay = Running::start(street.server(&relay));
+    let joined = street.tabane(&["join", &relay.line()]).output();
+    assert!(joined.as_ref().unwrap().status.success(), "{joined:?}");
+    let mut lending = street.lend();
+    let url = format!("http://{SERVER}/big.bin");
+    let fetch = |times: usize| {
+        let flags = ["run", "--link", "c1", "--neighbour", "nextdoor", "--"];
+        let mut run = street.tabane(&flags);
+        run.args(["curl", "-sS", "--max-time", "60"]);
+        run.args(vec![&url; times]);
+        run
+    };
+    // Who lends looks up its friends once a second; until then it has no path.
+    let mut by_friend = 0;
+    for _ in 0..5 {
+        if by_friend < SIZE as u64 / 20 {
+            let before = street.received("c9");
+            let got = fetch(1).output().unwrap();
+            let errors = String::from_utf8_lossy(&got.stderr);
+            assert!(got.stdout == content(), "{errors}");
+            by_friend = street.received("c9") - before;
+        }
+    }
+    assert!(by_friend >= SIZE as u64 / 20, "{by_friend} bytes");
+    let status = street
+        .friend(&["share", "status", "--json"])
+        .output()
+        .unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert!(status[0]["used_bytes"].as_u64().unwrap() > 0, "{status}");
+    // It dies in the middle.
+    let before = street.received("c9");
+    let got = street.directory.join("got");
+    let file = fs::File::create(&got).unwrap();
+    let mut run = fetch(4).stdout(file).spawn().unwrap();
+    street.await_bytes(&["c9"], before, SIZE as u64 / 20);
+    lending.kill();
+    assert!(run.wait().unwrap().success());
+    assert!(fs::read(&got).unwrap() == content().repeat(4));
 }
 
 #[test]

@@ -93,6 +93,30 @@ impl Street {
         command
     }
 
+    /// `tabane` where the web server is.
+    pub(crate) fn server(&self, arguments: &[&str]) -> Command {
+        let mut command = within(&self.id, "s", TABANE);
+        self.settle(&mut command, "server");
+        command.args(arguments);
+        command
+    }
+
+    /// The friend's link lent to the client at 12 Mbit/s, for as long as this runs.
+    pub(crate) fn lend(&self) -> Running {
+        let share = self.friend(&["share", "--link", "n3", "--name", "nextdoor"]);
+        let mut lending = Running::start(share);
+        assert!(lending.line().starts_with("lending n3 on port 4511"));
+        let mut offering = Running::start(self.friend(&["share", "pair", "--rate", "12mbit"]));
+        let line = offering.line();
+        let code = line.strip_prefix("code: ").unwrap();
+        let paired = self
+            .tabane(&["share", "pair", code, "10.72.9.2", "--name", "client"])
+            .output();
+        assert!(paired.as_ref().unwrap().status.success(), "{paired:?}");
+        assert!(offering.wait());
+        lending
+    }
+
     /// `tabane` at the friend's.
     pub(crate) fn friend(&self, arguments: &[&str]) -> Command {
         let mut command = within(&self.id, "n", TABANE);

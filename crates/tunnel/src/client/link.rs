@@ -33,9 +33,9 @@ pub struct LinkBind {
     pub v4: Option<Ipv4Addr>,
     /// Our IPv6 address on it, unspecified to leave the choice to the kernel.
     pub v6: Option<Ipv6Addr>,
-    /// Where the preferred relay is found over this link, where that differs from
-    /// [`RelayPeer::addrs`](super::RelayPeer::addrs).
-    pub relay_addrs: Vec<SocketAddr>,
+    /// Where each relay is found over this link, by its place in the list, where that differs from
+    /// [`RelayPeer::addrs`](super::RelayPeer::addrs); a relay that is not listed, nowhere.
+    pub relay_addrs: Option<Vec<Vec<SocketAddr>>>,
     /// How it may be used, from its first packet on.
     pub policy: PathPolicy,
 }
@@ -49,8 +49,19 @@ impl LinkBind {
             interface: Some(name.to_owned()),
             v4,
             v6,
-            relay_addrs: Vec::new(),
+            relay_addrs: None,
             policy: PathPolicy::default(),
+        }
+    }
+
+    /// A way by others, who pass datagrams on to each relay that are sent to these addresses of
+    /// theirs; found as the routing table says.
+    #[must_use]
+    pub fn by_way_of(name: &str, relay_addrs: Vec<Vec<SocketAddr>>) -> Self {
+        Self {
+            name: name.to_owned(),
+            relay_addrs: Some(relay_addrs),
+            ..Self::unbound()
         }
     }
 
@@ -62,7 +73,7 @@ impl LinkBind {
             interface: None,
             v4: Some(Ipv4Addr::UNSPECIFIED),
             v6: Some(Ipv6Addr::UNSPECIFIED),
-            relay_addrs: Vec::new(),
+            relay_addrs: None,
             policy: PathPolicy::default(),
         }
     }
@@ -216,9 +227,9 @@ impl Link {
             candidates,
             ..
         } = self;
-        let remotes = |(relay, addrs): (usize, &Vec<SocketAddr>)| match &bind.relay_addrs[..] {
-            own if relay == 0 && !own.is_empty() => own.to_vec(),
-            _ => addrs.clone(),
+        let remotes = |(relay, addrs): (usize, &Vec<SocketAddr>)| match &bind.relay_addrs {
+            Some(own) => own.get(relay).cloned().unwrap_or_default(),
+            None => addrs.clone(),
         };
         let remotes: Vec<Vec<SocketAddr>> = relays.iter().enumerate().map(remotes).collect();
         *candidates = vec![Vec::new(); relays.len()];

@@ -211,7 +211,7 @@ where
     let mut config = client_config(&relay);
     config.links = [("left", 1), ("right", 2)]
         .map(|(name, net)| LinkBind {
-            relay_addrs: vec![SocketAddr::from(([10, 79, net, 2], port))],
+            relay_addrs: Some(vec![vec![SocketAddr::from(([10, 79, net, 2], port))]]),
             ..LinkBind::interface(name, Some(Ipv4Addr::new(10, 79, net, 1)), None)
         })
         .into();

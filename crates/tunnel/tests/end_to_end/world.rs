@@ -194,7 +194,7 @@ pub(crate) fn link(name: &str, host: u8) -> LinkBind {
         interface: None,
         v4: Some(Ipv4Addr::new(127, 0, 0, host)),
         v6: None,
-        relay_addrs: Vec::new(),
+        relay_addrs: None,
         policy: tabane_core::PathPolicy::default(),
     }
 }

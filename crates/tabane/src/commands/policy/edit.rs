@@ -16,7 +16,7 @@ use crate::output;
 /// A link with --priority 1 helps only while those with 0 cannot carry the demand, or are down.
 #[derive(Debug, Args)]
 pub(super) struct SetArgs {
-    /// The link's interface, or a pattern such as 'usb*'
+    /// The link's interface, the neighbour who lends it, or a pattern such as 'usb*'
     #[arg(value_name = "LINK")]
     link: String,
     /// Whether it is used: by its priority, only while no other works, or never

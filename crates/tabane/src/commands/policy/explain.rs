@@ -14,11 +14,12 @@ use tabane_control::{
     Client, Directory, Kind, LinkState, RuleAnswer, RuleQuestion, SessionState, State,
 };
 use tabane_core::PathPolicy;
-use tabane_linux::interfaces::{self, Interface};
-use tabane_policy::{FlowFacts, LinkUse, Protocol, Rule};
+use tabane_linux::interfaces;
+use tabane_policy::{FlowFacts, LinkFacts, LinkUse, Protocol, Rule};
 
 use crate::commands::status::InstanceArgs;
 use crate::failure::Failure;
+use crate::lent_links::{self, Lender};
 use crate::link_policy::{LinkPolicy, POLICY_FILE};
 use crate::output;
 use crate::store::{PeerEntry, RelayName, Store};
@@ -108,7 +109,14 @@ pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
             asked = Some(answer.rule);
         }
     }
-    let mut explanation = explain(args, &flow, &policy, &interfaces, state.as_ref());
+    let lenders = lent_links::find(&[], store)?;
+    let own = interfaces.iter().filter(|it| it.usable().is_ok());
+    let lent = lenders.iter().filter(|it| !it.is_shadowed(&interfaces));
+    let links = own
+        .map(|it| policy.facts(it))
+        .chain(lent.map(Lender::facts));
+    let links: Vec<_> = links.collect();
+    let mut explanation = explain(args, &flow, &policy, &links, state.as_ref());
     if let Some(rule) = asked
         && rule != explanation.rule.as_ref().map(|rule| rule.name.clone())
     {
@@ -211,15 +219,12 @@ fn explain(
     args: &ExplainArgs,
     flow: &FlowFacts,
     policy: &LinkPolicy,
-    interfaces: &[Interface],
+    links: &[LinkFacts<'_>],
     state: Option<&State>,
 ) -> Explanation {
     let rule = policy.policy().rule_for(flow).map(|(_, rule)| rule);
-    let mut rows: Vec<(Turn, LinkRow)> = interfaces
-        .iter()
-        .filter(|interface| interface.usable().is_ok())
-        .map(|interface| look(interface, rule, policy, state))
-        .collect();
+    let rows = links.iter().map(|link| look(link, rule, policy, state));
+    let mut rows: Vec<(Turn, LinkRow)> = rows.collect();
     rows.sort_by(|a, b| (a.0, &a.1.link).cmp(&(b.0, &b.1.link)));
     let is_redundant = rule.is_some_and(|rule| rule.treatment.redundant);
     let is_direct = rule.is_some_and(|rule| rule.treatment.direct);
@@ -295,18 +300,18 @@ fn add_peer(
 
 /// When a link would have its turn, and why not earlier.
 fn look(
-    interface: &Interface,
+    facts: &LinkFacts<'_>,
     rule: Option<&Rule>,
     policy: &LinkPolicy,
     state: Option<&State>,
 ) -> (Turn, LinkRow) {
-    let verdict = policy.verdict(interface);
+    let verdict = policy.judge(facts);
     let row = |turn, why: String| {
-        let link = interface.name.clone();
+        let link = facts.name.to_owned();
         let used = false;
         (turn, LinkRow { link, used, why })
     };
-    if let Some(rule) = rule.filter(|rule| !rule.treatment.allows(&policy.facts(interface))) {
+    if let Some(rule) = rule.filter(|rule| !rule.treatment.allows(facts)) {
         return row(Turn::Never, format!("rule {:?} excludes it", rule.name));
     }
     let Some(path) = verdict.path else {
@@ -318,7 +323,7 @@ fn look(
     };
     let seen = state.and_then(|state| {
         let mut links = state.links.iter();
-        links.find(|link| link.name == interface.name)
+        links.find(|link| link.name == facts.name)
     });
     let trouble = match (state, seen) {
         (Some(_), None) => Some("the running instance does not use it".to_owned()),

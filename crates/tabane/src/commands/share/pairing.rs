@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use tabane_fetch::DeviceWay;
-use tabane_linux::DirectoryWatch;
+use tabane_linux::{DirectoryWatch, interfaces};
 use tabane_neighbour::{ATTEMPTS, Code, pair};
 use tabane_proxy::Destination;
 use tokio::time::timeout;
 
-use super::{PORT, budget, own_name, rate};
+use super::{PORT, budget, hours, own_name, rate};
 use crate::access::unix_seconds;
 use crate::failure::Failure;
 use crate::output;
@@ -45,6 +45,9 @@ pub(crate) struct PairArgs {
     /// The most it may carry per second, e.g. 5Mbit/s [default: all there is]
     #[arg(long, value_name = "RATE", value_parser = rate, conflicts_with = "code")]
     rate: Option<String>,
+    /// When it may use the link, by this machine's clock, e.g. 22:00-06:00 [default: always]
+    #[arg(long, value_name = "FROM-TO", value_parser = hours, conflicts_with = "code")]
+    hours: Option<String>,
     /// What this machine is called there [default: its host name]
     #[arg(long, value_name = "NAME")]
     name: Option<RelayName>,
@@ -76,9 +79,19 @@ async fn join(args: &PairArgs, code: &Code, at: &Destination, store: &Store) -> 
         address: at.to_string(),
         key: paired.key.to_string(),
     };
-    let name = store.put_neighbour(&paired.name, &entry)?;
+    let interfaces = interfaces::list().await;
+    let interfaces = interfaces.context("cannot list the interfaces")?;
+    let taken: Vec<&str> = interfaces.iter().map(|it| it.name.as_str()).collect();
+    let name = store.put_neighbour(&paired.name, &entry, &taken)?;
+    if taken.contains(&paired.name.as_str()) {
+        output::line(&format!(
+            "it calls itself {}, as an interface here is called: its link is {name}",
+            paired.name
+        ))?;
+    }
     output::line(&format!(
-        "paired with {name}; `tabane get` uses its link from now on"
+        "paired with {name}; its link is used from now on, as `tabane links` and `tabane policy` \
+         show"
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -95,6 +108,7 @@ async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
         terms: TermsText {
             budget: args.budget.clone(),
             rate: args.rate.clone(),
+            hours: args.hours.clone(),
         },
     };
     let _offered = Offered(store);

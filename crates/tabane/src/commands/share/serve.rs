@@ -11,7 +11,9 @@ use tabane_base::Bytes;
 use tabane_core::PublicKey;
 use tabane_fetch::DeviceWay;
 use tabane_linux::interfaces;
-use tabane_neighbour::{Code, DEFAULT_PORTS, Desk, Friends, Offer, Share, Terms, is_public};
+use tabane_neighbour::{
+    Code, DATAGRAM_PORTS, DEFAULT_PORTS, DatagramOut, Desk, Friends, Offer, Share, Terms, is_public,
+};
 use tabane_policy::Usage;
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
@@ -39,10 +41,9 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         .unwrap_or_else(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT)));
     let listener = TcpListener::bind(listen).await;
     let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
-    let ports = if args.ports.is_empty() {
-        &DEFAULT_PORTS[..]
-    } else {
-        &args.ports
+    let (ports, datagram_ports) = match &args.ports[..] {
+        [] => (&DEFAULT_PORTS[..], &DATAGRAM_PORTS[..]),
+        given => (given, given),
     };
     let friends = Friends::default();
     let mut ledger = Ledger {
@@ -61,7 +62,12 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         ports,
         Rc::new(StoreDesk(store.clone())),
     )
-    .context("TLS")?;
+    .context("TLS")?
+    .with_datagrams(DatagramOut {
+        device: args.link.clone(),
+        is_allowed: is_public,
+        ports: datagram_ports.to_vec(),
+    });
     output::line(&format!(
         "lending {} on port {} to {}; Ctrl-C ends it",
         args.link.as_deref().unwrap_or("this machine's link"),
@@ -114,6 +120,7 @@ impl Ledger<'_> {
     /// Counts what was carried, then tells everybody's terms anew.
     fn look(&mut self) -> Result<()> {
         let entries = self.store.friends()?;
+        let minute = minute_of_day();
         let mut is_new = false;
         let mut present = Vec::new();
         for (name, entry) in entries {
@@ -122,12 +129,16 @@ impl Ledger<'_> {
                 continue;
             };
             present.push(key);
-            let is_open = entry.terms.is_sound();
-            if is_open {
+            let is_sound = entry.terms.is_sound();
+            if is_sound {
                 self.refused.remove(&key);
             } else if self.refused.insert(key) {
-                tracing::warn!(friend = %name, "its budget or rate is no limit: nothing is lent");
+                tracing::warn!(
+                    friend = %name,
+                    "its budget, rate or hours are no limit: nothing is lent"
+                );
             }
+            let hours = entry.terms.hours();
             let budget = counted_by(&entry.terms);
             let carried = self.friends.carried(key);
             let before = self.counted.insert(key, carried).unwrap_or(Bytes::ZERO);
@@ -142,7 +153,7 @@ impl Ledger<'_> {
                 name: name.to_string(),
                 allowance: has_budget.then(|| budget.amount - used),
                 cap: entry.terms.rate().map(|rate| rate.0),
-                is_open,
+                is_open: is_sound && hours.is_none_or(|hours| hours.contains(minute)),
             };
             self.friends.set(key, terms);
         }
@@ -157,6 +168,12 @@ impl Ledger<'_> {
         }
         Ok(())
     }
+}
+
+/// How many minutes have passed since midnight, by the clock on the wall.
+fn minute_of_day() -> u16 {
+    let now = jiff::Zoned::now();
+    u16::from(now.hour().unsigned_abs()) * 60 + u16::from(now.minute().unsigned_abs())
 }
 
 impl Drop for Ledger<'_> {

@@ -92,7 +92,7 @@ impl ProxySession {
             interface: None,
             v4: Some(Ipv4Addr::LOCALHOST),
             v6: None,
-            relay_addrs: vec![link.address],
+            relay_addrs: Some(vec![vec![link.address]]),
             policy: tabane_core::PathPolicy::default(),
         };
         let config = ClientConfig {

@@ -1,0 +1,129 @@
+//! The side that borrows, for datagrams: where to send what shall go to some address by a
+//! neighbour's link, and whether the neighbour is still there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tabane_core::{Identity, PublicKey};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::time::{Instant, timeout};
+use tokio_rustls::client::TlsStream;
+
+use crate::borrow::{MAX_ANSWER, judge};
+use crate::share::read_head;
+use crate::tls;
+
+/// The answer's header that names the port.
+pub(crate) const PORT_HEADER: &str = "udp-port";
+/// The request's method.
+pub(crate) const METHOD: &str = "CONNECT-UDP";
+
+/// How long a neighbour may take to be there and answer: it is near, and nobody else is asked.
+const OPEN_TIME: Duration = Duration::from_secs(5);
+/// How often it is asked whether it is there.
+const BEAT: Duration = Duration::from_secs(2);
+/// It has fallen silent when it has not answered for so long.
+const SILENCE: Duration = Duration::from_secs(6);
+
+/// A neighbour's link for datagrams to one address, while this is held.
+pub struct Leash {
+    stream: TlsStream<TcpStream>,
+    at: SocketAddr,
+}
+
+impl Leash {
+    /// Has the neighbour that listens there and proves `key` pass datagrams on to `to`. Our sockets
+    /// carry `mark`, where there is one.
+    ///
+    /// # Errors
+    /// It is not there, is somebody else, or does not lend that, with its reason.
+    pub async fn open(
+        identity: &Identity,
+        (host, port): (&str, u16),
+        key: PublicKey,
+        to: SocketAddr,
+        mark: Option<u32>,
+    ) -> io::Result<Self> {
+        let opened = async {
+            let stream = near(host, port, mark).await?;
+            let neighbour = stream.peer_addr()?;
+            let connector = tls::connector(identity, Some(key), tls::DATAGRAMS);
+            let connector = connector.map_err(io::Error::other)?;
+            let mut stream = tls::connect(&connector, stream).await?;
+            let request = format!("{METHOD} {to} HTTP/1.1\r\nhost: {to}\r\n\r\n");
+            stream.write_all(request.as_bytes()).await?;
+            stream.flush().await?;
+            let head = read_head(&mut stream, MAX_ANSWER).await?;
+            judge(&head)?;
+            let mut at = neighbour;
+            at.set_port(lent_port(&head)?);
+            Ok(Self { stream, at })
+        };
+        timeout(OPEN_TIME, opened).await?
+    }
+
+    /// Where to send what shall go there; answers come from here.
+    #[must_use]
+    pub fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Comes back when the neighbour passes nothing on any more, or is gone.
+    pub async fn lost(&mut self) -> io::Error {
+        let mut heard_at = Instant::now();
+        loop {
+            let beaten = match timeout(BEAT, self.stream.read_u8()).await {
+                Ok(Ok(_)) => {
+                    heard_at = Instant::now();
+                    continue;
+                }
+                Ok(Err(error)) => return error,
+                Err(_) if heard_at.elapsed() > SILENCE => return io::ErrorKind::TimedOut.into(),
+                Err(_) => self.beat().await,
+            };
+            if let Err(error) = beaten {
+                return error;
+            }
+        }
+    }
+
+    async fn beat(&mut self) -> io::Result<()> {
+        self.stream.write_u8(0).await?;
+        self.stream.flush().await
+    }
+}
+
+async fn near(host: &str, port: u16, mark: Option<u32>) -> io::Result<TcpStream> {
+    let mut failure = io::Error::from(io::ErrorKind::NotFound);
+    for address in lookup_host((host, port)).await? {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        if let Some(mark) = mark {
+            SockRef::from(&socket).set_mark(mark)?;
+        }
+        match socket.connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+fn lent_port(head: &[u8]) -> io::Result<u16> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut answer = httparse::Response::new(&mut headers);
+    let parsed = answer.parse(head).is_ok();
+    let mut headers = answer.headers.iter();
+    let header = headers.find(|header| header.name.eq_ignore_ascii_case(PORT_HEADER));
+    let port = header.and_then(|header| str::from_utf8(header.value).ok()?.parse().ok());
+    port.filter(|port| parsed && *port != 0)
+        .ok_or_else(|| io::Error::other("it names no port"))
+}
