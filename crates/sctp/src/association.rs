@@ -99,7 +99,7 @@ pub struct Transmit {
     pub payload: Vec<u8>,
 }
 
-/// What the stack thinks of a path.
+/// What is thought of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {
     /// Works.

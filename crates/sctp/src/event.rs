@@ -3,7 +3,6 @@
 use crate::association::AssociationId;
 use crate::ffi;
 use crate::library;
-use crate::path::PathId;
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,13 +40,6 @@ pub enum Event {
         /// It never stood.
         never_up: bool,
     },
-    /// A path works, or has ceased to.
-    Path {
-        /// The path.
-        path: PathId,
-        /// Whether it works.
-        works: bool,
-    },
 }
 
 /// Reads a notification; `None` for those that tell nothing new.
@@ -67,7 +59,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Event> {
             let association = AssociationId(event.sse_assoc_id);
             Some(Event::PeerDone { association })
         }
-        ffi::SCTP_PEER_ADDR_CHANGE => path_change(&library::read(bytes)?),
         _ => None,
     }
 }
@@ -86,18 +77,4 @@ fn association_change(change: ffi::AssocChange) -> Option<Event> {
         }),
         _ => None,
     }
-}
-
-fn path_change(change: &ffi::PaddrChange) -> Option<Event> {
-    const AVAILABLE: u32 = 1;
-    const UNREACHABLE: u32 = 2;
-    const REMOVED: u32 = 3;
-    const CONFIRMED: u32 = 6;
-    let works = match change.spc_state {
-        AVAILABLE | CONFIRMED => true,
-        UNREACHABLE | REMOVED => false,
-        _ => return None,
-    };
-    let path = PathId(library::host_of(&change.spc_aaddr)?);
-    Some(Event::Path { path, works })
 }

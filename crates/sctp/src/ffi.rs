@@ -55,7 +55,6 @@ pub(crate) const SPP_HB_DEMAND: u32 = 0x04;
 pub(crate) const SPP_PMTUD_DISABLE: u32 = 0x10;
 
 pub(crate) const SCTP_ASSOC_CHANGE: u16 = 0x01;
-pub(crate) const SCTP_PEER_ADDR_CHANGE: u16 = 0x02;
 pub(crate) const SCTP_SHUTDOWN_EVENT: u16 = 0x05;
 pub(crate) const SCTP_ADAPTATION_INDICATION: u16 = 0x06;
 
@@ -132,10 +131,6 @@ plain! {
     AssocChange {
         sac_type: u16, sac_flags: u16, sac_length: u32, sac_state: u16, sac_error: u16,
         sac_outbound_streams: u16, sac_inbound_streams: u16, sac_assoc_id: SctpAssoc,
-    }
-    PaddrChange {
-        spc_type: u16, spc_flags: u16, spc_length: u32, spc_aaddr: sockaddr_storage,
-        spc_state: u32, spc_error: u32, spc_assoc_id: SctpAssoc, spc_padding: [u8; 4],
     }
     ShutdownEvent { sse_type: u16, sse_flags: u16, sse_length: u32, sse_assoc_id: SctpAssoc, }
     AdaptationEvent {
@@ -283,7 +278,6 @@ tunables! {
     usrsctp_sysctl_set_sctp_init_rto_max_default
     usrsctp_sysctl_set_sctp_init_rtx_max_default
     usrsctp_sysctl_set_sctp_assoc_rtx_max_default
-    usrsctp_sysctl_set_sctp_path_rtx_max_default
     usrsctp_sysctl_set_sctp_path_pf_threshold
     usrsctp_sysctl_set_sctp_cmt_on_off
     usrsctp_sysctl_set_sctp_default_ss_module

@@ -16,11 +16,14 @@ mod event;
 mod ffi;
 mod library;
 mod output;
+mod own;
 pub mod packet;
 pub mod path;
+mod pulse;
 mod rescue;
 mod settings;
 mod stack;
+mod told;
 mod watchdog;
 
 pub use association::{

@@ -421,14 +421,6 @@ pub(crate) fn storage(address: SocketAddrV4) -> sockaddr_storage {
     }
 }
 
-/// The IPv4 address in one.
-pub(crate) fn host_of(storage: &sockaddr_storage) -> Option<Ipv4Addr> {
-    // SAFETY: the larger structure is at least as long and as aligned as the smaller one.
-    let address = unsafe { ptr::from_ref(storage).cast::<sockaddr_in>().read() };
-    let is_v4 = c_int::from(address.sin_family) == libc::AF_INET;
-    is_v4.then(|| Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)))
-}
-
 fn len_of<T>() -> socklen_t {
     socklen_t::try_from(size_of::<T>()).unwrap_or(socklen_t::MAX)
 }

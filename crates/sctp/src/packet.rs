@@ -19,11 +19,21 @@ const DATA: u8 = 0;
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
 const SACK: u8 = 3;
+const HEARTBEAT: u8 = 4;
+const HEARTBEAT_ACK: u8 = 5;
+const ABORT: u8 = 6;
 const COOKIE_ECHO: u8 = 10;
+const ASCONF: u8 = 0xc1;
+const ASCONF_ACK: u8 = 0x80;
 
 const IPV4_ADDRESS: u16 = 5;
 const IPV6_ADDRESS: u16 = 6;
 const HOST_NAME: u16 = 11;
+const ADD_ADDRESS: u16 = 0xc001;
+const ERROR_CAUSE: u16 = 0xc003;
+
+/// Of an ABORT: the sender has no association, and the tag is ours given back.
+const T_BIT: u8 = 1;
 
 /// The checksum's place in the common header.
 pub(crate) const CHECKSUM: Range<usize> = 8..12;
@@ -53,6 +63,80 @@ pub fn data_bytes(packet: &[u8]) -> usize {
     let data = chunks(packet).filter(|(kind, _)| *kind == DATA);
     data.map(|(_, range)| range.len().saturating_sub(DATA_HEADER))
         .sum()
+}
+
+/// Whether the peer answers this: data is acknowledged, probes are returned.
+pub(crate) fn wants_answer(packet: &[u8]) -> bool {
+    chunks(packet).any(|(kind, _)| kind == DATA || kind == HEARTBEAT)
+}
+
+/// Whether this returns a probe.
+pub(crate) fn is_probe_answer(packet: &[u8]) -> bool {
+    chunks(packet).any(|(kind, _)| kind == HEARTBEAT_ACK)
+}
+
+/// Whether this says that the peer knows of no association between the two addresses (RFC 9260
+/// §8.4).
+pub(crate) fn is_disowning(packet: &[u8]) -> bool {
+    let says_so =
+        |(kind, range): (u8, Range<usize>)| kind == ABORT && packet[range.start + 1] & T_BIT != 0;
+    chunks(packet).any(says_so)
+}
+
+/// The addresses that the peer is asked to add (RFC 5061 §4.2.1), each with the number by which the
+/// answer names it, and before them the question's own number. `None` where there is no question.
+pub(crate) fn added_addresses(packet: &[u8]) -> Option<(u32, Vec<(u32, Ipv4Addr)>)> {
+    /// Header and number of the parameter, then the address as a parameter.
+    const LEN: usize = 16;
+    let (number, range) = numbered(packet, ASCONF)?;
+    let address = |(kind, range): (u16, Range<usize>)| {
+        let is_v4 = kind == ADD_ADDRESS
+            && range.len() == LEN
+            && word(packet, range.start + 8) == IPV4_ADDRESS;
+        is_v4.then(|| {
+            let address = Ipv4Addr::from(long(packet, range.start + 12));
+            (long(packet, range.start + 4), address)
+        })
+    };
+    Some((
+        number,
+        parameters(packet, range).filter_map(address).collect(),
+    ))
+}
+
+/// The answer: to which question, and what was refused.
+pub(crate) fn address_answer(packet: &[u8]) -> Option<(u32, Vec<u32>)> {
+    let (number, range) = numbered(packet, ASCONF_ACK)?;
+    let errors = parameters(packet, range)
+        .filter(|(kind, range)| *kind == ERROR_CAUSE && range.len() >= PARAMETER_HEADER + 4);
+    let refused = errors.map(|(_, range)| long(packet, range.start + 4));
+    Some((number, refused.collect()))
+}
+
+/// A chunk that begins with a number, and where its parameters lie.
+fn numbered(packet: &[u8], wanted: u8) -> Option<(u32, Range<usize>)> {
+    const FIXED: usize = CHUNK_HEADER + 4;
+    let is_it = |(kind, range): &(u8, Range<usize>)| *kind == wanted && range.len() >= FIXED;
+    let (_, range) = chunks(packet).find(is_it)?;
+    let number = long(packet, range.start + CHUNK_HEADER);
+    Some((number, range.start + FIXED..range.end))
+}
+
+/// The parameters, each as its type and where it lies, header included and padding not.
+fn parameters(packet: &[u8], within: Range<usize>) -> impl Iterator<Item = (u16, Range<usize>)> {
+    let mut at = within.start;
+    std::iter::from_fn(move || {
+        if within.end < at + PARAMETER_HEADER {
+            return None;
+        }
+        let (kind, len) = (word(packet, at), usize::from(word(packet, at + 2)));
+        if len < PARAMETER_HEADER || within.end < at + len {
+            return None;
+        }
+        let range = at..at + len;
+        at += len.next_multiple_of(4);
+        Some((kind, range))
+    })
 }
 
 /// The first and the last transmission sequence number in the packet.
@@ -192,6 +276,8 @@ mod tests {
             let mut packet = whole[..cut].to_vec();
             let _ = (ports(&packet), data_bytes(&packet), is_setup(&packet));
             let _ = (sequence_numbers(&packet), acknowledged(&packet));
+            let _ = (added_addresses(&packet), address_answer(&packet));
+            let _ = is_disowning(&packet);
             let _ = replace_addresses(&mut packet, OURS.into_iter());
             assert!(packet.len() <= whole.len() + 16);
         }
@@ -202,6 +288,19 @@ mod tests {
                 let _ = (data_bytes(&packet), acknowledged(&packet));
                 let _ = replace_addresses(&mut packet, OURS.into_iter());
                 assert!(packet.len() <= whole.len() + 16);
+            }
+        }
+        let mut question = vec![0; COMMON_HEADER];
+        question.extend([ASCONF, 0, 0, 24, 0, 0, 0, 7, 0xc0, 1, 0, 16]);
+        question.extend([0, 0, 0, 1, 0, 5, 0, 8, 192, 0, 2, 9]);
+        let (number, added) = added_addresses(&question).unwrap();
+        assert_eq!((number, added.len()), (7, 1));
+        for at in COMMON_HEADER..question.len() {
+            for value in [0, 1, 3, 0x7f, ASCONF_ACK, 0xff] {
+                let mut packet = question.clone();
+                packet[at] = value;
+                let _ = (added_addresses(&packet), address_answer(&packet));
+                let _ = added_addresses(&packet[..at]);
             }
         }
     }

@@ -11,7 +11,7 @@
 //!
 //! Pure: time is what the stack was told of, packets are bytes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use tabane_base::Duration;
@@ -53,6 +53,8 @@ pub(crate) struct Rescue {
     arrived: Vec<Range<u32>>,
     /// By path: the latest packet, by its order, that is known to have arrived.
     heard: BTreeMap<PathId, u64>,
+    /// Paths by which something has arrived since that was asked.
+    fresh: BTreeSet<PathId>,
     sent: u64,
     looked_at: Duration,
 }
@@ -104,7 +106,7 @@ impl Rescue {
             if is_before(cumulative, flight.last) {
                 break;
             }
-            hear(&mut self.heard, flight);
+            hear(&mut self.heard, &mut self.fresh, flight);
             self.kept -= flight.packet.len();
             self.flights.pop_front();
         }
@@ -112,11 +114,17 @@ impl Rescue {
         self.arrived = gaps;
     }
 
-    /// What is lost, and was last sent longer ago than `patience` has for its path.
+    /// The paths by which data is known to have arrived since this was last asked.
+    pub(crate) fn arrivals(&mut self) -> BTreeSet<PathId> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    /// What is lost, and was last sent longer ago than `patience` has for its path; taken for sent
+    /// `by` a path. Without one it stays where it is.
     pub(crate) fn poll(
         &mut self,
         now: Duration,
-        by: PathId,
+        by: Option<PathId>,
         patience: impl Fn(PathId) -> Duration,
     ) -> Vec<Vec<u8>> {
         if now < self.looked_at + PAUSE {
@@ -135,12 +143,13 @@ impl Rescue {
                 break;
             }
             if has(flight.first) && has(flight.last) {
-                hear(&mut self.heard, flight);
+                hear(&mut self.heard, &mut self.fresh, flight);
             } else {
                 missing.push(at);
             }
         }
         let mut again = Vec::new();
+        let Some(by) = by else { return again };
         for at in missing {
             let flight = &mut self.flights[at];
             let overtaken = self
@@ -167,10 +176,13 @@ impl Flight {
     }
 }
 
-fn hear(heard: &mut BTreeMap<PathId, u64>, flight: &Flight) {
+fn hear(heard: &mut BTreeMap<PathId, u64>, fresh: &mut BTreeSet<PathId>, flight: &Flight) {
     if !flight.repeated {
         let latest = heard.entry(flight.path).or_default();
-        *latest = flight.order.max(*latest);
+        if flight.order > *latest {
+            *latest = flight.order;
+            fresh.insert(flight.path);
+        }
     }
 }
 
@@ -229,7 +241,7 @@ mod tests {
             }
             // 2 and 5 are lost, 3 and 4 still under way, and 9 may be.
             rescue.on_packet(&sack(number(1), &[(5, 7)]));
-            let mut poll = |ms| rescue.poll(at(ms), NEAR, |_| PATIENCE);
+            let mut poll = |ms| rescue.poll(at(ms), Some(NEAR), |_| PATIENCE);
             assert!(poll(90).is_empty());
             assert_eq!(poll(110), [data(number(2)), data(number(5))]);
             assert!(
@@ -243,15 +255,15 @@ mod tests {
             rescue.on_packet(&sack(number(4), &[(2, 9)]));
             // The stack repeats 5 by itself; that is lost as well.
             rescue.on_transmit(at(510), NEAR, &data(number(5)));
-            assert!(rescue.poll(at(700), NEAR, |_| PATIENCE).is_empty());
+            assert!(rescue.poll(at(700), Some(NEAR), |_| PATIENCE).is_empty());
             rescue.on_transmit(at(710), NEAR, &data(number(14)));
             rescue.on_packet(&sack(number(4), &[(2, 10)]));
-            let again = rescue.poll(at(720), NEAR, |_| PATIENCE);
+            let again = rescue.poll(at(720), Some(NEAR), |_| PATIENCE);
             assert_eq!(again, [data(number(5))]);
             // An old acknowledgement changes nothing, the last one ends it.
             rescue.on_packet(&sack(number(14), &[]));
             rescue.on_packet(&sack(number(1), &[(2, 3)]));
-            assert!(rescue.poll(at(1_900), NEAR, |_| PATIENCE).is_empty());
+            assert!(rescue.poll(at(1_900), Some(NEAR), |_| PATIENCE).is_empty());
             assert!(rescue.flights.is_empty() && rescue.kept == 0);
         }
     }

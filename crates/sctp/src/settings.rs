@@ -6,11 +6,9 @@ use tabane_base::{Bytes, Duration};
 
 use crate::ffi;
 
-/// RFC 9260 §16 has 10 and 5. A path that fails is told from the others by its own timeouts; the
-/// association lives until every way has been silent for about a minute. Probes of addresses that
-/// lead nowhere yet count as well.
+/// RFC 9260 §16 has 10. The association lives until every way has been silent for about a minute;
+/// probes of paths that have worked and lead nowhere any more count as well.
 const ASSOCIATION_RETRANSMISSIONS: u32 = 24;
-const PATH_RETRANSMISSIONS: u32 = 2;
 /// Tries of INIT, one a second; who connects has a deadline of its own, ten minutes at most.
 const INIT_RETRANSMISSIONS: u32 = 1_000;
 const INIT_RTO: Duration = Duration::from_secs(1);
@@ -131,10 +129,6 @@ impl Settings {
             (
                 ffi::usrsctp_sysctl_set_sctp_assoc_rtx_max_default,
                 ASSOCIATION_RETRANSMISSIONS,
-            ),
-            (
-                ffi::usrsctp_sysctl_set_sctp_path_rtx_max_default,
-                PATH_RETRANSMISSIONS,
             ),
             // A path is left alone from its first timeout on, until it answers (RFC 7829).
             (ffi::usrsctp_sysctl_set_sctp_path_pf_threshold, 0),

@@ -20,12 +20,12 @@ use crate::association::{
     Transmit,
 };
 use crate::event;
-use crate::ffi::{self, SctpAssoc};
+use crate::ffi;
 use crate::library::{self, Library, Received, Socket};
 use crate::output::{self, Outgoing};
+use crate::own::Own;
 use crate::packet;
 use crate::path::{LinkId, PathId, Paths, Reach, SLOTS, Way};
-use crate::rescue::Rescue;
 use crate::settings::Settings;
 
 /// Addresses of peers that began associations with us and of which we remember where they are; who
@@ -46,20 +46,6 @@ struct Endpoint {
     locals: Vec<Ipv4Addr>,
     /// The association it was made for; an endpoint that listens has none of these.
     own: Option<Own>,
-}
-
-/// An association that we began.
-#[derive(Debug)]
-struct Own {
-    association: SctpAssoc,
-    /// The peer's SCTP port.
-    port: u16,
-    paths: [PathId; SLOTS],
-    /// What the peer listed when the association was set up; `None` before that.
-    listed: Option<Vec<Ipv4Addr>>,
-    /// The cookie was sent once.
-    has_echoed: bool,
-    rescue: Rescue,
 }
 
 /// Where somebody who began an association with us was last heard from.
@@ -158,7 +144,6 @@ impl Stack {
         let library = &self.library;
         for kind in [
             ffi::SCTP_ASSOC_CHANGE,
-            ffi::SCTP_PEER_ADDR_CHANGE,
             ffi::SCTP_SHUTDOWN_EVENT,
             ffi::SCTP_ADAPTATION_INDICATION,
         ] {
@@ -185,14 +170,16 @@ impl Stack {
             &indication,
             "say who we are",
         )?;
-        // For associations to come: no search for larger packets, which the sockets would refuse.
-        let packets = ffi::PaddrParams {
+        // For associations to come: no search for larger packets, which the sockets would refuse,
+        // and no path is ever given up (`pulse.rs` says why).
+        let paths = ffi::PaddrParams {
             spp_pathmtu: self.mtu.saturating_sub(UDP_HEADER),
             spp_flags: ffi::SPP_PMTUD_DISABLE,
+            spp_pathmaxrxt: u16::MAX,
             ..library::zero()
         };
         let name = ffi::SCTP_PEER_ADDR_PARAMS;
-        library.set(socket, name, &packets, "limit the size of packets")?;
+        library.set(socket, name, &paths, "limit the size of packets")?;
         library.know_address(first);
         library.bind(socket, SocketAddrV4::new(first, port))?;
         let port = library.port(socket).unwrap_or(port);
@@ -243,14 +230,7 @@ impl Stack {
         }
         let association = begun?;
         if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
-            endpoint.own = Some(Own {
-                association,
-                port,
-                paths,
-                listed: None,
-                has_echoed: false,
-                rescue: Rescue::default(),
-            });
+            endpoint.own = Some(Own::new(association, port, paths));
         }
         Ok(AssociationId(association))
     }
@@ -265,12 +245,17 @@ impl Stack {
     /// Gives the association another path; the one that already leads there, if one does. `None`
     /// where it has as many as can be.
     pub fn add_way(&mut self, endpoint: EndpointId, way: Way) -> Option<PathId> {
-        let own = self.endpoints.get(&endpoint)?.own.as_ref()?;
+        let with = self.endpoints.get(&endpoint)?;
+        let own = with.own.as_ref()?;
         if let Some(path) = self.paths.find(&own.paths, way.link, *way.remote.ip()) {
             return Some(path);
         }
-        let is_free = |path: &&PathId| self.paths.way(**path).is_none();
-        let path = *own.paths.iter().find(is_free)?;
+        // One that led elsewhere before would be taken for one that works.
+        let has_worked =
+            |path: &PathId| self.status(with, own, *path, way).state != PathState::Unconfirmed;
+        let free = own.paths.iter().copied();
+        let free = free.filter(|path| self.paths.way(*path).is_none());
+        let path = free.min_by_key(has_worked)?;
         self.set_way(endpoint, path, Some(way));
         Some(path)
     }
@@ -278,6 +263,13 @@ impl Stack {
     /// Leads a path another way, or nowhere. What was under way on it is sent again.
     pub fn set_way(&mut self, endpoint: EndpointId, path: PathId, way: Option<Way>) {
         self.paths.set(path, way);
+        if let Some(own) = self
+            .endpoints
+            .get_mut(&endpoint)
+            .and_then(|e| e.own.as_mut())
+        {
+            own.pulses.forget(path);
+        }
         if way.is_some() {
             // Ask at once whether it works, rather than at the next probe.
             let _ = self.ask_path(endpoint, path);
@@ -322,9 +314,11 @@ impl Stack {
         let name = ffi::SCTP_GET_PEER_ADDR_INFO;
         let info = self.library.ask(&endpoint.socket, name, asked);
         let info = info.unwrap_or(asked);
+        let srtt = Duration::from_millis(info.spinfo_srtt.into());
+        let is_silent = own.pulses.is_silent(self.clock, path, srtt);
         let state = match info.spinfo_state {
             state if state & ffi::SCTP_UNCONFIRMED != 0 => PathState::Unconfirmed,
-            state if state & ffi::SCTP_ACTIVE != 0 => PathState::Active,
+            state if state & ffi::SCTP_ACTIVE != 0 && !is_silent => PathState::Active,
             _ => PathState::Inactive,
         };
         PathStatus {
@@ -332,7 +326,7 @@ impl Stack {
             way,
             state,
             cwnd: Bytes::new(info.spinfo_cwnd.into()),
-            srtt: Duration::from_millis(info.spinfo_srtt.into()),
+            srtt,
             rto: Duration::from_millis(info.spinfo_rto.into()),
             mtu: info.spinfo_mtu,
         }
@@ -461,7 +455,9 @@ impl Stack {
         id
     }
 
-    /// This host has another address: associations tell their peers (RFC 5061).
+    /// This host has another address, on a link: associations tell their peers (RFC 5061). Until
+    /// the peer has agreed, ways over that link carry nothing; a peer that knows no changes of
+    /// addresses never does.
     ///
     /// None is ever taken back. When an address is deleted under a running association, usrsctp
     /// 0.9.5 sends by a pointer to what it has freed (in `sctp_med_chunk_output`, one time in ten).
@@ -469,9 +465,20 @@ impl Stack {
     ///
     /// # Errors
     /// What the library says.
-    pub fn add_local(&mut self, endpoint: EndpointId, local: Ipv4Addr) -> Result<(), SctpError> {
+    pub fn add_local(
+        &mut self,
+        endpoint: EndpointId,
+        link: LinkId,
+        local: Ipv4Addr,
+    ) -> Result<(), SctpError> {
         let endpoint = self.endpoints.get_mut(&endpoint).ok_or(SctpError::Gone)?;
-        if endpoint.locals.contains(&local) {
+        let is_known = endpoint.locals.contains(&local);
+        match &mut endpoint.own {
+            Some(own) if is_known => own.told.come_again(link, local),
+            Some(own) => own.told.wait_for(link, local),
+            None => {}
+        }
+        if is_known {
             return Ok(());
         }
         self.library.know_address(local);
@@ -503,8 +510,8 @@ impl Stack {
         let source = match self.own_path(port, source_port, link, host) {
             Some(path) => {
                 self.learn_addresses(port, link, host, &mut bytes);
-                if let Some(own) = self.own_at(port) {
-                    own.rescue.on_packet(&bytes);
+                if !self.take_note(port, path, &bytes) {
+                    return;
                 }
                 path.0
             }
@@ -543,10 +550,40 @@ impl Stack {
             .or_else(|| own.paths.iter().find(leads).copied())
     }
 
+    /// What a packet of an association of ours tells. `false`: the stack must not see it.
+    fn take_note(&mut self, port: u16, path: PathId, bytes: &[u8]) -> bool {
+        let Some((id, own)) = self.own_at(port) else {
+            return true;
+        };
+        let freed = own.on_packet(path, bytes);
+        if !freed.is_empty() {
+            for status in self.paths(id) {
+                if freed.contains(&status.way.link) {
+                    let _ = self.ask_path(id, status.path);
+                }
+            }
+        }
+        !packet::is_disowning(bytes) || self.is_disowned(id)
+    }
+
+    /// Whether the peer knows of no association any more. A host that says so may only not know the
+    /// address that it heard us from, such as that of a translator on the way; when every path that
+    /// works is answered like that, it has gone.
+    fn is_disowned(&self, id: EndpointId) -> bool {
+        let own = self.endpoints.get(&id).and_then(|e| e.own.as_ref());
+        let mut paths = self.paths(id);
+        paths.retain(|status| status.state == PathState::Active);
+        own.is_none_or(|own| {
+            own.listed.is_none() || paths.iter().all(|p| own.pulses.is_disowned(p.path))
+        })
+    }
+
     /// The INIT ACK: what the peer lists, and by which way it came, which is the first path's from
     /// now on.
     fn learn_addresses(&mut self, port: u16, link: LinkId, host: Ipv4Addr, bytes: &mut Vec<u8>) {
-        let Some(own) = self.own_at(port) else { return };
+        let Some((_, own)) = self.own_at(port) else {
+            return;
+        };
         let ours = own.paths.iter().map(|path| path.0);
         if let Some(listed) = packet::replace_addresses(bytes, ours) {
             // Every copy of the INIT is answered; the stack takes the first answer.
@@ -564,11 +601,9 @@ impl Stack {
     }
 
     /// The association of ours on a port.
-    fn own_at(&mut self, port: u16) -> Option<&mut Own> {
-        let endpoints = self.endpoints.values_mut().filter(|e| e.port == port);
-        endpoints
-            .filter_map(|endpoint| endpoint.own.as_mut())
-            .next()
+    fn own_at(&mut self, port: u16) -> Option<(EndpointId, &mut Own)> {
+        let mut endpoints = self.endpoints.iter_mut().filter(|(_, e)| e.port == port);
+        endpoints.find_map(|(id, endpoint)| Some((*id, endpoint.own.as_mut()?)))
     }
 
     fn remember(&mut self, host: Ipv4Addr, port: u16, from: Correspondent) {
@@ -593,13 +628,16 @@ impl Stack {
         }
     }
 
-    /// Has what the stack leaves lying sent by the path that answers fastest.
+    /// Looks what has arrived, and has what the stack leaves lying sent by the path that answers
+    /// fastest.
     fn rescue(&mut self) {
         let ids: Vec<EndpointId> = self.endpoints.keys().copied().collect();
-        for id in ids.into_iter().filter(|_| self.rescues) {
+        for id in ids {
             let mut paths = self.paths(id);
             paths.retain(|path| path.state == PathState::Active);
-            let Some(best) = paths.iter().min_by_key(|path| path.srtt) else {
+            let best = paths.iter().min_by_key(|path| path.srtt);
+            let best = best.filter(|_| self.rescues);
+            let Some(own) = self.endpoints.get_mut(&id).and_then(|e| e.own.as_mut()) else {
                 continue;
             };
             let patience = |id: PathId| {
@@ -607,8 +645,12 @@ impl Stack {
                 let srtt = path.map_or(Duration::ZERO, |path| path.srtt);
                 srtt * 3 / 2 + RESCUE_MARGIN
             };
-            let own = self.endpoints.get_mut(&id).and_then(|e| e.own.as_mut());
-            let missing = own.map(|own| own.rescue.poll(self.clock, best.path, patience));
+            let by = best.map(|best| best.path);
+            let missing = own.rescue.poll(self.clock, by, patience);
+            for path in own.rescue.arrivals() {
+                own.pulses.on_arrival(path);
+            }
+            let Some(best) = best else { continue };
             let transmit = |payload| Transmit {
                 path: Some(best.path),
                 link: Some(best.way.link),
@@ -616,8 +658,7 @@ impl Stack {
                 remote: best.way.remote,
                 payload,
             };
-            self.again
-                .extend(missing.into_iter().flatten().map(transmit));
+            self.again.extend(missing.into_iter().map(transmit));
         }
     }
 
@@ -656,9 +697,11 @@ impl Stack {
                 return self.everywhere(path, port, payload);
             }
             let way = self.paths.way(path)?;
-            let (clock, rescues) = (self.clock, self.rescues);
-            if let Some(own) = port.and_then(|port| self.own_at(port)).filter(|_| rescues) {
-                own.rescue.on_transmit(clock, path, &payload);
+            let clock = self.clock;
+            if let Some((_, own)) = port.and_then(|port| self.own_at(port))
+                && !own.on_transmit(clock, path, way.link, &payload)
+            {
+                return None;
             }
             return Some(Transmit {
                 path: Some(path),
@@ -695,7 +738,7 @@ impl Stack {
     /// answer alone, and every way when it is repeated: a copy that comes after the association has
     /// ended would begin another one at the peer.
     fn everywhere(&mut self, path: PathId, port: u16, payload: Vec<u8>) -> Option<Transmit> {
-        let own = self.own_at(port)?;
+        let (_, own) = self.own_at(port)?;
         let is_first = packet::is_cookie(&payload) && !own.has_echoed;
         own.has_echoed |= is_first;
         let (paths, first) = (own.paths, own.paths[0]);

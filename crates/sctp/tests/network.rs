@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tabane_sctp::{
     AssociationId, EndpointId, Event, Incoming, LinkId, Message, PathState, SctpError, Sent,
-    Settings, Stack, Way,
+    Settings, Stack, Transmit, Way,
 };
 
 const SENDER_PORT: u16 = 4_001;
@@ -20,6 +20,9 @@ const TICK: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 const SENDERS_INDICATION: u32 = 17;
 const INDICATION: u32 = 23;
+/// The chunk that tells of a change of addresses (RFC 5061 §4.1.1).
+const ASCONF: u8 = 0xc1;
+const ABORT: u8 = 6;
 
 fn link_address(link: u32) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, u8::try_from(link).unwrap(), 2)
@@ -36,6 +39,12 @@ struct Network {
     listener: EndpointId,
     /// Links that lose everything.
     cut: Vec<u32>,
+    /// Links whose packets arrive from another address than they left by.
+    translated: Vec<u32>,
+    /// How often the sender was told that nobody knows it.
+    disowned: usize,
+    /// What the sender says of its addresses stays under way here, where there is a place for it.
+    late: Option<Vec<Transmit>>,
     /// User data by link of the sender's.
     carried: BTreeMap<u32, usize>,
     received: Vec<u8>,
@@ -50,6 +59,9 @@ impl Network {
             sender,
             listener,
             cut: Vec::new(),
+            translated: Vec::new(),
+            disowned: 0,
+            late: None,
             carried: BTreeMap::new(),
             received: Vec::new(),
             news: Vec::new(),
@@ -67,26 +79,16 @@ impl Network {
         while let Some(transmit) = self.stack.poll_transmit() {
             busy = true;
             match transmit.path {
-                // From the sender: the datagram comes from its link's address.
-                Some(_) => {
-                    let link = transmit.link.unwrap().0;
-                    if self.cut.contains(&link) {
-                        continue;
-                    }
-                    let data = tabane_sctp::packet::data_bytes(&transmit.payload);
-                    *self.carried.entry(link).or_default() += data;
-                    let from = SocketAddrV4::new(link_address(link), UDP);
-                    let (to, payload) = (*transmit.remote.ip(), &transmit.payload);
-                    self.stack.handle_packet(LinkId(0), to, from, payload);
-                }
+                Some(_) => self.deliver(transmit),
                 // From the listener, to an address of one of the sender's links.
                 None => {
                     let link = u32::from(transmit.remote.ip().octets()[2]);
                     if self.cut.contains(&link) {
                         continue;
                     }
+                    self.disowned += usize::from(has_chunk(&transmit.payload, ABORT));
                     let from = SocketAddrV4::new(transmit.local.unwrap(), UDP);
-                    let (to, payload) = (*transmit.remote.ip(), &transmit.payload);
+                    let (to, payload) = (link_address(link), &transmit.payload);
                     self.stack.handle_packet(LinkId(link), to, from, payload);
                 }
             }
@@ -101,6 +103,29 @@ impl Network {
             }
         }
         busy
+    }
+
+    /// From the sender: the datagram comes from its link's address.
+    fn deliver(&mut self, transmit: Transmit) {
+        let link = transmit.link.unwrap().0;
+        if self.cut.contains(&link) {
+            return;
+        }
+        if let Some(late) = &mut self.late
+            && has_chunk(&transmit.payload, ASCONF)
+        {
+            late.push(transmit);
+            return;
+        }
+        let data = tabane_sctp::packet::data_bytes(&transmit.payload);
+        *self.carried.entry(link).or_default() += data;
+        let mut from = link_address(link);
+        if self.translated.contains(&link) {
+            from = Ipv4Addr::from(u32::from(from) + 75);
+        }
+        let (to, payload) = (*transmit.remote.ip(), &transmit.payload);
+        let from = SocketAddrV4::new(from, UDP);
+        self.stack.handle_packet(LinkId(0), to, from, payload);
     }
 
     /// Takes turns until it is so.
@@ -147,6 +172,18 @@ impl Network {
     }
 }
 
+fn has_chunk(packet: &[u8], kind: u8) -> bool {
+    let mut at = 12;
+    while let Some(header) = packet.get(at..at + 4) {
+        if header[0] == kind {
+            return true;
+        }
+        let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        at += len.max(4).next_multiple_of(4);
+    }
+    false
+}
+
 fn way(link: u32, host: Ipv4Addr) -> Way {
     Way {
         link: LinkId(link),
@@ -187,6 +224,7 @@ fn paths_come_go_and_are_all_used() {
     both_links_carry(&mut world, association);
     a_cut_link_is_left_and_comes_back(&mut world, association);
     a_link_that_comes_is_used(&mut world, association);
+    who_knows_one_address_not_ends_nothing(&mut world, association);
     an_end_is_heard_of(&mut world, association);
 }
 
@@ -262,9 +300,19 @@ fn a_cut_link_is_left_and_comes_back(world: &mut Network, association: Associati
 /// The host gets a third link: the peer is told by ASCONF, and the way becomes a path.
 fn a_link_that_comes_is_used(world: &mut Network, association: AssociationId) {
     let (sender, third) = (world.sender, link_address(3));
-    world.stack.add_local(sender, third).unwrap();
+    world.late = Some(Vec::new());
+    world.stack.add_local(sender, LinkId(3), third).unwrap();
     let path = world.stack.add_way(sender, way(3, SECOND)).unwrap();
     assert_eq!(world.stack.add_way(sender, way(3, SECOND)), Some(path));
+    // Until the peer knows, nothing leaves that way: it would answer by an ABORT.
+    world.transfer(association, &bytes(200_000));
+    world.until("the news", |world| {
+        world.late.as_ref().is_some_and(|late| !late.is_empty())
+    });
+    assert_eq!(world.carried.get(&3), None);
+    for transmit in world.late.take().unwrap() {
+        world.deliver(transmit);
+    }
     world.until("the new path", |world| {
         let paths = world.stack.paths(world.sender);
         let new = paths.iter().find(|status| status.path == path).unwrap();
@@ -276,6 +324,22 @@ fn a_link_that_comes_is_used(world: &mut Network, association: AssociationId) {
     world.stack.set_way(sender, path, None);
     world.transfer(association, &bytes(100_000));
     assert_eq!(world.stack.paths(sender).len(), 2);
+}
+
+/// As behind a translator of addresses: the peer answers packets from an address that it was not
+/// told of as it does those of strangers (RFC 9260 §8.4).
+fn who_knows_one_address_not_ends_nothing(world: &mut Network, association: AssociationId) {
+    let sender = world.sender;
+    let local = link_address(4);
+    world.stack.add_local(sender, LinkId(4), local).unwrap();
+    world.translated.push(4);
+    let path = world.stack.add_way(sender, way(4, HOME)).unwrap();
+    world.until("the answer to a probe", |world| world.disowned > 0);
+    world.transfer(association, &bytes(600_000));
+    let paths = world.stack.paths(sender);
+    let new = paths.iter().find(|status| status.path == path).unwrap();
+    assert_eq!(new.state, PathState::Unconfirmed);
+    world.stack.set_way(sender, path, None);
 }
 
 fn an_end_is_heard_of(world: &mut Network, association: AssociationId) {

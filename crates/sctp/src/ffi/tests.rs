@@ -15,7 +15,6 @@ fn layouts() -> Vec<(&'static str, String)> {
         ("sctp_paddrinfo", PaddrInfo::layout()),
         ("sctp_status", Status::layout()),
         ("sctp_assoc_change", AssocChange::layout()),
-        ("sctp_paddr_change", PaddrChange::layout()),
         ("sctp_shutdown_event", ShutdownEvent::layout()),
         ("sctp_adaptation_event", AdaptationEvent::layout()),
     ]
@@ -68,7 +67,7 @@ fn constants() -> Vec<(&'static str, i64)> {
         SCTP_ADAPTATION_LAYER SCTP_PEER_ADDR_PARAMS SCTP_EVENT SCTP_RECVRCVINFO
         SCTP_STATUS SCTP_GET_PEER_ADDR_INFO SCTP_SS_FIRST_COME SCTP_EOF
         SCTP_ABORT SCTP_ADDR_OVER SPP_HB_DEMAND SPP_PMTUD_DISABLE SCTP_ASSOC_CHANGE
-        SCTP_PEER_ADDR_CHANGE SCTP_SHUTDOWN_EVENT
+        SCTP_SHUTDOWN_EVENT
         SCTP_ADAPTATION_INDICATION SCTP_COMM_UP SCTP_COMM_LOST SCTP_RESTART SCTP_SHUTDOWN_COMP
         SCTP_CANT_STR_ASSOC SCTP_ACTIVE SCTP_UNCONFIRMED
     }

@@ -231,7 +231,6 @@ impl Bridge {
             Event::Lost { .. } => {
                 self.reset("the peer aborted the association, or no path answers any more");
             }
-            Event::Path { .. } => {}
         }
     }
 

@@ -64,7 +64,7 @@ impl Home {
             // The one that listens comes last: the stack gives an address to no second endpoint of
             // a port, save to those it knew before.
             for endpoint in accepted.iter().chain([&self.endpoint]) {
-                if let Err(error) = driver.stack.add_local(*endpoint, *local) {
+                if let Err(error) = driver.stack.add_local(*endpoint, SOCKET, *local) {
                     tracing::warn!(%local, %error, "a peer is not told of a new address");
                 }
             }

@@ -101,7 +101,7 @@ impl Outgoing {
             Event::Adaptation { indication, .. } => self.is_ours = *indication == INDICATION,
             Event::Closed { .. } => self.stage = Stage::Closed,
             Event::Lost { .. } => self.stage = Stage::Lost,
-            Event::PeerDone { .. } | Event::Path { .. } => {}
+            Event::PeerDone { .. } => {}
         }
     }
 
@@ -139,7 +139,10 @@ impl Outgoing {
         gone: &[Link],
     ) {
         for link in come {
-            if let Err(error) = stack.add_local(self.endpoint, link.reach.local) {
+            let Reach {
+                link: id, local, ..
+            } = link.reach;
+            if let Err(error) = stack.add_local(self.endpoint, id, local) {
                 tracing::warn!(link = link.name, %error, "the peer is not told of a new address");
             }
         }
