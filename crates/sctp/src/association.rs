@@ -110,7 +110,7 @@ pub enum PathState {
     Inactive,
 }
 
-/// A path's figures, as far as the stack tells them. It does not tell what is outstanding per path.
+/// A path's figures, as far as the stack tells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathStatus {
     /// Which.

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use tabane_base::Duration;
+use tabane_base::{Bytes, Duration};
 
 use crate::packet;
 use crate::path::PathId;
@@ -119,6 +119,20 @@ impl Rescue {
         std::mem::take(&mut self.fresh)
     }
 
+    /// User data that left by a path and of whose arrival nothing is known.
+    pub(crate) fn outstanding(&self, path: PathId) -> Bytes {
+        let has = |number: u32| self.has(number.wrapping_sub(self.cumulative));
+        let flights = self.flights.iter().filter(|flight| flight.path == path);
+        let missing = flights.filter(|flight| !has(flight.first) || !has(flight.last));
+        let bytes = missing.map(|flight| packet::data_bytes(&flight.packet) as u64);
+        Bytes::new(bytes.sum())
+    }
+
+    /// Whether what lies so far beyond `cumulative` has arrived.
+    fn has(&self, offset: u32) -> bool {
+        self.arrived.iter().any(|range| range.contains(&offset))
+    }
+
     /// What is lost, and was last sent longer ago than `patience` has for its path; taken for sent
     /// `by` a path. Without one it stays where it is.
     pub(crate) fn poll(
@@ -131,18 +145,17 @@ impl Rescue {
             return Vec::new();
         }
         self.looked_at = now;
-        let (cumulative, arrived) = (self.cumulative, &self.arrived);
-        let Some(end) = arrived.iter().map(|range| range.end).max() else {
+        let cumulative = self.cumulative;
+        let Some(end) = self.arrived.iter().map(|range| range.end).max() else {
             return Vec::new();
         };
         let offset = |number: u32| number.wrapping_sub(cumulative);
-        let has = |number: u32| arrived.iter().any(|range| range.contains(&offset(number)));
         let mut missing = Vec::new();
         for (at, flight) in self.flights.iter().enumerate() {
             if offset(flight.last) >= end {
                 break;
             }
-            if has(flight.first) && has(flight.last) {
+            if self.has(offset(flight.first)) && self.has(offset(flight.last)) {
                 hear(&mut self.heard, &mut self.fresh, flight);
             } else {
                 missing.push(at);
@@ -241,6 +254,8 @@ mod tests {
             }
             // 2 and 5 are lost, 3 and 4 still under way, and 9 may be.
             rescue.on_packet(&sack(number(1), &[(5, 7)]));
+            assert_eq!(rescue.outstanding(FAR), Bytes::new(8));
+            assert_eq!(rescue.outstanding(NEAR), Bytes::new(12));
             let mut poll = |ms| rescue.poll(at(ms), Some(NEAR), |_| PATIENCE);
             assert!(poll(90).is_empty());
             assert_eq!(poll(110), [data(number(2)), data(number(5))]);

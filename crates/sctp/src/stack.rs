@@ -332,6 +332,14 @@ impl Stack {
         }
     }
 
+    /// User data that left by a path and of whose arrival nothing is known. The stack does not tell
+    /// this by path; it is counted from the packets.
+    #[must_use]
+    pub fn outstanding(&self, endpoint: EndpointId, path: PathId) -> Bytes {
+        let own = self.endpoints.get(&endpoint).and_then(|e| e.own.as_ref());
+        own.map_or(Bytes::ZERO, |own| own.rescue.outstanding(path))
+    }
+
     /// How many chunks wait for acknowledgement or to be sent; `None` once it has ended.
     #[must_use]
     pub fn backlog(&self, endpoint: EndpointId, association: AssociationId) -> Option<u32> {

@@ -1,6 +1,6 @@
 //! `tabane sctp`: all paths to an SCTP endpoint at once, with only the sender changed.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -55,8 +55,8 @@ pub(crate) struct SendArgs {
 
 /// Receive one file
 ///
-/// It is called FILE.part until it is complete. Addresses that this host gets or loses meanwhile
-/// are told to the sender.
+/// It is called FILE.part until it is complete. Addresses that this host gets meanwhile are told to
+/// the sender.
 #[derive(Debug, Args)]
 pub(crate) struct RecvArgs {
     /// What to call it; - is standard output
@@ -285,6 +285,10 @@ fn summary(report: &Report, verb: &str) -> String {
 fn resolve(to: &[String], udp_port: u16) -> Result<Vec<SocketAddrV4>> {
     let mut remotes: Vec<SocketAddrV4> = Vec::new();
     for text in to.iter().map(|text| text.trim()) {
+        if text.trim_matches(['[', ']']).parse::<Ipv6Addr>().is_ok() {
+            let text = format!("'{text}' is an IPv6 address; SCTP goes over IPv4 alone");
+            return Err(Failure::usage(text).into());
+        }
         let found: Vec<SocketAddr> = match text.rsplit_once(':') {
             Some(_) => text.to_socket_addrs().map(Iterator::collect),
             None => (text, udp_port).to_socket_addrs().map(Iterator::collect),

@@ -17,6 +17,8 @@ pub(crate) struct PathReport {
     pub(crate) remote: String,
     pub(crate) state: &'static str,
     pub(crate) cwnd_bytes: u64,
+    /// Sent and not known to have arrived.
+    pub(crate) outstanding_bytes: u64,
     pub(crate) srtt_ms: u64,
     pub(crate) rto_ms: u64,
     pub(crate) mtu_bytes: u32,

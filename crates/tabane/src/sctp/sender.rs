@@ -288,8 +288,8 @@ impl Sending {
             self.tended_at = Instant::now();
             let paths = self.driver.stack.paths(self.outgoing.endpoint);
             if self.outgoing.stage == Stage::Up {
-                let links = &self.links;
-                self.paths = paths.iter().map(|path| path_report(path, links)).collect();
+                let report = |status: &PathStatus| self.path_report(status);
+                self.paths = paths.iter().map(report).collect();
             }
             self.outgoing.tend(&mut self.driver, &self.links);
         }
@@ -325,6 +325,26 @@ impl Sending {
         Ok(())
     }
 
+    fn path_report(&self, status: &PathStatus) -> PathReport {
+        let link = self.links.get(status.way.link);
+        let stack = &self.driver.stack;
+        let outstanding = stack.outstanding(self.outgoing.endpoint, status.path);
+        PathReport {
+            link: link.map_or_else(|| "gone".to_owned(), |link| link.name.clone()),
+            remote: status.way.remote.to_string(),
+            state: match status.state {
+                PathState::Active => "active",
+                PathState::Unconfirmed => "unconfirmed",
+                PathState::Inactive => "inactive",
+            },
+            cwnd_bytes: status.cwnd.get(),
+            outstanding_bytes: outstanding.get(),
+            srtt_ms: millis(status.srtt),
+            rto_ms: millis(status.rto),
+            mtu_bytes: status.mtu,
+        }
+    }
+
     fn report(&self) -> Report {
         let confirmed = matches!(self.verdict, Some(Note::Complete { .. }));
         let sha256 = self.tally.sha256();
@@ -343,23 +363,6 @@ async fn next_block(source: &mut Option<Source>) -> Option<Result<Vec<u8>>> {
     match source {
         Some(source) => source.blocks.recv().await,
         None => std::future::pending().await,
-    }
-}
-
-fn path_report(status: &PathStatus, links: &LinkSet) -> PathReport {
-    let link = links.get(status.way.link);
-    PathReport {
-        link: link.map_or_else(|| "gone".to_owned(), |link| link.name.clone()),
-        remote: status.way.remote.to_string(),
-        state: match status.state {
-            PathState::Active => "active",
-            PathState::Unconfirmed => "unconfirmed",
-            PathState::Inactive => "inactive",
-        },
-        cwnd_bytes: status.cwnd.get(),
-        srtt_ms: millis(status.srtt),
-        rto_ms: millis(status.rto),
-        mtu_bytes: status.mtu,
     }
 }
 

@@ -340,7 +340,7 @@ fn whoever_does_not_answer_is_told_of() {
     assert!(said.contains("refused the association"), "{said}");
     receiver.child.kill().unwrap();
     receiver.end();
-    for to in ["0.0.0.0", "nowhere.invalid", "10.78.0.1:x"] {
+    for to in ["0.0.0.0", "nowhere.invalid", "10.78.0.1:x", "fd78::1"] {
         let output = world
             .sender(to, &[file.to_str().unwrap()])
             .wait_with_output()
