@@ -15,6 +15,7 @@ mod association;
 mod event;
 mod ffi;
 mod library;
+mod opening;
 mod output;
 mod own;
 pub mod packet;

@@ -1,9 +1,9 @@
 //! Which paths answer.
 //!
-//! The stack leaves a path alone from its first timeout on, until it answers (RFC 7829), and does
-//! not say so. After a few more it would declare the path failed; then, with CMT, usrsctp sends data
-//! that way again, and the whole association waits for a timeout of seconds each time. So it never
-//! gets that far ([`crate::settings`]), and who wants to know which paths work looks here.
+//! The stack leaves a path alone from its first timeout on, until it answers (RFC 7829), and
+//! does not say so. After a few more it would declare the path failed; then, with CMT, usrsctp
+//! sends data that way again, and the whole association waits for a timeout of seconds each time.
+//! So it never gets that far (`opening.rs`), and who wants to know which paths work looks here.
 //!
 //! Pure: time is what the stack was told of, packets are bytes.
 

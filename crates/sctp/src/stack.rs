@@ -22,6 +22,7 @@ use crate::association::{
 use crate::event;
 use crate::ffi;
 use crate::library::{self, Library, Received, Socket};
+use crate::opening::Order;
 use crate::output::{self, Outgoing};
 use crate::own::Own;
 use crate::packet;
@@ -36,8 +37,6 @@ const READ_BYTES: usize = 256 * 1024;
 /// Beyond one and a half round trips: the receiver's delay of acknowledgements, and the stack's own
 /// repetition.
 const RESCUE_MARGIN: Duration = Duration::from_millis(60);
-/// What the stack does not know of.
-const UDP_HEADER: u32 = 8;
 
 #[derive(Debug)]
 struct Endpoint {
@@ -119,7 +118,14 @@ impl Stack {
     ) -> Result<EndpointId, SctpError> {
         let (first, others) = locals.split_first().ok_or(SctpError::NoAddress)?;
         let socket = self.library.socket()?;
-        match self.prepare(&socket, *first, others, port, adaptation) {
+        let order = Order {
+            first: *first,
+            others,
+            port,
+            adaptation,
+            mtu: self.mtu,
+        };
+        match order.apply(&self.library, &socket) {
             Ok(port) => Ok(self.register(Endpoint {
                 socket,
                 port,
@@ -131,64 +137,6 @@ impl Stack {
                 Err(error)
             }
         }
-    }
-
-    fn prepare(
-        &self,
-        socket: &Socket,
-        first: Ipv4Addr,
-        others: &[Ipv4Addr],
-        port: u16,
-        adaptation: u32,
-    ) -> Result<u16, SctpError> {
-        let library = &self.library;
-        for kind in [
-            ffi::SCTP_ASSOC_CHANGE,
-            ffi::SCTP_SHUTDOWN_EVENT,
-            ffi::SCTP_ADAPTATION_INDICATION,
-        ] {
-            let on = ffi::EventOn {
-                se_assoc_id: ffi::SCTP_FUTURE_ASSOC,
-                se_type: kind,
-                se_on: 1,
-            };
-            library.set(socket, ffi::SCTP_EVENT, &on, "ask for notifications")?;
-        }
-        library.set(
-            socket,
-            ffi::SCTP_RECVRCVINFO,
-            &1_u32,
-            "ask for message details",
-        )?;
-        library.set(socket, ffi::SCTP_NODELAY, &1_u32, "switch Nagle's rule off")?;
-        let indication = ffi::SetAdaptation {
-            ssb_adaptation_ind: adaptation,
-        };
-        library.set(
-            socket,
-            ffi::SCTP_ADAPTATION_LAYER,
-            &indication,
-            "say who we are",
-        )?;
-        // For associations to come: no search for larger packets, which the sockets would refuse,
-        // and no path is ever given up (`pulse.rs` says why).
-        let paths = ffi::PaddrParams {
-            spp_pathmtu: self.mtu.saturating_sub(UDP_HEADER),
-            spp_flags: ffi::SPP_PMTUD_DISABLE,
-            spp_pathmaxrxt: u16::MAX,
-            ..library::zero()
-        };
-        let name = ffi::SCTP_PEER_ADDR_PARAMS;
-        library.set(socket, name, &paths, "limit the size of packets")?;
-        library.know_address(first);
-        library.bind(socket, SocketAddrV4::new(first, port))?;
-        let port = library.port(socket).unwrap_or(port);
-        for other in others {
-            library.know_address(*other);
-            let other = SocketAddrV4::new(*other, port);
-            library.add_address(socket, other)?;
-        }
-        Ok(port)
     }
 
     /// Takes associations that peers begin.

@@ -1,10 +1,10 @@
 //! Which of this host's addresses the peer knows.
 //!
-//! A packet from an address that the peer was not told of is nobody's to it: it answers by an ABORT
-//! that takes the whole association with it (RFC 9260 §8.4). The stack sends nothing from an address
-//! before the peer has agreed to it (RFC 5061 §5.1.1), but it does not know by which link a path
-//! leaves. So what is asked and answered is read from the packets, and a link whose address the peer
-//! has not agreed to carries nothing but the question.
+//! A packet from an address that the peer was not told of is nobody's to it: it answers by an
+//! ABORT that takes the whole association with it (RFC 9260 §8.4). The stack sends nothing from an
+//! address before the peer has agreed to it (RFC 5061 §5.1.1), but it does not know by which link a
+//! path leaves. So what is asked and answered is read from the packets, and a link whose address
+//! the peer has not agreed to carries nothing but the question.
 //!
 //! Pure: packets are bytes.
 
