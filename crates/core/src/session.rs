@@ -2,7 +2,9 @@
 //! values between them. It computes nothing itself; see the modules it names.
 
 mod data;
+mod deal;
 mod decision;
+mod fill;
 mod receive;
 mod timers;
 mod transmit;

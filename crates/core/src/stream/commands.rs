@@ -1,0 +1,190 @@
+//! What the application does with streams.
+
+use std::collections::VecDeque;
+
+use tabane_base::Instant;
+
+use super::receive::{ReadState, ReceiveHalf};
+use super::send::SendHalf;
+use super::window::Window;
+use super::{Due, Stream, StreamError, Streams};
+use crate::class::ClassId;
+use crate::close::Violation;
+use crate::id::StreamId;
+
+impl Streams {
+    pub(crate) fn open(&mut self) -> Result<StreamId, StreamError> {
+        if self.next_local >= self.local_limit {
+            return Err(StreamError::LimitReached);
+        }
+        let id = StreamId(self.next_local * 2 + u64::from(!self.is_client));
+        self.next_local += 1;
+        self.create(id);
+        Ok(id)
+    }
+
+    pub(super) fn create(&mut self, id: StreamId) {
+        let window = Window::new(self.stream_window, self.stream_window_max);
+        let stream = Stream {
+            send: SendHalf::new(self.peer_stream_window),
+            receive: ReceiveHalf::new(window),
+            class: ClassId::ORDINARY,
+            class_number: 0,
+            queued: false,
+            due: Due::default(),
+        };
+        self.streams.insert(id, stream);
+    }
+
+    fn get(&mut self, id: StreamId) -> Result<&mut Stream, StreamError> {
+        self.streams.get_mut(&id).ok_or(StreamError::Unknown)
+    }
+
+    pub(crate) fn capacity(&self, id: StreamId) -> usize {
+        self.streams
+            .get(&id)
+            .filter(|stream| stream.send.is_open())
+            .map_or(0, |stream| {
+                self.send_limit.saturating_sub(stream.send.held())
+            })
+    }
+
+    pub(crate) fn write(&mut self, id: StreamId, data: &[u8]) -> Result<usize, StreamError> {
+        let room = self.capacity(id);
+        let stream = self.get(id)?;
+        if !stream.send.is_open() {
+            return Err(StreamError::Finished);
+        }
+        let n = room.min(data.len());
+        stream.send.write(&data[..n]);
+        stream.send.writer_waits = n < data.len();
+        self.enqueue(id);
+        Ok(n)
+    }
+
+    /// The class of a stream; those that are not there are ordinary.
+    pub(crate) fn class(&self, id: StreamId) -> ClassId {
+        let stream = self.streams.get(&id);
+        stream.map_or(ClassId::ORDINARY, |stream| stream.class)
+    }
+
+    /// Whether anything of a stream was ever given out.
+    pub(crate) fn has_begun(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id);
+        stream.is_some_and(|stream| stream.send.has_begun())
+    }
+
+    /// Puts a stream into a class, with all of it that waits, and gives the one it was in. Its
+    /// first bytes tell the other end, or a frame of its own where they have left.
+    pub(crate) fn set_class(&mut self, id: StreamId, class: ClassId) -> Option<ClassId> {
+        let stream = self.streams.get_mut(&id)?;
+        if stream.class == class {
+            return None;
+        }
+        stream.class_number += 1;
+        if self.tells_classes && stream.send.has_begun() {
+            stream.due.class = true;
+            self.control.push_back(id);
+        }
+        self.move_to(id, class)
+    }
+
+    /// The other end has put a stream into a class. Gives the one it was in before.
+    pub(crate) fn on_class(
+        &mut self,
+        id: StreamId,
+        number: u64,
+        class: ClassId,
+    ) -> Result<Option<ClassId>, Violation> {
+        self.ensure(id)?;
+        match self.streams.get_mut(&id) {
+            Some(stream) if number > stream.class_number => {
+                stream.class_number = number;
+                Ok(self.move_to(id, class))
+            }
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    fn move_to(&mut self, id: StreamId, class: ClassId) -> Option<ClassId> {
+        let stream = self.streams.get_mut(&id)?;
+        let before = std::mem::replace(&mut stream.class, class);
+        if std::mem::take(&mut stream.queued) {
+            self.pending[before.index()].retain(|other| *other != id);
+        }
+        let count = self.pending.len().max(class.index() + 1);
+        self.pending.resize_with(count, VecDeque::new);
+        self.enqueue(id);
+        (before != class).then_some(before)
+    }
+
+    pub(crate) fn finish(&mut self, id: StreamId) -> Result<(), StreamError> {
+        let stream = self.get(id)?;
+        if !stream.send.is_open() {
+            return Err(StreamError::Finished);
+        }
+        stream.send.finish();
+        self.enqueue(id);
+        Ok(())
+    }
+
+    pub(crate) fn reset(&mut self, id: StreamId, code: u64) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.send.reset(code).is_some() {
+            stream.due.reset = true;
+            self.control.push_back(id);
+        }
+    }
+
+    pub(crate) fn stop(&mut self, id: StreamId, code: u64) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.receive.is_stopped() || stream.receive.is_done() {
+            return;
+        }
+        let before = stream.receive.memory();
+        let freed = stream.receive.stop();
+        stream.due.stop = Some(code);
+        self.memory -= before;
+        self.control.push_back(id);
+        self.on_consumed(freed);
+        self.reap(id);
+    }
+
+    pub(crate) fn peek(&mut self, id: StreamId) -> Result<ReadState<'_>, StreamError> {
+        let last = match self.get(id)?.receive.peek() {
+            ReadState::Finished => ReadState::Finished,
+            ReadState::Reset(code) => ReadState::Reset(code),
+            ReadState::Data(_) | ReadState::Empty => return Ok(self.get(id)?.receive.peek()),
+        };
+        // The reader knows the end now; the writer may have been done with it for long.
+        self.reap(id);
+        Ok(last)
+    }
+
+    pub(crate) fn consume(&mut self, now: Instant, id: StreamId, n: usize) {
+        let rtt = self.rtt;
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        let n = stream.receive.consume(n);
+        if stream.receive.renews_credit(now, rtt) && !stream.due.credit {
+            stream.due.credit = true;
+            self.control.push_back(id);
+        }
+        self.memory -= n;
+        self.on_consumed(n as u64);
+    }
+
+    pub(super) fn on_consumed(&mut self, n: u64) {
+        self.consumed += n;
+        let wanted = self.consumed + self.receive_window;
+        if wanted - self.receive_credit >= self.receive_window / 2 {
+            self.receive_credit = wanted;
+            self.receive_credit_due = true;
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What the network brings for streams: data, frames of the peer, fates of packets.
+
+use super::receive::{Inserted, ReceiveHalf};
+use super::{Due, Refused, Stream, Streams, WRITABLE_STEP};
+use crate::class::ClassId;
+use crate::close::Violation;
+use crate::config::MAX_STREAMS;
+use crate::event::Event;
+use crate::id::StreamId;
+use crate::recovery::SentFrame;
+use crate::wire::StreamHeader;
+
+/// A reader keeps pace who leaves no more than this part of a stream's share unread.
+const KEEPS_PACE: usize = 8;
+/// How much of the receive memory a stream may hold, per byte that is free.
+const SHARE: usize = 4;
+
+impl Streams {
+    /// Whether memory is short enough for [`refuses`](Self::refuses) to refuse anything.
+    pub(crate) fn is_short_of_memory(&self) -> bool {
+        // With so much of it free no stream can hold more than half of SHARE times what is free.
+        2 * self.memory / SHARE >= self.memory_max / (SHARE + 1)
+    }
+
+    /// Whether there is no memory for this data. A stream may hold [`SHARE`] times what is free:
+    /// one alone most of the memory, and however many are stuck, something is left for the next.
+    /// Half of that is kept for what is soon in order: else scattered data from far ahead would
+    /// fill it, and nothing but the very next packet would find room. What its reader waits for is
+    /// taken in any case, because it makes the rest readable: beyond the limit a stream holds at
+    /// most one packet.
+    pub(crate) fn refuses(&self, header: StreamHeader, len: usize) -> Option<Refused> {
+        let stream = self.streams.get(&header.id)?;
+        let (held, unread) = (stream.receive.memory(), stream.receive.unread());
+        let others = self.memory - held;
+        let most = self.memory_max.saturating_sub(others) / (SHARE + 1) * SHARE;
+        let next = stream.receive.ready_to();
+        if header.offset <= next {
+            let free = self.memory_max.saturating_sub(self.memory);
+            let has_room = unread == 0 || free > 0 && unread <= SHARE * free;
+            return (!has_room).then_some(Refused::Unread);
+        }
+        let is_soon = header.offset + len as u64 <= next + most as u64 / 2;
+        if held <= most / 2 || is_soon && held <= most {
+            return None;
+        }
+        Some(if unread <= most / KEEPS_PACE {
+            Refused::Early
+        } else {
+            Refused::Unread
+        })
+    }
+
+    /// Whether this is what a reader waits for who keeps pace.
+    pub(crate) fn is_awaited_here(&self, header: StreamHeader, len: usize) -> bool {
+        self.streams.get(&header.id).is_some_and(|stream| {
+            let next = stream.receive.ready_to();
+            (header.offset..header.offset + len as u64).contains(&next)
+                && stream.receive.unread() == 0
+        })
+    }
+
+    /// Whether memory is used up but for what readers wait for.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.memory >= self.memory_max - self.memory_max / 8
+    }
+
+    pub(crate) fn on_data(&mut self, header: StreamHeader, data: &[u8]) -> Result<(), Violation> {
+        let StreamHeader { id, offset, fin } = header;
+        self.with_receiver(id, |receive| receive.insert(offset, data, fin))?;
+        Ok(())
+    }
+
+    pub(crate) fn on_reset(
+        &mut self,
+        id: StreamId,
+        code: u64,
+        final_size: u64,
+    ) -> Result<(), Violation> {
+        if self.with_receiver(id, |receive| receive.on_reset(code, final_size))? {
+            self.events.push_back(Event::StreamReset { id, code });
+        }
+        Ok(())
+    }
+
+    /// Applies a frame to a receiving half and settles credit, memory and news. `true` when
+    /// something became readable.
+    fn with_receiver(
+        &mut self,
+        id: StreamId,
+        apply: impl FnOnce(&mut ReceiveHalf) -> Result<Inserted, Violation>,
+    ) -> Result<bool, Violation> {
+        self.ensure(id)?;
+        let session_room = self.receive_credit - self.received;
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Ok(false);
+        };
+        let before = stream.receive.memory();
+        let inserted = apply(&mut stream.receive)?;
+        if inserted.advanced > session_room {
+            return Err(Violation::SessionCreditExceeded);
+        }
+        self.memory = self.memory + stream.receive.memory() - before;
+        self.received += inserted.advanced;
+        if inserted.readable && !stream.receive.notified {
+            stream.receive.notified = true;
+            self.events.push_back(Event::StreamReadable(id));
+        }
+        if inserted.discarded > 0 {
+            self.on_consumed(inserted.discarded);
+        }
+        self.reap(id);
+        Ok(inserted.readable)
+    }
+
+    /// Makes sure that a stream the peer speaks of exists, unless it is over already.
+    pub(super) fn ensure(&mut self, id: StreamId) -> Result<(), Violation> {
+        if self.is_local(id) {
+            return if id.index() < self.next_local {
+                Ok(())
+            } else {
+                Err(Violation::ForeignStream)
+            };
+        }
+        if id.index() >= self.remote_limit {
+            return Err(Violation::StreamLimitExceeded);
+        }
+        while self.next_remote <= id.index() {
+            let new = StreamId(self.next_remote * 2 + u64::from(self.is_client));
+            self.next_remote += 1;
+            self.create(new);
+            self.events.push_back(Event::StreamOpened(new));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_stop(&mut self, id: StreamId, code: u64) -> Result<(), Violation> {
+        self.ensure(id)?;
+        if self
+            .streams
+            .get(&id)
+            .is_some_and(|stream| !stream.send.is_done())
+        {
+            self.reset(id, code);
+            self.events.push_back(Event::StreamStopped { id, code });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_max_data(&mut self, max: u64) {
+        self.send_credit = self.send_credit.max(max);
+    }
+
+    pub(crate) fn on_max_stream_data(&mut self, id: StreamId, max: u64) -> Result<(), Violation> {
+        self.ensure(id)?;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.send.on_credit(max);
+            self.enqueue(id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_max_streams(&mut self, max: u64) {
+        self.local_limit = self.local_limit.max(max);
+    }
+
+    pub(crate) fn on_acked(&mut self, frame: SentFrame) {
+        match frame {
+            SentFrame::Stream {
+                id,
+                offset,
+                len,
+                fin,
+            } => {
+                let limit = self.send_limit;
+                let Some(stream) = self.streams.get_mut(&id) else {
+                    return;
+                };
+                let was_recovering = stream.send.is_recovering();
+                stream.send.on_acked(offset..offset + u64::from(len), fin);
+                let room = limit.saturating_sub(stream.send.held());
+                if stream.send.writer_waits && room >= WRITABLE_STEP.min(limit / 4) {
+                    stream.send.writer_waits = false;
+                    self.events.push_back(Event::StreamWritable(id));
+                }
+                if was_recovering {
+                    self.enqueue(id);
+                }
+                self.reap(id);
+            }
+            SentFrame::ResetStream(id) => {
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.send.on_reset_acked();
+                    self.reap(id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn on_lost(&mut self, frame: SentFrame) {
+        match frame {
+            SentFrame::Stream {
+                id,
+                offset,
+                len,
+                fin,
+            } => {
+                let Some(stream) = self.streams.get_mut(&id) else {
+                    return;
+                };
+                stream.send.on_lost(offset..offset + u64::from(len), fin);
+                if stream.send.has_waiting() && !stream.queued {
+                    stream.queued = true;
+                    self.pending[stream.class.index()].push_front(id);
+                } else {
+                    self.enqueue(id);
+                }
+            }
+            SentFrame::ResetStream(id) => self.due_again(id, |due| due.reset = true),
+            SentFrame::StopSending(id) => self.due_again(id, |due| due.stop = Some(0)),
+            SentFrame::MaxStreamData(id) => self.due_again(id, |due| due.credit = true),
+            SentFrame::StreamClass(id) => self.due_again(id, |due| due.class = true),
+            SentFrame::MaxData => self.receive_credit_due = true,
+            SentFrame::MaxStreams => self.remote_limit_due = true,
+            _ => {}
+        }
+    }
+
+    /// The peer had no memory for what comes back as lost now.
+    pub(crate) fn on_shed(&mut self, frame: SentFrame) {
+        let Some(reach) = self.reach() else {
+            return;
+        };
+        if let SentFrame::Stream {
+            id, offset, len, ..
+        } = frame
+            && let Some(stream) = self.streams.get_mut(&id)
+        {
+            stream.send.on_shed(offset + u64::from(len), reach * 3 / 2);
+        }
+    }
+
+    /// Sends a piece again although it may still arrive where it is. `false` when it has arrived,
+    /// or is of another class.
+    pub(crate) fn repeat(&mut self, class: ClassId, frame: SentFrame) -> bool {
+        let SentFrame::Stream {
+            id, offset, len, ..
+        } = frame
+        else {
+            return false;
+        };
+        let range = offset..offset + u64::from(len);
+        let Some(stream) = self.streams.get(&id) else {
+            return false;
+        };
+        if stream.class != class || stream.send.outstanding(range).is_none() {
+            return false;
+        }
+        self.on_lost(frame);
+        true
+    }
+
+    fn due_again(&mut self, id: StreamId, mark: impl FnOnce(&mut Due)) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            mark(&mut stream.due);
+            self.control.push_back(id);
+        }
+    }
+
+    /// Forgets a stream that both sides are done with, and lets the peer open another.
+    pub(super) fn reap(&mut self, id: StreamId) {
+        let is_over = |stream: &Stream| stream.send.is_done() && stream.receive.is_done();
+        if !self.streams.get(&id).is_some_and(is_over) {
+            return;
+        }
+        if let Some(stream) = self.streams.remove(&id) {
+            self.memory -= stream.receive.memory();
+        }
+        if !self.is_local(id) {
+            self.remote_limit += 1;
+            // Granting in steps saves frames.
+            self.remote_limit_due |= self.remote_limit.is_multiple_of(MAX_STREAMS / 16);
+        }
+    }
+}
