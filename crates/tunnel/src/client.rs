@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tabane_base::Duration;
 use tabane_core::{
-    ClassId, ClassRule, CloseReason, DatagramOrder, Endpoint, EndpointCounters, Identity,
+    ClassId, ClassRule, CloseReason, DatagramOrder, Endpoint, EndpointCounters, Identity, PathId,
     PathPolicy, PathSnapshot, PublicKey, SessionConfig, SessionSnapshot, StreamError,
 };
 use tabane_monitor::LinkEstimate;
@@ -460,6 +460,7 @@ impl Client {
         let link = links.remove(index);
         self.shared.config.monitor.on_link_gone(name);
         link.release(&self.shared.engine, self.shared.session());
+        self.shared.withdraw_from_left(name);
         self.shared.journal.record(Happening::LinkRemoved {
             link: name.to_owned(),
         });
@@ -489,6 +490,7 @@ impl Client {
             name: name.to_owned(),
             source,
         })?;
+        shared.set_policy_in_left(name, policy);
         shared.config.monitor.on_link(name, policy.metered);
         Ok(())
     }
@@ -515,6 +517,9 @@ impl Client {
         if let Some(link) = links.iter_mut().find(|link| link.name() == name) {
             link.pause(paused, &shared.engine, shared.session());
         }
+        if paused {
+            shared.withdraw_from_left(name);
+        }
         shared.journal.record(Happening::LinkPolicy {
             link: name.to_owned(),
             weight: policy.weight,
@@ -539,8 +544,9 @@ impl Client {
         let shared = &self.shared;
         shared.classes.borrow_mut().insert(class, links);
         if let Some(session) = shared.session() {
-            shared.tell_classes(session, &shared.links.borrow());
+            shared.tell_classes(session, &left::paths(&shared.links.borrow()));
         }
+        shared.tell_classes_to_left();
     }
 
     /// Has everything under way follow what its label says now.
@@ -743,7 +749,7 @@ impl Shared {
 
     /// Tells a session by which of its paths each class may go. To be called whenever classes or
     /// paths have changed.
-    fn tell_classes(&self, session: SessionId, links: &[Link]) {
+    fn tell_classes(&self, session: SessionId, links: &[(String, PathId)]) {
         let classes = self.classes.borrow();
         if classes.is_empty() {
             return;
@@ -758,10 +764,8 @@ impl Shared {
             ) in classes.iter()
             {
                 let paths = names.as_ref().map(|names| {
-                    let allowed = links
-                        .iter()
-                        .filter(|link| names.iter().any(|name| name == link.name()));
-                    allowed.filter_map(Link::path).collect()
+                    let allowed = links.iter().filter(|(link, _)| names.contains(link));
+                    allowed.map(|(_, path)| *path).collect()
                 });
                 let redundant = *redundant;
                 visit

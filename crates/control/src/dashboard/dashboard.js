@@ -144,6 +144,7 @@ function show(next) {
   remember();
   showLinks();
   showSessions();
+  showRules();
   showEvents();
   draw();
   if (!policy.isAsked) {
@@ -347,6 +348,39 @@ function showSessions() {
   const more = state.sessions_omitted ? `and ${state.sessions_omitted} more` : '';
   $('omitted').textContent = rows.length ? more : 'None at present.';
 }
+
+function showRules() {
+  const rules = state.rules ?? [];
+  $('rules-card').hidden = rules.length === 0;
+  const rows = rules.map((rule) => {
+    const row = element('tr');
+    row.append(
+      element('td', rule.rule ?? 'no rule'),
+      element('td', rule.connections, 'n'),
+      element('td', rule.connections_so_far, 'n'),
+      element('td', size(rule.received_bytes), 'n'),
+      element('td', size(rule.sent_bytes), 'n'),
+      element('td', rule.text),
+    );
+    return row;
+  });
+  $('rules').replaceChildren(...rows);
+}
+
+$('explain').onsubmit = async (event) => {
+  event.preventDefault();
+  const host = $('explain-host').value.trim();
+  const isAddress = /^[0-9.]+$/.test(host) || host.includes(':');
+  const question = { port: Number($('explain-port').value), [isAddress ? 'address' : 'domain']: host };
+  try {
+    const answer = await call('v1/explain', { method: 'PUT', body: JSON.stringify(question) });
+    const { rule, names } = await answer.json();
+    const known = names.length && isAddress ? ` (known as ${names.join(', ')})` : '';
+    $('explained').textContent = `${host}${known}: ${rule ? `rule “${rule}”` : 'no rule fits'}`;
+  } catch (refused) {
+    $('explained').textContent = refused.message;
+  }
+};
 
 function showEvents() {
   const rows = [...state.events].reverse().map((event) => {

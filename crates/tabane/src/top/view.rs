@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline, Wrap};
-use tabane_control::{Condition, State};
+use tabane_control::{Condition, RuleUse, State};
 
 use super::app::{App, History, Row};
 use super::columns::{self, cell};
@@ -18,6 +18,8 @@ const PICTURE_LINES: u16 = 5;
 const MIN_LINES_FOR_PICTURES: u16 = 18;
 /// Problems shown; the table tells most of the others.
 const MAX_PROBLEMS: usize = 3;
+/// Rules shown; `tabane status` has them all.
+const MAX_RULES: usize = 6;
 
 const HELP: &str = "\
  up, down    choose a link
@@ -38,13 +40,15 @@ pub(super) fn draw(app: &App, frame: &mut Frame<'_>) {
     let problems = problems(app);
     let wants_pictures = area.height >= MIN_LINES_FOR_PICTURES && !rows.is_empty();
     let pictures = if wants_pictures { PICTURE_LINES } else { 0 };
+    let rules = app.state.as_ref().map(rules).unwrap_or_default();
     let fixed = 2 + pictures + problems.len() as u16;
     let table = (rows.len() as u16 + 1).min(area.height.saturating_sub(fixed).max(2));
-    let [title, table, picture, trouble, events, keys] = Layout::vertical([
+    let [title, table, picture, trouble, used, events, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(table),
         Constraint::Length(pictures),
         Constraint::Length(problems.len() as u16),
+        Constraint::Max(rules.len() as u16),
         Constraint::Min(0),
         Constraint::Length(1),
     ])
@@ -55,6 +59,7 @@ pub(super) fn draw(app: &App, frame: &mut Frame<'_>) {
         draw_pictures(row, app.history.get(&row.name), frame, picture);
     }
     frame.render_widget(Paragraph::new(problems), trouble);
+    frame.render_widget(Paragraph::new(rules), used);
     if let Some(state) = &app.state {
         frame.render_widget(Paragraph::new(happened(state, events.height)), events);
     }
@@ -169,6 +174,21 @@ fn problems(app: &App) -> Vec<Line<'static>> {
     lines
 }
 
+/// What the policy's rules are used for, those with something under way first.
+fn rules(state: &State) -> Vec<Line<'static>> {
+    let mut rules: Vec<_> = state.rules.iter().collect();
+    rules.sort_by_key(|rule| rule.connections == 0);
+    let line = |rule: &&RuleUse| {
+        let name = rule.rule.as_deref().unwrap_or("(no rule)");
+        let megabytes = (rule.received_bytes + rule.sent_bytes) as f64 / 1e6;
+        Line::raw(format!(
+            "rule {name}: {} now, {} so far, {megabytes:.1} MB  {}",
+            rule.connections, rule.connections_so_far, rule.text
+        ))
+    };
+    rules.iter().take(MAX_RULES).map(line).collect()
+}
+
 /// The newest events that fit, the newest first.
 fn happened(state: &State, lines: u16) -> Vec<Line<'static>> {
     let newest = state.events.iter().rev().take(lines.into());
@@ -259,6 +279,28 @@ mod tests {
             text.lines().all(|line| line.chars().count() <= 80),
             "{text}"
         );
+    }
+
+    #[test]
+    fn rules_show_what_they_are_used_for_and_leave_room_for_links() {
+        let mut app = App::default();
+        let mut state = example();
+        state.rules = (0..9)
+            .map(|place| RuleUse {
+                rule: Some(format!("rule{place}")),
+                text: "never by usb0".to_owned(),
+                connections: u64::from(place == 8),
+                connections_so_far: 5,
+                sent_bytes: 1_000_000,
+                received_bytes: 2_000_000,
+            })
+            .collect();
+        app.handle_state(state);
+        let text = screen(&app, 80, 24);
+        let busy = "rule rule8: 1 now, 5 so far, 3.0 MB  never by usb0";
+        assert!(text.contains(busy) && text.contains("rule0"), "{text}");
+        assert!(!text.contains("rule6"), "{text}");
+        assert!(screen(&app, 80, 8).contains("usb0"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
+use crate::policy::{HARDLY_ANYTHING, policy, received};
 use crate::relays::{await_relay, fetch, start_proxy, start_relay, until};
 use crate::text;
 use crate::up::{LOST, UP, Up, is_plain, peer};
@@ -106,6 +107,11 @@ fn with_no_other_relay_what_is_new_goes_plainly_while_what_is_open_finishes() {
     };
     world.join();
     let mut relay = world.relay.take().unwrap();
+    let weigh = |link: &str, weight: &str| {
+        let set = policy(&world, &format!("set {link} --weight {weight}"));
+        assert!(set.status.success(), "{set:?}");
+    };
+    weigh("c1", "0");
     let up = Up::start(&world, &[]);
     up.wait_until(UP);
     let mut curl = world.in_client("curl");
@@ -125,7 +131,15 @@ fn with_no_other_relay_what_is_new_goes_plainly_while_what_is_open_finishes() {
     up.wait_until(LOST);
     assert!(is_plain(&peer(&world, "http://203.0.113.2:8000/peer")));
     assert!(running.try_wait().unwrap().is_none(), "over too soon");
+    // What is wished of links holds there as well.
+    assert!(received(&world, "c2") > 1_000_000);
+    weigh("c1", "1");
+    weigh("c2", "0");
+    std::thread::sleep(Duration::from_millis(200));
+    let before = received(&world, "c2");
+    assert!(running.try_wait().unwrap().is_none(), "over too soon");
     let old = running.wait_with_output().unwrap();
+    assert!(received(&world, "c2") - before < HARDLY_ANYTHING);
     assert_eq!(text(&old.stdout), BYTES.to_string(), "{old:?}");
     assert!(wait_for(&mut relay, Duration::from_secs(10)).success());
     drop(up);

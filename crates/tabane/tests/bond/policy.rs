@@ -144,3 +144,26 @@ fn nonsense_changes_nothing_and_says_what_was_expected() {
     }
     fetch(&world);
 }
+
+#[test]
+fn a_full_disk_costs_what_was_counted_and_nothing_else() {
+    let Some(world) = World::new(&[]) else { return };
+    let settings = world.path(".config/tabane");
+    std::fs::create_dir_all(&settings).unwrap();
+    let mount = |line: &str| {
+        let mut mount = std::process::Command::new("sh");
+        let line = format!("{line} {}", settings.display());
+        assert!(mount.args(["-c", &line]).status().unwrap().success());
+    };
+    mount("mount -t tmpfs -o size=64k none");
+    world.join();
+    assert!(policy(&world, "set c2 --budget 1GB/month").status.success());
+    fetch(&world);
+    let _ = std::fs::write(settings.join("filler"), vec![1; 100_000]);
+    // Long enough for several counts.
+    let line = "curl -sS --limit-rate 8M http://203.0.113.2:8000/8000000 | wc -c";
+    let output = world.run(&[], line);
+    mount("umount");
+    assert_eq!(text(&output.stdout).trim(), "8000000", "{output:?}");
+    assert!(text(&output.stderr).contains("is not kept"), "{output:?}");
+}

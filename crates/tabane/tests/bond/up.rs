@@ -31,13 +31,18 @@ pub(crate) struct Up<'a> {
 
 impl<'a> Up<'a> {
     pub(crate) fn start(world: &'a World, flags: &[&str]) -> Self {
+        Self::start_by(world, world.tabane(&[]), flags)
+    }
+
+    /// The same by a command that ends in `tabane`.
+    fn start_by(world: &'a World, mut command: Command, flags: &[&str]) -> Self {
         let path = world.path("notify");
         let _ = fs::remove_file(&path);
         let notices = UnixDatagram::bind(&path).unwrap();
         notices.set_read_timeout(Some(PATIENCE)).unwrap();
         let log = fs::File::create(world.path("up.log")).unwrap();
-        let mut command = world.tabane(&["up", "--log", "debug"]);
-        command.args(flags).env("NOTIFY_SOCKET", &path).stderr(log);
+        command.args(["up", "--log", "debug"]).args(flags);
+        command.env("NOTIFY_SOCKET", &path).stderr(log);
         let up = Self {
             world,
             child: command.spawn().unwrap(),
@@ -314,10 +319,16 @@ fn pings_of_both_families_go_over_the_bond() {
             .success()
     );
     assert_eq!(ping(&world, 1), "- -");
+    // Somebody has the name that we would have taken.
+    crate::ip(&format!(
+        "-n {} link add tabane0 type dummy",
+        world.client_ns()
+    ));
     // First by raw sockets at the relay, then by those that need no privilege.
     let mut up = Up::start(&world, &[]);
     up.wait_until(UP);
     assert_eq!(ping(&world, 10), all);
+    assert!(shell(&world, "ip link show tabane1").contains("UP"));
     let open = "net.ipv4.ping_group_range=0 2147483647";
     assert!(
         world
@@ -336,6 +347,7 @@ fn pings_of_both_families_go_over_the_bond() {
         "{left}"
     );
     assert!(world.tabane(&["down"]).status().unwrap().success());
+    crate::ip(&format!("-n {} link del tabane0", world.client_ns()));
     let left = shell(
         &world,
         "nft list tables; ip rule; ip -6 rule; ip route show table all",
@@ -347,4 +359,24 @@ fn pings_of_both_families_go_over_the_bond() {
     let up = Up::start(&world, &["--no-ping"]);
     up.wait_until(UP);
     assert_eq!(ping(&world, 1), "- -");
+}
+
+#[test]
+fn without_nftables_it_says_so_and_carries_what_needs_none() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let bare = || {
+        let mut command = world.in_client("env");
+        command.args(["PATH=/nonexistent", TABANE]);
+        command
+    };
+    let refused = bare().args(["up", "--lan", "c1"]).output().unwrap();
+    assert_eq!(status(&refused), Some(1), "{refused:?}");
+    let said = text(&refused.stderr);
+    assert!(said.contains("the package is called nftables"), "{said}");
+    let up = Up::start_by(&world, bare(), &[]);
+    up.wait_until(UP);
+    assert!(!is_plain(&peer(&world, PEER)));
+    let log = fs::read_to_string(world.path("up.log")).unwrap();
+    assert!(log.contains("pings are not carried"), "{log}");
 }

@@ -1,13 +1,13 @@
 //! Sessions that are left because their relays go down: nothing new is opened on them, and what
 //! they carry goes on.
 //!
-//! Owns how many there are, and how they are seen. When one is left is the supervisor's decision;
+//! Owns how many there are, how they are seen, and that what is wished of links holds there. When one is left is the supervisor's decision;
 //! they end with what they carry, by the relay's word.
 
-use tabane_core::{EndpointCounters, PathId};
+use tabane_core::{EndpointCounters, PathId, PathPolicy};
 
-use super::{Client, ClientSnapshot, ClientState, LinkSnapshot, Shared};
-use crate::engine::SessionId;
+use super::{Client, ClientSnapshot, ClientState, Link, LinkSnapshot, Shared};
+use crate::engine::{SessionId, Visit};
 
 /// Sessions that are waited for at once; beyond that the oldest is ended.
 const MAX_LEFT: usize = 4;
@@ -56,16 +56,47 @@ impl Client {
 impl Shared {
     /// Opens nothing new on the present session, which goes on with what it carries.
     pub(super) fn leave(&self, session: SessionId) {
-        let links = self.links.borrow();
-        let paths = links.iter();
-        let paths = paths.filter_map(|link| Some((link.name().to_owned(), link.path()?)));
+        let paths = paths(&self.links.borrow());
         self.left.borrow_mut().push(Left {
             session,
             number: self.number.get(),
             relay: self.relay.get(),
-            paths: paths.collect(),
+            paths,
         });
         self.end_left(MAX_LEFT);
+    }
+
+    /// How a link may be used has changed.
+    pub(super) fn set_policy_in_left(&self, link: &str, policy: PathPolicy) {
+        self.visit_left(link, |visit, path| {
+            // A path that core has given up needs none.
+            let _ = visit.session.set_path_policy(visit.now, path, policy);
+        });
+    }
+
+    /// A link is not to be used any more.
+    pub(super) fn withdraw_from_left(&self, link: &str) {
+        self.visit_left(link, |visit, path| {
+            let _ = visit.session.close_path(visit.now, path);
+        });
+    }
+
+    /// Classes may go by other links than before.
+    pub(super) fn tell_classes_to_left(&self) {
+        for left in self.left.borrow().iter() {
+            self.tell_classes(left.session, &left.paths);
+        }
+    }
+
+    fn visit_left(&self, link: &str, change: impl Fn(&mut Visit<'_>, PathId)) {
+        for left in self.left.borrow().iter() {
+            if let Some((_, path)) = left.paths.iter().find(|(name, _)| name == link) {
+                self.engine.visit(left.session, |visit| {
+                    change(visit, *path);
+                    visit.touch();
+                });
+            }
+        }
     }
 
     /// Ends the oldest of the sessions that were left, where there are more than `most`.
@@ -76,4 +107,11 @@ impl Shared {
             self.say_goodbye(left.session);
         }
     }
+}
+
+/// The paths that links have in the present session.
+pub(super) fn paths(links: &[Link]) -> Vec<(String, PathId)> {
+    let paths = links.iter();
+    let paths = paths.filter_map(|link| Some((link.name().to_owned(), link.path()?)));
+    paths.collect()
 }

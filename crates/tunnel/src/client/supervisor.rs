@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::handshakes::{Handshakes, Won, is_final};
 use super::link::Link;
 use super::roster::Roster;
-use super::{ConnectError, Shared, Standing};
+use super::{ConnectError, Shared, Standing, left};
 use crate::engine::{Notice, SessionId, Visit};
 use crate::journal::Happening;
 
@@ -222,7 +222,7 @@ impl Supervisor {
                 None => return,
             }
         }
-        shared.tell_classes(session, &links);
+        shared.tell_classes(session, &left::paths(&links));
     }
 
     fn warn_of_old_relay(&self, session: SessionId) {
