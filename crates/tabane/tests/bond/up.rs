@@ -321,7 +321,7 @@ fn pings_of_both_families_go_over_the_bond() {
     assert_eq!(ping(&world, 1), "- -");
     // Somebody has the name that we would have taken.
     crate::ip(&format!(
-        "-n {} link add tabane0 type dummy",
+        "-n {} link add tabane0 type veth peer name other0",
         world.client_ns()
     ));
     // First by raw sockets at the relay, then by those that need no privilege.
