@@ -1,8 +1,9 @@
 //! Sessions that are left because their relays go down: nothing new is opened on them, and what
 //! they carry goes on.
 //!
-//! Owns how many there are, how they are seen, and that what is wished of links holds there. When one is left is the supervisor's decision;
-//! they end with what they carry, by the relay's word.
+//! Owns how many there are, how they are seen, and that what is wished of links holds there as well.
+//! When one is left is the supervisor's decision; they end with what they carry, by the relay's
+//! word.
 
 use tabane_core::{EndpointCounters, PathId, PathPolicy};
 
