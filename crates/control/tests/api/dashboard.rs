@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::browser::Browser;
 use crate::instance::{Instance, TOKEN};
 use serde_json::json;
-use tabane_control::{Event, EventKind, LinkState, Path, State};
+use tabane_control::{Event, EventKind, LinkState, Path, RuleUse, State};
 
 /// How much of the instance's time passes between two states.
 const TICK_MS: u64 = 500;
@@ -26,6 +26,14 @@ fn busy(state: &mut State) {
     }
     state.links[2].state = LinkState::Silent;
     state.links[2].problem = Some("nothing comes back over it".to_owned());
+    state.rules = vec![RuleUse {
+        rule: Some("backups".to_owned()),
+        text: "never by usb0".to_owned(),
+        connections: 3,
+        connections_so_far: 17,
+        sent_bytes: 1_000,
+        received_bytes: 2_500_000,
+    }];
     state.events = vec![Event {
         number: 1,
         at_unix_ms: 4000,
@@ -74,6 +82,7 @@ fn a_browser_sees_and_steers_the_instance() {
     logs_in(&browser, &instance);
     shows(&browser, &instance);
     steers_links(&browser, &instance);
+    explains_rules(&browser);
     edits_policy(&browser, &instance);
     fits_a_phone(&browser);
 }
@@ -131,6 +140,28 @@ fn steers_links(browser: &Browser, instance: &Instance) {
     instance.publish(|state| state.at_unix_ms += TICK_MS);
     browser.wait("document.querySelector('[data-link=wlan0] .weight').value === '50'");
     assert!((instance.state.lock().unwrap().links[0].weight - 0.5).abs() < 1e-9);
+}
+
+fn explains_rules(browser: &Browser) {
+    let rules = browser.text("#rules");
+    for word in ["backups", "17", "2.5 MB", "never by usb0"] {
+        assert!(rules.contains(word), "{word}: {rules}");
+    }
+    for (host, expected) in [
+        (
+            "192.0.2.7",
+            "192.0.2.7 (known as nas.example): rule “backups”",
+        ),
+        ("example.net", "example.net: no rule fits"),
+    ] {
+        browser.run(&format!(
+            "document.getElementById('explain-host').value = '{host}'"
+        ));
+        browser.click("#explain button");
+        browser.wait(&format!(
+            "document.getElementById('explained').textContent === '{expected}'"
+        ));
+    }
 }
 
 fn edits_policy(browser: &Browser, instance: &Instance) {

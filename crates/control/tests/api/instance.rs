@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tabane_control::{
-    Client, Command, Directory, HttpConfig, Naming, PolicyFile, PolicyRefusal, Publisher, Server,
-    ServerConfig, State,
+    Client, Command, Directory, HttpConfig, Naming, PolicyFile, PolicyRefusal, Publisher,
+    RuleAnswer, RuleQuestion, Server, ServerConfig, State,
 };
 
 pub(crate) const TOKEN: &str = "0123456789abcdef";
@@ -65,8 +65,13 @@ impl Instance {
         let (publishes, changed) = (publisher.clone(), state.clone());
         let thread = std::thread::spawn(move || {
             while let Some(command) = commands.blocking_recv() {
-                let Command::ChangeLink { change, reply, .. } = command else {
-                    panic!("nobody traces here");
+                let (change, reply) = match command {
+                    Command::ChangeLink { change, reply, .. } => (change, reply),
+                    Command::Explain { question, reply } => {
+                        reply.send(Ok(explain(&question))).unwrap();
+                        continue;
+                    }
+                    Command::Trace { .. } => panic!("nobody traces here"),
                 };
                 let mut state = changed.lock().unwrap();
                 if change.weight == Some(0.25) {
@@ -181,4 +186,16 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         .build()
         .unwrap()
         .block_on(future)
+}
+
+/// There is one rule, for a range; its addresses have a name.
+fn explain(question: &RuleQuestion) -> RuleAnswer {
+    let is_ours = question.address == Some("192.0.2.7".parse().unwrap());
+    RuleAnswer {
+        rule: is_ours.then(|| "backups".to_owned()),
+        names: is_ours
+            .then(|| "nas.example".to_owned())
+            .into_iter()
+            .collect(),
+    }
 }

@@ -1,7 +1,7 @@
 //! Sessions that are left because their relays go down: nothing new is opened on them, and what
 //! they carry goes on.
 //!
-//! Owns how many there are, how they are seen, and that what is wished of links holds there as well.
+//! Owns how many there are, how they are seen, and that what is wished of links holds there, too.
 //! When one is left is the supervisor's decision; they end with what they carry, by the relay's
 //! word.
 
