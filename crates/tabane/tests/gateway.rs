@@ -44,6 +44,16 @@ def serve(c):
     c.close()
 while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
 ";
+/// Segments of connections that there are not, more of them than the queue takes.
+const FLOOD: &str = "
+import socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+for n in range(6000):
+    s.sendto(struct.pack('!HHIIHHHH', 9, 1024 + n, n, 1, 0x5010, 99, 0, 0), ('10.2.0.2', 0))
+";
+/// The gateway's queue of packets to mobile hosts, and what the kernel keeps in it, at most.
+const QUEUE: &str = "10620";
+const QUEUE_LENGTH: u64 = 4_096;
 const BARE: [&str; 6] = [
     "tcp_frto=0",
     "tcp_timestamps=0",
@@ -117,6 +127,34 @@ impl World {
             .unwrap();
         assert_eq!(first_line(&mut child), "ready");
         self.server = Some(child);
+    }
+
+    /// A cable from the mobile host to the server, which nothing uses yet.
+    fn build_bypass(&self) {
+        let [mobile, server] = ["m", "s"].map(|host| self.name(host));
+        ip(&format!(
+            "-n {mobile} link add e1 type veth peer name e1 netns {server}"
+        ));
+        for (host, ns, own) in [("m", &mobile, "10.2.0.2"), ("s", &server, "10.1.0.2")] {
+            // Each answers for its address on either side.
+            self.set(host, &["conf.all.rp_filter=0", "conf.e1.rp_filter=0"]);
+            ip(&format!("-n {ns} addr add {own}/32 dev e1"));
+            ip(&format!("-n {ns} link set e1 up"));
+        }
+    }
+
+    /// Packets to the mobile host that wait for the gateway.
+    fn queued(&self) -> u64 {
+        let mut cat = self.within("r", "cat");
+        let output = cat.arg("/proc/net/netfilter/nfnetlink_queue").output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        let mut lines = text.lines().map(str::split_whitespace);
+        let mut line = lines.find_map(|mut words| (words.next() == Some(QUEUE)).then_some(words));
+        line.as_mut()
+            .and_then(|words| words.nth(1))
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     fn within(&self, host: &str, program: &str) -> Command {
@@ -313,6 +351,55 @@ fn killed_it_fails_open_and_terminated_it_drains() {
     world.fetch_whole("10.1.0.2");
     world.start("observe");
     world.fetch_whole("fd01::2");
+}
+
+/// One way of the connection leads past the gateway: it is left alone, others are not.
+#[test]
+fn routes_that_lead_past_it_one_way_harm_nothing() {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    world.build_bypass();
+    world.start("assist");
+    let bypassed = |world: &World, why: &str| {
+        let report = world.report();
+        let reasons = report["bypassed"].as_array().unwrap().clone();
+        reasons.iter().any(|reason| reason[0] == why)
+    };
+    for (host, to, why) in [("m", "10.1.0.2", "mid-flow"), ("s", "10.2.0.2", "one-way")] {
+        let past = format!("-n {} route add {to}/32 dev e1", world.name(host));
+        ip(&past);
+        world.fetch_whole("10.1.0.2");
+        ip(&past.replace(" add ", " del "));
+        assert!(bypassed(&world, why), "{}", world.report());
+        assert_eq!(world.report()["totals"]["fabricated"], 0);
+    }
+    world.fetch_whole("10.1.0.2");
+    assert_ne!(world.report()["totals"]["fabricated"], 0);
+}
+
+/// A gateway that is not given the processor for a while, and more packets than the kernel keeps
+/// for it: they pass unseen.
+#[test]
+fn a_full_queue_lets_packets_pass_and_flows_go_on() {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    world.start("assist");
+    let mut child = world.fetch("10.1.0.2", 10 * SIZE);
+    assert_eq!(first_line(&mut child), "first");
+    world.signal(nix::sys::signal::Signal::SIGSTOP);
+    // A busy machine may drop some before they are queued.
+    world.wait_for("the queue is full", |world| {
+        let mut flood = world.within("s", "python3");
+        assert!(flood.args(["-c", FLOOD]).status().unwrap().success());
+        world.queued() >= QUEUE_LENGTH
+    });
+    world.signal(nix::sys::signal::Signal::SIGCONT);
+    assert_whole(child, 10 * SIZE);
+    let before = world.report()["totals"]["fabricated"].as_u64().unwrap();
+    world.fetch_whole("10.1.0.2");
+    assert!(world.report()["totals"]["fabricated"].as_u64().unwrap() > before);
 }
 
 /// What one gateway owed is gone with it; the next one ends the connection instead of letting it

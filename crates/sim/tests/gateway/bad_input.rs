@@ -152,6 +152,54 @@ fn the_newest_segment_is_acknowledged_last_and_a_stall_shuts_the_window() {
 }
 
 #[test]
+fn a_window_that_shrinks_takes_nothing_back_from_the_server() {
+    let mut bench = Bench::new(config());
+    bench.open();
+    let edges = |bench: &mut Bench| -> Vec<u32> {
+        let said = bench.said().into_iter();
+        let edge = |said: (Side, Flags, Seq, Seq, u16)| said.3.0 + u32::from(said.4);
+        said.map(edge).collect()
+    };
+    bench.data(5_001, 500);
+    bench.data(5_501, 500);
+    assert_eq!(edges(&mut bench), [13_001]);
+    let shrunk = Segment {
+        window: 2_000,
+        ..segment(Side::Radio, 1_001, 6_001, Flags::ACK, &[])
+    };
+    bench.pass(Side::Radio, shrunk);
+    bench.data(6_001, 500);
+    bench.data(6_501, 500);
+    bench.wait(Duration::from_millis(50));
+    let after = edges(&mut bench);
+    assert!(
+        !after.is_empty() && after.iter().all(|edge| *edge == 13_001),
+        "{after:?}"
+    );
+    // What was sent because the old window allowed it is carried, and repeated from here.
+    bench.data(12_501, 500);
+    assert!(edges(&mut bench).iter().all(|edge| *edge == 13_001));
+    let ack = segment(Side::Radio, 1_001, 7_001, Flags::ACK, &[]);
+    bench.pass(Side::Radio, ack);
+    bench.data(7_001, 500);
+    bench.data(7_501, 500);
+    assert_eq!(edges(&mut bench).last(), Some(&15_001), "it opens again");
+}
+
+#[test]
+fn segments_that_overlap_are_owed_once() {
+    let mut bench = Bench::new(config());
+    bench.open();
+    bench.data(5_001, 500);
+    bench.data(5_201, 600);
+    bench.data(5_101, 900);
+    bench.wait(Duration::from_millis(50));
+    let acked = bench.said().last().map(|said| said.3);
+    assert_eq!((acked, bench.gateway.owed()), (Some(Seq(6_001)), 1_000));
+    assert_eq!(bench.gateway.snapshot().held, 1_000);
+}
+
+#[test]
 fn a_mobile_host_that_is_gone_for_ever_ends_in_resets() {
     let mut bench = Bench::new(config());
     bench.open();
