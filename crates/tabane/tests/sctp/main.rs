@@ -41,6 +41,8 @@ queue = "100kB"
 "#;
 /// The receiver, by either of its links' addresses.
 const BOTH: &str = "10.77.1.1,10.77.2.1";
+/// The receiver, by one of them, which the other link leads to as well.
+const SINGLE: &str = "10.77.1.1";
 /// The receiver, by the address that both links lead to.
 const ONE: &str = "10.78.0.1";
 
@@ -285,14 +287,17 @@ fn a_receiver_that_is_not_ours_gets_the_bytes_and_nothing_else() {
         child
     };
     let flags = [file.to_str().unwrap(), "--port", "5555"];
-    let mut receiver = start(&[]);
-    let sender = world.sender(BOTH, &flags);
-    let sent = success(sender.wait_with_output().unwrap());
-    assert!(receiver.wait().unwrap().success());
-    world.assert_same(&file);
-    assert_eq!(sent["confirmed"], false);
-    for link in ["link1", "link2"] {
-        assert!(carried(&sent, link) > 400_000, "{sent}");
+    // One that knows all its addresses, and one that has a single one.
+    for (to, limit) in [(BOTH, &[][..]), (SINGLE, &["-1", SINGLE][..])] {
+        let mut receiver = start(limit);
+        let sender = world.sender(to, &flags);
+        let sent = success(sender.wait_with_output().unwrap());
+        assert!(receiver.wait().unwrap().success());
+        world.assert_same(&file);
+        assert_eq!(sent["confirmed"], false);
+        for link in ["link1", "link2"] {
+            assert!(carried(&sent, link) > 400_000, "{to}: {sent}");
+        }
     }
     // One that aborts.
     let mut receiver = start(&["500000"]);

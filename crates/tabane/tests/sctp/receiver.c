@@ -1,6 +1,8 @@
 /* An SCTP receiver that knows nothing of tabane: usrsctp with its own threads and default options.
  * Writes what comes to a file; ends with 0 when the sender ends the association in good order.
- * With a number as third argument, aborts after so many bytes. */
+ * With a number as third argument, aborts after so many bytes, unless it is negative; with a fourth,
+ * has that one address alone. */
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,8 @@ int main(int argc, char **argv)
 	memset(&here, 0, sizeof(here));
 	here.sin_family = AF_INET;
 	here.sin_port = htons(atoi(argv[1]));
+	if (argc > 4)
+		here.sin_addr.s_addr = inet_addr(argv[4]);
 	if (!file || !listening || usrsctp_bind(listening, (struct sockaddr *)&here, sizeof(here)) ||
 	    usrsctp_listen(listening, 1)) {
 		perror("receiver");
