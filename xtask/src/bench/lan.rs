@@ -31,6 +31,8 @@ const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 72, 0, 1);
 /// Nothing may take longer, on whatever machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const START_WITHIN: Duration = Duration::from_secs(20);
+/// What the daemon says once it has a session. Before that, the hosts' connections go plainly.
+const CARRIES: &str = "the relay answers: new connections";
 
 /// Measures and prints; `false` where a connection was refused or cut.
 pub(super) fn run(root: &Path, binary: &Path, options: &Options) -> Result<bool> {
@@ -44,7 +46,7 @@ pub(super) fn run(root: &Path, binary: &Path, options: &Options) -> Result<bool>
     let mut up = bond.up_command(&stage);
     up.args(["up", "--all", "--no-ping", "--lan", INTERFACE]);
     let mut up = Running::start("tabane up", &mut up)?;
-    up.wait_for_line("the relay answers", START_WITHIN)?;
+    up.wait_for_line(CARRIES, START_WITHIN)?;
     let before = up.memory_kb()?;
     let begin = Instant::now();
     let (opened_s, outcomes) = hosts.fetch(service)?;
