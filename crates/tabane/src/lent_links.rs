@@ -71,8 +71,7 @@ impl Lender {
 
     /// Host and port, as sockets are told.
     pub(crate) fn place(&self) -> (String, u16) {
-        let host = self.at.host.to_string();
-        (host.trim_matches(['[', ']']).to_owned(), self.at.port)
+        place(&self.at)
     }
 
     /// The way to the web by its link.
@@ -82,4 +81,10 @@ impl Lender {
         NeighbourWay::new(identity, self.name.as_str(), (&host, port), self.key, near)
             .context("TLS")
     }
+}
+
+/// Host and port, as sockets are told.
+pub(crate) fn place(at: &Destination) -> (String, u16) {
+    let host = at.host.to_string();
+    (host.trim_matches(['[', ']']).to_owned(), at.port)
 }

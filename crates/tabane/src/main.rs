@@ -32,6 +32,7 @@ mod link_policy;
 mod links;
 mod log;
 mod machine;
+mod near_by;
 mod near_names;
 mod network_manager;
 mod notify;

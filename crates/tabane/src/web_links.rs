@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::rc::Rc;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
@@ -26,6 +27,8 @@ use crate::store::{RelayName, Store};
 
 /// How often what links carry is counted.
 const COUNT_INTERVAL: Duration = Duration::from_millis(200);
+/// How often what was counted is written down.
+const SAVE_INTERVAL: Duration = Duration::from_secs(2);
 /// What a byte of a body costs on the network, in thousandths: headers of IP, TCP, TLS and HTTP in
 /// packets of 1,500 bytes.
 const COST_PER_MILLE: u64 = 1_060;
@@ -45,6 +48,7 @@ pub(crate) struct WebLinks {
     borrowed: BTreeSet<RelayName>,
     budgets: BTreeMap<String, Budget>,
     counted: BTreeMap<String, Bytes>,
+    saved_at: Instant,
 }
 
 impl WebLinks {
@@ -74,6 +78,7 @@ impl WebLinks {
             borrowed: BTreeSet::new(),
             budgets: BTreeMap::new(),
             counted: BTreeMap::new(),
+            saved_at: Instant::now(),
         };
         found.apply(&interfaces);
         Ok(found)
@@ -122,6 +127,11 @@ impl WebLinks {
     /// What was carried since is written down.
     pub(crate) fn save(&mut self) {
         self.count();
+        self.write();
+    }
+
+    fn write(&mut self) {
+        self.saved_at = Instant::now();
         if let Err(error) = self.policy.save() {
             tracing::warn!("what links have carried is not kept: {error:#}");
         }
@@ -224,6 +234,9 @@ impl WebLinks {
             let is_borrowed = self.borrowed.iter().any(|it| it.as_str() == name);
             let is_in_use = is_borrowed || self.known.contains_key(name);
             is_due |= is_in_use == self.policy.is_used_up(name, budget);
+        }
+        if self.saved_at.elapsed() >= SAVE_INTERVAL {
+            self.write();
         }
         is_due
     }

@@ -26,7 +26,7 @@ const PORT: u16 = 4511;
 /// Lend this machine's link to friends near by, for the web and for their sessions
 ///
 /// Without a command it lends, until Ctrl-C. Friends are those who were paired once: `tabane share
-/// pair` here shows a code, `tabane share pair CODE HOST` there uses it. Friends reach web servers
+/// pair` here shows a code, `tabane share pair CODE` there uses it. Friends reach web servers
 /// and relays on the internet, and nothing of this machine or its networks. This machine sees which
 /// hosts they ask for and how much comes, not what.
 #[derive(Debug, Args)]
@@ -50,6 +50,9 @@ pub(crate) struct ServeArgs {
     /// TCP 80 and 443, UDP 443 and 4510]
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<u16>,
+    /// Do not announce this machine on the local networks (DNS-SD): friends must say where it is
+    #[arg(long)]
+    hidden: bool,
     /// What friends call this machine [default: its host name]
     #[arg(long, value_name = "NAME")]
     name: Option<RelayName>,

@@ -101,7 +101,8 @@ impl Street {
         command
     }
 
-    /// The friend's link lent to the client at 12 Mbit/s, for as long as this runs.
+    /// The friend's link lent to the client at 12 Mbit/s, for as long as this runs. The client
+    /// finds the friend by itself.
     pub(crate) fn lend(&self) -> Running {
         let share = self.friend(&["share", "--link", "n3", "--name", "nextdoor"]);
         let mut lending = Running::start(share);
@@ -110,7 +111,7 @@ impl Street {
         let line = offering.line();
         let code = line.strip_prefix("code: ").unwrap();
         let paired = self
-            .tabane(&["share", "pair", code, "10.72.9.2", "--name", "client"])
+            .tabane(&["share", "pair", code, "--name", "client"])
             .output();
         assert!(paired.as_ref().unwrap().status.success(), "{paired:?}");
         assert!(offering.wait());

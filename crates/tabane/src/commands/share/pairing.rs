@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use tabane_core::PublicKey;
 use tabane_fetch::DeviceWay;
 use tabane_linux::{DirectoryWatch, interfaces};
-use tabane_neighbour::{ATTEMPTS, Code, pair};
+use tabane_neighbour::{ATTEMPTS, Code, PairError, Paired, pair};
 use tabane_proxy::Destination;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{PORT, budget, hours, own_name, rate};
 use crate::access::unix_seconds;
 use crate::failure::Failure;
+use crate::lent_links::place;
+use crate::near_by;
 use crate::output;
 use crate::program;
 use crate::secret;
@@ -23,20 +27,25 @@ use crate::store::{NeighbourEntry, OFFER_FILE, OfferEntry, RelayName, Store, Ter
 
 /// How long a code is worth something: a walk to the other machine.
 const OFFER_TIME: u64 = 600;
+/// How long a neighbour on the local network may take to answer.
+const NEAR_TIME: Duration = Duration::from_secs(1);
+/// How long neighbours are looked for.
+const SEARCH_TIME: Duration = Duration::from_secs(3);
 /// What a try may take that has begun.
 const LAST_TRY_TIME: Duration = Duration::from_secs(11);
 
 /// Get to know a friend, once
 ///
 /// Without CODE, here where the link is lent: shows a code that one friend can use within ten
-/// minutes, while `tabane share` runs. With CODE, at the friend's: `tabane share pair CODE HOST`.
+/// minutes, while `tabane share` runs. With CODE, at the friend's: `tabane share pair CODE`.
 /// Both then know each other's key, and nobody in between can have put in another.
 #[derive(Debug, Args)]
 pub(crate) struct PairArgs {
     /// The code that the neighbour shows
-    #[arg(value_name = "CODE", requires = "host")]
+    #[arg(value_name = "CODE")]
     code: Option<Code>,
-    /// Where the neighbour is: a name or an address, with :PORT if it is not 4511
+    /// Where the neighbour is: a name or an address, with :PORT if it is not 4511 [default: looked
+    /// for on the local networks]
     #[arg(value_name = "HOST", value_parser = destination)]
     host: Option<Destination>,
     /// What the friend may carry, both directions together [default: any amount]
@@ -60,21 +69,34 @@ fn destination(text: &str) -> Result<Destination, String> {
 pub(crate) fn run(args: &PairArgs, store: &Store) -> Result<ExitCode> {
     let done = async {
         match (&args.code, &args.host) {
-            (Some(code), Some(host)) => join(args, code, host, store).await,
-            _ => offer(args, store).await,
+            (Some(code), host) => join(args, code, host.as_ref(), store).await,
+            (None, _) => offer(args, store).await,
         }
     };
     tabane_tunnel::block_on(done).context("cannot set up the event loop")?
 }
 
-async fn join(args: &PairArgs, code: &Code, at: &Destination, store: &Store) -> Result<ExitCode> {
+async fn join(
+    args: &PairArgs,
+    code: &Code,
+    host: Option<&Destination>,
+    store: &Store,
+) -> Result<ExitCode> {
     let identity = store.neighbour_identity()?;
-    let host = at.host.to_string();
-    let host = host.trim_matches(['[', ']']);
     let name = own_name(args.name.as_ref());
-    let near = DeviceWay::unbound();
-    let paired = pair(&identity, &name, (host, at.port), code, &near).await;
-    let paired = paired.with_context(|| format!("cannot pair with {at}"))?;
+    let pair_at = async |at: &Destination| {
+        let (host, port) = place(at);
+        pair(&identity, &name, (&host, port), code, &DeviceWay::unbound()).await
+    };
+    let (at, paired) = match host {
+        Some(at) => (
+            at.clone(),
+            pair_at(at)
+                .await
+                .with_context(|| format!("cannot pair with {at}"))?,
+        ),
+        None => search(identity.public_key(), pair_at).await?,
+    };
     let entry = NeighbourEntry {
         address: at.to_string(),
         key: paired.key.to_string(),
@@ -96,6 +118,46 @@ async fn join(args: &PairArgs, code: &Code, at: &Destination, store: &Store) -> 
     Ok(ExitCode::SUCCESS)
 }
 
+/// The first place where somebody listens.
+async fn first_that_answers(places: &[Destination]) -> Option<Destination> {
+    for at in places {
+        let connected = timeout(NEAR_TIME, TcpStream::connect(place(at))).await;
+        if matches!(connected, Ok(Ok(_))) {
+            return Some(at.clone());
+        }
+    }
+    None
+}
+
+/// Pairs with whoever on the local networks has the code. Somebody who has it not learns nothing
+/// but a guess that was wrong.
+async fn search(
+    own: PublicKey,
+    pair_at: impl AsyncFn(&Destination) -> Result<Paired, PairError>,
+) -> Result<(Destination, Paired)> {
+    let found = near_by::find(SEARCH_TIME).await?;
+    let mut failures = Vec::new();
+    for neighbour in found.iter().filter(|found| found.key != own) {
+        let Some(at) = first_that_answers(&neighbour.at).await else {
+            continue;
+        };
+        match pair_at(&at).await {
+            Ok(paired) => return Ok((at, paired)),
+            Err(error) => failures.push(format!("{at}: {error}")),
+        }
+    }
+    if failures.is_empty() {
+        bail!(
+            "found nobody near here who lends a link: does `tabane share` run there, on the same \
+             network? Else say where it is: tabane share pair CODE HOST"
+        );
+    }
+    bail!(
+        "cannot pair with anybody near here ({})",
+        failures.join("; ")
+    )
+}
+
 async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
     let signals = signals::catch()?;
     store.neighbour_identity()?;
@@ -114,8 +176,8 @@ async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
     let _offered = Offered(store);
     store.put_offer(&offer)?;
     output::line(&format!(
-        "code: {code}\nwithin ten minutes, at the friend's: tabane share pair {code} HOST\n\
-         HOST is this machine's name or address near here"
+        "code: {code}\nwithin ten minutes, at the friend's: tabane share pair {code}\n\
+         (in another network: tabane share pair {code} HOST, this machine's name or address)"
     ))?;
     tokio::select! {
         name = outcome(store, &offer.code) => {

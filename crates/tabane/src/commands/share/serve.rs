@@ -22,6 +22,7 @@ use super::{PORT, ServeArgs, counted_by, own_name, today};
 use crate::access::unix_seconds;
 use crate::link_policy::LinkPolicy;
 use crate::links;
+use crate::near_by::Announcement;
 use crate::output;
 use crate::program;
 use crate::signals;
@@ -54,9 +55,11 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         refused: BTreeSet::new(),
     };
     ledger.look()?;
+    let identity = store.neighbour_identity()?;
+    let (name, key) = (own_name(args.name.as_ref()), identity.public_key());
     let share = Share::new(
-        &store.neighbour_identity()?,
-        &own_name(args.name.as_ref()),
+        &identity,
+        &name,
         friends,
         Rc::new(way_out(args.link.as_deref(), store).await?.only(is_public)),
         ports,
@@ -68,6 +71,7 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         is_allowed: is_public,
         ports: datagram_ports.to_vec(),
     });
+    let _announced = announce(args, &name, key, listener.local_addr()?);
     output::line(&format!(
         "lending {} on port {} to {}; Ctrl-C ends it",
         args.link.as_deref().unwrap_or("this machine's link"),
@@ -83,6 +87,22 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         () = ledger.keep() => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => Ok(program::signal_code(arrived?.signal)),
     }
+}
+
+/// Where it cannot be, friends say where this machine is.
+fn announce(
+    args: &ServeArgs,
+    name: &str,
+    key: PublicKey,
+    listen: SocketAddr,
+) -> Option<Announcement> {
+    if args.hidden || listen.ip().is_loopback() {
+        return None;
+    }
+    let announced = Announcement::start(name, listen.port(), key);
+    announced
+        .inspect_err(|error| tracing::warn!("not announced on the local networks: {error:#}"))
+        .ok()
 }
 
 async fn way_out(link: Option<&str>, store: &Store) -> Result<DeviceWay> {

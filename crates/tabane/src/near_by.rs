@@ -1,0 +1,111 @@
+//! Neighbours on the local network: who announces that it lends its link, and where it is.
+//!
+//! DNS-SD over multicast DNS (RFC 6763, RFC 6762), service `_tabane._tcp`; the text record says the
+//! key. Nothing that is found here is trusted: a neighbour proves its key when it is spoken to.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
+use tabane_core::PublicKey;
+use tabane_proxy::{Destination, Host};
+use tokio::time::{Instant, timeout_at};
+
+const SERVICE: &str = "_tabane._tcp.local.";
+/// The text record's key for the public key.
+const KEY: &str = "key";
+/// How long a farewell may take.
+const FAREWELL_TIME: Duration = Duration::from_millis(200);
+/// No more are taken note of.
+const MAX_FOUND: usize = 64;
+
+/// Says on the local networks that this machine lends its link, until it is dropped.
+pub(crate) struct Announcement {
+    daemon: ServiceDaemon,
+    name: String,
+}
+
+/// Somebody who announces itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) key: PublicKey,
+    /// Where it says it listens, IPv4 first.
+    pub(crate) at: Vec<Destination>,
+}
+
+impl Announcement {
+    /// Begins to announce this machine by `name`, where it listens on `port`.
+    pub(crate) fn start(name: &str, port: u16, key: PublicKey) -> Result<Self> {
+        let key = key.to_string();
+        let daemon = ServiceDaemon::new().context("multicast DNS")?;
+        // A host name of our own: the machine's may be announced by another program.
+        let plain = key.chars().filter(char::is_ascii_alphanumeric);
+        let host = format!("tabane-{}.local.", plain.take(12).collect::<String>());
+        let service = ServiceInfo::new(SERVICE, name, &host, "", port, &[(KEY, &*key)][..]);
+        let service = service.context("DNS-SD")?.enable_addr_auto();
+        let name = service.get_fullname().to_owned();
+        daemon.register(service).context("DNS-SD")?;
+        Ok(Self { daemon, name })
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        // Who does not hear the farewell finds nobody there.
+        if let Ok(done) = self.daemon.unregister(&self.name) {
+            let _ = done.recv_timeout(FAREWELL_TIME);
+        }
+        let _ = self.daemon.shutdown();
+    }
+}
+
+/// Those who announce themselves, as far as they are heard within `time`.
+pub(crate) async fn find(time: Duration) -> Result<Vec<Found>> {
+    let deadline = Instant::now() + time;
+    let daemon = ServiceDaemon::new().context("multicast DNS")?;
+    let events = daemon.browse(SERVICE).context("DNS-SD")?;
+    let mut all: Vec<Found> = Vec::new();
+    while let Ok(Ok(event)) = timeout_at(deadline, events.recv_async()).await {
+        let ServiceEvent::ServiceResolved(service) = event else {
+            continue;
+        };
+        let Some(found) = read(&service) else {
+            continue;
+        };
+        all.retain(|other| other.key != found.key);
+        all.push(found);
+        if all.len() == MAX_FOUND {
+            break;
+        }
+    }
+    // Its thread ends by itself.
+    let _ = daemon.shutdown();
+    Ok(all)
+}
+
+fn read(service: &ResolvedService) -> Option<Found> {
+    let key = service.get_property_val_str(KEY)?.parse().ok()?;
+    let mut addresses: Vec<IpAddr> = service
+        .get_addresses()
+        .iter()
+        .map(mdns_sd::ScopedIp::to_ip_addr)
+        .filter(|address| !is_link_local(*address))
+        .collect();
+    addresses.sort_by_key(|address| (address.is_ipv6(), *address));
+    let port = service.get_port();
+    let at = addresses.into_iter().map(|address| Destination {
+        host: Host::Ip(address),
+        port,
+    });
+    let at: Vec<_> = at.collect();
+    (!at.is_empty()).then_some(Found { key, at })
+}
+
+/// Such an address would need an interface beside it.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
