@@ -121,7 +121,7 @@ async fn http_faults_and_refusals_are_answered_in_words() {
     tcp(asked).refuse(Refusal::NameNotFound).await;
     let text = read_all(program).await;
     assert!(
-        text.starts_with("HTTP/1.1 502 ") && text.contains("h:1: the relay"),
+        text.starts_with("HTTP/1.1 502 ") && text.contains("h:1: the host name"),
         "{text}"
     );
 }
