@@ -350,8 +350,11 @@ impl Path {
         self.pacer.next_at(Bytes::from(self.packet_size()))
     }
 
+    /// What the path carries: as fast as packets are paced, but no more than the window in a
+    /// round trip. On a very short link pacing alone may allow many times what the link takes.
     pub(crate) fn rate(&self) -> Rate {
-        self.controller.pacing_rate()
+        let paced = self.controller.pacing_rate();
+        paced.min(Rate::of(self.cwnd(), self.rtt.smoothed()))
     }
 
     pub(crate) fn cwnd(&self) -> Bytes {
@@ -402,7 +405,8 @@ impl Path {
             return;
         }
         self.last_eliciting_at = now;
-        if self.policies.allowed(self.rate()) < self.rate() {
+        let paced = self.controller.pacing_rate();
+        if self.policies.allowed(paced) < paced {
             // Held below what the path takes: what is measured is the wish, not the path.
             self.on_app_limited();
         }
