@@ -350,11 +350,16 @@ impl Path {
         self.pacer.next_at(Bytes::from(self.packet_size()))
     }
 
+    /// How fast packets may leave.
+    pub(crate) fn paced_rate(&self) -> Rate {
+        self.controller.pacing_rate()
+    }
+
     /// What the path carries: as fast as packets are paced, but no more than the window in a
     /// round trip. On a very short link pacing alone may allow many times what the link takes.
     pub(crate) fn rate(&self) -> Rate {
-        let paced = self.controller.pacing_rate();
-        paced.min(Rate::of(self.cwnd(), self.rtt.smoothed()))
+        self.paced_rate()
+            .min(Rate::of(self.cwnd(), self.rtt.smoothed()))
     }
 
     pub(crate) fn cwnd(&self) -> Bytes {
@@ -405,7 +410,7 @@ impl Path {
             return;
         }
         self.last_eliciting_at = now;
-        let paced = self.controller.pacing_rate();
+        let paced = self.paced_rate();
         if self.policies.allowed(paced) < paced {
             // Held below what the path takes: what is measured is the wish, not the path.
             self.on_app_limited();

@@ -646,7 +646,7 @@ impl Session {
         let rates: Bytes = self
             .paths
             .iter()
-            .map(|p| p.rate().amount_in(farthest.unwrap_or_default()))
+            .map(|p| p.paced_rate().amount_in(farthest.unwrap_or_default()))
             .sum();
         let wanted = windows + windows + rates + SEND_FLOOR;
         self.streams
