@@ -86,7 +86,7 @@ fn what_network_manager_calls_metered_waits_until_it_is_needed() {
     assert!(c2.unwrap().contains("metered"), "{shown}");
     // Less than c1 carries.
     let slowly = "curl -sS --limit-rate 4M -o /dev/null http://203.0.113.2:8000/4000000";
-    let quickly = "curl -sS -o /dev/null http://203.0.113.2:8000/20000000";
+    let quickly = "curl -sS -o /dev/null http://203.0.113.2:8000/100000000";
     let run = |line: &str| {
         let mut run = world.tabane(&["run", "--", "sh", "-c", line]);
         let output = run.env("PATH", &path).output().unwrap();
