@@ -489,3 +489,30 @@ impl Path {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::SocketId;
+    use tabane_base::Seed;
+
+    /// A path whose packets may leave far faster than its window comes back: what the scheduler
+    /// counts upon is the window's rate. It left the other link idle once.
+    #[test]
+    fn a_path_carries_no_more_than_its_window_in_a_round_trip() {
+        let now = Instant::from_millis(1_000);
+        let remote = "192.0.2.1:4510".parse().expect("an address");
+        let tuple = FourTuple {
+            socket: SocketId(0),
+            local_ip: None,
+            remote,
+        };
+        let rng = Seed(7).rng("controller");
+        let mut path = Path::new(now, PathId(0), tuple, Kind::Tabane, 1_472, rng);
+        let round_trip = Duration::from_millis(50);
+        path.activate(now, Some(round_trip));
+        let by_window = Rate::of(path.cwnd(), round_trip);
+        assert!(path.paced_rate() > by_window.scaled(10.0));
+        assert_eq!(path.rate(), by_window);
+    }
+}

@@ -50,6 +50,8 @@ pub(crate) struct Forward {
     flows: Vec<Flow>,
     /// For the next flow: nothing can be sent before the kernel has said that a socket is ready.
     spare: Option<UdpSocket>,
+    /// That there can be none at present was said.
+    is_told: bool,
     run: Run,
 }
 
@@ -87,6 +89,7 @@ impl Forward {
             near: UdpSocket::bind(UdpBind { interface, local })?,
             flows: Vec::new(),
             spare: None,
+            is_told: false,
             run: Run::default(),
         })
     }
@@ -138,8 +141,13 @@ impl Forward {
             Ok(far) => {
                 let _ = far.writable().await;
                 self.spare = Some(far);
+                self.is_told = false;
             }
-            Err(error) => tracing::warn!(%error, "a friend's datagrams cannot leave"),
+            // Once: it is tried again with every datagram that comes.
+            Err(error) if !std::mem::replace(&mut self.is_told, true) => {
+                tracing::warn!(%error, "a friend's datagrams cannot leave");
+            }
+            Err(error) => tracing::debug!(%error, "a friend's datagrams still cannot leave"),
         }
     }
 
