@@ -7,6 +7,7 @@ use crate::congestion::Kind as ControllerKind;
 use crate::parameters::Parameters;
 use crate::probe;
 use crate::scheduler::SchedulerKind;
+use crate::send_pool::SendPool;
 
 /// Paths that may be open in one session at once: more links than a machine has, few enough that
 /// walking over all of them per packet costs nothing.
@@ -39,6 +40,9 @@ pub struct SessionConfig {
     pub receive_memory: Bytes,
     /// Memory for written data not yet acknowledged, per stream.
     pub send_memory: Bytes,
+    /// The same for all streams of all sessions whose configurations are clones of this one, as
+    /// those of an endpoint are.
+    pub send_pool: SendPool,
     /// A datagram that waits for longer to leave is dropped; a sixth of it is the longest queue
     /// that may stand. Video sends a frame at once, which may take a slow link so long; later than
     /// that, what is said in a call is better lost. Of flows handed out within a deadline nothing
@@ -68,6 +72,7 @@ impl Default for SessionConfig {
             controller: ControllerKind::Tabane,
             receive_memory: Bytes::mega(16),
             send_memory: Bytes::mega(16),
+            send_pool: SendPool::new(Bytes::mega(256)),
             datagram_wait: Duration::from_millis(100),
             keep_alive: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(300),

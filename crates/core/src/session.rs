@@ -120,6 +120,7 @@ impl Session {
                 own,
                 config.receive_memory,
                 config.credit(),
+                config.send_pool.clone(),
             ),
             datagrams: Datagrams::new(config.datagram_wait),
             lanes: Lanes::new(config.scheduler),

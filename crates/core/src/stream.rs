@@ -27,6 +27,7 @@ use crate::event::Event;
 use crate::id::StreamId;
 use crate::parameters::Parameters;
 use crate::recovery::{SentFrame, SentFrames};
+use crate::send_pool::SendPool;
 use crate::wire::{Frame, STREAM_CLASS_MAX, StreamHeader};
 
 /// A writer who came short hears of room once a quarter of its buffer, or this, is free: each
@@ -128,13 +129,21 @@ pub(crate) struct Streams {
     memory: usize,
     memory_max: usize,
     send_limit: usize,
+    /// What their unacknowledged data is held in.
+    pool: SendPool,
     events: VecDeque<Event>,
 }
 
 impl Streams {
     /// `own` is what the peer is told; `memory` for all of received data; `window_max` for what
     /// a stream's sender may be ahead of its reader at the most.
-    pub(crate) fn new(is_client: bool, own: &Parameters, memory: Bytes, window_max: Bytes) -> Self {
+    pub(crate) fn new(
+        is_client: bool,
+        own: &Parameters,
+        memory: Bytes,
+        window_max: Bytes,
+        pool: SendPool,
+    ) -> Self {
         Self {
             is_client,
             streams: BTreeMap::new(),
@@ -162,6 +171,7 @@ impl Streams {
             memory: 0,
             memory_max: usize::try_from(memory.get()).unwrap_or(usize::MAX),
             send_limit: 0,
+            pool,
             events: VecDeque::new(),
         }
     }

@@ -44,7 +44,11 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     let mut crowd = Command::new(crowd);
     crowd.args([&relay.address, &relay.key, &relay.token]);
     crowd.args([source.to_string(), sessions.to_string(), BUSY_S.to_string()]);
-    let mut crowd = crowd.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut crowd = crowd
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the crowd")?;
     let outcome = measure(&mut crowd, &relay, sessions, empty);
     let _ = crowd.kill();
     crowd.wait()?;
@@ -154,7 +158,10 @@ impl Relay {
         command.args(["relay", "--log", "error", "--listen", "127.0.0.1:0"]);
         command.arg("--allow-private").arg("--state");
         command.arg(scratch.path().join("relay"));
-        let mut child = command.stdout(Stdio::piped()).spawn()?;
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", binary.display()))?;
         let mut line = String::new();
         let stdout = child.stdout.take().context("no stdout")?;
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)?;

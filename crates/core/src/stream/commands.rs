@@ -26,7 +26,7 @@ impl Streams {
     pub(super) fn create(&mut self, id: StreamId) {
         let window = Window::new(self.stream_window, self.stream_window_max);
         let stream = Stream {
-            send: SendHalf::new(self.peer_stream_window),
+            send: SendHalf::new(self.peer_stream_window, &self.pool),
             receive: ReceiveHalf::new(window),
             class: ClassId::ORDINARY,
             class_number: 0,
@@ -45,7 +45,8 @@ impl Streams {
             .get(&id)
             .filter(|stream| stream.send.is_open())
             .map_or(0, |stream| {
-                self.send_limit.saturating_sub(stream.send.held())
+                let limit = stream.send.limit(self.send_limit);
+                limit.saturating_sub(stream.send.held())
             })
     }
 
@@ -186,5 +187,67 @@ impl Streams {
             self.receive_credit = wanted;
             self.receive_credit_due = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tabane_base::Bytes;
+
+    use super::*;
+    use crate::event::Event;
+    use crate::parameters::Parameters;
+    use crate::recovery::SentFrame;
+    use crate::send_pool::SendPool;
+
+    const POOL: Bytes = Bytes::mega(1);
+
+    /// A session's streams, with one open that wants far more than the pool has.
+    fn greedy(pool: &SendPool) -> (Streams, StreamId) {
+        let peer = Parameters {
+            streams: 10,
+            ..Parameters::default()
+        };
+        let own = Parameters::default();
+        let mut streams = Streams::new(true, &own, POOL, POOL, pool.clone());
+        streams.on_parameters(&peer);
+        streams.set_send_limit(Bytes::mega(16));
+        let id = streams.open().expect("ten are granted");
+        (streams, id)
+    }
+
+    fn write_all(streams: &mut Streams, id: StreamId) -> usize {
+        let data = vec![0; 2 * POOL.get() as usize];
+        std::iter::from_fn(|| Some(streams.write(id, &data).expect("open")))
+            .take_while(|n| *n > 0)
+            .sum()
+    }
+
+    #[test]
+    fn sessions_that_share_a_pool_leave_each_other_room_and_hear_of_it() {
+        let pool = SendPool::new(POOL);
+        let (mut first, a) = greedy(&pool);
+        let (mut second, b) = greedy(&pool);
+        let half = write_all(&mut first, a);
+        assert_eq!(half, POOL.get() as usize / 2);
+        let quarter = write_all(&mut second, b);
+        assert_eq!(quarter, half / 2);
+        assert_eq!(pool.held().get() as usize, half + quarter);
+
+        // What the first holds beyond a third of the pool goes before it may write again.
+        let acked = |to: usize| SentFrame::Stream {
+            id: a,
+            offset: 0,
+            len: to as u32,
+            fin: false,
+        };
+        first.on_acked(acked(half / 4));
+        assert_eq!(first.poll_event(), None);
+        first.on_acked(acked(half));
+        assert_eq!(first.poll_event(), Some(Event::StreamWritable(a)));
+        assert_eq!(first.capacity(a), (POOL.get() as usize - quarter) / 2);
+
+        drop(second);
+        assert_eq!(pool.held(), Bytes::ZERO);
     }
 }

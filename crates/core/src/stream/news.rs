@@ -171,12 +171,12 @@ impl Streams {
                 len,
                 fin,
             } => {
-                let limit = self.send_limit;
                 let Some(stream) = self.streams.get_mut(&id) else {
                     return;
                 };
                 let was_recovering = stream.send.is_recovering();
                 stream.send.on_acked(offset..offset + u64::from(len), fin);
+                let limit = stream.send.limit(self.send_limit);
                 let room = limit.saturating_sub(stream.send.held());
                 if stream.send.writer_waits && room >= WRITABLE_STEP.min(limit / 4) {
                     stream.send.writer_waits = false;

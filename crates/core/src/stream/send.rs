@@ -7,6 +7,10 @@ use tabane_base::Instant;
 
 use super::flights::Flights;
 use crate::ranges::RangeSet;
+use crate::send_pool::{Holding, SendPool};
+
+/// Memory that a stream keeps when all of it has arrived: enough for the next answer of a web page.
+const KEPT: usize = 64 * 1024;
 
 /// What became of the end of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub(crate) struct Terms {
 pub(crate) struct SendHalf {
     /// Bytes from `acked_to` on.
     buffer: VecDeque<u8>,
+    /// As long as `buffer`.
+    holding: Holding,
     acked_to: u64,
     /// Acknowledged beyond `acked_to`.
     acked: RangeSet,
@@ -81,9 +87,10 @@ pub(crate) struct SendHalf {
 }
 
 impl SendHalf {
-    pub(crate) fn new(credit: u64) -> Self {
+    pub(crate) fn new(credit: u64, pool: &SendPool) -> Self {
         Self {
             buffer: VecDeque::new(),
+            holding: Holding::none_of(pool),
             acked_to: 0,
             acked: RangeSet::default(),
             sent_to: 0,
@@ -114,8 +121,14 @@ impl SendHalf {
         self.buffer.len()
     }
 
+    /// What may be held, where the paths could use `wanted` bytes.
+    pub(crate) fn limit(&self, wanted: usize) -> usize {
+        wanted.min(self.holding.share())
+    }
+
     pub(crate) fn write(&mut self, data: &[u8]) {
         self.buffer.extend(data);
+        self.holding.set(self.buffer.len());
     }
 
     pub(crate) fn finish(&mut self) {
@@ -131,6 +144,7 @@ impl SendHalf {
         }
         self.reset = Some((code, false));
         self.buffer = VecDeque::new();
+        self.holding.set(0);
         self.waiting = RangeSet::default();
         self.flights = Flights::default();
         Some(())
@@ -320,6 +334,10 @@ impl SendHalf {
             && first.start <= self.acked_to
         {
             self.buffer.drain(..(first.end - self.acked_to) as usize);
+            self.holding.set(self.buffer.len());
+            if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
+                self.buffer = VecDeque::new();
+            }
             self.acked_to = first.end;
             self.acked.forget_first();
             self.recovery = self.recovery.filter(|(to, _)| self.acked_to < *to);
@@ -389,6 +407,8 @@ impl SendHalf {
 
 #[cfg(test)]
 mod tests {
+    use tabane_base::Bytes;
+
     use super::*;
 
     fn pieces(send: &mut SendHalf) -> Vec<Range<u64>> {
@@ -403,7 +423,7 @@ mod tests {
 
     #[test]
     fn what_was_shed_goes_again_no_faster_than_the_peer_has_memory_for_it() {
-        let mut send = SendHalf::new(1_000);
+        let mut send = SendHalf::new(1_000, &SendPool::new(Bytes::mega(1)));
         send.write(&[7; 60]);
         assert_eq!(pieces(&mut send).len(), 6);
         send.on_shed(60, 20);

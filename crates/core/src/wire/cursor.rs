@@ -36,6 +36,12 @@ impl<'a> Cursor<'a> {
         std::mem::take(&mut self.rest)
     }
 
+    /// Goes past all that are `byte`.
+    pub(crate) fn skip(&mut self, byte: u8) {
+        let run = self.rest.iter().take_while(|&&b| b == byte).count();
+        self.rest = &self.rest[run..];
+    }
+
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (head, tail) = self.rest.split_first_chunk().ok_or(Malformed)?;
         self.rest = tail;

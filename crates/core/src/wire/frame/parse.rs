@@ -13,14 +13,17 @@ use crate::wire::VARINT_MAX;
 use crate::wire::class::{class_id, parse_class};
 use crate::wire::cursor::{Cursor, Malformed};
 
-/// Takes one frame off `cursor`.
+/// Takes one frame off `cursor`; padding as one, however long: probes are hardly anything else.
 pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malformed> {
     let first = cursor.u8()?;
     if first & kind::STREAM != 0 {
         return parse_stream(first, cursor);
     }
     Ok(match first {
-        kind::PADDING => Frame::Padding,
+        kind::PADDING => {
+            cursor.skip(kind::PADDING);
+            Frame::Padding
+        }
         kind::PING => Frame::Ping,
         kind::ACK => Frame::Ack(parse_ack(cursor)?),
         kind::SHED => Frame::Shed(parse_ack(cursor)?),
