@@ -16,6 +16,7 @@ pub mod netns;
 pub mod nfqueue;
 pub mod nft;
 pub mod packet_socket;
+mod priority;
 pub mod raw_ip;
 mod reactor;
 pub mod routing;
@@ -27,5 +28,6 @@ pub mod tun;
 pub mod udp;
 
 pub use directory_watch::DirectoryWatch;
+pub use priority::raise_priority;
 pub use timer::{HostClock, Timer, minimize_timer_slack};
 pub use udp::{Datagram, Meta, RecvBatch, SendFault, Transmit, UdpBind, UdpError, UdpSocket};

@@ -6,7 +6,6 @@
 
 mod frame;
 mod offload;
-mod priority;
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -17,7 +16,6 @@ use std::ptr;
 
 pub use frame::{FRAME_MAX, Frame, FramePool};
 pub use offload::{OffloadError, disable_offloads};
-pub use priority::raise_priority;
 
 /// Frames per system call: at 1 Gbit/s and one wake-up per 50 µs, 4 arrive; 64 leave room for
 /// bursts, and a batch's headers stay within the first-level cache.

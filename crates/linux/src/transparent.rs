@@ -4,6 +4,7 @@
 //! name of the destination. Needs `CAP_NET_ADMIN`. What the rule takes is not decided here; without
 //! a listener it takes nothing.
 
+use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -83,6 +84,18 @@ impl Transparent {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Connections taken up from now on send as this congestion control says.
+    ///
+    /// # Errors
+    /// The kernel has none of this name.
+    pub fn set_congestion(&self, name: &str) -> io::Result<()> {
+        let name = OsString::from(name);
+        for listener in self.tcp.iter().flatten() {
+            setsockopt(listener, sockopt::TcpCongestion, &name)?;
+        }
+        Ok(())
     }
 
     /// The next connection and where it was going.

@@ -172,8 +172,13 @@ impl World {
     }
 
     fn start(&mut self, mode: &str) {
+        self.start_with(mode, &[]);
+    }
+
+    fn start_with(&mut self, mode: &str, flags: &[&str]) {
         let mut command = self.within("r", TABANE);
         command.args(["gateway", "--radio", "r0", "--mode", mode]);
+        command.args(flags);
         self.gateway = Some(command.stderr(Stdio::null()).spawn().unwrap());
         self.wait_for("the gateway answers", |world| {
             world.status(&["--json"]).status.success()
@@ -227,8 +232,8 @@ impl World {
         assert!(rule.status().unwrap().success());
     }
 
-    /// A count of the host's kernel about its one connection.
-    fn of_connection(&self, host: &str, name: &str) -> u64 {
+    /// What the host's kernel says of its connections.
+    fn connections(&self, host: &str) -> String {
         let filter = [
             "-tinHO",
             "state",
@@ -236,7 +241,12 @@ impl World {
             "( sport = :8080 or dport = :8080 )",
         ];
         let output = self.within(host, "ss").args(filter).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A count of the host's kernel about its one connection.
+    fn of_connection(&self, host: &str, name: &str) -> u64 {
+        let text = self.connections(host);
         let found = text
             .split_whitespace()
             .find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
@@ -327,6 +337,41 @@ fn every_mode_carries_bytes_whole_from_bare_and_modern_senders() {
     world.start("assist");
     world.fetch_whole("10.1.0.2");
     world.fetch_whole("fd01::2");
+    world.signal(nix::sys::signal::Signal::SIGTERM);
+    assert!(world.gateway.take().unwrap().wait().unwrap().success());
+    world.start_with("assist", &["--poll", "200"]);
+    world.fetch_whole("10.1.0.2");
+}
+
+/// Towards the mobile host a split connection sends as was asked, and not as this machine's others.
+#[test]
+fn a_split_connection_has_the_congestion_control_that_was_asked_for() {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    if Command::new("nft").arg("--version").output().is_err() {
+        println!("skipped: split needs nft");
+        return;
+    }
+    world.set("r", &["tcp_congestion_control=reno"]);
+    world.start("split");
+    let mut child = world.fetch("10.1.0.2", 50 * SIZE);
+    assert_eq!(first_line(&mut child), "first");
+    let both = world.connections("r");
+    assert!(
+        both.contains(" cubic ") && both.contains(" reno "),
+        "{both}"
+    );
+    let _ = child.kill();
+    let _ = child.wait();
+
+    world.signal(nix::sys::signal::Signal::SIGTERM);
+    world.gateway.take().unwrap().wait().unwrap();
+    let mut command = world.within("r", TABANE);
+    command.args(["gateway", "--radio", "r0", "--mode", "split"]);
+    let refused = command.args(["--congestion", "none"]).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("tcp_available_congestion_control"), "{said}");
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn cell(
         let mut worlds = Vec::new();
         for mode in &options.modes {
             let mut world = World::up(scenario, sender, congestion)?;
-            world.start(binary, *mode)?;
+            world.start(binary, *mode, &[])?;
             worlds.push(world);
         }
         let results: Vec<Result<Transfer>> = std::thread::scope(|scope| {

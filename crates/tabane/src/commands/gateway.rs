@@ -19,6 +19,8 @@ use crate::{notify, output};
 
 /// How often `top` looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// Nothing is gained by more.
+const POLL_MOST_US: u64 = 10_000;
 
 /// Better TCP for hosts behind a radio link, on the router in front of it
 ///
@@ -55,6 +57,14 @@ pub(crate) struct GatewayArgs {
     /// First of the two kernel queues
     #[arg(long, value_name = "N", default_value_t = QUEUE_FIRST)]
     queue: u16,
+    /// After a packet, look out for the next one for this many microseconds before sleeping: less
+    /// delay, for up to a whole core
+    #[arg(long, value_name = "US", default_value_t = 0,
+          value_parser = clap::value_parser!(u64).range(..=POLL_MOST_US))]
+    poll: u64,
+    /// split: congestion control towards the mobile hosts
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    congestion: String,
     /// At SIGTERM, how long to wait until owed bytes have arrived; a second signal ends it
     #[arg(long, value_name = "TIME", default_value = "30s")]
     drain: Span,
@@ -124,13 +134,16 @@ fn serve(args: &GatewayArgs) -> Result<ExitCode> {
         .chain(&args.except)
         .copied()
         .collect();
+    hurry();
     let ending = async {
         let signals = signals::catch()?;
         let mode = match args.mode {
             ModeArg::Observe => Mode::Observe,
             ModeArg::Assist => Mode::Assist,
             ModeArg::Split => {
-                let splitter = Splitter::start(radio, &args.port, &untouched, &mobiles).await?;
+                let splitter =
+                    Splitter::start(radio, &args.port, &untouched, &mobiles, &args.congestion)
+                        .await?;
                 announce(args);
                 return splitter.run(&signals, args.drain.0).await;
             }
@@ -143,12 +156,25 @@ fn serve(args: &GatewayArgs) -> Result<ExitCode> {
             copies_total: Bytes::mega(u64::from(args.copies)),
             ..Config::default()
         };
-        let forwarder = Forwarder::start(radio, args.queue, config)?;
+        let poll = tabane_base::Duration::from_micros(args.poll);
+        let forwarder = Forwarder::start(radio, args.queue, config)?.polling(poll);
         announce(args);
         forwarder.run(&signals, args.drain.0).await
     };
     let ended = tabane_tunnel::block_on(ending).context("cannot set up the event loop")?;
     ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Packets wait for this thread, and ordinary programs would let them wait for milliseconds. Where
+/// there is one processor, the others must have their turn.
+fn hurry() {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    if processors == 1 {
+        return;
+    }
+    if let Err(error) = tabane_linux::raise_priority() {
+        tracing::warn!(%error, "packets wait while other programs run");
+    }
 }
 
 fn announce(args: &GatewayArgs) {

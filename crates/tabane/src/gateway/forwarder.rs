@@ -6,12 +6,13 @@
 use std::io;
 
 use anyhow::{Context, Result};
-use tabane_base::Duration;
+use tabane_base::{Duration, Instant};
 use tabane_gateway::{Checksum, Config, Gateway, Mode, Side, Verdict};
 use tabane_linux::HostClock;
 use tabane_linux::nfqueue::{PacketQueue, QueueVerdict};
 use tabane_linux::raw_ip::RawIp;
 use tokio::net::UnixListener;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::{Report, door, rules};
@@ -19,6 +20,9 @@ use crate::signals::Signals;
 
 /// Packets of one queue before the other's turn.
 const TURN: usize = 64;
+/// Turns before timers of others, signals and questions: not even a flood of packets keeps them
+/// out.
+const TURNS: usize = 16;
 /// How often a draining gateway looks whether anything is owed.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -33,6 +37,8 @@ pub(crate) struct Forwarder {
     clock: HostClock,
     door: UnixListener,
     draining: bool,
+    /// How long to look out for the next packet before sleeping.
+    poll: Duration,
 }
 
 impl Forwarder {
@@ -57,9 +63,15 @@ impl Forwarder {
             clock: HostClock::new(),
             door: door::open(radio)?,
             draining: false,
+            poll: Duration::ZERO,
         };
         rules::queue(radio, first)?;
         Ok(forwarder)
+    }
+
+    /// Stays awake for `span` after each packet.
+    pub(crate) fn polling(self, span: Duration) -> Self {
+        Self { poll: span, ..self }
     }
 
     /// Forwards until a signal; then owes nothing any more, or `patience` has passed, or there is
@@ -78,7 +90,7 @@ impl Forwarder {
         }
         rules::unqueue()?;
         // What was queued before the rules went.
-        self.turn()?;
+        while self.turn()? {}
         let owed = self.gateway.owed();
         if owed > 0 {
             tracing::warn!(owed, "ended with bytes owed: those flows will stand still");
@@ -88,9 +100,13 @@ impl Forwarder {
 
     async fn forward(&mut self, signals: &Signals, patience: Option<Duration>) -> Result<()> {
         let end = patience.map(|patience| self.clock.now() + patience);
+        let mut awake_until = self.clock.now();
         loop {
-            self.turn()?;
+            let has_worked = self.turn()?;
             let now = self.clock.now();
+            if has_worked {
+                awake_until = now + self.poll;
+            }
             if end.is_some_and(|end| now >= end || self.gateway.owed() == 0) {
                 return Ok(());
             }
@@ -100,6 +116,8 @@ impl Forwarder {
             tokio::select! {
                 ready = self.to_mobile.readable() => ready?,
                 ready = self.to_server.readable() => ready?,
+                // The runtime asks the kernel what is ready, and does not wait for it.
+                () = yield_now(), if now < awake_until => {}
                 () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
                 arrived = signals.next() => {
                     arrived?;
@@ -125,9 +143,10 @@ impl Forwarder {
         )
     }
 
-    /// Everything that waits, both ways in turn, then timers.
-    fn turn(&mut self) -> io::Result<()> {
-        loop {
+    /// What waits, both ways in turn, then timers; whether there was any packet.
+    fn turn(&mut self) -> io::Result<bool> {
+        let mut has_worked = false;
+        for _ in 0..TURNS {
             let gateway = &mut self.gateway;
             let now = self.clock.now();
             let down = decide(gateway, now, &mut self.to_mobile, Side::Wired)?;
@@ -140,16 +159,18 @@ impl Forwarder {
                 }
             }
             if down + up == 0 {
-                return Ok(());
+                break;
             }
+            has_worked = true;
         }
+        Ok(has_worked)
     }
 }
 
 /// Decides on up to a turn's packets of a queue; returns how many there were.
 fn decide(
     gateway: &mut Gateway,
-    now: tabane_base::Instant,
+    now: Instant,
     queue: &mut PacketQueue,
     from: Side,
 ) -> io::Result<usize> {

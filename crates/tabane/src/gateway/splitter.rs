@@ -40,8 +40,15 @@ impl Splitter {
         ports: &[u16],
         untouched: &[u16],
         mobiles: &[Prefix],
+        congestion: &str,
     ) -> Result<Self> {
         let sockets = Transparent::open(plain::MARK).context("cannot open sockets")?;
+        sockets.set_congestion(congestion).with_context(|| {
+            format!(
+                "no TCP {congestion}; choose with --congestion what \
+                 /proc/sys/net/ipv4/tcp_available_congestion_control names"
+            )
+        })?;
         let door = door::open(radio)?;
         let routing = rules::split(radio, sockets.port(), ports, untouched, mobiles).await?;
         Ok(Self {

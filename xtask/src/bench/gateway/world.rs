@@ -104,13 +104,14 @@ impl World {
     }
 
     /// Puts the gateway in place.
-    pub(super) fn start(&mut self, binary: &Path, mode: Mode) -> Result<()> {
+    pub(super) fn start(&mut self, binary: &Path, mode: Mode, flags: &[&str]) -> Result<()> {
         let Some(word) = mode.word() else {
             return Ok(());
         };
         self.binary = binary.to_string_lossy().into_owned();
         let mut command = self.router().command(&self.binary);
         command.args(["gateway", "--radio", RADIO, "--mode", word, "--drain", "1s"]);
+        command.args(flags);
         let gateway = Running::start("tabane gateway", &mut command)?;
         let deadline = Instant::now() + START_WITHIN;
         while self.report().is_err() {

@@ -1,12 +1,13 @@
-//! Real-time priority, for the one thread that plays the network.
+//! Real-time priority, for a thread that packets wait for: one that plays the network, or stands in
+//! its way.
 
 use std::io;
 
 /// Lowest real-time priority: before every ordinary thread, after what the system itself runs.
 const PRIORITY: libc::c_int = 1;
 
-/// Makes the calling thread run before all ordinary ones (`SCHED_FIFO`), so that packets leave
-/// an emulated link when they are due, however busy the machine is.
+/// Makes the calling thread run before all ordinary ones (`SCHED_FIFO`), so that packets leave when
+/// they are due, however busy the machine is.
 ///
 /// # Errors
 /// No `CAP_SYS_NICE` and no `RLIMIT_RTPRIO`.
