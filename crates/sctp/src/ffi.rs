@@ -43,6 +43,8 @@ pub(crate) const SCTP_ADAPTATION_LAYER: c_int = 0x08;
 pub(crate) const SCTP_PEER_ADDR_PARAMS: c_int = 0x0a;
 pub(crate) const SCTP_EVENT: c_int = 0x1e;
 pub(crate) const SCTP_RECVRCVINFO: c_int = 0x1f;
+/// Not in the header; the kernel that the library comes from has it (`sctp_uio.h`).
+pub(crate) const SCTP_PEER_ADDR_THLDS: c_int = 0x23;
 pub(crate) const SCTP_STATUS: c_int = 0x100;
 pub(crate) const SCTP_GET_PEER_ADDR_INFO: c_int = 0x101;
 pub(crate) const SCTP_SS_FIRST_COME: u32 = 5;
@@ -118,6 +120,11 @@ plain! {
         spp_address: sockaddr_storage, spp_assoc_id: SctpAssoc, spp_hbinterval: u32,
         spp_pathmtu: u32, spp_flags: u32, spp_ipv6_flowlabel: u32, spp_pathmaxrxt: u16,
         spp_dscp: u8,
+    }
+    /// Not in the header either.
+    PaddrThresholds {
+        spt_address: sockaddr_storage, spt_assoc_id: SctpAssoc, spt_pathmaxrxt: u16,
+        spt_pathpfthld: u16, spt_pathcpthld: u16,
     }
     PaddrInfo {
         spinfo_address: sockaddr_storage, spinfo_assoc_id: SctpAssoc, spinfo_state: i32,

@@ -12,6 +12,7 @@
 //! Kernel SCTP is not used: Linux has no CMT, on which our figures rest. Peers may well be kernels.
 
 mod association;
+mod brake;
 mod event;
 mod ffi;
 mod library;

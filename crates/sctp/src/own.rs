@@ -3,14 +3,17 @@
 //! Owns what is known of it beside what the stack knows: which paths it has, what the peer listed,
 //! and the accounts kept of every packet, both ways.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use tabane_base::Duration;
 
+use crate::brake::Brakes;
 use crate::ffi::SctpAssoc;
+use crate::packet;
 use crate::path::{LinkId, PathId, SLOTS};
 use crate::pulse::Pulses;
-use crate::rescue::Rescue;
+use crate::rescue::{Rescue, Sample};
 use crate::told::Told;
 
 /// See the module.
@@ -27,6 +30,11 @@ pub(crate) struct Own {
     pub(crate) rescue: Rescue,
     pub(crate) told: Told,
     pub(crate) pulses: Pulses,
+    pub(crate) brakes: Brakes,
+    /// Paths that the stack is to leave alone from their next timeout on.
+    pub(crate) left_alone: BTreeSet<PathId>,
+    /// Numbers of packets where the stack is to hear of congestion.
+    pub(crate) congested: Vec<u32>,
 }
 
 impl Own {
@@ -40,6 +48,9 @@ impl Own {
             rescue: Rescue::default(),
             told: Told::default(),
             pulses: Pulses::default(),
+            brakes: Brakes::default(),
+            left_alone: BTreeSet::new(),
+            congested: Vec::new(),
         }
     }
 
@@ -61,9 +72,33 @@ impl Own {
     }
 
     /// A packet has come by a path; gives the links that may be used from now on.
-    pub(crate) fn on_packet(&mut self, path: PathId, packet: &[u8]) -> Vec<LinkId> {
-        self.rescue.on_packet(packet);
+    pub(crate) fn on_packet(&mut self, now: Duration, path: PathId, packet: &[u8]) -> Vec<LinkId> {
+        self.rescue.on_packet(now, packet);
+        self.note_arrivals(now);
         self.pulses.on_packet(path, packet);
+        if packet::is_probe_answer(packet) {
+            let waits = self.rescue.latest(path).is_some();
+            self.pulses.on_answer(now, path, waits);
+        }
         self.told.on_packet(packet)
+    }
+
+    /// A path leads another way, of which nothing is known.
+    pub(crate) fn forget(&mut self, path: PathId) {
+        self.pulses.forget(path);
+        self.brakes.forget(path);
+    }
+
+    /// What has arrived lately, for those who watch that.
+    pub(crate) fn note_arrivals(&mut self, now: Duration) {
+        for path in self.rescue.arrivals() {
+            let waits = self.rescue.latest(path).is_some();
+            self.pulses.on_answer(now, path, waits);
+        }
+        for Sample { path, rtt } in self.rescue.samples() {
+            if self.brakes.on_sample(path, rtt) {
+                self.congested.extend(self.rescue.latest(path));
+            }
+        }
     }
 }

@@ -23,12 +23,15 @@ const HEARTBEAT: u8 = 4;
 const HEARTBEAT_ACK: u8 = 5;
 const ABORT: u8 = 6;
 const COOKIE_ECHO: u8 = 10;
+const ECN_ECHO: u8 = 12;
+const CWR: u8 = 13;
 const ASCONF: u8 = 0xc1;
 const ASCONF_ACK: u8 = 0x80;
 
 const IPV4_ADDRESS: u16 = 5;
 const IPV6_ADDRESS: u16 = 6;
 const HOST_NAME: u16 = 11;
+const ECN_CAPABLE: u16 = 0x8000;
 const ADD_ADDRESS: u16 = 0xc001;
 const ERROR_CAUSE: u16 = 0xc003;
 
@@ -162,6 +165,26 @@ pub(crate) fn acknowledged(packet: &[u8]) -> Option<(u32, Vec<Range<u32>>)> {
     Some((long(packet, range.start + 4), gaps.collect()))
 }
 
+/// A packet like this one, from the same peer to the same association, that says one thing: the
+/// network was congested where this number went (RFC 9260 appendix A).
+pub(crate) fn congestion_echo(like: &[u8], number: u32) -> Option<Vec<u8>> {
+    let mut packet = like.get(..COMMON_HEADER)?.to_vec();
+    packet.extend([ECN_ECHO, 0, 0, 12]);
+    packet.extend(number.to_be_bytes());
+    // How many packets; the library's own addition.
+    packet.extend(1_u32.to_be_bytes());
+    Some(packet)
+}
+
+/// Takes out what answers an echo of congestion. `None`: there was nothing of the kind; otherwise
+/// whether anything else is left. The checksum is left as it was.
+pub(crate) fn strip_echo_answer(packet: &mut Vec<u8>) -> Option<bool> {
+    let (_, range) = chunks(packet).find(|(kind, _)| *kind == CWR)?;
+    let end = range.start + range.len().next_multiple_of(4);
+    packet.drain(range.start..end.min(packet.len()));
+    strip_echo_answer(packet).or(Some(packet.len() > COMMON_HEADER))
+}
+
 /// The chunks, each as its type and where it lies, header included and padding not.
 fn chunks(packet: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)> {
     let mut at = COMMON_HEADER;
@@ -180,7 +203,8 @@ fn chunks(packet: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)> {
     })
 }
 
-/// Puts `ours` in the place of the addresses in an INIT ACK; gives the IPv4 addresses that were
+/// Puts `ours` in the place of the addresses in an INIT ACK, and has it say that the peer knows
+/// echoes of congestion, since we speak for it there (`brake.rs`). Gives the IPv4 addresses that were
 /// there. `None` for every other packet, and for a damaged one. The checksum is left as it was.
 pub(crate) fn replace_addresses(
     packet: &mut Vec<u8>,
@@ -196,6 +220,7 @@ pub(crate) fn replace_addresses(
         kept.extend([0, IPV4_ADDRESS as u8, 0, 8]);
         kept.extend(address.octets());
     }
+    let mut is_capable = false;
     let mut at = range.start + INIT_FIXED;
     while range.end.saturating_sub(at) >= PARAMETER_HEADER {
         let (kind, len) = (word(packet, at), usize::from(word(packet, at + 2)));
@@ -210,11 +235,16 @@ pub(crate) fn replace_addresses(
             }
             IPV6_ADDRESS | HOST_NAME => {}
             _ => {
+                is_capable |= kind == ECN_CAPABLE;
                 let padded = (at + len.next_multiple_of(4)).min(packet.len());
                 kept.extend_from_slice(&packet[at..padded]);
             }
         }
         at += len.next_multiple_of(4);
+    }
+    if !is_capable {
+        kept.extend(ECN_CAPABLE.to_be_bytes());
+        kept.extend([0, 4]);
     }
     let len = u16::try_from(INIT_FIXED + kept.len()).ok()?;
     packet.truncate(range.start + INIT_FIXED);
@@ -250,6 +280,8 @@ mod tests {
     }
 
     const COOKIE: &[u8] = &[0, 7, 0, 7, 1, 2, 3];
+    /// Echoes of congestion are known.
+    const CAPABLE: &[u8] = &[0x80, 0, 0, 4];
     const ADDRESS: &[u8] = &[0, 5, 0, 8, 192, 0, 2, 9];
 
     const OURS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
@@ -260,12 +292,12 @@ mod tests {
         let found = replace_addresses(&mut packet, OURS.into_iter()).unwrap();
         assert_eq!(found, [Ipv4Addr::new(192, 0, 2, 9); 2]);
         let ours: [&[u8]; 2] = [&[0, 5, 0, 8, 10, 0, 0, 1], &[0, 5, 0, 8, 10, 0, 0, 2]];
-        assert_eq!(packet, init_ack(&[ours[0], ours[1], COOKIE]));
+        assert_eq!(packet, init_ack(&[ours[0], ours[1], COOKIE, CAPABLE]));
         assert_eq!(
             replace_addresses(&mut packet, [].into_iter()),
             Some(OURS.to_vec())
         );
-        assert_eq!(packet, init_ack(&[COOKIE]));
+        assert_eq!(packet, init_ack(&[COOKIE, CAPABLE]));
     }
 
     /// Every cut and every changed length: no panic, and nothing but our addresses is added.
@@ -279,7 +311,7 @@ mod tests {
             let _ = (added_addresses(&packet), address_answer(&packet));
             let _ = is_disowning(&packet);
             let _ = replace_addresses(&mut packet, OURS.into_iter());
-            assert!(packet.len() <= whole.len() + 16);
+            assert!(packet.len() <= whole.len() + 20);
         }
         for at in COMMON_HEADER..whole.len() {
             for value in [0, 1, 3, 0x7f, 0xff] {
@@ -287,7 +319,7 @@ mod tests {
                 packet[at] = value;
                 let _ = (data_bytes(&packet), acknowledged(&packet));
                 let _ = replace_addresses(&mut packet, OURS.into_iter());
-                assert!(packet.len() <= whole.len() + 16);
+                assert!(packet.len() <= whole.len() + 20);
             }
         }
         let mut question = vec![0; COMMON_HEADER];
@@ -303,6 +335,24 @@ mod tests {
                 let _ = added_addresses(&packet[..at]);
             }
         }
+    }
+
+    #[test]
+    fn an_echo_is_like_its_packet_and_its_answer_stays_here() {
+        let like: Vec<u8> = (0..40).collect();
+        let echo = congestion_echo(&like, 0x0102_0304).unwrap();
+        assert_eq!(echo[..COMMON_HEADER], like[..COMMON_HEADER]);
+        assert_eq!(echo[COMMON_HEADER..][..8], [12, 0, 0, 12, 1, 2, 3, 4]);
+        assert!(congestion_echo(&like[..11], 1).is_none());
+        let header = [0; COMMON_HEADER];
+        let answer = [CWR, 0, 0, 8, 1, 2, 3, 4];
+        let probe = [HEARTBEAT, 0, 0, 6, 9, 9, 0, 0];
+        let mut packet = [&header[..], &answer, &probe, &answer].concat();
+        assert_eq!(strip_echo_answer(&mut packet), Some(true));
+        assert_eq!(packet, [&header[..], &probe].concat());
+        assert_eq!(strip_echo_answer(&mut packet), None);
+        let mut alone = [&header[..], &answer].concat();
+        assert_eq!(strip_echo_answer(&mut alone), Some(false));
     }
 
     #[test]

@@ -17,13 +17,18 @@ use crate::path::PathId;
 /// Beyond two round trips: the least timeout and the peer's delay of acknowledgements.
 const MARGIN: Duration = Duration::from_millis(900);
 
+/// Beyond half a round trip: half of the least timeout, and more than a receiver's delay of
+/// acknowledgements.
+const QUIET_MARGIN: Duration = Duration::from_millis(300);
+
 /// The paths of one association.
 #[derive(Debug, Default)]
 pub(crate) struct Pulses(BTreeMap<PathId, Pulse>);
 
 #[derive(Debug, Default)]
 struct Pulse {
-    /// When the first packet left that wants an answer and has none yet.
+    /// Since when an answer is wanted that has not come: since the first packet left that wants
+    /// one, or since the last answer, where others have left before that.
     asked_at: Option<Duration>,
     /// The peer says that it knows no association with us there.
     is_disowned: bool,
@@ -42,15 +47,13 @@ impl Pulses {
     pub(crate) fn on_packet(&mut self, path: PathId, packet: &[u8]) {
         let pulse = self.0.entry(path).or_default();
         pulse.is_disowned = packet::is_disowning(packet);
-        if packet::is_probe_answer(packet) {
-            pulse.asked_at = None;
-        }
     }
 
-    /// Data is known to have arrived by a path.
-    pub(crate) fn on_arrival(&mut self, path: PathId) {
+    /// Data is known to have arrived by a path, or a probe to have been answered; `waits` says
+    /// whether other data is still under way there.
+    pub(crate) fn on_answer(&mut self, now: Duration, path: PathId, waits: bool) {
         if let Some(pulse) = self.0.get_mut(&path) {
-            pulse.asked_at = None;
+            pulse.asked_at = waits.then_some(now);
         }
     }
 
@@ -63,6 +66,13 @@ impl Pulses {
     pub(crate) fn is_silent(&self, now: Duration, path: PathId, srtt: Duration) -> bool {
         let asked_at = self.0.get(&path).and_then(|pulse| pulse.asked_at);
         asked_at.is_some_and(|asked_at| now > asked_at + srtt * 2 + MARGIN)
+    }
+
+    /// Whether nothing has come back by a path, of this round trip, for so long that it had better
+    /// be left alone until it answers: sooner than the stack's timeout.
+    pub(crate) fn is_quiet(&self, now: Duration, path: PathId, srtt: Duration) -> bool {
+        let asked_at = self.0.get(&path).and_then(|pulse| pulse.asked_at);
+        asked_at.is_some_and(|asked_at| now > asked_at + srtt / 2 + QUIET_MARGIN)
     }
 
     /// Whether the peer's last word by a path was that it knows no association there.
@@ -92,7 +102,6 @@ mod tests {
         const DATA: u8 = 0;
         const SACK: u8 = 3;
         const PROBE: u8 = 4;
-        const PROBE_ANSWER: u8 = 5;
         let ms = Duration::from_millis;
         let mut pulses = Pulses::default();
         let silent = |pulses: &Pulses, at| pulses.is_silent(ms(at), PATH, SRTT);
@@ -102,14 +111,15 @@ mod tests {
         pulses.on_transmit(ms(100), PATH, &chunk(DATA, 3));
         pulses.on_transmit(ms(1_000), PATH, &chunk(PROBE, 0));
         assert!(!silent(&pulses, 1_100) && silent(&pulses, 1_101));
-        pulses.on_packet(OTHER, &chunk(PROBE_ANSWER, 0));
+        pulses.on_answer(ms(1_000), OTHER, false);
         pulses.on_packet(PATH, &chunk(SACK, 0));
         assert!(silent(&pulses, 1_101), "it may be another path's");
-        pulses.on_packet(PATH, &chunk(PROBE_ANSWER, 0));
-        assert!(!silent(&pulses, 9_000));
-        pulses.on_transmit(ms(9_000), PATH, &chunk(DATA, 3));
-        pulses.on_arrival(PATH);
-        assert!(!silent(&pulses, 19_000));
+        pulses.on_answer(ms(1_100), PATH, true);
+        assert!(!silent(&pulses, 2_100) && silent(&pulses, 2_101));
+        let quiet = |pulses: &Pulses, at| pulses.is_quiet(ms(at), PATH, SRTT);
+        assert!(!quiet(&pulses, 1_425) && quiet(&pulses, 1_426));
+        pulses.on_answer(ms(2_000), PATH, false);
+        assert!(!silent(&pulses, 19_000) && !quiet(&pulses, 19_000));
     }
 
     #[test]

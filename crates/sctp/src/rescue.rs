@@ -38,7 +38,26 @@ struct Flight {
     order: u64,
     /// So an acknowledgement tells nothing of the path.
     repeated: bool,
+    /// Known to have arrived, once.
+    heard: bool,
     packet: Vec<u8>,
+}
+
+/// A packet that was sent once and has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) path: PathId,
+    pub(crate) rtt: Duration,
+}
+
+/// What is known to have arrived.
+#[derive(Debug, Default)]
+struct News {
+    /// By path: the latest packet, by its order.
+    latest: BTreeMap<PathId, u64>,
+    /// Paths by which something has arrived since that was asked.
+    fresh: BTreeSet<PathId>,
+    samples: Vec<Sample>,
 }
 
 /// Packets of one association.
@@ -51,11 +70,10 @@ pub(crate) struct Rescue {
     cumulative: u32,
     /// What has arrived beyond, counted from `cumulative`.
     arrived: Vec<Range<u32>>,
-    /// By path: the latest packet, by its order, that is known to have arrived.
-    heard: BTreeMap<PathId, u64>,
-    /// Paths by which something has arrived since that was asked.
-    fresh: BTreeSet<PathId>,
+    news: News,
     sent: u64,
+    /// When it was last looked what has arrived, and when what is missing.
+    heard_at: Duration,
     looked_at: Duration,
 }
 
@@ -81,6 +99,7 @@ impl Rescue {
                     path,
                     order: self.sent,
                     repeated: false,
+                    heard: false,
                     packet: packet.to_vec(),
                 });
             }
@@ -95,28 +114,42 @@ impl Rescue {
     }
 
     /// An acknowledgement has come.
-    pub(crate) fn on_packet(&mut self, packet: &[u8]) {
+    pub(crate) fn on_packet(&mut self, now: Duration, packet: &[u8]) {
         let Some((cumulative, gaps)) = packet::acknowledged(packet) else {
             return;
         };
         if is_before(cumulative, self.cumulative) {
             return;
         }
-        while let Some(flight) = self.flights.front() {
-            if is_before(cumulative, flight.last) {
-                break;
-            }
-            hear(&mut self.heard, &mut self.fresh, flight);
+        let covered = |flight: &mut Flight| !is_before(cumulative, flight.last);
+        while let Some(mut flight) = self.flights.pop_front_if(covered) {
+            self.news.hear(now, &mut flight);
             self.kept -= flight.packet.len();
-            self.flights.pop_front();
         }
         self.cumulative = cumulative;
         self.arrived = gaps;
+        self.arrived.sort_by_key(|range| range.start);
+        if now > self.heard_at {
+            self.heard_at = now;
+            self.look(now);
+        }
     }
 
     /// The paths by which data is known to have arrived since this was last asked.
     pub(crate) fn arrivals(&mut self) -> BTreeSet<PathId> {
-        std::mem::take(&mut self.fresh)
+        std::mem::take(&mut self.news.fresh)
+    }
+
+    /// What has arrived since this was last asked.
+    pub(crate) fn samples(&mut self) -> Vec<Sample> {
+        std::mem::take(&mut self.news.samples)
+    }
+
+    /// The number of the packet that left last by a path and may be under way.
+    pub(crate) fn latest(&self, path: PathId) -> Option<u32> {
+        let mut flights = self.flights.iter().rev();
+        let latest = flights.find(|flight| flight.path == path && !flight.heard);
+        latest.map(|flight| flight.first)
     }
 
     /// User data that left by a path and of whose arrival nothing is known.
@@ -133,50 +166,75 @@ impl Rescue {
         self.arrived.iter().any(|range| range.contains(&offset))
     }
 
-    /// What is lost, and was last sent longer ago than `patience` has for its path; taken for sent
-    /// `by` a path. Without one it stays where it is.
+    /// What is lost, which includes everything on paths that are `given_up`, and was last sent longer
+    /// ago than `patience` has for its path; taken for sent `by` a path. Without one it stays where
+    /// it is.
     pub(crate) fn poll(
         &mut self,
         now: Duration,
         by: Option<PathId>,
+        given_up: &BTreeSet<PathId>,
         patience: impl Fn(PathId) -> Duration,
     ) -> Vec<Vec<u8>> {
+        let mut again = Vec::new();
         if now < self.looked_at + PAUSE {
-            return Vec::new();
+            return again;
         }
         self.looked_at = now;
-        let cumulative = self.cumulative;
-        let Some(end) = self.arrived.iter().map(|range| range.end).max() else {
-            return Vec::new();
-        };
-        let offset = |number: u32| number.wrapping_sub(cumulative);
-        let mut missing = Vec::new();
-        for (at, flight) in self.flights.iter().enumerate() {
-            if offset(flight.last) >= end {
-                break;
-            }
-            if self.has(offset(flight.first)) && self.has(offset(flight.last)) {
-                hear(&mut self.heard, &mut self.fresh, flight);
-            } else {
-                missing.push(at);
-            }
-        }
-        let mut again = Vec::new();
+        let missing = self.look(now);
         let Some(by) = by else { return again };
         for at in missing {
             let flight = &mut self.flights[at];
-            let overtaken = self
-                .heard
-                .get(&flight.path)
-                .is_some_and(|heard| *heard > flight.order);
-            if overtaken && now > flight.sent_at + patience(flight.path) && again.len() < AT_A_TIME
-            {
+            let latest = self.news.latest.get(&flight.path);
+            let overtaken = latest.is_some_and(|latest| *latest > flight.order);
+            let is_lost = overtaken || given_up.contains(&flight.path);
+            if is_lost && now > flight.sent_at + patience(flight.path) && again.len() < AT_A_TIME {
                 self.sent += 1;
                 flight.sent_again(now, by, self.sent);
                 again.push(flight.packet.clone());
             }
         }
         again
+    }
+
+    /// Looks what has arrived, and gives what is missing before the last of that.
+    fn look(&mut self, now: Duration) -> Vec<usize> {
+        let cumulative = self.cumulative;
+        let offset = |number: u32| number.wrapping_sub(cumulative);
+        let mut ranges = self.arrived.iter().peekable();
+        let mut missing = Vec::new();
+        for (at, flight) in self.flights.iter_mut().enumerate() {
+            let (first, last) = (offset(flight.first), offset(flight.last));
+            while ranges.next_if(|range| range.end <= first).is_some() {}
+            let Some(range) = ranges.peek() else { break };
+            if range.contains(&first) && range.contains(&last) {
+                self.news.hear(now, flight);
+            } else {
+                missing.push(at);
+            }
+        }
+        missing
+    }
+}
+
+impl News {
+    fn hear(&mut self, now: Duration, flight: &mut Flight) {
+        if flight.repeated || std::mem::replace(&mut flight.heard, true) {
+            return;
+        }
+        let Flight {
+            path,
+            order,
+            sent_at,
+            ..
+        } = *flight;
+        let rtt = now.saturating_sub(sent_at);
+        self.samples.push(Sample { path, rtt });
+        let latest = self.latest.entry(path).or_default();
+        if order > *latest {
+            *latest = order;
+            self.fresh.insert(path);
+        }
     }
 }
 
@@ -186,16 +244,6 @@ impl Flight {
         self.path = path;
         self.order = order;
         self.repeated = true;
-    }
-}
-
-fn hear(heard: &mut BTreeMap<PathId, u64>, fresh: &mut BTreeSet<PathId>, flight: &Flight) {
-    if !flight.repeated {
-        let latest = heard.entry(flight.path).or_default();
-        if flight.order > *latest {
-            *latest = flight.order;
-            fresh.insert(flight.path);
-        }
     }
 }
 
@@ -253,10 +301,10 @@ mod tests {
                 rescue.on_transmit(at(0), path, &data(number(n)));
             }
             // 2 and 5 are lost, 3 and 4 still under way, and 9 may be.
-            rescue.on_packet(&sack(number(1), &[(5, 7)]));
+            rescue.on_packet(at(0), &sack(number(1), &[(5, 7)]));
             assert_eq!(rescue.outstanding(FAR), Bytes::new(8));
             assert_eq!(rescue.outstanding(NEAR), Bytes::new(12));
-            let mut poll = |ms| rescue.poll(at(ms), Some(NEAR), |_| PATIENCE);
+            let mut poll = |ms| rescue.poll(at(ms), Some(NEAR), &BTreeSet::new(), |_| PATIENCE);
             assert!(poll(90).is_empty());
             assert_eq!(poll(110), [data(number(2)), data(number(5))]);
             assert!(
@@ -267,18 +315,26 @@ mod tests {
             for n in 10..14 {
                 rescue.on_transmit(at(500), NEAR, &data(number(n)));
             }
-            rescue.on_packet(&sack(number(4), &[(2, 9)]));
+            rescue.on_packet(at(0), &sack(number(4), &[(2, 9)]));
             // The stack repeats 5 by itself; that is lost as well.
             rescue.on_transmit(at(510), NEAR, &data(number(5)));
-            assert!(rescue.poll(at(700), Some(NEAR), |_| PATIENCE).is_empty());
+            assert!(
+                rescue
+                    .poll(at(700), Some(NEAR), &BTreeSet::new(), |_| PATIENCE)
+                    .is_empty()
+            );
             rescue.on_transmit(at(710), NEAR, &data(number(14)));
-            rescue.on_packet(&sack(number(4), &[(2, 10)]));
-            let again = rescue.poll(at(720), Some(NEAR), |_| PATIENCE);
+            rescue.on_packet(at(0), &sack(number(4), &[(2, 10)]));
+            let again = rescue.poll(at(720), Some(NEAR), &BTreeSet::new(), |_| PATIENCE);
             assert_eq!(again, [data(number(5))]);
             // An old acknowledgement changes nothing, the last one ends it.
-            rescue.on_packet(&sack(number(14), &[]));
-            rescue.on_packet(&sack(number(1), &[(2, 3)]));
-            assert!(rescue.poll(at(1_900), Some(NEAR), |_| PATIENCE).is_empty());
+            rescue.on_packet(at(0), &sack(number(14), &[]));
+            rescue.on_packet(at(0), &sack(number(1), &[(2, 3)]));
+            assert!(
+                rescue
+                    .poll(at(1_900), Some(NEAR), &BTreeSet::new(), |_| PATIENCE)
+                    .is_empty()
+            );
             assert!(rescue.flights.is_empty() && rescue.kept == 0);
         }
     }

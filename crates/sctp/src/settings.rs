@@ -35,6 +35,8 @@ pub struct Settings {
     pub multipath: Multipath,
     /// Whether packets that the stack leaves lying are sent again (`rescue.rs`).
     pub rescue: bool,
+    /// Whether a path's slow start ends before its queue is full (`brake.rs`).
+    pub brake: bool,
     /// What may wait to be sent or acknowledged per association.
     pub send_buffer: Bytes,
     /// What may wait to be read; the window that peers are told. Unequal paths need twice the sum
@@ -58,6 +60,7 @@ impl Default for Settings {
         Self {
             multipath: Multipath::default(),
             rescue: true,
+            brake: true,
             send_buffer: Bytes::mega(4),
             receive_buffer: Bytes::mega(8),
             mtu: 1_400,
@@ -130,8 +133,11 @@ impl Settings {
                 ffi::usrsctp_sysctl_set_sctp_assoc_rtx_max_default,
                 ASSOCIATION_RETRANSMISSIONS,
             ),
-            // A path is left alone from its first timeout on, until it answers (RFC 7829).
-            (ffi::usrsctp_sysctl_set_sctp_path_pf_threshold, 0),
+            // Which paths are left alone is said by path (`pulse.rs`).
+            (
+                ffi::usrsctp_sysctl_set_sctp_path_pf_threshold,
+                u32::from(u16::MAX),
+            ),
         ]
     }
 }

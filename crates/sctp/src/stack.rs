@@ -38,6 +38,9 @@ const READ_BYTES: usize = 256 * 1024;
 /// repetition.
 const RESCUE_MARGIN: Duration = Duration::from_millis(60);
 
+/// How often the accounts kept of packets are looked at.
+const WATCH: Duration = Duration::from_millis(5);
+
 #[derive(Debug)]
 struct Endpoint {
     socket: Socket,
@@ -71,10 +74,14 @@ pub struct Stack {
     mtu: u32,
     /// [`Settings::rescue`].
     rescues: bool,
+    /// [`Settings::brake`].
+    brakes: bool,
     /// Packets to send beside the library's.
     again: VecDeque<Transmit>,
     /// The time that the library was told of.
     clock: Duration,
+    /// When what the packets tell was last looked at.
+    watched_at: Duration,
     /// Time that the library has not been told of.
     unticked: Duration,
     next: u32,
@@ -97,8 +104,10 @@ impl Stack {
             closed: Vec::new(),
             mtu: settings.mtu,
             rescues: settings.rescue,
+            brakes: settings.brake,
             again: VecDeque::new(),
             clock: Duration::ZERO,
+            watched_at: Duration::ZERO,
             unticked: Duration::ZERO,
             next: 0,
             buffer: vec![0; READ_BYTES],
@@ -216,7 +225,7 @@ impl Stack {
             .get_mut(&endpoint)
             .and_then(|e| e.own.as_mut())
         {
-            own.pulses.forget(path);
+            own.forget(path);
         }
         if way.is_some() {
             // Ask at once whether it works, rather than at the next probe.
@@ -463,12 +472,14 @@ impl Stack {
             return;
         }
         let host = *remote.ip();
+        let mut echoes = Vec::new();
         let source = match self.own_path(port, source_port, link, host) {
             Some(path) => {
                 self.learn_addresses(port, link, host, &mut bytes);
                 if !self.take_note(port, path, &bytes) {
                     return;
                 }
+                echoes = self.echoes(port, &bytes);
                 path.0
             }
             // Nobody but ourselves may speak in the name of an address that we made up.
@@ -485,7 +496,21 @@ impl Stack {
         };
         let source = SocketAddrV4::new(source, source_port);
         let destination = SocketAddrV4::new(local, port);
-        self.library.input(&bytes, source, destination);
+        for packet in echoes.iter().chain([&bytes]) {
+            self.library.input(packet, source, destination);
+        }
+    }
+
+    /// What the stack is to hear of congestion, as packets from the peer; this one is.
+    fn echoes(&mut self, port: u16, like: &[u8]) -> Vec<Vec<u8>> {
+        let own = self.own_at(port).map(|(_, own)| own);
+        let Some(own) = own.filter(|_| packet::acknowledged(like).is_some()) else {
+            return Vec::new();
+        };
+        let numbers = std::mem::take(&mut own.congested).into_iter();
+        let numbers = numbers.filter(|_| self.brakes);
+        let echoes = numbers.filter_map(|number| packet::congestion_echo(like, number));
+        echoes.collect()
     }
 
     /// The path of an association of ours that a packet came by. A peer may answer from an address
@@ -508,10 +533,11 @@ impl Stack {
 
     /// What a packet of an association of ours tells. `false`: the stack must not see it.
     fn take_note(&mut self, port: u16, path: PathId, bytes: &[u8]) -> bool {
+        let clock = self.clock;
         let Some((id, own)) = self.own_at(port) else {
             return true;
         };
-        let freed = own.on_packet(path, bytes);
+        let freed = own.on_packet(clock, path, bytes);
         if !freed.is_empty() {
             for status in self.paths(id) {
                 if freed.contains(&status.way.link) {
@@ -571,7 +597,8 @@ impl Stack {
         self.correspondents.insert((host, port), from);
     }
 
-    /// So much time has passed since the last call; to be called every 10 ms or so.
+    /// So much time has passed since the last call; to be called every 10 ms or so, and before
+    /// packets are handed in, whose time is that of the last call.
     pub fn handle_timers(&mut self, elapsed: Duration) {
         // What is not a whole millisecond counts the next time.
         let elapsed = self.unticked + elapsed;
@@ -579,8 +606,50 @@ impl Stack {
         self.unticked = elapsed.saturating_sub(Duration::from_millis(millis.into()));
         if millis > 0 {
             self.clock += Duration::from_millis(millis.into());
+            if self.clock >= self.watched_at + WATCH {
+                self.watched_at = self.clock;
+                self.leave_quiet_paths_alone();
+                self.rescue();
+            }
             self.library.handle_timers(millis);
-            self.rescue();
+        }
+    }
+
+    /// A path whose timeout is near and by which nothing has come back is left alone from that
+    /// timeout on, until it answers (RFC 7829). Others are not: after such a timeout usrsctp 0.9.5
+    /// waits on that path for the arrival of a packet that it has moved to another one, and until
+    /// chance frees it (CUC's find_pseudo_cumack, in `sctp_t3rxt_timer`) the window stays at one
+    /// packet.
+    fn leave_quiet_paths_alone(&mut self) {
+        let ids: Vec<EndpointId> = self.endpoints.keys().copied().collect();
+        for id in ids {
+            for status in self.paths(id) {
+                let Some(endpoint) = self.endpoints.get_mut(&id) else {
+                    continue;
+                };
+                let Some(own) = &mut endpoint.own else {
+                    continue;
+                };
+                let (path, srtt) = (status.path, status.srtt);
+                let is_quiet = own.pulses.is_quiet(self.clock, path, srtt);
+                let is_news = match is_quiet {
+                    true => own.left_alone.insert(path),
+                    false => own.left_alone.remove(&path),
+                };
+                if is_news {
+                    let thresholds = ffi::PaddrThresholds {
+                        spt_address: library::storage(SocketAddrV4::new(path.0, own.port)),
+                        spt_assoc_id: own.association,
+                        spt_pathmaxrxt: u16::MAX,
+                        spt_pathpfthld: if is_quiet { 0 } else { u16::MAX },
+                        spt_pathcpthld: u16::MAX,
+                    };
+                    let name = ffi::SCTP_PEER_ADDR_THLDS;
+                    let what = "say when a path is left alone";
+                    // An association that has just ended has no paths.
+                    let _ = self.library.set(&endpoint.socket, name, &thresholds, what);
+                }
+            }
         }
     }
 
@@ -591,21 +660,21 @@ impl Stack {
         for id in ids {
             let mut paths = self.paths(id);
             paths.retain(|path| path.state == PathState::Active);
-            let best = paths.iter().min_by_key(|path| path.srtt);
-            let best = best.filter(|_| self.rescues);
             let Some(own) = self.endpoints.get_mut(&id).and_then(|e| e.own.as_mut()) else {
                 continue;
             };
+            let answering = paths.iter().filter(|p| !own.left_alone.contains(&p.path));
+            let best = answering.min_by_key(|path| path.srtt);
+            let best = best.filter(|_| self.rescues);
             let patience = |id: PathId| {
                 let path = paths.iter().find(|path| path.path == id);
                 let srtt = path.map_or(Duration::ZERO, |path| path.srtt);
                 srtt * 3 / 2 + RESCUE_MARGIN
             };
             let by = best.map(|best| best.path);
-            let missing = own.rescue.poll(self.clock, by, patience);
-            for path in own.rescue.arrivals() {
-                own.pulses.on_arrival(path);
-            }
+            let given_up = &own.left_alone;
+            let missing = own.rescue.poll(self.clock, by, given_up, patience);
+            own.note_arrivals(self.clock);
             let Some(best) = best else { continue };
             let transmit = |payload| Transmit {
                 path: Some(best.path),
@@ -644,9 +713,18 @@ impl Stack {
         let Outgoing {
             source,
             destination,
-            packet: payload,
+            packet: mut payload,
         } = outgoing;
         if self.paths.is_invented(destination) {
+            // The peer has sent no echo.
+            if let Some(is_left) = packet::strip_echo_answer(&mut payload) {
+                if !is_left {
+                    return None;
+                }
+                payload[packet::CHECKSUM].fill(0);
+                let sum = self.library.checksum(&mut payload);
+                payload[packet::CHECKSUM].copy_from_slice(&sum);
+            }
             let path = PathId(destination);
             let port = packet::ports(&payload).map(|(port, _)| port);
             if let Some(port) = port.filter(|_| packet::is_setup(&payload)) {

@@ -73,6 +73,15 @@ fn constants() -> Vec<(&'static str, i64)> {
     }
 }
 
+/// The kernel's `sctp_uio.h` has an address, a number and three short ones; the size is what
+/// alignment makes of that.
+#[test]
+fn what_the_header_lacks_is_as_the_kernel_has_it() {
+    let layout = "PaddrThresholds 144 spt_address:0 spt_assoc_id:128 spt_pathmaxrxt:132 \
+                  spt_pathpfthld:134 spt_pathcpthld:136";
+    assert_eq!(PaddrThresholds::layout(), layout);
+}
+
 /// Compiles a C program and gives what it prints.
 fn run(program: &str) -> String {
     let directory = std::env::temp_dir().join(format!("tabane-layout-{}", std::process::id()));

@@ -15,8 +15,10 @@ use tabane_base::{Bytes, Duration, Rate};
 use tabane_linux::udp::{RecvBatch, SendFault, Transmit, UdpBind, UdpSocket};
 use tabane_sctp::{LinkId, Settings, Stack, packet};
 
-/// How often the stack's timers run. Its own thread would run them every 10 ms.
+/// How often the stack's timers run at least. Its own thread would run them every 10 ms.
 const TICK: Duration = Duration::from_millis(5);
+/// And how often at most: before packets are handed in, so that round trips are measured finely.
+const STEP: Duration = Duration::from_millis(1);
 /// Packets that may wait for a link's cap or a full socket; beyond that they are dropped, as a
 /// router's queue would do.
 const WAITING_MAX: usize = 256;
@@ -134,8 +136,13 @@ impl Driver {
         }
     }
 
-    /// Takes in what has come, runs the timers when they are due, and sends what there is.
+    /// Runs the timers when they are due, takes in what has come, and sends what there is.
     pub(crate) fn turn(&mut self) {
+        let elapsed = self.ticked_at.elapsed();
+        if elapsed >= STEP {
+            self.ticked_at += elapsed;
+            self.stack.handle_timers(elapsed);
+        }
         for (id, link) in &mut self.links {
             while let Ok(1..) = link.socket.try_recv(&mut self.batch) {
                 for datagram in self.batch.datagrams() {
@@ -158,11 +165,6 @@ impl Driver {
                     break;
                 }
             }
-        }
-        let elapsed = self.ticked_at.elapsed();
-        if elapsed >= TICK {
-            self.ticked_at += elapsed;
-            self.stack.handle_timers(elapsed);
         }
         self.flush();
     }

@@ -33,11 +33,13 @@ impl Scheduler {
             Self::Tabane | Self::RoundRobin => {}
             Self::Cwnd => {
                 settings.rescue = false;
+                settings.brake = false;
                 settings.multipath = Multipath::Primary;
                 settings.send_buffer = tabane_base::Bytes::new(PAPER_SEND_BUFFER);
             }
             Self::Primary => {
                 settings.rescue = false;
+                settings.brake = false;
                 settings.multipath = Multipath::Primary;
             }
         }
