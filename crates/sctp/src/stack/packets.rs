@@ -1,0 +1,308 @@
+//! Packets: which path each belongs to, both ways, and what is done to it on the way.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use tabane_base::Duration;
+
+use super::{Correspondent, Stack};
+use crate::association::{EndpointId, PathState, Transmit};
+use crate::output::{self, Outgoing};
+use crate::own::Own;
+use crate::packet;
+use crate::path::{LinkId, PathId};
+
+/// Addresses of peers that began associations with us and of which we remember where they are; who
+/// comes beyond that pushes the others out, and is found again with the next packet.
+const CORRESPONDENTS_MAX: usize = 4_096;
+/// Beyond one and a half round trips: the receiver's delay of acknowledgements, and the stack's own
+/// repetition.
+const RESCUE_MARGIN: Duration = Duration::from_millis(60);
+
+impl Stack {
+    /// A UDP datagram has come over `link` to `local`. What is no SCTP, or damaged, is dropped.
+    pub fn handle_packet(
+        &mut self,
+        link: LinkId,
+        local: Ipv4Addr,
+        remote: SocketAddrV4,
+        payload: &[u8],
+    ) {
+        let Some((source_port, port)) = packet::ports(payload) else {
+            return;
+        };
+        let mut bytes = payload.to_vec();
+        let sum: [u8; 4] = [bytes[8], bytes[9], bytes[10], bytes[11]];
+        bytes[packet::CHECKSUM].fill(0);
+        if self.library.checksum(&mut bytes) != sum {
+            self.bad_checksums += 1;
+            return;
+        }
+        let host = *remote.ip();
+        let mut echoes = Vec::new();
+        let source = match self.own_path(port, source_port, link, host) {
+            Some(path) => {
+                self.learn_addresses(port, link, host, &mut bytes);
+                if !self.take_note(port, path, &bytes) {
+                    return;
+                }
+                echoes = self.echoes(port, &bytes);
+                path.0
+            }
+            // Nobody but ourselves may speak in the name of an address that we made up.
+            None if self.paths.is_invented(host) => return,
+            None => {
+                let from = Correspondent {
+                    link,
+                    local,
+                    remote,
+                };
+                self.remember(host, source_port, from);
+                host
+            }
+        };
+        let source = SocketAddrV4::new(source, source_port);
+        let destination = SocketAddrV4::new(local, port);
+        for packet in echoes.iter().chain([&bytes]) {
+            self.library.input(packet, source, destination);
+        }
+    }
+
+    /// What the stack is to hear of congestion, as packets from the peer; this one is.
+    fn echoes(&mut self, port: u16, like: &[u8]) -> Vec<Vec<u8>> {
+        let own = self.own_at(port).map(|(_, own)| own);
+        let Some(own) = own.filter(|_| packet::acknowledged(like).is_some()) else {
+            return Vec::new();
+        };
+        let numbers = std::mem::take(&mut own.congested).into_iter();
+        let numbers = numbers.filter(|_| self.brakes);
+        let echoes = numbers.filter_map(|number| packet::congestion_echo(like, number));
+        echoes.collect()
+    }
+
+    /// The path of an association of ours that a packet came by. A peer may answer from an address
+    /// that no path leads to; then it counts for a path of the same link, or for any.
+    fn own_path(&self, port: u16, peer_port: u16, link: LinkId, host: Ipv4Addr) -> Option<PathId> {
+        let own = self.endpoints.values().filter(|e| e.port == port);
+        let mut own = own.filter_map(|endpoint| endpoint.own.as_ref());
+        let own = own.find(|own| own.port == peer_port)?;
+        // Until the INIT ACK the stack knows the first path alone, whichever way was answered.
+        if own.listed.is_none() {
+            return own.paths.first().copied();
+        }
+        let leads = |path: &&PathId| self.paths.way(**path).is_some();
+        let by_link = |path: &&PathId| self.paths.way(**path).is_some_and(|way| way.link == link);
+        self.paths
+            .find(&own.paths, link, host)
+            .or_else(|| own.paths.iter().find(by_link).copied())
+            .or_else(|| own.paths.iter().find(leads).copied())
+    }
+
+    /// What a packet of an association of ours tells. `false`: the stack must not see it.
+    fn take_note(&mut self, port: u16, path: PathId, bytes: &[u8]) -> bool {
+        let clock = self.clock;
+        let Some((id, own)) = self.own_at(port) else {
+            return true;
+        };
+        let freed = own.on_packet(clock, path, bytes);
+        if !freed.is_empty() {
+            for status in self.paths(id) {
+                if freed.contains(&status.way.link) {
+                    let _ = self.ask_path(id, status.path);
+                }
+            }
+        }
+        !packet::is_disowning(bytes) || self.is_disowned(id)
+    }
+
+    /// Whether the peer knows of no association any more. A host that says so may only not know the
+    /// address that it heard us from, such as that of a translator on the way; when every path that
+    /// works is answered like that, it has gone.
+    fn is_disowned(&self, id: EndpointId) -> bool {
+        let own = self.endpoints.get(&id).and_then(|e| e.own.as_ref());
+        let mut paths = self.paths(id);
+        paths.retain(|status| status.state == PathState::Active);
+        own.is_none_or(|own| {
+            own.listed.is_none() || paths.iter().all(|p| own.pulses.is_disowned(p.path))
+        })
+    }
+
+    /// The INIT ACK: what the peer lists, and by which way it came, which is the first path's from
+    /// now on.
+    fn learn_addresses(&mut self, port: u16, link: LinkId, host: Ipv4Addr, bytes: &mut Vec<u8>) {
+        let Some((_, own)) = self.own_at(port) else {
+            return;
+        };
+        let ours = own.paths.iter().map(|path| path.0);
+        if let Some(listed) = packet::replace_addresses(bytes, ours) {
+            // Every copy of the INIT is answered; the stack takes the first answer.
+            if own.listed.is_some() {
+                return;
+            }
+            own.listed = Some(listed);
+            let (first, paths) = (own.paths[0], own.paths);
+            if let Some(answered) = self.paths.find(&paths, link, host) {
+                let (way, other) = (self.paths.way(answered), self.paths.way(first));
+                self.paths.set(answered, other);
+                self.paths.set(first, way);
+            }
+        }
+    }
+
+    /// The association of ours on a port.
+    pub(super) fn own_at(&mut self, port: u16) -> Option<(EndpointId, &mut Own)> {
+        let mut endpoints = self.endpoints.iter_mut().filter(|(_, e)| e.port == port);
+        endpoints.find_map(|(id, endpoint)| Some((*id, endpoint.own.as_mut()?)))
+    }
+
+    fn remember(&mut self, host: Ipv4Addr, port: u16, from: Correspondent) {
+        if self.correspondents.len() >= CORRESPONDENTS_MAX
+            && !self.correspondents.contains_key(&(host, port))
+        {
+            self.correspondents.clear();
+        }
+        self.correspondents.insert((host, port), from);
+    }
+
+    /// Looks what has arrived, and has what the stack leaves lying sent by the path that answers
+    /// fastest.
+    pub(super) fn rescue(&mut self) {
+        let ids: Vec<EndpointId> = self.endpoints.keys().copied().collect();
+        for id in ids {
+            let mut paths = self.paths(id);
+            paths.retain(|path| path.state == PathState::Active);
+            let Some(own) = self.endpoints.get_mut(&id).and_then(|e| e.own.as_mut()) else {
+                continue;
+            };
+            let answering = paths.iter().filter(|p| !own.left_alone.contains(&p.path));
+            let best = answering.min_by_key(|path| path.srtt);
+            let best = best.filter(|_| self.rescues);
+            let patience = |id: PathId| {
+                let path = paths.iter().find(|path| path.path == id);
+                let srtt = path.map_or(Duration::ZERO, |path| path.srtt);
+                srtt * 3 / 2 + RESCUE_MARGIN
+            };
+            let by = best.map(|best| best.path);
+            let given_up = &own.left_alone;
+            let missing = own.rescue.poll(self.clock, by, given_up, patience);
+            own.note_arrivals(self.clock);
+            let Some(best) = best else { continue };
+            let transmit = |payload| Transmit {
+                path: Some(best.path),
+                link: Some(best.way.link),
+                local: None,
+                remote: best.way.remote,
+                payload,
+            };
+            self.again.extend(missing.into_iter().map(transmit));
+        }
+    }
+
+    /// Whether there is a packet to send.
+    #[must_use]
+    pub fn wants_to_transmit(&self) -> bool {
+        !self.again.is_empty() || output::waits()
+    }
+
+    /// The next packet to send, to whichever endpoint it belongs.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        if let Some(transmit) = self.again.pop_front() {
+            return Some(transmit);
+        }
+        while let Some(outgoing) = output::take() {
+            if let Some(transmit) = self.transmit(outgoing) {
+                return Some(transmit);
+            }
+        }
+        for paths in std::mem::take(&mut self.closed) {
+            self.paths.forget(&paths);
+        }
+        None
+    }
+
+    fn transmit(&mut self, outgoing: Outgoing) -> Option<Transmit> {
+        let Outgoing {
+            source,
+            destination,
+            packet: mut payload,
+        } = outgoing;
+        if self.paths.is_invented(destination) {
+            // The peer has sent no echo.
+            if let Some(is_left) = packet::strip_echo_answer(&mut payload) {
+                if !is_left {
+                    return None;
+                }
+                payload[packet::CHECKSUM].fill(0);
+                let sum = self.library.checksum(&mut payload);
+                payload[packet::CHECKSUM].copy_from_slice(&sum);
+            }
+            let path = PathId(destination);
+            let port = packet::ports(&payload).map(|(port, _)| port);
+            if let Some(port) = port.filter(|_| packet::is_setup(&payload)) {
+                return self.everywhere(path, port, payload);
+            }
+            let way = self.paths.way(path)?;
+            let clock = self.clock;
+            if let Some((_, own)) = port.and_then(|port| self.own_at(port))
+                && !own.on_transmit(clock, path, way.link, &payload)
+            {
+                return None;
+            }
+            return Some(Transmit {
+                path: Some(path),
+                link: Some(way.link),
+                local: None,
+                remote: way.remote,
+                payload,
+            });
+        }
+        let (_, port) = packet::ports(&payload)?;
+        let known = self.correspondents.get(&(destination, port));
+        let (link, local, remote) = match known {
+            Some(known) => (Some(known.link), Some(known.local), known.remote),
+            // An address that the peer listed and was not heard from yet. Its UDP port is likely
+            // the one that the peer uses elsewhere (RFC 6951 §5.4).
+            None => {
+                let mut others = self.correspondents.iter();
+                let (_, other) = others.find(|((_, known), _)| *known == port)?;
+                let remote = SocketAddrV4::new(destination, other.remote.port());
+                (None, Some(source), remote)
+            }
+        };
+        Some(Transmit {
+            path: None,
+            link,
+            local,
+            remote,
+            payload,
+        })
+    }
+
+    /// What begins an association goes every way, so that it begins if any of them works. Peers
+    /// answer each copy, and the stack takes the first answer. The cookie goes the way of that
+    /// answer alone, and every way when it is repeated: a copy that comes after the association has
+    /// ended would begin another one at the peer.
+    fn everywhere(&mut self, path: PathId, port: u16, payload: Vec<u8>) -> Option<Transmit> {
+        let (_, own) = self.own_at(port)?;
+        let is_first = packet::is_cookie(&payload) && !own.has_echoed;
+        own.has_echoed |= is_first;
+        let (paths, first) = (own.paths, own.paths[0]);
+        let ways = paths.iter().filter(|path| !is_first || **path == first);
+        let ways = ways.filter_map(|path| self.paths.way(*path));
+        let copies = ways.map(|way| Transmit {
+            path: Some(path),
+            link: Some(way.link),
+            local: None,
+            remote: way.remote,
+            payload: payload.clone(),
+        });
+        let copies: Vec<Transmit> = copies.collect();
+        self.again.extend(copies);
+        self.again.pop_front()
+    }
+
+    /// Datagrams that were dropped for their checksum.
+    #[must_use]
+    pub fn bad_checksums(&self) -> u64 {
+        self.bad_checksums
+    }
+}
