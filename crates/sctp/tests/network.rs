@@ -225,6 +225,7 @@ fn paths_come_go_and_are_all_used() {
     a_cut_link_is_left_and_comes_back(&mut world, association);
     a_link_that_comes_is_used(&mut world, association);
     who_knows_one_address_not_ends_nothing(&mut world, association);
+    all_links_are_replaced_at_once(&mut world, association);
     an_end_is_heard_of(&mut world, association);
 }
 
@@ -340,6 +341,36 @@ fn who_knows_one_address_not_ends_nothing(world: &mut Network, association: Asso
     let new = paths.iter().find(|status| status.path == path).unwrap();
     assert_eq!(new.state, PathState::Unconfirmed);
     world.stack.set_way(sender, path, None);
+}
+
+/// Every address that the peer knows is gone before another comes; data is under way.
+fn all_links_are_replaced_at_once(world: &mut Network, association: AssociationId) {
+    let sender = world.sender;
+    world.cut = vec![1, 2, 3, 4];
+    for status in world.stack.paths(sender) {
+        world.stack.set_way(sender, status.path, None);
+    }
+    world.received.clear();
+    let message = Message {
+        data: b"under way",
+        stream: 0,
+        protocol: 7,
+        path: None,
+    };
+    let sent = world.stack.send(sender, association, message).unwrap();
+    assert_eq!(sent, Sent::Queued);
+    let pause = Instant::now() + Duration::from_millis(700);
+    world.until("a timeout", |_| Instant::now() > pause);
+    assert!(world.received.is_empty());
+    let local = link_address(5);
+    world.stack.add_local(sender, LinkId(5), local).unwrap();
+    let path = world.stack.add_way(sender, way(5, HOME)).unwrap();
+    world.until("what was under way", |world| !world.received.is_empty());
+    assert_eq!(world.received, b"under way");
+    world.transfer(association, &bytes(300_000));
+    let paths = world.stack.paths(sender);
+    let new = paths.iter().find(|status| status.path == path).unwrap();
+    assert_eq!(new.state, PathState::Active);
 }
 
 fn an_end_is_heard_of(world: &mut Network, association: AssociationId) {

@@ -9,7 +9,7 @@ use crate::association::{EndpointId, PathState, Transmit};
 use crate::output::{self, Outgoing};
 use crate::own::Own;
 use crate::packet;
-use crate::path::{LinkId, PathId};
+use crate::path::{LinkId, PathId, Way};
 
 /// Addresses of peers that began associations with us and of which we remember where they are; who
 /// comes beyond that pushes the others out, and is found again with the next packet.
@@ -240,7 +240,7 @@ impl Stack {
             if let Some(port) = port.filter(|_| packet::is_setup(&payload)) {
                 return self.everywhere(path, port, payload);
             }
-            let way = self.paths.way(path)?;
+            let way = self.way_of(path, &payload)?;
             let clock = self.clock;
             if let Some((_, own)) = port.and_then(|port| self.own_at(port))
                 && !own.on_transmit(clock, path, way.link, &payload)
@@ -275,6 +275,19 @@ impl Stack {
             remote,
             payload,
         })
+    }
+
+    /// The way that a packet for a path goes. News of our addresses may come by any, and must when
+    /// all links have been replaced by others: the peer knows the association by an address that it
+    /// finds within (RFC 5061 §4.1.1).
+    fn way_of(&mut self, path: PathId, payload: &[u8]) -> Option<Way> {
+        if let Some(way) = self.paths.way(path) {
+            return Some(way);
+        }
+        packet::added_addresses(payload)?;
+        let (port, _) = packet::ports(payload)?;
+        let paths = self.own_at(port)?.1.paths;
+        paths.iter().find_map(|path| self.paths.way(*path))
     }
 
     /// What begins an association goes every way, so that it begins if any of them works. Peers

@@ -1,5 +1,6 @@
 //! Paths: which ways an association has, what is thought of each, and which are left alone.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use tabane_base::{Bytes, Duration};
@@ -30,7 +31,7 @@ impl Stack {
         Some(path)
     }
 
-    /// Leads a path another way, or nowhere. What was under way on it is sent again.
+    /// Leads a path another way, or nowhere. What was under way on it is sent again, by another.
     pub fn set_way(&mut self, endpoint: EndpointId, path: PathId, way: Option<Way>) {
         self.paths.set(path, way);
         if let Some(own) = self
@@ -143,41 +144,55 @@ impl Stack {
         Ok(())
     }
 
-    /// A path whose timeout is near and by which nothing has come back is left alone from that
-    /// timeout on, until it answers (RFC 7829). Others are not: after such a timeout usrsctp 0.9.5
-    /// waits on that path for the arrival of a packet that it has moved to another one, and until
-    /// chance frees it (CUC's find_pseudo_cumack, in `sctp_t3rxt_timer`) the window stays at one
-    /// packet.
+    /// A path that leads nowhere, and one by which nothing has come back of late, is left alone from
+    /// its next timeout on, until it answers (RFC 7829). Others are not: after such a timeout
+    /// usrsctp 0.9.5 waits on that path for the arrival of a packet that it has moved to another
+    /// one, and until chance frees it (CUC's find_pseudo_cumack, in `sctp_t3rxt_timer`) the window
+    /// stays at one packet.
     pub(super) fn leave_quiet_paths_alone(&mut self) {
         let ids: Vec<EndpointId> = self.endpoints.keys().copied().collect();
         for id in ids {
-            for status in self.paths(id) {
-                let Some(endpoint) = self.endpoints.get_mut(&id) else {
+            for path in self.change_of_heart(id) {
+                let Some(endpoint) = self.endpoints.get(&id) else {
                     continue;
                 };
-                let Some(own) = &mut endpoint.own else {
+                let Some(own) = &endpoint.own else {
                     continue;
                 };
-                let (path, srtt) = (status.path, status.srtt);
-                let is_quiet = own.pulses.is_quiet(self.clock, path, srtt);
-                let is_news = match is_quiet {
-                    true => own.left_alone.insert(path),
-                    false => own.left_alone.remove(&path),
+                let is_left = own.left_alone.contains(&path);
+                let thresholds = ffi::PaddrThresholds {
+                    spt_address: library::storage(SocketAddrV4::new(path.0, own.port)),
+                    spt_assoc_id: own.association,
+                    spt_pathmaxrxt: u16::MAX,
+                    spt_pathpfthld: if is_left { 0 } else { u16::MAX },
+                    spt_pathcpthld: u16::MAX,
                 };
-                if is_news {
-                    let thresholds = ffi::PaddrThresholds {
-                        spt_address: library::storage(SocketAddrV4::new(path.0, own.port)),
-                        spt_assoc_id: own.association,
-                        spt_pathmaxrxt: u16::MAX,
-                        spt_pathpfthld: if is_quiet { 0 } else { u16::MAX },
-                        spt_pathcpthld: u16::MAX,
-                    };
-                    let name = ffi::SCTP_PEER_ADDR_THLDS;
-                    let what = "say when a path is left alone";
-                    // An association that has just ended has no paths.
-                    let _ = self.library.set(&endpoint.socket, name, &thresholds, what);
-                }
+                let name = ffi::SCTP_PEER_ADDR_THLDS;
+                let what = "say when a path is left alone";
+                // An association that has just ended has no paths.
+                let _ = self.library.set(&endpoint.socket, name, &thresholds, what);
             }
         }
+    }
+
+    /// Decides which paths of an association are left alone; gives those of which it was otherwise.
+    fn change_of_heart(&mut self, id: EndpointId) -> Vec<PathId> {
+        let leading = self.paths(id);
+        let own = self.endpoints.get_mut(&id).and_then(|e| e.own.as_mut());
+        // The stack knows them from the INIT ACK on.
+        let Some(own) = own.filter(|own| own.listed.is_some()) else {
+            return Vec::new();
+        };
+        let (pulses, clock) = (&own.pulses, self.clock);
+        let is_quiet = |path: &PathId| {
+            let status = leading.iter().find(|status| status.path == *path);
+            status.is_none_or(|status| pulses.is_quiet(clock, *path, status.srtt))
+        };
+        let quiet: BTreeSet<PathId> = own.paths.iter().copied().filter(is_quiet).collect();
+        let before = std::mem::replace(&mut own.left_alone, quiet);
+        before
+            .symmetric_difference(&own.left_alone)
+            .copied()
+            .collect()
     }
 }
