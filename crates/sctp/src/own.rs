@@ -31,7 +31,7 @@ pub(crate) struct Own {
     pub(crate) told: Told,
     pub(crate) pulses: Pulses,
     pub(crate) brakes: Brakes,
-    /// Paths that the stack is to leave alone from their next timeout on.
+    /// Paths that the stack is to leave alone from their next timeout on; at first all of them.
     pub(crate) left_alone: BTreeSet<PathId>,
     /// Numbers of packets where the stack is to hear of congestion.
     pub(crate) congested: Vec<u32>,
@@ -49,7 +49,7 @@ impl Own {
             told: Told::default(),
             pulses: Pulses::default(),
             brakes: Brakes::default(),
-            left_alone: BTreeSet::new(),
+            left_alone: paths.into(),
             congested: Vec::new(),
         }
     }

@@ -133,11 +133,9 @@ impl Settings {
                 ffi::usrsctp_sysctl_set_sctp_assoc_rtx_max_default,
                 ASSOCIATION_RETRANSMISSIONS,
             ),
-            // Which paths are left alone is said by path (`pulse.rs`).
-            (
-                ffi::usrsctp_sysctl_set_sctp_path_pf_threshold,
-                u32::from(u16::MAX),
-            ),
+            // A path is left alone from its first timeout on, until it answers (RFC 7829); of
+            // associations of our own making, only where we say so (`stack/paths.rs`).
+            (ffi::usrsctp_sysctl_set_sctp_path_pf_threshold, 0),
         ]
     }
 }
