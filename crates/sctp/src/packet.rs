@@ -73,6 +73,11 @@ pub(crate) fn wants_answer(packet: &[u8]) -> bool {
     chunks(packet).any(|(kind, _)| kind == DATA || kind == HEARTBEAT)
 }
 
+/// Whether this asks whether a path works.
+pub(crate) fn is_probe(packet: &[u8]) -> bool {
+    chunks(packet).any(|(kind, _)| kind == HEARTBEAT)
+}
+
 /// Whether this returns a probe.
 pub(crate) fn is_probe_answer(packet: &[u8]) -> bool {
     chunks(packet).any(|(kind, _)| kind == HEARTBEAT_ACK)

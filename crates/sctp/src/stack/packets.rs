@@ -240,7 +240,7 @@ impl Stack {
             if let Some(port) = port.filter(|_| packet::is_setup(&payload)) {
                 return self.everywhere(path, port, payload);
             }
-            let way = self.way_of(path, &payload)?;
+            let (path, way) = self.way_of(path, &payload)?;
             let clock = self.clock;
             if let Some((_, own)) = port.and_then(|port| self.own_at(port))
                 && !own.on_transmit(clock, path, way.link, &payload)
@@ -277,17 +277,20 @@ impl Stack {
         })
     }
 
-    /// The way that a packet for a path goes. News of our addresses may come by any, and must when
-    /// all links have been replaced by others: the peer knows the association by an address that it
-    /// finds within (RFC 5061 §4.1.1).
-    fn way_of(&mut self, path: PathId, payload: &[u8]) -> Option<Way> {
+    /// The path and the way that a packet goes. One for a path that leads nowhere goes by another,
+    /// save for probes of it: when all links have been replaced, the stack tells of the new address
+    /// by the old paths. The peer finds the association by an address within (RFC 5061 §4.1.1).
+    fn way_of(&mut self, path: PathId, payload: &[u8]) -> Option<(PathId, Way)> {
         if let Some(way) = self.paths.way(path) {
-            return Some(way);
+            return Some((path, way));
         }
-        packet::added_addresses(payload)?;
+        if packet::is_probe(payload) {
+            return None;
+        }
         let (port, _) = packet::ports(payload)?;
         let paths = self.own_at(port)?.1.paths;
-        paths.iter().find_map(|path| self.paths.way(*path))
+        let leading = |path: &PathId| Some((*path, self.paths.way(*path)?));
+        paths.iter().find_map(leading)
     }
 
     /// What begins an association goes every way, so that it begins if any of them works. Peers

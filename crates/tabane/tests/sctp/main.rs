@@ -237,6 +237,23 @@ fn a_link_that_comes_is_used() {
     assert!(carried(&sent, "link2") > 100_000, "{sent}");
 }
 
+/// The only address that the receiver knows is gone before another comes.
+#[test]
+fn all_links_are_replaced_at_once() {
+    let Some(world) = World::new() else { return };
+    let file = world.file(4_000_000);
+    world.lab.set_carrier(1, false).unwrap();
+    let receiver = world.receive(&[]);
+    let sender = world.sender(ONE, &[file.to_str().unwrap()]);
+    world.await_bytes(500_000);
+    world.lab.set_carrier(0, false).unwrap();
+    world.lab.set_carrier(1, true).unwrap();
+    let sent = success(sender.wait_with_output().unwrap());
+    success(receiver.end());
+    world.assert_same(&file);
+    assert!(carried(&sent, "link2") > 2_000_000, "{sent}");
+}
+
 #[test]
 fn policies_are_respected() {
     let Some(world) = World::new() else { return };
