@@ -1,12 +1,12 @@
 //! Ends a path's slow start before its queue is full.
 //!
-//! The stack doubles a window every round trip until packets are lost. By then a whole queue of them
-//! is, on every path at once, and the repair takes a second or more, in which the receiver hands
-//! over nothing. So round trips are watched, as HyStart does (RFC 9406 §4.2): when many in a row are
-//! longer than the shortest, the queue has begun to grow, and the stack is told that the network is
-//! congested there, in the words it has for that (ECN Echo, RFC 9260 appendix A). It halves the
-//! window and goes on by a packet a round trip. HyStart takes the shortest of a round; a queue of
-//! two round trips' length is full by the end of the first round that it begins to grow in.
+//! The stack doubles a window every round trip until packets are lost. By then a whole queue of
+//! them is, on every path at once, and the repair takes a second or more, in which the receiver
+//! hands over nothing. So round trips are watched, as HyStart does (RFC 9406 §4.2): when many in a
+//! row are longer than the shortest, the queue has begun to grow, and the stack is told that the
+//! network is congested there, in the words it has for that (ECN Echo, RFC 9260 appendix A). It
+//! halves the window and goes on by a packet a round trip. HyStart takes the shortest of a round; a
+//! queue of two round trips' length is full by the end of the first round that it begins to grow in.
 //!
 //! Once per path: what comes after is the stack's own congestion control.
 //!

@@ -209,8 +209,9 @@ fn chunks(packet: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)> {
 }
 
 /// Puts `ours` in the place of the addresses in an INIT ACK, and has it say that the peer knows
-/// echoes of congestion, since we speak for it there (`brake.rs`). Gives the IPv4 addresses that were
-/// there. `None` for every other packet, and for a damaged one. The checksum is left as it was.
+/// echoes of congestion, since we speak for it there (`brake.rs`). Gives the IPv4 addresses that
+/// were there. `None` for every other packet, and for a damaged one. The checksum is left as it
+/// was.
 pub(crate) fn replace_addresses(
     packet: &mut Vec<u8>,
     ours: impl Iterator<Item = Ipv4Addr>,

@@ -166,9 +166,9 @@ impl Rescue {
         self.arrived.iter().any(|range| range.contains(&offset))
     }
 
-    /// What is lost, which includes everything on paths that are `given_up`, and was last sent longer
-    /// ago than `patience` has for its path; taken for sent `by` a path. Without one it stays where
-    /// it is.
+    /// What is lost, which includes everything on paths that are `given_up`, and was last sent
+    /// longer ago than `patience` has for its path; taken for sent `by` a path. Without one it
+    /// stays where it is.
     pub(crate) fn poll(
         &mut self,
         now: Duration,

@@ -144,8 +144,8 @@ impl Stack {
         Ok(())
     }
 
-    /// A path that leads nowhere, and one by which nothing has come back of late, is left alone from
-    /// its next timeout on, until it answers (RFC 7829). Others are not: after such a timeout
+    /// A path that leads nowhere, and one by which nothing has come back of late, is left alone
+    /// from its next timeout on, until it answers (RFC 7829). Others are not: after such a timeout
     /// usrsctp 0.9.5 waits on that path for the arrival of a packet that it has moved to another
     /// one, and until chance frees it (CUC's find_pseudo_cumack, in `sctp_t3rxt_timer`) the window
     /// stays at one packet.
