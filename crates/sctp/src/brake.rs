@@ -6,7 +6,7 @@
 //! row are longer than the shortest, the queue has begun to grow, and the stack is told that the
 //! network is congested there, in the words it has for that (ECN Echo, RFC 9260 appendix A). It
 //! halves the window and goes on by a packet a round trip. HyStart takes the shortest of a round; a
-//! queue of two round trips' length is full by the end of the first round that it begins to grow in.
+//! queue of two round trips is full by the end of the first round that it begins to grow in.
 //!
 //! Once per path: what comes after is the stack's own congestion control.
 //!
