@@ -34,6 +34,8 @@ pub struct DeviceWay {
     has_v6: bool,
     /// Whether an address may be connected to.
     is_allowed: fn(IpAddr) -> bool,
+    /// What was sent may stay unacknowledged for so long.
+    unheard_time: Duration,
     names: Rc<RefCell<BTreeMap<String, Known>>>,
 }
 
@@ -53,6 +55,7 @@ impl DeviceWay {
             has_v4,
             has_v6,
             is_allowed: |_| true,
+            unheard_time: UNHEARD_TIME,
             names: Rc::default(),
         }
     }
@@ -65,6 +68,7 @@ impl DeviceWay {
             has_v4: true,
             has_v6: true,
             is_allowed: |_| true,
+            unheard_time: UNHEARD_TIME,
             names: Rc::default(),
         }
     }
@@ -73,6 +77,16 @@ impl DeviceWay {
     #[must_use]
     pub fn only(self, is_allowed: fn(IpAddr) -> bool) -> Self {
         Self { is_allowed, ..self }
+    }
+
+    /// For what is near and answers at once: what was sent and is not acknowledged for so long
+    /// ends its connection.
+    #[must_use]
+    pub fn unheard_for(self, unheard_time: Duration) -> Self {
+        Self {
+            unheard_time,
+            ..self
+        }
     }
 
     async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, WayError> {
@@ -157,7 +171,7 @@ impl DeviceWay {
         stream.set_nodelay(true).map_err(failed)?;
         // A request over a link that has died is known to be lost sooner than by the kernel's own
         // patience, a quarter of an hour.
-        let limit = SockRef::from(&stream).set_tcp_user_timeout(Some(UNHEARD_TIME));
+        let limit = SockRef::from(&stream).set_tcp_user_timeout(Some(self.unheard_time));
         limit.map_err(failed)?;
         Ok(stream)
     }

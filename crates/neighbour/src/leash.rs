@@ -96,6 +96,25 @@ impl Leash {
     }
 }
 
+/// Whether the neighbour listens there that proves `key`. Our socket carries `mark`, where there is
+/// one.
+///
+/// # Errors
+/// Nobody is there, or somebody else.
+pub async fn is_there(
+    identity: &Identity,
+    (host, port): (&str, u16),
+    key: PublicKey,
+    mark: Option<u32>,
+) -> io::Result<()> {
+    let connector = tls::connector(identity, Some(key), tls::LEND).map_err(io::Error::other)?;
+    let seen = async {
+        let stream = near(host, port, mark).await?;
+        tls::connect(&connector, stream).await.map(drop)
+    };
+    timeout(OPEN_TIME, seen).await?
+}
+
 async fn near(host: &str, port: u16, mark: Option<u32>) -> io::Result<TcpStream> {
     let mut failure = io::Error::from(io::ErrorKind::NotFound);
     for address in lookup_host((host, port)).await? {

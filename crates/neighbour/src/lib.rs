@@ -28,7 +28,7 @@ pub use borrow::{NeighbourWay, PairError, Paired, pair};
 pub use code::{ATTEMPTS, Code, CodeError, Offer};
 pub use forward::{DATAGRAM_PORTS, DatagramOut};
 pub use friends::{Friends, Terms};
-pub use leash::Leash;
+pub use leash::{Leash, is_there};
 pub use pairing::MAX_NAME;
 pub use public::is_public;
 pub use share::{DEFAULT_PORTS, Desk, Share};

@@ -1,7 +1,8 @@
 //! A session for a command: the relay chosen, its names resolved, links found, and the session kept
 //! on the links that come and go.
 //!
-//! Owns the flags that every command with a session takes. What is carried through the session is
+//! Owns the flags that every command with a session takes. How a command waits for its first session
+//! is `first_answer`'s. What is carried through the session is
 //! the commands' affair.
 
 use std::net::SocketAddr;
@@ -27,6 +28,8 @@ use crate::rule_book::RuleBook;
 use crate::secret;
 use crate::store::{PeerEntry, RelayEntry, RelayName, Settings, Store};
 use crate::udp_order::UdpOrder;
+
+mod first_answer;
 
 /// Pauses before a relay's name is looked up again: first and longest.
 const FIRST_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
@@ -296,30 +299,6 @@ impl SessionPlan {
     /// How long a session that has fallen silent is waited for.
     pub(crate) fn patience(&self) -> Duration {
         self.session.idle_timeout
-    }
-
-    /// Sets up the session over all links, and goes on to follow interfaces that come and go. Must
-    /// be called within a `LocalSet`.
-    pub(crate) async fn connect(&self, store: &Store) -> Result<Client> {
-        // Before the list, so that no change falls in between.
-        let watch = Watch::start().context("cannot watch the interfaces")?;
-        let policy = LinkPolicy::load_here(store).await?;
-        let links = self.find_links(&policy).await?;
-        let (peers, fault) = self.resolve().await;
-        if let Some(fault) = fault {
-            if peers.iter().all(|peer| peer.addrs.is_empty()) {
-                return Err(fault);
-            }
-            tracing::warn!("{fault:#}");
-        }
-        let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
-        let client = Client::connect(self.config(store, peers, &links)?).await;
-        let client = client.with_context(|| self.subject())?;
-        self.follow_names(&client, known)?;
-        let lent = self.lent_paths(&client, store, None)?;
-        let follower = self.follower(&client, links, policy, lent);
-        tokio::task::spawn_local(follower.run(watch));
-        Ok(client)
     }
 
     /// Begins to set up the session, over the links there are and those that will be, however long

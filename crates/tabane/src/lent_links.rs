@@ -1,31 +1,63 @@
 //! Neighbours whose links may be borrowed: who is wanted, and what they are called as links.
 //!
 //! A neighbour's link goes by the neighbour's name, in the policy and wherever links are listed.
-//! Who keeps such links in use is `web_links` for web mode, `link_follower` for sessions.
+//! Who keeps such links in use is `web_links` for web mode, `link_follower` for sessions. A
+//! neighbour that is not where it was is looked for on the local networks, and known by its key.
 
+use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
+use tabane_base::Duration;
 use tabane_core::{Identity, PublicKey};
-use tabane_fetch::DeviceWay;
+use tabane_fetch::{Connecting, DeviceWay, Way};
 use tabane_linux::interfaces::Interface;
-use tabane_neighbour::NeighbourWay;
+use tabane_neighbour::{NeighbourWay, is_there};
 use tabane_policy::LinkFacts;
 use tabane_proxy::Destination;
+use tokio::time::{Instant, timeout};
 
 use crate::failure::Failure;
+use crate::near_by;
 use crate::store::{NeighbourEntry, RelayName, Store};
 
 /// The word that policy files have for a neighbour's link.
 pub(crate) const KIND: &str = "neighbour";
+/// How long a neighbour on the local network may take to prove that it is there.
+const NEAR_TIME: Duration = Duration::from_secs(1);
+/// What a neighbour does not acknowledge for so long it will not: its network is ours. One that
+/// sleeps or moves says nothing, and connections that are kept for the next request go on to it.
+const UNHEARD_TIME: Duration = Duration::from_secs(6);
+/// How long one that has moved is looked for: two questions and their answers (RFC 6762 §5.2).
+const LOOK_TIME: Duration = Duration::from_millis(1_800);
+/// After a look in vain none is taken for so long; twice as long each time, and at most this.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LAST_PAUSE: Duration = Duration::from_secs(240);
 
-/// A neighbour who lends its link.
+/// A neighbour who lends its link. Copies are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Lender {
     pub(crate) name: RelayName,
-    /// Where it listens.
-    pub(crate) at: Destination,
     pub(crate) key: PublicKey,
+    whereabouts: Rc<Whereabouts>,
+}
+
+/// Where a neighbour listens, as far as is known, and when it may be looked for again.
+#[derive(Debug)]
+struct Whereabouts {
+    at: RefCell<Destination>,
+    look_at: Cell<Option<Instant>>,
+    pause: Cell<Duration>,
+    store: Store,
+}
+
+/// The way by a neighbour, wherever it is.
+struct LentWay {
+    lender: Lender,
+    identity: Identity,
+    /// With the place it leads by.
+    way: RefCell<(Destination, Rc<NeighbourWay>)>,
 }
 
 /// The neighbours that are named; all that are known, where none is. One that is not there costs
@@ -41,18 +73,29 @@ pub(crate) fn find(wanted: &[RelayName], store: &Store) -> Result<Vec<Lender>> {
     let is_wanted = |name: &RelayName| wanted.is_empty() || wanted.contains(name);
     let known = known.into_iter().filter(|(name, _)| is_wanted(name));
     known
-        .map(|(name, entry)| Lender::new(name, &entry))
+        .map(|(name, entry)| Lender::new(name, &entry, store))
         .collect()
 }
 
 impl Lender {
-    fn new(name: RelayName, entry: &NeighbourEntry) -> Result<Self> {
+    fn new(name: RelayName, entry: &NeighbourEntry, store: &Store) -> Result<Self> {
         let damaged = || format!("neighbours/{name}.toml is damaged: remove it and pair again");
+        let at = Destination::parse(&entry.address, None).with_context(damaged)?;
         Ok(Self {
-            at: Destination::parse(&entry.address, None).with_context(damaged)?,
             key: entry.key.parse().with_context(damaged)?,
+            whereabouts: Rc::new(Whereabouts {
+                at: RefCell::new(at),
+                look_at: Cell::new(None),
+                pause: Cell::new(FIRST_PAUSE),
+                store: store.clone(),
+            }),
             name,
         })
+    }
+
+    /// Where it listens, as far as is known.
+    pub(crate) fn at(&self) -> Destination {
+        self.whereabouts.at.borrow().clone()
     }
 
     /// Its link as policy files know it.
@@ -69,17 +112,108 @@ impl Lender {
         interfaces.iter().any(|it| it.name == self.name.as_str())
     }
 
-    /// Host and port, as sockets are told.
-    pub(crate) fn place(&self) -> (String, u16) {
-        place(&self.at)
+    /// The way to the web by its link.
+    pub(crate) fn way(&self, identity: &Identity) -> Result<Rc<dyn Way>> {
+        let way = RefCell::new((self.at(), self.way_by_present_place(identity)?));
+        Ok(Rc::new(LentWay {
+            lender: self.clone(),
+            identity: identity.clone(),
+            way,
+        }))
     }
 
-    /// The way to the web by its link.
-    pub(crate) fn way(&self, identity: &Identity) -> Result<NeighbourWay> {
-        let (host, port) = self.place();
-        let near = Rc::new(DeviceWay::unbound());
-        NeighbourWay::new(identity, self.name.as_str(), (&host, port), self.key, near)
-            .context("TLS")
+    fn way_by_present_place(&self, identity: &Identity) -> Result<Rc<NeighbourWay>> {
+        let (host, port) = place(&self.at());
+        let near = Rc::new(DeviceWay::unbound().unheard_for(UNHEARD_TIME));
+        let way = NeighbourWay::new(identity, self.name.as_str(), (&host, port), self.key, near);
+        Ok(Rc::new(way.context("TLS")?))
+    }
+
+    /// Whether it is where it was last, shown by its key.
+    pub(crate) async fn answers(&self, identity: &Identity, mark: Option<u32>) -> io::Result<()> {
+        self.proves(identity, &self.at(), mark).await
+    }
+
+    async fn proves(
+        &self,
+        identity: &Identity,
+        at: &Destination,
+        mark: Option<u32>,
+    ) -> io::Result<()> {
+        let (host, port) = place(at);
+        let proof = is_there(identity, (&host, port), self.key, mark);
+        timeout(NEAR_TIME, proof).await?
+    }
+
+    /// Looks for it on the local networks if it is not where it was, and not too often in vain.
+    /// `true` where it was found elsewhere; that is remembered. Sockets carry `mark`.
+    pub(crate) async fn look(&self, identity: &Identity, mark: Option<u32>) -> bool {
+        let Whereabouts { look_at, pause, .. } = &*self.whereabouts;
+        let now = Instant::now();
+        if look_at.get().is_some_and(|at| now < at) {
+            return false;
+        }
+        // Nobody else looks meanwhile.
+        look_at.set(Some(now + pause.get()));
+        if self.answers(identity, mark).await.is_ok() {
+            return false;
+        }
+        let Some(at) = self.search(identity, mark).await else {
+            pause.set((pause.get() * 2).min(LAST_PAUSE));
+            return false;
+        };
+        look_at.set(None);
+        pause.set(FIRST_PAUSE);
+        tracing::info!(neighbour = %self.name, %at, "the neighbour has moved");
+        self.whereabouts.at.replace(at.clone());
+        let store = &self.whereabouts.store;
+        if let Err(error) = store.move_neighbour(&self.name, &self.key.to_string(), &at) {
+            tracing::warn!(neighbour = %self.name, "where it is now is not kept: {error:#}");
+        }
+        true
+    }
+
+    /// Where somebody proves its key who has announced itself with it.
+    async fn search(&self, identity: &Identity, mark: Option<u32>) -> Option<Destination> {
+        let is_it = |found: &near_by::Found| found.key == self.key;
+        let found = near_by::find(LOOK_TIME, is_it).await;
+        let found = found
+            .inspect_err(|error| tracing::debug!("not looked for: {error:#}"))
+            .ok()?;
+        let found = found.into_iter().find(is_it)?;
+        for at in found.at {
+            if self.proves(identity, &at, mark).await.is_ok() {
+                return Some(at);
+            }
+        }
+        None
+    }
+}
+
+impl LentWay {
+    fn present(&self) -> Rc<NeighbourWay> {
+        let mut way = self.way.borrow_mut();
+        let at = self.lender.at();
+        if way.0 != at
+            && let Ok(new) = self.lender.way_by_present_place(&self.identity)
+        {
+            *way = (at, new);
+        }
+        Rc::clone(&way.1)
+    }
+}
+
+impl Way for LentWay {
+    fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a> {
+        Box::pin(async move {
+            let connected = self.present().connect(host, port).await;
+            if connected.is_err() {
+                // In the background: who waits for this connection has other links.
+                let (lender, identity) = (self.lender.clone(), self.identity.clone());
+                tokio::task::spawn_local(async move { lender.look(&identity, None).await });
+            }
+            connected
+        })
     }
 }
 

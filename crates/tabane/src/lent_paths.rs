@@ -15,11 +15,11 @@ use tabane_core::{Identity, PathPolicy};
 use tabane_linux::interfaces::Interface;
 use tabane_neighbour::Leash;
 use tabane_tunnel::{Client, LinkBind};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::lent_links::Lender;
+use crate::lent_links::{Lender, place};
 use crate::link_policy::LinkPolicy;
 use crate::store::RelayName;
 
@@ -33,6 +33,10 @@ const MOVE_INTERVAL: Duration = Duration::from_secs(5);
 /// pass any on to.
 type Places = Vec<Vec<SocketAddr>>;
 
+/// What each neighbour has said when it was asked last: whether it lends its link. Those that have
+/// not been asked to the end are missing.
+pub(crate) type Answers = BTreeMap<RelayName, Result<(), String>>;
+
 /// The neighbours that may carry a session, and those that do at present. None by default.
 #[derive(Default)]
 pub(crate) struct LentPaths {
@@ -41,6 +45,7 @@ pub(crate) struct LentPaths {
     insisted: Vec<RelayName>,
     open: Rc<RefCell<BTreeMap<RelayName, Places>>>,
     changed: Rc<Notify>,
+    answers: watch::Sender<Answers>,
     /// Ended with this.
     _tasks: JoinSet<()>,
 }
@@ -53,6 +58,7 @@ struct Asking {
     mark: Option<u32>,
     open: Rc<RefCell<BTreeMap<RelayName, Places>>>,
     changed: Rc<Notify>,
+    answers: watch::Sender<Answers>,
 }
 
 impl LentPaths {
@@ -71,6 +77,7 @@ impl LentPaths {
             mark,
             open: Rc::default(),
             changed: Rc::default(),
+            answers: watch::Sender::default(),
         };
         let mut tasks = JoinSet::new();
         for lender in &lenders {
@@ -81,6 +88,7 @@ impl LentPaths {
             insisted,
             open: asking.open,
             changed: asking.changed,
+            answers: asking.answers,
             _tasks: tasks,
         }
     }
@@ -93,6 +101,11 @@ impl LentPaths {
     /// Waits until [`links`](Self::links) may be others.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
+    }
+
+    /// What the neighbours say, as it changes.
+    pub(crate) fn answers(&self) -> watch::Receiver<Answers> {
+        self.answers.subscribe()
     }
 
     /// The links by those that are there, as far as the policy lets them be used.
@@ -122,15 +135,25 @@ impl Asking {
                     tracing::info!(neighbour = %lender.name, "lends its link");
                     (pause, is_told) = (FIRST_PAUSE, false);
                     self.set(&lender, Some(places));
+                    self.note(&lender, Ok(()));
                     let why = self.until_lost(leashes, &relays).await;
                     tracing::info!(neighbour = %lender.name, why, "lends its link no more");
                     self.set(&lender, None);
-                }
-                Err(error) if !std::mem::replace(&mut is_told, true) => {
-                    tracing::info!(neighbour = %lender.name, %error, "lends no link now");
+                    // Where it fell silent because it moved, to ask it there would take its time.
+                    if lender.look(&self.identity, self.mark).await {
+                        continue;
+                    }
                 }
                 Err(error) => {
-                    tracing::debug!(neighbour = %lender.name, %error, "lends no link yet");
+                    if lender.look(&self.identity, self.mark).await {
+                        continue;
+                    }
+                    if std::mem::replace(&mut is_told, true) {
+                        tracing::debug!(neighbour = %lender.name, %error, "lends no link yet");
+                    } else {
+                        tracing::info!(neighbour = %lender.name, %error, "lends no link now");
+                    }
+                    self.note(&lender, Err(error.to_string()));
                 }
             }
             sleep(pause).await;
@@ -144,7 +167,7 @@ impl Asking {
         lender: &Lender,
         relays: &[Vec<SocketAddr>],
     ) -> io::Result<(Places, Vec<Leash>)> {
-        let (host, port) = lender.place();
+        let (host, port) = place(&lender.at());
         let mut failure = io::Error::other("no relay's address is known yet");
         let mut places = vec![Vec::new(); relays.len()];
         let mut leashes = Vec::new();
@@ -193,5 +216,11 @@ impl Asking {
             None => open.remove(&lender.name),
         };
         self.changed.notify_one();
+    }
+
+    fn note(&self, lender: &Lender, answer: Result<(), String>) {
+        self.answers.send_modify(|answers| {
+            answers.insert(lender.name.clone(), answer);
+        });
     }
 }

@@ -17,6 +17,8 @@ const SERVICE: &str = "_tabane._tcp.local.";
 const KEY: &str = "key";
 /// How long a farewell may take.
 const FAREWELL_TIME: Duration = Duration::from_millis(200);
+/// How often it is seen whether this machine has other addresses.
+const ADDRESSES_INTERVAL: Duration = Duration::from_secs(2);
 /// No more are taken note of.
 const MAX_FOUND: usize = 64;
 
@@ -39,6 +41,8 @@ impl Announcement {
     pub(crate) fn start(name: &str, port: u16, key: PublicKey) -> Result<Self> {
         let key = key.to_string();
         let daemon = ServiceDaemon::new().context("multicast DNS")?;
+        let interval = u32::try_from(ADDRESSES_INTERVAL.as_secs()).unwrap_or(u32::MAX);
+        daemon.set_ip_check_interval(interval).context("DNS-SD")?;
         // A host name of our own: the machine's may be announced by another program.
         let plain = key.chars().filter(char::is_ascii_alphanumeric);
         let host = format!("tabane-{}.local.", plain.take(12).collect::<String>());
@@ -60,8 +64,8 @@ impl Drop for Announcement {
     }
 }
 
-/// Those who announce themselves, as far as they are heard within `time`.
-pub(crate) async fn find(time: Duration) -> Result<Vec<Found>> {
+/// Those who announce themselves, until one is what was looked for or the time is over.
+pub(crate) async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> Result<Vec<Found>> {
     let deadline = Instant::now() + time;
     let daemon = ServiceDaemon::new().context("multicast DNS")?;
     let events = daemon.browse(SERVICE).context("DNS-SD")?;
@@ -74,8 +78,9 @@ pub(crate) async fn find(time: Duration) -> Result<Vec<Found>> {
             continue;
         };
         all.retain(|other| other.key != found.key);
+        let is_last = is_enough(&found) || all.len() + 1 == MAX_FOUND;
         all.push(found);
-        if all.len() == MAX_FOUND {
+        if is_last {
             break;
         }
     }

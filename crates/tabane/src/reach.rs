@@ -16,19 +16,20 @@ const ENOUGH: usize = 12;
 /// Between looks at the paths.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Waits until every link is up or has failed, at most for [`COME_UP_TIME`].
-pub(crate) async fn look(client: &Client) -> ClientSnapshot {
-    wait(client, COME_UP_TIME, |link| {
+/// Waits until every link is up or has failed, those in `awaited` among them, at most for
+/// [`COME_UP_TIME`].
+pub(crate) async fn look(client: &Client, awaited: &[String]) -> ClientSnapshot {
+    wait(client, COME_UP_TIME, awaited, |link| {
         link.problem.is_some() || is_up(link)
     })
     .await
 }
 
 /// The same; then measures every link's bandwidth, for at most [`MEASURE_TIME`].
-pub(crate) async fn measure(client: &Client) -> ClientSnapshot {
-    look(client).await;
+pub(crate) async fn measure(client: &Client, awaited: &[String]) -> ClientSnapshot {
+    look(client, awaited).await;
     client.measure(TRAINS);
-    wait(client, MEASURE_TIME, |link| {
+    wait(client, MEASURE_TIME, &[], |link| {
         !is_up(link) || link.estimate.as_ref().is_some_and(is_measured)
     })
     .await
@@ -43,16 +44,19 @@ fn is_measured(link: &LinkEstimate) -> bool {
     link.metered || link.paths.iter().any(enough)
 }
 
-/// Looks again and again until all links satisfy `is_settled`, at most for `limit`.
+/// Looks again and again until the awaited links are there and all satisfy `is_settled`, at most for `limit`.
 async fn wait(
     client: &Client,
     limit: Duration,
+    awaited: &[String],
     is_settled: impl Fn(&LinkSnapshot) -> bool,
 ) -> ClientSnapshot {
     let deadline = Instant::now() + limit;
     loop {
         let snapshot = client.snapshot();
-        if snapshot.links.iter().all(&is_settled) || Instant::now() >= deadline {
+        let is_there = |name: &String| snapshot.links.iter().any(|link| link.name == *name);
+        let is_complete = awaited.iter().all(is_there);
+        if is_complete && snapshot.links.iter().all(&is_settled) || Instant::now() >= deadline {
             return snapshot;
         }
         sleep(LOOK_INTERVAL).await;

@@ -254,7 +254,7 @@ fn ways(lenders: Vec<Lender>, store: &Store) -> Result<Vec<(Lender, Rc<dyn Way>)
         false => store.neighbour_identity()?,
     };
     let ways = lenders.into_iter().map(|lender| {
-        let way: Rc<dyn Way> = Rc::new(lender.way(&identity)?);
+        let way = lender.way(&identity)?;
         Ok((lender, way))
     });
     ways.collect()

@@ -56,8 +56,8 @@ pub(crate) fn run(args: JoinArgs, store: &Store) -> Result<ExitCode> {
 }
 
 async fn check(plan: &SessionPlan, store: &Store) -> Result<()> {
-    let client = plan.connect(store).await?;
-    let snapshot = look(&client).await;
+    let (client, lent) = plan.connect_by_all(store).await?;
+    let snapshot = look(&client, &lent).await;
     client.close().await;
     let rows = snapshot.links.iter().map(|link| {
         let reached = match (&link.path, &link.problem) {

@@ -1,15 +1,15 @@
 //! `tabane links`: what tabane sees of this machine's interfaces, and of the way to the relay.
 
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use tabane_base::{Duration, Rate};
+use tabane_core::Identity;
 use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::access::unix_seconds;
 use crate::client_session::{SessionArgs, SessionPlan};
@@ -19,12 +19,10 @@ use crate::output;
 use crate::reach::measure;
 use crate::store::Store;
 
-/// How long a neighbour may take to show that it is there.
-const NEAR_TIME: Duration = Duration::from_secs(1);
-
 /// Show the interfaces of this machine and the neighbours who lend theirs, and why each is a link
 ///
-/// A neighbour is a link while it answers. It is named by `tabane share pair`, and goes by this
+/// A neighbour is a link while it answers; one that has another address than before is looked for
+/// on the local networks. It is named by `tabane share pair`, and goes by this
 /// name in the policy as well.
 ///
 /// With --measure, sets up a short session to the relay and shows each link's round-trip time, its
@@ -103,20 +101,25 @@ async fn look(plan: Option<SessionPlan>, store: &Store) -> Result<Vec<Row>> {
         .await
         .context("cannot list the interfaces")?;
     let mut rows: Vec<Row> = interfaces.iter().map(row).collect();
-    let lenders = lent_links::find(&[], store)?.into_iter();
-    // All at once: those that are away take a second each.
-    let lent: Vec<_> = lenders
-        .map(|lender| {
-            let is_shadowed = lender.is_shadowed(&interfaces);
-            tokio::task::spawn_local(lent_row(lender, is_shadowed))
-        })
-        .collect();
+    let lenders = lent_links::find(&[], store)?;
+    let lent: Vec<_> = match lenders.is_empty() {
+        true => Vec::new(),
+        false => {
+            let identity = store.neighbour_identity()?;
+            // All at once: those that are away take some seconds each.
+            let row = |lender: Lender| {
+                let is_shadowed = lender.is_shadowed(&interfaces);
+                tokio::task::spawn_local(lent_row(lender, identity.clone(), is_shadowed))
+            };
+            lenders.into_iter().map(row).collect()
+        }
+    };
     for row in lent {
         rows.push(row.await.context("a neighbour")?);
     }
     if let Some(plan) = plan {
-        let client = plan.connect(store).await?;
-        let snapshot = measure(&client).await;
+        let (client, lent) = plan.connect_by_all(store).await?;
+        let snapshot = measure(&client, &lent).await;
         client.close().await;
         for link in &snapshot.links {
             if let Some(row) = rows.iter_mut().find(|row| row.interface == link.name) {
@@ -127,20 +130,25 @@ async fn look(plan: Option<SessionPlan>, store: &Store) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A neighbour's link; whether the neighbour is there is seen by a connection to it.
-async fn lent_row(lender: Lender, is_shadowed: bool) -> Row {
-    let (host, port) = lender.place();
-    let reached = timeout(NEAR_TIME, TcpStream::connect((host, port))).await;
+/// A neighbour's link; whether the neighbour is there shows when it proves its key. One that is not
+/// is looked for.
+async fn lent_row(lender: Lender, identity: Identity, is_shadowed: bool) -> Row {
+    let mut reached = lender.answers(&identity, None).await;
+    if reached.is_err() && lender.look(&identity, None).await {
+        reached = Ok(());
+    }
     let problem = match reached {
         _ if is_shadowed => Some("an interface has this name; forget it and pair again".to_owned()),
-        Ok(Ok(_)) => None,
-        Ok(Err(error)) => Some(format!("the neighbour is away ({error})")),
-        Err(_) => Some("the neighbour does not answer".to_owned()),
+        Ok(()) => None,
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Some("the neighbour does not answer".to_owned())
+        }
+        Err(error) => Some(format!("the neighbour is away ({error})")),
     };
     Row {
         interface: lender.name.to_string(),
         kind: KIND.to_owned(),
-        addresses: vec![lender.at.to_string()],
+        addresses: vec![lender.at().to_string()],
         up: true,
         carrier: problem.is_none(),
         usable: problem.is_none(),

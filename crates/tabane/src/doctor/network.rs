@@ -89,8 +89,9 @@ impl Network {
 }
 
 async fn reach(args: SessionArgs, store: &Store) -> Result<Vec<Reached>> {
-    let client = SessionPlan::new(args, store)?.connect(store).await?;
-    let snapshot = measure(&client).await;
+    let plan = SessionPlan::new(args, store)?;
+    let (client, lent) = plan.connect_by_all(store).await?;
+    let snapshot = measure(&client, &lent).await;
     client.close().await;
     let links = snapshot.links.into_iter().map(|link| {
         let rtt = match &link.path {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tabane_core::Identity;
 use tabane_policy::{Budget, Hours, Usage};
-use tabane_proxy::Host;
+use tabane_proxy::{Destination, Host};
 
 use super::{RelayName, Store, read_toml};
 use crate::quantity::RateText;
@@ -138,6 +138,24 @@ impl Store {
         Ok(name)
     }
 
+    /// The neighbour of this key listens there from now on. One that was forgotten meanwhile, or
+    /// has got another key, is left as it is.
+    pub(crate) fn move_neighbour(
+        &self,
+        name: &RelayName,
+        key: &str,
+        at: &Destination,
+    ) -> Result<()> {
+        let path = self.entry_path("neighbours", name);
+        match read_toml::<NeighbourEntry>(&path)? {
+            Some(known) if known.key == key => {
+                let address = at.to_string();
+                write(&path, &NeighbourEntry { address, ..known })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Remembers somebody who may borrow, in the same way.
     pub(crate) fn put_friend(&self, name: &str, entry: &FriendEntry) -> Result<RelayName> {
         let known = self.friends()?;
@@ -260,6 +278,16 @@ mod tests {
             "a link of ours"
         );
         assert_eq!(put("eth0", "a").unwrap().as_str(), "eth0-2");
+        let known = || store.neighbours().unwrap().remove(0);
+        let there = Destination::parse("10.0.0.7:4599", None).unwrap();
+        store.move_neighbour(&known().0, "b", &there).unwrap();
+        assert_eq!(known().1.address, "10.0.0.1:4511", "another key");
+        store.move_neighbour(&known().0, "a", &there).unwrap();
+        assert_eq!(known().1.address, "10.0.0.7:4599");
+        assert!(store.remove_neighbour(&known().0).unwrap());
+        let gone: RelayName = "eth0-2".parse().unwrap();
+        store.move_neighbour(&gone, "a", &there).unwrap();
+        assert!(store.neighbours().unwrap().is_empty(), "forgotten");
         let misspelt = store.entry_path("friends", &friends[1].0);
         fs::write(&misspelt, "key = \"b\"\nbugdet = \"1GB/day\"\n").unwrap();
         let error = format!("{:#}", store.friends().unwrap_err());

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod neighbours;
 mod street;
 
 use std::fs;
@@ -238,12 +239,7 @@ fn a_neighbours_link_is_a_path_of_a_session_until_it_is_gone() {
     let Some(street) = Street::new() else {
         return;
     };
-    let state = street.directory.join("relay");
-    let mut relay = vec!["relay", "--public", SERVER, "--allow-private", "--state"];
-    relay.push(state.to_str().unwrap());
-    let mut relay = Running::start(street.server(&relay));
-    let joined = street.tabane(&["join", &relay.line()]).output();
-    assert!(joined.as_ref().unwrap().status.success(), "{joined:?}");
+    let _relay = street.join_relay();
     let mut lending = street.lend();
     let url = format!("http://{SERVER}/big.bin");
     let fetch = |times: usize| {

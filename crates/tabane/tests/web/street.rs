@@ -118,6 +118,24 @@ impl Street {
         lending
     }
 
+    /// A relay where the web server is, which the client has joined.
+    pub(crate) fn join_relay(&self) -> Running {
+        let state = self.directory.join("relay");
+        let mut relay = vec!["relay", "--public", SERVER, "--allow-private", "--state"];
+        relay.push(state.to_str().unwrap());
+        let mut relay = Running::start(self.server(&relay));
+        let joined = self.tabane(&["join", &relay.line()]).output();
+        assert!(joined.as_ref().unwrap().status.success(), "{joined:?}");
+        relay
+    }
+
+    /// The friend gets another address on the client's network.
+    pub(crate) fn move_friend(&self, from: u8, to: u8) {
+        // The other order would take both: one of the same network lasts as long as the first.
+        self.ip("n", &format!("addr del 10.72.9.{from}/24 dev n9"));
+        self.ip("n", &format!("addr add 10.72.9.{to}/24 dev n9"));
+    }
+
     /// `tabane` at the friend's.
     pub(crate) fn friend(&self, arguments: &[&str]) -> Command {
         let mut command = within(&self.id, "n", TABANE);

@@ -1,0 +1,94 @@
+//! Neighbours who move, and who are the only way there is.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{PROXY, carried, serve};
+use crate::street::{Running, SERVER, Street, content};
+
+/// Longer than anything here takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+#[test]
+fn a_neighbour_with_another_address_is_found_by_its_key() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let mut lending = street.lend();
+    lending.kill();
+    street.move_friend(2, 77);
+    let share = ["share", "--link", "n3", "--listen", "[::]:4599"];
+    let mut lending = Running::start(street.friend(&share));
+    assert!(lending.line().contains("on port 4599"));
+    // Looked for now and then, and announced as soon as its network is noticed.
+    let found = |place: &str| {
+        until(place, || {
+            let row = &rows(&street, &["links"], "interface");
+            row["usable"] == true && row["addresses"][0] == place
+        });
+    };
+    found("10.72.9.77:4599");
+    let listed = rows(&street, &["share", "list"], "name");
+    assert_eq!(listed["address"], "10.72.9.77:4599", "it is remembered");
+    // While something runs.
+    let mut proxy = serve(&street, &[]);
+    street.move_friend(77, 78);
+    until("carried by the neighbour", || {
+        let got = street.curl(&format!("-x {PROXY} http://{SERVER}/big.bin"));
+        assert!(got.stdout == content(), "{got:?}");
+        let record = std::iter::repeat_with(|| proxy.record()).find(|it| it["status"] == 200);
+        carried(&record.unwrap(), "nextdoor") > 0
+    });
+    let listed = rows(&street, &["share", "list"], "name");
+    assert_eq!(listed["address"], "10.72.9.78:4599");
+}
+
+#[test]
+fn a_machine_without_a_link_has_its_neighbours() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let _relay = street.join_relay();
+    let lending = street.lend();
+    for link in ["c1", "c2"] {
+        street.ip("c", &format!("link set {link} down"));
+    }
+    let measured = rows(&street, &["links", "--measure"], "interface");
+    assert!(measured["rtt_ms"].is_number(), "{measured}");
+    // It moves: a session that begins looks for it.
+    street.move_friend(2, 77);
+    let url = format!("http://{SERVER}/small");
+    until("a session by the neighbour", || {
+        let mut run = street.tabane(&["run", "--", "curl", "-sS", "--max-time", "60"]);
+        run.arg(&url).output().unwrap().stdout == b"small\n"
+    });
+    assert_eq!(
+        rows(&street, &["links"], "interface")["addresses"][0],
+        "10.72.9.77:4511"
+    );
+    // Without any, the error says both.
+    drop(lending);
+    let run = street.tabane(&["run", "--", "true"]).output().unwrap();
+    let error = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(!run.status.success());
+    assert!(error.contains("no interface can be used"), "{error}");
+    assert!(error.contains("neighbour nextdoor: "), "{error}");
+}
+
+/// The neighbour's row of a list.
+fn rows(street: &Street, words: &[&str], key: &str) -> Value {
+    let output = street.tabane(words).arg("--json").output().unwrap();
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut rows = rows.as_array().unwrap().iter();
+    rows.find(|row| row[key] == "nextdoor").unwrap().clone()
+}
+
+/// Tries again and again.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
