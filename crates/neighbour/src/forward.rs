@@ -6,6 +6,7 @@
 //! is the leash; with it the ports end.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use tabane_linux::udp::MAX_TRANSMIT_BYTES;
 use tabane_linux::{RecvBatch, Transmit, UdpBind, UdpError, UdpSocket};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::friends::{Ended, Friend};
 
@@ -26,6 +27,8 @@ pub const DATAGRAM_PORTS: [u16; 2] = [443, 4510];
 const SILENCE: Duration = Duration::from_secs(20);
 /// Sockets of the friend that are served at once: one, and others while it changes them.
 const MAX_FLOWS: usize = 4;
+/// A turn that is nearer than this is now: timers tell no less.
+const SLACK: Duration = Duration::from_millis(1);
 /// What the kernel takes in one call, by number.
 const MAX_SEGMENTS: usize = 64;
 
@@ -53,6 +56,7 @@ pub(crate) struct Forward {
     /// That there can be none at present was said.
     is_told: bool,
     run: Run,
+    queue: Queue,
 }
 
 /// One socket of the friend's has one of ours, so that the far end tells them apart.
@@ -91,6 +95,7 @@ impl Forward {
             spare: None,
             is_told: false,
             run: Run::default(),
+            queue: Queue::default(),
         })
     }
 
@@ -121,9 +126,28 @@ impl Forward {
             if self.spare.is_none() {
                 self.prepare().await;
             }
-            poll_fn(|cx| self.poll_readable(cx)).await;
+            let due = self.queue.next_at();
+            tokio::select! {
+                () = poll_fn(|cx| self.poll_readable(cx)) => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+            }
+            self.release(Instant::now());
             if let Err(ended) = self.turn(&mut batch.borrow_mut()) {
                 return ended;
+            }
+        }
+    }
+
+    /// Sends what waits and has its turn.
+    fn release(&mut self, now: Instant) {
+        while let Some(waiting) = self.queue.pop(now) {
+            if let Some(flow) = find(&self.flows, waiting.of) {
+                let (socket, to) = match waiting.is_outward {
+                    true => (&flow.far, self.to),
+                    false => (&self.near, flow.from),
+                };
+                self.run.add(&waiting.payload, socket, to);
+                self.run.send(socket, to);
             }
         }
     }
@@ -162,20 +186,25 @@ impl Forward {
         }
     }
 
-    /// Takes from every socket once; errors are what the network says of datagrams that were sent
+    /// Takes from every socket once, and sends what need not wait; errors are what the network says of datagrams that were sent
     /// before, and these count as lost.
     fn turn(&mut self, batch: &mut RecvBatch) -> Result<(), Ended> {
+        let now = Instant::now();
         if self.near.try_recv(batch).is_ok() {
-            self.outwards(batch)?;
+            self.outwards(now, batch)?;
         }
         for flow in &mut self.flows {
             if flow.far.try_recv(batch).is_err() {
                 continue;
             }
             for datagram in batch.datagrams() {
-                let is_answer = datagram.meta.remote == self.to;
-                if is_answer && self.friend.on_datagram(datagram.payload.len())? {
-                    self.run.add(datagram.payload, &self.near, flow.from);
+                if datagram.meta.remote != self.to {
+                    continue;
+                }
+                let payload = datagram.payload;
+                let turn = self.friend.on_datagram(now, payload.len())?;
+                if self.queue.admits(now, turn, (flow.from, false), payload) {
+                    self.run.add(payload, &self.near, flow.from);
                 }
             }
             self.run.send(&self.near, flow.from);
@@ -183,13 +212,14 @@ impl Forward {
         Ok(())
     }
 
-    fn outwards(&mut self, batch: &mut RecvBatch) -> Result<(), Ended> {
+    fn outwards(&mut self, now: Instant, batch: &mut RecvBatch) -> Result<(), Ended> {
         let mut last = None;
         for datagram in batch.datagrams() {
-            let from = datagram.meta.remote;
-            if from.ip() != self.friend_ip || !self.friend.on_datagram(datagram.payload.len())? {
+            let (from, payload) = (datagram.meta.remote, datagram.payload);
+            if from.ip() != self.friend_ip {
                 continue;
             }
+            let turn = self.friend.on_datagram(now, payload.len())?;
             if last != Some(from) {
                 if let Some(flow) = last.and_then(|last| find(&self.flows, last)) {
                     self.run.send(&flow.far, self.to);
@@ -197,8 +227,10 @@ impl Forward {
                 last = Some(from);
                 take_flow(&mut self.flows, &mut self.spare, from);
             }
-            if let Some(flow) = last.and_then(|last| find(&self.flows, last)) {
-                self.run.add(datagram.payload, &flow.far, self.to);
+            if let Some(flow) = last.and_then(|last| find(&self.flows, last))
+                && self.queue.admits(now, turn, (from, true), payload)
+            {
+                self.run.add(payload, &flow.far, self.to);
             }
         }
         if let Some(flow) = last.and_then(|last| find(&self.flows, last)) {
@@ -234,6 +266,54 @@ fn take_flow(flows: &mut Vec<Flow>, spare: &mut Option<UdpSocket>, from: SocketA
         }
     }
     flows.push(Flow { from, far, used_at });
+}
+
+/// Datagrams over the friend's rate, in the order of their turns, which is that of their coming.
+/// Their number is limited by how long any may wait.
+#[derive(Default)]
+struct Queue(VecDeque<Waiting>);
+
+struct Waiting {
+    turn: Instant,
+    /// The friend's socket that it is from or for.
+    of: SocketAddr,
+    is_outward: bool,
+    payload: Vec<u8>,
+}
+
+impl Queue {
+    /// `true`: it goes now. Else it waits for its turn, or is dropped where it has none.
+    fn admits(
+        &mut self,
+        now: Instant,
+        turn: Option<Instant>,
+        (of, is_outward): (SocketAddr, bool),
+        payload: &[u8],
+    ) -> bool {
+        let Some(turn) = turn else {
+            return false;
+        };
+        if self.0.is_empty() && turn <= now + SLACK {
+            return true;
+        }
+        self.0.push_back(Waiting {
+            turn,
+            of,
+            is_outward,
+            payload: payload.to_vec(),
+        });
+        false
+    }
+
+    fn next_at(&self) -> Option<Instant> {
+        Some(self.0.front()?.turn)
+    }
+
+    /// The next one, if it is its turn.
+    fn pop(&mut self, now: Instant) -> Option<Waiting> {
+        let next = self.0.front()?;
+        (next.turn <= now + SLACK).then(|| self.0.pop_front())?
+    }
 }
 
 /// Datagrams of one size that leave in one call; the last may be shorter.

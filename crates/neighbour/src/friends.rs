@@ -46,9 +46,9 @@ pub(crate) struct Friend {
     end: watch::Sender<Option<Ended>>,
 }
 
-/// With a cap, datagrams that come in one burst pass while they are no more than the cap carries in
-/// this time.
-const BURST: Duration = Duration::from_millis(50);
+/// With a cap, datagrams wait for their turn at most so long; what would wait longer is dropped. A
+/// queue of this length is what a session's congestion control finds in front of many a link.
+const QUEUE_TIME: Duration = Duration::from_millis(50);
 
 /// Why a friend's connections end, or do not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,16 +128,21 @@ impl Friend {
         Ok(())
     }
 
-    /// Counts a datagram that is about to be passed on. `false`: it is over the cap and must be
-    /// dropped, since a datagram cannot be held back and its sender hears of nothing else.
-    pub(crate) fn on_datagram(&self, amount: usize) -> Result<bool, Ended> {
+    /// Counts a datagram that is to be passed on, and says when its turn is: never before those
+    /// that came before it. `None`: there are too many before it, and it must be dropped.
+    pub(crate) fn on_datagram(
+        &self,
+        now: Instant,
+        amount: usize,
+    ) -> Result<Option<Instant>, Ended> {
         let bytes = amount as u64;
+        let begins = self.next.get().map_or(now, |next| next.max(now));
         let has_cap = self.terms.borrow().cap.is_some();
-        if has_cap && self.due(Instant::now(), bytes, BURST).is_none() {
-            return Ok(false);
+        if has_cap && self.due(now, bytes, QUEUE_TIME).is_none() {
+            return Ok(None);
         }
         self.count(bytes)?;
-        Ok(true)
+        Ok(Some(if has_cap { begins } else { now }))
     }
 
     fn count(&self, bytes: u64) -> Result<(), Ended> {

@@ -1,8 +1,9 @@
 //! Datagrams by a neighbour's link: who may send them where, and how that ends.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use tabane_base::Bytes;
+use tabane_base::{Bytes, Rate};
 use tabane_neighbour::{Leash, Terms};
 use tokio::net::UdpSocket;
 
@@ -82,6 +83,32 @@ fn a_train_of_datagrams_stays_whole() {
         for (number, size) in sizes.into_iter().enumerate() {
             assert_eq!(next(&origin).await.0, vec![number as u8; size]);
         }
+    });
+}
+
+#[test]
+fn what_is_over_the_rate_waits_for_its_turn() {
+    on_this_thread(async {
+        let origin = socket("127.0.0.1").await;
+        let to = origin.local_addr().unwrap();
+        let capped = Terms {
+            cap: Some(Rate::from_bps(800_000)),
+            ..terms()
+        };
+        let street = Street::with_friend(&[to.port()], capped).await;
+        let leash = lent(&street, to).await.unwrap();
+        let friend = socket("127.0.0.1").await;
+        let begun_at = Instant::now();
+        for number in 0..20_u8 {
+            friend.send_to(&[number; 1_000], leash.at()).await.unwrap();
+        }
+        // Each takes 10 ms, so the fifth comes after 40; timers are exact to one.
+        for number in 0..5_u8 {
+            assert_eq!(next(&origin).await.0, [number; 1_000]);
+        }
+        assert!(begun_at.elapsed() >= Duration::from_millis(39));
+        // Those that would have waited longer than 50 ms are not even counted.
+        assert!(street.carried() < 20_000, "{}", street.carried());
     });
 }
 
