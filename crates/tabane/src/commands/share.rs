@@ -17,6 +17,7 @@ use crate::output;
 use crate::quantity::RateText;
 use crate::store::{RelayName, Store, TermsText};
 
+mod invitation;
 mod pairing;
 mod serve;
 

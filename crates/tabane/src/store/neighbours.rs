@@ -1,6 +1,6 @@
-//! `neighbour.key`, `neighbours/NAME.toml`, `friends/NAME.toml`, `lent.toml` and `offer.toml`:
-//! whose links may be borrowed, who may borrow this machine's, what they have carried, and a code
-//! that is to pair. Written by `tabane share`.
+//! `neighbour.key`, `neighbours/NAME.toml`, `friends/NAME.toml`, `lent.toml`, `offer.toml` and
+//! `lending.toml`: whose links may be borrowed, who may borrow this machine's, what they have
+//! carried, a code that is to pair, and where `tabane share` listens. Written by `tabane share`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,12 @@ impl From<FriendFile> for FriendEntry {
             },
         }
     }
+}
+
+/// Where `tabane share` listens.
+#[derive(Serialize, Deserialize)]
+struct LendingFile {
+    port: u16,
 }
 
 /// What a friend may carry, as it was typed.
@@ -201,6 +207,20 @@ impl Store {
 
     pub(crate) fn remove_offer(&self) -> Result<bool> {
         remove(&self.root().join(OFFER_FILE))
+    }
+
+    /// Where `tabane share` listens, or did when it was killed.
+    pub(crate) fn lending_port(&self) -> Result<Option<u16>> {
+        let file = read_toml::<LendingFile>(&self.root().join("lending.toml"))?;
+        Ok(file.map(|file| file.port))
+    }
+
+    pub(crate) fn put_lending_port(&self, port: u16) -> Result<()> {
+        write(&self.root().join("lending.toml"), &LendingFile { port })
+    }
+
+    pub(crate) fn remove_lending_port(&self) -> Result<bool> {
+        remove(&self.root().join("lending.toml"))
     }
 
     fn entry_path(&self, kind: &str, name: &RelayName) -> PathBuf {

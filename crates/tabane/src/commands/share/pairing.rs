@@ -1,6 +1,7 @@
 //! `tabane share pair`: shows a code, or uses the one that a neighbour shows.
 
 use std::ffi::CString;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tabane_proxy::Destination;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::invitation::Invitation;
 use super::{PORT, budget, hours, own_name, rate};
 use crate::access::unix_seconds;
 use crate::failure::Failure;
@@ -39,11 +41,14 @@ const LAST_TRY_TIME: Duration = Duration::from_secs(11);
 /// Without CODE, here where the link is lent: shows a code that one friend can use within ten
 /// minutes, while `tabane share` runs. With CODE, at the friend's: `tabane share pair CODE`.
 /// Both then know each other's key, and nobody in between can have put in another.
+///
+/// On a terminal the code is shown as a QR code as well, with this machine's addresses: the whole
+/// command as text, which a phone's camera shows and can copy or send to the other machine.
 #[derive(Debug, Args)]
 pub(crate) struct PairArgs {
-    /// The code that the neighbour shows
+    /// The code that the neighbour shows, or what its QR code says: CODE@ADDRESS:PORT
     #[arg(value_name = "CODE")]
-    code: Option<Code>,
+    code: Option<Invitation>,
     /// Where the neighbour is: a name or an address, with :PORT if it is not 4511 [default: looked
     /// for on the local networks]
     #[arg(value_name = "HOST", value_parser = destination)]
@@ -60,6 +65,9 @@ pub(crate) struct PairArgs {
     /// What this machine is called there [default: its host name]
     #[arg(long, value_name = "NAME")]
     name: Option<RelayName>,
+    /// Show the QR code even where the output is no terminal
+    #[arg(long, conflicts_with = "code")]
+    qr: bool,
 }
 
 fn destination(text: &str) -> Result<Destination, String> {
@@ -69,7 +77,7 @@ fn destination(text: &str) -> Result<Destination, String> {
 pub(crate) fn run(args: &PairArgs, store: &Store) -> Result<ExitCode> {
     let done = async {
         match (&args.code, &args.host) {
-            (Some(code), host) => join(args, code, host.as_ref(), store).await,
+            (Some(invitation), host) => join(args, invitation, host.as_ref(), store).await,
             (None, _) => offer(args, store).await,
         }
     };
@@ -78,7 +86,7 @@ pub(crate) fn run(args: &PairArgs, store: &Store) -> Result<ExitCode> {
 
 async fn join(
     args: &PairArgs,
-    code: &Code,
+    Invitation { code, places }: &Invitation,
     host: Option<&Destination>,
     store: &Store,
 ) -> Result<ExitCode> {
@@ -88,7 +96,15 @@ async fn join(
         let (host, port) = place(at);
         pair(&identity, &name, (&host, port), code, &DeviceWay::unbound()).await
     };
-    let (at, paired) = match host {
+    let invited = match (host, &places[..]) {
+        (Some(host), _) => Some(host.clone()),
+        (None, []) => None,
+        (None, places) => {
+            let at = first_that_answers(places).await;
+            Some(at.with_context(|| nobody_at(places))?)
+        }
+    };
+    let (at, paired) = match &invited {
         Some(at) => (
             at.clone(),
             pair_at(at)
@@ -116,6 +132,15 @@ async fn join(
          show"
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn nobody_at(places: &[Destination]) -> String {
+    let places: Vec<_> = places.iter().map(ToString::to_string).collect();
+    format!(
+        "nobody answers at {}: does `tabane share` run there, on the same network? Else say where \
+         it is: tabane share pair CODE HOST",
+        places.join(" or ")
+    )
 }
 
 /// The first place where somebody listens.
@@ -179,6 +204,19 @@ async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
         "code: {code}\nwithin ten minutes, at the friend's: tabane share pair {code}\n\
          (in another network: tabane share pair {code} HOST, this machine's name or address)"
     ))?;
+    let is_terminal = io::stdout().is_terminal();
+    if args.qr || is_terminal {
+        let interfaces = interfaces::list().await;
+        let interfaces = interfaces.context("cannot list the interfaces")?;
+        let port = store.lending_port()?.unwrap_or(PORT);
+        let invitation = Invitation::here(code, &interfaces, port);
+        if let Some(picture) = invitation.picture(is_terminal) {
+            output::line(&format!(
+                "or by a phone's camera, which shows this as text to copy or send: \
+                 tabane share pair {invitation}\n{picture}"
+            ))?;
+        }
+    }
     tokio::select! {
         name = outcome(store, &offer.code) => {
             let name = name?;

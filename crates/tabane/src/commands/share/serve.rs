@@ -71,6 +71,7 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         is_allowed: is_public,
         ports: datagram_ports.to_vec(),
     });
+    let _noted = Noted::new(store, listener.local_addr()?.port());
     let _announced = announce(args, &name, key, listener.local_addr()?);
     output::line(&format!(
         "lending {} on port {} to {}; Ctrl-C ends it",
@@ -86,6 +87,26 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         () = Rc::new(share).serve(listener) => Ok(ExitCode::SUCCESS),
         () = ledger.keep() => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => Ok(program::signal_code(arrived?.signal)),
+    }
+}
+
+/// Keeps where this listens, for `tabane share pair`, until it is dropped.
+struct Noted<'a>(&'a Store);
+
+impl<'a> Noted<'a> {
+    fn new(store: &'a Store, port: u16) -> Self {
+        if let Err(error) = store.put_lending_port(port) {
+            tracing::warn!("invitations will name the usual port: {error:#}");
+        }
+        Self(store)
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.remove_lending_port() {
+            tracing::warn!("invitations may name this port later on: {error:#}");
+        }
     }
 }
 
