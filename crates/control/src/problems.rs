@@ -17,7 +17,7 @@ pub(crate) fn find(state: &mut State) {
         let mut sessions = state.sessions.iter();
         sessions.any(|session| session.state == SessionState::Connected)
     };
-    let is_connected = connected(state);
+    let is_connected = state.instance.kind.is_web() || connected(state);
     let carries = |link: &Link| link.state == LinkState::Active;
     let any_active = state.links.iter().any(carries);
     if !is_connected {
@@ -100,6 +100,22 @@ mod tests {
         change(&mut state);
         find(&mut state);
         state
+    }
+
+    #[test]
+    fn web_mode_needs_no_session() {
+        let state = seen(|state| {
+            state.instance.kind = Kind::Web;
+            state.sessions.clear();
+        });
+        assert_eq!((state.condition, state.problems.len()), (Condition::Up, 0));
+        let state = seen(|state| {
+            state.instance.kind = Kind::Web;
+            state.sessions.clear();
+            state.links[0].state = LinkState::Down;
+        });
+        assert_eq!(state.condition, Condition::Degraded);
+        assert_eq!(state.problems[0].link.as_ref(), Some(&state.links[0].name));
     }
 
     #[test]

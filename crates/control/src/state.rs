@@ -79,6 +79,10 @@ pub enum Kind {
     Up,
     /// `tabane relay`.
     Relay,
+    /// `tabane web`.
+    Web,
+    /// `tabane get`.
+    Get,
 }
 
 /// How an instance is, in one word.
@@ -157,6 +161,12 @@ pub struct Link {
     pub share_now: Option<f64>,
     /// What it carried, over all paths that it had.
     pub traffic: Traffic,
+    /// Of `web` and `get`: connections and answers that failed over it.
+    #[serde(default)]
+    pub failures: u64,
+    /// Of `web` and `get`: a neighbour's link.
+    #[serde(default)]
+    pub is_lent: bool,
     /// The path over it, where there is one.
     pub path: Option<Path>,
 }
@@ -372,6 +382,12 @@ impl LinkChange {
 }
 
 impl Kind {
+    /// Whether it fetches from web servers and has no session.
+    #[must_use]
+    pub const fn is_web(self) -> bool {
+        matches!(self, Self::Web | Self::Get)
+    }
+
     /// As the command is called.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -380,6 +396,8 @@ impl Kind {
             Self::Proxy => "proxy",
             Self::Up => "up",
             Self::Relay => "relay",
+            Self::Web => "web",
+            Self::Get => "get",
         }
     }
 }
@@ -487,6 +505,8 @@ pub(crate) mod tests {
                 received_bytes: 1_000_000,
                 ..Traffic::default()
             },
+            failures: 0,
+            is_lent: false,
             path: Some(path()),
         }
     }

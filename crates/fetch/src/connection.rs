@@ -136,8 +136,12 @@ impl Client {
             return Ok(sender);
         }
         let fresh = tokio::time::timeout(self.patience.connect, self.connect(link, origin)).await;
-        let late = |_| RequestError::TimedOut {
-            origin: origin.to_string(),
+        let late = |_| {
+            let error = RequestError::TimedOut {
+                origin: origin.to_string(),
+            };
+            link.on_failed(&error);
+            error
         };
         let sender = fresh.map_err(late)??;
         if let Sender::Http2(sender) = &sender {
@@ -182,8 +186,8 @@ impl Client {
     async fn connect(&self, link: &Link, origin: &Origin) -> Result<Sender, RequestError> {
         let proxy = self.proxies.proxy_for(origin);
         let mut stream = match proxy {
-            Some(proxy) => link.way.connect(&proxy.host, proxy.port).await?,
-            None => link.way.connect(&origin.host, origin.port).await?,
+            Some(proxy) => link.connect(&proxy.host, proxy.port).await?,
+            None => link.connect(&origin.host, origin.port).await?,
         };
         if !origin.is_https {
             return http1_over(stream, origin).await;

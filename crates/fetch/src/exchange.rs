@@ -103,6 +103,7 @@ impl Reading {
                 }
                 Some(Err(error)) => {
                     let what = http_error(origin, error).to_string();
+                    self.link.on_failed(&what);
                     return self.tell(News::Fault(Fault::Broken, what));
                 }
             }

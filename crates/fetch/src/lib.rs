@@ -29,7 +29,7 @@ pub use engine::{FetchError, Job, LinkProgress, Outcome, Progress, fetch, go_on}
 pub use head::basic;
 pub use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 pub use hyper::http::response::Parts;
-pub use links::{Link, Links};
+pub use links::{Link, Links, Tally};
 pub use passage::{Connection, Download, DownloadError, Opened, Unanswered, Upload};
 pub use proxies::{Proxies, ProxyError};
 pub use sink::{Reader, Sink, StreamSink, stream};

@@ -23,11 +23,30 @@ pub struct Link {
     pub(crate) facts: RefCell<LinkFacts>,
     /// Carried over it by everybody, in both directions.
     carried: Cell<u64>,
+    /// Of that, sent.
+    sent: Cell<u64>,
+    /// Connections and answers that failed over it.
+    failures: Cell<u64>,
+    /// Why, while nothing has worked since.
+    trouble: RefCell<Option<String>>,
     /// With a cap: when the next bytes may be read.
     next_read: Cell<Option<Instant>>,
     gone: watch::Sender<bool>,
     /// When the rate in `facts` was measured.
     learnt_at: Cell<Option<Instant>>,
+}
+
+/// What a link has come to since it was added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Sent over it, as far as it goes through here: not requests' heads.
+    pub sent: Bytes,
+    /// All that came.
+    pub received: Bytes,
+    /// Connections that did not come about, and answers that broke off.
+    pub failures: u64,
+    /// Why the last try failed, while none has succeeded since.
+    pub trouble: Option<String>,
 }
 
 /// A fetch that brought less over a link says little about its rate.
@@ -68,6 +87,9 @@ impl Links {
             way,
             facts: RefCell::new(facts),
             carried: Cell::new(0),
+            sent: Cell::new(0),
+            failures: Cell::new(0),
+            trouble: RefCell::default(),
             next_read: Cell::new(None),
             gone: watch::Sender::new(false),
             learnt_at: Cell::new(None),
@@ -164,12 +186,35 @@ impl Link {
         Bytes::new(self.carried.get())
     }
 
+    /// What it has come to.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let sent = self.sent.get();
+        Tally {
+            sent: Bytes::new(sent),
+            received: Bytes::new(self.carried.get() - sent),
+            failures: self.failures.get(),
+            trouble: self.trouble.borrow().clone(),
+        }
+    }
+
     /// Connects over it.
     ///
     /// # Errors
     /// As its way says.
     pub async fn connect(&self, host: &str, port: u16) -> Result<BoxStream, WayError> {
-        self.way.connect(host, port).await
+        let connected = self.way.connect(host, port).await;
+        match &connected {
+            Ok(_) => drop(self.trouble.take()),
+            Err(error) => self.on_failed(error),
+        }
+        connected
+    }
+
+    /// Something that was begun over it failed.
+    pub(crate) fn on_failed(&self, trouble: impl ToString) {
+        self.failures.set(self.failures.get() + 1);
+        self.trouble.replace(Some(trouble.to_string()));
     }
 
     /// Comes back when the link is gone, or may not be used any more.
@@ -182,6 +227,7 @@ impl Link {
     /// So much was sent.
     pub fn on_sent(&self, amount: usize) {
         self.carried.set(self.carried.get() + amount as u64);
+        self.sent.set(self.sent.get() + amount as u64);
     }
 
     /// So much was read; comes back when more may be.

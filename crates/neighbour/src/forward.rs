@@ -186,8 +186,8 @@ impl Forward {
         }
     }
 
-    /// Takes from every socket once, and sends what need not wait; errors are what the network says of datagrams that were sent
-    /// before, and these count as lost.
+    /// Takes from every socket once, and sends what need not wait; errors are what the network says
+    /// of datagrams that were sent before, and these count as lost.
     fn turn(&mut self, batch: &mut RecvBatch) -> Result<(), Ended> {
         let now = Instant::now();
         if self.near.try_recv(batch).is_ok() {

@@ -1,9 +1,8 @@
 //! A session for a command: the relay chosen, its names resolved, links found, and the session kept
 //! on the links that come and go.
 //!
-//! Owns the flags that every command with a session takes. How a command waits for its first session
-//! is `first_answer`'s. What is carried through the session is
-//! the commands' affair.
+//! Owns the flags that every command with a session takes. How a command waits for its first
+//! session is `first_answer`'s, what is carried through the session the commands' affair.
 
 use std::net::SocketAddr;
 

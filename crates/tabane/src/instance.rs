@@ -10,6 +10,7 @@ mod client_view;
 mod ledger;
 mod record;
 mod relay_view;
+mod web_view;
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -34,6 +35,7 @@ use crate::policy_text::PolicyTextFile;
 use crate::secret;
 use client_view::ClientView;
 use relay_view::RelayView;
+pub(crate) use web_view::WebView;
 
 /// How often the data path is looked at: twice in the second that rates are taken over.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -76,6 +78,7 @@ pub(crate) struct Instance {
 enum View {
     Client(ClientView),
     Relay(RelayView),
+    Web(WebView),
 }
 
 impl Instance {
@@ -107,6 +110,12 @@ impl Instance {
         Self::start(args, description, view, journal)
     }
 
+    /// Makes web mode visible, by the Unix socket alone. Must be called within a `LocalSet`.
+    pub(crate) fn of_web(description: Description, view: WebView) -> Result<Self> {
+        let args = ControlArgs::default();
+        Self::start(&args, description, View::Web(view), Journal::default())
+    }
+
     fn start(
         args: &ControlArgs,
         description: Description,
@@ -119,7 +128,7 @@ impl Instance {
             naming: match description.kind {
                 // There is one, or none.
                 Kind::Up => Naming::Exclusive,
-                Kind::Run | Kind::Proxy | Kind::Relay => Naming::WithPid,
+                Kind::Run | Kind::Proxy | Kind::Relay | Kind::Web | Kind::Get => Naming::WithPid,
             },
             http: args.http.map(|address| HttpConfig {
                 address,
@@ -237,6 +246,7 @@ impl Reporter {
         match &mut self.view {
             View::Client(view) => view.look(&mut state, &self.relays),
             View::Relay(view) => view.look(&mut state),
+            View::Web(view) => view.look(&mut state),
         }
         self.publisher.publish(state);
     }
@@ -247,6 +257,7 @@ impl View {
         match self {
             Self::Client(view) => view.change_link(name, change),
             Self::Relay(_) => Err("a relay has no links to change".to_owned()),
+            Self::Web(_) => Err("web mode's links go by the policy: tabane policy set".to_owned()),
         }
     }
 
@@ -254,6 +265,7 @@ impl View {
         match self {
             Self::Client(view) => view.explain(question),
             Self::Relay(_) => Err("a relay has no rules".to_owned()),
+            Self::Web(_) => Err("web mode knows no rules".to_owned()),
         }
     }
 
@@ -261,6 +273,7 @@ impl View {
         match self {
             Self::Client(view) => view.trace(session),
             Self::Relay(view) => view.trace(session),
+            Self::Web(_) => Err("web mode has no session to trace".to_owned()),
         }
     }
 }

@@ -44,7 +44,8 @@ fn is_measured(link: &LinkEstimate) -> bool {
     link.metered || link.paths.iter().any(enough)
 }
 
-/// Looks again and again until the awaited links are there and all satisfy `is_settled`, at most for `limit`.
+/// Looks again and again until the awaited links are there and all satisfy `is_settled`, at most
+/// for `limit`.
 async fn wait(
     client: &Client,
     limit: Duration,

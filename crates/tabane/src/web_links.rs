@@ -89,6 +89,12 @@ impl WebLinks {
         self.links.clone()
     }
 
+    /// The neighbours whose links may be among them.
+    pub(crate) fn lenders(&self) -> Vec<String> {
+        let lenders = self.lenders.iter();
+        lenders.map(|(lender, _)| lender.name.to_string()).collect()
+    }
+
     /// Follows changes and counts, until it is dropped.
     pub(crate) async fn follow(&mut self) {
         let watch = Watch::start();

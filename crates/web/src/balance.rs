@@ -118,6 +118,12 @@ impl Balance {
         sorted(candidates.collect(), is_avoided)
     }
 
+    /// How many places are taken.
+    pub(crate) fn taken(&self) -> usize {
+        let seats = self.seats.borrow();
+        seats.iter().filter(|seat| seat.strong_count() > 0).count()
+    }
+
     /// Somebody takes a place.
     pub(crate) fn sit(&self, now: Instant, link: &Link) -> Seat {
         let seat = Rc::new(Seated {

@@ -86,6 +86,12 @@ impl Web {
         })
     }
 
+    /// Answers and tunnels that are being carried at present.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.balance.taken() + Rc::strong_count(&self.splits) - 1
+    }
+
     /// Serves programs until it is dropped; then all connections end.
     pub async fn serve(self: Rc<Self>, listener: TcpListener) {
         let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));

@@ -14,14 +14,18 @@ use aws_lc_rs::digest::{self, Digest, SHA256};
 use clap::Args;
 use serde_json::json;
 use tabane_base::{Bytes, Duration, Rate};
+use tabane_control::Kind;
 use tabane_fetch::{
     Client, FetchError, HeaderMap, HeaderName, HeaderValue, Job, Links, Outcome, Patience,
     Progress, Proxies, Url, fetch, stream,
 };
 use tabane_ranges::{Order, Rule};
+use tokio::time::sleep;
 
 use crate::failure::Failure;
+use crate::instance::{Description, Instance, WebView};
 use crate::output;
+use crate::policy_text::PolicyTextFile;
 use crate::program;
 use crate::signals;
 use crate::span::Span;
@@ -36,6 +40,8 @@ use partial::Partial;
 
 /// What of a stream may be in memory.
 const WINDOW: Bytes = Bytes::mega(16);
+/// A file that is here by then was not looked at.
+const SEEN_AFTER: Duration = Duration::from_millis(300);
 
 /// Fetch a file over all links, from any web server, with nothing of ours on the other side
 ///
@@ -144,6 +150,9 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
     let began_at = Instant::now();
     let meter = Meter::new(is_shown);
     let is_stdout = args.output.as_deref() == Some(Path::new("-"));
+    let about: Vec<_> = job.urls.iter().map(ToString::to_string).collect();
+    let about = format!("tabane get {}", about.join(" "));
+    let lenders = web.lenders();
     let fetched = async {
         if is_stdout {
             to_stdout(args, job, client, &links, meter).await
@@ -152,6 +161,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
         }
     };
     let (outcome, path) = tokio::select! {
+        never = seen(about, &links, lenders, store) => never?,
         fetched = fetched => fetched?,
         () = web.follow() => bail!("the kernel tells no more of interfaces"),
         arrived = signals.next() => {
@@ -161,6 +171,22 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
     };
     tell(args, &outcome, path.as_deref(), began_at.elapsed())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has `tabane status` see this while it is polled, once it is known to take its time.
+async fn seen<T>(about: String, links: &Links, lenders: Vec<String>, store: &Store) -> Result<T> {
+    sleep(SEEN_AFTER).await;
+    let _visible = Instance::of_web(
+        Description {
+            kind: Kind::Get,
+            name: format!("get-{}", std::process::id()),
+            about,
+            relays: Vec::new(),
+            policy: Some(PolicyTextFile::of(store)),
+        },
+        WebView::new(links.clone(), lenders, || 1),
+    )?;
+    std::future::pending().await
 }
 
 fn headers(args: &GetArgs) -> Result<HeaderMap> {

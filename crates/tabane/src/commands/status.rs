@@ -23,8 +23,8 @@ const MAX_EVENTS: usize = 5;
 
 /// Show what a running tabane does: links, rates, sessions, and what is wrong
 ///
-/// Asks `tabane run`, `proxy`, `up` or `relay` by its control socket. Each user sees their own;
-/// root's are in /run/tabane, others' in $XDG_RUNTIME_DIR/tabane (or the directory in
+/// Asks `tabane run`, `proxy`, `up`, `relay`, `web` or `get` by its control socket. Each user sees
+/// their own; root's are in /run/tabane, others' in $XDG_RUNTIME_DIR/tabane (or the directory in
 /// TABANE_RUNTIME).
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
@@ -117,6 +117,8 @@ fn text(state: &State) -> String {
     let mut parts = vec![heading(state)];
     if state.instance.kind == Kind::Relay {
         parts.extend(sessions(state));
+    } else if state.instance.kind.is_web() {
+        parts.push(web_links(&state.links));
     } else {
         parts.push(links(&state.links));
         parts.extend(rules(&state.rules));
@@ -136,7 +138,7 @@ fn heading(state: &State) -> String {
     };
     let about = match instance.kind {
         Kind::Run => format!("tabane run {}", instance.about),
-        Kind::Proxy | Kind::Up | Kind::Relay => instance.about.clone(),
+        Kind::Proxy | Kind::Up | Kind::Relay | Kind::Web | Kind::Get => instance.about.clone(),
     };
     let condition = state.condition.name();
     format!("{}: {condition} for {age}{relay}\n{about}", instance.name)
@@ -174,6 +176,36 @@ fn links(links: &[Link]) -> String {
         })
         .collect();
     output::table(&headings, &rows)
+}
+
+/// Links that fetch: there is no path that could be measured, but connections fail one by one.
+fn web_links(links: &[Link]) -> String {
+    let headings = [
+        "link",
+        "kind",
+        "Mbit/s in",
+        "out",
+        "MB in",
+        "MB out",
+        "now",
+        "share",
+        "failed",
+    ];
+    let rows = links.iter().map(|link| {
+        let kind = if link.is_lent { "neighbour" } else { "own" };
+        vec![
+            link.name.clone(),
+            kind.to_owned(),
+            megabits(link.traffic.received_bps),
+            megabits(link.traffic.sent_bps),
+            megabytes(link.traffic.received_bytes),
+            megabytes(link.traffic.sent_bytes),
+            link.share_now.map_or_else(none, |share| percent(share, 0)),
+            percent(link.share, 0),
+            link.failures.to_string(),
+        ]
+    });
+    output::table(&headings, &rows.collect::<Vec<_>>())
 }
 
 /// What the policy's rules are used for.
@@ -249,17 +281,21 @@ fn totals(state: &State) -> String {
         0 => String::new(),
         n => format!(", {n} packets not used"),
     };
+    let carries = match state.instance.kind.is_web() {
+        true => format!("answers  and tunnels under way: {}", totals.streams),
+        false => format!(
+            "sessions {} ({} so far), {} streams{dropped}",
+            totals.sessions, totals.sessions_so_far, totals.streams
+        ),
+    };
     format!(
         "carried  {} MB in, {} MB out; now {} and {} Mbit/s\n\
-         sessions {} ({} so far), {} streams{dropped}\n\
+         {carries}\n\
          process  {} MB, {} s of processor time",
         megabytes(traffic.received_bytes),
         megabytes(traffic.sent_bytes),
         megabits(traffic.received_bps),
         megabits(traffic.sent_bps),
-        totals.sessions,
-        totals.sessions_so_far,
-        totals.streams,
         megabytes(state.process.memory_bytes),
         state.process.cpu_ms / 1_000,
     )

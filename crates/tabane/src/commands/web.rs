@@ -15,6 +15,7 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tabane_base::{Bytes, Rate};
+use tabane_control::Kind;
 use tabane_fetch::{Client, Patience, Proxies};
 use tabane_linux::child;
 use tabane_linux::signals::Signals;
@@ -23,7 +24,9 @@ use tokio::net::TcpListener;
 
 use crate::environment::web_variables;
 use crate::failure::Failure;
+use crate::instance::{Description, Instance, WebView};
 use crate::output;
+use crate::policy_text::PolicyTextFile;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
 use crate::store::{RelayName, Store};
@@ -130,7 +133,20 @@ async fn serve(
     if program.is_none() && !args.json {
         announce(address, &maps, &links.names())?;
     }
-    let web = Web::new(client, links, maps, journal, address);
+    let web = Web::new(client, links.clone(), maps, journal, address);
+    let _visible = Instance::of_web(
+        Description {
+            kind: Kind::Web,
+            name: format!("web-{}", std::process::id()),
+            about: format!("tabane web on http://{address}"),
+            relays: Vec::new(),
+            policy: Some(PolicyTextFile::of(store)),
+        },
+        WebView::new(links, found.lenders(), {
+            let web = Rc::downgrade(&web);
+            move || web.upgrade().map_or(0, |web| web.under_way())
+        }),
+    )?;
     let outcome = tokio::select! {
         code = supervise(program, address, &signals) => code,
         () = web.serve(listener) => bail!("the proxy has ended"),

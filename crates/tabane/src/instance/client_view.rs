@@ -135,6 +135,8 @@ impl ClientView {
             share: 0.0,
             share_now: None,
             traffic: ledger.traffic(),
+            failures: 0,
+            is_lent: false,
             path,
         }
     }

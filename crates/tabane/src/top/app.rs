@@ -142,7 +142,9 @@ impl App {
         };
         let mut rows: Vec<Row> = match state.instance.kind {
             Kind::Relay => state.sessions.iter().map(of_session).collect(),
-            Kind::Run | Kind::Proxy | Kind::Up => state.links.iter().map(of_link).collect(),
+            Kind::Run | Kind::Proxy | Kind::Up | Kind::Web | Kind::Get => {
+                state.links.iter().map(of_link).collect()
+            }
         };
         let rate = |row: &Row| {
             row.traffic

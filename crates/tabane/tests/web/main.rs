@@ -194,6 +194,19 @@ fn a_neighbours_link_helps_until_it_is_gone() {
         let mut rows = rows.as_array().unwrap().iter();
         rows.find(|row| row[key] == "nextdoor").unwrap().clone()
     };
+    // Seen while it runs.
+    let state = json(&["status", "--json"]);
+    assert_eq!(state["instance"]["kind"], "web");
+    let seen = row(&state["links"], "name");
+    assert!(seen["is_lent"] == true && state["links"][0]["is_lent"] == false);
+    let received = seen["traffic"]["received_bytes"].as_u64().unwrap();
+    assert!(received >= carried(&with, "nextdoor"), "{seen}");
+    let shown = street.tabane(&["status"]).output().unwrap().stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    assert!(
+        shown.contains("tabane web on http://127.0.0.1:4512"),
+        "{shown}"
+    );
     let listed = row(&json(&["links", "--json"]), "interface");
     assert_eq!(
         (&listed["kind"], &listed["usable"]),

@@ -144,6 +144,7 @@ async fn state(instance: &InstanceArgs) -> Result<Option<State>> {
         // One that ends just now, or is of another version, is not the one that is meant.
         if let Ok(state) = Client::new(&running.socket).state().await
             && state.instance.kind != Kind::Relay
+            && !state.instance.kind.is_web()
         {
             clients.push(state);
         }

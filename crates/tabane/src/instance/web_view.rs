@@ -1,0 +1,69 @@
+//! Web mode as its control socket shows it.
+
+use std::collections::BTreeMap;
+
+use tabane_control::{Link, LinkState, State, Traffic};
+use tabane_fetch::Links;
+use tabane_ranges::LinkId;
+
+use super::ledger::add;
+
+/// The links of a process that fetches, with what they carried.
+pub(crate) struct WebView {
+    links: Links,
+    /// The names of neighbours.
+    lenders: Vec<String>,
+    under_way: Box<dyn Fn() -> usize>,
+    /// By everybody who was a link, as it was seen last.
+    carried: BTreeMap<LinkId, Traffic>,
+}
+
+impl WebView {
+    /// For links, those of `lenders` among them; `under_way` counts answers and tunnels.
+    pub(crate) fn new(
+        links: Links,
+        lenders: Vec<String>,
+        under_way: impl Fn() -> usize + 'static,
+    ) -> Self {
+        Self {
+            links,
+            lenders,
+            under_way: Box::new(under_way),
+            carried: BTreeMap::new(),
+        }
+    }
+
+    /// Fills in what is known of it.
+    pub(super) fn look(&mut self, state: &mut State) {
+        for link in self.links.all() {
+            let tally = link.tally();
+            let traffic = Traffic {
+                sent_bytes: tally.sent.get(),
+                received_bytes: tally.received.get(),
+                ..Traffic::default()
+            };
+            self.carried.insert(link.id(), traffic);
+            state.links.push(Link {
+                name: link.name().to_owned(),
+                state: match tally.trouble {
+                    Some(_) => LinkState::Down,
+                    None => LinkState::Active,
+                },
+                problem: tally.trouble,
+                weight: link.facts().weight,
+                paused: false,
+                share: 0.0,
+                share_now: None,
+                traffic,
+                failures: tally.failures,
+                is_lent: self.lenders.iter().any(|lender| lender == link.name()),
+                path: None,
+            });
+        }
+        let totals = &mut state.totals;
+        totals.streams = (self.under_way)() as u64;
+        self.carried
+            .values()
+            .for_each(|carried| add(&mut totals.traffic, carried));
+    }
+}
