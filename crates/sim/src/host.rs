@@ -42,6 +42,8 @@ pub struct Host {
     side: Side,
     endpoint: Endpoint,
     admission: Admission,
+    /// Suspended: takes nothing, sends nothing, and no timer wakes it.
+    asleep: bool,
     batch: TransmitBatch,
     /// Sessions to be drained.
     dirty: BTreeSet<SessionHandle>,
@@ -61,6 +63,7 @@ impl Host {
             side,
             endpoint,
             admission,
+            asleep: false,
             batch: TransmitBatch::new(BATCH),
             dirty: BTreeSet::new(),
             events: VecDeque::new(),
@@ -123,7 +126,14 @@ impl Host {
         self.dirty.insert(handle);
     }
 
+    pub(crate) fn set_asleep(&mut self, asleep: bool) {
+        self.asleep = asleep;
+    }
+
     pub(crate) fn handle_datagram(&mut self, now: Instant, tuple: FourTuple, data: &mut [u8]) {
+        if self.asleep {
+            return;
+        }
         if let Some(handle) = self.endpoint.handle_datagram(now, tuple, data) {
             self.touch(handle);
         }
@@ -134,6 +144,9 @@ impl Host {
 
     /// The earliest timer of any session.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if self.asleep {
+            return None;
+        }
         let handles = self.endpoint.handles();
         let sessions = handles
             .iter()
@@ -149,6 +162,9 @@ impl Host {
     /// # Panics
     /// When a timer stays due without anything coming of it.
     pub(crate) fn run_timers(&mut self, now: Instant, network: &mut Network) {
+        if self.asleep {
+            return;
+        }
         for handle in self.endpoint.handles() {
             let mut fruitless = 0;
             for round in 0.. {
@@ -174,6 +190,9 @@ impl Host {
     /// Drains what was touched. `true` when anything came out.
     pub(crate) fn drain(&mut self, now: Instant, network: &mut Network) -> bool {
         let mut any = false;
+        if self.asleep {
+            return any;
+        }
         while let Some(handle) = self.dirty.pop_first() {
             any |= self.drain_session(now, handle, network);
         }

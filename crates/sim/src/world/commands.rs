@@ -129,6 +129,18 @@ impl World {
         self.settle();
     }
 
+    /// A machine is suspended until [`World::wake`]: what arrives is lost and no timer fires, while
+    /// time goes on for it too (`CLOCK_BOOTTIME`). Jobs with a pace would be carried on.
+    pub fn suspend(&mut self, side: Side) {
+        self.settle();
+        self.host_mut(side).set_asleep(true);
+    }
+
+    /// A suspended machine goes on.
+    pub fn wake(&mut self, side: Side) {
+        self.host_mut(side).set_asleep(false);
+    }
+
     /// The server loses all its sessions, and goes on with the same key.
     pub fn restart_server(&mut self) {
         let endpoint = server(&self.setup, "server restarted");
