@@ -1,9 +1,10 @@
 //! Memory for written data that sessions share.
 //!
 //! One stream alone may need megabytes to keep a fast, long link busy; a thousand at once must not
-//! have as much each. Nothing is set aside for anybody: each may hold as much as nobody holds, so
-//! that one has what it needs, many have equal parts, and some is left for who comes next (the
-//! dynamic thresholds of Choudhury and Hahne, IEEE/ACM ToN 6(2), 1998, with α = 1). Owns the sum;
+//! have as much each. Nothing is set aside for anybody: a session may hold as much as nobody holds,
+//! and a stream as much of that as its session does not, so that one has what it needs, many have
+//! equal parts, a session gains nothing by many streams, and some is left for who comes next (the
+//! dynamic thresholds of Choudhury and Hahne, IEEE/ACM ToN 6(2), 1998, with α = 1). Owns the sums;
 //! what one stream needs for its paths is the session's to say.
 
 use std::sync::Arc;
@@ -31,7 +32,8 @@ impl SendPool {
         }
     }
 
-    /// Held by all together. More than the pool's size only by what each has in any case, 32 KiB.
+    /// Held by all together. More than the pool's size only by what each stream has in any case,
+    /// 32 KiB.
     #[must_use]
     pub fn held(&self) -> Bytes {
         Bytes::new(self.held.load(Ordering::Relaxed) as u64)
@@ -42,32 +44,55 @@ impl SendPool {
     }
 }
 
-/// What one stream holds of a pool; returned when it goes.
+/// What one session has of a pool. Clones, one for each stream, share it.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionPool {
+    all: SendPool,
+    held: Arc<AtomicUsize>,
+}
+
+impl SessionPool {
+    pub(crate) fn new(all: SendPool) -> Self {
+        Self {
+            all,
+            held: Arc::default(),
+        }
+    }
+
+    /// What its streams may hold beyond what they hold now: no more than then is left to others.
+    fn free(&self) -> usize {
+        let held = self.held.load(Ordering::Relaxed);
+        held.midpoint(self.all.free()).saturating_sub(held)
+    }
+}
+
+/// What one stream holds of its session's part; returned when it goes.
 #[derive(Debug)]
 pub(crate) struct Holding {
-    pool: SendPool,
+    pool: SessionPool,
     bytes: usize,
 }
 
 impl Holding {
-    pub(crate) fn none_of(pool: &SendPool) -> Self {
+    pub(crate) fn none_of(pool: &SessionPool) -> Self {
         Self {
             pool: pool.clone(),
             bytes: 0,
         }
     }
 
-    /// What its stream may hold now: no more than then is left.
+    /// What its stream may hold now.
     pub(crate) fn share(&self) -> usize {
         self.bytes.midpoint(self.pool.free()).max(FLOOR)
     }
 
     pub(crate) fn set(&mut self, bytes: usize) {
-        let sum = &self.pool.held;
-        if bytes >= self.bytes {
-            sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
-        } else {
-            sum.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        for sum in [&self.pool.held, &self.pool.all.held] {
+            if bytes >= self.bytes {
+                sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            } else {
+                sum.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            }
         }
         self.bytes = bytes;
     }
@@ -83,42 +108,53 @@ impl Drop for Holding {
 mod tests {
     use super::*;
 
+    const SIZE: Bytes = Bytes::mega(16);
+
+    /// All take what they may, in small steps, until nobody may take more; what each has then.
+    fn fill(holdings: &mut [Holding]) -> Vec<usize> {
+        let more = |holding: &mut Holding| {
+            let more = holding.share().saturating_sub(holding.bytes).min(1_000);
+            holding.set(holding.bytes + more);
+            more
+        };
+        while holdings.iter_mut().map(more).sum::<usize>() > 0 {}
+        holdings.iter().map(|holding| holding.bytes).collect()
+    }
+
     #[test]
-    fn one_has_half_and_many_have_equal_parts() {
-        let pool = SendPool::new(Bytes::mega(16));
-        let size = Bytes::mega(16).get() as usize;
-        for streams in [1, 7, 100] {
-            let mut holdings: Vec<_> = (0..streams).map(|_| Holding::none_of(&pool)).collect();
-            // All take what they may, in small steps, until nobody may take more.
-            while holdings
-                .iter_mut()
-                .map(|holding| {
-                    let more = holding.share().saturating_sub(holding.bytes).min(1_000);
-                    holding.set(holding.bytes + more);
-                    more
-                })
-                .sum::<usize>()
-                > 0
-            {}
-            let fair = size / (streams + 1);
-            for holding in &holdings {
-                assert!(
-                    holding.bytes.abs_diff(fair) <= 2_000,
-                    "{streams}: {} of {fair}",
-                    holding.bytes
-                );
+    fn one_has_much_and_many_have_equal_parts() {
+        let pool = SendPool::new(SIZE);
+        for sessions in [1, 7, 100] {
+            let mut holdings: Vec<_> = (0..sessions)
+                .map(|_| Holding::none_of(&SessionPool::new(pool.clone())))
+                .collect();
+            let fair = SIZE.get() as usize / (sessions + 3);
+            for bytes in fill(&mut holdings) {
+                let text = format!("{bytes} of {fair}, {sessions} sessions");
+                assert!(bytes.abs_diff(fair) <= 2_000, "{text}");
             }
         }
         assert_eq!(pool.held(), Bytes::ZERO, "all was returned");
     }
 
     #[test]
+    fn a_session_gains_little_by_many_streams() {
+        let pool = SendPool::new(SIZE);
+        let many = SessionPool::new(pool.clone());
+        let mut holdings: Vec<_> = (0..100).map(|_| Holding::none_of(&many)).collect();
+        holdings.push(Holding::none_of(&SessionPool::new(pool)));
+        let one = fill(&mut holdings).pop().expect("pushed");
+        assert!(one >= SIZE.get() as usize / 8, "{one}");
+    }
+
+    #[test]
     fn a_full_pool_leaves_everybody_a_little() {
-        let pool = SendPool::new(Bytes::kilo(100));
-        let mut hog = Holding::none_of(&pool);
+        let pool = SendPool::new(Bytes::kilo(200));
+        let session = || SessionPool::new(pool.clone());
+        let mut hog = Holding::none_of(&session());
         hog.set(1_000_000);
-        assert_eq!(Holding::none_of(&pool).share(), FLOOR);
+        assert_eq!(Holding::none_of(&session()).share(), FLOOR);
         drop(hog);
-        assert_eq!(Holding::none_of(&pool).share(), 50_000);
+        assert_eq!(Holding::none_of(&session()).share(), 50_000);
     }
 }

@@ -33,6 +33,7 @@ use crate::reading::Reading;
 use crate::recovery::SentFrame;
 use crate::rest::Shedding;
 use crate::scheduler::PathView;
+use crate::send_pool::SessionPool;
 use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::{ReadState, StreamError, Streams};
 use crate::trace::{Trace, TraceLog};
@@ -120,7 +121,7 @@ impl Session {
                 own,
                 config.receive_memory,
                 config.credit(),
-                config.send_pool.clone(),
+                SessionPool::new(config.send_pool.clone()),
             ),
             datagrams: Datagrams::new(config.datagram_wait),
             lanes: Lanes::new(config.scheduler),

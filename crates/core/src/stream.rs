@@ -27,7 +27,7 @@ use crate::event::Event;
 use crate::id::StreamId;
 use crate::parameters::Parameters;
 use crate::recovery::{SentFrame, SentFrames};
-use crate::send_pool::SendPool;
+use crate::send_pool::SessionPool;
 use crate::wire::{Frame, STREAM_CLASS_MAX, StreamHeader};
 
 /// A writer who came short hears of room once a quarter of its buffer, or this, is free: each
@@ -130,7 +130,7 @@ pub(crate) struct Streams {
     memory_max: usize,
     send_limit: usize,
     /// What their unacknowledged data is held in.
-    pool: SendPool,
+    pool: SessionPool,
     events: VecDeque<Event>,
 }
 
@@ -142,7 +142,7 @@ impl Streams {
         own: &Parameters,
         memory: Bytes,
         window_max: Bytes,
-        pool: SendPool,
+        pool: SessionPool,
     ) -> Self {
         Self {
             is_client,

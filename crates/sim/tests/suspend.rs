@@ -83,7 +83,11 @@ fn a_night_ends_the_session_at_both_ends_without_a_storm() {
         world.run_for(Duration::from_secs(10));
         for end in SIDES {
             let reasons: Vec<_> = world.host(end).closed().values().collect();
-            assert_eq!(reasons, [&CloseReason::IdleTimeout], "{end:?}, {side:?} slept");
+            assert_eq!(
+                reasons,
+                [&CloseReason::IdleTimeout],
+                "{end:?}, {side:?} slept"
+            );
         }
         for (index, end) in SIDES.into_iter().enumerate() {
             let more = world.host(end).sent() - sent[index];

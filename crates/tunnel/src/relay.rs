@@ -356,7 +356,9 @@ impl Relay {
                     visit.session.admit(visit.now);
                     self.shared.served.set(self.shared.served.get() + 1);
                     let (engine, shared) = (self.engine.clone(), self.shared.clone());
-                    let guest = Guest::new(engine, shared, session, key, of);
+                    let snapshot = visit.session.snapshot(visit.now);
+                    let from = snapshot.paths.first().map(|path| path.tuple.remote);
+                    let guest = Guest::new(engine, shared, session, key, from, of);
                     self.guests.insert(session.serial(), guest);
                     self.shared.journal.record(Happening::SessionUp {
                         session: session.serial(),

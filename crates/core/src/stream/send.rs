@@ -7,7 +7,7 @@ use tabane_base::Instant;
 
 use super::flights::Flights;
 use crate::ranges::RangeSet;
-use crate::send_pool::{Holding, SendPool};
+use crate::send_pool::{Holding, SessionPool};
 
 /// Memory that a stream keeps when all of it has arrived: enough for the next answer of a web page.
 const KEPT: usize = 64 * 1024;
@@ -87,7 +87,7 @@ pub(crate) struct SendHalf {
 }
 
 impl SendHalf {
-    pub(crate) fn new(credit: u64, pool: &SendPool) -> Self {
+    pub(crate) fn new(credit: u64, pool: &SessionPool) -> Self {
         Self {
             buffer: VecDeque::new(),
             holding: Holding::none_of(pool),
@@ -410,6 +410,7 @@ mod tests {
     use tabane_base::Bytes;
 
     use super::*;
+    use crate::send_pool::SendPool;
 
     fn pieces(send: &mut SendHalf) -> Vec<Range<u64>> {
         let terms = Terms {
@@ -423,7 +424,7 @@ mod tests {
 
     #[test]
     fn what_was_shed_goes_again_no_faster_than_the_peer_has_memory_for_it() {
-        let mut send = SendHalf::new(1_000, &SendPool::new(Bytes::mega(1)));
+        let mut send = SendHalf::new(1_000, &SessionPool::new(SendPool::new(Bytes::mega(1))));
         send.write(&[7; 60]);
         assert_eq!(pieces(&mut send).len(), 6);
         send.on_shed(60, 20);

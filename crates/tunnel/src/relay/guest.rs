@@ -28,6 +28,8 @@ pub(super) struct Guest {
     shared: Rc<Shared>,
     session: SessionId,
     key: PublicKey,
+    /// Where it was heard from when it was let in.
+    from: Option<SocketAddr>,
     since: Instant,
     usage: Rc<Usage>,
     user: Option<User>,
@@ -63,12 +65,14 @@ impl Guest {
         shared: Rc<Shared>,
         session: SessionId,
         key: PublicKey,
+        from: Option<SocketAddr>,
         (user, counted): (Option<User>, Option<Counted>),
     ) -> Self {
         let name = user.as_ref().map(User::name);
-        tracing::info!(client = %key, user = name, session = session.serial(), "session up");
+        tracing::info!(client = %key, user = name, ?from, session = session.serial(), "session up");
         Self {
             user,
+            from,
             _counted: counted,
             engine,
             shared,
@@ -113,9 +117,21 @@ impl Guest {
         self.key
     }
 
+    /// Who breaks the protocol is named so that the owner can revoke or block it.
     pub(super) fn log_closed(&self, reason: &CloseReason) {
+        let user = self.user.as_ref().map(User::name);
+        if let CloseReason::ProtocolViolation(violation) = reason {
+            tracing::warn!(
+                client = %self.key,
+                user,
+                from = ?self.from,
+                ?violation,
+                "a client broke the protocol and was sent away: it is hostile or very broken",
+            );
+        }
         tracing::info!(
             client = %self.key,
+            user,
             session = self.session.serial(),
             lasted_s = self.since.elapsed().as_secs(),
             %reason,

@@ -189,7 +189,7 @@ fn resets_pass_through_in_both_directions() {
 }
 
 #[test]
-fn a_reader_that_stalls_holds_up_nobody_else() {
+fn readers_that_stall_hold_up_nobody_else() {
     run(async {
         let (relay, client) = world().await;
         let (server, address) = listener().await;
@@ -199,8 +199,13 @@ fn a_reader_that_stalls_holds_up_nobody_else() {
                 spawn_local(send(tcp, 64 << 20, "bulk"));
             }
         });
-        let (stalled, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, Target::Address(address)));
+        let mut stalled = Vec::new();
+        for _ in 0..200 {
+            let (program, carried) = pair().await;
+            spawn_local(client.carry_tcp(carried, Target::Address(address)));
+            program.readable().await.unwrap();
+            stalled.push(program);
+        }
         let (program, carried) = pair().await;
         spawn_local(client.carry_tcp(carried, Target::Address(address)));
         receive(program, 64 << 20, "bulk").await;
