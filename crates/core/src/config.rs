@@ -23,8 +23,11 @@ const MAX_CREDIT: Bytes = Bytes::mega(16);
 /// half to a peer slow to answer a change of keys.
 const PACKETS_PER_KEY_MAX: u64 = 1 << 22;
 /// What a stream is granted at first: 25 Mbit/s over the round trip of a satellite; streams that
-/// can use more are granted more. Sixteen that nobody reads fit into the default memory.
+/// can use more are granted more. Of those that nobody reads the sender keeps the rest [P-6.9].
 const FIRST_WINDOW: Bytes = Bytes::mega(1);
+/// Memory for received data that fast and far paths use up; with more nothing is sent again in
+/// advance, and readers who stand still may have some of it.
+pub(crate) const LITTLE_MEMORY: u64 = 8_000_000;
 /// How far credit may exceed memory: 8 × was enough to lift the window limit of unequal paths
 /// in simulation (design/transport.md).
 const CREDIT_PER_MEMORY: u64 = 8;
@@ -154,9 +157,19 @@ impl SessionConfig {
         wanted.min(MAX_CREDIT.max(self.receive_memory))
     }
 
+    /// What all streams together may be ahead of their readers. What is left unread counts, and
+    /// what was sent in vain of streams that were held since [P-6.9].
+    fn session_credit(&self) -> Bytes {
+        let streams = match self.receive_memory.get() {
+            0..LITTLE_MEMORY => 2,
+            _ => 4,
+        };
+        Bytes::new(streams * self.credit().get())
+    }
+
     pub(crate) fn parameters(&self, reset_token: Option<[u8; 16]>) -> Parameters {
         Parameters {
-            session_credit: self.credit() + self.credit(),
+            session_credit: self.session_credit(),
             stream_credit: self.credit().min(FIRST_WINDOW),
             streams: MAX_STREAMS,
             idle_timeout: self.idle_timeout,
@@ -167,6 +180,7 @@ impl SessionConfig {
             classes: true,
             receive_memory: Some(self.receive_memory),
             go_away: true,
+            holds: true,
             reset_token,
         }
     }

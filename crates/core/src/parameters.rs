@@ -21,6 +21,8 @@ mod tag {
 /// Added to the number of paths by an end that takes classes: to older ones, which open no more
 /// than 16 themselves, it is a generous limit.
 const TAKES_CLASSES: u64 = 0x20;
+/// Added by an end that understands STREAM_HOLD to its saying that it understands GO_AWAY.
+const UNDERSTANDS_HOLD: u64 = 2;
 
 /// One end's limits, and the token by which a restarted server may end the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub(crate) struct Parameters {
     pub(crate) receive_memory: Option<Bytes>,
     /// This end understands GO_AWAY [P-9.5].
     pub(crate) go_away: bool,
+    /// This end understands STREAM_HOLD [P-6.9].
+    pub(crate) holds: bool,
     pub(crate) reset_token: Option<[u8; 16]>,
 }
 
@@ -58,6 +62,7 @@ impl Default for Parameters {
             classes: false,
             receive_memory: None,
             go_away: false,
+            holds: false,
             reset_token: None,
         }
     }
@@ -67,6 +72,7 @@ impl Parameters {
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let classes = if self.classes { TAKES_CLASSES } else { 0 };
+        let holds = if self.holds { UNDERSTANDS_HOLD } else { 0 };
         let numbers = [
             (tag::SESSION_CREDIT, self.session_credit.get()),
             (tag::STREAM_CREDIT, self.stream_credit.get()),
@@ -76,7 +82,7 @@ impl Parameters {
             (tag::MAX_UDP_PAYLOAD, self.max_udp_payload.into()),
             (tag::PATHS, u64::from(self.paths) | classes),
             (tag::PROBES, self.probes),
-            (tag::GO_AWAY, self.go_away.into()),
+            (tag::GO_AWAY, u64::from(self.go_away) | holds),
         ];
         let memory = self
             .receive_memory
@@ -123,7 +129,11 @@ impl Parameters {
                     parameters.paths = paths & !(TAKES_CLASSES as u32);
                 }
                 tag::PROBES => parameters.probes = field.varint()?,
-                tag::GO_AWAY => parameters.go_away = field.varint()? != 0,
+                tag::GO_AWAY => {
+                    let understood = field.varint()?;
+                    parameters.go_away = understood != 0;
+                    parameters.holds = understood & UNDERSTANDS_HOLD != 0;
+                }
                 tag::RECEIVE_MEMORY => {
                     parameters.receive_memory = Some(Bytes::new(field.varint()?));
                 }
@@ -162,6 +172,7 @@ mod tests {
             classes: true,
             receive_memory: Some(Bytes::kilo(64)),
             go_away: true,
+            holds: true,
             reset_token: Some([3; 16]),
         };
         let bytes = parameters.emit();

@@ -48,6 +48,7 @@ pub(crate) enum SentFrame {
     PathPolicy(PathId),
     Class(ClassId),
     StreamClass(StreamId),
+    StreamHold(StreamId),
     AckFrequency,
     MtuProbe(u16),
     /// A packet of a train, by its place in it.

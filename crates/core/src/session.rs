@@ -635,6 +635,7 @@ impl Session {
             | SentFrame::MaxData
             | SentFrame::MaxStreamData(_)
             | SentFrame::StreamClass(_)
+            | SentFrame::StreamHold(_)
             | SentFrame::MaxStreams => self.streams.on_lost(frame),
         }
     }

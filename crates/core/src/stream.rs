@@ -5,6 +5,7 @@
 
 mod commands;
 mod flights;
+mod hold;
 mod news;
 mod receive;
 mod send;
@@ -23,6 +24,7 @@ use send::{Piece, SendHalf, Terms};
 pub(crate) use sending::Place;
 
 use crate::class::ClassId;
+use crate::config::LITTLE_MEMORY;
 use crate::event::Event;
 use crate::id::StreamId;
 use crate::parameters::Parameters;
@@ -35,8 +37,6 @@ use crate::wire::{Frame, STREAM_CLASS_MAX, StreamHeader};
 const WRITABLE_STEP: usize = 128 * 1024;
 /// Stop room for headers alone: less data than this in a packet is not worth a frame.
 const MIN_PIECE: usize = 16;
-/// Memory that fast and far paths use up; with more nothing is sent again in advance.
-const LITTLE_MEMORY: u64 = 8_000_000;
 /// Part of the peer's memory that is planned with.
 const REACH_PER_MEMORY: u64 = 2;
 /// Streams looked at for what a scheduler wants to know of all: it asks per packet.
@@ -81,6 +81,7 @@ struct Due {
     stop: Option<u64>,
     credit: bool,
     class: bool,
+    hold: bool,
 }
 
 /// The streams of one session.
@@ -125,6 +126,10 @@ pub(crate) struct Streams {
     rescued: u64,
     /// Round trip of the farthest path.
     rtt: Duration,
+    /// The other end understands that a stream is held, and there is memory for several.
+    tells_holds: bool,
+    /// Streams whose readers stand still.
+    held: usize,
     /// Memory of received data.
     memory: usize,
     memory_max: usize,
@@ -168,6 +173,8 @@ impl Streams {
             peer_reach: None,
             rescued: 0,
             rtt: Duration::ZERO,
+            tells_holds: false,
+            held: 0,
             memory: 0,
             memory_max: usize::try_from(memory.get()).unwrap_or(usize::MAX),
             send_limit: 0,
@@ -182,6 +189,7 @@ impl Streams {
         self.send_credit = peer.session_credit.get();
         self.peer_stream_window = peer.stream_credit.get();
         self.tells_classes = self.is_client && peer.classes;
+        self.tells_holds = peer.holds && self.memory_max as u64 >= LITTLE_MEMORY;
         let memory = peer.receive_memory.map(Bytes::get);
         self.peer_reach = memory
             .filter(|memory| *memory < LITTLE_MEMORY)
@@ -221,8 +229,8 @@ impl Streams {
 pub(crate) enum Refused {
     /// It came too long before what stands in front of it.
     Early,
-    /// The reader does not keep pace.
-    Unread,
+    /// The reader of this stream does not keep pace.
+    Unread(StreamId),
 }
 
 /// A piece of a stream that was set aside for a packet to come.

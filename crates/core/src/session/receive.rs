@@ -128,7 +128,11 @@ impl Session {
             return Err(DropReason::Replayed);
         }
         if let Some(refusal) = self.refuses(payload) {
-            if refusal == Refused::Early && self.peer.receive_memory.is_some() {
+            let is_told = match refusal {
+                Refused::Early => self.peer.receive_memory.is_some(),
+                Refused::Unread(stream) => self.streams.hold(stream),
+            };
+            if is_told {
                 self.paths[path].received.on_shed(now, opened.pn);
             }
             return Err(DropReason::Shed);
@@ -186,20 +190,29 @@ impl Session {
     /// Whether there is no memory for data [P-6.6]. Nothing of such a packet is taken in, so the
     /// sender will repeat it.
     fn refuses(&self, payload: &[u8]) -> Option<Refused> {
-        if !self.streams.is_short_of_memory() {
+        if !self.streams.may_refuse() {
             return None;
         }
+        let may_take = !self.streams.is_out_of_memory();
         let mut refused = None;
         let mut cursor = Cursor::new(payload);
         while let Ok(frame) = parse_frame(&mut cursor) {
-            if let Frame::Stream { header, data } = frame
-                && !data.is_empty()
-            {
-                let awaited = self.streams.is_awaited_here(header, data.len());
-                if awaited && !self.streams.is_out_of_memory() {
+            match frame {
+                Frame::Stream { header, data } if !data.is_empty() => {
+                    if may_take && self.streams.is_awaited_here(header, data.len()) {
+                        return None;
+                    }
+                    refused = refused.or_else(|| self.streams.refuses(header, data.len()));
+                }
+                // Nobody would repeat it.
+                Frame::Datagram(_)
+                | Frame::DatagramCopy { .. }
+                | Frame::DatagramFragment { .. }
+                    if may_take =>
+                {
                     return None;
                 }
-                refused = refused.or_else(|| self.streams.refuses(header, data.len()));
+                _ => {}
             }
             if cursor.is_empty() {
                 break;
@@ -271,7 +284,7 @@ impl Session {
             Frame::Padding | Frame::Ping | Frame::Crypto { .. } => Ok(()),
             Frame::Ack(ack) => self.handle_ack(now, &ack),
             Frame::Shed(shed) => self.handle_shed(now, &shed),
-            Frame::Stream { header, data } => self.streams.on_data(header, data),
+            Frame::Stream { header, data } => self.streams.on_data(now, header, data),
             Frame::ResetStream {
                 id,
                 code,
@@ -328,6 +341,7 @@ impl Session {
                 self.lanes.on_heard(class, number, rule, &mut self.streams);
                 Ok(())
             }
+            Frame::StreamHold { id, number, at } => self.streams.on_hold(id, number, at),
             Frame::StreamClass { id, number, class } => {
                 self.expect_server()?;
                 self.lanes.get_mut(class);

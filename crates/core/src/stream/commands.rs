@@ -176,6 +176,12 @@ impl Streams {
             stream.due.credit = true;
             self.control.push_back(id);
         }
+        let unread = stream.receive.unread();
+        if stream.receive.hold.on_read(now, unread) {
+            self.held -= 1;
+            stream.due.hold = true;
+            self.control.push_back(id);
+        }
         self.memory -= n;
         self.on_consumed(n as u64);
     }

@@ -1,5 +1,7 @@
 //! What the network brings for streams: data, frames of the peer, fates of packets.
 
+use tabane_base::Instant;
+
 use super::receive::{Inserted, ReceiveHalf};
 use super::{Due, Refused, Stream, Streams, WRITABLE_STEP};
 use crate::class::ClassId;
@@ -14,12 +16,16 @@ use crate::wire::StreamHeader;
 const KEEPS_PACE: usize = 8;
 /// How much of the receive memory a stream may hold, per byte that is free.
 const SHARE: usize = 4;
+/// What a reader who stands still may have waiting in any case: enough to go on with until its
+/// sender has heard that it reads again, at some 25 Mbit/s over 20 ms.
+const ENOUGH: usize = 64 * 1024;
 
 impl Streams {
-    /// Whether memory is short enough for [`refuses`](Self::refuses) to refuse anything.
-    pub(crate) fn is_short_of_memory(&self) -> bool {
+    /// Whether [`refuses`](Self::refuses) might refuse anything: readers stand still, or memory is
+    /// short enough.
+    pub(crate) fn may_refuse(&self) -> bool {
         // With so much of it free no stream can hold more than half of SHARE times what is free.
-        2 * self.memory / SHARE >= self.memory_max / (SHARE + 1)
+        self.held > 0 || 2 * self.memory / SHARE >= self.memory_max / (SHARE + 1)
     }
 
     /// Whether there is no memory for this data. A stream may hold [`SHARE`] times what is free:
@@ -30,14 +36,20 @@ impl Streams {
     /// most one packet.
     pub(crate) fn refuses(&self, header: StreamHeader, len: usize) -> Option<Refused> {
         let stream = self.streams.get(&header.id)?;
+        let unread_here = Refused::Unread(header.id);
+        if let (_, Some(at)) = stream.receive.hold.state()
+            && header.offset + len as u64 > at
+        {
+            return Some(unread_here);
+        }
         let (held, unread) = (stream.receive.memory(), stream.receive.unread());
         let others = self.memory - held;
         let most = self.memory_max.saturating_sub(others) / (SHARE + 1) * SHARE;
         let next = stream.receive.ready_to();
         if header.offset <= next {
             let free = self.memory_max.saturating_sub(self.memory);
-            let has_room = unread == 0 || free > 0 && unread <= SHARE * free;
-            return (!has_room).then_some(Refused::Unread);
+            let has_room = unread == 0 || free > 0 && unread <= self.unread_share(free);
+            return (!has_room).then_some(unread_here);
         }
         let is_soon = header.offset + len as u64 <= next + most as u64 / 2;
         if held <= most / 2 || is_soon && held <= most {
@@ -46,8 +58,63 @@ impl Streams {
         Some(if unread <= most / KEEPS_PACE {
             Refused::Early
         } else {
-            Refused::Unread
+            unread_here
         })
+    }
+
+    /// What may wait in order for one reader, while so much memory is free. Of little memory one
+    /// stream may have most; of much, a third, because readers who stand still take it from others.
+    fn unread_share(&self, free: usize) -> usize {
+        if self.tells_holds {
+            free / 2
+        } else {
+            SHARE * free
+        }
+    }
+
+    /// Has the sender keep the rest of a stream until its reader goes on. `false` when the sender
+    /// does not understand that.
+    pub(crate) fn hold(&mut self, id: StreamId) -> bool {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && self.tells_holds
+            && !stream.receive.hold.is_on()
+        {
+            let (at, unread) = (stream.receive.ready_to(), stream.receive.unread());
+            stream.receive.hold.begin(at, unread);
+            self.held += 1;
+            stream.due.hold = true;
+            self.control.push_back(id);
+        }
+        self.tells_holds
+    }
+
+    /// Holds a stream whose reader stands still and has enough to go on with.
+    fn review_reader(&mut self, now: Instant, id: StreamId) {
+        let Some(stream) = self.streams.get(&id) else {
+            return;
+        };
+        // Half of the memory is for those who stand still, in falling parts.
+        let left = (self.memory_max / 2).saturating_sub(self.memory);
+        let enough = (left / 8).max(ENOUGH);
+        let receive = &stream.receive;
+        if receive.unread() > enough && receive.hold.reader_stands_still(now) {
+            self.hold(id);
+        }
+    }
+
+    /// The peer's reader of a stream stands still at an offset, or goes on.
+    pub(crate) fn on_hold(
+        &mut self,
+        id: StreamId,
+        number: u64,
+        at: Option<u64>,
+    ) -> Result<(), Violation> {
+        self.ensure(id)?;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.send.on_hold(number, at);
+            self.enqueue(id);
+        }
+        Ok(())
     }
 
     /// Whether this is what a reader waits for who keeps pace.
@@ -64,9 +131,21 @@ impl Streams {
         self.memory >= self.memory_max - self.memory_max / 8
     }
 
-    pub(crate) fn on_data(&mut self, header: StreamHeader, data: &[u8]) -> Result<(), Violation> {
+    pub(crate) fn on_data(
+        &mut self,
+        now: Instant,
+        header: StreamHeader,
+        data: &[u8],
+    ) -> Result<(), Violation> {
         let StreamHeader { id, offset, fin } = header;
-        self.with_receiver(id, |receive| receive.insert(offset, data, fin))?;
+        self.with_receiver(id, |receive| {
+            let inserted = receive.insert(offset, data, fin)?;
+            if inserted.readable {
+                receive.hold.on_readable(now);
+            }
+            Ok(inserted)
+        })?;
+        self.review_reader(now, id);
         Ok(())
     }
 
@@ -220,6 +299,7 @@ impl Streams {
             SentFrame::StopSending(id) => self.due_again(id, |due| due.stop = Some(0)),
             SentFrame::MaxStreamData(id) => self.due_again(id, |due| due.credit = true),
             SentFrame::StreamClass(id) => self.due_again(id, |due| due.class = true),
+            SentFrame::StreamHold(id) => self.due_again(id, |due| due.hold = true),
             SentFrame::MaxData => self.receive_credit_due = true,
             SentFrame::MaxStreams => self.remote_limit_due = true,
             _ => {}
@@ -275,6 +355,7 @@ impl Streams {
         }
         if let Some(stream) = self.streams.remove(&id) {
             self.memory -= stream.receive.memory();
+            self.held -= usize::from(stream.receive.hold.is_on());
         }
         if !self.is_local(id) {
             self.remote_limit += 1;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tabane_base::{Duration, Instant};
 
+use super::hold::Hold;
 use super::window::Window;
 use crate::close::Violation;
 
@@ -37,6 +38,7 @@ pub(crate) struct ReceiveHalf {
     final_size: Option<u64>,
     reset: Option<u64>,
     window: Window,
+    pub(crate) hold: Hold,
     /// The reader asked the sender to stop; data is counted and thrown away.
     stopped: bool,
     /// The reader knows that there is something to read.
@@ -67,6 +69,7 @@ impl ReceiveHalf {
             final_size: None,
             reset: None,
             window,
+            hold: Hold::default(),
             stopped: false,
             notified: false,
             ended: false,

@@ -80,6 +80,9 @@ pub(crate) struct SendHalf {
     /// The peer had no memory for what was sent: until it has everything below the first number,
     /// nothing is sent that is farther than the second from what it waits for.
     recovery: Option<(u64, u64)>,
+    /// The newest that the peer said of its reader: a number, and the offset where that one stands
+    /// still. Nothing is sent at or beyond it.
+    held: (u64, Option<u64>),
     /// Abandoned with this code; `true` once the peer acknowledged that.
     reset: Option<(u64, bool)>,
     /// The writer waits for room.
@@ -99,6 +102,7 @@ impl SendHalf {
             end: End::Open,
             credit,
             recovery: None,
+            held: (0, None),
             reset: None,
             writer_waits: false,
         }
@@ -177,18 +181,26 @@ impl SendHalf {
             .saturating_sub(self.sent_to)
     }
 
+    /// The peer's reader stands still at an offset, or goes on.
+    pub(crate) fn on_hold(&mut self, number: u64, at: Option<u64>) {
+        if number > self.held.0 {
+            self.held = (number, at);
+        }
+    }
+
     /// Nothing at or behind this is sent, because the peer would have no memory for it. What it
     /// waits for is before.
     fn safe_to(&self) -> u64 {
-        self.recovery
-            .map_or(u64::MAX, |(_, window)| self.acked_to + window.max(1))
+        let recovered = |(_, window): (u64, u64)| self.acked_to + window.max(1);
+        let memory = self.recovery.map_or(u64::MAX, recovered);
+        memory.min(self.held.1.unwrap_or(u64::MAX))
     }
 
     /// Bytes to be sent again that the peer has memory for.
     fn waiting(&self) -> u64 {
-        match self.recovery {
-            Some(_) => self.waiting.total_below(self.safe_to()),
-            None => self.waiting.total(),
+        match self.safe_to() {
+            u64::MAX => self.waiting.total(),
+            safe_to => self.waiting.total_below(safe_to),
         }
     }
 
@@ -420,6 +432,22 @@ mod tests {
             arrival: None,
         };
         std::iter::from_fn(|| send.next_piece(terms).map(|piece| piece.range)).collect()
+    }
+
+    #[test]
+    fn a_held_stream_goes_on_by_the_newest_word_alone() {
+        let mut send = SendHalf::new(1_000, &SessionPool::new(SendPool::new(Bytes::mega(1))));
+        send.write(&[7; 60]);
+        assert_eq!(pieces(&mut send).len(), 6);
+        // The reader stands still at 20, and what was on its way beyond that was shed.
+        send.on_hold(1, Some(20));
+        send.on_lost(0..60, false);
+        assert_eq!(pieces(&mut send), [0..10, 10..20]);
+        send.write(&[8; 10]);
+        assert!(!send.has_pending(1_000));
+        send.on_hold(2, None);
+        send.on_hold(1, Some(20));
+        assert_eq!(pieces(&mut send).len(), 5, "20 to 70");
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Streams {
 
     /// Appends control frames while `space` lasts.
     pub(crate) fn fill_control(&mut self, out: &mut Vec<u8>, space: usize, sent: &mut SentFrames) {
-        /// Three are more than all frames of one stream: ids have at most 4 bytes.
+        /// Four are more than all frames of one stream: ids have at most 4 bytes.
         const LONGEST: usize = 25;
         let end = out.len() + space;
         if self.receive_credit_due && out.len() + LONGEST <= end {
@@ -109,7 +109,7 @@ impl Streams {
             Frame::MaxStreams(self.remote_limit).emit(out);
             sent.push(SentFrame::MaxStreams);
         }
-        while out.len() + 3 * LONGEST <= end {
+        while out.len() + 4 * LONGEST <= end {
             let Some(id) = self.control.pop_front() else {
                 return;
             };
@@ -142,6 +142,11 @@ impl Streams {
                 }
                 .emit(out);
                 sent.push(SentFrame::MaxStreamData(id));
+            }
+            if due.hold {
+                let (number, at) = stream.receive.hold.state();
+                Frame::StreamHold { id, number, at }.emit(out);
+                sent.push(SentFrame::StreamHold(id));
             }
         }
     }

@@ -51,6 +51,7 @@ mod kind {
     pub(super) const STREAM_CLASS: u8 = 0x29;
     pub(super) const SHED: u8 = 0x2a;
     pub(super) const GO_AWAY: u8 = 0x2b;
+    pub(super) const STREAM_HOLD: u8 = 0x2c;
     pub(super) const DATAGRAM: u8 = 0x30;
     pub(super) const DATAGRAM_FRAGMENT: u8 = 0x31;
     pub(super) const DATAGRAM_COPY: u8 = 0x32;
@@ -141,6 +142,13 @@ pub(crate) enum Frame<'a> {
         id: StreamId,
         number: u64,
         class: ClassId,
+    },
+    /// The reader stands still: nothing is to be sent at or beyond `at`; `None`: the sender may go
+    /// on. `number` orders what is said of one stream [P-6.9].
+    StreamHold {
+        id: StreamId,
+        number: u64,
+        at: Option<u64>,
     },
     Datagram(&'a [u8]),
     DatagramCopy {
@@ -256,6 +264,7 @@ impl Frame<'_> {
                 | Self::MaxStreamData { .. }
                 | Self::Class { .. }
                 | Self::StreamClass { .. }
+                | Self::StreamHold { .. }
                 | Self::Datagram(_)
                 | Self::DatagramCopy { .. }
                 | Self::DatagramFragment { .. }

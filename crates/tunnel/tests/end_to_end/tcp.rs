@@ -200,7 +200,7 @@ fn readers_that_stall_hold_up_nobody_else() {
             }
         });
         let mut stalled = Vec::new();
-        for _ in 0..200 {
+        for _ in 0..50 {
             let (program, carried) = pair().await;
             spawn_local(client.carry_tcp(carried, Target::Address(address)));
             program.readable().await.unwrap();

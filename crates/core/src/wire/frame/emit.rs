@@ -110,6 +110,10 @@ impl Frame<'_> {
             Self::StreamClass { id, number, class } => {
                 put(out, kind::STREAM_CLASS, &[id.0, number, class.get().into()]);
             }
+            Self::StreamHold { id, number, at } => {
+                let at = at.map_or(0, |at| at + 1);
+                put(out, kind::STREAM_HOLD, &[id.0, number, at]);
+            }
             Self::Datagram(data) => emit_datagram(&[], data, out),
             Self::DatagramCopy { number, data } => emit_datagram_copy(number, data, out),
             Self::DatagramFragment {

@@ -99,6 +99,11 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
             number: cursor.varint()?,
             class: class_id(cursor)?,
         },
+        kind::STREAM_HOLD => Frame::StreamHold {
+            id: stream_id(cursor)?,
+            number: cursor.varint()?,
+            at: cursor.varint()?.checked_sub(1),
+        },
         kind::DATAGRAM => Frame::Datagram(cursor.prefixed()?),
         kind::DATAGRAM_COPY => Frame::DatagramCopy {
             number: cursor.varint()?,

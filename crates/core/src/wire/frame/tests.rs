@@ -45,6 +45,16 @@ fn samples() -> Vec<Frame<'static>> {
             number: 1,
             class: ClassId::ORDINARY,
         },
+        Frame::StreamHold {
+            id,
+            number: 7,
+            at: Some(0),
+        },
+        Frame::StreamHold {
+            id,
+            number: 8,
+            at: None,
+        },
         Frame::PathAbandon(PathId(300)),
         Frame::AckFrequency {
             path: PathId(1),
