@@ -1,7 +1,7 @@
 //! A range of IP addresses.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The addresses that share their leading bits with one of them (RFC 4632 §3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,33 @@ impl Prefix {
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
         }
     }
+
+    /// The address with this number in the range, from 0 on; `None` beyond its end.
+    #[must_use]
+    pub fn nth(&self, number: u64) -> Option<IpAddr> {
+        let nth = match self.address {
+            IpAddr::V4(ip) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0);
+                let first = u64::from(ip.to_bits() & mask);
+                let bits = u32::try_from(first.checked_add(number)?).ok()?;
+                Ipv4Addr::from_bits(bits).into()
+            }
+            IpAddr::V6(ip) => {
+                let mask = u128::MAX
+                    .checked_shl(128 - u32::from(self.bits))
+                    .unwrap_or(0);
+                let bits = (ip.to_bits() & mask).checked_add(u128::from(number))?;
+                IpAddr::from(Ipv6Addr::from_bits(bits))
+            }
+        };
+        self.contains(nth).then_some(nth)
+    }
+
+    /// Whether there are addresses in both ranges.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.address) || other.contains(self.address)
+    }
 }
 
 impl fmt::Display for Prefix {
@@ -75,6 +102,26 @@ mod tests {
         ] {
             assert_eq!(bits(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_range_has_so_many_addresses_and_ranges_meet_or_not() {
+        let nth = |text: &str, number| Prefix::parse(text).unwrap().nth(number);
+        let ip = |text: &str| Some(text.parse().unwrap());
+        assert_eq!(nth("100.64.16.9/29", 0), ip("100.64.16.8"));
+        assert_eq!(nth("100.64.16.9/29", 7), ip("100.64.16.15"));
+        assert_eq!(nth("100.64.16.9/29", 8), None);
+        assert_eq!(nth("255.255.255.255", 1), None);
+        assert_eq!(nth("0.0.0.0/0", 1 << 32), None);
+        assert_eq!(nth("fd00::/64", 1 << 40), ip("fd00::100:0:0"));
+        assert_eq!(nth("fd00::/126", 4), None);
+        let meet = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|text| Prefix::parse(text).unwrap());
+            assert_eq!(one.overlaps(&other), other.overlaps(&one));
+            one.overlaps(&other)
+        };
+        assert!(meet("10.0.0.0/8", "10.9.1.0/24") && meet("0.0.0.0/0", "192.0.2.1"));
+        assert!(!meet("10.0.0.0/9", "10.128.0.0/9") && !meet("10.0.0.0/8", "fd00::/8"));
     }
 
     #[test]

@@ -242,8 +242,26 @@ pub struct Session {
     pub datagrams_queued_bytes: u64,
     /// What it carried.
     pub traffic: Traffic,
+    /// What it carried beside TCP and UDP: at a client where anything of the kind is served, at a
+    /// relay where the client has addresses.
+    #[serde(default)]
+    pub packets: Option<Packets>,
     /// Its paths.
     pub paths: Vec<Path>,
+}
+
+/// IP packets that are neither TCP nor UDP, counted since the client has had its addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Packets {
+    /// The client's addresses in the relay's pool; with none, pings alone are carried.
+    pub addresses: Vec<IpAddr>,
+    /// Packets towards the internet.
+    pub sent: u64,
+    /// Packets from there.
+    pub received: u64,
+    /// At a relay: packets that it did not pass on, by reason.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
 }
 
 /// Where a session stands.
@@ -469,6 +487,7 @@ pub(crate) mod tests {
             receive_memory_bytes: 1_000,
             datagrams_queued_bytes: 0,
             traffic: Traffic::default(),
+            packets: None,
             paths: vec![path()],
         }
     }

@@ -3,9 +3,10 @@
 //! Owns the netlink messages for them. Rules choose a table by the mark of a packet; a table
 //! without routes passes everything on to the next rule, so rules that outlive us do nothing.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
+use rtnetlink::packet_route::address::{AddressMessage, AddressScope};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
@@ -76,6 +77,36 @@ impl Routing {
         found
             .map(|link| link.header.index)
             .ok_or_else(|| failed(WHAT)("it is gone"))
+    }
+
+    /// Gives an interface an address; `bits` of it are shared by those who are reached by it.
+    ///
+    /// # Errors
+    /// As the kernel says; one that is there already is none.
+    pub async fn add_address(
+        &self,
+        index: u32,
+        address: IpAddr,
+        bits: u8,
+    ) -> Result<(), RoutingError> {
+        let request = self.handle.address().add(index, address, bits).replace();
+        request.execute().await.map_err(failed("add an address"))
+    }
+
+    /// Takes all addresses from an interface but those of the wire.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub async fn remove_addresses(&self, index: u32) -> Result<(), RoutingError> {
+        const WHAT: &str = "remove an address";
+        let found = self.handle.address().get().set_link_index_filter(index);
+        let found: Vec<_> = found.execute().try_collect().await.map_err(failed(WHAT))?;
+        let of_wire = |message: &AddressMessage| message.header.scope == AddressScope::Link;
+        for message in found.into_iter().filter(|message| !of_wire(message)) {
+            let removed = self.handle.address().del(message).execute().await;
+            removed.map_err(failed(WHAT))?;
+        }
+        Ok(())
     }
 
     /// Adds the rule for both families.

@@ -122,7 +122,7 @@ impl Cli {
             Command::Trace(args) => trace::run(&args),
             Command::Dashboard(args) => dashboard::run(&args),
             Command::Links(args) => links::run(*args, &store()?),
-            Command::Relay(args) => relay::run(*args),
+            Command::Relay(args) => relay::run(*args, store),
             Command::Gateway(args) => gateway::run(*args),
             Command::Share(args) => share::run(*args, &store()?),
             Command::Policy(args) => policy::run(args, &store()?),

@@ -9,8 +9,9 @@ mod direct;
 mod filter;
 mod lan;
 mod lock;
-mod ping;
+mod packets;
 
+use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
@@ -33,12 +34,12 @@ pub(crate) use lock::{Lock, Running};
 
 use filter::Filter;
 use lan::Lan;
-use ping::Ping;
+use packets::Packets;
 
 /// What to carry beside the TCP and UDP of this machine's own programs.
 #[derive(Debug, Clone)]
 pub(crate) struct Extent {
-    /// Echo requests, where that is possible.
+    /// What is neither, where that is possible: pings at least.
     pub(crate) ping: bool,
     /// The interfaces with hosts behind them.
     pub(crate) lan: Vec<String>,
@@ -48,8 +49,8 @@ pub(crate) struct Extent {
 pub(crate) struct Machine {
     hooks: Hooks,
     direct: DirectRanges,
-    filter: Filter,
-    ping: Option<Ping>,
+    filter: Rc<RefCell<Filter>>,
+    packets: Option<Packets>,
     lan: Option<Lan>,
     capture: Option<Capture>,
     carrier: Option<Carrier>,
@@ -90,8 +91,8 @@ impl Machine {
         let mut machine = Self {
             hooks: Hooks::attach(&cgroup, &config).context(WHAT)?,
             direct,
-            filter: Filter::default(),
-            ping: None,
+            filter: Rc::default(),
+            packets: None,
             lan: None,
             capture: Some(capture),
             carrier: None,
@@ -106,27 +107,27 @@ impl Machine {
 
     async fn extend(&mut self, extent: Extent) -> Result<()> {
         let routing = Rc::new(Routing::open()?);
+        let direct = self.direct.prefixes().await?;
+        self.filter.borrow_mut().set_direct(direct)?;
         if !extent.lan.is_empty() {
             let lan = Lan::set_up(&routing).await?;
-            self.filter.lan = Some((extent.lan, lan.port()));
-            self.filter.apply(&self.direct.prefixes().await?)?;
+            self.filter.borrow_mut().set_lan(extent.lan, lan.port())?;
             self.lan = Some(lan);
         }
         if extent.ping {
             // Less than all is better than nothing.
-            if let Err(error) = self.carry_pings(routing).await {
-                tracing::warn!("pings are not carried: {error:#}");
-                self.filter.tun = None;
+            if let Err(error) = self.carry_packets(routing).await {
+                tracing::warn!("pings and other protocols are not carried: {error:#}");
+                self.filter.borrow_mut().set_tun(None)?;
             }
         }
         Ok(())
     }
 
-    async fn carry_pings(&mut self, routing: Rc<Routing>) -> Result<()> {
-        let ping = Ping::set_up(routing).await?;
-        self.filter.tun = Some(ping.name().to_owned());
-        self.filter.apply(&self.direct.prefixes().await?)?;
-        self.ping = Some(ping);
+    async fn carry_packets(&mut self, routing: Rc<Routing>) -> Result<()> {
+        let packets = Packets::set_up(routing, self.filter.clone()).await?;
+        self.filter.borrow_mut().set_tun(Some(packets.name()))?;
+        self.packets = Some(packets);
         Ok(())
     }
 
@@ -150,9 +151,9 @@ impl Machine {
             self.tasks.push(tokio::task::spawn_local(tcp));
             self.tasks.push(tokio::task::spawn_local(udp));
         }
-        if let (Some(ping), Some(relay)) = (self.ping.take(), far_ends.relay()) {
-            let pings = ping.serve(relay.clone());
-            self.tasks.push(tokio::task::spawn_local(pings));
+        if let (Some(packets), Some(relay)) = (self.packets.take(), far_ends.relay()) {
+            let packets = packets.serve(relay.clone());
+            self.tasks.push(tokio::task::spawn_local(packets));
         }
         self.carrier = Some(carrier);
     }
@@ -184,7 +185,7 @@ impl Machine {
             self.hooks
                 .exclude(&prefixes, &resolver_addresses(), &captured)?;
         }
-        self.filter.apply(&prefixes)?;
+        self.filter.borrow_mut().set_direct(prefixes)?;
         if let Some(carrier) = &self.carrier {
             carrier.renew_resolvers();
         }

@@ -48,6 +48,7 @@ mod proxying;
 mod qlog;
 mod quantity;
 mod reach;
+mod relay_exit;
 mod relay_state;
 mod rule_book;
 #[cfg(test)]

@@ -11,11 +11,13 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod assignment;
 mod client;
 mod connection;
 mod echo;
 mod engine;
 mod flow;
+mod ip_packet;
 mod journal;
 mod label;
 mod monitor;
@@ -29,10 +31,11 @@ mod trace;
 use std::io;
 
 pub use access::Access;
+pub use assignment::{Assignment, Lodging};
 pub use client::{
     Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
-    LinkSnapshot, LinkWish, Offer, OpenError, RelayPeer, SessionNumbers, Silence, TcpFlow, UdpFlow,
-    Unserved,
+    LinkSnapshot, LinkWish, Offer, OpenError, PacketFlow, PacketsCarried, RelayPeer,
+    SessionNumbers, Silence, TcpFlow, UdpFlow, Unserved,
 };
 pub use connection::{Carried, Ending};
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
@@ -40,8 +43,9 @@ pub use journal::{Entry, Happening, Journal};
 pub use label::{Label, LinkClass, Tally, Treatment, WeakLabel};
 pub use monitor::HostMonitor;
 pub use relay::{
-    Applicant, Authorise, DestinationRule, Destinations, GuestSnapshot, Relay, RelayConfig,
-    RelayError, RelayLimits, RelayMonitor, RuleError, User, UserLimits, UserUsage, Verdict,
+    Applicant, Authorise, DestinationRule, Destinations, ExitConfig, GuestSnapshot,
+    PacketsSnapshot, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RuleError, User,
+    UserLimits, UserUsage, Verdict,
 };
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

@@ -6,9 +6,13 @@
 
 mod destination;
 mod draining;
+mod exit;
+mod gate;
 mod guest;
 mod own_addresses;
 mod packets;
+mod pingers;
+mod pool;
 mod rules;
 mod shaper;
 mod udp;
@@ -34,10 +38,12 @@ use crate::engine::{Engine, Notice, SessionId};
 use crate::journal::{Happening, Journal};
 use crate::monitor::HostMonitor;
 use crate::trace::SessionTrace;
+use exit::Exit;
 use guest::Guest;
 use own_addresses::OwnAddresses;
 use user::What;
 
+pub use exit::{ExitConfig, PacketsSnapshot};
 pub use rules::{DestinationRule, Destinations, RuleError};
 pub(crate) use user::{Meter, Way};
 pub use user::{User, UserLimits, UserUsage};
@@ -76,6 +82,9 @@ pub struct RelayConfig {
     pub seed: [u8; 32],
     /// Marks every packet (`SO_MARK`), where this machine's own hooks must leave them alone.
     pub mark: Option<u32>,
+    /// By which packets that are neither TCP nor UDP leave, with addresses of a pool; without,
+    /// pings alone are served.
+    pub exit: Option<ExitConfig>,
 }
 
 /// Is given everybody who wants to be let in, and answers now or later.
@@ -174,6 +183,7 @@ struct Shared {
     is_draining: Cell<bool>,
     stream_ended: Notify,
     journal: Journal,
+    exit: Option<Exit>,
 }
 
 impl Shared {
@@ -231,6 +241,7 @@ impl Relay {
                 is_draining: Cell::new(false),
                 stream_ended: Notify::new(),
                 journal: Journal::default(),
+                exit: config.exit.map(Exit::new),
             }),
             addresses,
             authorise: config.authorise,
@@ -283,9 +294,16 @@ impl Relay {
             self.drain(grace, hurry).await;
             self.say_goodbye().await;
         };
+        let answers = async {
+            match &shared.exit {
+                Some(exit) => exit.hand_out().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = serve => {}
             () = own => {}
+            () = answers => {}
         }
     }
 
@@ -425,6 +443,8 @@ pub struct GuestSnapshot {
     pub age: Duration,
     /// What it is doing.
     pub session: SessionSnapshot,
+    /// What its packets have come to, where it has addresses for them.
+    pub packets: Option<PacketsSnapshot>,
 }
 
 /// What a running relay is doing.
@@ -469,6 +489,11 @@ impl RelayMonitor {
                 client,
                 age,
                 session: self.engine.snapshot(id)?,
+                packets: self
+                    .shared
+                    .exit
+                    .as_ref()
+                    .and_then(|exit| exit.tally(id.serial())),
             })
         };
         self.engine

@@ -16,6 +16,7 @@ mod kind {
     pub(super) const RESOLVER_TCP: u8 = 3;
     pub(super) const RESOLVER_UDP: u8 = 4;
     pub(super) const PACKETS: u8 = 5;
+    pub(super) const LODGED_PACKETS: u8 = 6;
 }
 
 mod address_type {
@@ -33,6 +34,8 @@ pub enum Transport {
     Udp,
     /// Nothing: it stands for all IP packets that are neither, as datagrams with the stream's id.
     Packets,
+    /// The same; behind its status the relay says which addresses it gives for them.
+    LodgedPackets,
 }
 
 /// The client's first bytes on a stream.
@@ -67,6 +70,10 @@ impl Request {
         out.push(match (&self.target, self.transport) {
             (Target::Resolver, Transport::Tcp) => kind::RESOLVER_TCP,
             (Target::Resolver, Transport::Udp) => kind::RESOLVER_UDP,
+            (_, Transport::LodgedPackets) => {
+                out.push(kind::LODGED_PACKETS);
+                return;
+            }
             (Target::Anywhere, _) | (_, Transport::Packets) => {
                 out.push(kind::PACKETS);
                 return;
@@ -107,8 +114,12 @@ impl Request {
         let Some((&kind, rest)) = bytes.split_first() else {
             return Ok(None);
         };
-        if kind == kind::PACKETS {
-            let (transport, target) = (Transport::Packets, Target::Anywhere);
+        if let kind::PACKETS | kind::LODGED_PACKETS = kind {
+            let target = Target::Anywhere;
+            let transport = match kind {
+                kind::PACKETS => Transport::Packets,
+                _ => Transport::LodgedPackets,
+            };
             return Ok(Some((Self { transport, target }, 1)));
         }
         let transport = match kind {
@@ -249,10 +260,10 @@ mod tests {
             Target::Resolver,
         ];
         let both = [Transport::Tcp, Transport::Udp];
-        let packets = Request {
-            transport: Transport::Packets,
+        let packets = [Transport::Packets, Transport::LodgedPackets].map(|transport| Request {
+            transport,
             target: Target::Anywhere,
-        };
+        });
         both.into_iter()
             .flat_map(|transport| {
                 targets.iter().map(move |target| Request {
@@ -260,7 +271,7 @@ mod tests {
                     target: target.clone(),
                 })
             })
-            .chain([packets])
+            .chain(packets)
             .collect()
     }
 
@@ -295,7 +306,7 @@ mod tests {
     fn nonsense_is_named() {
         for (bytes, error) in [
             (&[0][..], RequestError::Kind),
-            (&[6], RequestError::Kind),
+            (&[7], RequestError::Kind),
             (&[1, 5], RequestError::AddressType),
             (&[1, 3, 0], RequestError::Name),
             (&[1, 3, 254], RequestError::Name),
@@ -316,7 +327,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 7;
+                *kind %= 8;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use tabane_core::{ReadState, StreamId};
 
+use crate::assignment::Assignment;
 use crate::engine::{Engine, SessionId, Visit};
 use crate::label::Label;
 use crate::request::{MAX_REQUEST, Request, RequestError, Status};
@@ -163,6 +164,23 @@ impl Stream {
     pub(crate) fn poll_status(&mut self, cx: &Context<'_>) -> Poll<Result<Status, StreamEnd>> {
         let status = |data: &[u8]| (1, Status::parse(data[0]).unwrap_or(Status::Malformed));
         self.poll_peek(cx, status)
+    }
+
+    /// Reads the addresses that the relay gives, which follow its first byte.
+    pub(crate) async fn read_assignment(&mut self) -> Result<Assignment, StreamEnd> {
+        let mut bytes = Vec::new();
+        loop {
+            poll_fn(|cx| {
+                self.poll_peek(cx, |data| {
+                    bytes.extend_from_slice(data);
+                    (data.len(), ())
+                })
+            })
+            .await?;
+            if let Some((assignment, _)) = Assignment::parse(&bytes) {
+                return Ok(assignment);
+            }
+        }
     }
 
     /// Waits until the peer abandons its side; what it has written stays to be read.

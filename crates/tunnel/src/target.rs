@@ -24,7 +24,8 @@ pub enum Target {
     },
     /// The DNS resolver that the relay itself uses.
     Resolver,
-    /// Each packet says itself; for [`Transport::Packets`](crate::Transport::Packets) only.
+    /// Each packet says itself; for [`Transport::Packets`](crate::Transport::Packets) and
+    /// [`Transport::LodgedPackets`](crate::Transport::LodgedPackets) only.
     Anywhere,
 }
 

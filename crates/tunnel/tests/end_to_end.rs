@@ -6,6 +6,7 @@
 mod end_to_end {
     mod cables;
     mod monitor;
+    mod packets;
     mod relays;
     mod session;
     mod tcp;

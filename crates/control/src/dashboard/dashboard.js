@@ -333,6 +333,11 @@ function showSessions() {
       .map((text) => element('div', text));
     const cell = element('td');
     cell.append(...paths);
+    if (session.packets) {
+      const { addresses, sent, received } = session.packets;
+      const who = addresses.length ? addresses.join(', ') : 'pings';
+      cell.append(element('div', `${who}: ${sent} packets out, ${received} back`));
+    }
     row.append(
       element('td', session.number),
       element('td', session.peer ? session.peer.slice(0, 12) : '–'),

@@ -34,9 +34,11 @@ use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
 use crate::plain;
 use crate::quantity::Span;
+use crate::relay_exit::{self, PoolRange};
 use crate::relay_state::RelayState;
 use crate::secret;
 use crate::signals;
+use crate::store::Store;
 
 /// A grace time without end.
 const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
@@ -80,6 +82,12 @@ pub(crate) struct RelayArgs {
     /// way
     #[arg(long, value_name = "USER", num_args = 0..=1, require_equals = true, requires = "peer")]
     open: Option<Option<UserName>>,
+    /// Give clients addresses of this private range, and let what they send beside TCP and UDP
+    /// (ESP, GRE, ICMP, …) out under this machine's address; one range of each family, like
+    /// 100.64.16.0/20 and fd00:1::/64. Needs root, nft and forwarding [default: pings alone are
+    /// served]
+    #[arg(long, value_name = "PREFIX", conflicts_with = "peer")]
+    pool: Vec<PoolRange>,
     /// How many clients the token in the join string admits: one, many or a number
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
@@ -100,13 +108,18 @@ enum RelayCommand {
     Clients(clients::ClientsArgs),
 }
 
-pub(crate) fn run(args: RelayArgs) -> Result<ExitCode> {
+pub(crate) fn run(mut args: RelayArgs, store: impl Fn() -> Result<Store>) -> Result<ExitCode> {
     let state = RelayState::locate(args.state.clone())?;
     match args.command {
         Some(RelayCommand::User(user)) => user::run(*user, &state),
         Some(RelayCommand::Token(token)) => token::run(token, &state),
         Some(RelayCommand::Clients(clients)) => clients::run(clients, &state),
         None => {
+            if args.pool.is_empty() && !args.peer {
+                // A service without a home has no settings.
+                let settings = store().ok().map(|store| store.settings()).transpose()?;
+                args.pool = settings.unwrap_or_default().relay_pool;
+            }
             let serving = serve(args, state);
             tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
         }
@@ -131,6 +144,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let is_open = door != Door::Shut;
     let (gatekeeper, newcomers) = Gatekeeper::open(&state, door)?;
     let considering = gatekeeper.clone();
+    let (exit, exit_rules) = relay_exit::set_up(&args.pool).await?.unzip();
     let relay = Relay::bind(RelayConfig {
         identity: identity.clone(),
         listen: vec![listen],
@@ -148,6 +162,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         seed: secret::random(),
         // On a machine that is up itself, the relay's sockets are not for its hooks.
         mark: plain::may_mark().then_some(plain::MARK),
+        exit,
     })
     .map_err(|error| match error {
         RelayError::Listen(_) => anyhow::Error::new(error)
@@ -187,6 +202,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         never = gatekeeper.work(newcomers, monitor.clone()) => never,
     }
     drop(instance);
+    drop(exit_rules);
     gatekeeper.save_now();
     Ok(ExitCode::SUCCESS)
 }

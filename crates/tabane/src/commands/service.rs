@@ -248,8 +248,14 @@ impl Service {
                  {HARDENING}\n\
                  [Install]\nWantedBy=multi-user.target\n"
             ),
-            Self::Relay => format!(
-                "[Unit]\n\
+            Self::Relay => {
+                // A pool needs its TUN device, and nothing else of /dev.
+                let devices = match flags.contains(" --pool") {
+                    true => "DeviceAllow=/dev/net/tun rw",
+                    false => "PrivateDevices=yes",
+                };
+                format!(
+                    "[Unit]\n\
                  Description=tabane relay: the far end of sessions\n\
                  Wants=network-online.target\n\
                  After=network-online.target\n\n\
@@ -262,12 +268,13 @@ impl Service {
                  StateDirectory=tabane\nStateDirectoryMode=0700\n\
                  RuntimeDirectory=tabane\nRuntimeDirectoryPreserve=yes\n\
                  CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_NET_ADMIN CAP_NET_RAW\n\
-                 DevicePolicy=closed\nPrivateDevices=yes\nProtectKernelTunables=yes\n\
+                 DevicePolicy=closed\n{devices}\nProtectKernelTunables=yes\n\
                  ProtectKernelModules=yes\nProtectControlGroups=yes\n\
                  RestrictNamespaces=yes\n\
                  {HARDENING}\n\
                  [Install]\nWantedBy=multi-user.target\n"
-            ),
+                )
+            }
         })
     }
 }

@@ -4,6 +4,7 @@
 //! values are the instance's own.
 
 use std::io::{self, IsTerminal};
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -123,7 +124,8 @@ fn text(state: &State) -> String {
         parts.push(links(&state.links));
         parts.extend(rules(&state.rules));
     }
-    parts.push(totals(state));
+    let totals = Some(totals(state)).into_iter().chain(packets(state));
+    parts.push(totals.collect::<Vec<_>>().join("\n"));
     parts.extend(events(state));
     parts.extend(problems(state));
     parts.join("\n\n")
@@ -299,6 +301,39 @@ fn totals(state: &State) -> String {
         megabytes(state.process.memory_bytes),
         state.process.cpu_ms / 1_000,
     )
+}
+
+/// What is neither TCP nor UDP, by the addresses that it bears at the relay.
+fn packets(state: &State) -> Option<String> {
+    let line = |session: &Session| {
+        let packets = session.packets.as_ref()?;
+        let addresses = match &packets.addresses[..] {
+            [] => "pings".to_owned(),
+            given => given
+                .iter()
+                .map(IpAddr::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
+        };
+        let refused = packets
+            .refused
+            .iter()
+            .map(|(why, n)| format!(", {n} {why}"));
+        Some(format!(
+            "packets  session {}, {addresses}: {} out, {} back{}",
+            session.number,
+            packets.sent,
+            packets.received,
+            refused.collect::<String>(),
+        ))
+    };
+    let lines: Vec<String> = state
+        .sessions
+        .iter()
+        .filter_map(line)
+        .take(MAX_ROWS)
+        .collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 fn events(state: &State) -> Option<String> {

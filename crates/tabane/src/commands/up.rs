@@ -34,11 +34,12 @@ const LOG: &str = "/run/tabane/up.log";
 
 /// Carry everything this machine sends over all links, until `tabane down`
 ///
-/// TCP, UDP, DNS and pings of every program go through the session; connections that exist stay as
-/// they are. This machine's own networks and private ranges are left alone. While the relay does
-/// not answer, everything new goes as it would without tabane; when the process ends, by whatever
-/// signal, the kernel takes its hooks away with it. Needs root; runs in the foreground and tells
-/// systemd when it is ready.
+/// TCP, UDP, DNS and pings of every program go through the session, and every other protocol (ESP,
+/// GRE, …) where the relay has an address pool; connections that exist stay as they are. This
+/// machine's own networks and private ranges are left alone. While the relay does not answer,
+/// everything new goes as it would without tabane; when the process ends, by whatever signal, the
+/// kernel takes its hooks away with it. Needs root; runs in the foreground and tells systemd when
+/// it is ready.
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     /// Leave these destinations to this machine's own network too, e.g. 192.0.2.0/24; repeatable
@@ -50,7 +51,7 @@ pub(crate) struct UpArgs {
     /// Carry what hosts behind this interface send through this machine, too; repeatable
     #[arg(long, value_name = "IF")]
     lan: Vec<String>,
-    /// Leave pings alone
+    /// Leave pings, and every protocol but TCP and UDP, alone
     #[arg(long)]
     no_ping: bool,
     /// How long connections wait for a relay that does not answer [default: 5m, the relay's own

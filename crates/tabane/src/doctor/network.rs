@@ -1,7 +1,10 @@
 //! The links of this machine and the relays it knows, asked over every one of them.
 
 use anyhow::Result;
+use tabane_base::Duration;
 use tabane_linux::interfaces;
+use tabane_tunnel::Lodging;
+use tokio::time::timeout;
 
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::reach::measure;
@@ -9,6 +12,8 @@ use crate::store::Store;
 
 /// Relays asked; each that does not answer takes ten seconds.
 const MAX_RELAYS: usize = 4;
+/// A relay that has answered over some link says this within a round trip.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
 /// Facts.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +43,8 @@ pub(crate) struct RelayFacts {
     pub(crate) name: String,
     /// Over every link; or why there is no session at all.
     pub(crate) reached: Result<Vec<Reached>, String>,
+    /// Whether it has addresses for what is neither TCP nor UDP, where it says so.
+    pub(crate) lodging: Option<Lodging>,
 }
 
 /// A link's name with the round-trip time over it in ms, or what is wrong.
@@ -76,22 +83,30 @@ impl Network {
         network.relays_omitted = relays.len().saturating_sub(MAX_RELAYS);
         for (name, _) in relays.iter().take(MAX_RELAYS) {
             let reached = match offline {
-                true => Ok(Vec::new()),
+                true => Ok((Vec::new(), None)),
                 false => reach(SessionArgs::to_relay(name), store).await,
+            };
+            let (reached, lodging) = match reached {
+                Ok((reached, lodging)) => (Ok(reached), lodging),
+                Err(error) => (Err(format!("{error:#}")), None),
             };
             network.relays.push(RelayFacts {
                 name: name.to_string(),
-                reached: reached.map_err(|error| format!("{error:#}")),
+                reached,
+                lodging,
             });
         }
         network
     }
 }
 
-async fn reach(args: SessionArgs, store: &Store) -> Result<Vec<Reached>> {
+async fn reach(args: SessionArgs, store: &Store) -> Result<(Vec<Reached>, Option<Lodging>)> {
     let plan = SessionPlan::new(args, store)?;
     let (client, lent) = plan.connect_by_all(store).await?;
     let snapshot = measure(&client, &lent).await;
+    let asked = timeout(ANSWER_WAIT, client.open_packets(true)).await;
+    let lodging = asked.ok().and_then(Result::ok);
+    let lodging = lodging.map(|flow| flow.assignment().lodging);
     client.close().await;
     let links = snapshot.links.into_iter().map(|link| {
         let rtt = match &link.path {
@@ -102,5 +117,5 @@ async fn reach(args: SessionArgs, store: &Store) -> Result<Vec<Reached>> {
         };
         (link.name, rtt)
     });
-    Ok(links.collect())
+    Ok((links.collect(), lodging))
 }

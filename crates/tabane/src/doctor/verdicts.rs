@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tabane_tunnel::Lodging;
+
 use super::machine::Machine;
 use super::network::{Network, RelayFacts};
 use super::{Finding, Grade, Mode};
@@ -94,6 +96,7 @@ fn privileges(machine: &Machine) -> Vec<Finding> {
         ),
     });
     findings.extend(gateway(machine));
+    findings.push(pool(machine));
     findings.push(match &machine.namespace {
         Ok(()) if machine.missing_programs.is_empty() => {
             Finding::good("namespaces", &[Mode::Lab], "made and left")
@@ -113,6 +116,23 @@ fn privileges(machine: &Machine) -> Vec<Finding> {
         ),
     });
     findings
+}
+
+/// What `tabane relay --pool` needs; a relay without one serves TCP, UDP and pings.
+fn pool(machine: &Machine) -> Finding {
+    let (check, modes) = ("address pool", [Mode::Relay]);
+    let (what, remedy) = match (machine.is_root, &machine.tun, &machine.tproxy) {
+        (false, _, _) => ("needs root", "sudo tabane relay --pool 100.64.16.0/20"),
+        (true, Err(_), _) => ("needs TUN", "modprobe tun"),
+        (true, Ok(()), tproxy) if *tproxy != Ok("nft") => ("needs nft", "apt-get install nftables"),
+        _ if !machine.forwards => (
+            "this machine passes no packets on",
+            "sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1",
+        ),
+        _ => return Finding::good(check, &modes, "possible (tabane relay --pool)"),
+    };
+    let what = format!("{what} (only `tabane relay --pool` does)");
+    Finding::bad(Grade::Poor, check, &modes, what, remedy)
 }
 
 fn gateway(machine: &Machine) -> [Finding; 2] {
@@ -312,16 +332,30 @@ fn relays(network: &Network) -> Vec<Finding> {
     }
     // One that answers is enough.
     let is_any = network.relays.iter().any(|relay| relay.reached.is_ok());
-    let mut findings: Vec<Finding> = network
-        .relays
-        .iter()
-        .map(|facts| relay(facts, is_any))
+    let relays = network.relays.iter();
+    let mut findings: Vec<Finding> = relays
+        .flat_map(|facts| [Some(relay(facts, is_any)), beside(facts)])
+        .flatten()
         .collect();
     if network.relays_omitted > 0 {
         let text = format!("{} more, not asked", network.relays_omitted);
         findings.push(Finding::good("relays", &CLIENTS, text));
     }
     findings
+}
+
+/// What becomes of packets that are neither TCP nor UDP.
+fn beside(facts: &RelayFacts) -> Option<Finding> {
+    let what = match facts.lodging? {
+        Lodging::Given => "carried, under an address of the relay's pool",
+        Lodging::NoPool => {
+            "pings are carried, the rest goes as without tabane, whatever the policy says: no \
+             `relay --pool` there"
+        }
+        Lodging::Full => "pings are carried, the rest goes as without tabane: the pool is full",
+    };
+    let what = format!("{}: {what}", facts.name);
+    Some(Finding::good("other protocols", &[Mode::Up], what))
 }
 
 fn relay(facts: &RelayFacts, is_any: bool) -> Finding {
@@ -402,6 +436,7 @@ mod tests {
                     ("wlan0".to_owned(), Ok(12.0)),
                     ("usb0".to_owned(), Ok(40.0)),
                 ]),
+                lodging: Some(Lodging::Given),
             }],
             ..Network::default()
         }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use tabane_base::Duration;
 use tabane_control::{
-    Link, LinkChange, LinkState, Path, RuleAnswer, RuleQuestion, RuleUse, Session, SessionState,
-    State, Totals, Traffic,
+    Link, LinkChange, LinkState, Packets, Path, RuleAnswer, RuleQuestion, RuleUse, Session,
+    SessionState, State, Totals, Traffic,
 };
 use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
 use tabane_policy::{FlowFacts, Protocol};
-use tabane_tunnel::{ClientSnapshot, LinkSnapshot, LinkWish, SessionTrace};
+use tabane_tunnel::{ClientSnapshot, LinkSnapshot, LinkWish, PacketsCarried, SessionTrace};
 
 use super::ledger::{Ledger, add, traffic};
 use crate::far_ends::FarEnds;
@@ -74,6 +74,7 @@ impl ClientView {
             count_drops(totals, drops(&session.drops));
             let mut seen = self::session(snapshot.number, session);
             seen.peer = far.map(|(_, key)| key.clone());
+            seen.packets = snapshot.packets.as_ref().map(packets);
             seen.straight_to = end.peer.as_ref().map(|(name, _)| name.clone());
             seen.paths
                 .iter()
@@ -224,7 +225,17 @@ pub(super) fn session(number: u64, session: &SessionSnapshot) -> Session {
         receive_memory_bytes: session.receive_memory.get(),
         datagrams_queued_bytes: session.datagrams_queued.get(),
         traffic: Traffic::default(),
+        packets: None,
         paths: session.paths.iter().map(path).collect(),
+    }
+}
+
+fn packets(carried: &PacketsCarried) -> Packets {
+    Packets {
+        addresses: carried.addresses.clone(),
+        sent: carried.sent,
+        received: carried.received,
+        ..Packets::default()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use tabane_control::{State, Traffic};
+use tabane_control::{Packets, State, Traffic};
 use tabane_core::SessionStatus;
-use tabane_tunnel::{RelayMonitor, SessionTrace};
+use tabane_tunnel::{PacketsSnapshot, RelayMonitor, SessionTrace};
 
 use super::client_view::{NO_TRACE, drops, session};
 use super::ledger::{Ledger, add, traffic};
@@ -60,6 +60,7 @@ impl RelayView {
             seen.peer = guest.client.map(|client| client.to_string());
             seen.age_s = Some(guest.age.as_secs());
             seen.traffic = ledger.traffic();
+            seen.packets = guest.packets.map(packets);
             self.ledgers.insert(number, ledger);
             // Strangers in mid-handshake are no sessions yet.
             if guest.session.status == SessionStatus::Connected {
@@ -73,5 +74,15 @@ impl RelayView {
             add(&mut self.past, &gone.traffic());
         }
         add(&mut totals.traffic, &self.past);
+    }
+}
+
+fn packets(of: PacketsSnapshot) -> Packets {
+    let refused = of.refused.into_iter();
+    Packets {
+        addresses: of.addresses,
+        sent: of.sent,
+        received: of.received,
+        refused: refused.map(|(why, n)| (why.to_owned(), n)).collect(),
     }
 }

@@ -13,7 +13,8 @@ use tabane_linux::nft;
 use tabane_linux::routing::{MarkRule, Routing};
 
 const TABLE: &str = "tabane";
-/// Echo requests, and what comes back for them: by the TUN device, while the relay answers.
+/// Pings, every other protocol that the relay serves, and what comes back for them: by the TUN
+/// device, while the relay answers.
 pub(super) const ECHO: MarkRule = MarkRule {
     priority: 10_620,
     mark: 0x1063,
@@ -29,24 +30,61 @@ pub(super) const LAN: MarkRule = MarkRule {
 const NEVER_V4: &str = "127.0.0.0/8, 169.254.0.0/16, 224.0.0.0/3";
 const NEVER_V6: &str = "::1/128, fe80::/10, ff00::/8";
 
+/// What the kernel remembers of flows that go by the TUN device under its address.
+const LODGED: u32 = 0x1066;
+
 /// What the rules are to do.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
-    /// The TUN device for echo requests.
-    pub(super) tun: Option<String>,
+    /// The TUN device for what is neither TCP nor UDP.
+    tun: Option<String>,
     /// Interfaces with hosts behind them, and the port of the sockets for those.
-    pub(super) lan: Option<(Vec<String>, u16)>,
+    lan: Option<(Vec<String>, u16)>,
+    /// The families that the device has addresses of.
+    lodged: Lodged,
+    direct: Vec<Prefix>,
     /// What is in force.
     text: Option<String>,
 }
 
+/// The families of which every protocol goes by the TUN device; of the others, only pings.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lodged {
+    pub(super) v4: bool,
+    pub(super) v6: bool,
+}
+
 impl Filter {
-    /// Puts the rules in force, with `direct` left alone.
-    pub(super) fn apply(&mut self, direct: &[Prefix]) -> Result<()> {
+    /// Takes up what hosts behind these interfaces send, to the sockets on `port`.
+    pub(super) fn set_lan(&mut self, interfaces: Vec<String>, port: u16) -> Result<()> {
+        self.lan = Some((interfaces, port));
+        self.apply()
+    }
+
+    /// Takes up what is neither TCP nor UDP for this device; for none, leaves it alone.
+    pub(super) fn set_tun(&mut self, name: Option<&str>) -> Result<()> {
+        self.tun = name.map(ToOwned::to_owned);
+        self.apply()
+    }
+
+    /// The device has addresses of these families from here on.
+    pub(super) fn set_lodged(&mut self, lodged: Lodged) -> Result<()> {
+        self.lodged = lodged;
+        self.apply()
+    }
+
+    /// Leaves these destinations alone.
+    pub(super) fn set_direct(&mut self, direct: Vec<Prefix>) -> Result<()> {
+        self.direct = direct;
+        self.apply()
+    }
+
+    /// Puts the rules in force.
+    fn apply(&mut self) -> Result<()> {
         if self.tun.is_none() && self.lan.is_none() {
             return Ok(());
         }
-        let text = self.rules(direct);
+        let text = self.rules();
         if self.text.as_ref() != Some(&text) {
             nft::replace_table(TABLE, &text).context("cannot set up packet filter rules")?;
             self.text = Some(text);
@@ -54,24 +92,14 @@ impl Filter {
         Ok(())
     }
 
-    fn rules(&self, direct: &[Prefix]) -> String {
+    fn rules(&self) -> String {
         const LEFT_ALONE: &str = "ip daddr @direct4 return\nip6 daddr @direct6 return\n";
-        let (echo, lan) = (ECHO.mark, LAN.mark);
-        let echo = format!(
-            "icmp type echo-request meta mark set {echo}\n\
-             icmpv6 type echo-request meta mark set {echo}\n"
-        );
-        let mut rules = sets(direct);
+        let mut rules = sets(&self.direct);
         if let Some(tun) = &self.tun {
+            rules += &self.device_rules(tun);
             rules += &format!(
-                "chain ping {{\ntype route hook output priority mangle\n\
-                 meta mark != 0 return\n{LEFT_ALONE}{echo}}}\n"
-            );
-            // Before firewalls ask whether this is the interface that the sender is reached by.
-            rules += &format!(
-                "chain pong {{\ntype filter hook prerouting priority -310\n\
-                 iifname \"{tun}\" meta mark set {}\n}}\n",
-                ECHO.mark
+                "chain own {{\ntype route hook output priority mangle\n\
+                 meta mark != 0 return\n{LEFT_ALONE}jump beside\n}}\n"
             );
         }
         if let Some((interfaces, port)) = &self.lan {
@@ -86,8 +114,9 @@ impl Filter {
                 names.join(", ")
             );
             if self.tun.is_some() {
-                rules += &echo;
+                rules += "jump beside\n";
             }
+            let lan = LAN.mark;
             for (family, host) in [("ip", "127.0.0.1"), ("ip6", "[::1]")] {
                 let version = if family == "ip" { "ipv4" } else { "ipv6" };
                 rules += &format!(
@@ -98,6 +127,52 @@ impl Filter {
             rules += "}\n";
         }
         rules
+    }
+
+    /// What goes by the device, and what comes in by it.
+    fn device_rules(&self, tun: &str) -> String {
+        let echo = ECHO.mark;
+        let families = [
+            ("ipv4", "icmp", self.lodged.v4),
+            ("ipv6", "icmpv6", self.lodged.v6),
+        ];
+        let mut beside = "chain beside {\nmeta l4proto { tcp, udp } return\n".to_owned();
+        let mut names = String::new();
+        for (version, icmp, lodged) in families {
+            if !lodged {
+                beside += &format!("{icmp} type echo-request meta mark set {echo}\n");
+                continue;
+            }
+            // Flows that began before, or the other way, go on as they are: addresses are chosen
+            // with a flow's first packet. Of ICMP only questions begin one, and errors follow what
+            // they are about.
+            let of = format!("meta nfproto {version}");
+            beside += &format!(
+                "{of} ct mark {LODGED} meta mark set {echo} return\n\
+                 {of} ct state {{ invalid, untracked }} return\n\
+                 {of} ct status confirmed return\n\
+                 {of} ct direction reply return\n\
+                 {icmp} type != echo-request return\n\
+                 {of} meta mark set {echo} return\n"
+            );
+            names += &format!("{of} oifname \"{tun}\" ct mark set {LODGED} masquerade\n");
+        }
+        beside += "}\n";
+        if !names.is_empty() {
+            // Before anybody else names what leaves here.
+            beside += &format!(
+                "chain names {{\ntype nat hook postrouting priority srcnat - 1\n{names}}}\n"
+            );
+        }
+        // Marked before firewalls ask whether this is the interface that the sender is reached by;
+        // for hosts behind, routed without.
+        beside
+            + &format!(
+                "chain answers {{\ntype filter hook prerouting priority -310\n\
+                 iifname \"{tun}\" meta mark set {echo}\n}}\n\
+                 chain behind {{\ntype filter hook prerouting priority dstnat + 10\n\
+                 iifname \"{tun}\" fib daddr type != local meta mark set 0\n}}\n"
+            )
     }
 }
 

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use tabane_core::{ControllerKind, SchedulerKind};
 
 use crate::prefix::DirectPrefix;
+use crate::relay_exit::PoolRange;
 use crate::span::Span;
 
 /// Every setting; each has a flag of the same name.
@@ -24,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) congestion: Option<ControllerKind>,
     /// Whether destinations are asked if they speak tabane, and believed who they are.
     pub(crate) trust_first_use: bool,
+    /// The addresses that `tabane relay` gives to clients.
+    pub(crate) relay_pool: Vec<PoolRange>,
     /// What `tabane up` does.
     pub(crate) up: UpSettings,
 }

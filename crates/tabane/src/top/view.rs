@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline, Wrap};
-use tabane_control::{Condition, RuleUse, State};
+use tabane_control::{Condition, Kind, RuleUse, State};
 
 use super::app::{App, History, Row};
 use super::columns::{self, cell};
@@ -87,10 +87,15 @@ fn heading(app: &App) -> Line<'static> {
         Condition::Down => Color::Red,
     };
     let age = state.at_unix_ms.saturating_sub(instance.started_at_unix_ms) / 1_000;
+    let packets = state.sessions.iter().filter_map(|it| it.packets.as_ref());
+    let address = packets.flat_map(|packets| &packets.addresses).next();
+    // A relay's clients have many.
+    let address = address.filter(|_| instance.kind != Kind::Relay);
     let relay = instance.relay.as_ref().map(|relay| format!(" to {relay}"));
     Line::from(vec![
         Span::styled(instance.name.clone(), bold),
         Span::raw(relay.unwrap_or_default()),
+        Span::raw(address.map_or_else(String::new, |address| format!(" as {address}"))),
         Span::raw(" "),
         Span::styled(state.condition.name(), bold.fg(colour)),
         Span::raw(format!(

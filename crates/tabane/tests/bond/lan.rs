@@ -11,13 +11,13 @@ use super::text;
 use crate::up::{UP, Up, forbid_plain_pings, is_plain};
 use crate::world::{World, ip};
 
-struct Host<'a> {
+pub(crate) struct Host<'a> {
     world: &'a World,
     ns: String,
 }
 
 impl<'a> Host<'a> {
-    fn new(world: &'a World) -> Self {
+    pub(crate) fn new(world: &'a World) -> Self {
         let ns = format!("{}l", world.client_ns());
         let (c, r) = (world.client_ns(), world.relay_ns());
         for line in [
@@ -55,6 +55,19 @@ impl<'a> Host<'a> {
             output.status.success(),
             text(&output.stdout).trim().to_owned(),
         )
+    }
+
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.ns, program]);
+        command
+    }
+
+    /// Whether both servers answer its pings, in one packet each: fragments find no echo.
+    fn pings(&self) -> bool {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/ping.py");
+        let line = format!("BLOCKS=1 python3 {script} 5 203.0.113.2 2001:db8:ffff::2");
+        self.shell(&line).1 == "203.0.113.2\n2001:db8:ffff::2"
     }
 
     fn peer(&self, url: &str) -> String {
@@ -114,6 +127,7 @@ fn hosts_behind_are_carried_and_never_cut_off() {
     let carried = host.peers();
     let is_far = |peer: &String| !is_from_lan(peer) && !is_plain(peer);
     assert!(carried.iter().all(is_far), "{carried:?}");
+    assert!(host.pings());
     let (fine, size) = host.shell("curl -sS http://203.0.113.2:8000/3000000 | wc -c");
     assert!(fine && size == "3000000", "{size}");
     // The machine itself is a neighbour, not a destination beyond the relay.

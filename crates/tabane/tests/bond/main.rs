@@ -7,6 +7,7 @@ mod control;
 mod discovery;
 mod draining;
 mod lan;
+mod packets;
 mod peers;
 mod policy;
 mod readme;

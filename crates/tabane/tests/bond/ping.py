@@ -14,7 +14,7 @@ for address in sys.argv[2:]:
     family = socket.AF_INET6 if v6 else socket.AF_INET
     s = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_ICMPV6 if v6 else socket.IPPROTO_ICMP)
     s.settimeout(1)
-    ident, payload = os.getpid() & 0xffff, bytes(range(256)) * 8
+    ident, payload = os.getpid() & 0xffff, bytes(range(256)) * int(os.environ.get("BLOCKS", "8"))
     answered = False
     for sequence in range(tries):
         message = struct.pack("!BBHHH", 128 if v6 else 8, 0, 0, ident, sequence) + payload

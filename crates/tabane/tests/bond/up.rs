@@ -35,7 +35,7 @@ impl<'a> Up<'a> {
     }
 
     /// The same by a command that ends in `tabane`.
-    fn start_by(world: &'a World, mut command: Command, flags: &[&str]) -> Self {
+    pub(crate) fn start_by(world: &'a World, mut command: Command, flags: &[&str]) -> Self {
         let path = world.path("notify");
         let _ = fs::remove_file(&path);
         let notices = UnixDatagram::bind(&path).unwrap();
@@ -378,5 +378,8 @@ fn without_nftables_it_says_so_and_carries_what_needs_none() {
     up.wait_until(UP);
     assert!(!is_plain(&peer(&world, PEER)));
     let log = fs::read_to_string(world.path("up.log")).unwrap();
-    assert!(log.contains("pings are not carried"), "{log}");
+    assert!(
+        log.contains("pings and other protocols are not carried"),
+        "{log}"
+    );
 }

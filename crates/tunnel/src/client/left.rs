@@ -7,7 +7,9 @@
 
 use tabane_core::{EndpointCounters, PathId, PathPolicy};
 
-use super::{Client, ClientSnapshot, ClientState, Link, LinkSnapshot, Shared};
+use super::link::Link;
+use super::standing::Shared;
+use super::{Client, ClientSnapshot, ClientState, LinkSnapshot};
 use crate::engine::{SessionId, Visit};
 
 /// Sessions that are waited for at once; beyond that the oldest is ended.
@@ -47,6 +49,7 @@ impl Client {
                 sessions: 0,
                 number: left.number,
                 counters: EndpointCounters::default(),
+                packets: None,
                 session: Some(session),
             })
         });

@@ -15,7 +15,8 @@ use tokio::time::Instant;
 use super::handshakes::{Handshakes, Won, is_final};
 use super::link::Link;
 use super::roster::Roster;
-use super::{ConnectError, Shared, Standing, left};
+use super::standing::{Shared, Standing};
+use super::{ConnectError, left};
 use crate::engine::{Notice, SessionId, Visit};
 use crate::journal::Happening;
 

@@ -223,6 +223,7 @@ mod tests {
             is_draining: Cell::new(false),
             stream_ended: Notify::new(),
             journal: crate::journal::Journal::default(),
+            exit: None,
         }
     }
 

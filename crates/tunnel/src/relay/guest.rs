@@ -10,8 +10,9 @@ use tabane_core::{CloseReason, PublicKey, StreamId};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use super::packets::Packets;
 use super::user::{Counted, Meter, User, What};
-use super::{Shared, destination, packets, udp};
+use super::{Shared, destination, pingers, udp};
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
@@ -57,6 +58,7 @@ struct Host {
     usage: Rc<Usage>,
     user: Option<User>,
     session: u64,
+    key: PublicKey,
 }
 
 impl Guest {
@@ -91,6 +93,7 @@ impl Guest {
             usage: self.usage.clone(),
             user: self.user.clone(),
             session: self.session.serial(),
+            key: self.key,
         };
         tokio::task::spawn_local(async move {
             if let Err(end) = serve(stream, &host).await {
@@ -145,7 +148,9 @@ impl Permit {
         let (usage, limits) = (host.usage.clone(), &host.shared.limits);
         let (taken, limit) = match transport {
             Transport::Tcp => (&usage.connections, limits.connections),
-            Transport::Udp | Transport::Packets => (&usage.flows, limits.flows),
+            Transport::Udp | Transport::Packets | Transport::LodgedPackets => {
+                (&usage.flows, limits.flows)
+            }
         };
         if taken.get() >= limit {
             return None;
@@ -167,7 +172,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let taken = match self.transport {
             Transport::Tcp => &self.usage.connections,
-            Transport::Udp | Transport::Packets => &self.usage.flows,
+            Transport::Udp | Transport::Packets | Transport::LodgedPackets => &self.usage.flows,
         };
         taken.set(taken.get() - 1);
     }
@@ -191,7 +196,8 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     match request.transport {
         Transport::Tcp => serve_tcp(stream, host, &request).await?,
         Transport::Udp => serve_udp(stream, host, &request).await?,
-        Transport::Packets => serve_packets(stream, host).await?,
+        Transport::Packets => serve_packets(stream, host, false).await?,
+        Transport::LodgedPackets => serve_packets(stream, host, true).await?,
     }
     drop(permit);
     Ok(())
@@ -238,17 +244,22 @@ async fn serve_udp(stream: Stream, host: &Host, request: &Request) -> Result<(),
     }
 }
 
-async fn serve_packets(stream: Stream, host: &Host) -> Result<(), StreamEnd> {
-    if !packets::can_ping() {
+/// Serves packets, with addresses for them where the client has asked for some and there are any.
+async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), StreamEnd> {
+    let exit = host.shared.exit.as_ref().filter(|_| lodges);
+    let lodger = exit.and_then(|exit| exit.lodge(host.key, host.session));
+    if lodger.is_none() && !pingers::can_ping() {
         return refuse(stream, Status::Denied).await;
     }
     let flow = Flow::new(stream, None);
-    flow.stream().write_all(&[Status::Open.emit()]).await?;
-    let (shared, user) = (&host.shared, host.user.as_ref());
-    packets::serve(flow, shared.mark, |ip| {
-        shared.allows(user, SocketAddr::new(ip, 0))
-    })
-    .await;
+    let mut answer = vec![Status::Open.emit()];
+    if lodges {
+        let assignment = exit.map(|exit| exit.assignment(lodger.as_ref()));
+        answer.extend(assignment.unwrap_or_default().emit());
+    }
+    flow.stream().write_all(&answer).await?;
+    let packets = Packets::new(&host.shared, host.user.as_ref(), flow, host.meter(), lodger);
+    packets.serve().await;
     Ok(())
 }
 

@@ -1,83 +1,183 @@
-//! IP packets of a client that belong to no connection or UDP flow [P-T.4]: echo requests.
+//! IP packets of a client that belong to no connection or UDP flow [P-T.4, P-T.5].
 //!
-//! Owns the sockets that put them to their destinations and the way back of the replies. Where the
-//! system lets us (`net.ipv4.ping_group_range`) the kernel keeps apart whose reply is whose; else
-//! raw sockets do, which need `CAP_NET_RAW`. Every other packet is dropped: nothing was promised.
+//! Owns which of them are passed on and how. A client that has an address of the relay's pool sends
+//! from that one and no other; its packets go out by the [`Exit`](super::exit), pings too, for
+//! there their time to live and the errors of routers survive. Where there is no address of a
+//! family, echo requests go by sockets of the relay's own, and every other packet is dropped:
+//! nothing was promised.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
+use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tabane_base::Duration;
-use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
 
+use super::Shared;
+use super::exit::{Lodger, Refusal};
+use super::gate::{Fate, Gate};
+use super::pingers::Pingers;
+use super::user::{Meter, User, Way};
 use crate::echo::{Echo, Kind};
 use crate::flow::Flow;
+use crate::ip_packet::{IpPacket, protocol};
 
-/// Echoing programs of one client at once, each with one destination: a network monitor's worth.
-const MAX_PINGERS: usize = 64;
-/// Silence that ends one; whoever pings more rarely gets another socket.
-const IDLE: Duration = Duration::from_secs(30);
-/// Replies that wait to go back; more are lost, as pings may be.
+/// Replies to pings that wait to go back; more are lost, as pings may be.
 const MAX_WAITING: usize = 64;
-/// The longest packet there is.
-const MAX_PACKET: usize = 65_535;
+/// Packets in each direction before other tasks have their turn.
+const BURST: usize = 64;
 
-/// Whether clients can be served here at all.
-pub(super) fn can_ping() -> bool {
-    open(IpAddr::from([127, 0, 0, 1])).is_ok()
+/// One client's packets.
+pub(super) struct Packets<'a> {
+    shared: &'a Shared,
+    user: Option<&'a User>,
+    flow: Flow,
+    gate: Gate,
+    pingers: Pingers,
+    replies: mpsc::Receiver<Vec<u8>>,
+    /// Its addresses, where it has any.
+    lodger: Option<Lodger>,
 }
 
-/// Serves the packets of one client to destinations that `allows` until it ends the flow.
-pub(super) async fn serve(mut flow: Flow, mark: Option<u32>, allows: impl Fn(IpAddr) -> bool) {
-    let (replies, mut replied) = mpsc::channel(MAX_WAITING);
-    let mut pingers = Pingers {
-        table: BTreeMap::new(),
-        replies,
-        mark,
-    };
-    loop {
-        tokio::select! {
-            packet = poll_fn(|cx| poll_packet(&mut flow, cx)) => match packet {
-                Some(packet) => {
-                    if let Some(echo) = Echo::parse(&packet)
-                        && echo.kind == Kind::Request
-                        && allows(echo.destination)
-                    {
-                        pingers.send(&echo);
-                    }
-                }
-                None => break,
-            },
-            Some(reply) = replied.recv() => send(&flow, &reply),
+impl<'a> Packets<'a> {
+    pub(super) fn new(
+        shared: &'a Shared,
+        user: Option<&'a User>,
+        flow: Flow,
+        meter: Meter,
+        lodger: Option<Lodger>,
+    ) -> Self {
+        let (sender, replies) = mpsc::channel(MAX_WAITING);
+        Self {
+            shared,
+            user,
+            flow,
+            gate: Gate::new(meter),
+            pingers: Pingers::new(sender, shared.mark),
+            replies,
+            lodger,
         }
     }
-    let stream = flow.stream_mut();
-    if !stream.is_written {
-        stream.finish();
+
+    /// Passes packets on until the client ends the flow or its session ends.
+    pub(super) async fn serve(mut self) {
+        while poll_fn(|cx| self.poll_pass(cx)).await {
+            // Lets the loop send, and the others have their turn.
+            tokio::task::yield_now().await;
+        }
+        let stream = self.flow.stream_mut();
+        if !stream.is_written {
+            stream.finish();
+        }
+        if !stream.is_read {
+            stream.stop();
+        }
     }
-    if !stream.is_read {
-        stream.stop();
+
+    /// Passes on what there is; `false` at the end.
+    fn poll_pass(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.flow.stream_mut().poll_end(cx).is_ready() || self.gate.is_used_up() {
+            return Poll::Ready(false);
+        }
+        let Poll::Ready(up) = self.poll_up(cx) else {
+            return Poll::Ready(false);
+        };
+        match up + self.poll_down(cx) {
+            0 => Poll::Pending,
+            _ => Poll::Ready(true),
+        }
+    }
+
+    /// From the client: how many; pending where none will come.
+    fn poll_up(&mut self, cx: &Context<'_>) -> Poll<usize> {
+        for passed in 0..BURST {
+            let fate = self.gate.ask(Way::Up, cx);
+            if fate == Fate::Wait {
+                return Poll::Ready(passed);
+            }
+            match self.flow.poll_recv(cx) {
+                Poll::Ready(Some(packet)) => {
+                    let sent = match fate {
+                        Fate::Drop | Fate::Wait => Err(Refusal::Rate),
+                        Fate::Pass => {
+                            self.gate.spend(Way::Up, packet.len());
+                            self.send_on(&packet)
+                        }
+                    };
+                    if let Some(lodger) = &self.lodger {
+                        lodger.count_up(sent);
+                    }
+                }
+                Poll::Ready(None) => return Poll::Pending,
+                Poll::Pending => {
+                    self.gate.on_empty(Way::Up);
+                    return Poll::Ready(passed);
+                }
+            }
+        }
+        Poll::Ready(BURST)
+    }
+
+    /// Lets a packet out, if it may.
+    fn send_on(&mut self, packet: &[u8]) -> Result<(), Refusal> {
+        let header = IpPacket::parse(packet).map_err(|_| Refusal::Malformed)?;
+        let destination = SocketAddr::new(header.destination, header.port);
+        if !self.shared.allows(self.user, destination) {
+            return Err(Refusal::Denied);
+        }
+        match &self.lodger {
+            Some(lodger) if lodger.has(header.destination.is_ipv4()) => {
+                if !lodger.is_at(header.source) {
+                    return Err(Refusal::Spoofed);
+                }
+                if matches!(header.protocol, protocol::TCP | protocol::UDP) {
+                    // Counted, limited and seen elsewhere.
+                    return Err(Refusal::Stream);
+                }
+                lodger.send(packet)
+            }
+            _ => {
+                let echo = Echo::parse(packet).filter(|echo| echo.kind == Kind::Request);
+                self.pingers.send(&echo.ok_or(Refusal::NotServed)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// To the client: how many.
+    fn poll_down(&mut self, cx: &mut Context<'_>) -> usize {
+        for passed in 0..BURST {
+            let fate = self.gate.ask(Way::Down, cx);
+            if fate == Fate::Wait {
+                return passed;
+            }
+            let Poll::Ready(packet) = self.poll_answer(cx) else {
+                self.gate.on_empty(Way::Down);
+                return passed;
+            };
+            if fate == Fate::Pass {
+                self.gate.spend(Way::Down, packet.len());
+                give(&self.flow, &packet);
+            }
+        }
+        BURST
+    }
+
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Vec<u8>> {
+        if let Some(lodger) = &mut self.lodger
+            && let Poll::Ready(packet) = lodger.poll_recv(cx)
+        {
+            return Poll::Ready(packet);
+        }
+        match self.replies.poll_recv(cx) {
+            Poll::Ready(Some(reply)) => Poll::Ready(reply),
+            // The pingers hold the other end.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
     }
 }
 
-fn poll_packet(flow: &mut Flow, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-    if flow.stream_mut().poll_end(cx).is_ready() {
-        return Poll::Ready(None);
-    }
-    flow.poll_recv(cx)
-}
-
-fn send(flow: &Flow, packet: &[u8]) {
+fn give(flow: &Flow, packet: &[u8]) {
     // Lost like any datagram.
     let _ = flow.send_with(|buffer| match buffer.get_mut(..packet.len()) {
         Some(space) => {
@@ -86,140 +186,4 @@ fn send(flow: &Flow, packet: &[u8]) {
         }
         None => Err(io::ErrorKind::WouldBlock.into()),
     });
-}
-
-/// Who asks, whom, by which number.
-type Key = (IpAddr, IpAddr, u16);
-
-struct Pingers {
-    table: BTreeMap<Key, Pinger>,
-    replies: mpsc::Sender<Vec<u8>>,
-    mark: Option<u32>,
-}
-
-struct Pinger {
-    socket: Rc<UdpSocket>,
-    identifier: u16,
-    task: AbortHandle,
-}
-
-impl Pingers {
-    fn send(&mut self, echo: &Echo<'_>) {
-        let key = (echo.source, echo.destination, echo.identifier);
-        let is_running = |pinger: &Pinger| !pinger.task.is_finished();
-        if !self.table.get(&key).is_some_and(is_running) {
-            self.table.retain(|_, pinger| is_running(pinger));
-            if self.table.len() >= MAX_PINGERS {
-                return;
-            }
-            match Pinger::start(echo, self.mark, self.replies.clone()) {
-                Ok(pinger) => drop(self.table.insert(key, pinger)),
-                Err(error) => {
-                    tracing::debug!(destination = %echo.destination, %error, "cannot ping");
-                    return;
-                }
-            }
-        }
-        if let Some(pinger) = self.table.get(&key) {
-            let echo = Echo {
-                identifier: pinger.identifier,
-                ..echo.clone()
-            };
-            let mut message = echo.emit_message();
-            if echo.destination.is_ipv6() {
-                // The kernel sums up, over its own source address, and this field too.
-                message[2..4].fill(0);
-            }
-            // Past the reactor, which does not know yet that a new socket is writable. ICMP errors
-            // of earlier ones surface here; both are lost.
-            let _ = SockRef::from(&*pinger.socket).send(&message);
-        }
-    }
-}
-
-impl Drop for Pinger {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Pinger {
-    fn start(
-        echo: &Echo<'_>,
-        mark: Option<u32>,
-        replies: mpsc::Sender<Vec<u8>>,
-    ) -> io::Result<Self> {
-        let (socket, is_raw) = open(echo.destination)?;
-        socket.set_nonblocking(true)?;
-        if let Some(mark) = mark {
-            socket.set_mark(mark)?;
-        }
-        socket.connect(&SocketAddr::new(echo.destination, 0).into())?;
-        let socket = Rc::new(UdpSocket::from_std(socket.into())?);
-        let identifier = next_identifier();
-        let awaited = is_raw.then_some(identifier);
-        let (source, destination) = (echo.source, echo.destination);
-        let (own, asked) = (socket.clone(), echo.identifier);
-        let task = tokio::task::spawn_local(async move {
-            let mut buffer = vec![0; MAX_PACKET];
-            while let Ok(received) = timeout(IDLE, own.recv(&mut buffer)).await {
-                // Unreachable, say: the next one may be answered.
-                let Ok(length) = received else { continue };
-                let message = strip(&buffer[..length], destination, is_raw);
-                let reply = Echo::parse_message(message, destination, source);
-                let Some(reply) = reply.filter(|reply| reply.kind == Kind::Reply) else {
-                    continue;
-                };
-                if awaited.is_some_and(|awaited| awaited != reply.identifier) {
-                    continue;
-                }
-                let reply = Echo {
-                    identifier: asked,
-                    ..reply
-                };
-                if let Some(packet) = reply.emit() {
-                    // Lost where nobody takes it off.
-                    let _ = replies.try_send(packet);
-                }
-            }
-        });
-        Ok(Self {
-            socket,
-            identifier,
-            task: task.abort_handle(),
-        })
-    }
-}
-
-/// Raw IPv4 sockets give the IP header as well.
-fn strip(bytes: &[u8], peer: IpAddr, is_raw: bool) -> &[u8] {
-    let header = match bytes.first() {
-        Some(first) if is_raw && peer.is_ipv4() => usize::from(first & 0x0f) * 4,
-        _ => 0,
-    };
-    bytes.get(header..).unwrap_or_default()
-}
-
-/// A socket for echo messages to `peer`, and whether it is a raw one.
-fn open(peer: IpAddr) -> io::Result<(Socket, bool)> {
-    let (domain, protocol) = match peer {
-        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
-        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
-    };
-    match Socket::new(domain, Type::DGRAM, Some(protocol)) {
-        Ok(socket) => Ok((socket, false)),
-        Err(error) => match Socket::new(domain, Type::RAW, Some(protocol)) {
-            Ok(socket) => Ok((socket, true)),
-            // What the first one says is what can be mended.
-            Err(_) => Err(error),
-        },
-    }
-}
-
-/// Raw sockets see the replies to all of them; numbers come round after 65,536.
-fn next_identifier() -> u16 {
-    thread_local! {
-        static NEXT: Cell<u16> = const { Cell::new(1) };
-    }
-    NEXT.with(|next| next.replace(next.get().wrapping_add(1)))
 }

@@ -8,6 +8,7 @@ use tabane_base::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until};
 
+use super::gate::{Fate, Gate};
 use super::user::{Meter, Way};
 use crate::flow::Flow;
 use crate::target::Target;
@@ -22,10 +23,6 @@ const IDLE_DNS: Duration = Duration::from_secs(10);
 /// Datagrams in each direction before other tasks have their turn.
 const BURST: usize = 64;
 
-/// How long datagrams may stand in a queue because of the user's rate. UDP has no other way of
-/// telling its sender; what would come later than this is worth little.
-const MOST_STANDING: Duration = Duration::from_millis(50);
-
 /// How long a flow to `target` may be silent.
 pub(super) fn idle_timeout(target: &Target) -> Duration {
     match target {
@@ -37,11 +34,7 @@ pub(super) fn idle_timeout(target: &Target) -> Duration {
 /// Passes datagrams on until the client ends the flow, its session ends, or nothing passed for
 /// `idle`.
 pub(super) async fn serve(mut flow: Flow, socket: &UdpSocket, idle: Duration, meter: Meter) {
-    let mut gate = Gate {
-        meter,
-        down_since: None,
-        up_since: None,
-    };
+    let mut gate = Gate::new(meter);
     let mut active_at = Instant::now();
     loop {
         let deadline = active_at + idle;
@@ -70,47 +63,6 @@ enum Passed {
     End,
 }
 
-/// What lets datagrams through as fast as the user's rate allows.
-struct Gate {
-    meter: Meter,
-    /// Since when datagrams have stood in the socket, and in the inbox.
-    down_since: Option<Instant>,
-    up_since: Option<Instant>,
-}
-
-/// What becomes of the next datagram.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Pass,
-    Wait,
-    Drop,
-}
-
-impl Gate {
-    fn ask(&mut self, way: Way, cx: &Context<'_>) -> Fate {
-        if self.meter.poll(way, cx).is_ready() {
-            return Fate::Pass;
-        }
-        let now = Instant::now();
-        match self.since(way).get_or_insert(now) {
-            since if now - *since > MOST_STANDING => Fate::Drop,
-            _ => Fate::Wait,
-        }
-    }
-
-    /// The queue was seen empty.
-    fn on_empty(&mut self, way: Way) {
-        *self.since(way) = None;
-    }
-
-    fn since(&mut self, way: Way) -> &mut Option<Instant> {
-        match way {
-            Way::Down => &mut self.down_since,
-            Way::Up => &mut self.up_since,
-        }
-    }
-}
-
 /// Passes on what there is; pending where there is nothing.
 fn poll_pass(
     flow: &mut Flow,
@@ -118,7 +70,7 @@ fn poll_pass(
     gate: &mut Gate,
     cx: &mut Context<'_>,
 ) -> Poll<Passed> {
-    if flow.stream_mut().poll_end(cx).is_ready() || gate.meter.is_used_up() {
+    if flow.stream_mut().poll_end(cx).is_ready() || gate.is_used_up() {
         return Poll::Ready(Passed::End);
     }
     let Poll::Ready(up) = poll_up(flow, socket, gate, cx) else {
@@ -148,7 +100,7 @@ fn poll_up(
         }
         match flow.poll_recv(cx) {
             Poll::Ready(Some(payload)) if fate == Fate::Pass => {
-                gate.meter.spend(Way::Up, payload.len());
+                gate.spend(Way::Up, payload.len());
                 // A buffer that has just filled up, or an ICMP error, costs this datagram.
                 if let Err(error) = socket.try_send(&payload) {
                     tracing::trace!(%error, "not sent");
@@ -176,7 +128,7 @@ fn poll_down(flow: &mut Flow, socket: &UdpSocket, gate: &mut Gate, cx: &mut Cont
         };
         match received {
             Ok(Ok(len)) => {
-                gate.meter.spend(Way::Down, len);
+                gate.spend(Way::Down, len);
                 passed += 1;
             }
             // Longer than a datagram of the tunnel may be: lost, like one beyond any MTU.

@@ -150,6 +150,7 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             resolvers: options.resolvers.clone(),
             monitor: HostMonitor::default(),
             seed: [2; 32],
+            exit: None,
         });
         match bound {
             Ok(relay) => return relay,

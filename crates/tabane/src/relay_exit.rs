@@ -1,0 +1,230 @@
+//! A relay's address pool as the machine has it: a TUN device with the pool's route, and packet
+//! filter rules that give what leaves from it the machine's own address (NAT).
+//!
+//! Owns what a pool may be, and the order of setting up. The device ends with the process; the
+//! rules may outlive it and do nothing then, for nothing comes from the pool's addresses any more.
+//! The next start removes them. Forwarding is the owner's to switch on: it concerns every
+//! interface, and for IPv6 it takes away what routers announce.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Deserializer};
+use tabane_base::Prefix;
+use tabane_linux::interfaces::{self, Interface};
+use tabane_linux::nft;
+use tabane_linux::routing::Routing;
+use tabane_linux::tun::Tun;
+use tabane_tunnel::ExitConfig;
+
+use crate::failure::Failure;
+
+/// One pool per machine: another relay finds the name taken.
+const TUN: &str = "tabane-pool";
+const TABLE: &str = "tabane-relay";
+/// In one piece over paths of 1,500 bytes, with what the session puts around it [P-T.5].
+const MTU: u16 = 1_400;
+/// Ranges that are nobody's on the internet (RFC 1918, RFC 6598, RFC 4193).
+const PRIVATE: [&str; 5] = [
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "fc00::/7",
+];
+
+/// A range of addresses for clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PoolRange(Prefix);
+
+/// What [`set_up`] has put in place beside the device.
+#[derive(Debug)]
+pub(crate) struct ExitRules(());
+
+impl FromStr for PoolRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let prefix = Prefix::parse(text).ok_or_else(|| {
+            format!("'{text}' is no address range; write it like 100.64.16.0/20 or fd00:1::/64")
+        })?;
+        let width = if prefix.address.is_ipv4() { 32 } else { 128 };
+        let is_private = PRIVATE.iter().any(|range| {
+            let range = Prefix::parse(range).expect("the list has ranges only");
+            range.contains(prefix.address) && range.bits <= prefix.bits
+        });
+        if !is_private {
+            return Err(format!(
+                "{text} is not within {}: a pool takes addresses that nobody on the internet has",
+                PRIVATE.join(", ")
+            ));
+        }
+        if width - prefix.bits < 2 {
+            return Err(format!(
+                "{text} has no room: one address is the relay's own"
+            ));
+        }
+        Ok(Self(prefix))
+    }
+}
+
+impl<'de> Deserialize<'de> for PoolRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Makes the device and the rules for these ranges, if there are any, and clears away what a relay
+/// that was killed has left.
+///
+/// # Errors
+/// Each says what to do about it.
+pub(crate) async fn set_up(ranges: &[PoolRange]) -> Result<Option<(ExitConfig, ExitRules)>> {
+    clear_leftovers();
+    if ranges.is_empty() {
+        return Ok(None);
+    }
+    let of_family = |is_v4| {
+        let mut found = ranges.iter().filter(|it| it.0.address.is_ipv4() == is_v4);
+        match (found.next(), found.next()) {
+            (first, None) => Ok(first.map(|range| range.0)),
+            (_, Some(_)) => Err(Failure::usage(
+                "a pool has one range of each family at most",
+            )),
+        }
+    };
+    let (v4, v6) = (of_family(true)?, of_family(false)?);
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Failure::usage("--pool needs root: it makes a TUN device").into());
+    }
+    let interfaces = interfaces::list().await;
+    let interfaces = interfaces.context("cannot list the interfaces")?;
+    for range in v4.iter().chain(&v6) {
+        check(*range, &interfaces)?;
+    }
+    check_forwarding(v4.is_some(), v6.is_some())?;
+    // First of all: where another relay has it, its rules stay.
+    let tun = Tun::open(TUN).context(
+        "is another relay with a pool running here, or an interface of this name? `ip link show \
+         tabane-pool`",
+    )?;
+    let routing = Routing::open()?;
+    let index = routing.bring_up(TUN, MTU.into()).await?;
+    for range in v4.iter().chain(&v6) {
+        let own = range.nth(1).context("a pool without addresses")?;
+        routing.add_address(index, own, range.bits).await?;
+    }
+    nft::replace_table(TABLE, &rules(v4, v6)).context("cannot translate the pool's addresses")?;
+    let mtu = MTU;
+    Ok(Some((ExitConfig { tun, v4, v6, mtu }, ExitRules(()))))
+}
+
+/// Removes what a relay that was killed has left; nothing where one is running.
+fn clear_leftovers() {
+    if !nix::unistd::geteuid().is_root() || Path::new("/sys/class/net").join(TUN).exists() {
+        return;
+    }
+    match nft::remove_table(TABLE) {
+        // Without the program there are no rules of ours.
+        Ok(()) | Err(nft::NftError::Start(_)) => {}
+        Err(error) => tracing::debug!(%error, "no rules removed"),
+    }
+}
+
+impl Drop for ExitRules {
+    fn drop(&mut self) {
+        if let Err(error) = nft::remove_table(TABLE) {
+            tracing::warn!("{error}; the next `tabane relay` tries again");
+        }
+    }
+}
+
+/// A pool that is part of a network here would cut that off.
+fn check(range: Prefix, interfaces: &[Interface]) -> Result<()> {
+    for interface in interfaces {
+        for own in &interface.addresses {
+            let network = Prefix {
+                address: own.address,
+                bits: own.prefix_bits,
+            };
+            if network.overlaps(&range) {
+                return Err(Failure::usage(format!(
+                    "the pool {range} overlaps {network}, the network of {}: choose another range",
+                    interface.name
+                ))
+                .into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_forwarding(v4: bool, v6: bool) -> Result<()> {
+    let is_on = |key: &str| {
+        let value = fs::read_to_string(format!("/proc/sys/net/{key}"));
+        value.is_ok_and(|value| value.trim() == "1")
+    };
+    if v4 && !is_on("ipv4/ip_forward") {
+        bail!(
+            "this machine passes no packets on, which a pool needs: `sysctl -w \
+             net.ipv4.ip_forward=1` (a file in /etc/sysctl.d keeps it)"
+        );
+    }
+    if v6 && !is_on("ipv6/conf/all/forwarding") {
+        bail!(
+            "this machine passes no IPv6 packets on, which a pool needs: `sysctl -w \
+             net.ipv6.conf.all.forwarding=1`; where its own address comes from a router's \
+             announcements, net.ipv6.conf.IF.accept_ra=2 first"
+        );
+    }
+    Ok(())
+}
+
+fn rules(v4: Option<Prefix>, v6: Option<Prefix>) -> String {
+    let mut rules = "chain out {\ntype nat hook postrouting priority srcnat\n".to_owned();
+    for range in v4.iter().chain(&v6) {
+        let family = match range.address {
+            IpAddr::V4(_) => "ip",
+            IpAddr::V6(_) => "ip6",
+        };
+        rules += &format!("{family} saddr {range} oifname != \"{TUN}\" masquerade\n");
+    }
+    // Only answers come back; between clients, the relay's access decides.
+    rules += &format!(
+        "}}\nchain back {{\ntype filter hook forward priority filter\n\
+         iifname != \"{TUN}\" oifname \"{TUN}\" ct state {{ new, invalid }} drop\n}}\n"
+    );
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_private_and_has_room() {
+        for good in [
+            "100.64.16.0/20",
+            "10.9.0.0/30",
+            "fd00:1::/64",
+            "192.168.9.0/24",
+        ] {
+            assert!(good.parse::<PoolRange>().is_ok(), "{good}");
+        }
+        for (bad, word) in [
+            ("8.8.8.0/24", "nobody on the internet"),
+            ("10.0.0.0/7", "nobody on the internet"),
+            ("2001:db8::/64", "nobody on the internet"),
+            ("100.64.0.1", "no room"),
+            ("fd00::/127", "no room"),
+            ("pool", "no address range"),
+        ] {
+            let error = bad.parse::<PoolRange>().unwrap_err();
+            assert!(error.contains(word), "{bad}: {error}");
+        }
+    }
+}

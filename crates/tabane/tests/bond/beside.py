@@ -1,0 +1,89 @@
+"""Protocols that are neither TCP nor UDP: raw sockets of both families.
+
+serve                          answers what comes by the protocols below with the sender's address
+ask PROTOCOL SIZE ADDRESS...   asks, and prints whom the server saw, or - where nobody answered
+hop LIMIT ADDRESS              pings with this time to live, and prints what router says that it is up
+pings IDENT COUNT ADDRESS      pings with this identifier and a secret of its own; prints how many
+                               answers came with the secret, and how many with another's
+"""
+import os, select, socket, struct, sys, time
+
+PROTOCOLS = [253, 47, 50]
+
+def checksum(data):
+    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xffff) + (total >> 16)
+    return ~total & 0xffff
+
+def raw(address, protocol):
+    return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_RAW, protocol)
+
+def receive(s):
+    data, peer = s.recvfrom(65535)
+    return (data if s.family == socket.AF_INET6 else data[(data[0] & 15) * 4:]), peer[0]
+
+def serve():
+    sockets = [raw(any, protocol) for any in ("0.0.0.0", "::") for protocol in PROTOCOLS]
+    print("ready", flush=True)
+    while True:
+        for s in select.select(sockets, [], [])[0]:
+            data, peer = receive(s)
+            if data[4:8] == b"ask!":
+                s.sendto(data[:4] + b"got:" + peer.encode() + b" " + data[8:], (peer, 0))
+
+def ask(protocol, size, address):
+    s = raw(address, protocol)
+    # A GRE header without a key, which ESP takes for an index and 253 for nothing.
+    header, secret = b"\0\0\x88\xb5", os.urandom(8).hex().encode()
+    for _ in range(20):
+        try:
+            s.sendto(header + b"ask!" + secret + bytes(size), (address, 0))
+        except OSError as error:
+            return f"-{error}"
+        ends = time.monotonic() + 0.5
+        while (left := ends - time.monotonic()) > 0 and select.select([s], [], [], left)[0]:
+            data, peer = receive(s)
+            if data[4:8] == b"got:" and secret in data and peer == address:
+                assert data.endswith(secret + bytes(size))
+                return data[8:].split()[0].decode()
+    return "-"
+
+def echo(ident, number, data):
+    message = struct.pack("!BBHHH", 8, 0, 0, ident, number) + data
+    return message[:2] + struct.pack("!H", checksum(message)) + message[4:]
+
+def hop(limit, address):
+    s = raw(address, socket.IPPROTO_ICMP)
+    s.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, limit)
+    for number in range(20):
+        s.sendto(echo(os.getpid() & 0xffff, number, b""), (address, 0))
+        while select.select([s], [], [], 0.5)[0]:
+            data, peer = receive(s)
+            # Our packet as we sent it, though it had another source on its way.
+            if data[0] == 11 and data[8 + 24:8 + 26] == struct.pack("!H", os.getpid() & 0xffff):
+                return peer
+    return "-"
+
+def pings(ident, count, address):
+    s = raw(address, socket.IPPROTO_ICMP)
+    secret, own, foreign = os.urandom(16), 0, 0
+    for number in range(count):
+        message = echo(ident, number, secret)
+        s.sendto(message, (address, 0))
+        ends = time.monotonic() + 0.1
+        while (left := ends - time.monotonic()) > 0 and select.select([s], [], [], left)[0]:
+            data, peer = receive(s)
+            if data[0] == 0 and peer == address and data[4:6] == message[4:6]:
+                own, foreign = own + (data[8:] == secret), foreign + (data[8:] != secret)
+    print(own, foreign)
+
+what, rest = sys.argv[1], sys.argv[2:]
+if what == "serve":
+    serve()
+elif what == "ask":
+    print(*(ask(int(rest[0]), int(rest[1]), address) for address in rest[2:]))
+elif what == "hop":
+    print(hop(int(rest[0]), rest[1]))
+else:
+    pings(int(rest[0]), int(rest[1]), rest[2])

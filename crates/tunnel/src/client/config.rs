@@ -1,0 +1,58 @@
+//! What a client needs to know before it begins.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tabane_core::{DatagramOrder, Identity, PublicKey, SessionConfig};
+
+use super::link::LinkBind;
+use crate::monitor::HostMonitor;
+
+/// A relay that a client may use.
+#[derive(Clone)]
+pub struct RelayPeer {
+    /// What the user calls it.
+    pub name: String,
+    /// The key that it must prove.
+    pub key: PublicKey,
+    /// Where it listens, the preferred address first; none while its name is not known. See
+    /// [`Client::set_relay_addrs`].
+    pub addrs: Vec<SocketAddr>,
+    /// What lets us in the first time.
+    pub token: Option<Vec<u8>>,
+}
+
+/// What a client needs to know.
+#[derive(Clone)]
+pub struct ClientConfig {
+    /// Our own key pair.
+    pub identity: Identity,
+    /// The relays that may be used, the preferred first.
+    pub relays: Vec<RelayPeer>,
+    /// The links to use; with none, one that the routing table chooses.
+    pub links: Vec<LinkBind>,
+    /// How the session behaves.
+    pub session: SessionConfig,
+    /// The host's monitor, which learns of every link what the session measures there.
+    pub monitor: HostMonitor,
+    /// How UDP flows are handed out, both ways, except those that only ask and answer: these are
+    /// always handed out at once.
+    pub udp_order: DatagramOrder,
+    /// Secret randomness, used once.
+    pub seed: [u8; 32],
+    /// Numbers its sessions; clients that are shown together share one.
+    pub numbers: SessionNumbers,
+    /// Marks every packet (`SO_MARK`), so that our own hooks leave them alone.
+    pub mark: Option<u32>,
+}
+
+/// Numbers sessions from 1 on. Clones go on counting together.
+#[derive(Clone, Debug, Default)]
+pub struct SessionNumbers(Arc<AtomicU64>);
+
+impl SessionNumbers {
+    pub(super) fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}

@@ -1,0 +1,90 @@
+//! A client at one moment, for whoever looks at it.
+
+use tabane_core::{CloseReason, EndpointCounters, PathPolicy, PathSnapshot, SessionSnapshot};
+use tabane_monitor::LinkEstimate;
+
+use super::Client;
+use super::packets::PacketsCarried;
+use super::standing::Standing;
+
+/// Where a client stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientState {
+    /// There is no session; a new one is being set up. Holds why the last one ended.
+    Connecting(CloseReason),
+    /// There is a session.
+    Connected,
+    /// It is over; no session will follow.
+    Closed(CloseReason),
+}
+
+/// A client at one moment.
+#[derive(Clone, Debug)]
+pub struct ClientSnapshot {
+    /// Where it stands.
+    pub state: ClientState,
+    /// The place, in the list of relays, of the one in use, or used last.
+    pub relay: Option<usize>,
+    /// Its links, in the order they were added.
+    pub links: Vec<LinkSnapshot>,
+    /// The session, where there is one.
+    pub session: Option<SessionSnapshot>,
+    /// Sessions so far, the present one included; more than one says that it was lost.
+    pub sessions: u64,
+    /// The number of the present session, or the last.
+    pub number: u64,
+    /// Counters over all sessions.
+    pub counters: EndpointCounters,
+    /// What was carried beside TCP and UDP, where anything is.
+    pub packets: Option<PacketsCarried>,
+}
+
+/// One link at one moment.
+#[derive(Clone, Debug)]
+pub struct LinkSnapshot {
+    /// Its name.
+    pub name: String,
+    /// How it may be used.
+    pub policy: PathPolicy,
+    /// The path over it, where there is one.
+    pub path: Option<PathSnapshot>,
+    /// What the host's monitor believes of it, by way of whatever session.
+    pub estimate: Option<LinkEstimate>,
+    /// Why it cannot be used, in one line.
+    pub problem: Option<String>,
+    /// The user wishes it not to be used at all.
+    pub paused: bool,
+}
+
+impl Client {
+    /// What there is to know at this moment.
+    #[must_use]
+    pub fn snapshot(&self) -> ClientSnapshot {
+        let shared = &self.shared;
+        let session = shared
+            .session()
+            .and_then(|session| shared.engine.snapshot(session));
+        let links = shared.links.borrow();
+        ClientSnapshot {
+            state: match &*shared.standing.borrow() {
+                Standing::Connecting(reason) => ClientState::Connecting(reason.clone()),
+                Standing::Connected(_) => ClientState::Connected,
+                Standing::Closed(reason) => ClientState::Closed(reason.clone()),
+            },
+            relay: shared.relay.get(),
+            links: links
+                .iter()
+                .map(|link| link.snapshot(session.as_ref(), &shared.config.monitor))
+                .collect(),
+            session,
+            sessions: shared.sessions.get(),
+            number: shared.number.get(),
+            counters: shared.engine.counters(),
+            packets: shared
+                .packets
+                .borrow()
+                .upgrade()
+                .map(|it| it.borrow().clone()),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Where a client stands: what its clones and its supervisor have in common.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+
+use tabane_base::Duration;
+use tabane_core::{ClassId, ClassRule, CloseReason, Endpoint, PathId};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+
+use super::config::ClientConfig;
+use super::failure::{ConnectError, OpenError};
+use super::labelled::Labelled;
+use super::left::Left;
+use super::link::Link;
+use super::packets::PacketsCarried;
+use super::wishes::Wishes;
+use crate::engine::{Engine, SessionId};
+use crate::journal::Journal;
+use crate::label::LinkClass;
+
+/// How long a new connection waits for a session before it fails: programs give a connection
+/// 10 s or more, and a session over a new link is up within two.
+const SESSION_WAIT: Duration = Duration::from_secs(10);
+
+/// Where the client stands, with what only this crate may know.
+#[derive(Clone, Debug)]
+pub(super) enum Standing {
+    Connecting(CloseReason),
+    Connected(SessionId),
+    Closed(CloseReason),
+}
+
+/// What the clones of a client and its supervisor share.
+pub(super) struct Shared {
+    pub(super) engine: Engine,
+    pub(super) config: ClientConfig,
+    /// By relay: where it listens.
+    pub(super) addrs: RefCell<Vec<Vec<SocketAddr>>>,
+    pub(super) links: RefCell<Vec<Link>>,
+    pub(super) standing: watch::Sender<Standing>,
+    /// There is a session with an active path.
+    pub(super) reach: watch::Sender<bool>,
+    /// A link was added, or a relay found: whoever waits for better times should look again.
+    pub(super) links_changed: Notify,
+    pub(super) sessions: Cell<u64>,
+    /// Of the present session, or the last.
+    pub(super) number: Cell<u64>,
+    /// The relay of the present session, or the last one.
+    pub(super) relay: Cell<Option<usize>>,
+    /// Where the flow of packets was begun last: it is no sign of anything under way.
+    pub(super) packets_on: Cell<Option<SessionId>>,
+    /// What the flow of packets has carried, where there is one.
+    pub(super) packets: RefCell<Weak<RefCell<PacketsCarried>>>,
+    pub(super) wishes: RefCell<Wishes>,
+    pub(super) journal: Journal,
+    /// By class, from 1 on.
+    pub(super) classes: RefCell<BTreeMap<ClassId, LinkClass>>,
+    /// Streams that bear labels; some of them are over.
+    pub(super) labelled: RefCell<Labelled>,
+    /// The present session's relay goes down, and there is no other: new connections had better not
+    /// go by any.
+    pub(super) forsaken: Cell<bool>,
+    /// Sessions whose relays go down, and which carry what they had. The oldest first.
+    pub(super) left: RefCell<Vec<Left>>,
+}
+
+impl Shared {
+    pub(super) fn new(config: ClientConfig) -> Result<Rc<Self>, ConnectError> {
+        let endpoint =
+            Endpoint::client(config.identity.clone(), config.session.clone(), config.seed)?;
+        let engine =
+            Engine::start(endpoint, config.monitor.clone()).map_err(ConnectError::Runtime)?;
+        for link in &config.links {
+            config.monitor.on_link(&link.name, link.policy.metered);
+        }
+        let links = config.links.iter().cloned().map(Link::new).collect();
+        Ok(Rc::new(Self {
+            engine,
+            addrs: RefCell::new(config.relays.iter().map(|it| it.addrs.clone()).collect()),
+            links: RefCell::new(links),
+            standing: watch::Sender::new(Standing::Connecting(CloseReason::Finished)),
+            reach: watch::Sender::new(false),
+            links_changed: Notify::new(),
+            sessions: Cell::new(0),
+            number: Cell::new(0),
+            relay: Cell::new(None),
+            packets_on: Cell::new(None),
+            packets: RefCell::default(),
+            wishes: RefCell::default(),
+            journal: Journal::default(),
+            classes: RefCell::default(),
+            labelled: RefCell::default(),
+            forsaken: Cell::new(false),
+            left: RefCell::default(),
+            config,
+        }))
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        match *self.standing.borrow() {
+            Standing::Connected(session) => Some(session),
+            Standing::Connecting(_) | Standing::Closed(_) => None,
+        }
+    }
+
+    pub(super) async fn wait_for_session(&self) -> Result<SessionId, OpenError> {
+        if self.config.relays.len() > 1 && !self.forsaken.get() {
+            // A silent session may be about to be replaced by another relay's.
+            let mut reach = self.reach.subscribe();
+            let _ = timeout(SESSION_WAIT, reach.wait_for(|reachable| *reachable)).await;
+        }
+        if let Some(session) = self.session() {
+            return Ok(session);
+        }
+        let mut standing = self.standing.subscribe();
+        let settled = standing.wait_for(|it| !matches!(it, Standing::Connecting(_)));
+        // Whatever came of waiting, the standing says it.
+        let _ = timeout(SESSION_WAIT, settled).await;
+        match &*self.standing.borrow() {
+            Standing::Connected(session) => Ok(*session),
+            Standing::Connecting(reason) | Standing::Closed(reason) => {
+                Err(OpenError::NoSession(reason.clone()))
+            }
+        }
+    }
+
+    /// Tells a session by which of its paths each class may go. To be called whenever classes or
+    /// paths have changed.
+    pub(super) fn tell_classes(&self, session: SessionId, links: &[(String, PathId)]) {
+        let classes = self.classes.borrow();
+        if classes.is_empty() {
+            return;
+        }
+        self.engine.visit(session, |visit| {
+            for (
+                class,
+                LinkClass {
+                    links: names,
+                    redundant,
+                },
+            ) in classes.iter()
+            {
+                let paths = names.as_ref().map(|names| {
+                    let allowed = links.iter().filter(|(link, _)| names.contains(link));
+                    allowed.map(|(_, path)| *path).collect()
+                });
+                let redundant = *redundant;
+                visit
+                    .session
+                    .set_class(visit.now, *class, ClassRule { paths, redundant });
+            }
+            visit.touch();
+        });
+    }
+
+    pub(super) fn say_goodbye(&self, session: SessionId) {
+        self.engine.visit(session, |visit| {
+            visit.session.close(visit.now, CloseReason::Finished);
+            visit.touch();
+        });
+    }
+}

@@ -1,0 +1,217 @@
+//! Which client has which address of the relay's pool.
+//!
+//! Pure. A client's place comes from its key, so that it has the same addresses again, after a
+//! restart of the relay as well, as long as nobody else needed the place meanwhile. Addresses of
+//! both families are the same place of their ranges.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use tabane_base::Prefix;
+use tabane_core::PublicKey;
+
+/// Clients that may have addresses at once, however large the ranges are: more than a relay has
+/// sessions.
+const MAX_PLACES: u64 = 65_536;
+/// The network's own address and the relay's come first.
+const FIRST_PLACE: u64 = 2;
+
+/// A relay's address pool.
+#[derive(Debug)]
+pub(super) struct Pool {
+    v4: Option<Prefix>,
+    v6: Option<Prefix>,
+    places: u64,
+    leases: BTreeMap<[u8; 32], Lease>,
+    taken: BTreeMap<u64, [u8; 32]>,
+    /// Counts releases.
+    releases: u64,
+}
+
+#[derive(Debug)]
+struct Lease {
+    place: u64,
+    /// How many have it at present: sessions of one client share it.
+    holders: usize,
+    /// When it was given back last, by [`Pool::releases`].
+    released: u64,
+}
+
+/// The addresses of one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Addresses {
+    pub(super) v4: Option<Ipv4Addr>,
+    pub(super) v6: Option<Ipv6Addr>,
+}
+
+impl Pool {
+    /// A pool of these ranges, whose host bits are ignored.
+    pub(super) fn new(v4: Option<Prefix>, v6: Option<Prefix>) -> Self {
+        let room = |prefix: &Prefix, width: u32, reserved: u64| {
+            let bits = width.saturating_sub(u32::from(prefix.bits));
+            2_u64.saturating_pow(bits).saturating_sub(reserved)
+        };
+        // IPv4 has a broadcast address besides.
+        let of_v4 = v4.iter().map(|prefix| room(prefix, 32, FIRST_PLACE + 1));
+        let of_v6 = v6.iter().map(|prefix| room(prefix, 128, FIRST_PLACE));
+        let places = of_v4.chain(of_v6).min().unwrap_or(0);
+        Self {
+            v4,
+            v6,
+            places: places.min(MAX_PLACES),
+            leases: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            releases: 0,
+        }
+    }
+
+    /// The addresses of the client with this key until they are [released](Self::release) as often
+    /// as they were leased; `None` where all are in use.
+    pub(super) fn lease(&mut self, client: PublicKey) -> Option<Addresses> {
+        let key = client.0;
+        if !self.leases.contains_key(&key) {
+            let place = self.find_place(&key)?;
+            self.taken.insert(place, key);
+            let (holders, released) = (0, 0);
+            let lease = Lease {
+                place,
+                holders,
+                released,
+            };
+            self.leases.insert(key, lease);
+        }
+        let lease = self.leases.get_mut(&key)?;
+        lease.holders += 1;
+        let place = lease.place;
+        Some(self.addresses(place))
+    }
+
+    /// Takes them back; they are kept for this client as long as there are others.
+    pub(super) fn release(&mut self, client: PublicKey) {
+        self.releases += 1;
+        if let Some(lease) = self.leases.get_mut(&client.0) {
+            lease.holders = lease.holders.saturating_sub(1);
+            lease.released = self.releases;
+        }
+    }
+
+    /// Places in use and in all.
+    pub(super) fn fill(&self) -> (u64, u64) {
+        let used = self.leases.values().filter(|lease| lease.holders > 0);
+        (used.count() as u64, self.places)
+    }
+
+    fn find_place(&mut self, key: &[u8; 32]) -> Option<u64> {
+        if self.places == 0 {
+            return None;
+        }
+        // Keys are as good as random.
+        let wanted = key.first_chunk::<8>().copied().map(u64::from_le_bytes);
+        let wanted = wanted.unwrap_or(0) % self.places;
+        let mut places = (wanted..self.places).chain(0..wanted);
+        if (self.taken.len() as u64) < self.places {
+            return places.find(|place| !self.taken.contains_key(place));
+        }
+        let absent = self.leases.iter().filter(|(_, lease)| lease.holders == 0);
+        let (key, lease) = absent.min_by_key(|(_, lease)| lease.released)?;
+        let (key, place) = (*key, lease.place);
+        self.leases.remove(&key);
+        self.taken.remove(&place);
+        Some(place)
+    }
+
+    fn addresses(&self, place: u64) -> Addresses {
+        let number = place + FIRST_PLACE;
+        let v4 = self.v4.and_then(|prefix| prefix.nth(number));
+        let v6 = self.v6.and_then(|prefix| prefix.nth(number));
+        Addresses {
+            v4: v4.and_then(|ip| match ip {
+                IpAddr::V4(ip) => Some(ip),
+                IpAddr::V6(_) => None,
+            }),
+            v6: v6.and_then(|ip| match ip {
+                IpAddr::V6(ip) => Some(ip),
+                IpAddr::V4(_) => None,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(v4: &str, v6: &str) -> Pool {
+        Pool::new(Prefix::parse(v4), Prefix::parse(v6))
+    }
+
+    fn key(first: u8) -> PublicKey {
+        let mut key = [9; 32];
+        key[..8].copy_from_slice(&u64::from(first).to_le_bytes());
+        PublicKey(key)
+    }
+
+    #[test]
+    fn a_client_has_the_same_addresses_again_and_after_a_restart() {
+        let mut first = pool("100.64.16.0/20", "fd00:1::/64");
+        let had = first.lease(key(5)).unwrap();
+        assert_eq!(had.v4, Some("100.64.16.7".parse().unwrap()));
+        assert_eq!(had.v6, Some("fd00:1::7".parse().unwrap()));
+        first.release(key(5));
+        assert_ne!(
+            first.lease(key(6)),
+            Some(had),
+            "kept while there are others"
+        );
+        assert_eq!(first.lease(key(5)), Some(had));
+        assert_eq!(
+            pool("100.64.16.0/20", "fd00:1::/64").lease(key(5)),
+            Some(had)
+        );
+    }
+
+    #[test]
+    fn no_two_have_one_and_all_are_used_before_there_is_none() {
+        // 8 less three, from a range written with host bits.
+        let mut pool = pool("100.64.16.5/29", "");
+        let mut given = Vec::new();
+        for n in 0..5 {
+            // All want the same place.
+            let addresses = pool.lease(PublicKey({
+                let mut key = [0; 32];
+                key[31] = n;
+                key
+            }));
+            let ip = addresses.unwrap().v4.unwrap();
+            assert!(!given.contains(&ip));
+            assert_eq!(addresses.unwrap().v6, None);
+            given.push(ip);
+        }
+        given.sort();
+        assert_eq!(given[0].to_string(), "100.64.16.2");
+        assert_eq!(given[4].to_string(), "100.64.16.6");
+        assert_eq!(pool.lease(key(77)), None);
+        assert_eq!(pool.fill(), (5, 5));
+        let mut gone = [0; 32];
+        gone[31] = 3;
+        pool.release(PublicKey(gone));
+        let heir = pool.lease(key(77)).unwrap().v4.unwrap();
+        assert_eq!(heir, given[3]);
+        assert_eq!(
+            pool.lease(PublicKey(gone)),
+            None,
+            "its place went to another"
+        );
+    }
+
+    #[test]
+    fn sessions_of_one_client_share_its_addresses() {
+        let mut pool = pool("100.64.16.0/30", "");
+        let one = pool.lease(key(1)).unwrap();
+        assert_eq!(pool.lease(key(1)), Some(one));
+        pool.release(key(1));
+        assert_eq!(pool.lease(key(2)), None, "still in use");
+        pool.release(key(1));
+        assert!(pool.lease(key(2)).is_some());
+    }
+}
