@@ -6,8 +6,9 @@ use tabane_base::{Bytes, Duration};
 
 use crate::ffi;
 
-/// RFC 9260 §16 has 10. The association lives until every way has been silent for about a minute;
-/// probes of paths that have worked and lead nowhere any more count as well.
+/// RFC 9260 §16 has 10. The association lives until every way has been silent for about a minute,
+/// if there is one; probes count as well, also of paths that have worked and lead nowhere any more,
+/// so with three it is a quarter of that.
 const ASSOCIATION_RETRANSMISSIONS: u32 = 24;
 /// Tries of INIT, one a second; who connects has a deadline of its own, ten minutes at most.
 const INIT_RETRANSMISSIONS: u32 = 1_000;

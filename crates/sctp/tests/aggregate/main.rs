@@ -213,8 +213,8 @@ fn a_link_that_pauses_is_used_again(lab: &mut Lab) {
     let done = lab.transfer(&shapes, 8_000_000);
     println!("a pause of 3 s: {done:?}");
     assert!(done.silence < Duration::from_secs(2), "{done:?}");
-    // Of 18 s and a little, it was there for all but three.
-    assert!(done.carried[1] * 10 > done.carried[0] * 6, "{done:?}");
+    // Of 18 s and a little, it was there for all but three, and may take two or three to find back.
+    assert!(done.carried[1] * 2 > done.carried[0], "{done:?}");
 }
 
 fn a_link_that_is_cut_holds_nothing_up(lab: &mut Lab) {
