@@ -341,6 +341,13 @@ fn every_mode_carries_bytes_whole_from_bare_and_modern_senders() {
     assert!(world.gateway.take().unwrap().wait().unwrap().success());
     world.start_with("assist", &["--poll", "200"]);
     world.fetch_whole("10.1.0.2");
+    let mut top = world.within("r", TABANE);
+    top.args(["gateway", "top", "--json"]);
+    let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
+    let seen: serde_json::Value = serde_json::from_str(&first_line(&mut top)).unwrap();
+    let _ = top.kill();
+    let _ = top.wait();
+    assert_eq!(seen["totals"]["opened"], 1, "{seen}");
 }
 
 /// Towards the mobile host a split connection sends as was asked, and not as this machine's others.

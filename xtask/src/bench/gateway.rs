@@ -26,7 +26,8 @@ use world::World;
 pub(super) const USAGE: &str = "\
 usage: cargo xtask bench gateway [LINK...] [OPTION...]
   LINK             steps (10 Mbit/s whose delay steps from 25 to 1000 ms, for a mobile host with a
-                   window of 128 kB), steps-wide (with one that grows), or the name of a trace in
+                   window of 128 kB), steps-wide (with one that grows), paper (1 Mbit/s, 20 to 50
+                   ms, half of the time 50 to 1000, window of 8 kB), or the name of a trace in
                    shared/traces without .down; cost: what the gateway carries, adds and takes
                    [all of them, with the LTE traces]
   --sender LIST    of modern (Linux as it is) and bare (without F-RTO, timestamps, SACK, DSACK,
@@ -39,7 +40,8 @@ usage: cargo xtask bench gateway [LINK...] [OPTION...]
   --binary FILE    a tabane built elsewhere";
 
 /// What is measured when nobody says.
-const LINKS: [&str; 6] = [
+const LINKS: [&str; 7] = [
+    "paper",
     "steps",
     "steps-wide",
     "Verizon-LTE-short",
@@ -68,12 +70,40 @@ change = [
   { at = "7s", every = "8s", delay = "25ms" },
 ]
 "#;
+/// The paper's delays each way, as `sim paper gateway-table1` has them: half of the time bad, a new
+/// one each second.
+const PAPER: &str = r#"
+name = "paper"
+why = "the paper's case"
+[[link]]
+name = "radio"
+rate = "1mbit"
+queue = "64kB"
+delay = "35ms"
+change = [
+  { at = "1s", every = "12s", delay = "25ms" },
+  { at = "2s", every = "12s", delay = "900ms" },
+  { at = "3s", every = "12s", delay = "300ms" },
+  { at = "4s", every = "12s", delay = "45ms" },
+  { at = "5s", every = "12s", delay = "20ms" },
+  { at = "6s", every = "12s", delay = "550ms" },
+  { at = "7s", every = "12s", delay = "1000ms" },
+  { at = "8s", every = "12s", delay = "30ms" },
+  { at = "9s", every = "12s", delay = "50ms" },
+  { at = "10s", every = "12s", delay = "100ms" },
+  { at = "11s", every = "12s", delay = "700ms" },
+  { at = "12s", every = "12s", delay = "35ms" },
+]
+"#;
+/// The mobile host's window in the paper's case.
+const PAPER_WINDOW: usize = 8_192;
 /// The mobile host's window over `steps`: with one that grows as Linux's does (`steps-wide`), what
 /// the sender itself queues delays more than the steps do, and few timers run out.
 const WINDOW: usize = 128_000;
 
-/// What bare Reno is to gain over delay steps.
+/// What bare Reno is to gain over delay steps, and in the paper's case.
 const GAIN: f64 = 1.5;
+const PAPER_GAIN: f64 = 1.8;
 /// What modern senders may lose.
 const NO_LOSS: f64 = 0.98;
 /// What may be sent again, in percent.
@@ -259,7 +289,9 @@ pub(super) fn run(root: &Path, own: &Path, arguments: &[&str]) -> Result<bool> {
 
 /// The network of a link's name.
 fn link(root: &Path, name: &str) -> Result<Scenario> {
-    let text = if name.starts_with("steps") {
+    let text = if name == "paper" {
+        PAPER.to_owned()
+    } else if name.starts_with("steps") {
         STEPS.replace("NAME", name)
     } else {
         let traces = trace_directories(&root.join("scenarios"));
@@ -304,7 +336,11 @@ fn cell(
         })
         .collect();
     let span = Duration::from_secs(options.seconds);
-    let window = (scenario.name == "steps").then_some(WINDOW);
+    let window = match &*scenario.name {
+        "steps" => Some(WINDOW),
+        "paper" => Some(PAPER_WINDOW),
+        _ => None,
+    };
     for _ in 0..options.repeats {
         // All are built before any begins.
         let mut worlds = Vec::new();
@@ -370,6 +406,9 @@ impl Cell {
             let bound = match self.sender {
                 Sender::Modern => Some(NO_LOSS),
                 Sender::Bare if self.link == "steps" && self.congestion == "reno" => Some(GAIN),
+                Sender::Bare if self.link == "paper" && self.congestion == "reno" => {
+                    Some(PAPER_GAIN)
+                }
                 Sender::Bare => None,
             };
             if let (Some(gain), Some(bound)) = (self.gain(mode), bound)

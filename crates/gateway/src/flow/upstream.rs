@@ -110,8 +110,9 @@ impl Flow {
             self.window_from = packet.seq();
             self.window.set_edge(edge);
         }
-        let answered = self.ece_answered.is_some_and(|end| ack.is_before(end));
-        self.ece = packet.flags().has(Flags::ECE) && !answered;
+        // Kept for longer, it would look like what is to come, 2 GiB later.
+        self.ece_answered = self.ece_answered.filter(|end| ack.is_before(*end));
+        self.ece = packet.flags().has(Flags::ECE) && self.ece_answered.is_none();
         let is_duplicate_report = blocks.first().is_some_and(|(_, end)| !end.is_after(ack));
         if is_duplicate_report {
             self.meter.on_duplicate_report();

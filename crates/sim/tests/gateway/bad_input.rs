@@ -407,6 +407,70 @@ fn congestion_marks_are_answered_until_the_server_has_heard() {
     assert!(bench.said().iter().all(|said| !said.1.has(Flags::ECE)));
 }
 
+/// Sequence numbers come round after 4 GiB: nothing that was noted long ago may be taken for what
+/// is to come.
+#[test]
+fn a_flow_longer_than_its_numbers_is_treated_at_its_end_as_at_its_beginning() {
+    const PIECE: u32 = 60_000;
+    let mut bench = Bench::new(config());
+    bench.open();
+    let wide = |flags| Segment {
+        window: u16::MAX,
+        ..segment(Side::Radio, 1_001, 5_001, flags, &[])
+    };
+    let (echo, ack) = (wide(Flags::ACK.with(Flags::ECE)), wide(Flags::ACK));
+    bench.pass(Side::Radio, ack);
+    let payload = vec![7; PIECE as usize];
+    let data = |flags| segment(Side::Wired, 5_001, 1_001, flags, &payload).emit();
+    let (reduced, data) = (data(Flags::ACK.with(Flags::CWR)), data(Flags::ACK));
+    let (echo, ack) = (echo.emit(), ack.emit());
+    let mut next = 5_001_u32;
+    // Sends a piece, which the mobile host acknowledges with `ack`; what the server hears of marks.
+    let mut carry = |bench: &mut Bench, data: &[u8], ack: &[u8]| -> bool {
+        let at = |packet: &[u8], place: usize, number: u32| {
+            let mut packet = packet.to_vec();
+            packet[place..place + 4].copy_from_slice(&number.to_be_bytes());
+            packet
+        };
+        let data = at(data, 24, next);
+        next = next.wrapping_add(PIECE);
+        let ack = at(ack, 28, next);
+        let mut is_marked = false;
+        let mut heard = |packet: &[u8]| {
+            let packet = Packet::parse(packet).expect("it is ours");
+            is_marked |= packet.flags().has(Flags::ECE);
+        };
+        for (from, packet) in [(Side::Wired, data), (Side::Radio, ack)] {
+            bench.now += Duration::from_millis(1);
+            let known = Checksum::Known;
+            match bench.gateway.handle_packet(bench.now, from, &packet, known) {
+                Verdict::Replace(packet) => heard(&packet),
+                Verdict::Accept | Verdict::Drop => {}
+            }
+            while let Some(transmit) = bench.gateway.poll_transmit() {
+                assert_eq!(transmit.to, Side::Wired, "nothing is sent again");
+                heard(&transmit.packet);
+            }
+        }
+        is_marked
+    };
+    assert!(carry(&mut bench, &data, &echo));
+    carry(&mut bench, &reduced, &ack);
+    // What was noted 3 GiB ago looks like what comes in 1 GiB.
+    for gib in [3, 6] {
+        for _ in 0..3 * (1_u32 << 30) / PIECE {
+            assert!(!carry(&mut bench, &data, &ack));
+        }
+        assert!(carry(&mut bench, &data, &echo), "after {gib} GiB");
+        carry(&mut bench, &reduced, &ack);
+    }
+    let snapshot = bench.gateway.snapshot();
+    let flow = &snapshot.flows[0];
+    assert_eq!((flow.stance, bench.gateway.owed()), (Stance::Assisting, 0));
+    assert_eq!(flow.figures.repeated, 0);
+    assert_eq!(snapshot.counters.uncopied, 0);
+}
+
 #[test]
 fn a_flood_of_handshakes_takes_no_room_from_flows() {
     let mut bench = Bench::new(Config {

@@ -96,6 +96,9 @@ struct TopArgs {
     /// Of this interface's gateway [default: the one that runs]
     #[arg(long, value_name = "IF")]
     radio: Option<String>,
+    /// Print a line of JSON each time, as `status --json` does once
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -214,11 +217,15 @@ fn watch(args: &TopArgs) -> Result<ExitCode> {
     let is_terminal = io::stdout().is_terminal();
     loop {
         let report = report(args.radio.as_deref())?;
-        if is_terminal {
-            // Home, and clear what stood there.
-            write!(io::stdout(), "\x1b[H\x1b[2J")?;
+        if args.json {
+            output::line(&serde_json::to_string(&report)?)?;
+        } else {
+            if is_terminal {
+                // Home, and clear what stood there.
+                write!(io::stdout(), "\x1b[H\x1b[2J")?;
+            }
+            output::line(&gateway::screen(&report))?;
         }
-        output::line(&gateway::screen(&report))?;
         thread::sleep(LOOK);
     }
 }
