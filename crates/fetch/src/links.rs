@@ -27,7 +27,9 @@ pub struct Link {
     sent: Cell<u64>,
     /// Connections and answers that failed over it.
     failures: Cell<u64>,
-    /// Why, while nothing has worked since.
+    /// Of those, since something worked last.
+    in_a_row: Cell<u32>,
+    /// Why the last one failed.
     trouble: RefCell<Option<String>>,
     /// With a cap: when the next bytes may be read.
     next_read: Cell<Option<Instant>>,
@@ -45,10 +47,12 @@ pub struct Tally {
     pub received: Bytes,
     /// Connections that did not come about, and answers that broke off.
     pub failures: u64,
-    /// Why the last try failed, while none has succeeded since.
+    /// Why the last try failed, once three have in a row: one may be the fault of a server.
     pub trouble: Option<String>,
 }
 
+/// Failures in a row that make a link one in trouble.
+const TROUBLE: u32 = 3;
 /// A fetch that brought less over a link says little about its rate.
 const TELLING: Bytes = Bytes::kilo(256);
 /// A rate counts for so long. Without an end a link once taken for slow would never be tried again.
@@ -89,6 +93,7 @@ impl Links {
             carried: Cell::new(0),
             sent: Cell::new(0),
             failures: Cell::new(0),
+            in_a_row: Cell::new(0),
             trouble: RefCell::default(),
             next_read: Cell::new(None),
             gone: watch::Sender::new(false),
@@ -194,7 +199,10 @@ impl Link {
             sent: Bytes::new(sent),
             received: Bytes::new(self.carried.get() - sent),
             failures: self.failures.get(),
-            trouble: self.trouble.borrow().clone(),
+            trouble: match self.in_a_row.get() {
+                0..TROUBLE => None,
+                _ => self.trouble.borrow().clone(),
+            },
         }
     }
 
@@ -205,7 +213,7 @@ impl Link {
     pub async fn connect(&self, host: &str, port: u16) -> Result<BoxStream, WayError> {
         let connected = self.way.connect(host, port).await;
         match &connected {
-            Ok(_) => drop(self.trouble.take()),
+            Ok(_) => self.in_a_row.set(0),
             Err(error) => self.on_failed(error),
         }
         connected
@@ -214,6 +222,7 @@ impl Link {
     /// Something that was begun over it failed.
     pub(crate) fn on_failed(&self, trouble: impl ToString) {
         self.failures.set(self.failures.get() + 1);
+        self.in_a_row.set(self.in_a_row.get().saturating_add(1));
         self.trouble.replace(Some(trouble.to_string()));
     }
 
@@ -267,5 +276,44 @@ impl Link {
             self.learnt_at.set(None);
             self.facts.borrow_mut().rate_hint = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::way::{Connecting, Way};
+
+    /// A link to nowhere, or to somewhere.
+    struct Fickle(Cell<bool>);
+
+    impl Way for Fickle {
+        fn connect<'a>(&'a self, host: &'a str, _port: u16) -> Connecting<'a> {
+            let host = host.to_owned();
+            Box::pin(async move {
+                match self.0.get() {
+                    true => Ok(Box::new(tokio::io::empty()) as BoxStream),
+                    false => Err(WayError::Family { host }),
+                }
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn three_failures_in_a_row_are_trouble_and_a_success_ends_it() {
+        let links = Links::default();
+        let way = Rc::new(Fickle(Cell::new(false)));
+        links.add("a", way.clone(), LinkFacts::default());
+        let link = links.all().remove(0);
+        for failures in 1..=4 {
+            assert!(link.connect("there", 80).await.is_err());
+            let tally = link.tally();
+            assert_eq!(tally.failures, failures);
+            assert_eq!(tally.trouble.is_some(), failures >= 3, "{failures}");
+        }
+        way.0.set(true);
+        assert!(link.connect("there", 80).await.is_ok());
+        assert_eq!(link.tally().trouble, None);
+        assert_eq!(link.tally().failures, 4);
     }
 }
