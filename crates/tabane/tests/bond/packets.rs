@@ -140,6 +140,8 @@ fn other_protocols_bear_an_address_of_the_relay_and_nobody_is_cut_off() {
     );
     let mut up = Up::start(&world, &["--lan", "c9"]);
     up.wait_until(UP);
+    // What goes out before stays on its way, as long as it is asked again.
+    packets(|| world.tabane(&[]), "up", |_| true);
     soon(&world, CARRIED);
     // Protocols without ports have one conversation with a host by one address.
     assert_eq!(seen(host.command("python3"), 47, 0), CARRIED);
@@ -165,6 +167,8 @@ fn other_protocols_bear_an_address_of_the_relay_and_nobody_is_cut_off() {
     assert_eq!(seen_from_client(&world, 47), PLAIN);
     let relay = Relay::start(&world, &POOL);
     up.wait_until(UP);
+    // What goes out before stays on its way, as long as it is asked again.
+    packets(|| world.tabane(&[]), "up", |_| true);
     soon(&world, CARRIED);
     let again = packets(|| world.tabane(&[]), "up", |_| true);
     assert_eq!(again["addresses"][0], address.as_str());
@@ -241,6 +245,7 @@ fn two_that_ping_the_same_host_by_the_same_number_have_their_own_answers() {
     assert!(joined.status.success(), "{joined:?}");
     let first = Up::start(&world, &[]);
     first.wait_until(UP);
+    packets(|| world.tabane(&[]), "up", |_| true);
     soon(&world, CARRIED);
     let second = Up::start_by(&world, other.tabane(), &[]);
     second.wait_until(UP);
