@@ -3,7 +3,7 @@
 //! One stream alone may need megabytes to keep a fast, long link busy; a thousand at once must not
 //! have as much each. Nothing is set aside for anybody: a session may hold as much as nobody holds,
 //! and a stream as much of that as its session does not, so that one has what it needs, many have
-//! equal parts, a session gains nothing by many streams, and some is left for who comes next (the
+//! equal parts, a session gains little by many streams, and some is left for who comes next (the
 //! dynamic thresholds of Choudhury and Hahne, IEEE/ACM ToN 6(2), 1998, with α = 1). Owns the sums;
 //! what one stream needs for its paths is the session's to say.
 
@@ -34,8 +34,8 @@ impl SendPool {
 
     /// Held by all together. More than the pool's size only by what each stream has in any case,
     /// 32 KiB.
-    #[must_use]
-    pub fn held(&self) -> Bytes {
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> Bytes {
         Bytes::new(self.held.load(Ordering::Relaxed) as u64)
     }
 

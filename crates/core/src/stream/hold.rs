@@ -43,11 +43,9 @@ impl Hold {
         since.is_some_and(|since| now.since(since) > STANDS_STILL)
     }
 
-    /// Holds the stream, of which all before `at` is here and `unread` bytes wait.
+    /// Holds a stream that is not held, of which all before `at` is here and `unread` bytes wait.
     pub(crate) fn begin(&mut self, at: u64, unread: usize) {
-        if !self.is_on() {
-            self.number += 1;
-        }
+        self.number += 1;
         (self.at, self.unread) = (at, unread);
     }
 

@@ -90,14 +90,17 @@ impl Streams {
 
     /// Holds a stream whose reader stands still and has enough to go on with.
     fn review_reader(&mut self, now: Instant, id: StreamId) {
-        let Some(stream) = self.streams.get(&id) else {
-            return;
-        };
         // Half of the memory is for those who stand still, in falling parts.
         let left = (self.memory_max / 2).saturating_sub(self.memory);
         let enough = (left / 8).max(ENOUGH);
-        let receive = &stream.receive;
-        if receive.unread() > enough && receive.hold.reader_stands_still(now) {
+        if self.memory <= enough {
+            // As with nearly every packet: nobody has so much unread.
+            return;
+        }
+        let stands_still = |stream: &Stream| {
+            stream.receive.unread() > enough && stream.receive.hold.reader_stands_still(now)
+        };
+        if self.streams.get(&id).is_some_and(stands_still) {
             self.hold(id);
         }
     }
