@@ -5,6 +5,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer};
 use tabane_base::Prefix;
 
+/// Ranges that are nobody's on the internet, and mean something else beyond a relay (RFC 1918,
+/// RFC 6598, RFC 4193).
+pub(crate) const PRIVATE: [&str; 5] = [
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "fc00::/7",
+];
+
 /// A range that goes its own way, without the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirectPrefix(pub(crate) Prefix);

@@ -21,20 +21,13 @@ use tabane_linux::tun::Tun;
 use tabane_tunnel::ExitConfig;
 
 use crate::failure::Failure;
+use crate::prefix::PRIVATE;
 
 /// One pool per machine: another relay finds the name taken.
 const TUN: &str = "tabane-pool";
 const TABLE: &str = "tabane-relay";
 /// In one piece over paths of 1,500 bytes, with what the session puts around it [P-T.5].
 const MTU: u16 = 1_400;
-/// Ranges that are nobody's on the internet (RFC 1918, RFC 6598, RFC 4193).
-const PRIVATE: [&str; 5] = [
-    "10.0.0.0/8",
-    "100.64.0.0/10",
-    "172.16.0.0/12",
-    "192.168.0.0/16",
-    "fc00::/7",
-];
 
 /// A range of addresses for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,16 +8,8 @@ use tabane_base::Prefix;
 use tabane_linux::hooks::MAX_EXCLUDED;
 use tabane_linux::interfaces::{self, Interface};
 
-use crate::prefix::DirectPrefix;
+use crate::prefix::{DirectPrefix, PRIVATE};
 
-/// Ranges that mean something else beyond the relay (RFC 1918, RFC 6598, RFC 4193).
-const PRIVATE: [&str; 5] = [
-    "10.0.0.0/8",
-    "100.64.0.0/10",
-    "172.16.0.0/12",
-    "192.168.0.0/16",
-    "fc00::/7",
-];
 /// Room that is left in the hooks' table for resolvers and peers.
 const MAX_PREFIXES: usize = MAX_EXCLUDED - 256;
 
