@@ -132,9 +132,17 @@ impl Client {
         link: &Link,
         origin: &Origin,
     ) -> Result<Sender, RequestError> {
-        if let Some(sender) = self.take_idle(link.id, origin) {
-            return Ok(sender);
+        match self.take_idle(link.id, origin) {
+            Some(sender) => Ok(sender),
+            None => self.fresh_connection(link, origin).await,
         }
+    }
+
+    pub(crate) async fn fresh_connection(
+        &self,
+        link: &Link,
+        origin: &Origin,
+    ) -> Result<Sender, RequestError> {
         let fresh = tokio::time::timeout(self.patience.connect, self.connect(link, origin)).await;
         let late = |_| {
             let error = RequestError::TimedOut {
@@ -160,12 +168,26 @@ impl Client {
         }
     }
 
+    /// No connection of this link's is used again: it leads nowhere any more.
+    pub fn forget(&self, link: &Link) {
+        self.idle.borrow_mut().retain(|(id, _), _| *id != link.id);
+    }
+
+    /// Connects to an origin, or its proxy, for nothing but to see that this link leads there.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn knock(&self, link: &Link, origin: &Origin) -> Result<(), WayError> {
+        self.first_hop(link, origin).await.map(drop)
+    }
+
     /// The proxy's word of honour, where requests are sent to a proxy as they are.
     pub(crate) fn plain_proxy(&self, origin: &Origin) -> Option<&Proxy> {
         self.proxies.proxy_for(origin).filter(|_| !origin.is_https)
     }
 
-    fn take_idle(&self, link: LinkId, origin: &Origin) -> Option<Sender> {
+    /// One that has been kept for another request.
+    pub(crate) fn take_idle(&self, link: LinkId, origin: &Origin) -> Option<Sender> {
         let mut idle = self.idle.borrow_mut();
         let kept = idle.get_mut(&(link, origin.clone()))?;
         kept.retain(|sender| !sender.is_closed());
@@ -183,16 +205,19 @@ impl Client {
         Ok(self.tls.get_or_init(|| tls).clone())
     }
 
+    async fn first_hop(&self, link: &Link, origin: &Origin) -> Result<BoxStream, WayError> {
+        match self.proxies.proxy_for(origin) {
+            Some(proxy) => link.connect(&proxy.host, proxy.port).await,
+            None => link.connect(&origin.host, origin.port).await,
+        }
+    }
+
     async fn connect(&self, link: &Link, origin: &Origin) -> Result<Sender, RequestError> {
-        let proxy = self.proxies.proxy_for(origin);
-        let mut stream = match proxy {
-            Some(proxy) => link.connect(&proxy.host, proxy.port).await?,
-            None => link.connect(&origin.host, origin.port).await?,
-        };
+        let mut stream = self.first_hop(link, origin).await?;
         if !origin.is_https {
             return http1_over(stream, origin).await;
         }
-        if let Some(proxy) = proxy {
+        if let Some(proxy) = self.proxies.proxy_for(origin) {
             stream = through(proxy, stream, origin).await?;
         }
         let failed = |source| RequestError::Tls {

@@ -191,13 +191,18 @@ impl Link {
         Bytes::new(self.carried.get())
     }
 
+    /// Of that, what came.
+    #[must_use]
+    pub fn received(&self) -> Bytes {
+        Bytes::new(self.carried.get() - self.sent.get())
+    }
+
     /// What it has come to.
     #[must_use]
     pub fn tally(&self) -> Tally {
-        let sent = self.sent.get();
         Tally {
-            sent: Bytes::new(sent),
-            received: Bytes::new(self.carried.get() - sent),
+            sent: Bytes::new(self.sent.get()),
+            received: self.received(),
             failures: self.failures.get(),
             trouble: match self.in_a_row.get() {
                 0..TROUBLE => None,

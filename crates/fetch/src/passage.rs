@@ -28,6 +28,7 @@ pub struct Connection {
     link: Rc<Link>,
     origin: Origin,
     sender: Sender,
+    is_kept: bool,
 }
 
 /// A request came to no answer.
@@ -87,12 +88,18 @@ impl Client {
         link: &Rc<Link>,
         origin: &Origin,
     ) -> Result<Connection, RequestError> {
-        let sender = self.connection(link, origin).await?;
+        let kept = self.take_idle(link.id, origin);
+        let is_kept = kept.is_some();
+        let sender = match kept {
+            Some(sender) => sender,
+            None => self.fresh_connection(link, origin).await?,
+        };
         Ok(Connection {
             client: self.clone(),
             link: link.clone(),
             origin: origin.clone(),
             sender,
+            is_kept,
         })
     }
 }
@@ -102,6 +109,12 @@ impl Connection {
     #[must_use]
     pub fn link(&self) -> &Rc<Link> {
         &self.link
+    }
+
+    /// Whether it has been idle, so that nobody knows whether its link still leads anywhere.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.is_kept
     }
 
     /// Whether requests name their scheme and host in the target: RFC 9113 §8.3.1.
@@ -237,6 +250,7 @@ impl Download {
                 link,
                 origin,
                 sender,
+                is_kept: _,
             } = connection;
             client.keep(link.id, &origin, sender);
         }

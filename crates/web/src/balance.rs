@@ -20,6 +20,8 @@ const BUSY_TIME: Duration = Duration::from_secs(3);
 const AVOID_TIME: Duration = Duration::from_secs(60);
 /// Hosts that are remembered so; those beyond cost a second each time.
 const MOST_AVOIDED: usize = 1_024;
+/// So many hosts lost in a row, and a link is tried last for all: each would cost a second.
+const LOST_HOSTS: u32 = 3;
 /// Rates are looked at so often: long enough for a round trip, short enough for a short download.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// What a link once reached counts half after so long.
@@ -30,6 +32,8 @@ pub(crate) struct Balance {
     links: Links,
     seats: RefCell<Vec<Weak<Seated>>>,
     avoided: RefCell<BTreeMap<(LinkId, String), Instant>>,
+    /// How often in a row a link was slower than another one, and when it was last.
+    lost: RefCell<BTreeMap<LinkId, (u32, Instant)>>,
     gauges: RefCell<BTreeMap<LinkId, Gauge>>,
 }
 
@@ -64,6 +68,7 @@ impl Balance {
             links,
             seats: RefCell::default(),
             avoided: RefCell::default(),
+            lost: RefCell::default(),
             gauges: RefCell::default(),
         }
     }
@@ -115,7 +120,11 @@ impl Balance {
         let mut avoided = self.avoided.borrow_mut();
         avoided.retain(|_, until| *until > now);
         let is_avoided = |link: &Link| avoided.contains_key(&(link.id(), host.to_owned()));
-        sorted(candidates.collect(), is_avoided)
+        let mut lost = self.lost.borrow_mut();
+        lost.retain(|_, (_, at)| now - *at < AVOID_TIME);
+        let hosts_lost = |link: &Link| lost.get(&link.id()).map_or(0, |(hosts, _)| *hosts);
+        let is_lost = |link: &Link| hosts_lost(link) >= LOST_HOSTS;
+        sorted(candidates.collect(), is_avoided, is_lost)
     }
 
     /// How many places are taken.
@@ -134,8 +143,16 @@ impl Balance {
         Seat(seat)
     }
 
+    /// A host was reached by this link.
+    pub(crate) fn reached(&self, link: &Link) {
+        self.lost.borrow_mut().remove(&link.id());
+    }
+
     /// A host was not reached by this link, while it was by another.
     pub(crate) fn avoid(&self, now: Instant, link: &Link, host: &str) {
+        let mut lost = self.lost.borrow_mut();
+        let (hosts, at) = lost.entry(link.id()).or_insert((0, now));
+        (*hosts, *at) = (hosts.saturating_add(1), now);
         let mut avoided = self.avoided.borrow_mut();
         if avoided.len() < MOST_AVOIDED {
             avoided.insert((link.id(), host.to_owned()), now + AVOID_TIME);
@@ -172,7 +189,11 @@ impl Gauge {
 }
 
 /// What policies prefer, then who would have most for one more, then who came first.
-fn sorted(candidates: Vec<Candidate>, is_avoided: impl Fn(&Link) -> bool) -> Vec<Rc<Link>> {
+fn sorted(
+    candidates: Vec<Candidate>,
+    is_avoided: impl Fn(&Link) -> bool,
+    is_lost: impl Fn(&Link) -> bool,
+) -> Vec<Rc<Link>> {
     let known: Vec<Rate> = candidates.iter().filter_map(|it| it.rate).collect();
     // Of whom nothing is known, as much is expected as of the others.
     let sum: u64 = known.iter().map(|rate| rate.as_bps()).sum();
@@ -189,6 +210,8 @@ fn sorted(candidates: Vec<Candidate>, is_avoided: impl Fn(&Link) -> bool) -> Vec
             is_avoided(&it.link),
             is_reserve,
             facts.tier,
+            // Behind the policy: links may be slow to connect for a while, and others cost money.
+            is_lost(&it.link),
             std::cmp::Reverse(share),
             it.link.id(),
         )
@@ -272,6 +295,27 @@ mod tests {
         assert_eq!(names(&balance, now), ["own", "metered", "spare", "new"]);
         assert_eq!(balance.order(now, "example.net")[0].name(), "new");
         assert_eq!(names(&balance, now + AVOID_TIME)[0], "new");
+    }
+
+    #[test]
+    fn a_link_that_reaches_no_host_is_tried_last_for_all() {
+        let (balance, now) = (
+            balance(&[("a", 5), ("b", 3), ("metered", 9)], |name, facts| {
+                facts.tier = u8::from(name == "metered");
+            }),
+            Instant::now(),
+        );
+        let a = balance.links.all().remove(0);
+        let lose = |host: &str| balance.avoid(now, &a, host);
+        lose("one.example");
+        lose("two.example");
+        balance.reached(&a);
+        lose("three.example");
+        lose("four.example");
+        assert_eq!(names(&balance, now), ["a", "b", "metered"]);
+        lose("five.example");
+        assert_eq!(names(&balance, now), ["b", "a", "metered"]);
+        assert_eq!(names(&balance, now + AVOID_TIME)[0], "a");
     }
 
     #[test]

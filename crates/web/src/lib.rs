@@ -11,6 +11,7 @@
 
 mod balance;
 mod body;
+mod doubt;
 mod forward;
 mod journal;
 mod map;

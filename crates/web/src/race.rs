@@ -53,6 +53,7 @@ where
                     for slower in tried.iter().take_while(|other| other.id() != link.id()) {
                         balance.avoid(now, slower, host);
                     }
+                    balance.reached(&link);
                     return Ok((link, seat, connection));
                 }
                 Ok((link, _, Err(refusal))) => {

@@ -8,6 +8,7 @@
 mod origin;
 mod passing;
 mod program;
+mod silence;
 mod splitting;
 mod tunnels;
 

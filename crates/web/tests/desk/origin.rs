@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use tabane_base::Seed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 
 /// What the server says to a request.
 pub(crate) enum Reply {
@@ -13,6 +15,8 @@ pub(crate) enum Reply {
     Say(Vec<u8>),
     /// These bytes, and no more.
     SayAndClose(Vec<u8>),
+    /// These bytes, after a while.
+    SayLater(Duration, Vec<u8>),
 }
 
 pub(crate) struct Origin {
@@ -126,6 +130,10 @@ async fn serve(
             Reply::SayAndClose(bytes) => {
                 connection.write_all(&bytes).await?;
                 return connection.shutdown().await;
+            }
+            Reply::SayLater(pause, bytes) => {
+                sleep(pause).await;
+                connection.write_all(&bytes).await?;
             }
         }
     }
