@@ -1,5 +1,6 @@
 //! Lending: friends and their terms as the store has them, what they carry counted and kept.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -48,13 +49,14 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
     };
     let friends = Friends::default();
     let mut ledger = Ledger {
-        store,
+        store: store.clone(),
         friends: friends.clone(),
         usage: store.lent()?,
         counted: BTreeMap::new(),
         refused: BTreeSet::new(),
     };
     ledger.look()?;
+    let ledger = Rc::new(RefCell::new(ledger));
     let identity = store.neighbour_identity()?;
     let (name, key) = (own_name(args.name.as_ref()), identity.public_key());
     let share = Share::new(
@@ -63,7 +65,7 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         friends,
         Rc::new(way_out(args.link.as_deref(), store).await?.only(is_public)),
         ports,
-        Rc::new(StoreDesk(store.clone())),
+        Rc::new(StoreDesk(ledger.clone())),
     )
     .context("TLS")?
     .with_datagrams(DatagramOut {
@@ -77,17 +79,21 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         "lending {} on port {} to {}; Ctrl-C ends it",
         args.link.as_deref().unwrap_or("this machine's link"),
         listener.local_addr()?.port(),
-        match ledger.friends.keys().len() {
+        match ledger.borrow().friends.keys().len() {
             0 => "nobody yet (`tabane share pair` shows a code)".to_owned(),
             1 => "one friend".to_owned(),
             count => format!("{count} friends"),
         }
     ))?;
-    tokio::select! {
+    let ended = tokio::select! {
         () = Rc::new(share).serve(listener) => Ok(ExitCode::SUCCESS),
-        () = ledger.keep() => Ok(ExitCode::SUCCESS),
-        arrived = signals.next() => Ok(program::signal_code(arrived?.signal)),
+        () = keep(&ledger) => Ok(ExitCode::SUCCESS),
+        arrived = signals.next() => arrived.map(|arrived| program::signal_code(arrived.signal)),
+    };
+    if let Err(error) = ledger.borrow_mut().look() {
+        tracing::warn!("what friends have carried is not kept: {error:#}");
     }
+    Ok(ended?)
 }
 
 /// Keeps where this listens, for `tabane share pair`, until it is dropped.
@@ -137,8 +143,8 @@ async fn way_out(link: Option<&str>, store: &Store) -> Result<DeviceWay> {
 }
 
 /// What friends may, and what they have had.
-struct Ledger<'a> {
-    store: &'a Store,
+struct Ledger {
+    store: Store,
     friends: Friends,
     usage: Usage,
     counted: BTreeMap<PublicKey, Bytes>,
@@ -146,15 +152,20 @@ struct Ledger<'a> {
     refused: BTreeSet<PublicKey>,
 }
 
-impl Ledger<'_> {
-    async fn keep(&mut self) {
-        let mut due = tokio::time::interval(LOOK_INTERVAL);
-        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            due.tick().await;
-            if let Err(error) = self.look() {
-                tracing::warn!("friends stay as they were: {error:#}");
-            }
+/// Counts and looks up, until it is dropped.
+async fn keep(ledger: &RefCell<Ledger>) {
+    let mut due = tokio::time::interval(LOOK_INTERVAL);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        due.tick().await;
+        ledger.borrow_mut().refresh();
+    }
+}
+
+impl Ledger {
+    fn refresh(&mut self) {
+        if let Err(error) = self.look() {
+            tracing::warn!("friends stay as they were: {error:#}");
         }
     }
 
@@ -217,20 +228,13 @@ fn minute_of_day() -> u16 {
     u16::from(now.hour().unsigned_abs()) * 60 + u16::from(now.minute().unsigned_abs())
 }
 
-impl Drop for Ledger<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = self.look() {
-            tracing::warn!("what friends have carried is not kept: {error:#}");
-        }
-    }
-}
-
 /// The offer that `tabane share pair` has put into the store.
-struct StoreDesk(Store);
+struct StoreDesk(Rc<RefCell<Ledger>>);
 
 impl Desk for StoreDesk {
     fn attempt(&self) -> Option<Code> {
-        let mut entry = self.0.offer().ok()??;
+        let store = &self.0.borrow().store;
+        let mut entry = store.offer().ok()??;
         if entry.paired.is_some() {
             return None;
         }
@@ -242,21 +246,25 @@ impl Desk for StoreDesk {
         let code = offer.attempt(Duration::from_secs(unix_seconds()))?;
         entry.attempts_left = offer.attempts_left;
         // A try that cannot be written down would be one too many.
-        self.0.put_offer(&entry).ok()?;
+        store.put_offer(&entry).ok()?;
         Some(code)
     }
 
     fn paired(&self, name: &str, key: PublicKey) -> bool {
         let remember = || -> Result<bool> {
-            let Some(mut offer) = self.0.offer()?.filter(|offer| offer.paired.is_none()) else {
+            let mut ledger = self.0.borrow_mut();
+            let store = ledger.store.clone();
+            let Some(mut offer) = store.offer()?.filter(|offer| offer.paired.is_none()) else {
                 return Ok(false);
             };
             let friend = FriendEntry {
                 key: key.to_string(),
                 terms: offer.terms.clone(),
             };
-            offer.paired = Some(self.0.put_friend(name, &friend)?.to_string());
-            self.0.put_offer(&offer)?;
+            offer.paired = Some(store.put_friend(name, &friend)?.to_string());
+            // The friend hears of its pairing after this, and may come at once.
+            ledger.refresh();
+            store.put_offer(&offer)?;
             Ok(true)
         };
         remember().unwrap_or_else(|error| {
