@@ -16,6 +16,7 @@ use tabane_linux::interfaces::Interface;
 use tabane_neighbour::{NeighbourWay, is_there};
 use tabane_policy::LinkFacts;
 use tabane_proxy::Destination;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::failure::Failure;
@@ -206,14 +207,28 @@ impl LentWay {
 impl Way for LentWay {
     fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a> {
         Box::pin(async move {
+            let (told, outcome) = oneshot::channel();
+            let (lender, identity) = (self.lender.clone(), self.identity.clone());
+            // Beside the connection: who waits for it has other links, and may give it up for them.
+            tokio::task::spawn_local(async move {
+                if is_doubtful(outcome).await {
+                    lender.look(&identity, None).await;
+                }
+            });
             let connected = self.present().connect(host, port).await;
-            if connected.is_err() {
-                // In the background: who waits for this connection has other links.
-                let (lender, identity) = (self.lender.clone(), self.identity.clone());
-                tokio::task::spawn_local(async move { lender.look(&identity, None).await });
-            }
+            // Nobody listens where that has taken long.
+            let _ = told.send(connected.is_ok());
             connected
         })
+    }
+}
+
+/// Whether a connection that tells how it ended makes one wonder where the neighbour is: it
+/// failed, was given up, or has said nothing for longer than a neighbour takes.
+async fn is_doubtful(outcome: oneshot::Receiver<bool>) -> bool {
+    match timeout(NEAR_TIME, outcome).await {
+        Ok(Ok(is_connected)) => !is_connected,
+        Ok(Err(_)) | Err(_) => true,
     }
 }
 
@@ -221,4 +236,23 @@ impl Way for LentWay {
 pub(crate) fn place(at: &Destination) -> (String, u16) {
     let host = at.host.to_string();
     (host.trim_matches(['[', ']']).to_owned(), at.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_fails_is_late_or_was_given_up_makes_one_wonder() {
+        for (told, expected) in [(Some(true), false), (Some(false), true), (None, true)] {
+            let (tell, outcome) = oneshot::channel();
+            match told {
+                Some(is_connected) => tell.send(is_connected).unwrap(),
+                None => drop(tell),
+            }
+            assert_eq!(is_doubtful(outcome).await, expected, "{told:?}");
+        }
+        let (_late, outcome) = oneshot::channel();
+        assert!(is_doubtful(outcome).await);
+    }
 }
