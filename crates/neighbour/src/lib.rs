@@ -3,8 +3,9 @@
 //!
 //! Owns what passes between two neighbours: TLS 1.3 with keys that both have pinned, HTTP CONNECT
 //! and nothing else within it, ports that pass a session's datagrams on for as long as such a
-//! connection asks for it, and the pairing by which neighbours learn each other's keys. The one who
-//! lends sees which hosts are asked for and how much, never what.
+//! connection asks for it, the pairing by which neighbours learn each other's keys, and the call by
+//! which one is found that announces nothing. The one who lends sees which hosts are asked for and
+//! how much, never what.
 //!
 //! Which friends there are, what each may use and where that is written down is the caller's; so is
 //! the way out, a [`tabane_fetch::Way`]. Towards fetches a neighbour is one, too.
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod borrow;
+mod call;
 mod carry;
 mod code;
 mod forward;
@@ -25,6 +27,7 @@ mod share;
 mod tls;
 
 pub use borrow::{NeighbourWay, PairError, Paired, pair};
+pub use call::{answer_calls, call};
 pub use code::{ATTEMPTS, Code, CodeError, Offer};
 pub use forward::{DATAGRAM_PORTS, DatagramOut};
 pub use friends::{Friends, Terms};

@@ -15,10 +15,11 @@ use tabane_fetch::{Connecting, DeviceWay, Way};
 use tabane_linux::interfaces::Interface;
 use tabane_neighbour::{NeighbourWay, is_there};
 use tabane_policy::LinkFacts;
-use tabane_proxy::Destination;
+use tabane_proxy::{Destination, Host};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+use crate::access::unix_seconds;
 use crate::failure::Failure;
 use crate::near_by;
 use crate::store::{NeighbourEntry, RelayName, Store};
@@ -174,15 +175,50 @@ impl Lender {
         true
     }
 
-    /// Where somebody proves its key who has announced itself with it.
+    /// Where somebody proves its key who has announced itself with it, or answers to it.
     async fn search(&self, identity: &Identity, mark: Option<u32>) -> Option<Destination> {
+        let announced = async {
+            self.first_to_prove(identity, self.announced().await, mark)
+                .await
+        };
+        let called = async {
+            let answered = timeout(LOOK_TIME, self.call(mark)).await.ok()?;
+            self.first_to_prove(identity, vec![answered?], mark).await
+        };
+        tokio::select! {
+            Some(at) = announced => Some(at),
+            Some(at) = called => Some(at),
+            else => None,
+        }
+    }
+
+    async fn announced(&self) -> Vec<Destination> {
         let is_it = |found: &near_by::Found| found.key == self.key;
         let found = near_by::find(LOOK_TIME, is_it).await;
-        let found = found
-            .inspect_err(|error| tracing::debug!("not looked for: {error:#}"))
-            .ok()?;
-        let found = found.into_iter().find(is_it)?;
-        for at in found.at {
+        let found = found.inspect_err(|error| tracing::debug!("not looked for: {error:#}"));
+        let mut found = found.unwrap_or_default().into_iter();
+        found.find(is_it).map(|found| found.at).unwrap_or_default()
+    }
+
+    /// One that announces nothing answers at its port on any network of ours.
+    async fn call(&self, mark: Option<u32>) -> Option<Destination> {
+        let networks = near_by::networks(self.at().port).await;
+        let now = std::time::Duration::from_secs(unix_seconds());
+        let answered = tabane_neighbour::call(self.key, &networks, now, mark).await;
+        let answered = answered.inspect_err(|error| tracing::debug!(%error, "not called"));
+        answered.ok().map(|from| Destination {
+            host: Host::Ip(from.ip()),
+            port: from.port(),
+        })
+    }
+
+    async fn first_to_prove(
+        &self,
+        identity: &Identity,
+        places: Vec<Destination>,
+        mark: Option<u32>,
+    ) -> Option<Destination> {
+        for at in places {
             if self.proves(identity, &at, mark).await.is_ok() {
                 return Some(at);
             }

@@ -1,14 +1,16 @@
 //! Neighbours on the local network: who announces that it lends its link, and where it is.
 //!
 //! DNS-SD over multicast DNS (RFC 6763, RFC 6762), service `_tabane._tcp`; the text record says the
-//! key. Nothing that is found here is trusted: a neighbour proves its key when it is spoken to.
+//! key. One that announces nothing is called instead, on all [`networks`]. Nothing that is found
+//! here is trusted: a neighbour proves its key when it is spoken to.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use tabane_core::PublicKey;
+use tabane_linux::interfaces::{self, Scope};
 use tabane_proxy::{Destination, Host};
 use tokio::time::{Instant, timeout_at};
 
@@ -89,6 +91,37 @@ pub(crate) async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> 
     Ok(all)
 }
 
+/// Where everybody on a local network hears what is sent to this port.
+pub(crate) async fn networks(port: u16) -> Vec<SocketAddr> {
+    let interfaces = interfaces::list().await;
+    let interfaces =
+        interfaces.inspect_err(|error| tracing::debug!(%error, "cannot list the interfaces"));
+    let mut all: Vec<SocketAddr> = interfaces
+        .unwrap_or_default()
+        .iter()
+        .filter(|interface| interface.up && interface.carrier)
+        .flat_map(|interface| &interface.addresses)
+        .filter(|address| address.scope != Scope::Host)
+        .filter_map(|it| Some((broadcast(it.address, it.prefix_bits)?, port).into()))
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// The address of all on this one's network. IPv6 has none by which an answer would come from an
+/// address that is worth keeping.
+fn broadcast(address: IpAddr, prefix_bits: u8) -> Option<Ipv4Addr> {
+    let IpAddr::V4(address) = address else {
+        return None;
+    };
+    // Two on a wire have no such address (RFC 3021).
+    let hosts = (1..=30)
+        .contains(&prefix_bits)
+        .then(|| u32::MAX >> prefix_bits)?;
+    Some(Ipv4Addr::from_bits(address.to_bits() | hosts))
+}
+
 fn read(service: &ResolvedService) -> Option<Found> {
     let key = service.get_property_val_str(KEY)?.parse().ok()?;
     let mut addresses: Vec<IpAddr> = service
@@ -112,5 +145,30 @@ fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_networks_last_address_is_heard_by_all() {
+        let broadcast = |text: &str, bits| {
+            let found = super::broadcast(text.parse().unwrap(), bits);
+            found.map(|address| address.to_string())
+        };
+        assert_eq!(broadcast("10.72.9.1", 24).as_deref(), Some("10.72.9.255"));
+        assert_eq!(
+            broadcast("172.16.5.1", 12).as_deref(),
+            Some("172.31.255.255")
+        );
+        assert_eq!(broadcast("10.0.0.1", 30).as_deref(), Some("10.0.0.3"));
+        for (address, bits) in [
+            ("10.0.0.1", 31),
+            ("10.0.0.1", 32),
+            ("10.0.0.1", 0),
+            ("fd00::1", 8),
+        ] {
+            assert_eq!(broadcast(address, bits), None, "{address}/{bits}");
+        }
     }
 }

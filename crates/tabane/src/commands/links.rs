@@ -88,6 +88,13 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
         if args.measure {
             output::line("pair in and out: Mbit/s between here and the relay, by packet pairs")?;
         }
+        for row in rows.iter().filter(|row| row.kind == KIND && !row.carrier) {
+            output::line(&format!(
+                "{}: looked for on the local networks as well; if it is elsewhere now, `tabane \
+                 share pair` there shows a code to use here with its HOST",
+                row.interface
+            ))?;
+        }
         if let Some(note) = note {
             let age = output::age(unix_seconds().saturating_sub(note.ended_at));
             output::line(&format!("most Mbit/s in and out: the last run, {age}"))?;

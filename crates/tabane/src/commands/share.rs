@@ -51,7 +51,8 @@ pub(crate) struct ServeArgs {
     /// TCP 80 and 443, UDP 443 and 4510]
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<u16>,
-    /// Do not announce this machine on the local networks (DNS-SD): friends must say where it is
+    /// Do not announce this machine on the local networks (DNS-SD): to pair with it, friends must
+    /// say where it is. Later it answers those who know its key, by UDP at the same port
     #[arg(long)]
     hidden: bool,
     /// What friends call this machine [default: its host name]

@@ -41,6 +41,33 @@ fn a_neighbour_with_another_address_is_found_by_its_key() {
 }
 
 #[test]
+fn a_hidden_neighbour_with_another_address_answers_to_its_key() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let hidden = ["share", "--link", "n3", "--name", "nextdoor", "--hidden"];
+    let mut lending = Running::start(street.friend(&hidden));
+    assert!(lending.line().starts_with("lending n3 on port 4511"));
+    let mut offering = Running::start(street.friend(&["share", "pair"]));
+    let line = offering.line();
+    let code = line.strip_prefix("code: ").unwrap();
+    let paired = street
+        .tabane(&["share", "pair", code, "10.72.9.2"])
+        .output();
+    assert!(paired.as_ref().unwrap().status.success(), "{paired:?}");
+    street.move_friend(2, 77);
+    until("10.72.9.77:4511", || {
+        let row = &rows(&street, &["links"], "interface");
+        row["usable"] == true && row["addresses"][0] == "10.72.9.77:4511"
+    });
+    // Who is not there at all is said to be, with what can be done.
+    drop(lending);
+    let links = street.tabane(&["links"]).output().unwrap();
+    let links = String::from_utf8(links.stdout).unwrap();
+    assert!(links.contains("nextdoor: looked for"), "{links}");
+}
+
+#[test]
 fn a_machine_without_a_link_has_its_neighbours() {
     let Some(street) = Street::new() else {
         return;

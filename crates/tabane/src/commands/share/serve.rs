@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -13,10 +14,11 @@ use tabane_core::PublicKey;
 use tabane_fetch::DeviceWay;
 use tabane_linux::interfaces;
 use tabane_neighbour::{
-    Code, DATAGRAM_PORTS, DEFAULT_PORTS, DatagramOut, Desk, Friends, Offer, Share, Terms, is_public,
+    Code, DATAGRAM_PORTS, DEFAULT_PORTS, DatagramOut, Desk, Friends, Offer, Share, Terms,
+    answer_calls, is_public,
 };
 use tabane_policy::Usage;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::MissedTickBehavior;
 
 use super::{PORT, ServeArgs, counted_by, own_name, today};
@@ -75,6 +77,13 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
     });
     let _noted = Noted::new(store, listener.local_addr()?.port());
     let _announced = announce(args, &name, key, listener.local_addr()?);
+    let called = callable(args, listener.local_addr()?).await;
+    let answering = async {
+        match &called {
+            Some(socket) => answer_calls(socket, key, unix_time).await,
+            None => std::future::pending().await,
+        }
+    };
     output::line(&format!(
         "lending {} on port {} to {}; Ctrl-C ends it",
         args.link.as_deref().unwrap_or("this machine's link"),
@@ -87,6 +96,7 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
     ))?;
     let ended = tokio::select! {
         () = Rc::new(share).serve(listener) => Ok(ExitCode::SUCCESS),
+        () = answering => Ok(ExitCode::SUCCESS),
         () = keep(&ledger) => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => arrived.map(|arrived| program::signal_code(arrived.signal)),
     };
@@ -130,6 +140,21 @@ fn announce(
     announced
         .inspect_err(|error| tracing::warn!("not announced on the local networks: {error:#}"))
         .ok()
+}
+
+/// Where friends call one that is not announced; those who know its place need no such thing.
+async fn callable(args: &ServeArgs, listen: SocketAddr) -> Option<UdpSocket> {
+    // At an address of its own it is in that place or in none.
+    if !args.hidden || !listen.ip().is_unspecified() {
+        return None;
+    }
+    let bound = UdpSocket::bind(listen).await;
+    let told = |error: &io::Error| tracing::warn!(%error, "friends cannot call this machine");
+    bound.inspect_err(told).ok()
+}
+
+fn unix_time() -> Duration {
+    Duration::from_secs(unix_seconds())
 }
 
 async fn way_out(link: Option<&str>, store: &Store) -> Result<DeviceWay> {
@@ -243,7 +268,7 @@ impl Desk for StoreDesk {
             ends_at: Duration::from_secs(entry.ends_at),
             attempts_left: entry.attempts_left,
         };
-        let code = offer.attempt(Duration::from_secs(unix_seconds()))?;
+        let code = offer.attempt(unix_time())?;
         entry.attempts_left = offer.attempts_left;
         // A try that cannot be written down would be one too many.
         store.put_offer(&entry).ok()?;
