@@ -76,6 +76,15 @@ pub(crate) struct FarEnd {
     pub(crate) client: Client,
 }
 
+/// A session of a client's, or the place of one.
+pub(crate) struct Seen {
+    /// Name and key of the peer; `None`: the relay.
+    pub(crate) peer: Option<(String, String)>,
+    /// It is not one of those that are left because their relay goes down.
+    pub(crate) is_present: bool,
+    pub(crate) snapshot: ClientSnapshot,
+}
+
 impl Surroundings {
     /// Begins a session with a peer; the second is what keeps it on the links.
     pub(crate) async fn start(&self, peer: RelayPeer) -> Result<(Client, AbortHandle)> {
@@ -292,9 +301,21 @@ impl FarEnds {
 
     /// What there is to know of each, the relay's first.
     pub(crate) fn snapshots(&self) -> Vec<ClientSnapshot> {
-        let clients = self.clients();
-        let all = clients.iter().flat_map(|end| end.client.snapshots());
-        all.collect()
+        self.seen().into_iter().map(|seen| seen.snapshot).collect()
+    }
+
+    /// The same with whom it is of.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        let seen = |end: FarEnd| {
+            let peer = end.peer;
+            let all = end.client.snapshots().into_iter().enumerate();
+            all.map(move |(place, snapshot)| Seen {
+                peer: peer.clone(),
+                is_present: place == 0,
+                snapshot,
+            })
+        };
+        self.clients().into_iter().flat_map(seen).collect()
     }
 
     /// What happened lately.

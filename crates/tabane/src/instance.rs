@@ -7,7 +7,6 @@
 //! (`--http`) may fail it.
 
 mod client_view;
-mod ledger;
 mod record;
 mod relay_view;
 mod web_view;

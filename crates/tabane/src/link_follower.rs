@@ -9,11 +9,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
-use tabane_core::PathId;
 use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{self, Interface, Watch};
 use tabane_policy::{Budget, LinkFacts};
-use tabane_tunnel::{Client, LinkSnapshot};
+use tabane_tunnel::{Client, Volume};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
@@ -45,10 +44,10 @@ pub(crate) struct LinkFollower {
     lent: LentPaths,
     policy: LinkPolicy,
     rules: RuleBook,
-    /// The links that have a budget.
-    budgets: BTreeMap<String, Budget>,
-    /// What each link's path had carried when it was last counted, by session.
-    counted: BTreeMap<(u64, String), (PathId, Bytes)>,
+    /// The links that have a budget; none before the first look.
+    budgets: Option<BTreeMap<String, Budget>>,
+    /// What each link had carried when it was last counted, headers included.
+    counted: BTreeMap<String, Bytes>,
     saved_at: Instant,
 }
 
@@ -69,7 +68,7 @@ impl LinkFollower {
             lent,
             policy,
             rules,
-            budgets: BTreeMap::new(),
+            budgets: None,
             counted: BTreeMap::new(),
             saved_at: Instant::now(),
         }
@@ -121,7 +120,7 @@ impl LinkFollower {
                         continue;
                     }
                 },
-                _ = counting.tick(), if !self.budgets.is_empty() => {
+                _ = counting.tick(), if self.budgets.as_ref().is_some_and(|it| !it.is_empty()) => {
                     if !self.count() {
                         continue;
                     }
@@ -143,6 +142,8 @@ impl LinkFollower {
     /// Adds links that appear, removes those that vanish or may not be used, renews those whose
     /// addresses change, and tells the others how they are used.
     fn apply(&mut self, interfaces: &[Interface]) {
+        // By the budgets in force until now.
+        self.count();
         let facts = interfaces.iter().map(|it| self.policy.facts(it));
         let facts = facts.chain(self.lent.lenders().iter().map(Lender::facts));
         let facts: Vec<_> = facts.collect();
@@ -150,7 +151,8 @@ impl LinkFollower {
             let budget = self.policy.judge(link).decision.budget?;
             Some((link.name.to_owned(), budget))
         };
-        self.budgets = facts.iter().filter_map(budget).collect();
+        let budgets = facts.iter().filter_map(budget).collect();
+        self.budgets = Some(budgets);
         self.apply_rules(&facts);
         let mut current = links::allowed(interfaces, &self.wanted, &self.policy);
         let lent = self.lent.links(interfaces, &self.policy);
@@ -207,35 +209,25 @@ impl LinkFollower {
     /// Counts what links with a budget have carried. `true` where one is used up now, or its period
     /// has begun anew.
     fn count(&mut self) -> bool {
-        let snapshots = self.client.snapshots();
-        self.counted.retain(|(session, _), _| {
-            let mut snapshots = snapshots.iter();
-            snapshots.any(|snapshot| snapshot.number == *session)
-        });
-        for snapshot in &snapshots {
-            for link in &snapshot.links {
-                let (Some(budget), Some((path, total))) =
-                    (self.budgets.get(&link.name), totals(link))
-                else {
-                    continue;
-                };
-                let key = (snapshot.number, link.name.clone());
-                // A new path counts from its beginning.
-                let before = self.counted.insert(key, (path, total));
-                let counted = before.filter(|(id, before)| *id == path && *before <= total);
-                let fresh = total - counted.map_or(Bytes::ZERO, |(_, before)| before);
-                if fresh > Bytes::ZERO {
-                    self.policy.count(&link.name, budget, fresh);
-                }
+        let Some(budgets) = &self.budgets else {
+            return false;
+        };
+        for name in self.known.keys() {
+            let total = on_the_wire(&self.client.volume(name));
+            let before = self.counted.insert(name.clone(), total);
+            let fresh = total - before.unwrap_or(Bytes::ZERO);
+            if let (Some(budget), true) = (budgets.get(name), fresh > Bytes::ZERO) {
+                self.policy.count(name, budget, fresh);
             }
-        }
-        if self.saved_at.elapsed() >= SAVE_INTERVAL {
-            self.save();
         }
         let is_due = |(name, budget): (&String, &Budget)| {
             self.known.contains_key(name) == self.policy.is_used_up(name, budget)
         };
-        self.budgets.iter().any(is_due)
+        let is_due = budgets.iter().any(is_due);
+        if self.saved_at.elapsed() >= SAVE_INTERVAL {
+            self.save();
+        }
+        is_due
     }
 
     fn save(&mut self) {
@@ -248,16 +240,15 @@ impl LinkFollower {
 
 impl Drop for LinkFollower {
     fn drop(&mut self) {
+        self.count();
         self.save();
     }
 }
 
-/// What the link's path has carried in both directions, as the network counts it.
-fn totals(link: &LinkSnapshot) -> Option<(PathId, Bytes)> {
-    let path = link.path.as_ref()?;
-    let packets = path.sent_packets + path.received_packets;
-    let total = path.sent + path.received + Bytes::new(packets * PACKET_OVERHEAD);
-    Some((path.id, total))
+/// With headers, as the network counts it.
+fn on_the_wire(volume: &Volume) -> Bytes {
+    let packets = volume.sent_packets + volume.received_packets;
+    volume.sent + volume.received + Bytes::new(packets * PACKET_OVERHEAD)
 }
 
 fn watch_policy(policy: &LinkPolicy) -> Result<DirectoryWatch> {

@@ -25,6 +25,7 @@ mod instance;
 mod interception;
 mod join_string;
 mod last_run;
+mod ledger;
 mod lent_links;
 mod lent_paths;
 mod link_follower;

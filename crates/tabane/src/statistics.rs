@@ -1,15 +1,15 @@
-//! What each link has carried over a whole run, although paths and sessions come and go.
+//! What each link has carried over a whole run, and how fast.
 //!
-//! Core counts per path from its opening; this adds up what was counted before a path was replaced.
 //! Fed with snapshots, pure otherwise.
-
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tabane_base::{Bytes, Duration, Rate};
+use tabane_control::Traffic;
 use tabane_core::PathSnapshot;
-use tabane_tunnel::{ClientSnapshot, LinkEstimate, LinkSnapshot};
+use tabane_tunnel::{LinkEstimate, LinkSnapshot};
 
+use crate::far_ends::Seen;
+use crate::ledger::{Ledger, of_link};
 use crate::output;
 
 /// The shortest time that says something about a rate.
@@ -27,8 +27,7 @@ pub(crate) struct Statistics {
 #[derive(Debug, Default)]
 struct Link {
     name: String,
-    /// Of every path that it had, by session and path.
-    paths: BTreeMap<(u64, u32), Totals>,
+    ledger: Ledger,
     rtt_ms: Option<f64>,
     rtt_min_ms: Option<f64>,
     jitter_ms: Option<f64>,
@@ -36,17 +35,9 @@ struct Link {
     pair_out_bps: Option<u64>,
     rate_bps: Option<u64>,
     /// What had been carried at the last sample.
-    sampled: Totals,
+    sampled: Traffic,
     peak_sent_bps: u64,
     peak_received_bps: u64,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Totals {
-    sent: u64,
-    received: u64,
-    sent_packets: u64,
-    lost_packets: u64,
 }
 
 /// One link's run.
@@ -91,12 +82,20 @@ pub(crate) struct Report {
 
 impl Statistics {
     /// Takes note of a moment, `elapsed` from the beginning, with all clients there are.
-    pub(crate) fn on_snapshots(&mut self, elapsed: Duration, snapshots: &[ClientSnapshot]) {
-        self.sessions = snapshots.iter().map(|client| client.sessions).sum();
-        for snapshot in snapshots {
-            for link in &snapshot.links {
-                self.on_link(snapshot.number, link);
+    pub(crate) fn on_sessions(&mut self, elapsed: Duration, sessions: &[Seen]) {
+        self.sessions = sessions.iter().map(|seen| seen.snapshot.sessions).sum();
+        for seen in sessions {
+            for link in &seen.snapshot.links {
+                self.on_link(link);
             }
+        }
+        for link in &mut self.links {
+            let of = sessions.iter().flat_map(|seen| {
+                let all = seen.snapshot.links.iter();
+                let with = all.filter(|it| it.name == link.name);
+                with.flat_map(move |it| of_link(seen, it))
+            });
+            link.ledger.count(of);
         }
         self.sample(elapsed);
     }
@@ -109,17 +108,17 @@ impl Statistics {
         }
         self.sampled_at = elapsed;
         for link in &mut self.links {
-            let totals = link.totals();
+            let totals = link.ledger.traffic();
             let rate = |bytes: u64| Rate::of(Bytes::new(bytes), span).as_bps();
-            let sent = rate(totals.sent - link.sampled.sent);
-            let received = rate(totals.received - link.sampled.received);
+            let sent = rate(totals.sent_bytes - link.sampled.sent_bytes);
+            let received = rate(totals.received_bytes - link.sampled.received_bytes);
             link.peak_sent_bps = link.peak_sent_bps.max(sent);
             link.peak_received_bps = link.peak_received_bps.max(received);
             link.sampled = totals;
         }
     }
 
-    fn on_link(&mut self, session: u64, snapshot: &LinkSnapshot) {
+    fn on_link(&mut self, snapshot: &LinkSnapshot) {
         let known = self
             .links
             .iter()
@@ -132,7 +131,7 @@ impl Statistics {
             self.links.len() - 1
         });
         if let Some(path) = &snapshot.path {
-            self.links[at].on_path(session, path);
+            self.links[at].on_path(path);
         }
         if let Some(estimate) = &snapshot.estimate {
             self.links[at].on_estimate(estimate);
@@ -142,24 +141,28 @@ impl Statistics {
     /// What there is to tell after `elapsed`.
     pub(crate) fn report(&self, elapsed: Duration) -> Report {
         let seconds = elapsed.as_secs_f64();
-        let all: u64 = self.links.iter().map(|link| link.totals().both()).sum();
+        let all: u64 = self
+            .links
+            .iter()
+            .map(|link| both(&link.ledger.traffic()))
+            .sum();
         let rate = |bytes: u64| match elapsed.is_zero() {
             true => 0,
             false => Rate::of(Bytes::new(bytes), elapsed).as_bps(),
         };
         let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         let link_report = |link: &Link| {
-            let totals = link.totals();
+            let totals = link.ledger.traffic();
             LinkReport {
                 link: link.name.clone(),
-                sent_bytes: totals.sent,
-                received_bytes: totals.received,
-                share: part(totals.both(), all),
-                sent_rate_bps: rate(totals.sent),
-                received_rate_bps: rate(totals.received),
+                sent_bytes: totals.sent_bytes,
+                received_bytes: totals.received_bytes,
+                share: part(both(&totals), all),
+                sent_rate_bps: rate(totals.sent_bytes),
+                received_rate_bps: rate(totals.received_bytes),
                 // A run shorter than a sample has only its mean.
-                sent_peak_bps: link.peak_sent_bps.max(rate(totals.sent)),
-                received_peak_bps: link.peak_received_bps.max(rate(totals.received)),
+                sent_peak_bps: link.peak_sent_bps.max(rate(totals.sent_bytes)),
+                received_peak_bps: link.peak_received_bps.max(rate(totals.received_bytes)),
                 rtt_ms: link.rtt_ms,
                 rtt_min_ms: link.rtt_min_ms,
                 jitter_ms: link.jitter_ms,
@@ -179,14 +182,7 @@ impl Statistics {
 }
 
 impl Link {
-    fn on_path(&mut self, session: u64, path: &PathSnapshot) {
-        let totals = Totals {
-            sent: path.sent.get(),
-            received: path.received.get(),
-            sent_packets: path.sent_packets,
-            lost_packets: path.lost_packets.saturating_sub(path.spurious_losses),
-        };
-        self.count((session, path.id.get()), totals);
+    fn on_path(&mut self, path: &PathSnapshot) {
         if path.rtt_measured {
             let millis = |span: Duration| span.as_secs_f64() * 1e3;
             self.rtt_ms = Some(millis(path.rtt_smoothed));
@@ -204,27 +200,11 @@ impl Link {
         self.pair_in_bps = estimate.pair_in.map(Rate::as_bps).or(self.pair_in_bps);
         self.pair_out_bps = estimate.pair_out.map(Rate::as_bps).or(self.pair_out_bps);
     }
-
-    /// `totals` since the path called `source` was opened.
-    fn count(&mut self, source: (u64, u32), totals: Totals) {
-        self.paths.insert(source, totals);
-    }
-
-    fn totals(&self) -> Totals {
-        let sum = |of: fn(&Totals) -> u64| self.paths.values().map(of).sum();
-        Totals {
-            sent: sum(|path| path.sent),
-            received: sum(|path| path.received),
-            sent_packets: sum(|path| path.sent_packets),
-            lost_packets: sum(|path| path.lost_packets),
-        }
-    }
 }
 
-impl Totals {
-    fn both(&self) -> u64 {
-        self.sent + self.received
-    }
+/// In both directions.
+fn both(traffic: &Traffic) -> u64 {
+    traffic.sent_bytes + traffic.received_bytes
 }
 
 impl Report {
@@ -281,13 +261,15 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Source;
 
-    fn totals(sent: u64) -> Totals {
-        Totals {
-            sent,
-            received: 2 * sent,
-            sent_packets: sent / 100,
-            lost_packets: sent / 1_000,
+    fn carried(sent_bytes: u64) -> Traffic {
+        Traffic {
+            sent_bytes,
+            received_bytes: 2 * sent_bytes,
+            sent_packets: sent_bytes / 100,
+            lost_packets: sent_bytes / 1_000,
+            ..Traffic::default()
         }
     }
 
@@ -305,7 +287,9 @@ mod tests {
                 ..Link::default()
             };
             for (source, sent) in *samples {
-                link.count(*source, totals(*sent));
+                let (session, path) = *source;
+                link.ledger
+                    .count([(Source::Path(session, path), carried(*sent))]);
             }
             statistics.links.push(link);
         }
@@ -338,9 +322,13 @@ mod tests {
     fn the_peak_is_that_of_the_best_sample() {
         let mut statistics = statistics(&[("a", &[((1, 0), 1_000)])]);
         statistics.sample(Duration::from_secs(1));
-        statistics.links[0].count((1, 0), totals(11_000));
+        statistics.links[0]
+            .ledger
+            .count([(Source::Path(1, 0), carried(11_000))]);
         statistics.sample(Duration::from_millis(1_500));
-        statistics.links[0].count((1, 0), totals(12_000));
+        statistics.links[0]
+            .ledger
+            .count([(Source::Path(1, 0), carried(12_000))]);
         statistics.sample(Duration::from_millis(1_550));
         statistics.sample(Duration::from_secs(3));
         let report = statistics.report(Duration::from_secs(3));

@@ -12,6 +12,7 @@ mod hosted;
 mod notice;
 mod sockets;
 mod turn;
+mod volume;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -33,6 +34,7 @@ use hosted::HostedSession;
 use turn::{State, run};
 
 pub(crate) use notice::Notice;
+pub use volume::Volume;
 
 /// A session of this engine. Never names another one, even when core uses its handle again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +96,16 @@ impl Engine {
     /// Closes a socket. Sessions must have been told before.
     pub(crate) fn unbind(&self, socket: SocketId) {
         self.0.borrow_mut().sockets.unbind(socket);
+    }
+
+    /// What the sockets of `link` have carried, those that are closed included.
+    pub(crate) fn volume(&self, link: &str) -> Volume {
+        self.0.borrow().sockets.volume(Some(link))
+    }
+
+    /// The same of all sockets.
+    pub(crate) fn whole_volume(&self) -> Volume {
+        self.0.borrow().sockets.volume(None)
     }
 
     pub(crate) fn local_addr(&self, socket: SocketId) -> Option<SocketAddr> {

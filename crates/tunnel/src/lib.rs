@@ -38,6 +38,7 @@ pub use client::{
     SessionNumbers, Silence, TcpFlow, UdpFlow, Unserved,
 };
 pub use connection::{Carried, Ending};
+pub use engine::Volume;
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
 pub use journal::{Entry, Happening, Journal};
 pub use label::{Label, LinkClass, Tally, Treatment, WeakLabel};

@@ -34,7 +34,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use crate::access::Access;
-use crate::engine::{Engine, Notice, SessionId};
+use crate::engine::{Engine, Notice, SessionId, Volume};
 use crate::journal::{Happening, Journal};
 use crate::monitor::HostMonitor;
 use crate::trace::SessionTrace;
@@ -461,6 +461,12 @@ impl RelayMonitor {
         let sessions = self.engine.sessions();
         let snapshot = |session: SessionId| self.engine.snapshot(session);
         sessions.into_iter().filter_map(snapshot).collect()
+    }
+
+    /// What has been carried, sessions that have ended included.
+    #[must_use]
+    pub fn volume(&self) -> Volume {
+        self.engine.whole_volume()
     }
 
     /// Ends the sessions of keys that `leave` gives a reason for, and tells their clients.

@@ -98,7 +98,7 @@ impl Recorder {
 
     fn look(&mut self) {
         self.statistics
-            .on_snapshots(self.begun_at.elapsed(), &self.far_ends.snapshots());
+            .on_sessions(self.begun_at.elapsed(), &self.far_ends.seen());
     }
 
     fn report(&self) -> Report {

@@ -9,10 +9,10 @@ use tabane_control::{
 };
 use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
 use tabane_policy::{FlowFacts, Protocol};
-use tabane_tunnel::{ClientSnapshot, LinkSnapshot, LinkWish, PacketsCarried, SessionTrace};
+use tabane_tunnel::{LinkSnapshot, LinkWish, PacketsCarried, SessionTrace};
 
-use super::ledger::{Ledger, add, traffic};
-use crate::far_ends::FarEnds;
+use crate::far_ends::{FarEnds, Seen};
+use crate::ledger::{Ledger, add, of_link, of_path};
 use crate::rule_book::RuleBook;
 
 /// Why a session is not recorded.
@@ -35,14 +35,8 @@ impl ClientView {
 
     /// Fills in what is known of it.
     pub(super) fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
-        let ends = self.far_ends.clients();
-        // Each client's present session, and those that are left after it.
-        let of_end = ends.iter().map(|end| end.client.snapshots());
-        let (counts, snapshots): (Vec<usize>, Vec<_>) = of_end.map(|all| (all.len(), all)).unzip();
-        let snapshots: Vec<_> = snapshots.into_iter().flatten().collect();
-        let ends = ends.iter().zip(counts);
-        let ends = ends.flat_map(|(end, count)| (0..count).map(move |place| (end, place == 0)));
-        state.links = self.links(&snapshots);
+        let sessions = self.far_ends.seen();
+        state.links = self.links(&sessions);
         let rules = self.far_ends.rules().map(RuleBook::uses);
         state.rules = rules
             .unwrap_or_default()
@@ -52,8 +46,13 @@ impl ClientView {
         for ledger in self.ledgers.values() {
             add(&mut state.totals.traffic, &ledger.traffic());
         }
-        for ((end, is_present), snapshot) in ends.zip(&snapshots) {
-            let far = match &end.peer {
+        for seen in sessions {
+            let Seen {
+                peer,
+                is_present,
+                snapshot,
+            } = seen;
+            let far = match &peer {
                 Some(peer) => Some(peer),
                 None => {
                     let relay = relays.get(snapshot.relay.unwrap_or(0));
@@ -75,7 +74,7 @@ impl ClientView {
             let mut seen = self::session(snapshot.number, session);
             seen.peer = far.map(|(_, key)| key.clone());
             seen.packets = snapshot.packets.as_ref().map(packets);
-            seen.straight_to = end.peer.as_ref().map(|(name, _)| name.clone());
+            seen.straight_to = peer.as_ref().map(|(name, _)| name.clone());
             seen.paths
                 .iter()
                 .for_each(|path| add(&mut seen.traffic, &path.traffic));
@@ -84,43 +83,34 @@ impl ClientView {
     }
 
     /// Each link once, with what all sessions have over it.
-    fn links(&mut self, snapshots: &[ClientSnapshot]) -> Vec<Link> {
+    fn links(&mut self, sessions: &[Seen]) -> Vec<Link> {
         let mut names: Vec<&str> = Vec::new();
-        for link in snapshots.iter().flat_map(|client| &client.links) {
+        for link in sessions.iter().flat_map(|seen| &seen.snapshot.links) {
             if !names.contains(&link.name.as_str()) {
                 names.push(&link.name);
             }
         }
         let with = |name: &str| {
-            let of = |client| {
-                let ClientSnapshot { number, links, .. }: &ClientSnapshot = client;
-                let link = links.iter().find(|link| link.name == name)?;
-                Some((*number, link))
+            let of = |seen| {
+                let Seen { snapshot, .. }: &Seen = seen;
+                let link = snapshot.links.iter().find(|link| link.name == name)?;
+                Some((seen, link))
             };
-            snapshots.iter().filter_map(of).collect()
+            sessions.iter().filter_map(of).collect()
         };
         let links: Vec<(_, Vec<_>)> = names.iter().map(|name| (*name, with(name))).collect();
         let links = links.into_iter();
         links.map(|(name, of)| self.link(name, &of)).collect()
     }
 
-    /// A link as the sessions of these numbers have it, the relay's first.
-    fn link(&mut self, name: &str, of: &[(u64, &LinkSnapshot)]) -> Link {
+    /// A link as these sessions have it, the relay's first.
+    fn link(&mut self, name: &str, of: &[(&Seen, &LinkSnapshot)]) -> Link {
         let ledger = self.ledgers.entry(name.to_owned()).or_default();
-        let paths = of
-            .iter()
-            .filter_map(|(number, link)| Some((*number, link.path.as_ref()?)));
-        ledger.count(
-            paths
-                .clone()
-                .map(|(number, path)| ((number, path.id.get()), traffic(path))),
-        );
+        ledger.count(of.iter().flat_map(|(seen, link)| of_link(seen, link)));
         // One that carries says most.
-        let path = paths
-            .clone()
-            .find(|(_, path)| path.status == PathStatus::Active);
-        let path = path.or_else(|| paths.clone().next());
-        let path = path.map(|(_, path)| self::path(path));
+        let mut paths = of.iter().filter_map(|(_, link)| link.path.as_ref());
+        let path = paths.clone().find(|path| path.status == PathStatus::Active);
+        let path = path.or_else(|| paths.next()).map(self::path);
         let paused = of.iter().any(|(_, link)| link.paused);
         let mut problems = of.iter().filter_map(|(_, link)| link.problem.clone());
         Link {
@@ -259,6 +249,6 @@ fn path(path: &PathSnapshot) -> Path {
         weight: path.weight,
         backup: path.backup,
         reinjected_bytes: path.reinjected.get(),
-        traffic: traffic(path),
+        traffic: of_path(path),
     }
 }

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use tabane_control::{Packets, State, Traffic};
+use tabane_control::{Packets, State};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{PacketsSnapshot, RelayMonitor, SessionTrace};
 
 use super::client_view::{NO_TRACE, drops, session};
-use super::ledger::{Ledger, add, traffic};
+use crate::ledger::{Ledger, Source, of_path, of_volume};
 
 /// A relay with what its sessions carried.
 pub(super) struct RelayView {
     monitor: RelayMonitor,
     ledgers: BTreeMap<u64, Ledger>,
-    /// Of sessions that are gone.
-    past: Traffic,
+    /// Of sessions that are gone, packets.
+    lost: u64,
 }
 
 impl RelayView {
@@ -22,7 +22,7 @@ impl RelayView {
         Self {
             monitor,
             ledgers: BTreeMap::new(),
-            past: Traffic::default(),
+            lost: 0,
         }
     }
 
@@ -50,12 +50,13 @@ impl RelayView {
         let mut before = std::mem::take(&mut self.ledgers);
         let totals = &mut state.totals;
         totals.drops = drops(&self.monitor.counters().drops);
+        totals.traffic = of_volume(&self.monitor.volume());
         totals.sessions_so_far = self.monitor.served();
         for guest in self.monitor.guests() {
             let number = guest.number;
             let mut ledger = before.remove(&number).unwrap_or_default();
             let paths = guest.session.paths.iter();
-            ledger.count(paths.map(|path| ((number, path.id.get()), traffic(path))));
+            ledger.count(paths.map(|path| (Source::Path(number, path.id.get()), of_path(path))));
             let mut seen = session(number, &guest.session);
             seen.peer = guest.client.map(|client| client.to_string());
             seen.age_s = Some(guest.age.as_secs());
@@ -67,13 +68,12 @@ impl RelayView {
                 totals.sessions += 1;
             }
             totals.streams += seen.streams;
-            add(&mut totals.traffic, &seen.traffic);
+            totals.traffic.lost_packets += seen.traffic.lost_packets;
             state.sessions.push(seen);
         }
-        for gone in before.values() {
-            add(&mut self.past, &gone.traffic());
-        }
-        add(&mut totals.traffic, &self.past);
+        let gone = before.values();
+        self.lost += gone.map(|gone| gone.traffic().lost_packets).sum::<u64>();
+        totals.traffic.lost_packets += self.lost;
     }
 }
 

@@ -6,7 +6,7 @@ use tabane_control::{Link, LinkState, State, Traffic};
 use tabane_fetch::Links;
 use tabane_ranges::LinkId;
 
-use super::ledger::add;
+use crate::ledger::add;
 
 /// The links of a process that fetches, with what they carried.
 pub(crate) struct WebView {

@@ -1,14 +1,15 @@
 //! A relay that goes down: connections finish, others are told, and clients are back at once.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
-use crate::policy::{HARDLY_ANYTHING, policy, received};
+use crate::download::Download;
+use crate::policy::{policy, received};
 use crate::relays::{await_relay, fetch, start_proxy, start_relay, until};
 use crate::text;
 use crate::up::{LOST, UP, Up, is_plain, peer};
@@ -69,39 +70,34 @@ fn connections_finish_before_the_relay_does_and_nobody_else_is_let_in() {
 
 #[test]
 fn what_is_new_goes_to_another_relay_while_what_is_open_finishes() {
-    const BYTES: usize = 24_000_000;
     let Some(mut world) = World::new(&["--drain", "never"]) else {
         return;
     };
     let (_second, join) = start_relay(&world, "second", "4601");
     let proxy = start_proxy(&world, &join);
-    let mut curl = fetch(&world, &BYTES.to_string());
-    curl.args(["--limit-rate", "4M", "-w", "%{size_download}"]);
-    let mut running = curl.spawn().unwrap();
+    let through = "--proxy socks5h://127.0.0.1:1080";
+    let mut running = Download::start(&world, through, world.in_client("env"));
     wait_for_connection(&world);
     kill(world.relay_pid(), Signal::SIGTERM).unwrap();
     let took = await_relay(&world, &proxy, "b");
     println!("new connections go elsewhere after {} ms", took.as_millis());
-    assert!(running.try_wait().unwrap().is_none(), "over too soon");
+    running.assert_under_way();
     // Both sessions are seen, and what goes by the one that is left counts.
     let sessions = |state: &Value| state["sessions"].as_array().map_or(0, Vec::len);
     until(&world, &proxy, |state| sessions(state) == 2);
     let new = fetch(&world, "20000").output().unwrap();
     assert!(new.status.success(), "{}", text(&new.stderr));
-    assert!(running.try_wait().unwrap().is_none(), "over too soon");
-    let old = running.wait_with_output().unwrap();
-    assert_eq!(text(&old.stdout), BYTES.to_string(), "{old:?}");
+    let bytes = running.finish();
     assert!(world.await_relay(Duration::from_secs(10)).success());
     until(&world, &proxy, |state| sessions(state) == 1);
     until(&world, &proxy, |state| {
         let received = state["totals"]["traffic"]["received_bytes"].as_u64();
-        received.is_some_and(|received| received > BYTES as u64)
+        received.is_some_and(|received| received > bytes)
     });
 }
 
 #[test]
 fn with_no_other_relay_what_is_new_goes_plainly_while_what_is_open_finishes() {
-    const BYTES: usize = 24_000_000;
     let Some(mut world) = World::new(&["--drain", "never"]) else {
         return;
     };
@@ -111,36 +107,21 @@ fn with_no_other_relay_what_is_new_goes_plainly_while_what_is_open_finishes() {
         let set = policy(&world, &format!("set {link} --weight {weight}"));
         assert!(set.status.success(), "{set:?}");
     };
+    let (c1, c2) = (|| received(&world, "c1"), || received(&world, "c2"));
     weigh("c1", "0");
     let up = Up::start(&world, &[]);
     up.wait_until(UP);
-    let mut curl = world.in_client("curl");
-    curl.args([
-        "-sS",
-        "--limit-rate",
-        "4M",
-        "-o",
-        "/dev/null",
-        "-w",
-        "%{size_download}",
-    ]);
-    curl.arg(format!("http://203.0.113.2:8000/{BYTES}"));
-    let mut running = curl.stdout(Stdio::piped()).spawn().unwrap();
+    let mut running = Download::start(&world, "", world.in_client("env"));
     wait_for_connection(&world);
     kill(pid(&relay), Signal::SIGTERM).unwrap();
     up.wait_until(LOST);
     assert!(is_plain(&peer(&world, "http://203.0.113.2:8000/peer")));
-    assert!(running.try_wait().unwrap().is_none(), "over too soon");
     // What is wished of links holds there as well.
-    assert!(received(&world, "c2") > 1_000_000);
+    running.await_quiet(c2, c1);
     weigh("c1", "1");
     weigh("c2", "0");
-    std::thread::sleep(Duration::from_millis(200));
-    let before = received(&world, "c2");
-    assert!(running.try_wait().unwrap().is_none(), "over too soon");
-    let old = running.wait_with_output().unwrap();
-    assert!(received(&world, "c2") - before < HARDLY_ANYTHING);
-    assert_eq!(text(&old.stdout), BYTES.to_string(), "{old:?}");
+    running.await_quiet(c1, c2);
+    running.finish();
     assert!(wait_for(&mut relay, Duration::from_secs(10)).success());
     drop(up);
 }
@@ -190,14 +171,12 @@ fn after_a_restart_under_load_clients_are_back_within_a_second() {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
         .as_nanos();
-    std::thread::sleep(Duration::from_secs(3));
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first = lines.find_map(|line| line.unwrap().parse::<u128>().ok().filter(|at| *at > up_at));
+    let first = first.expect("back at some time");
     fs::write(&stop, "").unwrap();
     wait_for(&mut child, Duration::from_secs(25));
     let output = child.wait_with_output().unwrap();
-    let stdout = text(&output.stdout);
-    let done = stdout.lines().filter_map(|line| line.parse::<u128>().ok());
-    let first = done.filter(|at| *at > up_at).min();
-    let first = first.unwrap_or_else(|| panic!("never back: {output:?}"));
     println!("back after {} ms", (first - up_at) / 1_000_000);
     assert!(
         first - up_at < 1_500_000_000,

@@ -5,6 +5,7 @@
 
 mod control;
 mod discovery;
+mod download;
 mod draining;
 mod lan;
 mod packets;

@@ -10,7 +10,7 @@ use tabane_core::{EndpointCounters, PathId, PathPolicy};
 use super::link::Link;
 use super::standing::Shared;
 use super::{Client, ClientSnapshot, ClientState, LinkSnapshot};
-use crate::engine::{SessionId, Visit};
+use crate::engine::{SessionId, Visit, Volume};
 
 /// Sessions that are waited for at once; beyond that the oldest is ended.
 const MAX_LEFT: usize = 4;
@@ -26,7 +26,7 @@ pub(super) struct Left {
 
 impl Client {
     /// The same, and after it the sessions that are left by and by because their relays go down, as
-    /// if they were clients of their own.
+    /// if they were clients of their own, but that the links' volumes are all with the first.
     #[must_use]
     pub fn snapshots(&self) -> Vec<ClientSnapshot> {
         let shared = &self.shared;
@@ -40,6 +40,7 @@ impl Client {
             };
             let links = present.links.iter().map(|link| LinkSnapshot {
                 path: path(&link.name),
+                volume: Volume::default(),
                 ..link.clone()
             });
             Some(ClientSnapshot {

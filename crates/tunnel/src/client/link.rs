@@ -379,6 +379,7 @@ impl Link {
     pub(super) fn snapshot(
         &self,
         session: Option<&SessionSnapshot>,
+        engine: &Engine,
         monitor: &HostMonitor,
     ) -> LinkSnapshot {
         let path = |session: &SessionSnapshot| -> Option<PathSnapshot> {
@@ -392,6 +393,7 @@ impl Link {
             name: self.bind.name.clone(),
             policy: self.bind.policy,
             path: session.and_then(path),
+            volume: engine.volume(&self.bind.name),
             estimate: monitor.link(&self.bind.name),
             problem: self.problem.clone(),
             paused: self.paused,

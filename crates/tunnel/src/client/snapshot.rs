@@ -6,6 +6,7 @@ use tabane_monitor::LinkEstimate;
 use super::Client;
 use super::packets::PacketsCarried;
 use super::standing::Standing;
+use crate::engine::Volume;
 
 /// Where a client stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub struct LinkSnapshot {
     pub policy: PathPolicy,
     /// The path over it, where there is one.
     pub path: Option<PathSnapshot>,
+    /// What this client has sent and received over it, by whatever session.
+    pub volume: Volume,
     /// What the host's monitor believes of it, by way of whatever session.
     pub estimate: Option<LinkEstimate>,
     /// Why it cannot be used, in one line.
@@ -57,6 +60,12 @@ pub struct LinkSnapshot {
 }
 
 impl Client {
+    /// What has been sent and received over a link so far, be it gone.
+    #[must_use]
+    pub fn volume(&self, link: &str) -> Volume {
+        self.shared.engine.volume(link)
+    }
+
     /// What there is to know at this moment.
     #[must_use]
     pub fn snapshot(&self) -> ClientSnapshot {
@@ -74,7 +83,7 @@ impl Client {
             relay: shared.relay.get(),
             links: links
                 .iter()
-                .map(|link| link.snapshot(session.as_ref(), &shared.config.monitor))
+                .map(|link| link.snapshot(session.as_ref(), &shared.engine, &shared.config.monitor))
                 .collect(),
             session,
             sessions: shared.sessions.get(),

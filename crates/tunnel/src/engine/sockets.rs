@@ -5,7 +5,7 @@
 //! one stuck link must not hold up the others. A socket whose interface, address or route is gone
 //! is reported once; whether it is replaced is the owner's affair.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll};
@@ -13,6 +13,8 @@ use std::task::{Context, Poll};
 use tabane_core::{FourTuple, SocketId, Transmit, TransmitBatch};
 use tabane_linux::udp::Meta;
 use tabane_linux::{RecvBatch, SendFault, UdpBind, UdpError, UdpSocket};
+
+use super::volume::Volume;
 
 /// Bytes held for a socket that takes no more: what one transmit batch may bring.
 const MAX_HELD: usize = 512 * 1024;
@@ -23,6 +25,8 @@ pub(super) struct Sockets {
     next_id: u32,
     /// Lost since the owner last asked.
     lost: Vec<SocketId>,
+    /// Of sockets that are closed, by link.
+    past: BTreeMap<String, Volume>,
 }
 
 struct Entry {
@@ -36,6 +40,7 @@ struct Entry {
     is_reported: bool,
     held: VecDeque<Held>,
     held_bytes: usize,
+    volume: Volume,
 }
 
 /// A transmit that waits for its socket.
@@ -74,12 +79,15 @@ impl Sockets {
             is_reported: false,
             held: VecDeque::new(),
             held_bytes: 0,
+            volume: Volume::default(),
         });
         Ok(id)
     }
 
     pub(super) fn unbind(&mut self, id: SocketId) {
-        self.sockets.retain(|entry| entry.id != id);
+        for closed in self.sockets.extract_if(.., |entry| entry.id == id) {
+            *self.past.entry(closed.link).or_default() += closed.volume;
+        }
     }
 
     /// Sends every transmit of `batch`; what cannot be sent waits or is lost.
@@ -94,7 +102,9 @@ impl Sockets {
                 continue;
             }
             match entry.socket.try_send(outgoing(&transmit)) {
-                Ok(()) => {}
+                Ok(()) => entry
+                    .volume
+                    .on_sent(transmit.contents, transmit.segment_size),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => entry.hold(transmit),
                 Err(error) => entry.handle_fault(&error, &mut self.lost),
             }
@@ -148,6 +158,24 @@ impl Sockets {
             local_ip: meta.local_ip.filter(|_| entry.answers_locally),
             remote: meta.remote,
         }
+    }
+
+    /// Socket `index` received a datagram.
+    pub(super) fn on_received(&mut self, index: usize, datagram: &[u8]) {
+        self.sockets[index].volume.on_received(datagram);
+    }
+
+    /// What the sockets over `link`, or all, have carried, those that are closed included.
+    pub(super) fn volume(&self, link: Option<&str>) -> Volume {
+        let past = self.past.iter();
+        let present = self.sockets.iter().map(|it| (&it.link, &it.volume));
+        let of = past
+            .chain(present)
+            .filter(|(name, _)| link.is_none_or(|link| link == *name));
+        of.fold(Volume::default(), |mut sum, (_, volume)| {
+            sum += *volume;
+            sum
+        })
     }
 
     /// What the monitor calls the link of a socket.
@@ -204,6 +232,9 @@ impl Entry {
         }
         if let Some(held) = self.held.pop_front() {
             self.held_bytes -= held.contents.len();
+            if result.is_ok() {
+                self.volume.on_sent(&held.contents, held.segment_size);
+            }
         }
     }
 
@@ -306,6 +337,13 @@ mod tests {
             for _ in 0..50 {
                 assert_eq!(receiver.recv(&mut buffer).unwrap(), 1_000);
             }
+            // What was held is counted once it is sent, and not forgotten with the socket.
+            let sent = sockets.volume(Some("lo"));
+            assert_eq!(sent.sent.get() as usize, held * contents.len());
+            assert_eq!(sent.sent_packets as usize, held * 10);
+            sockets.unbind(tuple.socket);
+            assert_eq!(sockets.volume(Some("lo")), sent);
+            assert_eq!(sockets.volume(Some("eth0")), Volume::default());
         })
         .unwrap();
     }

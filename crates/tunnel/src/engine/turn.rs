@@ -138,6 +138,7 @@ impl State {
                 let read_at = self.clock.now();
                 for datagram in self.received.datagrams() {
                     self.last = self.last.max(read_at - datagram.meta.waited);
+                    self.sockets.on_received(i, datagram.payload);
                     let tuple = self.sockets.tuple(i, datagram.meta);
                     let handle = self
                         .endpoint
