@@ -21,6 +21,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::carrier::report;
 use crate::far_ends::FarEnds;
 use crate::plain;
+use crate::plain_meter::Meter;
+use crate::plain_way::Passage;
 
 /// Flows at once. Each is a stream of the session, which has 4,096 in all, most of them for TCP.
 const MAX_FLOWS: usize = 1_024;
@@ -87,7 +89,7 @@ enum Way {
     /// Waits for the relay.
     Opening,
     Session(Rc<UdpFlow>),
-    Plain(Rc<UdpSocket>),
+    Plain(Rc<UdpSocket>, Meter),
 }
 
 /// What became of a flow through the session.
@@ -217,7 +219,11 @@ impl Way {
             Self::Opening => {}
             // Lost like any datagram; what ended the flow shows when receiving.
             Self::Session(flow) => drop(flow.send(payload)),
-            Self::Plain(socket) => drop(socket.try_send(payload)),
+            Self::Plain(socket, meter) => {
+                if socket.try_send(payload).is_ok() {
+                    meter.on_datagram(payload);
+                }
+            }
         }
     }
 }
@@ -322,15 +328,16 @@ async fn plainly(
     label: Option<&Label>,
     deliver: &Deliver,
 ) -> Result<()> {
-    let way = far_ends.plain_way(dest, label).await?;
+    let Passage { way, meter } = far_ends.plain_way(dest, label).await?;
     let socket = Rc::new(plain::connect_udp(dest, &way).await?);
     // A new socket takes nothing before the reactor has seen it.
     socket.writable().await?;
-    association.go(Way::Plain(socket.clone()), false);
+    association.go(Way::Plain(socket.clone(), meter.clone()), false);
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {
         // ICMP errors surface here, as they would at the program.
         let length = socket.recv(&mut buffer).await?;
+        meter.on_datagram(&buffer[..length]);
         association.on_answer();
         deliver(&buffer[..length]);
     }

@@ -250,8 +250,8 @@ async fn carry_if_served(
 
 async fn carry_plainly(far_ends: &FarEnds, offer: Offer, dest: SocketAddr, label: Option<&Label>) {
     let Offer { tcp, early } = offer;
-    let way = match far_ends.plain_way(dest, label).await {
-        Ok(way) => way,
+    let passage = match far_ends.plain_way(dest, label).await {
+        Ok(passage) => passage,
         Err(error) => {
             tracing::warn!("{dest}: {error}");
             // A reset tells the program that nothing went through.
@@ -259,7 +259,7 @@ async fn carry_plainly(far_ends: &FarEnds, offer: Offer, dest: SocketAddr, label
             return;
         }
     };
-    if let Err(error) = plain::carry(tcp, &early, dest, &way).await {
+    if let Err(error) = plain::carry(tcp, &early, dest, passage).await {
         tracing::debug!(%dest, %error, "ended without the session");
     }
 }

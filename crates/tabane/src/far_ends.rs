@@ -27,7 +27,7 @@ use crate::commands::relay::DEFAULT_PORT;
 use crate::discovery::{self, Discovery};
 use crate::peer_memory::PeerMemory;
 use crate::peers::Peer;
-use crate::plain_way::{NoPlainWay, PlainWay, PlainWays};
+use crate::plain_way::{NoPlainWay, Passage, PlainWays};
 use crate::rule_book::RuleBook;
 use crate::store::{PeerEntry, RelayName, Store};
 
@@ -202,9 +202,9 @@ impl FarEnds {
         &self,
         dest: SocketAddr,
         label: Option<&Label>,
-    ) -> Result<PlainWay, NoPlainWay> {
+    ) -> Result<Passage, NoPlainWay> {
         let Some(plain) = &self.0.plain else {
-            return Ok(PlainWay::Routed);
+            return Ok(Passage::unmetered());
         };
         let class = label.map(|label| label.treatment().class);
         let class = class.unwrap_or_default();

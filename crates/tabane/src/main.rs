@@ -41,6 +41,7 @@ mod output;
 mod peer_memory;
 mod peers;
 mod plain;
+mod plain_meter;
 mod plain_way;
 mod policy_text;
 mod prefix;

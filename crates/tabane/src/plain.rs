@@ -12,7 +12,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
-use crate::plain_way::PlainWay;
+use crate::plain_meter::Metered;
+use crate::plain_way::{Passage, PlainWay};
 
 /// `SO_MARK` of every socket of ours that leaves this machine: clear of the bits that container
 /// networks (0x4000, 0x8000), Tailscale (0xff0000) and Calico (0xffff0000) use.
@@ -24,14 +25,14 @@ pub(crate) fn may_mark() -> bool {
 }
 
 /// Connects to `dest`, past our hooks.
-pub(crate) async fn connect(dest: SocketAddr, way: &PlainWay) -> io::Result<TcpStream> {
+pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Metered> {
     let socket = match dest {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     mark_if_allowed(&socket)?;
-    take(&socket, way)?;
-    socket.connect(dest).await
+    take(&socket, &passage.way)?;
+    Ok(Metered::new(socket.connect(dest).await?, passage.meter))
 }
 
 /// A UDP socket that speaks with `dest` alone, past our hooks.
@@ -66,10 +67,10 @@ pub(crate) async fn carry(
     mut program: TcpStream,
     early: &[u8],
     dest: SocketAddr,
-    way: &PlainWay,
+    passage: Passage,
 ) -> io::Result<()> {
     let carried = async {
-        let mut far = connect(dest, way).await?;
+        let mut far = connect(dest, passage).await?;
         far.set_nodelay(true)?;
         far.write_all(early).await?;
         tokio::io::copy_bidirectional(&mut program, &mut far).await

@@ -1,29 +1,34 @@
 //! Which link a connection takes that goes without a session: the routing table's choice where the
 //! user allows it, else the best link that he does.
 //!
-//! Owns that choice. "Never on X" holds for what is not carried as well: better no connection than
-//! one by a link that was forbidden.
+//! Owns that choice, and that what goes so is booked to the link's budget. "Never on X" holds for
+//! what is not carried as well: better no connection than one by a link that was forbidden. A
+//! connection that is there goes on when the budget is used up: it has no other link.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use tabane_base::{Duration, Prefix};
+use tabane_base::{Bytes, Duration, Prefix};
 use tabane_core::{ClassId, PathPolicy};
 use tabane_linux::interfaces::{self, Interface, Kind};
 use tabane_tunnel::{ClientSnapshot, LinkBind};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::client_session::SessionPlan;
 use crate::link_policy::LinkPolicy;
 use crate::plain;
+use crate::plain_meter::{Carried, Meter};
 use crate::store::Store;
 
 /// How long a look at interfaces and policy counts: as soon as that, changes are followed.
 const LOOK_LASTS: Duration = Duration::from_millis(100);
+/// How long what was carried may wait to be booked.
+const BOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The way of a connection without a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,11 +44,25 @@ pub(crate) enum PlainWay {
 #[error("neither the relay nor a link that the policy allows leads there")]
 pub(crate) struct NoPlainWay;
 
+/// The way, and what counts what goes by it.
+#[derive(Debug, Clone)]
+pub(crate) struct Passage {
+    pub(crate) way: PlainWay,
+    pub(crate) meter: Meter,
+}
+
 /// The ways of one instance.
 pub(crate) struct PlainWays {
     plan: SessionPlan,
+    books: Rc<Books>,
+    keeper: OnceCell<AbortHandle>,
+}
+
+/// What is known of the links, and what they have carried.
+struct Books {
     store: Store,
     seen: RefCell<Option<(Instant, Rc<Seen>)>>,
+    carried: Rc<Carried>,
 }
 
 /// Interfaces and policy at one moment.
@@ -74,8 +93,12 @@ impl PlainWays {
     pub(crate) fn new(plan: SessionPlan, store: Store) -> Self {
         Self {
             plan,
-            store,
-            seen: RefCell::default(),
+            books: Rc::new(Books {
+                store,
+                seen: RefCell::default(),
+                carried: Rc::default(),
+            }),
+            keeper: OnceCell::new(),
         }
     }
 
@@ -89,11 +112,11 @@ impl PlainWays {
         dest: SocketAddr,
         class: ClassId,
         snapshots: &[ClientSnapshot],
-    ) -> Result<PlainWay, NoPlainWay> {
-        let (source, seen) = match (source_for(dest).await, self.look().await) {
+    ) -> Result<Passage, NoPlainWay> {
+        let (source, seen) = match (source_for(dest).await, self.books.look().await) {
             (Ok(source), Ok(seen)) => (source, seen),
             // Whoever connects is told the same.
-            (Err(_), _) => return Ok(PlainWay::Routed),
+            (Err(_), _) => return Ok(Passage::unmetered()),
             (_, Err(error)) => {
                 tracing::warn!("cannot tell which link may be used: {error:#}");
                 return Err(NoPlainWay);
@@ -119,11 +142,56 @@ impl PlainWays {
             interfaces,
             candidates: allowed.into_iter().map(candidate).collect(),
         };
-        choice.make(|interface| {
+        let way = choice.make(|interface| {
             !is_paused(&interface.name) && self.plan.tolerates(interface, policy, class)
-        })
+        })?;
+        let meter = match choice.billed(&way) {
+            Some(link) => self.meter(link.to_owned()),
+            None => Meter::default(),
+        };
+        Ok(Passage { way, meter })
     }
 
+    fn meter(&self, link: String) -> Meter {
+        self.keeper.get_or_init(|| {
+            let books = Rc::downgrade(&self.books);
+            let carried = self.books.carried.clone();
+            let task = tokio::task::spawn_local(async move {
+                loop {
+                    carried.news.notified().await;
+                    tokio::time::sleep(BOOK_INTERVAL).await;
+                    let Some(books) = books.upgrade() else {
+                        return;
+                    };
+                    books.book();
+                }
+            });
+            task.abort_handle()
+        });
+        Meter::new(link, self.books.carried.clone())
+    }
+}
+
+impl Drop for PlainWays {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.abort();
+            self.books.book();
+        }
+    }
+}
+
+impl Passage {
+    /// By the routing table, at nobody's cost.
+    pub(crate) fn unmetered() -> Self {
+        Self {
+            way: PlainWay::Routed,
+            meter: Meter::default(),
+        }
+    }
+}
+
+impl Books {
     async fn look(&self) -> Result<Rc<Seen>> {
         if let Some((at, seen)) = &*self.seen.borrow()
             && at.elapsed() < LOOK_LASTS
@@ -136,6 +204,30 @@ impl PlainWays {
         let seen = Rc::new(Seen { interfaces, policy });
         self.seen.replace(Some((Instant::now(), seen.clone())));
         Ok(seen)
+    }
+
+    /// Writes down what was carried by links that have a budget.
+    fn book(&self) {
+        let carried = self.carried.take();
+        let Some((_, seen)) = self.seen.borrow().clone() else {
+            return;
+        };
+        if let Err(error) = self.book_all(&carried, &seen.interfaces) {
+            tracing::warn!("what links have carried is not kept: {error:#}");
+        }
+    }
+
+    fn book_all(&self, carried: &BTreeMap<String, Bytes>, interfaces: &[Interface]) -> Result<()> {
+        // What others have counted meanwhile, and the budgets of this moment.
+        let mut policy = LinkPolicy::load(&self.store)?;
+        for (link, bytes) in carried {
+            let interface = interfaces.iter().find(|it| it.name == *link);
+            let budget = interface.and_then(|it| policy.verdict(it).decision.budget);
+            if let Some(budget) = budget {
+                policy.count(link, &budget, *bytes);
+            }
+        }
+        policy.save()
     }
 }
 
@@ -167,6 +259,17 @@ impl Choice<'_> {
             (None, Some(best)) => Ok(PlainWay::Over(best.name.clone())),
             (None, None) => Err(NoPlainWay),
         }
+    }
+
+    /// The link that has to pay for what takes this way; `None` for what stays on a near wire.
+    fn billed<'a>(&'a self, way: &'a PlainWay) -> Option<&'a str> {
+        let mut interfaces = self.interfaces.iter();
+        let link = match way {
+            PlainWay::Over(link) => return Some(link),
+            PlainWay::Routed => interfaces.find(|it| has_address(it, self.source))?,
+        };
+        let is_ours = self.interfaces.iter().any(|it| has_address(it, self.dest));
+        (link.kind != Kind::Loopback && !is_ours && !self.is_near(link)).then_some(&link.name)
     }
 
     fn is_near(&self, interface: &Interface) -> bool {

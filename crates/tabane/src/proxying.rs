@@ -23,6 +23,7 @@ use crate::carriage::Carriage;
 use crate::carrier::report;
 use crate::far_ends::FarEnds;
 use crate::plain;
+use crate::plain_meter::Metered;
 use crate::rule_book::{RuleBook, Way};
 
 /// Connections at once; as many as the session has streams, less some for UDP.
@@ -163,7 +164,7 @@ async fn connect_plainly(
     destination: &Destination,
     far_ends: &FarEnds,
     label: Option<&Label>,
-) -> Result<TcpStream, Refusal> {
+) -> Result<Metered, Refusal> {
     let addresses: Vec<SocketAddr> = match &destination.host {
         Host::Ip(ip) => vec![SocketAddr::new(*ip, destination.port)],
         Host::Name(host) => match lookup_host((host.as_str(), destination.port)).await {
@@ -178,10 +179,10 @@ async fn connect_plainly(
             refusal = Refusal::Denied;
             continue;
         }
-        let Ok(way) = far_ends.plain_way(address, label).await else {
+        let Ok(passage) = far_ends.plain_way(address, label).await else {
             continue;
         };
-        match plain::connect(address, &way).await {
+        match plain::connect(address, passage).await {
             Ok(far) => return Ok(far),
             Err(error) => {
                 refusal = match error.kind() {

@@ -20,6 +20,15 @@ fn carried(world: &World, interface: &str) -> u64 {
     received(world, interface) + sent
 }
 
+/// What counts against the budget of a link.
+pub(crate) fn used(world: &World, link: &str) -> u64 {
+    let shown = policy(world, "--json").stdout;
+    let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+    let mut links = shown.as_array().unwrap().iter();
+    let link = links.find(|it| it["link"] == link).unwrap();
+    link["used_bytes"].as_u64().unwrap()
+}
+
 pub(crate) fn policy(world: &World, arguments: &str) -> std::process::Output {
     let mut command = world.tabane(&["policy"]);
     command.args(arguments.split_whitespace()).output().unwrap()
@@ -130,11 +139,7 @@ fn a_budget_is_kept_across_runs_and_ends_the_use_of_a_link() {
     assert!(policy(&world, "set c2 --budget 1GB/month").status.success());
     let before = carried(&world, "c2");
     fetch(&world);
-    let shown = policy(&world, "--json").stdout;
-    let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
-    let mut links = shown.as_array().unwrap().iter();
-    let c2 = links.find(|link| link["link"] == "c2").unwrap();
-    let used = c2["used_bytes"].as_u64().unwrap() as f64;
+    let used = used(&world, "c2") as f64;
     let part = used / (carried(&world, "c2") - before) as f64;
     assert!((0.97..1.03).contains(&part), "{part} of {used}");
     assert!(policy(&world, "set c2 --budget 1MB/month").status.success());

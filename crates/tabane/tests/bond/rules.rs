@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::policy::{HARDLY_ANYTHING, policy, received};
+use crate::policy::{HARDLY_ANYTHING, policy, received, used};
 use crate::readme::Hosts;
 use crate::world::{World, first_line, wait_for};
 use crate::{complaint, text};
@@ -175,6 +175,32 @@ fn what_is_direct_does_not_take_the_relay() {
     assert!(output.status.success(), "{}", complaint(&output));
     assert!(received(&world, "c2") - before < HARDLY_ANYTHING);
     drop(proxy);
+}
+
+#[test]
+fn what_goes_without_the_relay_counts_against_budgets() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    write(
+        &world,
+        "[[rule]]\nname = 'near'\nport = 8000\ndirect = true\n",
+    );
+    let set = policy(&world, "set c1 --budget 9MB/month");
+    assert!(set.status.success());
+    let line = "curl -sS -o /dev/null http://203.0.113.2:8000/5000000";
+    // One that ends at once, and one that goes on.
+    assert!(world.run(&[], line).status.success());
+    assert!((5_000_000..5_500_000).contains(&used(&world, "c1")));
+    let (_proxy, flag) = proxy(&world);
+    fetch(&world, &format!("{flag} http://203.0.113.2:8000/5000000"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while used(&world, "c1") < 10_000_000 {
+        assert!(Instant::now() < deadline, "{}", used(&world, "c1"));
+    }
+    // Used up: what would take it by the routing table takes the other.
+    let before = received(&world, "c2");
+    assert!(world.run(&[], line).status.success());
+    assert!(received(&world, "c2") - before > 5_000_000);
 }
 
 #[test]
