@@ -4,19 +4,20 @@
 //! [`Transfer::poll_command`] until both are empty, then [`Transfer::poll_timeout`]. Events come
 //! first: after [`Event::Restarted`] nothing that was handed over before counts.
 //!
-//! Which link is given what is decided in `share` (ours, by what `outlook` predicts) and `equal`
-//! (the paper's); what becomes of answers that are not what was hoped for in `trouble`.
+//! What is said to and by the driver stands in `dialogue`. Which link is given what is decided in
+//! `share` (ours, by what `outlook` predicts) and `equal` (the paper's), and carried out in
+//! `request`; what becomes of answers that are not what was hoped for in `trouble`.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
-use thiserror::Error;
 
-use crate::answer::{EntityTag, Version};
+use crate::answer::Version;
 use crate::link::{Link, LinkFacts, LinkId};
 use crate::rule::Rule;
 use crate::span::{Span, Spans};
 
+mod dialogue;
 mod equal;
 mod opened;
 mod outlook;
@@ -24,6 +25,10 @@ mod request;
 mod share;
 mod trouble;
 
+pub use dialogue::{
+    Command, Event, Failure, Fault, Method, Order, Piece, Request, RequestId, Settings, SourceId,
+    Verdict,
+};
 use request::Live;
 use trouble::{Pair, Source};
 
@@ -35,150 +40,6 @@ const LOOK_LEAST: Duration = Duration::from_millis(10);
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// A body that stands still for this has failed.
 const SILENCE_TIME: Duration = Duration::from_secs(20);
-
-/// A request, by a number that is never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RequestId(pub u64);
-
-/// One of the places where the file can be had, in the caller's order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SourceId(pub u32);
-
-/// In which order bytes are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Any: they go into a file.
-    Any,
-    /// One after another; what is early waits in `window` bytes of memory. What would not
-    /// fit is left in its connection: see [`Transfer::wants`].
-    Stream {
-        /// How far ahead of what was consumed bytes may be asked for.
-        window: Bytes,
-    },
-}
-
-/// How a transfer is to be done.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// How it is divided among links.
-    pub rule: Rule,
-    /// Where it goes.
-    pub order: Order,
-    /// Somebody checks the whole file's digest at the end, so equal lengths are enough to take
-    /// answers for the same file's.
-    pub by_digest: bool,
-    /// How many places it can be had from.
-    pub sources: u32,
-    /// Given up after so long without one byte.
-    pub patience: Duration,
-}
-
-/// What to ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// The bytes.
-    Get,
-    /// The head only.
-    Head,
-}
-
-/// A request to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Its number.
-    pub id: RequestId,
-    /// By which link.
-    pub link: LinkId,
-    /// Of which source.
-    pub source: SourceId,
-    /// What to ask for.
-    pub method: Method,
-    /// Which bytes; `None`: no `Range` header, because this source does not understand it.
-    pub range: Option<Span>,
-    /// For `If-Range`, where there is a range.
-    pub if_range: Option<EntityTag>,
-}
-
-/// What the driver is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Make a request.
-    Start(Request),
-    /// Drop a request: nothing of it is wanted any more.
-    Cancel(RequestId),
-}
-
-/// What the driver may want to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The first answer came; ranges are of this version from here on.
-    Begun(Version),
-    /// What was handed over is void: the file has changed, or cannot be told from another. It
-    /// begins anew.
-    Restarted,
-    /// Every byte was handed over.
-    Complete,
-    /// It comes to nothing.
-    Failed(Failure),
-}
-
-/// Why a transfer came to nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Failure {
-    /// The server said no.
-    #[error("the server answered with status {0}")]
-    Refused(u16),
-    /// The server asks for more patience than there is.
-    #[error("the server is busy (status {status}) and asks to come back later")]
-    Busy {
-        /// 429, 503, …
-        status: u16,
-    },
-    /// The answers contradict themselves.
-    #[error("the server's answers contradict each other")]
-    Garbled,
-    /// The file changed while it was fetched, and what was consumed cannot be taken back.
-    #[error("the file changed while it was fetched")]
-    Changed,
-    /// No connection came to an answer.
-    #[error("no link reaches the server")]
-    Unreachable,
-    /// Nothing came for as long as patience lasts.
-    #[error("nothing has come for {} s", .0.as_secs())]
-    Silent(Duration),
-    /// There was no link for as long as patience lasts.
-    #[error("there is no link to fetch by")]
-    NoLink,
-}
-
-/// Whether to read an answer's body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Read it.
-    Take,
-    /// Drop it; the request is over.
-    Drop,
-}
-
-/// What went wrong with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The connection failed, or broke.
-    Broken,
-    /// It will not work another time either: no such name, a certificate that is not valid.
-    Hopeless,
-}
-
-/// Bytes of a body that are new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Where they belong.
-    pub offset: u64,
-    /// Where they begin in what arrived.
-    pub skip: usize,
-    /// How many.
-    pub len: usize,
-}
 
 /// A file on its way.
 #[derive(Debug)]
@@ -400,10 +261,6 @@ impl Transfer {
         self.on_link(link).count()
     }
 
-    fn on_link(&self, link: LinkId) -> impl Iterator<Item = &Live> {
-        self.live.values().filter(move |live| live.link == link)
-    }
-
     /// The file's end, where it is known.
     fn length(&self) -> Option<u64> {
         self.version.as_ref()?.length
@@ -483,133 +340,5 @@ impl Transfer {
             span.end = span.end.min(span.start.saturating_add(most));
         }
         self.start(now, link, Method::Get, span);
-    }
-
-    fn start(&mut self, now: Instant, link: LinkId, method: Method, span: Span) {
-        let Some(source) = self.source_for(now, link) else {
-            return;
-        };
-        let id = RequestId(self.next_request);
-        self.next_request += 1;
-        let is_plain = self.sources[source.0 as usize].plain || method == Method::Head;
-        let asked = if is_plain { Span::from(0) } else { span };
-        // Sources have tags of their own, so where a digest tells, no tag is asked for.
-        let version = self.version.as_ref().filter(|_| !self.settings.by_digest);
-        let tag = version.and_then(|version| version.tag.as_ref());
-        let request = Request {
-            id,
-            link,
-            source,
-            method,
-            range: (!is_plain).then_some(asked),
-            if_range: tag.filter(|_| !is_plain).cloned(),
-        };
-        let until = self.length().map_or(asked.end, |end| asked.end.min(end));
-        let ahead = self.on_link(link).map(Live::outstanding).sum();
-        let known = self.links.get(&link).and_then(|link| link.rate(now));
-        let ahead = known.map_or(Duration::ZERO, |rate| rate.time_for(ahead));
-        let due_at = now + ahead.max(self.latency(link));
-        self.live.insert(
-            id,
-            Live {
-                link,
-                source,
-                method,
-                asked,
-                position: asked.start,
-                until,
-                sent_at: now,
-                due_at,
-                heard_at: now,
-                answered_at: None,
-            },
-        );
-        self.commands.push_back(Command::Start(request));
-    }
-
-    /// Drops a request of which nothing is wanted any more.
-    fn cancel(&mut self, now: Instant, id: RequestId) {
-        if self.remove(now, id).is_some() {
-            self.commands.push_back(Command::Cancel(id));
-        }
-    }
-
-    fn remove(&mut self, now: Instant, id: RequestId) -> Option<Live> {
-        let live = self.live.remove(&id)?;
-        self.is_dirty = true;
-        // To wait for an answer says nothing of a rate.
-        let is_idle = self
-            .on_link(live.link)
-            .all(|live| live.answered_at.is_none());
-        if let Some(link) = self.links.get_mut(&live.link) {
-            if is_idle {
-                link.on_idle();
-            }
-            let weight = link.facts.weight;
-            if weight > 0.0 && weight < 1.0 {
-                let rest = tabane_base::scale(now - live.sent_at, 1.0 / weight - 1.0);
-                link.rests_until = now + rest;
-            }
-        }
-        Some(live)
-    }
-
-    /// Requests whose bytes are all here, or on their way elsewhere.
-    fn drop_useless(&mut self, now: Instant) {
-        let bodies = self.live.iter().filter(|(_, live)| {
-            live.method == Method::Get
-                && live.position < live.asked.end
-                && self.received.first_missing(live.position) >= live.until
-        });
-        let reached: Vec<RequestId> = bodies.map(|(id, _)| *id).collect();
-        for id in reached {
-            match self.run_on(now, id) {
-                Some(until) => {
-                    if let Some(live) = self.live.get_mut(&id) {
-                        live.until = until;
-                    }
-                }
-                None => self.cancel(now, id),
-            }
-        }
-    }
-
-    /// A request has come to where its own bytes end, but goes on. How far that is worth while: the
-    /// bytes that follow may be late where they were asked for, and to stop costs a connection.
-    fn run_on(&self, now: Instant, id: RequestId) -> Option<u64> {
-        let live = self.live.get(&id)?;
-        let link = self.links.get(&live.link)?;
-        link.rate(now)?;
-        let end = live.asked.end.min(self.length().unwrap_or(u64::MAX));
-        let next = self.received.first_missing(live.position);
-        let others = self
-            .on_link(live.link)
-            .filter(|other| other.answered_at.is_some() && other.asked != live.asked);
-        let busy: Bytes = others.map(Live::outstanding).sum();
-        if next >= end || link.facts.metered || self.settings.rule != Rule::Tabane {
-            return None;
-        }
-        let gap = *self.received.missing(Span { start: next, end }).first()?;
-        let catch_up = self.catch_up(now, live.link, live.position, next);
-        let is_worth = if busy == Bytes::ZERO {
-            catch_up <= self.pause(now, live.link)
-        } else {
-            // What else is asked of the link has to wait meanwhile.
-            let rate = link.pace(now)?;
-            let done = catch_up.saturating_add(rate.time_for(busy + Bytes::new(gap.len())));
-            let holder = self.holder(live.link, next);
-            holder.is_none_or(|holder| self.prediction(now, holder).0 > done)
-        };
-        is_worth.then_some(gap.end)
-    }
-
-    /// Bytes that are neither here nor asked for.
-    fn unassigned(&self) -> Vec<Span> {
-        let end = self.length().unwrap_or(0);
-        let mut taken = self.received.clone();
-        for live in self.live.values() {
-            taken.insert(live.rest());
-        }
-        taken.missing(Span { start: 0, end })
     }
 }
