@@ -232,7 +232,10 @@ async fn to_file(
     });
     let fetched = fetched.await;
     meter.clear();
-    let outcome = fetched.map_err(|error| explain(error, &partial))?;
+    let outcome = match fetched {
+        Ok(outcome) => outcome,
+        Err(error) => return Err(explain(error, partial)),
+    };
     if let Some(Sha256(expected)) = &args.sha256 {
         let actual = partial.digest()?;
         if actual.as_ref() != expected {
@@ -300,8 +303,8 @@ fn wrong_digest(actual: &Digest) -> String {
 }
 
 /// An error with what can be done about it.
-fn explain(error: FetchError, partial: &Partial) -> anyhow::Error {
-    match partial.kept() {
+fn explain(error: FetchError, partial: Partial) -> anyhow::Error {
+    match partial.keep() {
         Some(kept) => anyhow::anyhow!(
             "{error}; {} of it are kept, the same command goes on from there",
             output::size(kept)

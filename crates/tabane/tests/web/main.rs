@@ -374,3 +374,43 @@ fn a_fetch_that_was_killed_goes_on_where_it_was() {
         "{told}"
     );
 }
+
+#[test]
+fn a_full_disk_keeps_what_fits() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let (disk, whole) = (
+        street.directory.join("disk"),
+        street.directory.join("whole"),
+    );
+    fs::create_dir(&disk).unwrap();
+    let (disk, whole) = (disk.display(), whole.display());
+    let get = format!(
+        "{} get --json http://{SERVER}/big.bin -o {disk}/big.bin",
+        street::TABANE
+    );
+    // What is mounted here nobody else sees: commands have a mount namespace of their own.
+    let script = format!(
+        "mount -t tmpfs -o size=3m none {disk}; {get}; echo status $?
+         mount -o remount,size=20m {disk}; {get} && cp {disk}/* {whole}"
+    );
+    let mut shell = street.client("sh");
+    let output = shell.args(["-c", &script]).output().unwrap();
+    let (told, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    let (first, second) = told.split_once('\n').unwrap_or_default();
+    assert_eq!(first, "status 1", "{told} {errors}");
+    for words in [
+        "cannot write: No space left on device",
+        "goes on from there",
+    ] {
+        assert!(errors.contains(words), "{errors}");
+    }
+    let told: Value = serde_json::from_str(second).unwrap();
+    let sum = carried(&told, "c1") + carried(&told, "c2");
+    assert!(sum < SIZE as u64 - 2_000_000, "some was there: {told}");
+    assert!(fs::read(street.directory.join("whole")).unwrap() == content());
+}

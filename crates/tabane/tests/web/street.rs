@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
+pub(crate) const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
 /// The web server's address: one that could be anybody's.
 pub(crate) const SERVER: &str = "11.0.0.1";
 pub(crate) const SIZE: usize = 6_000_000;
@@ -104,9 +104,14 @@ impl Street {
     /// The friend's link lent to the client at 12 Mbit/s, for as long as this runs. The client
     /// finds the friend by itself.
     pub(crate) fn lend(&self) -> Running {
-        let share = self.friend(&["share", "--link", "n3", "--name", "nextdoor"]);
-        let mut lending = Running::start(share);
-        assert!(lending.line().starts_with("lending n3 on port 4511"));
+        self.lend_by(&["--link", "n3"])
+    }
+
+    /// As `lend`, by this way out of the friend's.
+    pub(crate) fn lend_by(&self, flags: &[&str]) -> Running {
+        let share = [&["share", "--name", "nextdoor"], flags].concat();
+        let mut lending = Running::start(self.friend(&share));
+        assert!(lending.line().contains("on port 4511"));
         let mut offering = Running::start(self.friend(&["share", "pair", "--rate", "12mbit"]));
         let line = offering.line();
         let code = line.strip_prefix("code: ").unwrap();
@@ -134,6 +139,17 @@ impl Street {
         // The other order would take both: one of the same network lasts as long as the first.
         self.ip("n", &format!("addr del 10.72.9.{from}/24 dev n9"));
         self.ip("n", &format!("addr add 10.72.9.{to}/24 dev n9"));
+    }
+
+    /// The friend's machine takes the server's place for whom it lends to, and changes a byte of
+    /// what each connection brings; says so with a line each time.
+    pub(crate) fn corrupt(&self) -> Running {
+        self.ip("n", &format!("addr add {SERVER}/32 dev lo"));
+        let mut relay = within(&self.id, "n", "python3");
+        relay.args(["-u", "-c", include_str!("corrupt.py"), SERVER, "10.72.3.2"]);
+        let mut relay = Running::start(relay);
+        assert_eq!(relay.line(), "ready");
+        relay
     }
 
     /// `tabane` at the friend's.
@@ -284,6 +300,7 @@ fn publish(directory: &Path) {
            server {{
              listen {SERVER}:80;
              listen {SERVER}:443 ssl;
+             listen 10.72.3.2:443 ssl;
              ssl_certificate {at}/cert.pem;
              ssl_certificate_key {at}/key.pem;
              root {at}/site;

@@ -21,6 +21,8 @@ use crate::atomic_file;
 
 /// How often what is there is noted. A kill costs what came since.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+/// What is given back of the bytes on a full disk, so that they can be noted at all.
+const ROOM: u64 = 256 * 1024;
 
 /// What is noted.
 #[derive(Debug, Serialize, Deserialize)]
@@ -130,10 +132,49 @@ impl Partial {
         remove(&self.note);
     }
 
-    /// How much another try would not have to fetch.
-    pub(super) fn kept(&self) -> Option<u64> {
-        let total = self.written.total().get();
-        (self.is_resumable && total > 0).then_some(total)
+    /// Whatever ended it before it was whole: makes the most of what is there. Tells how much
+    /// another try need not fetch.
+    pub(super) fn keep(mut self) -> Option<u64> {
+        self.note_all()
+    }
+
+    /// Bytes that are noted; all is removed where there can be none.
+    fn note_all(&mut self) -> Option<u64> {
+        self.is_done = true;
+        while self.is_noting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let mut is_full = false;
+        while let Some(noted) = self.noted().filter(|noted| !noted.ranges.is_empty()) {
+            match note_down(&self.data, &self.note, &noted) {
+                Ok(()) => return Some(self.written.total().get()),
+                Err(error) if is_storage_full(&error) && !is_full => {
+                    is_full = true;
+                    if let Err(error) = self.give_room() {
+                        tracing::debug!(%error, "no room is given back");
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("what there is so far cannot be continued: {error:#}");
+                    return None;
+                }
+            }
+        }
+        remove(&self.part);
+        remove(&self.note);
+        None
+    }
+
+    /// Gives the last bytes back to the disk.
+    fn give_room(&mut self) -> io::Result<()> {
+        let length = self.data.metadata()?.len().saturating_sub(ROOM);
+        self.data.set_len(length)?;
+        let rest = Span {
+            start: 0,
+            end: length,
+        };
+        self.written = self.written.iter().map(|span| span.within(rest)).collect();
+        Ok(())
     }
 
     fn noted(&self) -> Option<Note> {
@@ -216,26 +257,16 @@ impl Sink for Partial {
 }
 
 impl Drop for Partial {
-    /// Whatever ended it before it was whole: the most is made of what is there.
     fn drop(&mut self) {
-        if self.is_done {
-            return;
-        }
-        while self.is_noting.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        match self.noted().filter(|_| self.kept().is_some()) {
-            Some(noted) => {
-                if let Err(error) = note_down(&self.data, &self.note, &noted) {
-                    tracing::warn!("what there is so far cannot be continued: {error:#}");
-                }
-            }
-            None => {
-                remove(&self.part);
-                remove(&self.note);
-            }
+        if !self.is_done {
+            self.note_all();
         }
     }
+}
+
+fn is_storage_full(error: &anyhow::Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<io::Error>();
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::StorageFull)
 }
 
 fn note_down(data: &File, path: &Path, noted: &Note) -> Result<()> {
