@@ -15,16 +15,22 @@ pub(crate) enum Lie {
     NoRanges,
     NoRangesNoLength,
     ShiftedRange,
+    OtherTotal,
     NoContentRange,
+    /// 416 for bytes that are there.
+    Outside,
     WeakTag,
     NoTag,
     TagPerConnection,
     Encoded,
+    EncodedParts,
     EarlyClose,
     ShortParts,
     Busy(u16),
     Error500,
     SilentBodies,
+    /// A byte now and then.
+    DrippingBodies,
     SilentHeads,
     Changes,
     ChangesAndBreaks,
@@ -156,6 +162,10 @@ impl State {
                 let text = format!("{status} Busy\r\nRetry-After: 0");
                 return say(connection, &text, b"later").await;
             }
+            Lie::Outside if request % 3 == 2 => {
+                let text = format!("416 No\r\nContent-Range: bytes */{}", self.size);
+                return say(connection, &text, b"").await;
+            }
             Lie::Error500 if request % 3 == 1 => return say(connection, "500 Oh", b"").await,
             Lie::ComeBackTomorrow => {
                 return say(connection, "503 No\r\nRetry-After: 86400", b"").await;
@@ -222,14 +232,16 @@ impl State {
                 let shift = usize::from(self.lie == Lie::ShiftedRange && request > 1);
                 if self.lie != Lie::NoContentRange {
                     let (first, last) = (span.start + shift, span.end - 1);
-                    text += &format!("\r\nContent-Range: bytes {first}-{last}/{}", file.len());
+                    let more = usize::from(self.lie == Lie::OtherTotal && request > 1);
+                    let total = file.len() + more;
+                    text += &format!("\r\nContent-Range: bytes {first}-{last}/{total}");
                 }
                 "206 Partial Content"
             }
             None => "200 OK",
         };
-        if self.lie == Lie::Encoded {
-            text += "\r\nContent-Encoding: x-rot13";
+        if matches!(self.lie, Lie::Encoded | Lie::EncodedParts) {
+            text += "\r\nContent-Encoding: gzip";
         }
         let has_length = self.lie != Lie::NoRangesNoLength;
         if has_length {
@@ -241,7 +253,9 @@ impl State {
         connection.write_all(text.as_bytes()).await?;
         let breaks = match self.lie {
             Lie::EarlyClose if request % 2 == 1 => Some(span.len() / 2),
-            Lie::SilentBodies if request.is_multiple_of(2) => Some(span.len() / 3),
+            Lie::SilentBodies | Lie::DrippingBodies if request.is_multiple_of(2) => {
+                Some(span.len() / 3)
+            }
             Lie::Changes if request == 2 => Some(span.len() / 2),
             Lie::ChangesAndBreaks if request == 1 => Some(span.len() / 2),
             _ => None,
@@ -250,6 +264,12 @@ impl State {
         let sent = &body[..breaks.unwrap_or(body.len())];
         connection.write_all(sent).await?;
         match (self.lie, breaks) {
+            (Lie::DrippingBodies, Some(sent)) => {
+                for byte in &body[sent..] {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    connection.write_all(&[*byte]).await?;
+                }
+            }
             (Lie::SilentBodies, Some(_)) => tokio::time::sleep(Duration::from_secs(3_600)).await,
             (Lie::Changes | Lie::ChangesAndBreaks, Some(_)) => self.change(),
             _ => {}

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::street::{Running, SERVER, Street};
+use crate::street::{Running, SERVER, Street, content};
 
 /// Longer than anything here takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -65,6 +65,23 @@ fn a_hidden_neighbour_with_another_address_answers_to_its_key() {
     let links = street.tabane(&["links"]).output().unwrap();
     let links = String::from_utf8(links.stdout).unwrap();
     assert!(links.contains("nextdoor: looked for"), "{links}");
+}
+
+#[test]
+fn a_neighbour_that_changes_bytes_is_found_out_by_tls() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let mut corrupting = street.corrupt();
+    // Not by an interface: the way to this machine's own address.
+    let _lending = street.lend_by(&[]);
+    let output = street.directory.join("big.bin");
+    let url = format!("https://{SERVER}/big.bin");
+    let mut get = street.tabane(&["get", "--json", &url, "-o"]);
+    let got = get.arg(&output).output().unwrap();
+    assert!(got.status.success(), "{got:?}");
+    assert_eq!(corrupting.line(), "changed");
+    assert!(std::fs::read(output).unwrap() == content(), "other bytes");
 }
 
 #[test]
