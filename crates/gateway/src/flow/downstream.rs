@@ -1,36 +1,33 @@
-//! The server's packets.
+//! The server's packets. They have gone on when they are seen here: nothing is held up, and nothing
+//! kept back.
 
 use super::{Flow, Stance, Surroundings};
+use crate::Side;
 use crate::copies::Piece;
 use crate::counters::Bypass;
 use crate::meter::Repetition;
 use crate::packet::{Flags, Packet};
 use crate::seq::Seq;
-use crate::{Side, Verdict};
 
 /// Numbers farther than this from those in use are of no use to anybody.
 const MAX_SPAN: i32 = 1 << 30;
 
 impl Flow {
-    /// Decides on a packet from the server.
-    pub(crate) fn handle_server(
-        &mut self,
-        around: &mut Surroundings<'_>,
-        packet: &Packet<'_>,
-    ) -> Verdict {
+    /// Takes note of a packet from the server.
+    pub(crate) fn handle_server(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) {
         let (now, flags) = (around.now, packet.flags());
         let start = packet.seq();
         if start.since(self.copies.base()).abs() > MAX_SPAN {
-            return Verdict::Accept;
+            return;
         }
         if flags.has(Flags::RST) {
             self.on_reset(now, Side::Wired);
-            return Verdict::Accept;
+            return;
         }
         if flags.has(Flags::SYN) {
             // Repeated: the mobile host's answer was lost, and must reach the server this time.
             self.asked = true;
-            return Verdict::Accept;
+            return;
         }
         self.note(now, Side::Wired, packet);
         let news = flags.has(Flags::ACK) && packet.ack().is_after(self.upstream_acked);
@@ -43,7 +40,7 @@ impl Flow {
             return self.on_bare_server_ack(around, packet, news);
         }
         self.server.next = self.server.next.later(packet.seq_end());
-        self.on_data(around, packet)
+        self.on_data(around, packet);
     }
 
     /// A segment without data: an acknowledgement, or a probe, which has an old number.
@@ -52,20 +49,20 @@ impl Flow {
         around: &mut Surroundings<'_>,
         packet: &Packet<'_>,
         news: bool,
-    ) -> Verdict {
+    ) {
         if !packet.seq().is_before(self.acked) {
-            return Verdict::Accept;
+            return;
         }
         if self.owed() > 0 && !news {
             around.counters.probes_answered += 1;
+            self.echoes = self.echoes.saturating_add(1);
             self.answer_server(around, None);
-            return Verdict::Drop;
+        } else {
+            self.asked = true;
         }
-        self.asked = true;
-        Verdict::Accept
     }
 
-    fn on_data(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) -> Verdict {
+    fn on_data(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) {
         let now = around.now;
         let payload = packet.payload();
         let (start, end) = (packet.seq(), packet.seq() + payload.len() as u32);
@@ -87,8 +84,8 @@ impl Flow {
             };
             self.meter.on_repeated(now, repetition);
         }
-        if !has_fin && let Some(verdict) = self.on_repeated(around, start, end, arrived) {
-            return verdict;
+        if !has_fin && self.on_repeated(around, start, end, arrived) {
+            return;
         }
         if self.stance == Stance::Assisting && end.is_after(self.window.told() + 2 * self.segment())
         {
@@ -127,43 +124,48 @@ impl Flow {
         } else {
             self.acknowledge_early(around);
         }
-        Verdict::Accept
     }
 
     /// What the server sends again although it is here, and what it asks with a byte beyond the
-    /// window, is answered from here while the mobile host is owed something.
+    /// window, is answered from here while the mobile host is owed something. Whether that was all
+    /// there is to it: a byte beyond the window may be new to the mobile host.
     fn on_repeated(
         &mut self,
         around: &mut Surroundings<'_>,
         start: Seq,
         end: Seq,
         arrived: bool,
-    ) -> Option<Verdict> {
+    ) -> bool {
         if self.stance != Stance::Assisting || start == end {
-            return None;
+            return false;
         }
         let one = end == start + 1;
         if one && start == self.window.told() && self.owed() > 0 {
             around.counters.probes_answered += 1;
             self.answer_server(around, None);
-            return Some(Verdict::Drop);
+            return false;
         }
         if one && arrived && self.owed() == 0 {
             // Asks whether the mobile host is alive: only that can say.
             self.asked = true;
-            return Some(Verdict::Accept);
+            return true;
         }
         if !arrived && !self.copies.holds(start, end) {
-            return None;
+            return false;
         }
-        around.counters.repeats_swallowed += 1;
+        around.counters.repeats_answered += 1;
+        let segments = end.beyond(start).div_ceil(self.segment().max(1));
+        self.echoes = self.echoes.saturating_add(segments);
         self.answer_server(around, Some((start, end)));
-        Some(Verdict::Drop)
+        true
     }
 
     /// Whether a copy can be kept: there is room, and the server was told of the room.
     fn keeps(&self, around: &mut Surroundings<'_>, end: Seq, length: usize) -> bool {
-        if self.stance != Stance::Assisting || end.is_after(self.window.told() + self.segment()) {
+        let told = self.window.told();
+        // One byte beyond the window is a question, which the server will send again.
+        let asks = length == 1 && end.is_after(told);
+        if self.stance != Stance::Assisting || asks || end.is_after(told + self.segment()) {
             return false;
         }
         let most = around.config.copies_per_flow.get() as usize;

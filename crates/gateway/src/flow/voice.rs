@@ -44,6 +44,7 @@ impl Flow {
             exact,
         });
         self.acked = self.acked.later(chosen.ack);
+        self.stopped |= self.is_shut();
         let mut sack = Blocks::default();
         if self.agreed.sack {
             for block in duplicate.iter().chain(self.copies.beyond_hole().as_slice()) {

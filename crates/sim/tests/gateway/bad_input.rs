@@ -134,7 +134,7 @@ fn the_newest_segment_is_acknowledged_last_and_a_stall_shuts_the_window() {
         Side::Wired,
         segment(Side::Wired, 13_000, 1_001, Flags::ACK, &[]),
     );
-    assert_eq!(probe, Verdict::Drop);
+    assert_eq!(probe, Verdict::Accept, "nothing of the server is kept back");
     assert_eq!(
         bench.said().last().map(|last| last.4),
         Some(0),
@@ -149,6 +149,58 @@ fn the_newest_segment_is_acknowledged_last_and_a_stall_shuts_the_window() {
     };
     let update = Packet::parse(&update).expect("it is ours");
     assert_eq!((update.ack(), update.window()), (Seq(13_001), 1_000));
+    // Told once more when nothing is owed: the update may be lost.
+    let all = segment(Side::Radio, 1_001, 13_001, Flags::ACK, &[]);
+    assert!(matches!(bench.pass(Side::Radio, all), Verdict::Replace(_)));
+    assert_eq!(bench.pass(Side::Radio, all), Verdict::Drop);
+}
+
+/// A stack may leave a checksum for hardware to complete; nobody says so of a copy.
+#[test]
+fn a_checksum_that_is_only_begun_is_as_good_and_a_wrong_one_is_not() {
+    let mut packet = segment(Side::Wired, 5_001, 1_001, Flags::ACK, b"data").emit();
+    let addresses = [192, 0, 2, 1, 10, 0, 0, 2].chunks(2);
+    let words = addresses.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum = words.sum::<u32>() + 6 + 24;
+    let begun = (sum % 65_535) as u16;
+    let right = u16::from_be_bytes([packet[36], packet[37]]);
+    for (checksum, whole, known) in [(right, true, false), (begun, true, true), (7, false, false)] {
+        packet[36..38].copy_from_slice(&checksum.to_be_bytes());
+        let parsed = Packet::parse(&packet).expect("it is one");
+        assert_eq!(parsed.has_begun_checksum(), known);
+        let mut gateway = Gateway::new(config());
+        gateway.handle_packet(Instant::EPOCH, Side::Wired, &packet, Checksum::Unsaid);
+        assert_eq!(gateway.snapshot().counters.malformed, u64::from(!whole));
+    }
+}
+
+/// What the server repeats reaches the mobile host, which acknowledges it again: without SACK that
+/// looks like a loss.
+#[test]
+fn echoes_of_what_the_server_sends_again_are_no_losses() {
+    for repeated in [false, true] {
+        let mut bench = Bench::new(config());
+        bench.open();
+        for n in 0..8 {
+            bench.data(5_001 + 500 * n, 500);
+        }
+        for n in 0..3 {
+            if repeated {
+                assert_eq!(bench.data(5_001 + 500 * n, 500), Verdict::Accept);
+            }
+        }
+        bench.said();
+        for _ in 0..4 {
+            let ack = segment(Side::Radio, 1_001, 7_001, Flags::ACK, &[]);
+            bench.pass(Side::Radio, ack);
+        }
+        let copies = bench
+            .said()
+            .iter()
+            .filter(|said| said.0 == Side::Radio)
+            .count();
+        assert_eq!(copies, usize::from(!repeated));
+    }
 }
 
 #[test]
