@@ -3,31 +3,21 @@
 //! Wakes when interfaces or the policy file change; while some link has a budget, every few
 //! seconds as well. What a policy means is `link_policy`'s, which interfaces are links is `links`'.
 
-use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::time::Instant;
-
-use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
-use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{self, Interface, Watch};
-use tabane_policy::{Budget, LinkFacts};
+use tabane_policy::LinkFacts;
 use tabane_tunnel::{Client, Volume};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+use crate::budgets::{Budgets, COUNT_INTERVAL};
 use crate::lent_links::Lender;
 use crate::lent_paths::LentPaths;
-use crate::link_policy::{LinkPolicy, POLICY_FILE};
+use crate::link_policy::LinkPolicy;
 use crate::links::{self, Links};
 use crate::network_manager::metered_links;
 use crate::rule_book::RuleBook;
 
-/// How often what links carry is counted: a fast link goes beyond its budget by no more than it
-/// carries in this time.
-const COUNT_INTERVAL: Duration = Duration::from_millis(200);
-/// How often what was counted is written down; what a crash loses is less.
-const SAVE_INTERVAL: Duration = Duration::from_secs(2);
 /// How often NetworkManager is asked which links are metered, beside whenever interfaces change.
 const ASK_INTERVAL: Duration = Duration::from_secs(60);
 const ASK_DELAY: Duration = Duration::from_millis(300);
@@ -44,11 +34,7 @@ pub(crate) struct LinkFollower {
     lent: LentPaths,
     policy: LinkPolicy,
     rules: RuleBook,
-    /// The links that have a budget; none before the first look.
-    budgets: Option<BTreeMap<String, Budget>>,
-    /// What each link had carried when it was last counted, headers included.
-    counted: BTreeMap<String, Bytes>,
-    saved_at: Instant,
+    budgets: Budgets,
 }
 
 impl LinkFollower {
@@ -68,18 +54,13 @@ impl LinkFollower {
             lent,
             policy,
             rules,
-            budgets: None,
-            counted: BTreeMap::new(),
-            saved_at: Instant::now(),
+            budgets: Budgets::new(),
         }
     }
 
     /// Follows until the kernel has no more news.
     pub(crate) async fn run(mut self, mut watch: Watch) {
-        let files = watch_policy(&self.policy);
-        if let Err(error) = &files {
-            tracing::debug!("changes of the policy take effect with the next session: {error:#}");
-        }
+        let files = self.policy.watch();
         let (metered, mut answers) = mpsc::channel(1);
         let mut ask_at = tokio::time::Instant::now() + ASK_INTERVAL;
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
@@ -110,7 +91,7 @@ impl LinkFollower {
                     tracing::info!("NetworkManager calls other links metered");
                 }
                 () = self.lent.changed() => {}
-                () = policy_changed(&files) => match self.policy.reload() {
+                () = files.changed() => match self.policy.reload() {
                     Ok(()) => {
                         tracing::info!("new policy");
                         self.rules.renew(self.policy.policy());
@@ -120,7 +101,7 @@ impl LinkFollower {
                         continue;
                     }
                 },
-                _ = counting.tick(), if self.budgets.as_ref().is_some_and(|it| !it.is_empty()) => {
+                _ = counting.tick(), if !self.budgets.is_empty() => {
                     if !self.count() {
                         continue;
                     }
@@ -147,12 +128,7 @@ impl LinkFollower {
         let facts = interfaces.iter().map(|it| self.policy.facts(it));
         let facts = facts.chain(self.lent.lenders().iter().map(Lender::facts));
         let facts: Vec<_> = facts.collect();
-        let budget = |link: &LinkFacts<'_>| {
-            let budget = self.policy.judge(link).decision.budget?;
-            Some((link.name.to_owned(), budget))
-        };
-        let budgets = facts.iter().filter_map(budget).collect();
-        self.budgets = Some(budgets);
+        self.budgets.renew(&self.policy, facts.iter().copied());
         self.apply_rules(&facts);
         let mut current = links::allowed(interfaces, &self.wanted, &self.policy);
         let lent = self.lent.links(interfaces, &self.policy);
@@ -209,39 +185,16 @@ impl LinkFollower {
     /// Counts what links with a budget have carried. `true` where one is used up now, or its period
     /// has begun anew.
     fn count(&mut self) -> bool {
-        let Some(budgets) = &self.budgets else {
-            return false;
-        };
-        for name in self.known.keys() {
-            let total = on_the_wire(&self.client.volume(name));
-            let before = self.counted.insert(name.clone(), total);
-            let fresh = total - before.unwrap_or(Bytes::ZERO);
-            if let (Some(budget), true) = (budgets.get(name), fresh > Bytes::ZERO) {
-                self.policy.count(name, budget, fresh);
-            }
-        }
-        let is_due = |(name, budget): (&String, &Budget)| {
-            self.known.contains_key(name) == self.policy.is_used_up(name, budget)
-        };
-        let is_due = budgets.iter().any(is_due);
-        if self.saved_at.elapsed() >= SAVE_INTERVAL {
-            self.save();
-        }
-        is_due
-    }
-
-    fn save(&mut self) {
-        self.saved_at = Instant::now();
-        if let Err(error) = self.policy.save() {
-            tracing::warn!("what links have carried is not kept: {error:#}");
-        }
+        let total = |link: &String| (link.clone(), on_the_wire(&self.client.volume(link)));
+        let carried = self.known.keys().map(total);
+        self.budgets.count(&mut self.policy, carried)
     }
 }
 
 impl Drop for LinkFollower {
     fn drop(&mut self) {
         self.count();
-        self.save();
+        self.budgets.save(&mut self.policy);
     }
 }
 
@@ -249,18 +202,4 @@ impl Drop for LinkFollower {
 fn on_the_wire(volume: &Volume) -> Bytes {
     let packets = volume.sent_packets + volume.received_packets;
     volume.sent + volume.received + Bytes::new(packets * PACKET_OVERHEAD)
-}
-
-fn watch_policy(policy: &LinkPolicy) -> Result<DirectoryWatch> {
-    let directory = policy.directory();
-    DirectoryWatch::start(directory).with_context(|| directory.display().to_string())
-}
-
-/// The next version of the policy file; never, where it cannot be watched.
-async fn policy_changed(files: &Result<DirectoryWatch>) {
-    let name = CString::new(POLICY_FILE).unwrap_or_default();
-    match files {
-        Ok(files) if files.changed(&name).await.is_ok() => {}
-        _ => std::future::pending().await,
-    }
 }

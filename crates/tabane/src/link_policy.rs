@@ -5,12 +5,14 @@
 //! policy crate's; who follows them is the link follower.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
+use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{Interface, Kind};
 use tabane_policy::{Budget, Decision, LinkFacts, LinkUse, Policy, UnixDay, Usage};
 
@@ -21,6 +23,7 @@ use crate::store::Store;
 
 /// The policy file's name in the directory of settings.
 pub(crate) const POLICY_FILE: &str = "policy.toml";
+const POLICY_FILE_NAME: &CStr = c"policy.toml";
 const USAGE_FILE: &str = "usage.toml";
 
 /// What links may be used for, and what they have carried.
@@ -34,6 +37,10 @@ pub(crate) struct LinkPolicy {
     /// What NetworkManager says of links, where it runs; the policy has the last word.
     metered: BTreeMap<String, bool>,
 }
+
+/// Tells when the policy file is another.
+#[derive(Debug)]
+pub(crate) struct PolicyWatch(Option<DirectoryWatch>);
 
 /// What the policy comes to for a link at this moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,9 +102,14 @@ impl LinkPolicy {
         &self.policy
     }
 
-    /// Where both files are.
-    pub(crate) fn directory(&self) -> &Path {
-        &self.directory
+    /// Watches the file. Where that cannot be, changes take effect with the next look.
+    pub(crate) fn watch(&self) -> PolicyWatch {
+        let watch = DirectoryWatch::start(&self.directory);
+        if let Err(error) = &watch {
+            let directory = self.directory.display();
+            tracing::debug!("changes of the policy are not noticed: {directory}: {error}");
+        }
+        PolicyWatch(watch.ok())
     }
 
     /// How an interface is to be used now.
@@ -167,6 +179,16 @@ impl LinkPolicy {
             let path = path.display();
             format!("{path} is damaged; remove it to begin the budgets' periods anew")
         })
+    }
+}
+
+impl PolicyWatch {
+    /// The next version of the file; never, where it cannot be watched.
+    pub(crate) async fn changed(&self) {
+        match &self.0 {
+            Some(watch) if watch.changed(POLICY_FILE_NAME).await.is_ok() => {}
+            _ => std::future::pending().await,
+        }
     }
 }
 

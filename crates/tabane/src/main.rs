@@ -6,6 +6,7 @@
 mod access;
 mod associations;
 mod atomic_file;
+mod budgets;
 mod carriage;
 mod carrier;
 mod cli;

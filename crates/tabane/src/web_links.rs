@@ -5,30 +5,23 @@
 //! policy says of both `link_policy`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
 use std::rc::Rc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
-use tabane_base::{Bytes, Duration};
+use tabane_base::Bytes;
 use tabane_core::PathPolicy;
 use tabane_fetch::{DeviceWay, Links, Way};
-use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{self, Interface, Watch};
-use tabane_policy::{Budget, LinkUse};
 use tabane_ranges::LinkFacts;
 use tabane_tunnel::LinkBind;
 use tokio::time::MissedTickBehavior;
 
+use crate::budgets::{Budgets, COUNT_INTERVAL};
 use crate::lent_links::{self, Lender};
-use crate::link_policy::{LinkPolicy, POLICY_FILE, Verdict};
+use crate::link_policy::{LinkPolicy, Verdict};
 use crate::links;
 use crate::store::{RelayName, Store};
 
-/// How often what links carry is counted.
-const COUNT_INTERVAL: Duration = Duration::from_millis(200);
-/// How often what was counted is written down.
-const SAVE_INTERVAL: Duration = Duration::from_secs(2);
 /// What a byte of a body costs on the network, in thousandths: headers of IP, TCP, TLS and HTTP in
 /// packets of 1,500 bytes.
 const COST_PER_MILLE: u64 = 1_060;
@@ -46,9 +39,7 @@ pub(crate) struct WebLinks {
     insisted: Vec<RelayName>,
     /// Those whose links are in use.
     borrowed: BTreeSet<RelayName>,
-    budgets: BTreeMap<String, Budget>,
-    counted: BTreeMap<String, Bytes>,
-    saved_at: Instant,
+    budgets: Budgets,
 }
 
 impl WebLinks {
@@ -76,9 +67,7 @@ impl WebLinks {
             lenders,
             insisted: neighbours.to_vec(),
             borrowed: BTreeSet::new(),
-            budgets: BTreeMap::new(),
-            counted: BTreeMap::new(),
-            saved_at: Instant::now(),
+            budgets: Budgets::new(),
         };
         found.apply(&interfaces);
         Ok(found)
@@ -101,7 +90,7 @@ impl WebLinks {
         let Ok(mut watch) = watch else {
             return std::future::pending().await;
         };
-        let files = DirectoryWatch::start(self.policy.directory());
+        let files = self.policy.watch();
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -111,7 +100,7 @@ impl WebLinks {
                         return std::future::pending().await;
                     }
                 }
-                () = policy_changed(&files) => {
+                () = files.changed() => {
                     if let Err(error) = self.policy.reload() {
                         tracing::warn!("the policy stays as it was: {error:#}");
                         continue;
@@ -133,19 +122,16 @@ impl WebLinks {
     /// What was carried since is written down.
     pub(crate) fn save(&mut self) {
         self.count();
-        self.write();
-    }
-
-    fn write(&mut self) {
-        self.saved_at = Instant::now();
-        if let Err(error) = self.policy.save() {
-            tracing::warn!("what links have carried is not kept: {error:#}");
-        }
+        self.budgets.save(&mut self.policy);
     }
 
     fn apply(&mut self, interfaces: &[Interface]) {
         let current = links::allowed(interfaces, &self.wanted, &self.policy);
-        self.budgets.clear();
+        // By the budgets in force until now.
+        self.count();
+        let lenders = self.lenders.iter().map(|(lender, _)| lender.facts());
+        let all = interfaces.iter().map(|it| self.policy.facts(it));
+        self.budgets.renew(&self.policy, all.chain(lenders));
         let links = &self.links;
         self.known.retain(|name, bind| {
             let interface = interfaces.iter().find(|interface| interface.name == *name);
@@ -170,14 +156,14 @@ impl WebLinks {
         for (name, bind) in current {
             let interface = interfaces.iter().find(|interface| interface.name == name);
             let verdict = interface.map(|interface| self.policy.verdict(interface));
-            let allowance = verdict.and_then(|verdict| self.allowance(&name, &verdict));
+            let allowance = verdict.as_ref().and_then(allowance);
             let facts = facts(&bind.policy, allowance);
             if self.known.contains_key(&name) {
                 self.links.set_facts(&name, facts);
             } else {
                 let way = DeviceWay::new(&name, bind.v4.is_some(), bind.v6.is_some());
                 self.links.add(&name, Rc::new(way), facts);
-                self.counted.remove(&name);
+                self.budgets.restart(&name);
             }
             self.known.insert(name, bind);
         }
@@ -191,7 +177,7 @@ impl WebLinks {
         let (lender, way) = self.lenders[index].clone();
         let name = lender.name.as_str();
         let verdict = self.policy.judge(&lender.facts());
-        let allowance = self.allowance(name, &verdict);
+        let allowance = allowance(&verdict);
         let insists = self.insisted.contains(&lender.name);
         let path = verdict.path;
         let path = path.or_else(|| insists.then(PathPolicy::default));
@@ -201,7 +187,7 @@ impl WebLinks {
             Some(path) if is_borrowed => self.links.set_facts(name, facts(&path, allowance)),
             Some(path) => {
                 self.links.add(name, way, facts(&path, allowance));
-                self.counted.remove(name);
+                self.budgets.restart(name);
                 self.borrowed.insert(lender.name);
             }
             None if is_borrowed => {
@@ -216,35 +202,17 @@ impl WebLinks {
         }
     }
 
-    /// What a link may still carry. From here on its budget is watched.
-    fn allowance(&mut self, name: &str, verdict: &Verdict) -> Option<Bytes> {
-        let (budget, used) = verdict.decision.budget.zip(verdict.used)?;
-        if verdict.decision.usage != LinkUse::Never {
-            self.budgets.insert(name.to_owned(), budget);
-        }
-        Some(budget.amount - used)
-    }
-
     /// Counts what links with a budget have carried. `true` where one is used up now, or its period
     /// has begun anew.
     fn count(&mut self) -> bool {
-        let mut is_due = false;
-        for (name, budget) in &self.budgets {
-            let total = self.links.carried(name);
-            let before = self.counted.insert(name.clone(), total);
-            let fresh = total - before.unwrap_or(Bytes::ZERO);
-            if fresh > Bytes::ZERO {
-                let cost = Bytes::new(fresh.get() / 1_000 * COST_PER_MILLE + fresh.get() % 1_000);
-                self.policy.count(name, budget, cost);
-            }
-            let is_borrowed = self.borrowed.iter().any(|it| it.as_str() == name);
-            let is_in_use = is_borrowed || self.known.contains_key(name);
-            is_due |= is_in_use == self.policy.is_used_up(name, budget);
-        }
-        if self.saved_at.elapsed() >= SAVE_INTERVAL {
-            self.write();
-        }
-        is_due
+        let borrowed = self.borrowed.iter().map(ToString::to_string);
+        let in_use = self.known.keys().cloned().chain(borrowed);
+        let carried = in_use.map(|link| {
+            let bodies = self.links.carried(&link).get();
+            let cost = bodies / 1_000 * COST_PER_MILLE + bodies % 1_000;
+            (link, Bytes::new(cost))
+        });
+        self.budgets.count(&mut self.policy, carried)
     }
 }
 
@@ -252,6 +220,12 @@ impl Drop for WebLinks {
     fn drop(&mut self) {
         self.save();
     }
+}
+
+/// What a link may still carry.
+fn allowance(verdict: &Verdict) -> Option<Bytes> {
+    let (budget, used) = verdict.decision.budget.zip(verdict.used)?;
+    Some(budget.amount - used)
 }
 
 fn ways(lenders: Vec<Lender>, store: &Store) -> Result<Vec<(Lender, Rc<dyn Way>)>> {
@@ -277,13 +251,5 @@ fn facts(policy: &PathPolicy, allowance: Option<Bytes>) -> LinkFacts {
         cap: policy.receive_cap,
         allowance,
         ..LinkFacts::default()
-    }
-}
-
-async fn policy_changed(files: &std::io::Result<DirectoryWatch>) {
-    let name = CString::new(POLICY_FILE).unwrap_or_default();
-    match files {
-        Ok(files) if files.changed(&name).await.is_ok() => {}
-        _ => std::future::pending().await,
     }
 }

@@ -3,10 +3,12 @@
 //! Owns one UDP socket per link, bound to it, or one for all where the peer chooses; moves packets
 //! between them and the stack. A link's cap is kept here, by holding packets back.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -25,6 +27,9 @@ const WAITING_MAX: usize = 256;
 /// What a capped link may send at once after a pause.
 const BURST: Duration = Duration::from_millis(20);
 
+/// What IP and UDP add to a packet.
+const OVERHEAD: usize = 28;
+
 /// One socket.
 struct Link {
     socket: UdpSocket,
@@ -32,6 +37,8 @@ struct Link {
     waiting: VecDeque<(SocketAddrV4, Option<Ipv4Addr>, Vec<u8>)>,
     cap: Option<Cap>,
     sent: u64,
+    /// In both directions, with the headers of UDP and IP.
+    carried: Rc<Cell<Bytes>>,
 }
 
 /// A link's limit: bytes that may leave now.
@@ -82,6 +89,7 @@ impl Driver {
             waiting: VecDeque::new(),
             cap: None,
             sent: 0,
+            carried: Rc::default(),
         };
         self.links.insert(id, link);
         Ok(port.port())
@@ -109,6 +117,12 @@ impl Driver {
     /// User data that a link has carried away, repetitions included.
     pub(crate) fn sent(&self, id: LinkId) -> Bytes {
         Bytes::new(self.links.get(&id).map_or(0, |link| link.sent))
+    }
+
+    /// Where a link's packets are counted, headers included, longer than it is here.
+    pub(crate) fn carried(&self, id: LinkId) -> Rc<Cell<Bytes>> {
+        let link = self.links.get(&id);
+        link.map(|link| link.carried.clone()).unwrap_or_default()
     }
 
     /// How many datagrams were no SCTP.
@@ -146,6 +160,7 @@ impl Driver {
         for (id, link) in &mut self.links {
             while let Ok(1..) = link.socket.try_recv(&mut self.batch) {
                 for datagram in self.batch.datagrams() {
+                    count(&link.carried, datagram.payload);
                     let SocketAddr::V4(remote) = datagram.meta.remote else {
                         continue;
                     };
@@ -205,7 +220,10 @@ impl Link {
                 contents: payload,
             });
             match sent {
-                Ok(()) => self.sent += packet::data_bytes(payload) as u64,
+                Ok(()) => {
+                    self.sent += packet::data_bytes(payload) as u64;
+                    count(&self.carried, payload);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // It counts as lost, as on the network.
                 Err(error) => {
@@ -218,10 +236,12 @@ impl Link {
     }
 }
 
+fn count(carried: &Cell<Bytes>, payload: &[u8]) {
+    carried.set(carried.get() + Bytes::from(payload.len() + OVERHEAD));
+}
+
 impl Cap {
     fn admits(&mut self, len: usize) -> bool {
-        /// What IP and UDP add.
-        const OVERHEAD: usize = 28;
         let per_second = self.rate.as_bps() as f64 / 8.0;
         let most = (per_second * BURST.as_secs_f64()).max(3_000.0);
         let elapsed = self.refilled_at.elapsed().as_secs_f64();

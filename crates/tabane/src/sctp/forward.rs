@@ -168,6 +168,14 @@ impl Door {
         }
     }
 
+    /// A link's budget is used up, or has begun anew.
+    fn is_used_up(&mut self) -> bool {
+        match self {
+            Self::Programs { links, .. } => links.count_if_due(),
+            Self::Servers { .. } => false,
+        }
+    }
+
     /// Waits for what concerns the door.
     async fn wait(&mut self, has_room: bool) -> Happened {
         match self {
@@ -234,6 +242,9 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
             Happened::Accepted(stream) => self.begin(stream),
             Happened::Links => self.follow().await?,
             Happened::Connected((endpoint, stream)) => self.on_connected(endpoint, stream),
+        }
+        if self.door.is_used_up() {
+            self.follow().await?;
         }
         self.driver.turn();
         self.accept();

@@ -1,18 +1,24 @@
 //! This host's links as SCTP uses them: IPv4, one socket each, all on one UDP port.
 //!
-//! Owns which interface has which number, and what the policy says of it. The peer sends to every
-//! address of ours at the port it heard first (RFC 6951 §5.4), so all sockets have the same one.
+//! Owns which interface has which number, what the policy says of it, and what it costs. The peer
+//! sends to every address of ours at the port it heard first (RFC 6951 §5.4), so all sockets have
+//! the same one.
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use tabane_base::Bytes;
 use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{self, Interface, Watch};
 use tabane_sctp::LinkId;
 
 use super::driver::Driver;
 use super::ways::Reach;
-use crate::link_policy::LinkPolicy;
+use crate::budgets::{Budgets, COUNT_INTERVAL};
+use crate::link_policy::{LinkPolicy, PolicyWatch};
 use crate::links;
 use crate::store::Store;
 
@@ -28,6 +34,7 @@ pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) reach: Reach,
     pub(crate) policy: PathPolicy,
+    carried: Rc<Cell<Bytes>>,
 }
 
 impl Link {
@@ -54,8 +61,13 @@ impl Link {
 pub(crate) struct LinkSet {
     wanted: Vec<String>,
     policy: LinkPolicy,
+    budgets: Budgets,
+    counted_at: Instant,
     watch: Option<Watch>,
+    files: PolicyWatch,
     links: Vec<Link>,
+    /// What links have carried away that are gone.
+    past: Vec<(String, Bytes)>,
     port: u16,
     next: u32,
 }
@@ -70,15 +82,21 @@ impl LinkSet {
         let policy = LinkPolicy::load(store)?;
         let interfaces = list().await?;
         links::choose(&interfaces, &wanted, &policy)?;
+        let files = policy.watch();
         let mut set = Self {
             wanted,
             policy,
+            budgets: Budgets::new(),
+            counted_at: Instant::now(),
             // Without it, links that come later are not noticed.
             watch: Watch::start().ok(),
+            files,
             links: Vec::new(),
+            past: Vec::new(),
             port: 0,
             next: 1,
         };
+        set.renew_budgets(&interfaces);
         let found = set.allowed(&interfaces);
         if found.is_empty() {
             bail!("no link has an IPv4 address, which SCTP mode needs");
@@ -111,29 +129,49 @@ impl LinkSet {
         link.reach.link = id;
         self.port = driver.open(id, Some(&link.name), link.reach.local, self.port)?;
         driver.set_cap(id, link.policy.send_cap);
+        link.carried = driver.carried(id);
+        self.budgets.restart(&link.name);
         self.links.push(link);
         Ok(id)
     }
 
-    /// Waits until the interfaces may have changed.
+    /// Waits until the interfaces or the policy may have changed.
     pub(crate) async fn changed(&mut self) {
-        let news = match &mut self.watch {
-            Some(watch) => watch.changed().await,
-            None => None,
-        };
-        if news.is_none() {
-            self.watch = None;
-            std::future::pending().await
+        tokio::select! {
+            () = self.files.changed() => {}
+            () = interfaces_changed(&mut self.watch) => {}
         }
+    }
+
+    /// Counts what links with a budget have carried, where it is time to. `true` where one is used
+    /// up now, or its period has begun anew.
+    pub(crate) fn count_if_due(&mut self) -> bool {
+        let is_due = !self.budgets.is_empty() && self.counted_at.elapsed() >= COUNT_INTERVAL;
+        is_due && self.count()
+    }
+
+    fn count(&mut self) -> bool {
+        self.counted_at = Instant::now();
+        let links = self.links.iter();
+        let carried = links.map(|link| (link.name.clone(), link.carried.get()));
+        self.budgets.count(&mut self.policy, carried)
+    }
+
+    fn renew_budgets(&mut self, interfaces: &[Interface]) {
+        let facts = interfaces.iter().map(|it| self.policy.facts(it));
+        self.budgets.renew(&self.policy, facts);
     }
 
     /// Looks again; gives the links that have come and those that have gone.
     pub(crate) async fn update(&mut self, driver: &mut Driver) -> Result<(Vec<Link>, Vec<Link>)> {
         let interfaces = list().await?;
+        // By the budgets in force until now.
+        self.count();
         // A faulty file changes nothing.
         if let Err(error) = self.policy.reload() {
             tracing::warn!("{error:#}");
         }
+        self.renew_budgets(&interfaces);
         let found = self.allowed(&interfaces);
         let is_there = |known: &Link| {
             let same =
@@ -149,6 +187,8 @@ impl LinkSet {
                     self.links.push(known);
                 }
                 None => {
+                    let sent = driver.sent(known.reach.link);
+                    self.past.push((known.name.clone(), sent));
                     driver.close(known.reach.link);
                     gone.push(known);
                 }
@@ -180,6 +220,7 @@ impl LinkSet {
                     prefix_bits: prefix_bits(interface, local),
                 },
                 policy: bind.policy,
+                carried: Rc::default(),
             })
         });
         links.collect()
@@ -187,6 +228,20 @@ impl LinkSet {
 
     pub(crate) fn links(&self) -> &[Link] {
         &self.links
+    }
+
+    /// User data that each link has carried away, repetitions included; gone ones come first.
+    pub(crate) fn sent(&self, driver: &Driver) -> Vec<(String, Bytes)> {
+        let mut all: Vec<(String, Bytes)> = Vec::new();
+        let present = self.links.iter();
+        let present = present.map(|link| (link.name.clone(), driver.sent(link.reach.link)));
+        for (name, sent) in self.past.iter().cloned().chain(present) {
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += sent,
+                None => all.push((name, sent)),
+            }
+        }
+        all
     }
 
     pub(crate) fn get(&self, id: LinkId) -> Option<&Link> {
@@ -204,10 +259,28 @@ impl LinkSet {
     }
 }
 
+impl Drop for LinkSet {
+    fn drop(&mut self) {
+        self.count();
+        self.budgets.save(&mut self.policy);
+    }
+}
+
 fn prefix_bits(interface: &Interface, local: Ipv4Addr) -> u8 {
     let same = |address: &&interfaces::InterfaceAddress| address.address == IpAddr::V4(local);
     let found = interface.addresses.iter().find(same);
     found.map_or(32, |address| address.prefix_bits)
+}
+
+async fn interfaces_changed(watch: &mut Option<Watch>) {
+    let news = match watch {
+        Some(watch) => watch.changed().await,
+        None => None,
+    };
+    if news.is_none() {
+        *watch = None;
+        std::future::pending().await
+    }
 }
 
 async fn list() -> Result<Vec<Interface>> {

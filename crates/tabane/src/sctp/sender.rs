@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use tabane_base::Duration;
+use tabane_base::{Bytes, Duration};
 use tabane_sctp::{Event, Incoming, Message, PathState, PathStatus, Sent};
 use tokio::sync::mpsc::error::TryRecvError;
 
 use super::conversation::{MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM, Tally};
 use super::driver::Driver;
 use super::feed::Source;
-use super::links::{Link, LinkSet};
+use super::links::LinkSet;
 use super::outgoing::{Outgoing, Stage};
 use super::report::{LinkReport, PathReport, Progress, Report};
 use super::scheduler::Scheduler;
@@ -139,8 +139,8 @@ impl Sending {
             self.fill()?;
             let (links, driver) = (&self.links, &self.driver);
             progress.show(self.tally.length, self.length, || {
-                let sent = |link: &Link| (link.name.clone(), driver.sent(link.reach.link).get());
-                links.links().iter().map(sent).collect()
+                let sent = links.sent(driver).into_iter();
+                sent.map(|(link, sent)| (link, sent.get())).collect()
             });
             self.step().await?;
             if self.done_at.is_some_and(|at| at.elapsed() > VERDICT)
@@ -277,7 +277,7 @@ impl Sending {
         if let Some(block) = fresh {
             self.take(block);
         }
-        if changed {
+        if changed || self.links.count_if_due() {
             let (come, gone) = self.links.update(&mut self.driver).await?;
             let stack = &mut self.driver.stack;
             self.outgoing.on_links(stack, &self.links, &come, &gone);
@@ -349,11 +349,12 @@ impl Sending {
         let confirmed = matches!(self.verdict, Some(Note::Complete { .. }));
         let sha256 = self.tally.sha256();
         let mut report = Report::new(self.tally.length, self.begun_at, sha256, confirmed);
-        let link_report = |link: &Link| LinkReport {
-            link: link.name.clone(),
-            sent_bytes: self.driver.sent(link.reach.link).get(),
+        let link_report = |(link, sent): (String, Bytes)| LinkReport {
+            link,
+            sent_bytes: sent.get(),
         };
-        report.links = self.links.links().iter().map(link_report).collect();
+        let sent = self.links.sent(&self.driver).into_iter();
+        report.links = sent.map(link_report).collect();
         report.paths.clone_from(&self.paths);
         report
     }

@@ -278,6 +278,28 @@ fn policies_are_respected() {
     ));
     let (_, received) = world.transfer(BOTH, &file, &[]);
     assert!(received["mbit_per_s"].as_f64().unwrap() < 4.0, "{received}");
+    // Changed in mid-transfer.
+    fs::remove_file(world.path("got")).unwrap();
+    let slow = "[[link]]\nname = \"link1\"\nup = \"1mbit\"\n";
+    policy(&format!(
+        "{slow}[[link]]\nname = \"link2\"\nuse = \"never\"\n"
+    ));
+    let receiver = world.receive(&[]);
+    let sender = world.sender(BOTH, &[file.to_str().unwrap()]);
+    world.await_bytes(100_000);
+    policy(slow);
+    let sent = success(sender.wait_with_output().unwrap());
+    success(receiver.end());
+    assert!(carried(&sent, "link2") > 1_000_000, "{sent}");
+    // Used up in mid-transfer, and remembered.
+    policy("[[link]]\nname = \"link1\"\nbudget = \"500kB/month\"\n");
+    let (sent, _) = world.transfer(BOTH, &file, &[]);
+    let first = carried(&sent, "link1");
+    assert!(first > 200_000 && first < 1_600_000, "{sent}");
+    let usage = fs::read_to_string(config.join("usage.toml")).unwrap();
+    assert!(usage.contains("link1"), "{usage}");
+    let (sent, _) = world.transfer(BOTH, &file, &[]);
+    assert_eq!(carried(&sent, "link1"), 0, "{sent}");
 }
 
 #[test]
