@@ -108,6 +108,15 @@ pub struct Client {
     idle: RefCell<BTreeMap<(LinkId, Origin), Vec<Sender>>>,
 }
 
+/// What a new connection may speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speech {
+    /// HTTP/2 where the origin knows it.
+    Any,
+    /// HTTP/1.1, which can be left for another protocol.
+    Http1,
+}
+
 /// The sending end of a connection.
 pub(crate) enum Sender {
     Http1(http1::SendRequest<Upload>),
@@ -126,6 +135,17 @@ impl Client {
         })
     }
 
+    /// A client that trusts these authorities and no others.
+    #[must_use]
+    pub fn trusting(roots: RootCertStore, proxies: Proxies, patience: Patience) -> Rc<Self> {
+        Rc::new(Self {
+            tls: OnceCell::from(Arc::new(tls_settings(roots))),
+            proxies,
+            patience,
+            idle: RefCell::default(),
+        })
+    }
+
     /// A connection to send one request on.
     pub(crate) async fn connection(
         &self,
@@ -134,7 +154,7 @@ impl Client {
     ) -> Result<Sender, RequestError> {
         match self.take_idle(link.id, origin) {
             Some(sender) => Ok(sender),
-            None => self.fresh_connection(link, origin).await,
+            None => self.fresh_connection(link, origin, Speech::Any).await,
         }
     }
 
@@ -142,8 +162,10 @@ impl Client {
         &self,
         link: &Link,
         origin: &Origin,
+        speech: Speech,
     ) -> Result<Sender, RequestError> {
-        let fresh = tokio::time::timeout(self.patience.connect, self.connect(link, origin)).await;
+        let connecting = self.connect(link, origin, speech);
+        let fresh = tokio::time::timeout(self.patience.connect, connecting).await;
         let late = |_| {
             let error = RequestError::TimedOut {
                 origin: origin.to_string(),
@@ -197,12 +219,22 @@ impl Client {
         }
     }
 
-    fn tls(&self) -> Result<Arc<ClientConfig>, RequestError> {
-        if let Some(tls) = self.tls.get() {
-            return Ok(tls.clone());
-        }
-        let tls = Arc::new(tls_settings()?);
-        Ok(self.tls.get_or_init(|| tls).clone())
+    fn tls(&self, speech: Speech) -> Result<Arc<ClientConfig>, RequestError> {
+        let tls = match self.tls.get() {
+            Some(tls) => tls.clone(),
+            None => {
+                let tls = Arc::new(tls_settings(system_roots()?));
+                self.tls.get_or_init(|| tls).clone()
+            }
+        };
+        Ok(match speech {
+            Speech::Any => tls,
+            Speech::Http1 => {
+                let mut tls = ClientConfig::clone(&tls);
+                tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+                Arc::new(tls)
+            }
+        })
     }
 
     async fn first_hop(&self, link: &Link, origin: &Origin) -> Result<BoxStream, WayError> {
@@ -212,7 +244,12 @@ impl Client {
         }
     }
 
-    async fn connect(&self, link: &Link, origin: &Origin) -> Result<Sender, RequestError> {
+    async fn connect(
+        &self,
+        link: &Link,
+        origin: &Origin,
+        speech: Speech,
+    ) -> Result<Sender, RequestError> {
         let mut stream = self.first_hop(link, origin).await?;
         if !origin.is_https {
             return http1_over(stream, origin).await;
@@ -226,7 +263,7 @@ impl Client {
         };
         let name = ServerName::try_from(origin.host.clone());
         let name = name.map_err(|error| failed(io::Error::other(error)))?;
-        let connector = TlsConnector::from(self.tls()?);
+        let connector = TlsConnector::from(self.tls(speech)?);
         let stream = connector.connect(name, stream).await.map_err(failed)?;
         match stream.get_ref().1.alpn_protocol() {
             Some(b"h2") => http2_over(Box::new(stream), origin).await,
@@ -236,7 +273,7 @@ impl Client {
 }
 
 /// Trusts whom the system trusts.
-fn tls_settings() -> Result<ClientConfig, RequestError> {
+fn system_roots() -> Result<RootCertStore, RequestError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found.certs);
@@ -245,13 +282,17 @@ fn tls_settings() -> Result<ClientConfig, RequestError> {
         let why = why.map(|error| format!(": {error}")).unwrap_or_default();
         return Err(RequestError::NoRoots(why));
     }
+    Ok(roots)
+}
+
+fn tls_settings(roots: RootCertStore) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let settings = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("the provider knows TLS 1.2 and 1.3");
     let mut settings = settings.with_root_certificates(roots).with_no_client_auth();
     settings.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(settings)
+    settings
 }
 
 impl Sender {
@@ -336,7 +377,7 @@ async fn http1_over(stream: BoxStream, origin: &Origin) -> Result<Sender, Reques
     let shaken = http1::handshake(TokioIo::new(stream)).await;
     let (sender, connection) = shaken.map_err(|source| http_error(origin, source))?;
     // What goes wrong with it, its requests tell.
-    tokio::task::spawn_local(async move { drop(connection.await) });
+    tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
     Ok(Sender::Http1(sender))
 }
 

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::http::response::Parts;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use tabane_ranges::{Answer, Version};
 use thiserror::Error;
 use tokio::time::{Sleep, sleep_until};
 
-use crate::connection::{Client, RequestError, Sender, http_error};
+use crate::connection::{Client, RequestError, Sender, Speech, http_error};
 use crate::head::{self, Head};
 use crate::links::Link;
 use crate::url::Origin;
@@ -92,7 +92,7 @@ impl Client {
         let is_kept = kept.is_some();
         let sender = match kept {
             Some(sender) => sender,
-            None => self.fresh_connection(link, origin).await?,
+            None => self.fresh_connection(link, origin, Speech::Any).await?,
         };
         Ok(Connection {
             client: self.clone(),
@@ -100,6 +100,26 @@ impl Client {
             origin: origin.clone(),
             sender,
             is_kept,
+        })
+    }
+
+    /// A new connection over this link that speaks HTTP/1.1, for a request that would change to
+    /// another protocol (RFC 9110 §7.8). When the answer's status says 101, `hyper::upgrade::on`
+    /// gives what it has become.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub async fn reach_to_upgrade(
+        self: &Rc<Self>,
+        link: &Rc<Link>,
+        origin: &Origin,
+    ) -> Result<Connection, RequestError> {
+        Ok(Connection {
+            client: self.clone(),
+            link: link.clone(),
+            origin: origin.clone(),
+            sender: self.fresh_connection(link, origin, Speech::Http1).await?,
+            is_kept: false,
         })
     }
 }
@@ -139,9 +159,11 @@ impl Connection {
                 let (parts, body) = response.into_parts();
                 let link = self.link.clone();
                 let gone = self.link.clone();
+                // What has become something else takes no more requests.
+                let is_http = parts.status != StatusCode::SWITCHING_PROTOCOLS;
                 let mut body = Download {
                     body,
-                    connection: Some(self),
+                    connection: is_http.then_some(self),
                     link,
                     gone: Box::pin(async move { gone.gone().await }),
                     pause: None,

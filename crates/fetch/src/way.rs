@@ -8,9 +8,9 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Bytes in both directions.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 /// A connection by some way.
 pub type BoxStream = Box<dyn Stream>;

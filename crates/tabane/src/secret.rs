@@ -33,13 +33,7 @@ pub(crate) fn load_or_create(path: &Path) -> Result<(Identity, bool)> {
             text.with_context(|| format!("{} disappeared while being read", path.display()))?
         }
     };
-    let mode = fs::metadata(path)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        bail!(
-            "{} can be read by others; run `chmod 600 {0}`, or delete it to get a new key",
-            path.display()
-        );
-    }
+    check_mode(path)?;
     let seed = from_hex(text.trim()).with_context(|| {
         format!(
             "{} is damaged; restore it, or delete it to get a new key",
@@ -47,6 +41,18 @@ pub(crate) fn load_or_create(path: &Path) -> Result<(Identity, bool)> {
         )
     })?;
     Ok((Identity::from_seed(seed), created))
+}
+
+/// Fails for a file that others can read.
+pub(crate) fn check_mode(path: &Path) -> Result<()> {
+    let mode = fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        bail!(
+            "{} can be read by others; run `chmod 600 {0}`, or delete it to get a new key",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 fn to_hex(bytes: [u8; 32]) -> String {

@@ -2,14 +2,15 @@
 //!
 //! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`),
 //! `relays/order` (names, the preferred first, written by `tabane relays prefer`),
-//! `peers/NAME.toml` (0600, written by `tabane peer`), what `tabane share` keeps (`neighbours.rs`)
-//! and `config.toml` (written by the user). Owns their form and places, never what they are used
-//! for.
+//! `peers/NAME.toml` (0600, written by `tabane peer`), what `tabane share` keeps (`neighbours.rs`),
+//! the authority of `tabane web ca` (`web_ca.rs`) and `config.toml` (written by the user). Owns
+//! their form and places, never what they are used for.
 
 mod neighbours;
 mod peers;
 mod relay_entry;
 mod settings;
+mod web_ca;
 
 use std::fs;
 use std::path::{Path, PathBuf};

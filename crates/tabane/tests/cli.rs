@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -93,6 +94,10 @@ const COMMANDS: &[&str] = &[
     "share forget",
     "get",
     "web",
+    "web ca",
+    "web ca create",
+    "web ca show",
+    "web ca remove",
     "status",
     "top",
     "dashboard",
@@ -318,6 +323,65 @@ fn completion_scripts_name_the_commands() {
             "{shell}"
         );
     }
+}
+
+#[test]
+fn an_authority_is_made_when_its_user_says_so_and_can_be_read_by_nobody_else() {
+    let home = Home::new();
+    let (status, text) = failure(&home.tabane(&["web", "ca", "create", "files.example.org"]));
+    assert!(status == 2 && text.contains("--yes"), "{text}");
+    let intercept = ["web", "--intercept", "files.example.org", "--", "true"];
+    let (status, text) = failure(&home.tabane(&intercept));
+    let hint = "tabane web ca create files.example.org";
+    assert!(status == 1 && text.contains(hint), "{text}");
+    let create = [
+        "web",
+        "ca",
+        "create",
+        "files.example.org,*.example.net",
+        "--yes",
+    ];
+    let made = home.tabane(&create);
+    let risks = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success(), "{risks}");
+    assert!(risks.contains("pretend to be these hosts"), "{risks}");
+    let key = home.0.join(".config/tabane/web-ca/ca.toml");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&key), 0o600);
+    let show = || stdout(&home.tabane(&["web", "ca", "show"]));
+    let first = show();
+    for word in [
+        "example.net, files.example.org",
+        "in 90 d",
+        "SHA-256",
+        "Firefox",
+    ] {
+        assert!(first.contains(word), "{word}: {first}");
+    }
+    let pem = stdout(&home.tabane(&["web", "ca", "show", "--pem"]));
+    assert!(pem.starts_with("-----BEGIN CERTIFICATE-----") && !pem.contains("KEY"));
+    // Another one takes its place only when that is meant.
+    let (status, text) = failure(&home.tabane(&create));
+    assert!(status == 1 && text.contains("--replace"), "{text}");
+    let beyond = ["web", "--intercept", "files.example.com", "--", "true"];
+    let (status, text) = failure(&home.tabane(&beyond));
+    let hint = "create example.net files.example.org files.example.com --replace";
+    assert!(status == 1 && text.contains(hint), "{text}");
+    let again = [&create[..], &["--replace", "--days", "7"]].concat();
+    assert!(home.tabane(&again).status.success());
+    assert!(show().contains("in 7 d") && show() != first);
+    // A key that others can read is used for nothing.
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let (status, text) = failure(&home.tabane(&intercept));
+    assert!(status == 1 && text.contains("chmod 600"), "{text}");
+    let removed = stdout(&home.tabane(&["web", "ca", "remove"]));
+    assert!(removed.contains("removed"), "{removed}");
+    assert!(!key.parent().unwrap().exists());
+    let (status, text) = failure(&home.tabane(&["web", "ca", "remove"]));
+    assert!(
+        status == 1 && text.contains("no certificate authority"),
+        "{text}"
+    );
 }
 
 #[test]

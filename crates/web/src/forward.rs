@@ -41,6 +41,25 @@ pub(crate) fn pass_on(headers: &mut HeaderMap, received: Version, name: &str) {
     }
 }
 
+/// The protocol that a request would change to, RFC 9110 §7.8. Not HTTP/2, which would be spoken
+/// with us.
+pub(crate) fn wanted_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
+    let words = headers.get_all(CONNECTION).into_iter();
+    let mut words = words
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    let protocol = headers.get(UPGRADE)?;
+    let is_http2 = protocol.as_bytes().to_ascii_lowercase().starts_with(b"h2c");
+    let is_meant = words.any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    (is_meant && !is_http2).then(|| protocol.clone())
+}
+
+/// Has a message that was made fit to be passed on change the protocol none the less.
+pub(crate) fn change_protocol(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, protocol);
+}
+
 /// Whether a request has been here already, RFC 9110 §7.6.3.
 pub(crate) fn has_passed(headers: &HeaderMap, name: &str) -> bool {
     let values = headers.get_all(VIA).into_iter();
@@ -105,6 +124,18 @@ mod tests {
         assert_eq!(sent, left);
         assert!(has_passed(&sent, "me") && has_passed(&sent, "before"));
         assert!(!has_passed(&sent, "m"));
+    }
+
+    #[test]
+    fn only_a_protocol_that_is_meant_is_changed_to() {
+        let wanted = |connection, upgrade| {
+            let sent = headers(&[("connection", connection), ("upgrade", upgrade)]);
+            wanted_protocol(&sent).is_some()
+        };
+        assert!(wanted("keep-alive, Upgrade", "websocket"));
+        assert!(!wanted("keep-alive", "websocket"));
+        assert!(!wanted("upgrade, http2-settings", "h2c"));
+        assert!(!wanted("x-upgrade", "websocket"));
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Record {
     pub status: u16,
     /// How.
     pub carried: Carried,
+    /// Whether it came by a tunnel that was ended here.
+    pub intercepted: bool,
     /// Bytes by link; those asked for twice count twice.
     pub links: BTreeMap<String, u64>,
     /// Since the request's head was here.
@@ -51,10 +53,11 @@ struct Begun {
     begun_at: Instant,
     record: RefCell<Record>,
     is_over: Cell<bool>,
+    is_noted: Cell<bool>,
 }
 
 impl Entry {
-    pub(crate) fn new(journal: &Journal, method: &str, target: String) -> Self {
+    pub(crate) fn new(journal: &Journal, method: &str, target: String, intercepted: bool) -> Self {
         Self(Rc::new(Begun {
             journal: journal.clone(),
             begun_at: Instant::now(),
@@ -63,11 +66,13 @@ impl Entry {
                 target,
                 status: 0,
                 carried: Carried::Not,
+                intercepted,
                 links: BTreeMap::new(),
                 took: Duration::ZERO,
                 trouble: None,
             }),
             is_over: Cell::new(false),
+            is_noted: Cell::new(true),
         }))
     }
 
@@ -96,6 +101,11 @@ impl Entry {
         self.0.record.borrow_mut().trouble = Some(trouble.to_string());
     }
 
+    /// It was no more than the way to other requests, which are noted themselves.
+    pub(crate) fn leave_out(&self) {
+        self.0.is_noted.set(false);
+    }
+
     /// All of it has passed.
     pub(crate) fn over(&self) {
         self.0.is_over.set(true);
@@ -104,6 +114,9 @@ impl Entry {
 
 impl Drop for Begun {
     fn drop(&mut self) {
+        if !self.is_noted.get() {
+            return;
+        }
         let mut record = self.record.borrow_mut();
         record.took = self.begun_at.elapsed();
         if !self.is_over.get() && record.trouble.is_none() {

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hyper::header::{HOST, HeaderMap, HeaderValue};
+use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, Uri};
 use tabane_fetch::{Client, Connection, Download, Link, RequestError, Unanswered, Upload, Url};
 use tabane_ranges::LinkId;
@@ -32,6 +33,8 @@ pub(crate) struct Wish {
     pub(crate) url: Url,
     /// What is passed on of the program's.
     pub(crate) headers: HeaderMap,
+    /// The program's connection, where it would leave HTTP for another protocol.
+    pub(crate) near: Option<OnUpgrade>,
 }
 
 /// An answer whose body has not been read.
@@ -79,8 +82,12 @@ impl Wish {
             links.retain(|link| !is_spent(link.id()));
             let reached = race::first(balance, links, host, |link| {
                 let (client, origin) = (client.clone(), self.url.origin.clone());
+                let is_upgrade = self.near.is_some();
                 async move {
-                    let reached = client.reach(&link, &origin).await;
+                    let reached = match is_upgrade {
+                        true => client.reach_to_upgrade(&link, &origin).await,
+                        false => client.reach(&link, &origin).await,
+                    };
                     reached.map_err(|error| Refusal::from(&error))
                 }
             });

@@ -5,17 +5,18 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HeaderValue, LOCATION, VIA};
+use hyper::rt::{Read, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tabane_fetch::{Client, Download, Links, Upload, Url};
+use tabane_fetch::{Client, Download, Links, Origin, Upload, Url};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -24,13 +25,16 @@ use tokio::time::timeout;
 use crate::balance::Balance;
 use crate::body::AnswerBody;
 use crate::forward;
+use crate::interception::Interception;
 use crate::journal::{Carried, Entry, Journal};
 use crate::map::Map;
 use crate::passage::{Answered, Wish};
 use crate::refusal::Refusal;
 use crate::split;
-use crate::target::Target;
+use crate::target::{self, Target};
 use crate::tunnel::Tunnel;
+
+mod within;
 
 /// Programs' connections at a time; more wait until some end.
 const MOST_CONNECTIONS: usize = 1_024;
@@ -52,6 +56,7 @@ pub struct Web {
     client: Rc<Client>,
     balance: Balance,
     maps: Vec<Map>,
+    interception: Option<Interception>,
     journal: Journal,
     /// Where programs find us.
     address: SocketAddr,
@@ -63,6 +68,15 @@ pub struct Web {
     tunnels: Rc<()>,
 }
 
+/// How requests have come to us.
+#[derive(Clone)]
+enum Door {
+    /// By the proxy's own port.
+    Open,
+    /// By a tunnel to this origin that is ended here.
+    Within(Origin),
+}
+
 impl Web {
     /// A proxy that programs find at `address`.
     #[must_use]
@@ -70,6 +84,7 @@ impl Web {
         client: Rc<Client>,
         links: Links,
         maps: Vec<Map>,
+        interception: Option<Interception>,
         journal: Journal,
         address: SocketAddr,
     ) -> Rc<Self> {
@@ -77,6 +92,7 @@ impl Web {
             client,
             balance: Balance::new(links),
             maps,
+            interception,
             journal,
             // Different for each of them: a request may pass through several, but none twice.
             name: format!("tabane-{:x}-{}", std::process::id(), address.port()),
@@ -127,27 +143,42 @@ impl Web {
 
     async fn receive(self: &Rc<Self>, program: TcpStream) -> io::Result<()> {
         program.set_nodelay(true)?;
+        self.receive_by(TokioIo::new(program), &Door::Open).await
+    }
+
+    async fn receive_by(
+        self: &Rc<Self>,
+        program: impl Read + Write + Unpin + Send + 'static,
+        door: &Door,
+    ) -> io::Result<()> {
         let service = service_fn(|request| {
-            let web = self.clone();
-            async move { Ok::<_, Infallible>(web.answer(request).await) }
+            let (web, door) = (self.clone(), door.clone());
+            async move { Ok::<_, Infallible>(web.answer(request, &door).await) }
         });
         let served = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIME)
-            .serve_connection(TokioIo::new(program), service)
+            .serve_connection(program, service)
             .with_upgrades();
         served.await.map_err(io::Error::other)
     }
 
-    async fn answer(self: &Rc<Self>, request: Request<Incoming>) -> Response<AnswerBody> {
+    async fn answer(
+        self: &Rc<Self>,
+        request: Request<Incoming>,
+        door: &Door,
+    ) -> Response<AnswerBody> {
         let method = request.method().clone();
-        let shown = match request.uri().scheme() {
-            Some(_) => request.uri().to_string(),
-            None if method == Method::CONNECT => request.uri().to_string(),
-            None => request.uri().path().to_owned(),
+        let shown = match (door, request.uri().scheme()) {
+            // What follows a question mark may be a secret, of all the more where TLS keeps it.
+            (Door::Within(origin), _) => format!("{origin}{}", request.uri().path()),
+            (Door::Open, Some(_)) => request.uri().to_string(),
+            (Door::Open, None) if method == Method::CONNECT => request.uri().to_string(),
+            (Door::Open, None) => request.uri().path().to_owned(),
         };
-        let entry = Entry::new(&self.journal, method.as_str(), shown);
-        let answered = self.judge(request, &entry).await;
+        let is_within = matches!(door, Door::Within(_));
+        let entry = Entry::new(&self.journal, method.as_str(), shown, is_within);
+        let answered = self.judge(request, door, &entry).await;
         answered.unwrap_or_else(|refusal| {
             entry.answered(refusal.status, Carried::Not);
             entry.failed(&refusal.text);
@@ -158,6 +189,7 @@ impl Web {
     async fn judge(
         self: &Rc<Self>,
         mut request: Request<Incoming>,
+        door: &Door,
         entry: &Entry,
     ) -> Result<Response<AnswerBody>, Refusal> {
         let (method, uri) = (request.method().clone(), request.uri().clone());
@@ -165,11 +197,18 @@ impl Web {
         if is_loop {
             return Err(looped());
         }
-        let target = Target::of(&method, &uri, request.headers(), &self.maps)?;
-        let (url, own) = match target {
-            Target::Tunnel { host, port } => return self.tunnel(request, host, port, entry).await,
-            Target::Url(url) => (url, None),
-            Target::Mapped(url, own) => (url, Some(own)),
+        let (url, own) = match door {
+            Door::Within(origin) => {
+                let url = target::within(origin, &method, &uri, request.headers())?;
+                (url, None)
+            }
+            Door::Open => match Target::of(&method, &uri, request.headers(), &self.maps)? {
+                Target::Tunnel { host, port } => {
+                    return self.tunnel(request, host, port, entry).await;
+                }
+                Target::Url(url) => (url, None),
+                Target::Mapped(url, own) => (url, Some(own)),
+            },
         };
         if self.is_own(&url.origin.host, url.origin.port) {
             return Err(looped());
@@ -178,13 +217,22 @@ impl Web {
             let text = "the request was to go no further than this proxy";
             return Err(Refusal::new(StatusCode::OK, text));
         }
+        let protocol = match door {
+            Door::Within(_) => forward::wanted_protocol(request.headers()),
+            Door::Open => None,
+        };
         let version = request.version();
         forward::pass_on(request.headers_mut(), version, &self.name);
+        let near = protocol.map(|protocol| {
+            forward::change_protocol(request.headers_mut(), protocol);
+            hyper::upgrade::on(&mut request)
+        });
         let (head, body) = request.into_parts();
         let wish = Wish {
             method,
             url,
             headers: head.headers,
+            near,
         };
         self.fetch(wish, Upload::new(body), own, entry).await
     }
@@ -198,6 +246,9 @@ impl Web {
     ) -> Result<Response<AnswerBody>, Refusal> {
         let may_follow = upload.is_empty() && matches!(wish.method, Method::GET | Method::HEAD);
         let mut answered = wish.ask(&self.client, &self.balance, upload).await?;
+        if answered.response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return self.change_over(wish, answered, entry);
+        }
         if let Some(own) = own {
             for _ in 0..MOST_REDIRECTS {
                 match self.lead(&wish.url, &mut answered, &own) {
@@ -278,10 +329,11 @@ impl Web {
         if self.is_own(&host, port) {
             return Err(looped());
         }
-        let place = self.tunnels.clone();
-        if Rc::strong_count(&place) > MOST_TUNNELS + 1 {
-            let text = "too many tunnels at a time";
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text));
+        let place = self.place()?;
+        let is_concerned = |it: &Interception| it.concerns(&host, port, SystemTime::now());
+        if self.interception.as_ref().is_some_and(is_concerned) {
+            self.intercept(request, host, place, entry);
+            return Ok(Response::new(AnswerBody::Text(Bytes::new())));
         }
         let tunnel = Tunnel::open(&self.balance, &host, port).await?;
         entry.answered(StatusCode::OK, Carried::Tunnel);
@@ -296,6 +348,16 @@ impl Web {
             drop(place);
         });
         Ok(Response::new(AnswerBody::Text(Bytes::new())))
+    }
+
+    /// A tunnel's place, until it is dropped.
+    fn place(&self) -> Result<Rc<()>, Refusal> {
+        let place = self.tunnels.clone();
+        if Rc::strong_count(&place) > MOST_TUNNELS + 1 {
+            let text = "too many tunnels at a time";
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text));
+        }
+        Ok(place)
     }
 
     fn is_own(&self, host: &str, port: u16) -> bool {

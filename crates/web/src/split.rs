@@ -112,6 +112,7 @@ mod tests {
                 method,
                 url: Url::parse("http://a/").unwrap(),
                 headers,
+                near: None,
             }
         };
         assert!(may_be_split(&wish(Method::GET, None)));

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use hyper::header::{HOST, HeaderMap};
 use hyper::{Method, StatusCode, Uri};
-use tabane_fetch::Url;
+use tabane_fetch::{Origin, Url};
 
 use crate::map::Map;
 use crate::refusal::Refusal;
@@ -56,6 +56,37 @@ impl Target {
                 StatusCode::NOT_FOUND,
                 format!("this is a proxy, not a web server: set http_proxy=http://{own}/"),
             )),
+        }
+    }
+}
+
+/// The URL that a request within an intercepted tunnel to `origin` asks for. Whoever was told to
+/// answer for one host answers for no other.
+pub(crate) fn within(
+    origin: &Origin,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Url, Refusal> {
+    let path = uri.path_and_query().map_or("", |path| path.as_str());
+    if *method == Method::CONNECT || !path.starts_with('/') {
+        return Err(Refusal::bad("within a tunnel only paths can be asked for"));
+    }
+    let named = match (uri.authority(), headers.get(HOST)) {
+        (Some(authority), _) => authority.as_str(),
+        (None, Some(host)) => host.to_str().unwrap_or_default(),
+        // HTTP/1.0.
+        (None, None) => &origin.host,
+    };
+    match Url::parse(&format!("https://{named}/")) {
+        Ok(url) if url.origin == *origin && url.user.is_none() => Ok(Url {
+            origin: url.origin,
+            target: path.to_owned(),
+            user: None,
+        }),
+        _ => {
+            let text = format!("'{named}' was asked for in a tunnel to {}", origin.host);
+            Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, text))
         }
     }
 }
@@ -120,6 +151,32 @@ mod tests {
         assert_eq!(local("/a/c?d"), mapped("https://one.example/x/c?d"));
         assert_eq!(local("/a/b/c"), mapped("https://two.example/c"));
         assert_eq!(local("/"), Err(404));
+    }
+
+    #[test]
+    fn within_a_tunnel_there_is_its_host_alone() {
+        let origin = Url::parse("https://a.example/").unwrap().origin;
+        let target = |method: &str, uri: &str, host: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(host) = host {
+                headers.insert(HOST, HeaderValue::from_static(host));
+            }
+            let (method, uri) = (method.parse().unwrap(), uri.parse().unwrap());
+            let url = within(&origin, &method, &uri, &headers);
+            url.map(|url| url.to_string())
+                .map_err(|refusal| refusal.status.as_u16())
+        };
+        let wanted = Ok("https://a.example/b?c".to_owned());
+        for host in [None, Some("a.example"), Some("A.example:443")] {
+            assert_eq!(target("GET", "/b?c", host), wanted, "{host:?}");
+        }
+        assert_eq!(target("GET", "https://a.example/b?c", Some("x")), wanted);
+        for host in ["b.example", "a.example:8443", "me@a.example", "", "a b"] {
+            assert_eq!(target("GET", "/b?c", Some(host)), Err(421), "{host}");
+        }
+        assert_eq!(target("GET", "https://b.example/", None), Err(421));
+        assert_eq!(target("CONNECT", "a.example:443", None), Err(400));
+        assert_eq!(target("OPTIONS", "*", Some("a.example")), Err(400));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! CONNECT: bytes in both directions, by one link as long as it lasts.
+//! Bytes in both directions, by one link as long as it lasts: what CONNECT asks for, and what a
+//! connection has become that HTTP was left on.
 
 use std::io;
 use std::rc::Rc;
@@ -41,6 +42,11 @@ impl Tunnel {
         });
         let (link, seat, far) = reached.await?;
         Ok(Self { far, link, seat })
+    }
+
+    /// One that is open already.
+    pub(crate) fn over(far: BoxStream, link: Rc<Link>, seat: Seat) -> Self {
+        Self { far, link, seat }
     }
 
     /// Passes bytes on until both sides have said all, or the link is gone.

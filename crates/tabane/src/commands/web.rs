@@ -7,11 +7,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
 use serde_json::json;
 use tabane_base::{Bytes, Rate};
@@ -19,7 +20,7 @@ use tabane_control::Kind;
 use tabane_fetch::{Client, Patience, Proxies};
 use tabane_linux::child;
 use tabane_linux::signals::Signals;
-use tabane_web::{Carried, Journal, Map, Record, Web};
+use tabane_web::{Carried, Hosts, Journal, Map, Record, Web};
 use tokio::net::TcpListener;
 
 use crate::environment::web_variables;
@@ -31,6 +32,9 @@ use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
 use crate::store::{RelayName, Store};
 use crate::web_links::WebLinks;
+
+mod ca;
+mod trust;
 
 /// Where programs look for the proxy, unless they run below it.
 const LISTEN: SocketAddr =
@@ -44,11 +48,28 @@ const FAREWELL: Signal = Signal::SIGHUP;
 /// Everything else is passed on as it is, each request or connection by one link; so a single
 /// download over HTTPS is not faster, several at a time are. --map gives programs that can be told
 /// another address (apt, npm, Go, …) a local one for an HTTPS server, so that its files are split.
+/// --intercept opens the HTTPS of the hosts it names, by a local certificate authority that
+/// programs have to be told to trust (`tabane web ca`), so that their files are split for any
+/// program.
 ///
 /// With a command, runs it with http_proxy and https_proxy set; without one, serves until stopped.
 /// Proxies of the environment are not used.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct WebArgs {
+    #[command(subcommand)]
+    command: Option<WebCommand>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum WebCommand {
+    Ca(ca::CaArgs),
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
     /// A command to run with the proxy; put -- before it
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -59,6 +80,11 @@ pub(crate) struct WebArgs {
     /// debian=https://deb.debian.org/debian; repeatable
     #[arg(long = "map", value_name = "PREFIX=URL")]
     maps: Vec<String>,
+    /// End HTTPS to these hosts here and split their files, e.g. files.example.org, or
+    /// '*.example.org' for all below it; other hosts' passes as it is. For programs that trust the
+    /// authority of `tabane web ca create`, which tells the risks; a CMD is told to
+    #[arg(long = "intercept", value_name = "HOST[,HOST…]", value_delimiter = ',')]
+    intercepted: Vec<Hosts>,
     /// Use only this interface; repeat for several [default: every usable one, see `tabane links`]
     #[arg(long = "link", value_name = "IF")]
     links: Vec<String>,
@@ -85,9 +111,14 @@ struct Sums {
     whole: u32,
     tunnels: u32,
     refused: u32,
+    intercepted: u32,
 }
 
 pub(crate) fn run(args: WebArgs, store: &Store) -> Result<ExitCode> {
+    let args = match args.command {
+        Some(WebCommand::Ca(args)) => return ca::run(args, store),
+        None => args.serve,
+    };
     let maps = args.maps.iter().map(|text| text.parse::<Map>());
     let maps: Vec<Map> = maps
         .collect::<Result<_, _>>()
@@ -106,12 +137,16 @@ pub(crate) fn run(args: WebArgs, store: &Store) -> Result<ExitCode> {
 }
 
 async fn serve(
-    args: &WebArgs,
+    args: &ServeArgs,
     maps: Vec<Map>,
     program: Option<&Program>,
     store: &Store,
 ) -> Result<ExitCode> {
     let signals = signals::catch()?;
+    let intercepted = match args.intercepted.is_empty() {
+        true => None,
+        false => Some(ca::open(args.intercepted.clone(), store)?),
+    };
     let mut found = WebLinks::find(args.links.clone(), &args.neighbours, store).await?;
     let links = found.links();
     let (listener, address) = listen(args, program.is_some()).await?;
@@ -132,13 +167,25 @@ async fn serve(
     let client = Client::new(Proxies::default(), Patience::default());
     if program.is_none() && !args.json {
         announce(address, &maps, &links.names())?;
+        if let Some((_, kept)) = &intercepted {
+            let hosts = names(&args.intercepted);
+            output::line(&format!(
+                "HTTPS to {hosts} is opened here, by {}",
+                kept.title
+            ))?;
+        }
     }
-    let web = Web::new(client, links.clone(), maps, journal, address);
+    let trust = match (&intercepted, program) {
+        (Some((_, kept)), Some(_)) => ca::variables(kept, store),
+        _ => Vec::new(),
+    };
+    let interception = intercepted.map(|(interception, _)| interception);
+    let web = Web::new(client, links.clone(), maps, interception, journal, address);
     let _visible = Instance::of_web(
         Description {
             kind: Kind::Web,
             name: format!("web-{}", std::process::id()),
-            about: format!("tabane web on http://{address}"),
+            about: about(address, &args.intercepted),
             relays: Vec::new(),
             policy: Some(PolicyTextFile::of(store)),
         },
@@ -148,7 +195,7 @@ async fn serve(
         }),
     )?;
     let outcome = tokio::select! {
-        code = supervise(program, address, &signals) => code,
+        code = supervise(program, address, trust, &signals) => code,
         () = web.serve(listener) => bail!("the proxy has ended"),
         () = found.follow() => bail!("the kernel tells no more of interfaces"),
     };
@@ -158,7 +205,7 @@ async fn serve(
     outcome
 }
 
-async fn listen(args: &WebArgs, has_program: bool) -> Result<(TcpListener, SocketAddr)> {
+async fn listen(args: &ServeArgs, has_program: bool) -> Result<(TcpListener, SocketAddr)> {
     let mut wanted = args.listen.unwrap_or(LISTEN);
     if has_program && args.listen.is_none() {
         wanted.set_port(0);
@@ -171,6 +218,19 @@ async fn listen(args: &WebArgs, has_program: bool) -> Result<(TcpListener, Socke
     bind().await.with_context(|| {
         format!("cannot listen on {wanted} for the proxy; choose another with --listen")
     })
+}
+
+fn about(address: SocketAddr, intercepted: &[Hosts]) -> String {
+    let intercepts = match intercepted {
+        [] => String::new(),
+        hosts => format!(", intercepts {}", names(hosts)),
+    };
+    format!("tabane web on http://{address}{intercepts}")
+}
+
+fn names(hosts: &[Hosts]) -> String {
+    let names: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+    names.join(", ")
 }
 
 fn announce(address: SocketAddr, maps: &[Map], links: &[String]) -> Result<()> {
@@ -188,6 +248,7 @@ fn announce(address: SocketAddr, maps: &[Map], links: &[String]) -> Result<()> {
 async fn supervise(
     program: Option<&Program>,
     address: SocketAddr,
+    trust: Vec<(&'static str, PathBuf)>,
     signals: &Signals,
 ) -> Result<ExitCode> {
     let Some(program) = program else {
@@ -200,6 +261,7 @@ async fn supervise(
     let excepted = std::env::var("no_proxy").or_else(|_| std::env::var("NO_PROXY"));
     let mut command = program.command();
     command.envs(web_variables(address.port(), excepted.ok().as_deref()));
+    command.envs(trust);
     child::prepare(&mut command, FAREWELL, None);
     let mut command = tokio::process::Command::from(command);
     let mut child = command.spawn().map_err(|error| program.failed(&error))?;
@@ -277,6 +339,7 @@ fn in_json(record: &Record) -> String {
         "target": record.target,
         "status": record.status,
         "carried": word(record.carried),
+        "intercepted": record.intercepted,
         "seconds": record.took.as_secs_f64(),
         "links": links,
         "trouble": record.trouble,
@@ -304,6 +367,7 @@ impl Sums {
             Carried::Tunnel => &mut self.tunnels,
             Carried::Not => &mut self.refused,
         } += 1;
+        self.intercepted += u32::from(record.intercepted);
     }
 
     fn table(&self) -> String {
@@ -317,8 +381,12 @@ impl Sums {
             ]
         });
         let rows: Vec<_> = rows.collect();
+        let intercepted = match self.intercepted {
+            0 => String::new(),
+            count => format!(" ({count} of them intercepted)"),
+        };
         format!(
-            "{}\n{} split, {} whole, {} tunnels, {} refused",
+            "{}\n{} split, {} whole, {} tunnels, {} refused{intercepted}",
             output::table(&["link", "carried", "share"], &rows),
             self.split,
             self.whole,
@@ -340,6 +408,7 @@ mod tests {
             target: "http://a/b".to_owned(),
             status: 200,
             carried: Carried::Split,
+            intercepted: false,
             links: [("usb0".to_owned(), 250_000), ("wlan0".to_owned(), 750_000)].into(),
             took: Duration::from_secs(1),
             trouble: None,

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod intercepting;
 mod neighbours;
 mod street;
 

@@ -6,7 +6,8 @@
 //!          c9 10.72.9.1 ── n9 friend n3 ─ s3 10.72.3.2 ┘
 //! ```
 //!
-//! Links have the rates that the client's policy gives them: 24 and 12 Mbit/s.
+//! nginx has a certificate of its own for its address and two names ([`NAMES`]); a third leads to
+//! it as well. Links have the rates that the client's policy gives them: 24 and 12 Mbit/s.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
@@ -20,6 +21,10 @@ use serde_json::Value;
 pub(crate) const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
 /// The web server's address: one that could be anybody's.
 pub(crate) const SERVER: &str = "11.0.0.1";
+/// What its certificate is for.
+pub(crate) const NAMES: [&str; 2] = ["files.example.org", "other.example.net"];
+/// A name of the server's that its certificate is not for.
+pub(crate) const WRONG: &str = "wrong.example.org";
 pub(crate) const SIZE: usize = 6_000_000;
 
 pub(crate) struct Street {
@@ -47,6 +52,13 @@ impl Street {
         let directory = std::env::temp_dir().join(format!("tabane-{id}"));
         fs::create_dir(&directory).unwrap();
         build(&id);
+        // Where `ip netns exec` looks for them.
+        let hosts = format!(
+            "127.0.0.1 localhost\n{SERVER} {} {} {WRONG}\n",
+            NAMES[0], NAMES[1]
+        );
+        fs::create_dir_all(hosts_of(&id)).unwrap();
+        fs::write(hosts_of(&id).join("hosts"), hosts).unwrap();
         publish(&directory);
         let mut nginx = within(&id, "s", "nginx");
         nginx.arg("-p").arg(&directory);
@@ -165,6 +177,7 @@ impl Street {
         fs::create_dir_all(&home).unwrap();
         command.env("HOME", home).env_remove("RUST_LOG");
         command.env("SSL_CERT_FILE", self.directory.join("cert.pem"));
+        command.env_remove("CURL_CA_BUNDLE");
         command.env("TABANE_RUNTIME", self.directory.join("runtime"));
     }
 
@@ -213,6 +226,9 @@ impl Drop for Street {
             let _ = Command::new("ip").args(["netns", "del", &name]).output();
         }
         let _ = fs::remove_dir_all(&self.directory);
+        let _ = fs::remove_dir_all(hosts_of(&self.id));
+        // Only when nobody else has hosts there.
+        let _ = fs::remove_dir("/etc/netns");
     }
 }
 
@@ -256,6 +272,11 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The client's names of hosts.
+fn hosts_of(id: &str) -> PathBuf {
+    Path::new("/etc/netns").join(format!("{id}c"))
 }
 
 fn build(id: &str) {
@@ -323,7 +344,8 @@ fn publish(directory: &Path) {
     openssl.args([
         "-nodes", "-days", "2", "-keyout", "key.pem", "-out", "cert.pem",
     ]);
-    let name = format!("subjectAltName=IP:{SERVER}");
+    let [one, other] = NAMES;
+    let name = format!("subjectAltName=IP:{SERVER},DNS:{one},DNS:{other}");
     openssl.args(["-subj", "/CN=test", "-addext", &name]);
     openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
     let made = openssl.output().unwrap();

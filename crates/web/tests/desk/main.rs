@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod intercepting;
 mod origin;
 mod passing;
 mod program;
@@ -23,7 +24,7 @@ use program::Program;
 use tabane_base::Rate;
 use tabane_fetch::{Client, Connecting, DeviceWay, Links, Patience, Proxies, Way, WayError};
 use tabane_ranges::LinkFacts;
-use tabane_web::{Map, Record, Web};
+use tabane_web::{Interception, Map, Record, Web};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -52,15 +53,26 @@ impl Desk {
     }
 
     async fn over(links: Links, maps: &[&str]) -> Self {
+        let client = Client::new(Proxies::default(), Patience::default());
+        Self::with(client, links, maps, None).await
+    }
+
+    async fn with(
+        client: Rc<Client>,
+        links: Links,
+        maps: &[&str],
+        interception: Option<Interception>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let maps: Vec<Map> = maps.iter().map(|text| text.parse().unwrap()).collect();
         let records = Rc::<RefCell<Vec<Record>>>::default();
         let noted = records.clone();
         let web = Web::new(
-            Client::new(Proxies::default(), Patience::default()),
+            client,
             links.clone(),
             maps,
+            interception,
             Rc::new(move |record: &Record| noted.borrow_mut().push(record.clone())),
             address,
         );

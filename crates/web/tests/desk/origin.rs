@@ -5,9 +5,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tabane_base::Seed;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy, split};
+use tokio::net::TcpListener;
 use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
 
 /// What the server says to a request.
 pub(crate) enum Reply {
@@ -17,6 +18,8 @@ pub(crate) enum Reply {
     SayAndClose(Vec<u8>),
     /// These bytes, after a while.
     SayLater(Duration, Vec<u8>),
+    /// These bytes, and from then on what is heard.
+    SayAndEcho(Vec<u8>),
 }
 
 pub(crate) struct Origin {
@@ -29,6 +32,21 @@ pub(crate) struct Origin {
 impl Origin {
     /// Answers each request's head and body by `answer`.
     pub(crate) async fn start(answer: impl Fn(&str, &[u8]) -> Reply + 'static) -> Self {
+        Self::listen(None, answer).await
+    }
+
+    /// The same with TLS.
+    pub(crate) async fn secure(
+        tls: TlsAcceptor,
+        answer: impl Fn(&str, &[u8]) -> Reply + 'static,
+    ) -> Self {
+        Self::listen(Some(tls), answer).await
+    }
+
+    async fn listen(
+        tls: Option<TlsAcceptor>,
+        answer: impl Fn(&str, &[u8]) -> Reply + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (heard, left) = (
@@ -40,8 +58,15 @@ impl Origin {
         tokio::task::spawn_local(async move {
             while let Ok((connection, _)) = listener.accept().await {
                 let (answer, noted, counted) = (answer.clone(), noted.clone(), counted.clone());
+                let tls = tls.clone();
                 tokio::task::spawn_local(async move {
-                    let served = serve(connection, &*answer, &noted).await;
+                    let served = match tls {
+                        None => serve(connection, &*answer, &noted).await,
+                        Some(tls) => match tls.accept(connection).await {
+                            Ok(connection) => serve(connection, &*answer, &noted).await,
+                            Err(error) => Err(error),
+                        },
+                    };
                     if served.is_err() {
                         counted.set(counted.get() + 1);
                     }
@@ -102,7 +127,7 @@ pub(crate) fn file_answer(head: &str, file: &[u8], tag: &str) -> Vec<u8> {
 }
 
 async fn serve(
-    mut connection: TcpStream,
+    mut connection: impl AsyncRead + AsyncWrite + Unpin,
     answer: &impl Fn(&str, &[u8]) -> Reply,
     heard: &RefCell<Vec<String>>,
 ) -> std::io::Result<()> {
@@ -134,6 +159,12 @@ async fn serve(
             Reply::SayLater(pause, bytes) => {
                 sleep(pause).await;
                 connection.write_all(&bytes).await?;
+            }
+            Reply::SayAndEcho(bytes) => {
+                connection.write_all(&bytes).await?;
+                let (mut from, mut to) = split(connection);
+                copy(&mut from, &mut to).await?;
+                return to.shutdown().await;
             }
         }
     }

@@ -1,10 +1,17 @@
 //! A program that uses the proxy: says bytes, and takes answers apart.
 
+use std::io;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tabane_fetch::BoxStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 pub(crate) struct Program {
-    connection: TcpStream,
+    connection: BoxStream,
     /// What has come beyond the last answer.
     early: Vec<u8>,
 }
@@ -33,9 +40,20 @@ impl Program {
     pub(crate) async fn connect(port: u16) -> Self {
         let connection = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         Self {
-            connection,
+            connection: Box::new(connection),
             early: Vec::new(),
         }
+    }
+
+    /// Speaks TLS from here on, with whom it believes to be `name`.
+    pub(crate) async fn secure(self, name: &str, tls: &Arc<ClientConfig>) -> io::Result<Self> {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let connector = TlsConnector::from(tls.clone());
+        let connection = connector.connect(name, self.connection).await?;
+        Ok(Self {
+            connection: Box::new(connection),
+            early: Vec::new(),
+        })
     }
 
     pub(crate) async fn say(&mut self, bytes: &[u8]) {

@@ -4,6 +4,9 @@ use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,19 +22,19 @@ use super::origin::{Origin, Reply};
 /// A way that leads on, until it is silent: then connections stay as they are, and new ones never
 /// come about.
 struct Walker {
-    is_silent: Rc<Cell<bool>>,
+    is_silent: Arc<AtomicBool>,
     way: DeviceWay,
 }
 
 struct Held {
-    is_silent: Rc<Cell<bool>>,
+    is_silent: Arc<AtomicBool>,
     stream: BoxStream,
 }
 
 impl Way for Walker {
     fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a> {
         Box::pin(async move {
-            if self.is_silent.get() {
+            if self.is_silent.load(Relaxed) {
                 return std::future::pending().await;
             }
             let stream = self.way.connect(host, port).await?;
@@ -47,7 +50,7 @@ impl AsyncRead for Held {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.is_silent.get() {
+        match self.is_silent.load(Relaxed) {
             true => Poll::Pending,
             false => Pin::new(&mut self.stream).poll_read(context, buffer),
         }
@@ -60,7 +63,7 @@ impl AsyncWrite for Held {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.is_silent.get() {
+        match self.is_silent.load(Relaxed) {
             // Into the kernel's buffer, and no further.
             true => Poll::Ready(Ok(bytes.len())),
             false => Pin::new(&mut self.stream).poll_write(context, bytes),
@@ -77,8 +80,8 @@ impl AsyncWrite for Held {
 }
 
 /// A proxy whose best link is a walker's; the other one leads on for ever.
-async fn desk() -> (Desk, Rc<Cell<bool>>) {
-    let is_silent = Rc::new(Cell::new(false));
+async fn desk() -> (Desk, Arc<AtomicBool>) {
+    let is_silent = Arc::new(AtomicBool::new(false));
     let walker = Walker {
         is_silent: is_silent.clone(),
         way: DeviceWay::unbound(),
@@ -105,7 +108,7 @@ fn a_request_on_a_kept_connection_of_a_dead_link_goes_by_another() {
         let origin = Origin::start(|_, _| Reply::Say(ANSWER.to_vec())).await;
         let (desk, is_silent) = desk().await;
         for (number, link) in ["walker", "walker", "other", "other"].iter().enumerate() {
-            is_silent.set(number >= 2);
+            is_silent.store(number >= 2, Relaxed);
             let answer = desk.program().await.get(&origin.url(), "").await;
             assert_eq!((answer.status, &answer.body[..]), (200, &b"x"[..]));
             let record = desk.record(number).await;

@@ -1,0 +1,95 @@
+//! `web-ca/`: the authority for `tabane web --intercept`, as `tabane web ca` writes it.
+//!
+//! `ca.toml` (0600) has everything, the key too; what programs read is written from it: `ca.pem`,
+//! its certificate, and `bundle.pem`, that and the system's authorities, for programs that take one
+//! file for all. Beside them lie such bundles with other authorities than the system's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tabane_web::KeptAuthority;
+
+use super::{Store, read_toml};
+use crate::{atomic_file, secret};
+
+impl Store {
+    /// The authority, if one was made.
+    pub(crate) fn web_ca(&self) -> Result<Option<KeptAuthority>> {
+        let path = self.web_ca_path();
+        let kept = read_toml(&path)?;
+        if kept.is_some() {
+            secret::check_mode(&path)?;
+        }
+        Ok(kept)
+    }
+
+    /// Keeps an authority in the place of the one before.
+    pub(crate) fn put_web_ca(&self, kept: &KeptAuthority) -> Result<()> {
+        let text = toml::to_string(kept).context("cannot write the authority as TOML")?;
+        atomic_file::replace(&self.web_ca_path(), text.as_bytes(), atomic_file::SECRET)?;
+        self.publish_web_ca(kept)
+    }
+
+    /// Writes what programs read. The system's authorities change now and then.
+    pub(crate) fn publish_web_ca(&self, kept: &KeptAuthority) -> Result<()> {
+        let own = &kept.certificate;
+        let found = rustls_native_certs::load_native_certs();
+        for error in &found.errors {
+            tracing::warn!(%error, "some of the system's authorities cannot be read");
+        }
+        let system = found
+            .certs
+            .into_iter()
+            .map(|it| pem::encode(&pem::Pem::new("CERTIFICATE", it.to_vec())));
+        let all: String = std::iter::once(own.clone()).chain(system).collect();
+        for (path, text) in [
+            (self.web_ca_certificate(), own),
+            (self.web_ca_bundle(), &all),
+        ] {
+            atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
+        }
+        Ok(())
+    }
+
+    /// A file called `name` with its certificate and those of `others`.
+    pub(crate) fn join_web_ca(
+        &self,
+        kept: &KeptAuthority,
+        others: &Path,
+        name: &str,
+    ) -> Result<PathBuf> {
+        let others = fs::read_to_string(others)
+            .with_context(|| format!("cannot read {}", others.display()))?;
+        let path = self.web_ca_directory().join(format!("{name}.pem"));
+        let text = format!("{}{others}", kept.certificate);
+        atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
+        Ok(path)
+    }
+
+    /// Forgets the authority and its key.
+    pub(crate) fn remove_web_ca(&self) -> Result<()> {
+        let directory = self.web_ca_directory();
+        fs::remove_dir_all(&directory)
+            .with_context(|| format!("cannot remove {}", directory.display()))
+    }
+
+    /// Its certificate.
+    pub(crate) fn web_ca_certificate(&self) -> PathBuf {
+        self.web_ca_directory().join("ca.pem")
+    }
+
+    /// Its certificate and the system's.
+    pub(crate) fn web_ca_bundle(&self) -> PathBuf {
+        self.web_ca_directory().join("bundle.pem")
+    }
+
+    /// Where its key is.
+    pub(crate) fn web_ca_path(&self) -> PathBuf {
+        self.web_ca_directory().join("ca.toml")
+    }
+
+    fn web_ca_directory(&self) -> PathBuf {
+        self.root.join("web-ca")
+    }
+}
