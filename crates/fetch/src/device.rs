@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
 
@@ -25,6 +25,10 @@ const LAST_ADDRESS_TIME: Duration = Duration::from_secs(15);
 /// What was sent and is not acknowledged for so long ends its connection (RFC 5482). A far end that
 /// reads nothing for so long does, too, so it must not be short.
 const UNHEARD_TIME: Duration = Duration::from_secs(30);
+/// What is near is asked for a sign of life when nothing has come for so long, and then so often.
+/// Across a local network that costs nothing; over a cellular link it would keep the radio awake.
+const IDLE_TIME: Duration = Duration::from_secs(10);
+const BEAT: Duration = Duration::from_secs(2);
 
 /// TCP over one interface.
 #[derive(Clone, Debug)]
@@ -36,6 +40,8 @@ pub struct DeviceWay {
     is_allowed: fn(IpAddr) -> bool,
     /// What was sent may stay unacknowledged for so long.
     unheard_time: Duration,
+    /// Whether connections on which nothing passes are asked for a sign of life.
+    is_near: bool,
     names: Rc<RefCell<BTreeMap<String, Known>>>,
 }
 
@@ -56,6 +62,7 @@ impl DeviceWay {
             has_v6,
             is_allowed: |_| true,
             unheard_time: UNHEARD_TIME,
+            is_near: false,
             names: Rc::default(),
         }
     }
@@ -69,6 +76,7 @@ impl DeviceWay {
             has_v6: true,
             is_allowed: |_| true,
             unheard_time: UNHEARD_TIME,
+            is_near: false,
             names: Rc::default(),
         }
     }
@@ -80,11 +88,13 @@ impl DeviceWay {
     }
 
     /// For what is near and answers at once: what was sent and is not acknowledged for so long
-    /// ends its connection.
+    /// ends its connection. One on which nothing passes is asked for a sign of life, and ends some
+    /// seconds after the other end has gone without a word.
     #[must_use]
     pub fn unheard_for(self, unheard_time: Duration) -> Self {
         Self {
             unheard_time,
+            is_near: true,
             ..self
         }
     }
@@ -173,6 +183,12 @@ impl DeviceWay {
         // patience, a quarter of an hour.
         let limit = SockRef::from(&stream).set_tcp_user_timeout(Some(self.unheard_time));
         limit.map_err(failed)?;
+        if self.is_near {
+            let keepalive = TcpKeepalive::new().with_time(IDLE_TIME);
+            let keepalive = keepalive.with_interval(BEAT);
+            let set = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+            set.map_err(failed)?;
+        }
         Ok(stream)
     }
 }
