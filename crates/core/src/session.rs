@@ -1,10 +1,12 @@
 //! One session: a coordinator that owns components, calls them in a fixed order, and passes
 //! values between them. It computes nothing itself; see the modules it names.
 
+mod classes;
 mod data;
 mod deal;
 mod decision;
 mod fill;
+mod paths;
 mod receive;
 mod timers;
 mod transmit;
@@ -14,21 +16,19 @@ use std::collections::{BTreeSet, VecDeque};
 use rustls::Side;
 use tabane_base::{Bytes, Instant, Rng, Seed};
 
-use crate::class::{ClassId, ClassRule};
-use crate::close::{CloseReason, PathDownReason};
+use crate::close::CloseReason;
 use crate::config::{MAX_PATHS, SessionConfig};
 use crate::crypto::SessionKeys;
 use crate::datagrams::{Datagram, DatagramError, DatagramOrder, Datagrams, FlowId};
 use crate::drops::Drops;
 use crate::event::{Event, TimerReason};
 use crate::handshake::{Agreed, Handshake};
-use crate::id::{ConnectionId, FourTuple, PathId, SocketId, StreamId};
+use crate::id::{ConnectionId, PathId, StreamId};
 use crate::identity::PublicKey;
 use crate::lane::Lanes;
 use crate::overflow::Overflow;
 use crate::parameters::Parameters;
-use crate::path::{News, Path, PathError};
-use crate::policy::{MAX_PRIORITY, PathPolicy};
+use crate::path::{News, Path};
 use crate::reading::Reading;
 use crate::recovery::SentFrame;
 use crate::rest::Shedding;
@@ -213,136 +213,6 @@ impl Session {
         if matches!(self.phase, Phase::Handshaking | Phase::Established) {
             self.events.push_back(Event::Closed(reason.clone()));
             self.phase = Phase::Closing(reason);
-        }
-    }
-
-    /// Client: opens a path from and to `tuple`; [`Event::PathUp`] tells when it carries data.
-    ///
-    /// # Errors
-    /// When the session is not connected, or has as many paths as it may.
-    pub fn open_path(&mut self, now: Instant, tuple: FourTuple) -> Result<PathId, PathError> {
-        if self.side == Side::Server || !self.is_connected() {
-            return Err(PathError::NotConnected);
-        }
-        let allowed = MAX_PATHS.min(self.peer.paths as usize);
-        if self.paths.len() >= allowed {
-            return Err(PathError::LimitReached);
-        }
-        let id = PathId(self.next_path);
-        self.next_path += 1;
-        let index = self.add_path(now, id, tuple);
-        self.challenge(now, index, tuple);
-        Ok(id)
-    }
-
-    /// Closes a path; what it had in flight goes to the others.
-    ///
-    /// # Errors
-    /// When there is no such path.
-    pub fn close_path(&mut self, now: Instant, id: PathId) -> Result<(), PathError> {
-        let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        self.due.abandon.push_back(id);
-        self.remove_path(now, index, PathDownReason::Closed);
-        Ok(())
-    }
-
-    /// Says how a path may be used from here on, by both ends [P-4.7]. Data that waits takes
-    /// other paths at once; what is on its way stays there.
-    ///
-    /// # Errors
-    /// When there is no such path, the weight is no share, or the priority is too high.
-    pub fn set_path_policy(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        policy: PathPolicy,
-    ) -> Result<(), PathError> {
-        if !(0.0..=1.0).contains(&policy.weight) {
-            return Err(PathError::WeightOutOfRange);
-        }
-        if policy.priority > MAX_PRIORITY {
-            return Err(PathError::PriorityOutOfRange);
-        }
-        let policy = PathPolicy {
-            // Who allows probes on metered paths has them treated as any other.
-            metered: policy.metered && !self.config.probe_metered,
-            ..policy
-        };
-        let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        self.paths[index].policies.set_own(policy);
-        self.paths[index].pace(now);
-        Ok(())
-    }
-
-    /// Client: says how what belongs to a class is sent from here on, by both ends [P-11]. What
-    /// waits follows at once; what is on its way stays there.
-    pub fn set_class(&mut self, _now: Instant, class: ClassId, rule: ClassRule) {
-        if self.side == Side::Client && class != ClassId::ORDINARY {
-            self.lanes.set_rule(class, rule, &mut self.streams);
-            if !self.follows_classes() {
-                self.lanes.get_mut(class).class.due = false;
-            }
-        }
-    }
-
-    /// Client: puts a stream, and the flow of the same number, into a class, at both ends.
-    pub fn set_stream_class(&mut self, _now: Instant, id: StreamId, class: ClassId) {
-        if self.side == Side::Client {
-            // Known from here on, if only as one that no path may carry.
-            self.lanes.get_mut(class);
-            let before = self.streams.set_class(id, class);
-            self.on_class_changed(id, before, class);
-        }
-    }
-
-    /// Whether the other end follows classes in what it sends; older ones do not.
-    #[must_use]
-    pub const fn follows_classes(&self) -> bool {
-        self.peer.classes
-    }
-
-    fn on_class_changed(&mut self, id: StreamId, before: Option<ClassId>, class: ClassId) {
-        // Of a stream that has not begun nothing was set aside.
-        if let Some(before) = before.filter(|_| self.streams.has_begun(id)) {
-            self.lanes.get_mut(before).give_back(&mut self.streams);
-            self.datagrams
-                .set_lane(FlowId(id.get()), before.index(), class.index());
-        }
-    }
-
-    /// Measures a path, both ways, by `trains` trains of packets, whatever the budget for probes
-    /// [P-10.5]. Nothing comes of it where the path is metered or the other end takes no probes.
-    ///
-    /// # Errors
-    /// When there is no such path.
-    pub fn measure_path(
-        &mut self,
-        _now: Instant,
-        id: PathId,
-        trains: u32,
-    ) -> Result<(), PathError> {
-        let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        self.paths[index].prober.request(trains);
-        Ok(())
-    }
-
-    /// What was last said by [`set_path_policy`](Self::set_path_policy).
-    ///
-    /// # Errors
-    /// When there is no such path.
-    pub fn path_policy(&self, id: PathId) -> Result<PathPolicy, PathError> {
-        let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        Ok(self.paths[index].policies.own())
-    }
-
-    /// An interface vanished: its paths are closed at once.
-    pub fn handle_socket_lost(&mut self, now: Instant, socket: SocketId) {
-        if let Some(handshake) = &mut self.handshake {
-            handshake.drop_socket(socket);
-        }
-        while let Some(index) = self.paths.iter().position(|p| p.tuple.socket == socket) {
-            self.due.abandon.push_back(self.paths[index].id);
-            self.remove_path(now, index, PathDownReason::InterfaceGone);
         }
     }
 
@@ -557,39 +427,9 @@ impl Session {
         self.review_send_limit();
     }
 
-    fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> usize {
-        let size = self.config.max_udp_payload.min(self.peer.max_udp_payload);
-        let seed = Seed(self.rng.next_u64());
-        let rng = seed.rng("controller");
-        let mut path = Path::new(now, id, tuple, self.config.controller, size, rng);
-        path.set_peer_ack_delay(self.peer.max_ack_delay);
-        self.paths.push(path);
-        self.paths.len() - 1
-    }
-
-    fn remove_path(&mut self, now: Instant, index: usize, reason: PathDownReason) {
-        let mut news = std::mem::take(&mut self.news);
-        self.paths[index].give_up_in_flight(now, &mut news);
-        let path = self.paths.remove(index);
-        self.retired.insert(path.id);
-        self.settle(&mut news);
-        self.news = news;
-        self.events.push_back(Event::PathDown(path.id, reason));
-    }
-
     /// Whether paths are measured by packets of their own [P-10.1].
     fn takes_probes(&self) -> bool {
         self.is_connected() && self.config.probes && self.peer.probes > 0
-    }
-
-    fn path_index(&self, id: PathId) -> Option<usize> {
-        self.paths.iter().position(|path| path.id == id)
-    }
-
-    fn challenge(&mut self, now: Instant, index: usize, tuple: FourTuple) {
-        let mut data = [0; 8];
-        self.rng.fill(&mut data);
-        self.paths[index].challenge(now, tuple, data);
     }
 
     /// Tells the owners of frames what became of them.

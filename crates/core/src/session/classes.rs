@@ -1,0 +1,52 @@
+//! Which class what is sent belongs to, and how classes are sent [P-11].
+
+use rustls::Side;
+use tabane_base::Instant;
+
+use super::Session;
+use crate::class::{ClassId, ClassRule};
+use crate::datagrams::FlowId;
+use crate::id::StreamId;
+
+impl Session {
+    /// Client: says how what belongs to a class is sent from here on, by both ends [P-11]. What
+    /// waits follows at once; what is on its way stays there.
+    pub fn set_class(&mut self, _now: Instant, class: ClassId, rule: ClassRule) {
+        if self.side == Side::Client && class != ClassId::ORDINARY {
+            self.lanes.set_rule(class, rule, &mut self.streams);
+            if !self.follows_classes() {
+                self.lanes.get_mut(class).class.due = false;
+            }
+        }
+    }
+
+    /// Client: puts a stream, and the flow of the same number, into a class, at both ends.
+    pub fn set_stream_class(&mut self, _now: Instant, id: StreamId, class: ClassId) {
+        if self.side == Side::Client {
+            // Known from here on, if only as one that no path may carry.
+            self.lanes.get_mut(class);
+            let before = self.streams.set_class(id, class);
+            self.on_class_changed(id, before, class);
+        }
+    }
+
+    /// Whether the other end follows classes in what it sends; older ones do not.
+    #[must_use]
+    pub const fn follows_classes(&self) -> bool {
+        self.peer.classes
+    }
+
+    pub(super) fn on_class_changed(
+        &mut self,
+        id: StreamId,
+        before: Option<ClassId>,
+        class: ClassId,
+    ) {
+        // Of a stream that has not begun nothing was set aside.
+        if let Some(before) = before.filter(|_| self.streams.has_begun(id)) {
+            self.lanes.get_mut(before).give_back(&mut self.streams);
+            self.datagrams
+                .set_lane(FlowId(id.get()), before.index(), class.index());
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The paths of a session: opened, closed, and used as either end wishes.
+//!
+//! Owns that nothing of a path's is lost with it. What a path is doing is its own affair.
+
+use rustls::Side;
+use tabane_base::{Instant, Seed};
+
+use super::Session;
+use crate::close::PathDownReason;
+use crate::config::MAX_PATHS;
+use crate::event::Event;
+use crate::id::{FourTuple, PathId, SocketId};
+use crate::path::{Path, PathError};
+use crate::policy::{MAX_PRIORITY, PathPolicy};
+
+impl Session {
+    /// Client: opens a path from and to `tuple`; [`Event::PathUp`] tells when it carries data.
+    ///
+    /// # Errors
+    /// When the session is not connected, or has as many paths as it may.
+    pub fn open_path(&mut self, now: Instant, tuple: FourTuple) -> Result<PathId, PathError> {
+        if self.side == Side::Server || !self.is_connected() {
+            return Err(PathError::NotConnected);
+        }
+        let allowed = MAX_PATHS.min(self.peer.paths as usize);
+        if self.paths.len() >= allowed {
+            return Err(PathError::LimitReached);
+        }
+        let id = PathId(self.next_path);
+        self.next_path += 1;
+        let index = self.add_path(now, id, tuple);
+        self.challenge(now, index, tuple);
+        Ok(id)
+    }
+
+    /// Closes a path; what it had in flight goes to the others.
+    ///
+    /// # Errors
+    /// When there is no such path.
+    pub fn close_path(&mut self, now: Instant, id: PathId) -> Result<(), PathError> {
+        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        self.due.abandon.push_back(id);
+        self.remove_path(now, index, PathDownReason::Closed);
+        Ok(())
+    }
+
+    /// Says how a path may be used from here on, by both ends [P-4.7]. Data that waits takes
+    /// other paths at once; what is on its way stays there.
+    ///
+    /// # Errors
+    /// When there is no such path, the weight is no share, or the priority is too high.
+    pub fn set_path_policy(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        policy: PathPolicy,
+    ) -> Result<(), PathError> {
+        if !(0.0..=1.0).contains(&policy.weight) {
+            return Err(PathError::WeightOutOfRange);
+        }
+        if policy.priority > MAX_PRIORITY {
+            return Err(PathError::PriorityOutOfRange);
+        }
+        let policy = PathPolicy {
+            // Who allows probes on metered paths has them treated as any other.
+            metered: policy.metered && !self.config.probe_metered,
+            ..policy
+        };
+        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        self.paths[index].policies.set_own(policy);
+        self.paths[index].pace(now);
+        Ok(())
+    }
+
+    /// Measures a path, both ways, by `trains` trains of packets, whatever the budget for probes
+    /// [P-10.5]. Nothing comes of it where the path is metered or the other end takes no probes.
+    ///
+    /// # Errors
+    /// When there is no such path.
+    pub fn measure_path(
+        &mut self,
+        _now: Instant,
+        id: PathId,
+        trains: u32,
+    ) -> Result<(), PathError> {
+        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        self.paths[index].prober.request(trains);
+        Ok(())
+    }
+
+    /// What was last said by [`set_path_policy`](Self::set_path_policy).
+    ///
+    /// # Errors
+    /// When there is no such path.
+    pub fn path_policy(&self, id: PathId) -> Result<PathPolicy, PathError> {
+        let index = self.path_index(id).ok_or(PathError::Unknown)?;
+        Ok(self.paths[index].policies.own())
+    }
+
+    /// An interface vanished: its paths are closed at once.
+    pub fn handle_socket_lost(&mut self, now: Instant, socket: SocketId) {
+        if let Some(handshake) = &mut self.handshake {
+            handshake.drop_socket(socket);
+        }
+        while let Some(index) = self.paths.iter().position(|p| p.tuple.socket == socket) {
+            self.due.abandon.push_back(self.paths[index].id);
+            self.remove_path(now, index, PathDownReason::InterfaceGone);
+        }
+    }
+
+    pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> usize {
+        let size = self.config.max_udp_payload.min(self.peer.max_udp_payload);
+        let seed = Seed(self.rng.next_u64());
+        let rng = seed.rng("controller");
+        let mut path = Path::new(now, id, tuple, self.config.controller, size, rng);
+        path.set_peer_ack_delay(self.peer.max_ack_delay);
+        self.paths.push(path);
+        self.paths.len() - 1
+    }
+
+    pub(super) fn remove_path(&mut self, now: Instant, index: usize, reason: PathDownReason) {
+        let mut news = std::mem::take(&mut self.news);
+        self.paths[index].give_up_in_flight(now, &mut news);
+        let path = self.paths.remove(index);
+        self.retired.insert(path.id);
+        self.settle(&mut news);
+        self.news = news;
+        self.events.push_back(Event::PathDown(path.id, reason));
+    }
+
+    pub(super) fn path_index(&self, id: PathId) -> Option<usize> {
+        self.paths.iter().position(|path| path.id == id)
+    }
+
+    pub(super) fn challenge(&mut self, now: Instant, index: usize, tuple: FourTuple) {
+        let mut data = [0; 8];
+        self.rng.fill(&mut data);
+        self.paths[index].challenge(now, tuple, data);
+    }
+}
