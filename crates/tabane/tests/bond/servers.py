@@ -1,5 +1,5 @@
 """What clients of the tests talk to: HTTP, UDP echo and a DNS server that knows one answer."""
-import http.server, os, socket, sys, threading
+import http.server, os, socket, socketserver, sys, threading
 
 V4, V6 = "203.0.113.2", "2001:db8:ffff::2"
 
@@ -36,6 +36,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+
+    def server_bind(self):
+        # Python's own looks up this host's name, for which nobody is there to be asked: 5 s.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]
 
 class Server6(Server):
     address_family = socket.AF_INET6
