@@ -61,6 +61,10 @@ const MEMORY: Duration = Duration::from_secs(60);
 /// another fetch, and not the link.
 const CAUTION: f64 = 0.7;
 
+/// A reader may be so late and still catch up: timers wake in whole milliseconds, and HTTP/2 brings
+/// pieces that last less.
+const LATENESS: Duration = Duration::from_millis(20);
+
 /// The links of a process; copies are the same.
 #[derive(Clone)]
 pub struct Links {
@@ -255,13 +259,12 @@ impl Link {
     pub(crate) fn due_after(&self, amount: usize) -> Option<Instant> {
         self.carried.set(self.carried.get() + amount as u64);
         let cap = self.facts.borrow().cap?;
-        let now = Instant::now();
-        let due = self.next_read.get().map_or(now, |due| due.max(now));
         let span = cap
             .time_for(Bytes::from(amount))
             .min(Duration::from_secs(60));
-        self.next_read.set(Some(due + span));
-        Some(due + span)
+        let due = due_in(self.next_read.get(), Instant::now(), span);
+        self.next_read.set(Some(due));
+        Some(due)
     }
 
     /// For the next fetch: how fast this one, which got so much over it, has seen it.
@@ -284,6 +287,13 @@ impl Link {
     }
 }
 
+/// When what comes after a read is due that takes so long at the cap, and was due itself at
+/// `before`.
+fn due_in(before: Option<Instant>, now: Instant, span: Duration) -> Instant {
+    let begun = before.map_or(now, |due| due.max(now - LATENESS));
+    begun + span
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,6 +312,24 @@ mod tests {
                 }
             })
         }
+    }
+
+    #[test]
+    fn a_cap_is_reached_by_small_pieces_and_late_timers_and_is_no_credit() {
+        // 8 kB at 80 Mbit/s.
+        let span = Duration::from_micros(800);
+        let start = Instant::now();
+        let (mut now, mut due, mut pieces) = (start, None, 0);
+        while now < start + Duration::from_secs(1) {
+            let next = due_in(due, now, span);
+            due = Some(next);
+            pieces += 1;
+            let millis = (next.max(now) - start).as_micros().div_ceil(1_000);
+            now = start + Duration::from_millis(millis as u64);
+        }
+        assert!((1_240..=1_260).contains(&pieces), "{pieces} of 1250");
+        let later = now + Duration::from_secs(60);
+        assert_eq!(due_in(due, later, span), later - LATENESS + span);
     }
 
     #[tokio::test]

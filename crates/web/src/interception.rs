@@ -37,6 +37,8 @@ pub struct Interception {
     settings: RefCell<BTreeMap<String, Settings>>,
     /// Hosts whose failed handshakes have been told of; the same advice again helps nobody.
     told: RefCell<BTreeSet<String>>,
+    /// Hosts that some program has asked for something within a tunnel.
+    trusted: RefCell<BTreeSet<String>>,
 }
 
 /// A domain is beyond the authority's limits.
@@ -56,7 +58,7 @@ pub(crate) enum HandshakeError {
     OtherName(String),
     #[error("the program does not trust tabane's certificate")]
     Untrusted,
-    #[error("the program hung up on tabane's certificate, as those do that know the right one")]
+    #[error("the program hung up, as those do that do not trust tabane's certificate")]
     HungUp,
     #[error("the program speaks nothing but HTTP/2, and tabane HTTP/1.1")]
     Http2Only,
@@ -88,6 +90,7 @@ impl Interception {
             hosts,
             settings: RefCell::default(),
             told: RefCell::default(),
+            trusted: RefCell::default(),
         })
     }
 
@@ -127,12 +130,28 @@ impl Interception {
     pub(crate) fn advise(&self, host: &str, error: &HandshakeError) {
         let mut told = self.told.borrow_mut();
         if told.len() < MOST_HOSTS && told.insert(host.to_owned()) {
-            tracing::warn!(
-                host,
-                "{error}: `tabane web ca show` says how to make a program trust it; if it pins \
-                 certificates, leave {host} out of --intercept"
-            );
+            let trust = match error {
+                HandshakeError::Untrusted | HandshakeError::HungUp => {
+                    "`tabane web ca show` says how to make a program trust it; if it pins \
+                     certificates, "
+                }
+                _ => "",
+            };
+            tracing::warn!(host, "{error}: {trust}leave {host} out of --intercept");
         }
+    }
+
+    /// A program has asked a host for something, so it trusts our certificate.
+    pub(crate) fn on_trusted(&self, host: &str) {
+        let mut trusted = self.trusted.borrow_mut();
+        if !trusted.contains(host) && trusted.len() < MOST_HOSTS {
+            trusted.insert(host.to_owned());
+        }
+    }
+
+    /// Whether a program has.
+    pub(crate) fn is_trusted(&self, host: &str) -> bool {
+        self.trusted.borrow().contains(host)
     }
 
     fn settings(&self, host: &str, now: SystemTime) -> Result<Arc<ServerConfig>, HandshakeError> {

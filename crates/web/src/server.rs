@@ -177,6 +177,9 @@ impl Web {
             (Door::Open, None) => request.uri().path().to_owned(),
         };
         let is_within = matches!(door, Door::Within(_));
+        if let (Door::Within(origin), Some(interception)) = (door, &self.interception) {
+            interception.on_trusted(&origin.host);
+        }
         let entry = Entry::new(&self.journal, method.as_str(), shown, is_within);
         let answered = self.judge(request, door, &entry).await;
         answered.unwrap_or_else(|refusal| {

@@ -12,7 +12,7 @@ use tabane_fetch::Origin;
 use super::{Door, Web};
 use crate::body::AnswerBody;
 use crate::forward;
-use crate::interception;
+use crate::interception::{self, HandshakeError};
 use crate::journal::{Carried, Entry};
 use crate::passage::{Answered, Wish};
 use crate::refusal::Refusal;
@@ -37,23 +37,28 @@ impl Web {
                 Ok(near) => near,
                 Err(error) => return entry.failed(error),
             };
+            let failed = |error: HandshakeError| {
+                entry.failed(&error);
+                interception.advise(&host, &error);
+            };
             match interception.accept(near, &host).await {
                 Ok(program) => {
-                    entry.leave_out();
-                    drop(entry);
                     let door = Door::Within(Origin {
                         is_https: true,
-                        host,
+                        host: host.clone(),
                         port: interception::PORT,
                     });
                     if let Err(error) = web.receive_by(TokioIo::new(program), &door).await {
                         tracing::debug!(%error, "a program's connection broke");
                     }
+                    // Some look at the certificate after the handshake only. One that has opened
+                    // a connection in advance is no news where others ask for something.
+                    match interception.is_trusted(&host) {
+                        true => entry.leave_out(),
+                        false => failed(HandshakeError::HungUp),
+                    }
                 }
-                Err(error) => {
-                    entry.failed(&error);
-                    interception.advise(&host, &error);
-                }
+                Err(error) => failed(error),
             }
             drop(place);
         });

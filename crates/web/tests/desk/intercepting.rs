@@ -227,10 +227,15 @@ fn who_does_not_trust_the_authority_is_told_of_and_others_are_left_alone() {
         assert_eq!(record.carried, Carried::Not);
         let trouble = record.trouble.unwrap();
         assert!(trouble.contains("does not trust"), "{trouble}");
+        // Others look at the certificate when the handshake is over.
+        let tunnel = scene.tunnel(KNOWN[0]).await;
+        drop(tunnel.secure(KNOWN[0], &scene.trusting).await.unwrap());
+        let trouble = scene.desk.record(1).await.trouble.unwrap();
+        assert!(trouble.contains("hung up"), "{trouble}");
         // One host in the tunnel's name, another in TLS's.
         let tunnel = scene.tunnel(KNOWN[0]).await;
         assert!(tunnel.secure(WRONG, &scene.trusting).await.is_err());
-        let trouble = scene.desk.record(1).await.trouble.unwrap();
+        let trouble = scene.desk.record(2).await.trouble.unwrap();
         assert!(trouble.contains(WRONG), "{trouble}");
         // A host that is not named: its own certificate, whatever the authority could do.
         let tunnel = scene.tunnel(KNOWN[1]).await;
@@ -241,7 +246,7 @@ fn who_does_not_trust_the_authority_is_told_of_and_others_are_left_alone() {
         assert!(answer.status == 200 && answer.body == file(SIZE));
         assert_eq!(scene.origin.heard().len(), 1);
         drop(program);
-        let record = scene.desk.record(3).await;
+        let record = scene.desk.record(4).await;
         assert_eq!(
             (record.carried, record.intercepted),
             (Carried::Tunnel, false)

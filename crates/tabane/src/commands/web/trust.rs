@@ -55,6 +55,7 @@ pub(super) fn how(kept: &KeptAuthority, certificate: &str, bundle: &str) -> Stri
     let run = format!("tabane web --intercept {names} -- CMD");
     let by_environment = "(sets SSL_CERT_FILE, CURL_CA_BUNDLE and their like for CMD alone)";
     let curl = format!("curl --cacert {bundle} …");
+    let wget = format!("wget --ca-certificate={bundle} …");
     let git = format!("git -c http.sslCAInfo={bundle} …");
     let pip = format!("pip --cert {bundle} …");
     let node = format!("NODE_EXTRA_CA_CERTS={certificate} npm …");
@@ -70,6 +71,7 @@ pub(super) fn how(kept: &KeptAuthority, certificate: &str, bundle: &str) -> Stri
     let single = [
         row("a command", &[&run, by_environment]),
         row("curl", &[&curl]),
+        row("wget", &[&wget]),
         row("git", &[&git]),
         row("pip", &[&pip]),
         row("npm, node", &[&node]),
