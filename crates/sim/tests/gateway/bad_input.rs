@@ -155,6 +155,46 @@ fn the_newest_segment_is_acknowledged_last_and_a_stall_shuts_the_window() {
     assert_eq!(bench.pass(Side::Radio, all), Verdict::Drop);
 }
 
+/// A SYN with the option that windows are in units of 2^`shift` bytes.
+fn scaled(segment: Segment<'_>, shift: u8) -> Vec<u8> {
+    let mut packet = segment.emit();
+    packet.splice(40..40, [3, 3, shift, 0]);
+    packet[32] = 6 << 4;
+    packet[3] += 4;
+    packet
+}
+
+/// Segments smaller than the window's unit move neither edge by themselves: what says nothing new
+/// would be a duplicate, and three of them a loss to the server.
+#[test]
+fn small_segments_of_a_flow_with_coarse_windows_are_not_acknowledged_twice() {
+    let mut bench = Bench::new(config());
+    for (from, flags) in [
+        (Side::Radio, Flags::SYN),
+        (Side::Wired, Flags::SYN.with(Flags::ACK)),
+    ] {
+        let (seq, ack) = match from {
+            Side::Radio => (1_000, 0),
+            Side::Wired => (5_000, 1_001),
+        };
+        let syn = scaled(segment(from, seq, ack, flags, &[]), 9);
+        let now = bench.now;
+        bench
+            .gateway
+            .handle_packet(now, from, &syn, Checksum::Known);
+    }
+    let mut open = segment(Side::Radio, 1_001, 5_001, Flags::ACK, &[]);
+    open.window = 16;
+    bench.pass(Side::Radio, open);
+    for n in 0..30 {
+        bench.data(5_001 + 100 * n, 100);
+    }
+    let said: Vec<_> = bench.said().iter().map(|said| (said.3, said.4)).collect();
+    assert!(said.len() > 3, "{said:?}");
+    let repeated = said.windows(2).filter(|pair| pair[0] == pair[1]).count();
+    assert_eq!(repeated, 0, "{said:?}");
+}
+
 /// A stack may leave a checksum for hardware to complete; nobody says so of a copy.
 #[test]
 fn a_checksum_that_is_only_begun_is_as_good_and_a_wrong_one_is_not() {

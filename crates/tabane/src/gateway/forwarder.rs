@@ -153,18 +153,23 @@ impl Forwarder {
         for _ in 0..TURNS {
             let count = self.see(TURN)? + self.decide()?;
             self.gateway.handle_timeout(self.clock.now());
-            while let Some(transmit) = self.gateway.poll_transmit() {
-                if let Err(error) = self.raw.send(&transmit.packet) {
-                    // As if it were lost on its way: it is repeated.
-                    tracing::debug!(%error, "cannot send a packet of our own");
-                }
-            }
+            self.flush();
             if count == 0 {
                 break;
             }
             has_worked = true;
         }
         Ok(has_worked)
+    }
+
+    /// Sends what the gateway says itself.
+    fn flush(&mut self) {
+        while let Some(transmit) = self.gateway.poll_transmit() {
+            if let Err(error) = self.raw.send(&transmit.packet) {
+                // As if it were lost on its way: it is repeated.
+                tracing::debug!(%error, "cannot send a packet of our own");
+            }
+        }
     }
 
     /// Takes note of up to `most` packets that went to the mobile hosts; returns how many there
@@ -208,6 +213,9 @@ impl Forwarder {
                 Verdict::Drop => QueueVerdict::Drop,
                 Verdict::Replace(bytes) => QueueVerdict::Replace(bytes),
             };
+            // What was said before must not come after: an older window would shut again, and an
+            // older acknowledgement count as a duplicate.
+            self.flush();
             self.to_server.verdict(id, verdict)?;
         }
         Ok(TURN)
