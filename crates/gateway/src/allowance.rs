@@ -21,6 +21,8 @@ pub(crate) struct Allowance {
     rate: Rate,
     /// What the link took when nothing waited, when last looked.
     least: Duration,
+    /// By how much the round trips of the last round were longer.
+    queue: Duration,
     /// Rounds that were no faster than those before.
     flat: u32,
     /// What overflowed a queue, and until when it is kept well away from.
@@ -139,6 +141,7 @@ impl Allowance {
             round: Round::begin(Instant::NEVER, Seq::default(), Instant::NEVER),
             rate: Rate::unknown(Instant::EPOCH),
             least: Duration::MAX,
+            queue: Duration::ZERO,
             flat: 0,
             overflow: None,
             by_one,
@@ -176,12 +179,13 @@ impl Allowance {
             (self.starting, self.flat, self.rate) = (true, 0, Rate::unknown(now));
         }
         self.least = least;
+        self.queue = ended.queue(least);
         let rate = ended.rate(now);
         let is_faster = rate >= self.rate.best() * FASTER;
         self.rate.sample(now, rate, now - ended.from);
         if self.starting {
             self.flat = if is_faster { 0 } else { self.flat + 1 };
-            let queue_shows = ended.queue(least) > QUEUE_SHOWS.max(least / 4);
+            let queue_shows = self.queue > QUEUE_SHOWS.max(least / 4);
             if self.flat >= FLAT_ROUNDS || queue_shows {
                 self.starting = false;
                 // What went without one.
@@ -228,7 +232,7 @@ impl Allowance {
             let left = f64::from(most.saturating_sub(self.bytes)) / f64::from(most.max(1));
             let mut step = GROWTH * left * f64::from(self.bytes);
             let queued = f64::from(self.bytes) - self.full(least);
-            if queued > self.rate.mean * CAREFUL.as_secs_f64() {
+            if self.queue > CAREFUL && queued > self.rate.mean * CAREFUL.as_secs_f64() {
                 step = step.min(CAREFUL_SEGMENTS * f64::from(segment));
             }
             let step = step.max(f64::from(segment));
