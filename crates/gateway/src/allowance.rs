@@ -115,10 +115,12 @@ const OVERFLOW_KEPT: Duration = Duration::from_secs(60);
 /// Growth per round trip once it no longer doubles: this share, less the nearer it comes to what is
 /// of use, and a segment at least.
 const GROWTH: f64 = 0.1;
-/// Behind a queue of this, growth is no more than so many segments: the link is full already, and
-/// what a round trip adds is what overflows the queue when it is as long as it can be.
+/// Behind a queue of this, growth is no more than so many segments in so long, or in a round trip
+/// where that is shorter: the link is full already, and what is added before a loss shows is what
+/// overflows the queue when it is as long as it can be.
 const CAREFUL: Duration = Duration::from_millis(150);
 const CAREFUL_SEGMENTS: f64 = 8.0;
+const CAREFUL_SPAN: Duration = Duration::from_millis(750);
 /// A round trip that brings this much more than the best shows that the link is not full.
 const FASTER: f64 = 1.25;
 /// So many without it: the link is full.
@@ -232,8 +234,10 @@ impl Allowance {
             let left = f64::from(most.saturating_sub(self.bytes)) / f64::from(most.max(1));
             let mut step = GROWTH * left * f64::from(self.bytes);
             let queued = f64::from(self.bytes) - self.full(least);
-            if self.queue > CAREFUL && queued > self.rate.mean * CAREFUL.as_secs_f64() {
-                step = step.min(CAREFUL_SEGMENTS * f64::from(segment));
+            if queued > self.rate.mean * CAREFUL.as_secs_f64() {
+                let round_trip = least + self.queue;
+                let spans = round_trip.as_secs_f64() / CAREFUL_SPAN.as_secs_f64();
+                step = step.min(CAREFUL_SEGMENTS * spans.max(1.0) * f64::from(segment));
             }
             let step = step.max(f64::from(segment));
             ((share * step) as u32, most)
