@@ -21,8 +21,6 @@ pub(crate) struct Allowance {
     rate: Rate,
     /// What the link took when nothing waited, when last looked.
     least: Duration,
-    /// By how much the round trips of the last round were longer.
-    queue: Duration,
     /// Rounds that were no faster than those before.
     flat: u32,
     /// What overflowed a queue, and until when it is kept well away from.
@@ -115,12 +113,6 @@ const OVERFLOW_KEPT: Duration = Duration::from_secs(60);
 /// Growth per round trip once it no longer doubles: this share, less the nearer it comes to what is
 /// of use, and a segment at least.
 const GROWTH: f64 = 0.1;
-/// Behind a queue of this, growth is no more than so many segments in so long, or in a round trip
-/// where that is shorter: the link is full already, and what is added before a loss shows is what
-/// overflows the queue when it is as long as it can be.
-const CAREFUL: Duration = Duration::from_millis(150);
-const CAREFUL_SEGMENTS: f64 = 8.0;
-const CAREFUL_SPAN: Duration = Duration::from_millis(750);
 /// A round trip that brings this much more than the best shows that the link is not full.
 const FASTER: f64 = 1.25;
 /// So many without it: the link is full.
@@ -143,7 +135,6 @@ impl Allowance {
             round: Round::begin(Instant::NEVER, Seq::default(), Instant::NEVER),
             rate: Rate::unknown(Instant::EPOCH),
             least: Duration::MAX,
-            queue: Duration::ZERO,
             flat: 0,
             overflow: None,
             by_one,
@@ -181,13 +172,12 @@ impl Allowance {
             (self.starting, self.flat, self.rate) = (true, 0, Rate::unknown(now));
         }
         self.least = least;
-        self.queue = ended.queue(least);
         let rate = ended.rate(now);
         let is_faster = rate >= self.rate.best() * FASTER;
         self.rate.sample(now, rate, now - ended.from);
         if self.starting {
             self.flat = if is_faster { 0 } else { self.flat + 1 };
-            let queue_shows = self.queue > QUEUE_SHOWS.max(least / 4);
+            let queue_shows = ended.queue(least) > QUEUE_SHOWS.max(least / 4);
             if self.flat >= FLAT_ROUNDS || queue_shows {
                 self.starting = false;
                 // What went without one.
@@ -232,14 +222,7 @@ impl Allowance {
             let most = most.min(self.useful(least));
             // Slower, the nearer.
             let left = f64::from(most.saturating_sub(self.bytes)) / f64::from(most.max(1));
-            let mut step = GROWTH * left * f64::from(self.bytes);
-            let queued = f64::from(self.bytes) - self.full(least);
-            if queued > self.rate.mean * CAREFUL.as_secs_f64() {
-                let round_trip = least + self.queue;
-                let spans = round_trip.as_secs_f64() / CAREFUL_SPAN.as_secs_f64();
-                step = step.min(CAREFUL_SEGMENTS * spans.max(1.0) * f64::from(segment));
-            }
-            let step = step.max(f64::from(segment));
+            let step = (GROWTH * left * f64::from(self.bytes)).max(f64::from(segment));
             ((share * step) as u32, most)
         };
         if let Some((overflow, until)) = self.overflow {

@@ -87,9 +87,7 @@ impl Gateway {
         }
     }
 
-    /// Decides on a packet that came `from` one side for the other: an IP packet, whole. The
-    /// server's have to go on, or have gone on already: for them it is always
-    /// [`Verdict::Accept`].
+    /// Decides on a packet that came `from` one side for the other: an IP packet, whole.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -99,7 +97,7 @@ impl Gateway {
     ) -> Verdict {
         self.counters.packets += 1;
         let packet = match Packet::parse(bytes) {
-            Ok(packet) if is_whole(&packet, checksum) => packet,
+            Ok(packet) if checksum == Checksum::Known || packet.has_good_checksum() => packet,
             other => {
                 self.counters.malformed += 1;
                 let why = other.map_or_else(|why| why, |_| Malformed::Checksum);
@@ -153,10 +151,7 @@ impl Gateway {
                 self.on_unknown(now, key, from, packet)
             }
             Some(State::Flow(_)) => self.with_flow(now, key, |flow, around| match from {
-                Side::Wired => {
-                    flow.handle_server(around, packet);
-                    Verdict::Accept
-                }
+                Side::Wired => flow.handle_server(around, packet),
                 Side::Radio => flow.handle_mobile(around, packet),
             }),
         }
@@ -216,10 +211,7 @@ impl Gateway {
                 let flow = Flow::new(now, key, *agreed, stance, &self.config);
                 self.put(key, State::Flow(Box::new(flow)));
                 self.with_flow(now, key, |flow, around| match from {
-                    Side::Wired => {
-                        flow.handle_server(around, packet);
-                        Verdict::Accept
-                    }
+                    Side::Wired => flow.handle_server(around, packet),
                     Side::Radio => {
                         flow.handle_handshake_end(now, packet);
                         Verdict::Accept
@@ -428,15 +420,6 @@ impl Gateway {
             ended: self.ended.iter().copied().collect(),
             figures,
         }
-    }
-}
-
-/// Whether nothing of it was damaged on its way.
-fn is_whole(packet: &Packet<'_>, checksum: Checksum) -> bool {
-    match checksum {
-        Checksum::Known => true,
-        Checksum::Unknown => packet.has_good_checksum(),
-        Checksum::Unsaid => packet.has_begun_checksum() || packet.has_good_checksum(),
     }
 }
 

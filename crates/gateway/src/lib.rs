@@ -53,8 +53,6 @@ pub enum Checksum {
     Known,
     /// To be looked at.
     Unknown,
-    /// To be looked at; right as well where hardware is still to complete it.
-    Unsaid,
 }
 
 /// What becomes of a packet.

@@ -14,5 +14,5 @@ mod splitter;
 pub(crate) use door::{ask, running};
 pub(crate) use forwarder::Forwarder;
 pub(crate) use report::{Report, metrics, screen};
-pub(crate) use rules::NUMBER;
+pub(crate) use rules::QUEUE_FIRST;
 pub(crate) use splitter::Splitter;

@@ -1,33 +1,36 @@
-//! The server's packets. They have gone on when they are seen here: nothing is held up, and nothing
-//! kept back.
+//! The server's packets.
 
 use super::{Flow, Stance, Surroundings};
-use crate::Side;
 use crate::copies::Piece;
 use crate::counters::Bypass;
 use crate::meter::Repetition;
 use crate::packet::{Flags, Packet};
 use crate::seq::Seq;
+use crate::{Side, Verdict};
 
 /// Numbers farther than this from those in use are of no use to anybody.
 const MAX_SPAN: i32 = 1 << 30;
 
 impl Flow {
-    /// Takes note of a packet from the server.
-    pub(crate) fn handle_server(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) {
+    /// Decides on a packet from the server.
+    pub(crate) fn handle_server(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        packet: &Packet<'_>,
+    ) -> Verdict {
         let (now, flags) = (around.now, packet.flags());
         let start = packet.seq();
         if start.since(self.copies.base()).abs() > MAX_SPAN {
-            return;
+            return Verdict::Accept;
         }
         if flags.has(Flags::RST) {
             self.on_reset(now, Side::Wired);
-            return;
+            return Verdict::Accept;
         }
         if flags.has(Flags::SYN) {
             // Repeated: the mobile host's answer was lost, and must reach the server this time.
             self.asked = true;
-            return;
+            return Verdict::Accept;
         }
         self.note(now, Side::Wired, packet);
         let news = flags.has(Flags::ACK) && packet.ack().is_after(self.upstream_acked);
@@ -40,7 +43,7 @@ impl Flow {
             return self.on_bare_server_ack(around, packet, news);
         }
         self.server.next = self.server.next.later(packet.seq_end());
-        self.on_data(around, packet);
+        self.on_data(around, packet)
     }
 
     /// A segment without data: an acknowledgement, or a probe, which has an old number.
@@ -49,20 +52,20 @@ impl Flow {
         around: &mut Surroundings<'_>,
         packet: &Packet<'_>,
         news: bool,
-    ) {
+    ) -> Verdict {
         if !packet.seq().is_before(self.acked) {
-            return;
+            return Verdict::Accept;
         }
         if self.owed() > 0 && !news {
             around.counters.probes_answered += 1;
-            self.echoes = self.echoes.saturating_add(1);
             self.answer_server(around, None);
-        } else {
-            self.asked = true;
+            return Verdict::Drop;
         }
+        self.asked = true;
+        Verdict::Accept
     }
 
-    fn on_data(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) {
+    fn on_data(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) -> Verdict {
         let now = around.now;
         let payload = packet.payload();
         let (start, end) = (packet.seq(), packet.seq() + payload.len() as u32);
@@ -84,8 +87,8 @@ impl Flow {
             };
             self.meter.on_repeated(now, repetition);
         }
-        if !has_fin && self.on_repeated(around, start, end, arrived) {
-            return;
+        if !has_fin && let Some(verdict) = self.on_repeated(around, start, end, arrived) {
+            return verdict;
         }
         if self.stance == Stance::Assisting && end.is_after(self.window.told() + 2 * self.segment())
         {
@@ -124,48 +127,43 @@ impl Flow {
         } else {
             self.acknowledge_early(around);
         }
+        Verdict::Accept
     }
 
     /// What the server sends again although it is here, and what it asks with a byte beyond the
-    /// window, is answered from here while the mobile host is owed something. Whether that was all
-    /// there is to it: a byte beyond the window may be new to the mobile host.
+    /// window, is answered from here while the mobile host is owed something.
     fn on_repeated(
         &mut self,
         around: &mut Surroundings<'_>,
         start: Seq,
         end: Seq,
         arrived: bool,
-    ) -> bool {
+    ) -> Option<Verdict> {
         if self.stance != Stance::Assisting || start == end {
-            return false;
+            return None;
         }
         let one = end == start + 1;
         if one && start == self.window.told() && self.owed() > 0 {
             around.counters.probes_answered += 1;
             self.answer_server(around, None);
-            return false;
+            return Some(Verdict::Drop);
         }
         if one && arrived && self.owed() == 0 {
             // Asks whether the mobile host is alive: only that can say.
             self.asked = true;
-            return true;
+            return Some(Verdict::Accept);
         }
         if !arrived && !self.copies.holds(start, end) {
-            return false;
+            return None;
         }
-        around.counters.repeats_answered += 1;
-        let segments = end.beyond(start).div_ceil(self.segment().max(1));
-        self.echoes = self.echoes.saturating_add(segments);
+        around.counters.repeats_swallowed += 1;
         self.answer_server(around, Some((start, end)));
-        true
+        Some(Verdict::Drop)
     }
 
     /// Whether a copy can be kept: there is room, and the server was told of the room.
     fn keeps(&self, around: &mut Surroundings<'_>, end: Seq, length: usize) -> bool {
-        let told = self.window.told();
-        // One byte beyond the window is a question, which the server will send again.
-        let asks = length == 1 && end.is_after(told);
-        if self.stance != Stance::Assisting || asks || end.is_after(told + self.segment()) {
+        if self.stance != Stance::Assisting || end.is_after(self.window.told() + self.segment()) {
             return false;
         }
         let most = around.config.copies_per_flow.get() as usize;

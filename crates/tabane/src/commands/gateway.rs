@@ -11,7 +11,7 @@ use tabane_base::{Bytes, Prefix};
 use tabane_gateway::{Config, Mode, UNTOUCHED_PORTS};
 
 use crate::failure::Failure;
-use crate::gateway::{self, Forwarder, NUMBER, Report, Splitter};
+use crate::gateway::{self, Forwarder, QUEUE_FIRST, Report, Splitter};
 use crate::prefix::DirectPrefix;
 use crate::signals;
 use crate::span::Span;
@@ -54,8 +54,8 @@ pub(crate) struct GatewayArgs {
     /// Memory for copies of what was acknowledged and has not arrived, in MB
     #[arg(long, value_name = "MB", default_value_t = 256)]
     copies: u32,
-    /// Number of the kernel's queue and log group to use
-    #[arg(long, value_name = "N", default_value_t = NUMBER)]
+    /// First of the two kernel queues
+    #[arg(long, value_name = "N", default_value_t = QUEUE_FIRST)]
     queue: u16,
     /// After a packet, look out for the next one for this many microseconds before sleeping: less
     /// delay, for up to a whole core
@@ -127,6 +127,9 @@ fn serve(args: &GatewayArgs) -> Result<ExitCode> {
     if nix::net::if_::if_nametoindex(radio).is_err() {
         let advice = format!("no interface called {radio:?}; `ip link` lists them");
         return Err(Failure::usage(advice).into());
+    }
+    if args.queue == u16::MAX {
+        return Err(Failure::usage("--queue is the first of two: at most 65534").into());
     }
     let mobiles: Vec<Prefix> = args.subnet.iter().map(|prefix| prefix.0).collect();
     let untouched: Vec<u16> = UNTOUCHED_PORTS

@@ -1,17 +1,14 @@
-//! Observe and assist: the pure gateway, fed by the kernel.
+//! Observe and assist: the pure gateway, fed from the kernel's queues.
 //!
-//! Packets to the mobile hosts go on at once, and we get copies of them: nothing waits for this
-//! program. Those from them, acknowledgements for the most part, wait in a queue for a verdict.
-//! Packets come as large as hardware takes them, to be cut later; the gateway never changes such a
-//! one.
+//! One queue for each direction. Packets come as large as hardware takes them, to be cut later; the
+//! gateway never changes such a one.
 
 use std::io;
 
 use anyhow::{Context, Result};
-use tabane_base::Duration;
+use tabane_base::{Duration, Instant};
 use tabane_gateway::{Checksum, Config, Gateway, Mode, Side, Verdict};
 use tabane_linux::HostClock;
-use tabane_linux::nflog::PacketLog;
 use tabane_linux::nfqueue::{PacketQueue, QueueVerdict};
 use tabane_linux::raw_ip::RawIp;
 use tokio::net::UnixListener;
@@ -34,10 +31,8 @@ pub(crate) struct Forwarder {
     radio: String,
     mode: &'static str,
     gateway: Gateway,
-    to_mobile: PacketLog,
+    to_mobile: PacketQueue,
     to_server: PacketQueue,
-    /// The one from a mobile host that is decided on.
-    packet: Vec<u8>,
     raw: RawIp,
     clock: HostClock,
     door: UnixListener,
@@ -47,10 +42,12 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Opens the log and the queue of that `number` and hangs them into the packet filter.
-    pub(crate) fn start(radio: &str, number: u16, config: Config) -> Result<Self> {
-        let failed = |what: &str| {
-            format!("cannot open {what} {number}; another number with --queue, or is this root?")
+    /// Opens queues `first` and `first` + 1 and hangs them into the packet filter.
+    pub(crate) fn start(radio: &str, first: u16, config: Config) -> Result<Self> {
+        let queue = |number| {
+            PacketQueue::open(number).with_context(|| {
+                format!("cannot open queue {number}; another number with --queue, or is this root?")
+            })
         };
         let mode = match config.mode {
             Mode::Observe => "observe",
@@ -60,16 +57,15 @@ impl Forwarder {
             radio: radio.to_owned(),
             mode,
             gateway: Gateway::new(config),
-            to_mobile: PacketLog::open(number).with_context(|| failed("log group"))?,
-            to_server: PacketQueue::open(number).with_context(|| failed("queue"))?,
-            packet: Vec::new(),
+            to_mobile: queue(first)?,
+            to_server: queue(first + 1)?,
             raw: RawIp::open().context("cannot open a raw socket")?,
             clock: HostClock::new(),
             door: door::open(radio)?,
             draining: false,
             poll: Duration::ZERO,
         };
-        rules::intercept(radio, number)?;
+        rules::queue(radio, first)?;
         Ok(forwarder)
     }
 
@@ -92,7 +88,7 @@ impl Forwarder {
             );
             self.forward(signals, Some(patience)).await?;
         }
-        rules::let_pass()?;
+        rules::unqueue()?;
         // What was queued before the rules went.
         while self.turn()? {}
         let owed = self.gateway.owed();
@@ -151,73 +147,49 @@ impl Forwarder {
     fn turn(&mut self) -> io::Result<bool> {
         let mut has_worked = false;
         for _ in 0..TURNS {
-            let count = self.see(TURN)? + self.decide()?;
-            self.gateway.handle_timeout(self.clock.now());
-            self.flush();
-            if count == 0 {
+            let gateway = &mut self.gateway;
+            let now = self.clock.now();
+            let down = decide(gateway, now, &mut self.to_mobile, Side::Wired)?;
+            let up = decide(gateway, now, &mut self.to_server, Side::Radio)?;
+            gateway.handle_timeout(now);
+            while let Some(transmit) = gateway.poll_transmit() {
+                if let Err(error) = self.raw.send(&transmit.packet) {
+                    // As if it were lost on its way: it is repeated.
+                    tracing::debug!(%error, "cannot send a packet of our own");
+                }
+            }
+            if down + up == 0 {
                 break;
             }
             has_worked = true;
         }
         Ok(has_worked)
     }
+}
 
-    /// Sends what the gateway says itself.
-    fn flush(&mut self) {
-        while let Some(transmit) = self.gateway.poll_transmit() {
-            if let Err(error) = self.raw.send(&transmit.packet) {
-                // As if it were lost on its way: it is repeated.
-                tracing::debug!(%error, "cannot send a packet of our own");
-            }
+/// Decides on up to a turn's packets of a queue; returns how many there were.
+fn decide(
+    gateway: &mut Gateway,
+    now: Instant,
+    queue: &mut PacketQueue,
+    from: Side,
+) -> io::Result<usize> {
+    for count in 0..TURN {
+        let Some(packet) = queue.poll()? else {
+            return Ok(count);
+        };
+        let checksum = if packet.is_checksum_known {
+            Checksum::Known
+        } else {
+            Checksum::Unknown
+        };
+        let id = packet.id;
+        let verdict = gateway.handle_packet(now, from, packet.bytes, checksum);
+        match &verdict {
+            Verdict::Accept => queue.verdict(id, QueueVerdict::Accept)?,
+            Verdict::Drop => queue.verdict(id, QueueVerdict::Drop)?,
+            Verdict::Replace(bytes) => queue.verdict(id, QueueVerdict::Replace(bytes))?,
         }
     }
-
-    /// Takes note of up to `most` packets that went to the mobile hosts; returns how many there
-    /// were.
-    fn see(&mut self, most: usize) -> io::Result<usize> {
-        let now = self.clock.now();
-        for count in 0..most {
-            let Some(bytes) = self.to_mobile.poll()? else {
-                return Ok(count);
-            };
-            // It has gone on, whatever is said of it.
-            let _ = self
-                .gateway
-                .handle_packet(now, Side::Wired, bytes, Checksum::Unsaid);
-        }
-        Ok(most)
-    }
-
-    /// Decides on up to a turn's packets from the mobile hosts; returns how many there were.
-    fn decide(&mut self) -> io::Result<usize> {
-        for count in 0..TURN {
-            let Some(packet) = self.to_server.poll()? else {
-                return Ok(count);
-            };
-            let (id, is_known) = (packet.id, packet.is_checksum_known);
-            let checksum = if is_known {
-                Checksum::Known
-            } else {
-                Checksum::Unknown
-            };
-            self.packet.clear();
-            self.packet.extend_from_slice(packet.bytes);
-            // What it acknowledges went by here before it, and must be known.
-            self.see(usize::MAX)?;
-            let now = self.clock.now();
-            let verdict = self
-                .gateway
-                .handle_packet(now, Side::Radio, &self.packet, checksum);
-            let verdict = match &verdict {
-                Verdict::Accept => QueueVerdict::Accept,
-                Verdict::Drop => QueueVerdict::Drop,
-                Verdict::Replace(bytes) => QueueVerdict::Replace(bytes),
-            };
-            // What was said before must not come after: an older window would shut again, and an
-            // older acknowledgement count as a duplicate.
-            self.flush();
-            self.to_server.verdict(id, verdict)?;
-        }
-        Ok(TURN)
-    }
+    Ok(TURN)
 }

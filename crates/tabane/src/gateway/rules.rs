@@ -1,16 +1,16 @@
 //! What the packet filter does for the gateway.
 //!
-//! Queue and log are iptables' (nftables of some kernels has no queues) and let packets pass when
-//! nobody listens; the relay's rule is nftables', as that of `tabane up --lan`, and does nothing
-//! without a listener. So rules that outlive the process, killed, cut nobody off; the next start
-//! replaces them.
+//! Queues are iptables' (nftables of some kernels has none) and pass packets when nobody listens;
+//! the relay's rule is nftables', as that of `tabane up --lan`, and does nothing without a
+//! listener. So rules that outlive the process, killed, cut nobody off; the next start replaces
+//! them.
 
 use anyhow::{Context, Result};
 use tabane_linux::routing::{MarkRule, Routing};
 use tabane_linux::{iptables, nft};
 
-/// The log of packets to the mobile hosts, and the queue for those from them.
-pub(crate) const NUMBER: u16 = 10_620;
+/// Queues for packets to the mobile hosts, and from them.
+pub(crate) const QUEUE_FIRST: u16 = 10_620;
 const CHAIN: &str = "tabane-gateway";
 const TABLE: &str = "tabane-gateway";
 /// Connections taken up by the relay: to the sockets here.
@@ -20,18 +20,17 @@ const SPLIT: MarkRule = MarkRule {
     table: 10_622,
 };
 
-/// Logs what is forwarded to `radio`, and hands what comes from there to the queue, both of that
-/// `number`.
-pub(super) fn intercept(radio: &str, number: u16) -> Result<()> {
-    let rules = [
-        format!("-o {radio} -p tcp -j NFLOG --nflog-group {number}"),
-        format!("-i {radio} -p tcp -j NFQUEUE --queue-num {number} --queue-bypass"),
-    ];
+/// Hands what is forwarded to and from `radio` to the queues `first` and `first` + 1.
+pub(super) fn queue(radio: &str, first: u16) -> Result<()> {
+    let rule = |way: &str, number: u16| {
+        format!("{way} {radio} -p tcp -j NFQUEUE --queue-num {number} --queue-bypass")
+    };
+    let rules = [rule("-o", first), rule("-i", first + 1)];
     iptables::replace_chain(CHAIN, &rules).context("cannot set up packet filter rules")
 }
 
 /// Takes that back.
-pub(super) fn let_pass() -> Result<()> {
+pub(super) fn unqueue() -> Result<()> {
     iptables::remove_chain(CHAIN).context("cannot remove our packet filter rules")
 }
 
