@@ -32,10 +32,21 @@ impl Ledger {
     pub(crate) fn count(&mut self, paths: impl IntoIterator<Item = (Source, Traffic)>) {
         let mut before = std::mem::take(&mut self.present);
         for (source, traffic) in paths {
-            before.remove(&source);
+            if let Some(old) = before.remove(&source)
+                && is_less(&traffic, &old)
+            {
+                // Another client of that name, which counts from nothing.
+                add(&mut self.past, &old);
+            }
             self.present.insert(source, traffic);
         }
-        before.values().for_each(|gone| add(&mut self.past, gone));
+        for (source, gone) in before {
+            match source {
+                Source::Path(..) => add(&mut self.past, &gone),
+                // Its sockets go on counting when the link is back.
+                Source::Client(_) => drop(self.present.insert(source, gone)),
+            }
+        }
     }
 
     /// Everything so far.
@@ -88,6 +99,10 @@ pub(crate) fn of_path(path: &PathSnapshot) -> Traffic {
     }
 }
 
+fn is_less(one: &Traffic, other: &Traffic) -> bool {
+    one.sent_bytes < other.sent_bytes || one.received_bytes < other.received_bytes
+}
+
 /// Adds what was carried; rates are for others to take.
 pub(crate) fn add(all: &mut Traffic, one: &Traffic) {
     let add = |all: &mut u64, one: u64| *all = all.saturating_add(one);
@@ -118,5 +133,22 @@ mod tests {
         ledger.count([]);
         ledger.count([(path(2, 1), sent(2))]);
         assert_eq!(ledger.traffic().sent_bytes, 39);
+    }
+
+    #[test]
+    fn a_link_that_comes_back_counts_once_and_another_client_anew() {
+        let sent = |sent_bytes| Traffic {
+            sent_bytes,
+            ..Traffic::default()
+        };
+        let relay = || Source::Client(None);
+        let mut ledger = Ledger::default();
+        ledger.count([(relay(), sent(100))]);
+        ledger.count([]);
+        assert_eq!(ledger.traffic().sent_bytes, 100);
+        ledger.count([(relay(), sent(130))]);
+        assert_eq!(ledger.traffic().sent_bytes, 130);
+        ledger.count([(relay(), sent(5))]);
+        assert_eq!(ledger.traffic().sent_bytes, 135);
     }
 }
