@@ -21,7 +21,6 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::access::unix_seconds;
 use crate::client_session::SessionPlan;
 use crate::commands::relay::DEFAULT_PORT;
 use crate::discovery::{self, Discovery};
@@ -30,6 +29,7 @@ use crate::peers::Peer;
 use crate::plain_way::{NoPlainWay, Passage, PlainWays};
 use crate::rule_book::RuleBook;
 use crate::store::{PeerEntry, RelayName, Store};
+use crate::wall_clock::unix_seconds;
 
 /// How long the first connections may have to wait for the names of peers.
 const NAMES_WAIT: Duration = Duration::from_secs(1);

@@ -18,10 +18,11 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use crate::access::{AccessFile, AccessList, UserName, Verdict, unix_seconds};
+use crate::access::{AccessFile, AccessList, UserName, Verdict};
 use crate::failure::Failure;
 use crate::relay_state::RelayState;
 use crate::usage::{Usage, UsageFile};
+use crate::wall_clock::unix_seconds;
 
 /// How often counters are written: what a crash loses.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);

@@ -32,6 +32,7 @@ use crate::commands::status;
 use crate::far_ends::FarEnds;
 use crate::policy_text::PolicyTextFile;
 use crate::secret;
+use crate::wall_clock::unix_millis;
 use client_view::ClientView;
 use relay_view::RelayView;
 pub(crate) use web_view::WebView;
@@ -371,10 +372,4 @@ fn event(entry: &Entry) -> Event {
 
 fn short(client: &PublicKey) -> String {
     status::short(&client.to_string())
-}
-
-fn unix_millis(at: SystemTime) -> u64 {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH);
-    // A clock before 1970 is none.
-    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }

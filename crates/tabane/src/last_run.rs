@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::access::unix_seconds;
 use crate::atomic_file;
 use crate::statistics::Report;
 use crate::store::xdg_directory;
+use crate::wall_clock::unix_seconds;
 
 /// The note.
 #[derive(Debug, Serialize, Deserialize)]

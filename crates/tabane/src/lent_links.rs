@@ -19,10 +19,10 @@ use tabane_proxy::{Destination, Host};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use crate::access::unix_seconds;
 use crate::failure::Failure;
 use crate::near_by;
 use crate::store::{NeighbourEntry, RelayName, Store};
+use crate::wall_clock::unix_seconds;
 
 /// The word that policy files have for a neighbour's link.
 pub(crate) const KIND: &str = "neighbour";

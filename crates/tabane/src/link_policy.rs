@@ -16,10 +16,10 @@ use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{Interface, Kind};
 use tabane_policy::{Budget, Decision, LinkFacts, LinkUse, Policy, UnixDay, Usage};
 
-use crate::access::unix_seconds;
 use crate::atomic_file;
 use crate::network_manager::metered_links;
 use crate::store::Store;
+use crate::wall_clock::unix_seconds;
 
 /// The policy file's name in the directory of settings.
 pub(crate) const POLICY_FILE: &str = "policy.toml";

@@ -65,6 +65,7 @@ mod store;
 mod top;
 mod udp_order;
 mod usage;
+mod wall_clock;
 mod web_links;
 
 use std::process::ExitCode;

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-use crate::access::unix_seconds;
 use crate::atomic_file;
 use crate::store::xdg_directory;
+use crate::wall_clock::unix_seconds;
 
 /// How long a peer is left alone, first and at most.
 const FIRST_SECONDS: u64 = 30;

@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use tabane_core::Identity;
 use tabane_proxy::Destination;
 
-use crate::access::{AccessFile, AccessList, TokenEntry, TokenUses, UserName, unix_seconds};
+use crate::access::{AccessFile, AccessList, TokenEntry, TokenUses, UserName};
 use crate::join_string::{JoinString, Token};
 use crate::quantity::Span;
 use crate::store::{read_toml, xdg_directory};
 use crate::usage::UsageFile;
+use crate::wall_clock::unix_seconds;
 use crate::{atomic_file, secret};
 
 /// Where root's relay keeps its state (FHS 3.0 §5.8).

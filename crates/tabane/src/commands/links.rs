@@ -11,13 +11,13 @@ use tabane_core::Identity;
 use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
-use crate::access::unix_seconds;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::last_run;
 use crate::lent_links::{self, KIND, Lender};
 use crate::output;
 use crate::reach::measure;
 use crate::store::Store;
+use crate::wall_clock::unix_seconds;
 
 /// Show the interfaces of this machine and the neighbours who lend theirs, and why each is a link
 ///

@@ -12,10 +12,10 @@ use serde_json::json;
 use tabane_base::Bytes;
 use tabane_policy::{Budget, Hours, UnixDay};
 
-use crate::access::unix_seconds;
 use crate::output;
 use crate::quantity::RateText;
 use crate::store::{RelayName, Store, TermsText};
+use crate::wall_clock::unix_seconds;
 
 mod invitation;
 mod pairing;

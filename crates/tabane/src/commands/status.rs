@@ -6,7 +6,7 @@
 use std::io::{self, IsTerminal};
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -16,6 +16,7 @@ use tabane_control::{
 };
 
 use crate::output;
+use crate::wall_clock::unix_millis;
 
 /// Sessions of a relay in the table; `--json` has more.
 const MAX_ROWS: usize = 20;
@@ -338,8 +339,7 @@ fn packets(state: &State) -> Option<String> {
 
 fn events(state: &State) -> Option<String> {
     let first = state.events.len().saturating_sub(MAX_EVENTS);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(state.at_unix_ms, |now| now.as_millis() as u64);
+    let now = unix_millis(SystemTime::now());
     let lines: Vec<String> = state.events[first..]
         .iter()
         .map(|event| {

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::status::InstanceArgs;
 use crate::qlog::Qlog;
 use crate::span::Span;
+use crate::wall_clock::unix_millis;
 use crate::{atomic_file, output, signals};
 
 /// The most that is recorded: some 2 GB of traffic, in 600 MB of memory.
@@ -67,9 +68,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
 async fn record(client: &Client, args: &TraceArgs) -> Result<(Qlog, State)> {
     let signals = signals::catch()?;
     let mut updates = client.trace(args.session).await?;
-    let began = SystemTime::now().duration_since(UNIX_EPOCH);
-    let began = began.unwrap_or_default().as_millis();
-    let mut qlog = Qlog::new(u64::try_from(began).unwrap_or(u64::MAX));
+    let mut qlog = Qlog::new(unix_millis(SystemTime::now()));
     // Now: later the links may be gone.
     let state = client.state().await?;
     let span = args.span.0;

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tabane_core::PublicKey;
 
-use crate::access::unix_seconds;
 use crate::output;
 use crate::relay_state::RelayState;
+use crate::wall_clock::unix_seconds;
 
 /// List the clients that were admitted, or turn one away
 #[derive(Debug, Args)]

@@ -17,7 +17,6 @@ use tokio::time::timeout;
 
 use super::invitation::Invitation;
 use super::{PORT, budget, hours, own_name, rate};
-use crate::access::unix_seconds;
 use crate::failure::Failure;
 use crate::lent_links::place;
 use crate::near_by;
@@ -26,6 +25,7 @@ use crate::program;
 use crate::secret;
 use crate::signals;
 use crate::store::{NeighbourEntry, OFFER_FILE, OfferEntry, RelayName, Store, TermsText};
+use crate::wall_clock::unix_seconds;
 
 /// How long a code is worth something: a walk to the other machine.
 const OFFER_TIME: u64 = 600;

@@ -22,7 +22,6 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::MissedTickBehavior;
 
 use super::{PORT, ServeArgs, counted_by, own_name, today};
-use crate::access::unix_seconds;
 use crate::link_policy::LinkPolicy;
 use crate::links;
 use crate::near_by::Announcement;
@@ -30,6 +29,7 @@ use crate::output;
 use crate::program;
 use crate::signals;
 use crate::store::{FriendEntry, Store};
+use crate::wall_clock::unix_seconds;
 
 /// How often friends and their terms are looked up, and what they carried is counted.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -14,9 +14,9 @@ use serde_json::json;
 use tabane_web::{Authority, Hosts, Interception, KeptAuthority};
 
 use super::trust;
-use crate::access::unix_seconds;
 use crate::failure::Failure;
 use crate::store::Store;
+use crate::wall_clock::unix_seconds;
 use crate::{output, secret};
 
 /// The variables by which single programs are told of a file with all authorities.
