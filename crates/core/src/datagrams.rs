@@ -1,45 +1,33 @@
 //! Unreliable datagrams: into packets, and put together again from fragments [P-7].
 //!
 //! What does not fit into one packet travels in fragments; one lost fragment loses the datagram.
-//! What waits to leave is the outbox's, the order in which a flow is handed out the resequencer's.
+//! Owns how datagrams get into packets. What waits to leave is the outbox's, what came the inbox's,
+//! the order in which a flow is handed out the resequencer's.
 
+mod inbox;
 mod label;
 mod outbox;
+mod parting;
 mod resequencer;
-
-use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use tabane_base::{Duration, Instant};
 use thiserror::Error;
 
 use crate::id::PathId;
-use crate::ranges::RangeSet;
-use crate::wire::{
-    Frame, datagram_copy_header_len, datagram_header_len, emit_datagram, emit_datagram_copy,
-    emit_fragment,
-};
+use crate::wire::{Frame, datagram_header_len, emit_datagram};
 
+use inbox::Inbox;
 pub(crate) use label::Label;
 pub use label::{Datagram, DatagramOrder, FlowId};
 use outbox::Outbox;
-use resequencer::Resequencer;
+pub(crate) use parting::DatagramCopy;
+use parting::Parting;
 
 /// The largest datagram: what UDP over IPv4 carries.
 const MAX_SIZE: usize = 65_507;
-/// Bytes received and not yet taken by the driver, which takes them at every wake-up.
-const MAX_RECEIVED: usize = 4 * 1024 * 1024;
-/// Datagrams in fragments at once.
-const MAX_PARTIAL: usize = 64;
-/// Fragments of one datagram come close together, on at most a few paths.
-const PARTIAL_LIFETIME: Duration = Duration::from_secs(1);
 /// A label as long as they are with flows and numbers below 2^29, and delays below 16 s.
 const LABEL: usize = 4 + 4 + 2 + 2;
-/// Header of a fragment at the most: type and four variable-length integers.
-const FRAGMENT_HEADER: usize = 1 + 8 + 4 + 4 + 4;
-
-/// Gaps remembered among the numbers of datagrams that came, for telling copies from late ones.
-const MAX_GAPS: usize = 256;
 
 /// Why a datagram cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -55,93 +43,6 @@ pub enum DatagramError {
     NotConnected,
 }
 
-/// A datagram of which some fragments are here.
-#[derive(Debug)]
-struct Partial {
-    data: Vec<u8>,
-    missing: usize,
-    /// Starts of the fragments that came, for telling copies apart.
-    seen: Vec<usize>,
-    since: Instant,
-}
-
-/// A datagram, or a part of one that does not fit into a packet, for sending more than once.
-#[derive(Clone, Debug)]
-pub(crate) struct DatagramCopy {
-    number: u64,
-    offset: usize,
-    total: usize,
-    data: Bytes,
-}
-
-impl DatagramCopy {
-    /// Bytes of the application's data.
-    pub(crate) fn len(&self) -> usize {
-        self.data.len()
-    }
-
-    fn is_whole(&self) -> bool {
-        self.data.len() == self.total
-    }
-
-    /// Bytes in a packet at the most.
-    pub(crate) fn size(&self) -> usize {
-        let header = match self.is_whole() {
-            true => datagram_copy_header_len(self.number, self.total),
-            false => FRAGMENT_HEADER,
-        };
-        header + self.data.len()
-    }
-
-    pub(crate) fn emit(&self, out: &mut Vec<u8>) {
-        match self.is_whole() {
-            true => emit_datagram_copy(self.number, &self.data, out),
-            false => {
-                let (offset, total) = (self.offset as u64, self.total as u64);
-                emit_fragment(self.number, offset, total, &self.data, out);
-            }
-        }
-    }
-}
-
-/// Numbers of datagrams that were delivered.
-#[derive(Debug, Default)]
-struct Delivered {
-    numbers: RangeSet,
-    /// Everything below counts as delivered.
-    floor: u64,
-}
-
-impl Delivered {
-    fn contains(&self, number: u64) -> bool {
-        number < self.floor || self.numbers.contains(number)
-    }
-
-    fn insert(&mut self, number: u64) {
-        self.numbers.insert(number..number + 1);
-        if self.numbers.len() > MAX_GAPS
-            && let Some(oldest) = self.numbers.forget_first()
-        {
-            self.floor = self.floor.max(oldest.end);
-        }
-    }
-}
-
-/// A datagram that leaves in parts.
-#[derive(Debug)]
-struct Parting {
-    number: u64,
-    /// Label and data.
-    content: Bytes,
-    sent: usize,
-}
-
-impl Parting {
-    fn left(&self) -> usize {
-        self.content.len() - self.sent
-    }
-}
-
 /// The datagrams of one session.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
@@ -150,15 +51,7 @@ pub(crate) struct Datagrams {
     parting: Vec<Option<Parting>>,
     /// Number of the next datagram that needs one: for its fragments or its copies.
     next_number: u64,
-    received: VecDeque<Datagram>,
-    received_bytes: usize,
-    /// The driver was told of what is here.
-    told: bool,
-    partial: BTreeMap<u64, Partial>,
-    delivered: Delivered,
-    resequencer: Resequencer,
-    /// Scratch for what the resequencer hands out.
-    released: VecDeque<Datagram>,
+    inbox: Inbox,
     /// Scratch for a label.
     scratch: Vec<u8>,
 }
@@ -170,13 +63,7 @@ impl Datagrams {
             outbox: Outbox::new(limit),
             parting: vec![None],
             next_number: 0,
-            received: VecDeque::new(),
-            received_bytes: 0,
-            told: false,
-            partial: BTreeMap::new(),
-            delivered: Delivered::default(),
-            resequencer: Resequencer::default(),
-            released: VecDeque::new(),
+            inbox: Inbox::default(),
             scratch: Vec::new(),
         }
     }
@@ -201,7 +88,7 @@ impl Datagrams {
     /// The flow is over, in both directions.
     pub(crate) fn forget(&mut self, flow: FlowId) {
         self.outbox.forget(flow);
-        self.resequencer.forget(flow);
+        self.inbox.forget(flow);
     }
 
     /// There are so many lanes from here on.
@@ -243,7 +130,7 @@ impl Datagrams {
 
     /// Bytes received that wait for their order.
     pub(crate) fn held(&self) -> usize {
-        self.resequencer.held_bytes()
+        self.inbox.held()
     }
 
     /// Drops what of a lane has waited too long to leave.
@@ -253,7 +140,7 @@ impl Datagrams {
 
     /// Whether anything is here for the driver.
     pub(crate) fn has_received(&self) -> bool {
-        !self.received.is_empty()
+        self.inbox.has_received()
     }
 
     /// Appends what of a lane fits into `space`; `whole` is what an empty packet would hold, `lead`
@@ -299,21 +186,8 @@ impl Datagrams {
         let Some(Some(parting)) = self.parting.get_mut(lane) else {
             return true;
         };
-        let Parting {
-            number,
-            content,
-            sent,
-        } = parting;
-        let room = end - out.len();
-        if room <= FRAGMENT_HEADER {
-            return false;
-        }
-        let n = (room - FRAGMENT_HEADER).min(content.len() - *sent);
-        let part = &content[*sent..*sent + n];
-        let (offset, total) = (*sent as u64, content.len() as u64);
-        emit_fragment(*number, offset, total, part, out);
-        *sent += n;
-        let is_done = *sent == content.len();
+        parting.fill(out, end);
+        let is_done = parting.left() == 0;
         if is_done {
             self.parting[lane] = None;
         }
@@ -338,42 +212,18 @@ impl Datagrams {
             self.part(lane, data);
         }
         let parting = self.parting[lane].as_mut()?;
-        let Parting {
-            number,
-            content,
-            sent,
-        } = parting;
-        let (number, total) = (*number, content.len());
-        let whole = datagram_copy_header_len(number, total) + total <= space;
-        let most = if whole {
-            total
-        } else {
-            space.saturating_sub(FRAGMENT_HEADER).max(1)
-        };
-        let offset = *sent;
-        let end = total.min(offset + most);
-        let data = content.slice(offset..end);
-        *sent = end;
-        if end == total {
+        let copy = parting.next_copy(space);
+        if parting.left() == 0 {
             self.parting[lane] = None;
         }
-        Some(DatagramCopy {
-            number,
-            offset,
-            total,
-            data,
-        })
+        Some(copy)
     }
 
     /// Begins a datagram, of which the label is in the scratch, that leaves in parts.
     fn part(&mut self, lane: usize, data: Bytes) {
         let content = [&self.scratch[..], &data[..]].concat().into();
         self.add_lanes(lane + 1);
-        self.parting[lane] = Some(Parting {
-            number: self.next_number,
-            content,
-            sent: 0,
-        });
+        self.parting[lane] = Some(Parting::new(self.next_number, content));
         self.next_number += 1;
     }
 
@@ -385,119 +235,32 @@ impl Datagrams {
         number: u64,
         content: &[u8],
     ) -> bool {
-        if self.delivered.contains(number) {
-            return false;
-        }
-        self.delivered.insert(number);
-        self.on_received(now, path, Bytes::copy_from_slice(content))
+        self.inbox.on_copy(now, path, number, content)
     }
 
     /// A whole datagram came, with its label. `true` when the driver should be told.
-    pub(crate) fn on_received(&mut self, now: Instant, path: PathId, mut content: Bytes) -> bool {
-        let Ok(Label { flow, place }) = Label::parse(&mut content) else {
-            // Of no flow, so it is nobody's.
-            return false;
-        };
-        let order = place.map_or(DatagramOrder::AtOnce, |place| {
-            DatagramOrder::Within(place.deadline)
-        });
-        let datagram = Datagram {
-            flow,
-            order,
-            data: content,
-        };
-        match place {
-            None => self.released.push_back(datagram),
-            Some(place) => {
-                let released = &mut self.released;
-                self.resequencer
-                    .handle(now, path, place, datagram, released);
-            }
-        }
-        self.hand_out()
+    pub(crate) fn on_received(&mut self, now: Instant, path: PathId, content: Bytes) -> bool {
+        self.inbox.on_received(now, path, content)
     }
 
-    /// Passes on what may be handed out, as far as there is room.
-    fn hand_out(&mut self) -> bool {
-        for datagram in self.released.drain(..) {
-            let bytes = datagram.data.len();
-            if self.received_bytes + bytes <= MAX_RECEIVED {
-                self.received_bytes += bytes;
-                self.received.push_back(datagram);
-            }
-        }
-        !self.received.is_empty() && !std::mem::replace(&mut self.told, true)
-    }
-
-    /// A fragment came. Contradictory ones spoil their datagram and nothing else.
+    /// A fragment came. `true` when the driver should be told.
     pub(crate) fn on_fragment(&mut self, now: Instant, path: PathId, frame: &Frame<'_>) -> bool {
-        let Frame::DatagramFragment {
-            id,
-            offset,
-            total,
-            data,
-        } = *frame
-        else {
-            return false;
-        };
-        let (offset, total) = (offset.min(1 << 32) as usize, total.min(1 << 32) as usize);
-        if total > MAX_SIZE + LABEL || data.is_empty() || offset + data.len() > total {
-            return false;
-        }
-        if self.delivered.contains(id) {
-            return false;
-        }
-        if self.partial.len() >= MAX_PARTIAL && !self.partial.contains_key(&id) {
-            self.partial.pop_first();
-        }
-        let partial = self.partial.entry(id).or_insert_with(|| Partial {
-            data: vec![0; total],
-            missing: total,
-            seen: Vec::new(),
-            since: now,
-        });
-        if partial.data.len() != total
-            || partial.missing < data.len()
-            || partial.seen.contains(&offset)
-        {
-            return false;
-        }
-        partial.data[offset..offset + data.len()].copy_from_slice(data);
-        partial.seen.push(offset);
-        partial.missing -= data.len();
-        if partial.missing > 0 {
-            return false;
-        }
-        self.delivered.insert(id);
-        let whole = self.partial.remove(&id).map(|partial| partial.data);
-        whole.is_some_and(|whole| self.on_received(now, path, whole.into()))
+        self.inbox.on_fragment(now, path, frame)
     }
 
+    /// The next datagram for the driver.
     pub(crate) fn poll(&mut self) -> Option<Datagram> {
-        let Some(datagram) = self.received.pop_front() else {
-            self.told = false;
-            return None;
-        };
-        self.received_bytes -= datagram.data.len();
-        Some(datagram)
+        self.inbox.poll()
     }
 
     /// When an incomplete datagram, or the wait for one, is given up.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
-        let oldest = self.partial.first_key_value();
-        let oldest = oldest.map(|(_, partial)| partial.since + PARTIAL_LIFETIME);
-        [oldest, self.resequencer.expires_at()]
-            .into_iter()
-            .flatten()
-            .min()
+        self.inbox.expires_at()
     }
 
     /// Gives up what is due. `true` when the driver should be told.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
-        self.partial
-            .retain(|_, partial| partial.since + PARTIAL_LIFETIME > now);
-        self.resequencer.expire(now, &mut self.released);
-        self.hand_out()
+        self.inbox.expire(now)
     }
 }
 

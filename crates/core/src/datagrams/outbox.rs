@@ -7,12 +7,15 @@
 //! that goes on, what is older than its own deadline is dropped. Numbers are given when datagrams
 //! leave, so what is dropped here leaves no gap.
 
+mod codel;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use tabane_base::{Duration, Instant};
 
 use super::label::{DatagramOrder, FlowId, Label, Place};
+use codel::Codel;
 
 /// Bytes waiting for all flows; beyond, new ones are refused.
 const MAX_QUEUED: usize = 512 * 1024;
@@ -23,8 +26,6 @@ const QUANTUM: i64 = 1_472;
 /// Of a flow of which less waits, such as questions of a few packets during an outage, nothing is
 /// dropped for its deadline.
 const BACKLOG: usize = 16 * QUANTUM as usize;
-/// CoDel's target as a part of its interval, and of the limit: a standing queue may be so long.
-const TARGET_PART: u32 = 6;
 
 /// A datagram that waits.
 #[derive(Debug)]
@@ -39,16 +40,6 @@ struct Waiting {
 struct Overdue {
     since: Instant,
     last: Instant,
-}
-
-/// CoDel's control of one queue (RFC 8289 §5).
-#[derive(Debug, Default)]
-struct Codel {
-    /// When the queue will have been too long for an interval.
-    above_until: Option<Instant>,
-    /// While dropping: when the next one is due.
-    drop_at: Option<Instant>,
-    drops: u32,
 }
 
 /// Whose turn it is within one lane.
@@ -210,22 +201,8 @@ impl Outbox {
         let turns = &mut self.lanes[lane];
         let queue = self.queues.get_mut(&flow);
         if let Some(queue) = queue {
-            while let Some(front) = queue.waiting.front() {
-                let waited = now.since(front.since);
-                let size = front.data.len();
-                let is_last = queue.bytes <= size.max(QUANTUM as usize);
-                let is_overdue = match front.order {
-                    DatagramOrder::Within(deadline) if waited > deadline => {
-                        let since = Overdue::note(&mut queue.overdue, now, limit);
-                        let grace = limit.saturating_sub(deadline);
-                        queue.bytes > BACKLOG && now.since(since) > grace
-                    }
-                    DatagramOrder::Within(_) | DatagramOrder::AtOnce => false,
-                };
-                if waited <= limit
-                    && !is_overdue
-                    && !queue.codel.drops_now(now, waited, is_last, limit)
-                {
+            while let Some(size) = queue.waiting.front().map(|front| front.data.len()) {
+                if !queue.drops_first(now, limit) {
                     if queue.deficit > 0 {
                         return Some(size);
                     }
@@ -293,6 +270,26 @@ impl Outbox {
     }
 }
 
+impl Queue {
+    /// Whether the first of those that wait has waited too long.
+    fn drops_first(&mut self, now: Instant, limit: Duration) -> bool {
+        let Some(first) = self.waiting.front() else {
+            return false;
+        };
+        let waited = now.since(first.since);
+        let is_last = self.bytes <= first.data.len().max(QUANTUM as usize);
+        let is_overdue = match first.order {
+            DatagramOrder::Within(deadline) if waited > deadline => {
+                let since = Overdue::note(&mut self.overdue, now, limit);
+                let grace = limit.saturating_sub(deadline);
+                self.bytes > BACKLOG && now.since(since) > grace
+            }
+            DatagramOrder::Within(_) | DatagramOrder::AtOnce => false,
+        };
+        waited > limit || is_overdue || self.codel.drops_now(now, waited, is_last, limit)
+    }
+}
+
 impl Turns {
     fn go_on(&mut self, is_new: bool) {
         if is_new {
@@ -313,202 +310,5 @@ impl Overdue {
     }
 }
 
-impl Codel {
-    /// Whether the datagram at the front, which has `waited`, is to be dropped.
-    fn drops_now(
-        &mut self,
-        now: Instant,
-        waited: Duration,
-        is_last: bool,
-        interval: Duration,
-    ) -> bool {
-        if is_last || waited < interval / TARGET_PART {
-            self.above_until = None;
-            self.drop_at = None;
-            return false;
-        }
-        let Some(until) = self.above_until else {
-            self.above_until = Some(now + interval);
-            return false;
-        };
-        match self.drop_at {
-            None if until <= now => {
-                // Soon after the last time, it goes on where it had been.
-                self.drops = (self.drops / 2).max(1);
-                self.drop_at = Some(now + self.pause(interval));
-                true
-            }
-            Some(at) if at <= now => {
-                self.drops = self.drops.saturating_add(1);
-                self.drop_at = Some(at + self.pause(interval));
-                true
-            }
-            None | Some(_) => false,
-        }
-    }
-
-    /// The control law: an interval over the square root of how many were dropped.
-    fn pause(&self, interval: Duration) -> Duration {
-        interval.div_f64(f64::from(self.drops.max(1)).sqrt())
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMIT: Duration = Duration::from_millis(100);
-
-    fn push(outbox: &mut Outbox, now: Instant, flow: u64, len: usize) {
-        assert!(outbox.push(now, (FlowId(flow), 0), DatagramOrder::AtOnce, &vec![0; len]));
-    }
-
-    fn take(outbox: &mut Outbox, now: Instant) -> Option<u64> {
-        let (flow, _) = outbox.peek(now, 0)?;
-        outbox
-            .take(flow, Duration::ZERO)
-            .map(|(label, _)| label.flow.0)
-    }
-
-    #[test]
-    fn a_flow_that_sends_little_does_not_wait_for_one_that_sends_much() {
-        let mut outbox = Outbox::new(LIMIT);
-        let now = Instant::EPOCH;
-        (0..50).for_each(|_| push(&mut outbox, now, 1, 1_000));
-        for _ in 0..5 {
-            take(&mut outbox, now);
-        }
-        push(&mut outbox, now, 2, 100);
-        assert_eq!(take(&mut outbox, now), Some(2));
-        // Two that send much take turns by bytes.
-        (0..50).for_each(|_| push(&mut outbox, now, 3, 500));
-        let mut bytes = [0; 2];
-        for _ in 0..40 {
-            match take(&mut outbox, now) {
-                Some(1) => bytes[0] += 1_000_i32,
-                Some(3) => bytes[1] += 500,
-                other => panic!("{other:?}"),
-            }
-        }
-        assert!(
-            (bytes[0] - bytes[1]).abs() <= 2 * QUANTUM as i32,
-            "{bytes:?}"
-        );
-    }
-
-    /// A queue fed at twice the rate at which it is emptied: the longest wait of the last second,
-    /// and how many were dropped.
-    #[test]
-    fn a_queue_that_stays_long_is_shortened_from_the_front_and_nothing_waits_for_ever() {
-        let mut outbox = Outbox::new(LIMIT);
-        let mut taken = 0;
-        for ms in 0..3_000 {
-            let now = Instant::from_millis(ms);
-            push(&mut outbox, now, 1, 1_000);
-            if ms % 2 == 0 {
-                taken += u64::from(take(&mut outbox, now).is_some());
-            }
-            assert!(outbox.bytes() <= 102_000, "{}", outbox.bytes());
-        }
-        assert_eq!(taken, 1_500);
-        assert!(outbox.dropped() > 1_300, "{}", outbox.dropped());
-        let late = Instant::from_millis(10_000);
-        assert_eq!(take(&mut outbox, late), None);
-        assert_eq!((outbox.bytes(), outbox.is_empty(0)), (0, true));
-    }
-
-    /// A flow with a deadline that sends more than passes: once that has gone on for as long as a
-    /// burst may take, hardly anything is older than the deadline.
-    #[test]
-    fn of_a_backlog_that_goes_on_what_is_older_than_its_deadline_is_dropped() {
-        let deadline = Duration::from_millis(25);
-        let mut outbox = Outbox::new(LIMIT);
-        let mut oldest = Duration::ZERO;
-        for ms in 0..1_000 {
-            let now = Instant::from_millis(ms);
-            for _ in 0..2 {
-                let sent = outbox.push(
-                    now,
-                    (FlowId(1), 0),
-                    DatagramOrder::Within(deadline),
-                    &(ms as u32).to_be_bytes().repeat(250),
-                );
-                assert!(sent);
-            }
-            let (flow, _) = outbox.peek(now, 0).expect("it waits");
-            let (_, data) = outbox.take(flow, Duration::ZERO).expect("it waits");
-            let sent_ms = u32::from_be_bytes(data[..4].try_into().expect("four bytes"));
-            let waited = now.since(Instant::from_millis(u64::from(sent_ms)));
-            if ms < 100 {
-                assert_eq!(outbox.dropped(), 0, "a burst of {ms} ms");
-            } else if ms > 300 {
-                oldest = oldest.max(waited);
-            }
-        }
-        assert!(oldest <= deadline, "{oldest:?}");
-    }
-
-    #[test]
-    fn a_few_packets_outlive_their_deadline() {
-        let mut outbox = Outbox::new(LIMIT);
-        let order = DatagramOrder::Within(Duration::from_millis(1));
-        for _ in 0..10 {
-            assert!(outbox.push(Instant::EPOCH, (FlowId(1), 0), order, &[0; 1_000]));
-        }
-        let taken = (0..10).filter(|i| take(&mut outbox, Instant::from_millis(90 + i)).is_some());
-        assert_eq!((taken.count(), outbox.dropped()), (10, 0));
-    }
-
-    #[test]
-    fn a_burst_that_drains_loses_nothing() {
-        let mut outbox = Outbox::new(LIMIT);
-        (0..80).for_each(|_| push(&mut outbox, Instant::EPOCH, 1, 1_000));
-        for ms in 0..80 {
-            assert_eq!(take(&mut outbox, Instant::from_millis(ms)), Some(1));
-        }
-        assert_eq!(outbox.dropped(), 0);
-    }
-
-    #[test]
-    fn numbers_grow_without_gaps_and_never_repeat_even_when_flows_are_forgotten() {
-        let mut outbox = Outbox::new(LIMIT);
-        let order = DatagramOrder::Within(Duration::from_millis(25));
-        let mut last = BTreeMap::new();
-        for round in 0..3 {
-            for flow in 0..2 * MAX_FLOWS as u64 {
-                let now = Instant::from_millis(round * 10_000 + flow);
-                assert!(outbox.push(now, (FlowId(flow), 0), order, b"x"));
-                let (flow, _) = outbox.peek(now, 0).expect("it waits");
-                let (label, _) = outbox.take(flow, Duration::ZERO).expect("it waits");
-                let number = label.place.expect("it is in order").number;
-                let before = last.insert(flow, number);
-                assert!(before.is_none_or(|before| before < number), "{flow:?}");
-            }
-        }
-        assert_eq!(outbox.queues.len(), MAX_FLOWS);
-    }
-
-    #[test]
-    fn too_much_is_refused() {
-        let mut outbox = Outbox::new(LIMIT);
-        let big = vec![0; 60_000];
-        let taken = (0..20)
-            .filter(|_| outbox.push(Instant::EPOCH, (FlowId(1), 0), DatagramOrder::AtOnce, &big));
-        assert_eq!(taken.count(), 8);
-    }
-
-    #[test]
-    fn a_flow_that_changes_its_lane_takes_along_what_waits() {
-        let mut outbox = Outbox::new(LIMIT);
-        let now = Instant::EPOCH;
-        (0..3).for_each(|_| push(&mut outbox, now, 1, 1_000));
-        push(&mut outbox, now, 2, 100);
-        assert!(outbox.push(now, (FlowId(1), 1), DatagramOrder::AtOnce, b"x"));
-        assert_eq!((outbox.bytes_in(0), outbox.bytes_in(1)), (100, 3_001));
-        assert_eq!(take(&mut outbox, now), Some(2));
-        assert!(outbox.is_empty(0) || outbox.peek(now, 0).is_none());
-        assert_eq!(outbox.peek(now, 1), Some((FlowId(1), 1_000)));
-        outbox.forget(FlowId(1));
-        assert_eq!((outbox.bytes(), outbox.peek(now, 1)), (0, None));
-    }
-}
+mod tests;

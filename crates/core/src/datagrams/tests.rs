@@ -91,22 +91,6 @@ fn copies_are_delivered_once_in_whatever_order_they_come() {
 }
 
 #[test]
-fn a_number_beyond_all_gaps_does_not_make_memory_grow() {
-    let mut b = datagrams();
-    for number in 0..10_000 {
-        b.on_copy(NOW, PATH, number * 2, b"\x08");
-    }
-    assert_eq!(b.delivered.numbers.len(), MAX_GAPS);
-    while b.poll().is_some() {}
-    assert!(
-        !b.on_copy(NOW, PATH, 3, b"\x08"),
-        "too late to tell from a copy"
-    );
-    assert!(b.on_copy(NOW, PATH, 19_999, b"\x08"));
-    b.on_copy(NOW, PATH, u64::MAX >> 2, b"\x08");
-}
-
-#[test]
 fn a_lost_fragment_loses_its_datagram_and_a_doubled_one_changes_nothing() {
     let data = vec![7; 5_000];
     let order = DatagramOrder::AtOnce;

@@ -1,0 +1,158 @@
+//! Whose turn it is, and what is dropped.
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_millis(100);
+
+fn push(outbox: &mut Outbox, now: Instant, flow: u64, len: usize) {
+    assert!(outbox.push(now, (FlowId(flow), 0), DatagramOrder::AtOnce, &vec![0; len]));
+}
+
+fn take(outbox: &mut Outbox, now: Instant) -> Option<u64> {
+    let (flow, _) = outbox.peek(now, 0)?;
+    outbox
+        .take(flow, Duration::ZERO)
+        .map(|(label, _)| label.flow.0)
+}
+
+#[test]
+fn a_flow_that_sends_little_does_not_wait_for_one_that_sends_much() {
+    let mut outbox = Outbox::new(LIMIT);
+    let now = Instant::EPOCH;
+    (0..50).for_each(|_| push(&mut outbox, now, 1, 1_000));
+    for _ in 0..5 {
+        take(&mut outbox, now);
+    }
+    push(&mut outbox, now, 2, 100);
+    assert_eq!(take(&mut outbox, now), Some(2));
+    // Two that send much take turns by bytes.
+    (0..50).for_each(|_| push(&mut outbox, now, 3, 500));
+    let mut bytes = [0; 2];
+    for _ in 0..40 {
+        match take(&mut outbox, now) {
+            Some(1) => bytes[0] += 1_000_i32,
+            Some(3) => bytes[1] += 500,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(
+        (bytes[0] - bytes[1]).abs() <= 2 * QUANTUM as i32,
+        "{bytes:?}"
+    );
+}
+
+/// A queue fed at twice the rate at which it is emptied: the longest wait of the last second,
+/// and how many were dropped.
+#[test]
+fn a_queue_that_stays_long_is_shortened_from_the_front_and_nothing_waits_for_ever() {
+    let mut outbox = Outbox::new(LIMIT);
+    let mut taken = 0;
+    for ms in 0..3_000 {
+        let now = Instant::from_millis(ms);
+        push(&mut outbox, now, 1, 1_000);
+        if ms % 2 == 0 {
+            taken += u64::from(take(&mut outbox, now).is_some());
+        }
+        assert!(outbox.bytes() <= 102_000, "{}", outbox.bytes());
+    }
+    assert_eq!(taken, 1_500);
+    assert!(outbox.dropped() > 1_300, "{}", outbox.dropped());
+    let late = Instant::from_millis(10_000);
+    assert_eq!(take(&mut outbox, late), None);
+    assert_eq!((outbox.bytes(), outbox.is_empty(0)), (0, true));
+}
+
+/// A flow with a deadline that sends more than passes: once that has gone on for as long as a
+/// burst may take, hardly anything is older than the deadline.
+#[test]
+fn of_a_backlog_that_goes_on_what_is_older_than_its_deadline_is_dropped() {
+    let deadline = Duration::from_millis(25);
+    let mut outbox = Outbox::new(LIMIT);
+    let mut oldest = Duration::ZERO;
+    for ms in 0..1_000 {
+        let now = Instant::from_millis(ms);
+        for _ in 0..2 {
+            let sent = outbox.push(
+                now,
+                (FlowId(1), 0),
+                DatagramOrder::Within(deadline),
+                &(ms as u32).to_be_bytes().repeat(250),
+            );
+            assert!(sent);
+        }
+        let (flow, _) = outbox.peek(now, 0).expect("it waits");
+        let (_, data) = outbox.take(flow, Duration::ZERO).expect("it waits");
+        let sent_ms = u32::from_be_bytes(data[..4].try_into().expect("four bytes"));
+        let waited = now.since(Instant::from_millis(u64::from(sent_ms)));
+        if ms < 100 {
+            assert_eq!(outbox.dropped(), 0, "a burst of {ms} ms");
+        } else if ms > 300 {
+            oldest = oldest.max(waited);
+        }
+    }
+    assert!(oldest <= deadline, "{oldest:?}");
+}
+
+#[test]
+fn a_few_packets_outlive_their_deadline() {
+    let mut outbox = Outbox::new(LIMIT);
+    let order = DatagramOrder::Within(Duration::from_millis(1));
+    for _ in 0..10 {
+        assert!(outbox.push(Instant::EPOCH, (FlowId(1), 0), order, &[0; 1_000]));
+    }
+    let taken = (0..10).filter(|i| take(&mut outbox, Instant::from_millis(90 + i)).is_some());
+    assert_eq!((taken.count(), outbox.dropped()), (10, 0));
+}
+
+#[test]
+fn a_burst_that_drains_loses_nothing() {
+    let mut outbox = Outbox::new(LIMIT);
+    (0..80).for_each(|_| push(&mut outbox, Instant::EPOCH, 1, 1_000));
+    for ms in 0..80 {
+        assert_eq!(take(&mut outbox, Instant::from_millis(ms)), Some(1));
+    }
+    assert_eq!(outbox.dropped(), 0);
+}
+
+#[test]
+fn numbers_grow_without_gaps_and_never_repeat_even_when_flows_are_forgotten() {
+    let mut outbox = Outbox::new(LIMIT);
+    let order = DatagramOrder::Within(Duration::from_millis(25));
+    let mut last = BTreeMap::new();
+    for round in 0..3 {
+        for flow in 0..2 * MAX_FLOWS as u64 {
+            let now = Instant::from_millis(round * 10_000 + flow);
+            assert!(outbox.push(now, (FlowId(flow), 0), order, b"x"));
+            let (flow, _) = outbox.peek(now, 0).expect("it waits");
+            let (label, _) = outbox.take(flow, Duration::ZERO).expect("it waits");
+            let number = label.place.expect("it is in order").number;
+            let before = last.insert(flow, number);
+            assert!(before.is_none_or(|before| before < number), "{flow:?}");
+        }
+    }
+    assert_eq!(outbox.queues.len(), MAX_FLOWS);
+}
+
+#[test]
+fn too_much_is_refused() {
+    let mut outbox = Outbox::new(LIMIT);
+    let big = vec![0; 60_000];
+    let taken = (0..20)
+        .filter(|_| outbox.push(Instant::EPOCH, (FlowId(1), 0), DatagramOrder::AtOnce, &big));
+    assert_eq!(taken.count(), 8);
+}
+
+#[test]
+fn a_flow_that_changes_its_lane_takes_along_what_waits() {
+    let mut outbox = Outbox::new(LIMIT);
+    let now = Instant::EPOCH;
+    (0..3).for_each(|_| push(&mut outbox, now, 1, 1_000));
+    push(&mut outbox, now, 2, 100);
+    assert!(outbox.push(now, (FlowId(1), 1), DatagramOrder::AtOnce, b"x"));
+    assert_eq!((outbox.bytes_in(0), outbox.bytes_in(1)), (100, 3_001));
+    assert_eq!(take(&mut outbox, now), Some(2));
+    assert!(outbox.is_empty(0) || outbox.peek(now, 0).is_none());
+    assert_eq!(outbox.peek(now, 1), Some((FlowId(1), 1_000)));
+    outbox.forget(FlowId(1));
+    assert_eq!((outbox.bytes(), outbox.peek(now, 1)), (0, None));
+}
