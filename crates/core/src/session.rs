@@ -6,8 +6,10 @@ mod data;
 mod deal;
 mod decision;
 mod fill;
+mod frames;
 mod paths;
 mod receive;
+mod settle;
 mod timers;
 mod transmit;
 
@@ -30,7 +32,6 @@ use crate::overflow::Overflow;
 use crate::parameters::Parameters;
 use crate::path::{News, Path};
 use crate::reading::Reading;
-use crate::recovery::SentFrame;
 use crate::rest::Shedding;
 use crate::scheduler::PathView;
 use crate::send_pool::SessionPool;
@@ -430,54 +431,6 @@ impl Session {
     /// Whether paths are measured by packets of their own [P-10.1].
     fn takes_probes(&self) -> bool {
         self.is_connected() && self.config.probes && self.peer.probes > 0
-    }
-
-    /// Tells the owners of frames what became of them.
-    fn settle(&mut self, news: &mut News) {
-        for settled in news.acked.drain(..) {
-            if let Some(keys) = &mut self.keys {
-                keys.on_acked(settled.packet.key_generation.into());
-            }
-            settled
-                .packet
-                .frames
-                .iter()
-                .for_each(|frame| self.streams.on_acked(frame));
-        }
-        // Backwards, because what is lost goes to the front of the queues.
-        for settled in news.lost.drain(..).rev() {
-            for frame in settled.packet.frames.iter() {
-                self.on_frame_lost(frame);
-            }
-        }
-    }
-
-    fn on_frame_lost(&mut self, frame: SentFrame) {
-        match frame {
-            SentFrame::Hello => self.due.hello = true,
-            SentFrame::Admitted => self.due.admitted = true,
-            SentFrame::GoAway => self.due.go_away = true,
-            SentFrame::PathAbandon(id) => self.due.abandon.push_back(id),
-            SentFrame::Class(id) => self.lanes.get_mut(id).class.due = true,
-            SentFrame::PathPolicy(id) => {
-                if let Some(index) = self.path_index(id) {
-                    self.paths[index].policies.due = true;
-                }
-            }
-            // The next review asks again; probes and pings are repeated by their own timers.
-            SentFrame::AckFrequency
-            | SentFrame::MtuProbe(_)
-            | SentFrame::Probe(_)
-            | SentFrame::Ping => {}
-            SentFrame::Stream { .. }
-            | SentFrame::ResetStream(_)
-            | SentFrame::StopSending(_)
-            | SentFrame::MaxData
-            | SentFrame::MaxStreamData(_)
-            | SentFrame::StreamClass(_)
-            | SentFrame::StreamHold(_)
-            | SentFrame::MaxStreams => self.streams.on_lost(frame),
-        }
     }
 
     /// A stream may hold what all paths together can have on their way, and what the fast ones

@@ -128,6 +128,10 @@ impl Session {
         self.events.push_back(Event::PathDown(path.id, reason));
     }
 
+    pub(super) fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
+        self.paths.iter_mut().find(|path| path.id == id)
+    }
+
     pub(super) fn path_index(&self, id: PathId) -> Option<usize> {
         self.paths.iter().position(|path| path.id == id)
     }

@@ -1,31 +1,22 @@
-//! What comes in: packets are opened once, checked once, and taken apart into frames.
+//! What comes in: packets are opened once and checked once.
+//!
+//! Owns which packets count: authentic ones, once each, as far as there is memory for them, and
+//! which of them begin a path or move one. What they say is read by `frames`.
 
-use bytes::Bytes as Payload;
 use rustls::Side;
-use tabane_base::{Bytes, Instant};
+use tabane_base::Instant;
 
+use super::frames::Arrival;
 use super::{Phase, Session};
-use crate::close::{CloseReason, PathDownReason, Violation};
+use crate::close::CloseReason;
 use crate::config::MAX_PATHS;
 use crate::drops::DropReason;
-use crate::event::Event;
 use crate::handshake::Refusal;
 use crate::id::{FourTuple, PathId};
-use crate::path::{Path, State};
+use crate::path::State;
 use crate::stream::Refused;
 use crate::trace::Traced;
-use crate::wire::{AckFrame, Cursor, Frame, LongHeader, ShortHeader, parse_frame};
-
-/// What a frame asks of the path it came on.
-struct Arrival {
-    now: Instant,
-    tuple: FourTuple,
-    /// Index of its path.
-    path: usize,
-    id: PathId,
-    /// Bytes of the whole packet.
-    size: usize,
-}
+use crate::wire::{Cursor, Frame, LongHeader, ShortHeader, parse_frame};
 
 impl Session {
     /// A long-header packet of this session's handshake.
@@ -137,46 +128,51 @@ impl Session {
             }
             return Err(DropReason::Shed);
         }
+        let arrival = Arrival {
+            now,
+            tuple,
+            id: header.path,
+            size,
+        };
+        self.take_in(&arrival, (path, opened.pn), payload);
+        Ok(())
+    }
+
+    /// A packet that is authentic, new, and has room here: its path's index, and its number.
+    fn take_in(&mut self, arrival: &Arrival, (path, pn): (usize, u64), payload: &[u8]) {
+        let Arrival {
+            now,
+            tuple,
+            id,
+            size,
+        } = *arrival;
         self.last_received_at = now;
         let is_newest = self.paths[path]
             .received
             .largest()
-            .is_none_or(|pn| pn < opened.pn);
+            .is_none_or(|largest| largest < pn);
         self.paths[path].on_received(now, size, tuple);
         // Any 1-RTT packet shows that the server has the client's last flight.
         if self.handshake.take().is_some() {
             self.paths[path].keep_alive_due = true;
         }
-        let id = self.paths[path].id;
         if let Some(trace) = &mut self.trace {
             let size = u16::try_from(size).unwrap_or(u16::MAX);
-            let received = Traced::Received {
-                pn: opened.pn,
-                size,
-            };
-            trace.record(now, id, received);
+            trace.record(now, id, Traced::Received { pn, size });
         }
-        let arrival = Arrival {
-            now,
-            tuple,
-            path,
-            id,
-            size,
-        };
-        match self.handle_frames(&arrival, payload) {
+        match self.handle_frames(arrival, payload) {
             Ok(ack_eliciting) => {
                 // A frame may have closed the path.
                 if let Some(path) = self.path_index(id) {
                     self.paths[path]
                         .received
-                        .on_received(now, opened.pn, ack_eliciting);
+                        .on_received(now, pn, ack_eliciting);
                     self.review_address(now, path, tuple, is_newest);
                 }
                 self.review_send_limit();
             }
             Err(violation) => self.close(now, CloseReason::ProtocolViolation(violation)),
         }
-        Ok(())
     }
 
     /// Whether a path that is not known yet may begin with this packet.
@@ -189,7 +185,7 @@ impl Session {
 
     /// Whether there is no memory for data [P-6.6]. Nothing of such a packet is taken in, so the
     /// sender will repeat it.
-    fn refuses(&self, payload: &[u8]) -> Option<Refused> {
+    pub(super) fn refuses(&self, payload: &[u8]) -> Option<Refused> {
         if !self.streams.may_refuse() {
             return None;
         }
@@ -234,329 +230,5 @@ impl Session {
             // The old address is in use after all.
             paths[path].challenge = None;
         }
-    }
-
-    /// Takes `payload` for the frames of an authentic packet on the first path, for fuzzing: what a
-    /// hostile peer that has been let in can do.
-    pub fn fuzz_frames(&mut self, now: Instant, payload: &[u8]) {
-        let Some(path) = self.paths.first() else {
-            return;
-        };
-        let arrival = Arrival {
-            now,
-            tuple: path.tuple,
-            path: 0,
-            id: path.id,
-            size: payload.len(),
-        };
-        if !self.is_established() || self.refuses(payload).is_some() {
-            return;
-        }
-        if let Err(violation) = self.handle_frames(&arrival, payload) {
-            self.close(now, CloseReason::ProtocolViolation(violation));
-        }
-    }
-
-    fn handle_frames(&mut self, arrival: &Arrival, payload: &[u8]) -> Result<bool, Violation> {
-        let mut cursor = Cursor::new(payload);
-        let mut ack_eliciting = false;
-        while !cursor.is_empty() {
-            let frame = parse_frame(&mut cursor).map_err(|_| Violation::MalformedFrame)?;
-            ack_eliciting |= frame.is_ack_eliciting();
-            if self.side == Side::Server && !self.admitted && frame.is_for_application() {
-                // A stranger gets no memory for its data [P-3.6].
-                return Err(Violation::BeforeAdmission);
-            }
-            if frame.is_for_application() {
-                self.data_at = arrival.now;
-            }
-            self.handle_frame(arrival, frame)?;
-            if !self.is_established() {
-                break;
-            }
-        }
-        Ok(ack_eliciting)
-    }
-
-    fn handle_frame(&mut self, arrival: &Arrival, frame: Frame<'_>) -> Result<(), Violation> {
-        let now = arrival.now;
-        match frame {
-            Frame::Padding | Frame::Ping | Frame::Crypto { .. } => Ok(()),
-            Frame::Ack(ack) => self.handle_ack(now, &ack),
-            Frame::Shed(shed) => self.handle_shed(now, &shed),
-            Frame::Stream { header, data } => self.streams.on_data(now, header, data),
-            Frame::ResetStream {
-                id,
-                code,
-                final_size,
-            } => self.streams.on_reset(id, code, final_size),
-            Frame::StopSending { id, code } => self.streams.on_stop(id, code),
-            Frame::MaxData(max) => {
-                self.streams.on_max_data(max);
-                Ok(())
-            }
-            Frame::MaxStreamData { id, max } => self.streams.on_max_stream_data(id, max),
-            Frame::MaxStreams(max) => {
-                self.streams.on_max_streams(max);
-                Ok(())
-            }
-            Frame::PathChallenge(data) => {
-                if let Some(path) = self.paths.get_mut(arrival.path) {
-                    path.response = Some((data, arrival.tuple));
-                }
-                Ok(())
-            }
-            Frame::PathResponse(data) => {
-                self.handle_response(now, data);
-                Ok(())
-            }
-            Frame::PathAbandon(id) => {
-                self.handle_abandon(now, id);
-                Ok(())
-            }
-            Frame::AckFrequency {
-                path,
-                packets,
-                delay,
-            } => {
-                if let Some(path) = self.path_index(path) {
-                    self.paths[path].received.set_frequency(packets, delay);
-                }
-                Ok(())
-            }
-            Frame::PathPolicy { path, number, wish } => {
-                if let Some(index) = self.path_index(path) {
-                    let path = &mut self.paths[index];
-                    path.policies.on_heard(number, wish);
-                    path.pace(now);
-                }
-                Ok(())
-            }
-            Frame::Class {
-                class,
-                number,
-                rule,
-            } => {
-                self.expect_server()?;
-                self.lanes.on_heard(class, number, rule, &mut self.streams);
-                Ok(())
-            }
-            Frame::StreamHold { id, number, at } => self.streams.on_hold(id, number, at),
-            Frame::StreamClass { id, number, class } => {
-                self.expect_server()?;
-                self.lanes.get_mut(class);
-                let before = self.streams.on_class(id, number, class)?;
-                self.on_class_changed(id, before, class);
-                Ok(())
-            }
-            Frame::Probe(probe) => {
-                if self.takes_probes()
-                    && let Some(path) = self.paths.get_mut(arrival.path)
-                {
-                    path.on_probe(now, probe, arrival.size);
-                }
-                Ok(())
-            }
-            Frame::ProbeReport { path, report } => {
-                if let Some(index) = self.path_index(path) {
-                    self.paths[index].on_probe_report(now, report);
-                }
-                Ok(())
-            }
-            Frame::Hello { token } => self.handle_hello(token),
-            Frame::Admitted => self.handle_admitted(),
-            Frame::GoAway => self.handle_go_away(),
-            Frame::Close { code, text } => {
-                self.end(CloseReason::from_wire(code, &String::from_utf8_lossy(text)));
-                Ok(())
-            }
-            Frame::Datagram(data) => {
-                let data = Payload::copy_from_slice(data);
-                let told = self.datagrams.on_received(now, arrival.id, data);
-                self.on_datagram(told);
-                Ok(())
-            }
-            Frame::DatagramCopy { number, data } => {
-                let told = self.datagrams.on_copy(now, arrival.id, number, data);
-                self.on_datagram(told);
-                Ok(())
-            }
-            Frame::DatagramFragment { .. } => {
-                let told = self.datagrams.on_fragment(now, arrival.id, &frame);
-                self.on_datagram(told);
-                Ok(())
-            }
-        }
-    }
-
-    /// Only clients know their links well enough to choose among them.
-    fn expect_server(&self) -> Result<(), Violation> {
-        match self.side {
-            Side::Server => Ok(()),
-            Side::Client => Err(Violation::WrongSide),
-        }
-    }
-
-    pub(super) fn on_datagram(&mut self, told: bool) {
-        if told && self.admitted {
-            self.events.push_back(Event::DatagramsReadable);
-        }
-    }
-
-    fn handle_ack(&mut self, now: Instant, ack: &AckFrame) -> Result<(), Violation> {
-        // For a path that was closed meanwhile there is nothing left to settle.
-        let Some(index) = self.path_index(ack.path) else {
-            return Ok(());
-        };
-        let reverse = self.reverse_mean();
-        let mut news = std::mem::take(&mut self.news);
-        let result = self.paths[index].on_ack(now, ack, reverse, &mut news);
-        self.apply(now, index, &mut news);
-        self.news = news;
-        result
-    }
-
-    /// To congestion control they arrived; what they carried has to go again.
-    fn handle_shed(&mut self, now: Instant, shed: &AckFrame) -> Result<(), Violation> {
-        let Some(index) = self.path_index(shed.path) else {
-            return Ok(());
-        };
-        let reverse = self.reverse_mean();
-        let mut news = std::mem::take(&mut self.news);
-        let result = self.paths[index].on_ack(now, shed, reverse, &mut news);
-        let shed = news.acked.drain(..).filter(|settled| !settled.was_lost);
-        let lost = news.lost.len();
-        news.lost.extend(shed);
-        let awake = |path: &&Path| path.is_active() && path.rest.is_over(now);
-        let is_alone = self.paths.iter().filter(awake).count() == 1;
-        for settled in news.lost[lost..].iter().filter(|_| is_alone) {
-            let frames = settled.packet.frames.iter();
-            frames.for_each(|frame| self.streams.on_shed(frame));
-        }
-        let newest = news.lost[lost..]
-            .iter()
-            .map(|settled| settled.packet.sent_at)
-            .max();
-        let bytes = news.lost[lost..]
-            .iter()
-            .map(|settled| Bytes::new(settled.packet.size.into()))
-            .sum();
-        self.apply(now, index, &mut news);
-        self.news = news;
-        if let Some(sent_at) = newest {
-            self.rest_farthest(now, sent_at, bytes);
-        }
-        result
-    }
-
-    /// The peer has too little memory for all paths: the farthest rests.
-    fn rest_farthest(&mut self, now: Instant, sent_at: Instant, shed: Bytes) {
-        let awake = || {
-            let paths = self.paths.iter().enumerate();
-            paths.filter(|(_, path)| path.is_active() && path.rest.is_over(now))
-        };
-        let farthest = awake().max_by_key(|(_, path)| path.rtt.smoothed());
-        let Some((index, path)) = farthest else {
-            return;
-        };
-        let round_trip = path.rtt.smoothed();
-        let arrived = self.paths.iter().map(|path| path.totals.acked).sum();
-        let rates: f64 = awake().map(|(_, path)| path.rate().as_bps() as f64).sum();
-        let share = path.rate().as_bps() as f64 / rates.max(1.0);
-        let is_one_of_many = awake().count() > 1;
-        let too_much = self
-            .shedding
-            .on_shed(now, round_trip, (sent_at, shed), arrived, share);
-        if too_much && is_one_of_many {
-            self.paths[index].rest.begin(now, round_trip);
-        }
-    }
-
-    /// The mean one-way time from the peer over all active paths, less the clocks' offset.
-    fn reverse_mean(&self) -> Option<i64> {
-        let active = self.paths.iter().filter(|path| path.is_active());
-        let (sum, count) = active
-            .filter_map(Path::reverse)
-            .fold((0_i64, 0_i64), |(sum, count), reverse| {
-                (sum.saturating_add(reverse), count + 1)
-            });
-        sum.checked_div(count)
-    }
-
-    /// Settles what a path reports of its packets and of itself.
-    pub(super) fn apply(&mut self, now: Instant, index: usize, news: &mut crate::path::News) {
-        let id = self.paths[index].id;
-        if let Some(trace) = &mut self.trace {
-            trace.record_news(now, &self.paths[index], news);
-        }
-        if let Some(reason) = news.down.take() {
-            self.events.push_back(Event::PathDown(id, reason));
-        }
-        if std::mem::take(&mut news.up) {
-            self.events.push_back(Event::PathUp(id));
-            // What waits on silent paths has a way again.
-            for path in &mut self.paths {
-                if matches!(path.state(), State::Silent { .. }) {
-                    path.give_up_in_flight(now, news);
-                }
-            }
-        }
-        self.settle(news);
-    }
-
-    fn handle_response(&mut self, now: Instant, data: [u8; 8]) {
-        for index in 0..self.paths.len() {
-            if self.paths[index].on_response(now, data) {
-                let id = self.paths[index].id;
-                self.events.push_back(Event::PathUp(id));
-            }
-        }
-    }
-
-    fn handle_abandon(&mut self, now: Instant, id: PathId) {
-        match self.path_index(id) {
-            Some(index) => self.remove_path(now, index, PathDownReason::Closed),
-            None => drop(self.retired.insert(id)),
-        }
-    }
-
-    fn handle_hello(&mut self, token: &[u8]) -> Result<(), Violation> {
-        if self.side == Side::Client {
-            return Err(Violation::WrongSide);
-        }
-        if self.admitted {
-            self.due.admitted = true;
-        } else if let Some(key) = self.peer_key
-            && self.token.is_none()
-        {
-            // Remembered, so that a repeated hello asks no second time.
-            self.token = Some(token.to_vec());
-            let token = (!token.is_empty()).then(|| token.to_vec());
-            self.events.push_back(Event::Authorise { key, token });
-        }
-        Ok(())
-    }
-
-    fn handle_go_away(&mut self) -> Result<(), Violation> {
-        if self.side == Side::Server {
-            return Err(Violation::WrongSide);
-        }
-        if !std::mem::replace(&mut self.sent_away, true) {
-            self.events.push_back(Event::SentAway);
-        }
-        Ok(())
-    }
-
-    fn handle_admitted(&mut self) -> Result<(), Violation> {
-        if self.side == Side::Server {
-            return Err(Violation::WrongSide);
-        }
-        if !std::mem::replace(&mut self.admitted, true) {
-            self.events.push_back(Event::Connected);
-            // What overtook the admission.
-            let told = self.datagrams.has_received();
-            self.on_datagram(told);
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,230 @@
+//! What a packet says, frame by frame.
+//!
+//! Owns who may say what: strangers nothing for the application, servers nothing about classes. What
+//! a frame means is for its owner to say.
+
+use bytes::Bytes as Payload;
+use rustls::Side;
+use tabane_base::Instant;
+
+use super::Session;
+use crate::close::{CloseReason, PathDownReason, Violation};
+use crate::event::Event;
+use crate::id::{FourTuple, PathId};
+use crate::wire::{Cursor, Frame, parse_frame};
+
+/// What a frame asks of the path it came on.
+pub(super) struct Arrival {
+    pub(super) now: Instant,
+    pub(super) tuple: FourTuple,
+    /// Its path; a frame before may have closed it.
+    pub(super) id: PathId,
+    /// Bytes of the whole packet.
+    pub(super) size: usize,
+}
+
+impl Session {
+    /// Takes `payload` for the frames of an authentic packet on the first path, for fuzzing: what a
+    /// hostile peer that has been let in can do.
+    pub fn fuzz_frames(&mut self, now: Instant, payload: &[u8]) {
+        let Some(path) = self.paths.first() else {
+            return;
+        };
+        let arrival = Arrival {
+            now,
+            tuple: path.tuple,
+            id: path.id,
+            size: payload.len(),
+        };
+        if !self.is_established() || self.refuses(payload).is_some() {
+            return;
+        }
+        if let Err(violation) = self.handle_frames(&arrival, payload) {
+            self.close(now, CloseReason::ProtocolViolation(violation));
+        }
+    }
+
+    /// Takes in the frames of an authentic packet. `true` when any asks for acknowledgement.
+    pub(super) fn handle_frames(
+        &mut self,
+        arrival: &Arrival,
+        payload: &[u8],
+    ) -> Result<bool, Violation> {
+        let mut cursor = Cursor::new(payload);
+        let mut ack_eliciting = false;
+        while !cursor.is_empty() {
+            let frame = parse_frame(&mut cursor).map_err(|_| Violation::MalformedFrame)?;
+            ack_eliciting |= frame.is_ack_eliciting();
+            if self.side == Side::Server && !self.admitted && frame.is_for_application() {
+                // A stranger gets no memory for its data [P-3.6].
+                return Err(Violation::BeforeAdmission);
+            }
+            if frame.is_for_application() {
+                self.data_at = arrival.now;
+            }
+            self.handle_frame(arrival, frame)?;
+            if !self.is_established() {
+                break;
+            }
+        }
+        Ok(ack_eliciting)
+    }
+
+    fn handle_frame(&mut self, arrival: &Arrival, frame: Frame<'_>) -> Result<(), Violation> {
+        let now = arrival.now;
+        match frame {
+            Frame::Padding | Frame::Ping | Frame::Crypto { .. } => {}
+            Frame::Ack(ack) => self.handle_ack(now, &ack)?,
+            Frame::Shed(shed) => self.handle_shed(now, &shed)?,
+            Frame::Stream { header, data } => self.streams.on_data(now, header, data)?,
+            Frame::ResetStream {
+                id,
+                code,
+                final_size,
+            } => self.streams.on_reset(id, code, final_size)?,
+            Frame::StopSending { id, code } => self.streams.on_stop(id, code)?,
+            Frame::MaxData(max) => self.streams.on_max_data(max),
+            Frame::MaxStreamData { id, max } => self.streams.on_max_stream_data(id, max)?,
+            Frame::MaxStreams(max) => self.streams.on_max_streams(max),
+            Frame::StreamHold { id, number, at } => self.streams.on_hold(id, number, at)?,
+            Frame::StreamClass { id, number, class } => {
+                self.expect_server()?;
+                self.lanes.get_mut(class);
+                let before = self.streams.on_class(id, number, class)?;
+                self.on_class_changed(id, before, class);
+            }
+            Frame::Class {
+                class,
+                number,
+                rule,
+            } => {
+                self.expect_server()?;
+                self.lanes.on_heard(class, number, rule, &mut self.streams);
+            }
+            Frame::PathChallenge(data) => {
+                if let Some(path) = self.path_mut(arrival.id) {
+                    path.response = Some((data, arrival.tuple));
+                }
+            }
+            Frame::PathResponse(data) => self.handle_response(now, data),
+            Frame::PathAbandon(id) => self.handle_abandon(now, id),
+            Frame::AckFrequency {
+                path,
+                packets,
+                delay,
+            } => {
+                if let Some(path) = self.path_mut(path) {
+                    path.received.set_frequency(packets, delay);
+                }
+            }
+            Frame::PathPolicy { path, number, wish } => {
+                if let Some(path) = self.path_mut(path) {
+                    path.policies.on_heard(number, wish);
+                    path.pace(now);
+                }
+            }
+            Frame::Probe(probe) => {
+                if self.takes_probes()
+                    && let Some(path) = self.path_mut(arrival.id)
+                {
+                    path.on_probe(now, probe, arrival.size);
+                }
+            }
+            Frame::ProbeReport { path, report } => {
+                if let Some(path) = self.path_mut(path) {
+                    path.on_probe_report(now, report);
+                }
+            }
+            Frame::Hello { token } => self.handle_hello(token)?,
+            Frame::Admitted => self.handle_admitted()?,
+            Frame::GoAway => self.handle_go_away()?,
+            Frame::Close { code, text } => {
+                self.end(CloseReason::from_wire(code, &String::from_utf8_lossy(text)));
+            }
+            Frame::Datagram(data) => {
+                let data = Payload::copy_from_slice(data);
+                let told = self.datagrams.on_received(now, arrival.id, data);
+                self.on_datagram(told);
+            }
+            Frame::DatagramCopy { number, data } => {
+                let told = self.datagrams.on_copy(now, arrival.id, number, data);
+                self.on_datagram(told);
+            }
+            Frame::DatagramFragment { .. } => {
+                let told = self.datagrams.on_fragment(now, arrival.id, &frame);
+                self.on_datagram(told);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_datagram(&mut self, told: bool) {
+        if told && self.admitted {
+            self.events.push_back(Event::DatagramsReadable);
+        }
+    }
+
+    /// Only clients know their links well enough to choose among them.
+    fn expect_server(&self) -> Result<(), Violation> {
+        match self.side {
+            Side::Server => Ok(()),
+            Side::Client => Err(Violation::WrongSide),
+        }
+    }
+
+    fn handle_response(&mut self, now: Instant, data: [u8; 8]) {
+        for index in 0..self.paths.len() {
+            if self.paths[index].on_response(now, data) {
+                let id = self.paths[index].id;
+                self.events.push_back(Event::PathUp(id));
+            }
+        }
+    }
+
+    fn handle_abandon(&mut self, now: Instant, id: PathId) {
+        match self.path_index(id) {
+            Some(index) => self.remove_path(now, index, PathDownReason::Closed),
+            None => drop(self.retired.insert(id)),
+        }
+    }
+
+    fn handle_hello(&mut self, token: &[u8]) -> Result<(), Violation> {
+        if self.side == Side::Client {
+            return Err(Violation::WrongSide);
+        }
+        if self.admitted {
+            self.due.admitted = true;
+        } else if let Some(key) = self.peer_key
+            && self.token.is_none()
+        {
+            // Remembered, so that a repeated hello asks no second time.
+            self.token = Some(token.to_vec());
+            let token = (!token.is_empty()).then(|| token.to_vec());
+            self.events.push_back(Event::Authorise { key, token });
+        }
+        Ok(())
+    }
+
+    fn handle_go_away(&mut self) -> Result<(), Violation> {
+        if self.side == Side::Server {
+            return Err(Violation::WrongSide);
+        }
+        if !std::mem::replace(&mut self.sent_away, true) {
+            self.events.push_back(Event::SentAway);
+        }
+        Ok(())
+    }
+
+    fn handle_admitted(&mut self) -> Result<(), Violation> {
+        if self.side == Side::Server {
+            return Err(Violation::WrongSide);
+        }
+        if !std::mem::replace(&mut self.admitted, true) {
+            self.events.push_back(Event::Connected);
+            // What overtook the admission.
+            let told = self.datagrams.has_received();
+            self.on_datagram(told);
+        }
+        Ok(())
+    }
+}
