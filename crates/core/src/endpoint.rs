@@ -1,16 +1,21 @@
-//! All sessions of one set of sockets: which datagram belongs to which, and who may begin one.
+//! All sessions of one set of sockets: which datagram belongs to which.
 //!
 //! Answers that need no session (Retry, version negotiation, who is here, stateless reset) are made
-//! here, from nothing but the datagram that asks for them, and never larger than it.
+//! here, from nothing but the datagram that asks for them, and never larger than it; how many there
+//! may be is for `answers` to say, who may begin a session for `accept`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+mod accept;
+mod answers;
+mod sessions;
 
-use rustls::{ServerConfig as TlsServerConfig, Side};
-use tabane_base::{Duration, Instant, Rng, Seed};
+use std::collections::{BTreeSet, VecDeque};
+
+use rustls::Side;
+use tabane_base::{Instant, Rng, Seed};
 use thiserror::Error;
 
-use crate::config::{ConfigError, RetryPolicy, ServerConfig, SessionConfig};
+use crate::close::CloseReason;
+use crate::config::{ConfigError, ServerConfig, SessionConfig};
 use crate::drops::{DropReason, Drops};
 use crate::handshake::Handshake;
 use crate::id::{AttemptId, ConnectionId, FourTuple, SessionHandle};
@@ -23,11 +28,9 @@ use crate::wire::{
     INQUIRY_VERSION, LongError, LongHeader, LongKind, MIN_INITIAL_SIZE, ShortHeader,
     inquiry_answer, is_long, parse_version_negotiation, version_negotiation,
 };
-
-/// Answers without a session per [`ANSWER_WINDOW`]: enough for every client of a restarted relay
-/// to learn of it within seconds, too few to be of use against third parties.
-const MAX_ANSWERS: u32 = 1_000;
-const ANSWER_WINDOW: Duration = Duration::from_secs(1);
+use accept::Server;
+use answers::Answers;
+use sessions::Sessions;
 
 /// Why a session cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -53,29 +56,16 @@ pub struct EndpointCounters {
     pub resets: u64,
 }
 
-struct Server {
-    config: ServerConfig,
-    tls: Arc<TlsServerConfig>,
-    proofs: Proofs,
-}
-
 /// The sessions of a client or a relay.
 pub struct Endpoint {
     identity: Identity,
     config: SessionConfig,
     server: Option<Server>,
-    sessions: Vec<Option<Session>>,
-    /// Places in `sessions` that are empty.
-    free: Vec<usize>,
+    sessions: Sessions,
     /// Sessions of others that were not admitted when last looked at; a few more than there are.
     strangers: BTreeSet<SessionHandle>,
-    by_id: BTreeMap<ConnectionId, SessionHandle>,
-    by_attempt: BTreeMap<AttemptId, SessionHandle>,
-    attempt_by_handle: BTreeMap<SessionHandle, AttemptId>,
     incoming: VecDeque<SessionHandle>,
-    answers: VecDeque<(FourTuple, Vec<u8>)>,
-    answers_since: Instant,
-    answers_made: u32,
+    answers: Answers,
     rng: Rng,
     counters: EndpointCounters,
 }
@@ -96,16 +86,10 @@ impl Endpoint {
             identity,
             config,
             server: None,
-            sessions: Vec::new(),
-            free: Vec::new(),
+            sessions: Sessions::default(),
             strangers: BTreeSet::new(),
-            by_id: BTreeMap::new(),
-            by_attempt: BTreeMap::new(),
-            attempt_by_handle: BTreeMap::new(),
             incoming: VecDeque::new(),
-            answers: VecDeque::new(),
-            answers_since: Instant::EPOCH,
-            answers_made: 0,
+            answers: Answers::default(),
             rng: fold(seed).rng("endpoint"),
             counters: EndpointCounters::default(),
         })
@@ -161,33 +145,16 @@ impl Endpoint {
         let side = (Side::Client, names.1);
         let config = self.config.clone();
         let session = Session::new(now, config, &parameters, handshake, side, token, seed);
-        Ok(self.insert(names, session))
+        Ok(self.sessions.insert(names.0, session))
     }
 
     fn fresh_id(&mut self) -> ConnectionId {
         loop {
             let id = ConnectionId(self.rng.next_u64() as u32);
-            if !self.by_id.contains_key(&id) {
+            if self.sessions.find(id).is_none() {
                 return id;
             }
         }
-    }
-
-    fn insert(
-        &mut self,
-        (attempt, id): (AttemptId, ConnectionId),
-        session: Session,
-    ) -> SessionHandle {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.sessions.push(None);
-            self.sessions.len() - 1
-        });
-        self.sessions[index] = Some(session);
-        let handle = SessionHandle(index);
-        self.by_id.insert(id, handle);
-        self.by_attempt.insert(attempt, handle);
-        self.attempt_by_handle.insert(handle, attempt);
-        handle
     }
 
     /// Takes in one UDP datagram, decrypting it in place. Gives the session it moved, which must
@@ -215,15 +182,13 @@ impl Endpoint {
         data: &mut [u8],
     ) -> Result<SessionHandle, DropReason> {
         let header = ShortHeader::parse(data).map_err(|_| DropReason::Malformed)?;
-        let Some(handle) = self.by_id.get(&header.destination).copied() else {
+        let Some(handle) = self.sessions.find(header.destination) else {
             return self.handle_stray(now, tuple, header, data);
         };
         let session = self.session_mut(handle).ok_or(DropReason::UnknownSession)?;
         // The session counts its own drops; it must be drained only when something changed.
-        match session.handle_short(now, tuple, header, data) {
-            Ok(()) => Ok(handle),
-            Err(reason) => Err(reason),
-        }
+        session.handle_short(now, tuple, header, data)?;
+        Ok(handle)
     }
 
     /// A packet for a session that we do not know: the answer to one of ours from an end that
@@ -240,11 +205,10 @@ impl Endpoint {
             && let Some((_, token)) = data.split_last_chunk::<RESET_TOKEN_LEN>()
         {
             let same = |session: &Session| session.reset_token().as_ref() == Some(token);
-            let sessions = self.sessions.iter_mut().enumerate();
-            let mut known = sessions.filter_map(|(i, s)| s.as_mut().map(|s| (i, s)));
-            if let Some((index, session)) = known.find(|(_, session)| same(session)) {
-                session.end(crate::CloseReason::StatelessReset);
-                return Ok(SessionHandle(index));
+            let known = self.sessions.iter_mut().find(|(_, session)| same(session));
+            if let Some((handle, session)) = known {
+                session.end(CloseReason::StatelessReset);
+                return Ok(handle);
             }
         }
         if let Some(server) = &self.server
@@ -255,20 +219,12 @@ impl Endpoint {
             self.rng.fill(&mut reset);
             reset[0] = 0x40 | reset[0] & 0x3f;
             reset.extend_from_slice(&token);
-            if self.may_answer(now) {
+            if self.answers.may_answer(now) {
                 self.counters.resets += 1;
-                self.answers.push_back((tuple, reset));
+                self.answers.push(tuple, reset);
             }
         }
         Err(DropReason::UnknownSession)
-    }
-
-    fn may_answer(&mut self, now: Instant) -> bool {
-        if now.since(self.answers_since) >= ANSWER_WINDOW {
-            (self.answers_since, self.answers_made) = (now, 0);
-        }
-        self.answers_made += 1;
-        self.answers_made <= MAX_ANSWERS
     }
 
     fn handle_long(
@@ -277,8 +233,8 @@ impl Endpoint {
         tuple: FourTuple,
         data: &mut [u8],
     ) -> Result<SessionHandle, DropReason> {
-        let (mut rest, size) = (data, 0);
-        let size = size + rest.len();
+        let size = data.len();
+        let mut rest = data;
         let mut moved = None;
         // Packets of both handshake levels may share a datagram.
         while is_long(rest) {
@@ -291,7 +247,7 @@ impl Endpoint {
                 }
             };
             let (packet, after) = rest.split_at_mut(header.end);
-            let known = self.by_attempt.get(&header.attempt).copied();
+            let known = self.sessions.find_attempt(header.attempt);
             let handle = match known {
                 Some(handle) => handle,
                 None => self.accept(now, tuple, &header, size)?,
@@ -327,7 +283,7 @@ impl Endpoint {
     ) -> Result<SessionHandle, DropReason> {
         if version == 0 {
             let theirs = parse_version_negotiation(data).map_err(|_| DropReason::Malformed)?;
-            let handle = self.by_attempt.get(&attempt).copied();
+            let handle = self.sessions.find_attempt(attempt);
             let handle = handle.ok_or(DropReason::UnknownSession)?;
             let session = self.session_mut(handle).ok_or(DropReason::UnknownSession)?;
             session.handle_version_negotiation(theirs);
@@ -335,108 +291,14 @@ impl Endpoint {
         }
         let large_enough = data.len() >= MIN_INITIAL_SIZE;
         let is_open = self.server.as_ref().map(|server| server.config.is_open);
-        if let (Some(is_open), true) = (is_open, large_enough && self.may_answer(now)) {
+        if let (Some(is_open), true) = (is_open, large_enough && self.answers.may_answer(now)) {
             let answer = match (version, is_open) {
                 (INQUIRY_VERSION, true) => inquiry_answer(attempt, self.identity.public_key()),
                 _ => version_negotiation(attempt),
             };
-            self.answers.push_back((tuple, answer));
+            self.answers.push(tuple, answer);
         }
         Err(DropReason::UnknownVersion)
-    }
-
-    /// A first Initial: proves the address where that is asked for, and begins a session.
-    fn accept(
-        &mut self,
-        now: Instant,
-        tuple: FourTuple,
-        header: &LongHeader,
-        datagram: usize,
-    ) -> Result<SessionHandle, DropReason> {
-        let LongKind::Initial { token } = &header.kind else {
-            return Err(DropReason::UnknownSession);
-        };
-        if datagram < MIN_INITIAL_SIZE {
-            return Err(DropReason::Malformed);
-        }
-        let strangers = self.count_strangers();
-        let server = self.server.as_ref().ok_or(DropReason::UnknownSession)?;
-        let ip = tuple.remote.ip();
-        let proved = server.proofs.verify(now, ip, header.attempt, token);
-        let must_prove = match server.config.retry {
-            RetryPolicy::Always => true,
-            RetryPolicy::UnderLoad(most) => strangers >= most,
-        };
-        if must_prove && !proved {
-            let had_token = !token.is_empty();
-            let retry = LongHeader {
-                kind: LongKind::Retry {
-                    token: server.proofs.token(now, ip, header.attempt),
-                },
-                attempt: header.attempt,
-                source: ConnectionId(0),
-                pn_offset: 0,
-                end: 0,
-            };
-            if self.may_answer(now) {
-                let mut out = Vec::new();
-                retry.emit(&mut out, 0, 0);
-                self.counters.retries += 1;
-                self.answers.push_back((tuple, out));
-            }
-            return Err(if had_token {
-                DropReason::BadToken
-            } else {
-                DropReason::UnknownSession
-            });
-        }
-        if self.by_id.len() >= server.config.max_sessions
-            || strangers >= server.config.max_handshakes
-        {
-            return Err(DropReason::Overloaded);
-        }
-        self.begin(now, (tuple, proved), header.attempt)
-    }
-
-    /// Sessions whose client has not been admitted. Looks at no more than the limit of them.
-    fn count_strangers(&mut self) -> usize {
-        let sessions = &self.sessions;
-        let is_stranger = |handle: &SessionHandle| {
-            let session = sessions.get(handle.0).and_then(Option::as_ref);
-            session.is_some_and(|session| !session.is_connected() && !session.is_closed())
-        };
-        let least = self
-            .server
-            .as_ref()
-            .map_or(0, |server| match server.config.retry {
-                RetryPolicy::UnderLoad(most) => most.min(server.config.max_handshakes),
-                RetryPolicy::Always => server.config.max_handshakes,
-            });
-        if self.strangers.len() >= least {
-            self.strangers.retain(is_stranger);
-        }
-        self.strangers.len()
-    }
-
-    fn begin(
-        &mut self,
-        now: Instant,
-        from: (FourTuple, bool),
-        attempt: AttemptId,
-    ) -> Result<SessionHandle, DropReason> {
-        let id = self.fresh_id();
-        let server = self.server.as_ref().ok_or(DropReason::UnknownSession)?;
-        let parameters = self.config.parameters(Some(server.proofs.reset_token(id)));
-        let (tls, timeout) = (server.tls.clone(), self.config.handshake_timeout);
-        let handshake = Handshake::server(now, tls, &parameters, (attempt, id), from, timeout)
-            .map_err(|_| DropReason::Malformed)?;
-        let seed = Seed(self.rng.next_u64());
-        let config = self.config.clone();
-        let side = (Side::Server, id);
-        let session = Session::new(now, config, &parameters, handshake, side, None, seed);
-        let handle = self.insert((attempt, id), session);
-        self.strangers.insert(handle);
-        Ok(handle)
     }
 
     /// A session that somebody opened to us; its first event will be `Authorise`.
@@ -446,35 +308,24 @@ impl Endpoint {
 
     /// Appends answers that belong to no session. `false` when there are none.
     pub fn poll_transmit(&mut self, _now: Instant, batch: &mut TransmitBatch) -> bool {
-        let any = !self.answers.is_empty();
-        for (tuple, answer) in self.answers.drain(..) {
-            let start = batch.buf.len();
-            batch.buf.extend_from_slice(&answer);
-            batch.finish(tuple, start);
-        }
-        any
+        self.answers.poll_transmit(batch)
     }
 
     /// The session, while it is not reaped.
     #[must_use]
     pub fn session(&self, handle: SessionHandle) -> Option<&Session> {
-        self.sessions.get(handle.0)?.as_ref()
+        self.sessions.get(handle)
     }
 
     /// The session, while it is not reaped.
     pub fn session_mut(&mut self, handle: SessionHandle) -> Option<&mut Session> {
-        self.sessions.get_mut(handle.0)?.as_mut()
+        self.sessions.get_mut(handle)
     }
 
     /// All sessions that are not reaped.
     #[must_use]
     pub fn handles(&self) -> Vec<SessionHandle> {
-        let taken = self
-            .sessions
-            .iter()
-            .enumerate()
-            .filter(|(_, session)| session.is_some());
-        taken.map(|(index, _)| SessionHandle(index)).collect()
+        self.sessions.handles().collect()
     }
 
     /// Forgets a session that is closed and has nothing more to say. `true` when it is gone.
@@ -490,15 +341,8 @@ impl Endpoint {
     }
 
     fn forget(&mut self, handle: SessionHandle) {
-        let Some(session) = self.sessions[handle.0].take() else {
-            return;
-        };
-        self.free.push(handle.0);
+        self.sessions.remove(handle);
         self.strangers.remove(&handle);
-        self.by_id.remove(&session.local_id());
-        if let Some(attempt) = self.attempt_by_handle.remove(&handle) {
-            self.by_attempt.remove(&attempt);
-        }
         self.incoming.retain(|other| *other != handle);
     }
 
