@@ -40,6 +40,8 @@ use crate::stream::{ReadState, StreamError, Streams};
 use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
 
+pub use paths::PathError;
+
 /// What a stream may hold unacknowledged before anything is known of the paths.
 const SEND_FLOOR: Bytes = Bytes::kilo(256);
 

@@ -4,14 +4,35 @@
 
 use rustls::Side;
 use tabane_base::{Instant, Seed};
+use thiserror::Error;
 
 use super::Session;
 use crate::close::PathDownReason;
 use crate::config::MAX_PATHS;
 use crate::event::Event;
 use crate::id::{FourTuple, PathId, SocketId};
-use crate::path::{Path, PathError};
+use crate::path::Path;
 use crate::policy::{MAX_PRIORITY, PathPolicy};
+
+/// Why a path command cannot be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PathError {
+    /// It was never opened, or is closed.
+    #[error("there is no such path")]
+    Unknown,
+    /// As many paths are open as either end allows.
+    #[error("as many paths are open as a session can have")]
+    LimitReached,
+    /// Only clients open paths, and only in connected sessions.
+    #[error("the session is not connected, or this end may not open paths")]
+    NotConnected,
+    /// Negative, more than everything, or not a number.
+    #[error("the weight of a path lies between 0 and 1")]
+    WeightOutOfRange,
+    /// Above [`MAX_PRIORITY`](crate::MAX_PRIORITY).
+    #[error("the priority of a path is at most {}", crate::MAX_PRIORITY)]
+    PriorityOutOfRange,
+}
 
 impl Session {
     /// Client: opens a path from and to `tuple`; [`Event::PathUp`] tells when it carries data.

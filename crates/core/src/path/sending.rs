@@ -1,0 +1,143 @@
+//! How much may leave, and when: by window, pacer, the owners' wishes, and what an unproved address
+//! may be sent.
+//!
+//! Owns what a packet that leaves means for everything that is measured on the path.
+
+use tabane_base::{Bytes, Instant, Rate};
+
+use super::Path;
+use crate::recovery::{SentFrames, SentPacket};
+
+impl Path {
+    /// Nothing to send though the path would take it: what is measured is the application.
+    pub(crate) fn on_app_limited(&mut self) {
+        self.delivery.mark_app_limited(self.recovery.in_flight());
+    }
+
+    /// A packet of `size` bytes leaves.
+    pub(crate) fn on_sent(
+        &mut self,
+        now: Instant,
+        size: usize,
+        ack_eliciting: bool,
+        key_generation: u64,
+        frames: SentFrames,
+    ) {
+        let bytes = Bytes::from(size);
+        self.totals.sent += bytes;
+        self.totals.sent_packets += 1;
+        self.last_sent_at = now;
+        if !self.validated {
+            self.unvalidated_credit -= bytes;
+        }
+        if !ack_eliciting {
+            self.recovery.on_untracked_sent();
+            return;
+        }
+        self.last_eliciting_at = now;
+        let paced = self.paced_rate();
+        if self.policies.allowed(paced) < paced {
+            // Held below what the path takes: what is measured is the wish, not the path.
+            self.on_app_limited();
+        }
+        let in_flight = self.recovery.in_flight();
+        self.controller.on_sent(now, bytes, in_flight);
+        let delivery = self.delivery.on_sent(now, bytes, in_flight);
+        self.pacer.on_sent(now, bytes);
+        self.recovery.on_sent(SentPacket {
+            sent_at: now,
+            size: size as u16,
+            ack_eliciting,
+            in_flight: true,
+            reinjected: false,
+            key_generation: key_generation as u32,
+            delivery,
+            frames,
+        });
+    }
+
+    /// A full packet leaves, as far as the pacer is concerned.
+    pub(crate) fn pace_out(&mut self, now: Instant) {
+        self.pacer.on_sent(now, Bytes::from(self.packet_size()));
+    }
+
+    /// Holds the pacer to what the controller and the path's owners allow.
+    pub(crate) fn pace(&mut self, now: Instant) {
+        let rate = self.policies.allowed(self.controller.pacing_rate());
+        self.pacer.set_rate(now, rate);
+    }
+
+    pub(super) fn on_packet_size(&mut self) {
+        let size = Bytes::from(self.packet_size());
+        self.controller.on_mtu(size);
+        self.pacer.set_packet(size);
+    }
+
+    /// Bytes that may go to `tuple` before it has proved itself.
+    pub(crate) fn amplification_room(&self) -> Bytes {
+        if self.validated {
+            Bytes::MAX
+        } else {
+            self.unvalidated_credit
+        }
+    }
+
+    /// Bytes the window still lets through.
+    pub(crate) fn window_room(&self) -> Bytes {
+        self.controller.cwnd() - self.recovery.in_flight()
+    }
+
+    /// Bytes that may leave now, by window and pacer.
+    pub(crate) fn room(&self, now: Instant) -> Bytes {
+        self.window_room().min(self.pacer.budget(now))
+    }
+
+    /// When the pacer lets a full packet out.
+    pub(crate) fn paced_at(&self) -> Instant {
+        self.pacer.next_at(Bytes::from(self.packet_size()))
+    }
+
+    /// How fast packets may leave.
+    pub(crate) fn paced_rate(&self) -> Rate {
+        self.controller.pacing_rate()
+    }
+
+    /// What the path carries: as fast as packets are paced, but no more than the window in a
+    /// round trip. On a very short link pacing alone may allow many times what the link takes.
+    pub(crate) fn rate(&self) -> Rate {
+        self.paced_rate()
+            .min(Rate::of(self.cwnd(), self.rtt.smoothed()))
+    }
+
+    pub(crate) fn cwnd(&self) -> Bytes {
+        self.controller.cwnd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::Kind;
+    use crate::id::{FourTuple, PathId, SocketId};
+    use tabane_base::{Duration, Seed};
+
+    /// A path whose packets may leave far faster than its window comes back: what the scheduler
+    /// counts upon is the window's rate. It left the other link idle once.
+    #[test]
+    fn a_path_carries_no_more_than_its_window_in_a_round_trip() {
+        let now = Instant::from_millis(1_000);
+        let remote = "192.0.2.1:4510".parse().expect("an address");
+        let tuple = FourTuple {
+            socket: SocketId(0),
+            local_ip: None,
+            remote,
+        };
+        let rng = Seed(7).rng("controller");
+        let mut path = Path::new(now, PathId(0), tuple, Kind::Tabane, 1_472, rng);
+        let round_trip = Duration::from_millis(50);
+        path.activate(now, Some(round_trip));
+        let by_window = Rate::of(path.cwnd(), round_trip);
+        assert!(path.paced_rate() > by_window.scaled(10.0));
+        assert_eq!(path.rate(), by_window);
+    }
+}
