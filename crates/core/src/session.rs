@@ -9,11 +9,12 @@ mod fill;
 mod frames;
 mod paths;
 mod receive;
+mod retired;
 mod settle;
 mod timers;
 mod transmit;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use rustls::Side;
 use tabane_base::{Bytes, Instant, Rng, Seed};
@@ -41,6 +42,7 @@ use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
 
 pub use paths::PathError;
+use retired::Retired;
 
 /// What a stream may hold unacknowledged before anything is known of the paths.
 const SEND_FLOOR: Bytes = Bytes::kilo(256);
@@ -83,8 +85,7 @@ pub struct Session {
     sent_away: bool,
     paths: Vec<Path>,
     next_path: u32,
-    /// Paths that were abandoned; their ids never come back.
-    retired: BTreeSet<PathId>,
+    retired: Retired,
     streams: Streams,
     datagrams: Datagrams,
     lanes: Lanes,
@@ -144,7 +145,7 @@ impl Session {
             sent_away: false,
             paths: Vec::new(),
             next_path: 0,
-            retired: BTreeSet::new(),
+            retired: Retired::default(),
             due: Due::default(),
             events: VecDeque::new(),
             started_at: now,

@@ -184,7 +184,7 @@ impl Session {
     fn handle_abandon(&mut self, now: Instant, id: PathId) {
         match self.path_index(id) {
             Some(index) => self.remove_path(now, index, PathDownReason::Closed),
-            None => drop(self.retired.insert(id)),
+            None => self.retired.insert(id),
         }
     }
 

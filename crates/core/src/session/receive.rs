@@ -177,10 +177,7 @@ impl Session {
 
     /// Whether a path that is not known yet may begin with this packet.
     fn may_appear(&self, id: PathId) -> bool {
-        self.side == Side::Server
-            && self.paths.len() < MAX_PATHS
-            && !self.retired.contains(&id)
-            && id.get() < self.retired.len() as u32 + 4 * MAX_PATHS as u32
+        self.side == Side::Server && self.paths.len() < MAX_PATHS && self.retired.may_begin(id)
     }
 
     /// Whether there is no memory for data [P-6.6]. Nothing of such a packet is taken in, so the

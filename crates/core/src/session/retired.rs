@@ -1,0 +1,63 @@
+//! Which ids of paths are used up: they never come back, because a nonce is made of them [P-4.1].
+//!
+//! A client counts its paths up from 0, so that nearly all ids below the newest are used up, and
+//! ranges of them take little memory however long a session lasts. Owns that a peer cannot make
+//! them take more.
+
+use crate::config::MAX_PATHS;
+use crate::id::PathId;
+use crate::ranges::RangeSet;
+
+/// Ranges remembered: news of closed paths comes out of order, but not with more gaps than this.
+/// What makes another is forgotten, and its id may come back as any unknown one may.
+const MAX_RANGES: usize = 256;
+/// Ids may be so far ahead of the paths we know: several times all that are open at once.
+const AHEAD: u64 = 4 * MAX_PATHS as u64;
+
+/// Ids of paths that were closed.
+#[derive(Debug, Default)]
+pub(super) struct Retired {
+    ids: RangeSet,
+}
+
+impl Retired {
+    /// A path was closed, or will not be opened.
+    pub(super) fn insert(&mut self, id: PathId) {
+        let id = u64::from(id.get());
+        self.ids.insert(id..id + 1);
+        if self.ids.len() > MAX_RANGES {
+            self.ids.remove(id..id + 1);
+        }
+    }
+
+    /// Whether a path of this id may begin.
+    pub(super) fn may_begin(&self, id: PathId) -> bool {
+        let id = u64::from(id.get());
+        !self.ids.contains(id) && id < self.ids.total() + AHEAD
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_never_come_back_in_whatever_order_paths_are_closed() {
+        let mut retired = Retired::default();
+        let order = (0..100_000).map(|n| PathId(n ^ 7));
+        order.for_each(|id| retired.insert(id));
+        assert!((0..100_000).all(|id| !retired.may_begin(PathId(id))));
+        let next = 100_000 + AHEAD as u32;
+        assert!(retired.may_begin(PathId(next - 1)) && !retired.may_begin(PathId(next)));
+        assert_eq!(retired.ids.len(), 1);
+    }
+
+    #[test]
+    fn a_peer_that_closes_what_it_never_opened_takes_no_memory() {
+        let mut retired = Retired::default();
+        (0..100_000).for_each(|n| retired.insert(PathId(2 * n)));
+        assert_eq!(retired.ids.len(), MAX_RANGES);
+        assert!(!retired.may_begin(PathId(0)) && retired.may_begin(PathId(1)));
+        retired.insert(PathId(u32::MAX));
+    }
+}
