@@ -250,6 +250,28 @@ fn a_second_path_is_validated_and_used() {
     );
 }
 
+/// As a link that comes and goes while nothing leaves: news of closed paths that fill packets.
+#[test]
+fn however_many_paths_are_given_up_at_once_the_other_end_hears_of_each() {
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_millis(200));
+    let now = pair.now;
+    for _ in 0..1_000 {
+        let session = pair.session();
+        let path = session.open_path(now, client_tuple(1)).expect("room");
+        session.close_path(now, path).expect("it is open");
+    }
+    pair.drain();
+    let largest = pair.wire.iter().map(|(.., datagram)| datagram.len()).max();
+    assert!(largest.is_some_and(|len| len <= 1_500), "{largest:?}");
+    pair.run(Duration::from_millis(500));
+    let now = pair.now;
+    let path = pair.session().open_path(now, client_tuple(1));
+    let path = path.expect("room");
+    pair.run(Duration::from_millis(100));
+    assert!(pair.server_events.contains(&Event::PathUp(path)));
+}
+
 #[test]
 fn a_wrong_key_and_a_refusal_are_named() {
     let mut pair = Pair::new(Some(Identity::from_seed([9; 32]).public_key()), None);

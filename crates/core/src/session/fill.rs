@@ -28,7 +28,7 @@ impl Session {
     ) -> bool {
         let path = self.paths[grant.index].id;
         let (start, end) = (out.len(), out.len() + space);
-        self.fill_session_frames(out, frames);
+        self.fill_session_frames(end, out, frames);
         self.fill_path_frames(end, out, frames);
         self.fill_class_frames(end, out, frames);
         self.streams.fill_control(out, end - out.len(), frames);
@@ -120,7 +120,9 @@ impl Session {
         }
     }
 
-    fn fill_session_frames(&mut self, out: &mut Vec<u8>, frames: &mut SentFrames) {
+    fn fill_session_frames(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        /// PATH_ABANDON's type and path.
+        const ABANDON_MAX: usize = 1 + 8;
         if std::mem::take(&mut self.due.hello) {
             let token = self.token.as_deref().unwrap_or_default();
             Frame::Hello { token }.emit(out);
@@ -134,7 +136,9 @@ impl Session {
             Frame::GoAway.emit(out);
             frames.push(SentFrame::GoAway);
         }
-        for id in self.due.abandon.drain(..) {
+        while out.len() + ABANDON_MAX <= end
+            && let Some(id) = self.due.abandon.pop_front()
+        {
             Frame::PathAbandon(id).emit(out);
             frames.push(SentFrame::PathAbandon(id));
         }
