@@ -236,7 +236,7 @@ impl Endpoint {
         let size = data.len();
         let mut rest = data;
         let mut moved = None;
-        // Packets of both handshake levels may share a datagram.
+        // Packets of both levels of one handshake may share a datagram.
         while is_long(rest) {
             let header = match LongHeader::parse(rest) {
                 Ok(header) => header,
@@ -248,6 +248,9 @@ impl Endpoint {
             };
             let (packet, after) = rest.split_at_mut(header.end);
             let known = self.sessions.find_attempt(header.attempt);
+            if moved.is_some() && moved != known {
+                break;
+            }
             let handle = match known {
                 Some(handle) => handle,
                 None => self.accept(now, tuple, &header, size)?,

@@ -272,6 +272,23 @@ fn however_many_paths_are_given_up_at_once_the_other_end_hears_of_each() {
     assert!(pair.server_events.contains(&Event::PathUp(path)));
 }
 
+/// What shares a datagram with a session's packet must not keep that session from being drained.
+#[test]
+fn what_follows_a_packet_of_another_handshake_is_dropped_and_the_first_one_counts() {
+    let mut pair = Pair::new(None, None);
+    pair.drain();
+    let (at, _, tuple, first) = pair.wire.remove(0);
+    assert!(first[0] & 0x80 != 0, "a long header");
+    let mut other = first.clone();
+    other[5] ^= 1;
+    let mut both = [first, other].concat();
+    let handle = pair.server.handle_datagram(at, tuple, &mut both);
+    assert!(handle.is_some_and(|handle| pair.server.session(handle).is_some()));
+    assert_eq!(handle, pair.server.poll_incoming());
+    assert_eq!(pair.server.handles().len(), 1);
+    assert_eq!(pair.server.counters().accepted, 1);
+}
+
 #[test]
 fn a_wrong_key_and_a_refusal_are_named() {
     let mut pair = Pair::new(Some(Identity::from_seed([9; 32]).public_key()), None);
