@@ -21,6 +21,8 @@ const MAX_RECEIVED: usize = 4 * 1024 * 1024;
 const MAX_PARTIAL: usize = 64;
 /// Fragments of one datagram come close together, on at most a few paths.
 const PARTIAL_LIFETIME: Duration = Duration::from_secs(1);
+/// Fragments of one datagram: several times what the largest has in packets of the least size.
+const MAX_FRAGMENTS: usize = 256;
 /// Gaps remembered among the numbers of datagrams that came, for telling copies from late ones.
 const MAX_GAPS: usize = 256;
 
@@ -168,6 +170,7 @@ impl Inbox {
         });
         if partial.data.len() != total
             || partial.missing < data.len()
+            || partial.seen.len() >= MAX_FRAGMENTS
             || partial.seen.contains(&offset)
         {
             return false;
@@ -233,5 +236,26 @@ mod tests {
         );
         assert!(b.on_copy(NOW, PATH, 19_999, b"\x08"));
         b.on_copy(NOW, PATH, u64::MAX >> 2, b"\x08");
+    }
+
+    /// Every fragment is compared with those before it, so there is a limit to how many.
+    #[test]
+    fn a_datagram_in_crumbs_is_given_up() {
+        let arrives = |size: usize| {
+            let mut inbox = Inbox::default();
+            let data = vec![8; 1_200];
+            let told = (0..data.len()).step_by(size).any(|offset| {
+                let frame = Frame::DatagramFragment {
+                    id: 1,
+                    offset: offset as u64,
+                    total: data.len() as u64,
+                    data: &data[offset..(offset + size).min(data.len())],
+                };
+                inbox.on_fragment(NOW, PATH, &frame)
+            });
+            (told, inbox.poll().is_some())
+        };
+        assert_eq!(arrives(1_200 / MAX_FRAGMENTS + 1), (true, true));
+        assert_eq!(arrives(1), (false, false));
     }
 }
