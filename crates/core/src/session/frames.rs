@@ -1,7 +1,7 @@
 //! What a packet says, frame by frame.
 //!
-//! Owns who may say what: strangers nothing for the application, servers nothing about classes. What
-//! a frame means is for its owner to say.
+//! Owns who may say what: strangers nothing for the application, servers nothing about classes.
+//! What a frame means is for its owner to say.
 
 use bytes::Bytes as Payload;
 use rustls::Side;
