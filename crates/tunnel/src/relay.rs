@@ -4,11 +4,14 @@
 //! reached and how a flow is served have files of their own. Nothing a client sends ends more than
 //! its own session.
 
+mod applicant;
+mod config;
 mod destination;
 mod draining;
 mod exit;
 mod gate;
 mod guest;
+mod monitor;
 mod own_addresses;
 mod packets;
 mod pingers;
@@ -21,29 +24,28 @@ mod user;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tabane_base::Duration;
-use tabane_core::{
-    CloseReason, ConfigError, Endpoint, EndpointCounters, Event, Identity, PublicKey, ServerConfig,
-    SessionConfig, SessionSnapshot,
-};
+use tabane_core::{CloseReason, ConfigError, Endpoint, Event, PublicKey};
 use tabane_linux::{UdpBind, UdpError};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 
 use crate::access::Access;
-use crate::engine::{Engine, Notice, SessionId, Volume};
+use crate::engine::{Engine, Notice, SessionId};
 use crate::journal::{Happening, Journal};
-use crate::monitor::HostMonitor;
-use crate::trace::SessionTrace;
+use applicant::Answer;
 use exit::Exit;
 use guest::Guest;
 use own_addresses::OwnAddresses;
 use user::What;
 
+pub use applicant::{Applicant, Authorise, Verdict};
+pub use config::{RelayConfig, RelayLimits};
 pub use exit::{ExitConfig, PacketsSnapshot};
+pub use monitor::{GuestSnapshot, RelayMonitor};
 pub use rules::{DestinationRule, Destinations, RuleError};
 pub(crate) use user::{Meter, Way};
 pub use user::{User, UserLimits, UserUsage};
@@ -54,91 +56,6 @@ const GOODBYE_WAIT: Duration = Duration::from_millis(500);
 
 /// A session that was silent for so long has lost its client: live ones probe every 15 s [P-9.3].
 const DESERTED_AFTER: Duration = Duration::from_secs(40);
-
-/// What a relay needs to know.
-pub struct RelayConfig {
-    /// The relay's own key pair; join strings pin its public key.
-    pub identity: Identity,
-    /// UDP addresses to serve; `[::]` serves IPv4 as well.
-    pub listen: Vec<SocketAddr>,
-    /// Which destinations clients may reach. This host's own addresses count as private ones.
-    pub access: Access,
-    /// Further addresses that lead to this host, because a NAT forwards them.
-    pub own_addresses: Vec<IpAddr>,
-    /// How many of what one session may have.
-    pub limits: RelayLimits,
-    /// Limits of the endpoint as a whole.
-    pub server: ServerConfig,
-    /// How sessions behave.
-    pub session: SessionConfig,
-    /// Is told of everybody who wants to be let in.
-    pub authorise: Authorise,
-    /// What clients that ask for the relay's resolver get, best first; see
-    /// [`system_resolvers`](crate::system_resolvers).
-    pub resolvers: Vec<SocketAddr>,
-    /// The host's monitor; the relay's one link is called by the address it listens on.
-    pub monitor: HostMonitor,
-    /// Secret randomness, used once.
-    pub seed: [u8; 32],
-    /// Marks every packet (`SO_MARK`), where this machine's own hooks must leave them alone.
-    pub mark: Option<u32>,
-    /// By which packets that are neither TCP nor UDP leave, with addresses of a pool; without,
-    /// pings alone are served.
-    pub exit: Option<ExitConfig>,
-}
-
-/// Is given everybody who wants to be let in, and answers now or later.
-pub type Authorise = Box<dyn FnMut(Applicant)>;
-
-/// A client that wants to be let in. Without an answer its session ends with the time for
-/// handshakes.
-pub struct Applicant {
-    /// Its proven key.
-    pub key: PublicKey,
-    /// The token that it shows.
-    pub token: Option<Vec<u8>>,
-    session: SessionId,
-    answers: mpsc::UnboundedSender<Answer>,
-}
-
-/// What was decided about the client of a session.
-type Answer = (SessionId, PublicKey, Verdict);
-
-impl Applicant {
-    /// Decides about it.
-    pub fn answer(self, verdict: Verdict) {
-        // A relay that is gone needs no answer.
-        let _ = self.answers.send((self.session, self.key, verdict));
-    }
-}
-
-/// Whether a client is let in.
-#[derive(Clone)]
-pub enum Verdict {
-    /// It may have a session, with the limits of this user if it is one's.
-    Admit(Option<User>),
-    /// It may not, and is told why.
-    Refuse(CloseReason),
-}
-
-/// How many of what one session may have at once. Each costs the relay a file descriptor.
-#[derive(Clone, Copy, Debug)]
-pub struct RelayLimits {
-    /// TCP connections.
-    pub connections: usize,
-    /// UDP flows.
-    pub flows: usize,
-}
-
-impl Default for RelayLimits {
-    /// A household's worth: routers' tables for a home hold about as many.
-    fn default() -> Self {
-        Self {
-            connections: 4_096,
-            flows: 1_024,
-        }
-    }
-}
 
 /// Why a relay cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -429,110 +346,5 @@ impl Relay {
         if timeout(GOODBYE_WAIT, forgotten).await.is_err() {
             tracing::debug!("not every client confirmed the good-bye");
         }
-    }
-}
-
-/// One session at a relay at one moment.
-#[derive(Clone, Debug)]
-pub struct GuestSnapshot {
-    /// Counts the relay's sessions.
-    pub number: u64,
-    /// The client's key, once proved.
-    pub client: Option<PublicKey>,
-    /// Since its first packet.
-    pub age: Duration,
-    /// What it is doing.
-    pub session: SessionSnapshot,
-    /// What its packets have come to, where it has addresses for them.
-    pub packets: Option<PacketsSnapshot>,
-}
-
-/// What a running relay is doing.
-#[derive(Clone)]
-pub struct RelayMonitor {
-    engine: Engine,
-    shared: Rc<Shared>,
-}
-
-impl RelayMonitor {
-    /// The sessions there are.
-    #[must_use]
-    pub fn sessions(&self) -> Vec<SessionSnapshot> {
-        let sessions = self.engine.sessions();
-        let snapshot = |session: SessionId| self.engine.snapshot(session);
-        sessions.into_iter().filter_map(snapshot).collect()
-    }
-
-    /// What has been carried, sessions that have ended included.
-    #[must_use]
-    pub fn volume(&self) -> Volume {
-        self.engine.whole_volume()
-    }
-
-    /// Ends the sessions of keys that `leave` gives a reason for, and tells their clients.
-    pub fn turn_out(&self, mut leave: impl FnMut(PublicKey) -> Option<CloseReason>) {
-        for session in self.engine.sessions() {
-            self.engine.visit(session, |visit| {
-                let session = &visit.session;
-                if let Some(key) = session.peer_key()
-                    && session.is_connected()
-                    && let Some(reason) = leave(key)
-                {
-                    visit.session.close(visit.now, reason);
-                    visit.touch();
-                }
-            });
-        }
-    }
-
-    /// The sessions there are, with whose they are.
-    #[must_use]
-    pub fn guests(&self) -> Vec<GuestSnapshot> {
-        let guest = |id: SessionId| {
-            let (client, age) = self.engine.guest(id)?;
-            Some(GuestSnapshot {
-                number: id.serial(),
-                client,
-                age,
-                session: self.engine.snapshot(id)?,
-                packets: self
-                    .shared
-                    .exit
-                    .as_ref()
-                    .and_then(|exit| exit.tally(id.serial())),
-            })
-        };
-        self.engine
-            .sessions()
-            .into_iter()
-            .filter_map(guest)
-            .collect()
-    }
-
-    /// Has a session recorded, by its number, until the result is dropped. `None` when there is no
-    /// such session, or somebody has it recorded already.
-    #[must_use]
-    pub fn trace(&self, number: u64) -> Option<SessionTrace> {
-        let sessions = self.engine.sessions();
-        let session = sessions.into_iter().find(|id| id.serial() == number)?;
-        SessionTrace::start(&self.engine, session)
-    }
-
-    /// What happened lately.
-    #[must_use]
-    pub fn journal(&self) -> Journal {
-        self.shared.journal.clone()
-    }
-
-    /// Sessions let in so far.
-    #[must_use]
-    pub fn served(&self) -> u64 {
-        self.shared.served.get()
-    }
-
-    /// Counters over all sessions, drops by reason among them.
-    #[must_use]
-    pub fn counters(&self) -> EndpointCounters {
-        self.engine.counters()
     }
 }

@@ -1,0 +1,61 @@
+//! What a relay needs to know before it starts.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tabane_core::{Identity, ServerConfig, SessionConfig};
+
+use super::applicant::Authorise;
+use super::exit::ExitConfig;
+use crate::access::Access;
+use crate::monitor::HostMonitor;
+
+/// What a relay needs to know.
+pub struct RelayConfig {
+    /// The relay's own key pair; join strings pin its public key.
+    pub identity: Identity,
+    /// UDP addresses to serve; `[::]` serves IPv4 as well.
+    pub listen: Vec<SocketAddr>,
+    /// Which destinations clients may reach. This host's own addresses count as private ones.
+    pub access: Access,
+    /// Further addresses that lead to this host, because a NAT forwards them.
+    pub own_addresses: Vec<IpAddr>,
+    /// How many of what one session may have.
+    pub limits: RelayLimits,
+    /// Limits of the endpoint as a whole.
+    pub server: ServerConfig,
+    /// How sessions behave.
+    pub session: SessionConfig,
+    /// Is told of everybody who wants to be let in.
+    pub authorise: Authorise,
+    /// What clients that ask for the relay's resolver get, best first; see
+    /// [`system_resolvers`](crate::system_resolvers).
+    pub resolvers: Vec<SocketAddr>,
+    /// The host's monitor; the relay's one link is called by the address it listens on.
+    pub monitor: HostMonitor,
+    /// Secret randomness, used once.
+    pub seed: [u8; 32],
+    /// Marks every packet (`SO_MARK`), where this machine's own hooks must leave them alone.
+    pub mark: Option<u32>,
+    /// By which packets that are neither TCP nor UDP leave, with addresses of a pool; without,
+    /// pings alone are served.
+    pub exit: Option<ExitConfig>,
+}
+
+/// How many of what one session may have at once. Each costs the relay a file descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct RelayLimits {
+    /// TCP connections.
+    pub connections: usize,
+    /// UDP flows.
+    pub flows: usize,
+}
+
+impl Default for RelayLimits {
+    /// A household's worth: routers' tables for a home hold about as many.
+    fn default() -> Self {
+        Self {
+            connections: 4_096,
+            flows: 1_024,
+        }
+    }
+}
