@@ -4,6 +4,7 @@
 //! Keeping the session alive is the supervisor's affair, sockets and paths of a link are the
 //! link's. Invariant: when a call here fails, nothing of it is left in the session.
 
+mod backoff;
 mod config;
 mod failure;
 mod handshakes;
@@ -13,7 +14,9 @@ mod link;
 mod links;
 mod opened;
 mod packets;
+mod paths;
 mod roster;
+mod search;
 mod snapshot;
 mod standing;
 mod supervisor;

@@ -1,31 +1,24 @@
-//! Keeps a client's session up: sets it up, opens a path over every link, and begins anew when
-//! the session is lost.
+//! Keeps a client's session up: sets it up, looks after it, and begins anew, with another relay if
+//! need be, when it is lost.
 //!
-//! Owns the patience: how long to wait before trying a link or the relay again. One task, the
-//! only reader of the engine's notices.
+//! Owns which session is the one in use. Its paths are opened and followed by `paths`; when another
+//! relay is asked is for the roster and the search to say. One task, the only reader of the
+//! engine's notices.
 
 use std::rc::Rc;
 
-use tabane_base::{Duration, Rng, Seed};
-use tabane_core::{
-    CloseReason, Event, PathDownReason, PathError, PathId, PathSnapshot, PathStatus,
-};
+use tabane_base::{Rng, Seed};
+use tabane_core::{CloseReason, Event};
 use tokio::time::Instant;
 
+use super::ConnectError;
+use super::backoff::{Backoff, LONGEST, LONGEST_RESTARTING};
 use super::handshakes::{Handshakes, Won, is_final};
-use super::link::Link;
 use super::roster::Roster;
+use super::search::Search;
 use super::standing::{Shared, Standing};
-use super::{ConnectError, left};
 use crate::engine::{Notice, SessionId, Visit};
 use crate::journal::Happening;
-
-/// Waits before the relay is tried again: first and longest. A restarting relay is back within a
-/// second; a dead one should not be knocked at by all its clients all the time.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-const LAST_BACKOFF: Duration = Duration::from_secs(5);
-/// The longest while the relay says that it is going down: another is about to take its place.
-const LAST_BACKOFF_RESTARTING: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
     shared: Rc<Shared>,
@@ -159,71 +152,12 @@ impl Supervisor {
         self.roster.on_session(Instant::now(), relay);
         self.is_sent_away = false;
         shared.forsaken.set(false);
-        self.recognise_first_path(session);
-        self.open_paths(session);
+        self.shared.recognise_first_path(session);
+        self.shared.open_paths(session);
         self.warn_of_old_relay(session);
         self.stand(Standing::Connected(session));
         tracing::info!(relay = %peer.key, "session up");
         session
-    }
-
-    /// The handshake has made a path of the pair of addresses that it succeeded on.
-    fn recognise_first_path(&self, session: SessionId) {
-        let Some(snapshot) = self.shared.engine.snapshot(session) else {
-            return;
-        };
-        for path in snapshot.paths {
-            let mut links = self.shared.links.borrow_mut();
-            if let Some(link) = links.iter_mut().find(|link| link.owns(path.tuple.socket)) {
-                link.on_opened(path.id);
-                self.on_link_up(link);
-                self.shared.engine.visit(session, |visit| {
-                    visit.touch();
-                    // It was checked when the link was added.
-                    let policy = link.policy();
-                    let _ = visit.session.set_path_policy(visit.now, path.id, policy);
-                });
-            }
-        }
-    }
-
-    /// Opens a path over every link that is due for one.
-    fn open_paths(&self, session: SessionId) {
-        let shared = &self.shared;
-        let config = &shared.config;
-        let now = Instant::now();
-        let Some(relay) = shared.relay.get() else {
-            return;
-        };
-        let addrs = shared.addrs.borrow();
-        let mut links = shared.links.borrow_mut();
-        for link in links.iter_mut() {
-            if !link.is_due(now) {
-                continue;
-            }
-            if let Err(error) = link.prepare(&shared.engine, &addrs, config.mark) {
-                tracing::debug!("{error}");
-                link.on_failed(now, error.to_string());
-                continue;
-            }
-            let Some(tuple) = link.candidate(relay) else {
-                link.on_failed(now, "no address of a family that the relay has".to_owned());
-                continue;
-            };
-            let opened = shared.engine.visit(session, |visit| {
-                visit.touch();
-                let path = visit.session.open_path(visit.now, tuple)?;
-                let policy = link.policy();
-                visit.session.set_path_policy(visit.now, path, policy)?;
-                Ok::<_, PathError>(path)
-            });
-            match opened {
-                Some(Ok(path)) => link.on_opened(path),
-                Some(Err(error)) => link.on_failed(now, error.to_string()),
-                None => return,
-            }
-        }
-        shared.tell_classes(session, &left::paths(&links));
     }
 
     fn warn_of_old_relay(&self, session: SessionId) {
@@ -293,11 +227,11 @@ impl Supervisor {
                     }
                 }
                 () = shared.links_changed.notified() => {
-                    self.open_paths(session);
-                    search.renew();
+                    self.shared.open_paths(session);
+                    search.renew(Instant::now());
                     self.roster.renew(Instant::now());
                 }
-                () = until(self.link_retry_at()) => self.open_paths(session),
+                () = until(self.shared.link_retry_at()) => self.shared.open_paths(session),
                 () = until(begin_at) => {}
             }
         }
@@ -328,11 +262,6 @@ impl Supervisor {
         snapshot.is_none_or(|session| session.streams <= waiting)
     }
 
-    fn link_retry_at(&self) -> Option<Instant> {
-        let links = self.shared.links.borrow();
-        links.iter().filter_map(Link::retry_at).min()
-    }
-
     /// The relay wants nothing new: another is looked for, and where there is none, nothing new
     /// goes by this one but what has no other way.
     fn on_sent_away(&mut self) {
@@ -346,7 +275,7 @@ impl Supervisor {
     fn forsake(&self) {
         if self.is_sent_away {
             self.shared.forsaken.set(true);
-            self.update_reach();
+            self.shared.update_reach();
         }
     }
 
@@ -356,10 +285,10 @@ impl Supervisor {
             Notice::Session(id, event) if id == session => match event {
                 Event::Closed(reason) => return Some(reason),
                 Event::SentAway => self.on_sent_away(),
-                Event::PathUp(path) => self.on_path_up(path),
+                Event::PathUp(path) => self.shared.on_path_up(path),
                 Event::PathDown(path, reason) => {
-                    self.on_path_down(path, reason);
-                    self.update_reach();
+                    self.shared.on_path_down(path, reason);
+                    self.shared.update_reach();
                 }
                 // A relay opens no streams; the others are for streams and relays.
                 _ => {}
@@ -379,77 +308,26 @@ impl Supervisor {
         None
     }
 
-    fn on_link_up(&self, link: &mut Link) {
-        link.on_up();
-        self.shared.journal.record(Happening::LinkUp {
-            link: link.name().to_owned(),
-        });
-    }
-
-    fn on_path_up(&self, path: PathId) {
-        let mut links = self.shared.links.borrow_mut();
-        if let Some(link) = links.iter_mut().find(|link| link.is_path(path)) {
-            tracing::info!(link = link.name(), %path, "path up");
-            self.on_link_up(link);
-        }
-        self.update_reach();
-    }
-
-    /// Looks whether any path is left that carries data, and the relay wants any.
-    fn update_reach(&self) {
-        let shared = &self.shared;
-        let snapshot = shared.session().and_then(|id| shared.engine.snapshot(id));
-        let is_active = |path: &PathSnapshot| path.status == PathStatus::Active;
-        let reachable = snapshot.is_some_and(|session| session.paths.iter().any(is_active))
-            && !shared.forsaken.get();
-        shared.reach.send_if_modified(|reach| {
-            let was = std::mem::replace(reach, reachable);
-            was != reachable
-        });
-    }
-
-    fn on_path_down(&self, path: PathId, reason: PathDownReason) {
-        let mut links = self.shared.links.borrow_mut();
-        let Some(link) = links.iter_mut().find(|link| link.is_path(path)) else {
-            return;
-        };
-        tracing::info!(link = link.name(), %path, %reason, "path down");
-        self.shared.journal.record(Happening::LinkDown {
-            link: link.name().to_owned(),
-            reason,
-        });
-        match reason {
-            // Core goes on probing it and tells when it is back.
-            PathDownReason::NoAnswer => {}
-            PathDownReason::NotValidated | PathDownReason::Closed => {
-                link.on_failed(Instant::now(), reason.to_string());
-            }
-            PathDownReason::InterfaceGone => {
-                link.discard_sockets(&self.shared.engine);
-                link.on_failed(Instant::now(), reason.to_string());
-            }
-        }
-    }
-
     /// Tries again and again, and at once where a link was added meanwhile; fails where trying
     /// again cannot help.
     async fn reestablish(&mut self, mut reason: CloseReason) -> Result<SessionId, CloseReason> {
-        let mut backoff = FIRST_BACKOFF;
+        let mut backoff = Backoff::default();
         // Another relay need not be given the time to restart.
         let mut at_once = self.roster.has_several();
         while !self.roster.order().is_empty() {
+            let longest = match reason {
+                CloseReason::ShuttingDown => LONGEST_RESTARTING,
+                _ => LONGEST,
+            };
+            let wait = backoff.next(longest);
             let jitter = 0.75 + 0.5 * self.rng.unit();
             let shared = self.shared.clone();
             tokio::select! {
-                () = tokio::time::sleep(tabane_base::scale(backoff, jitter)), if !at_once => {}
+                () = tokio::time::sleep(tabane_base::scale(wait, jitter)), if !at_once => {}
                 () = std::future::ready(()), if at_once => {}
                 () = shared.links_changed.notified() => {}
             }
             at_once = false;
-            backoff = (backoff * 2).min(match reason {
-                CloseReason::ShuttingDown => LAST_BACKOFF_RESTARTING,
-                _ => LAST_BACKOFF,
-            });
             let established = tokio::select! {
                 established = self.establish() => established,
                 () = shared.links_changed.notified() => {
@@ -466,7 +344,7 @@ impl Supervisor {
                         ConnectError::Refused(reason) => reason,
                         _ => CloseReason::HandshakeTimeout,
                     };
-                    self.renew_sockets();
+                    self.shared.renew_sockets();
                     self.stand(Standing::Connecting(reason.clone()));
                 }
             }
@@ -474,59 +352,10 @@ impl Supervisor {
         Err(reason)
     }
 
-    /// Interfaces and addresses may have changed while no handshake succeeded.
-    fn renew_sockets(&self) {
-        for link in self.shared.links.borrow_mut().iter_mut() {
-            link.discard_sockets(&self.shared.engine);
-        }
-    }
-
     fn stand(&self, standing: Standing) {
         let connected = matches!(standing, Standing::Connected(_));
         self.shared.standing.send_replace(standing);
         self.shared.reach.send_replace(connected);
-    }
-}
-
-/// The search for another relay while the present one is silent.
-#[derive(Default)]
-struct Search {
-    /// `None` while there is no need.
-    next_at: Option<Instant>,
-    backoff: Duration,
-}
-
-impl Search {
-    /// Begins or ends with the silence; true if that has changed.
-    fn turn(&mut self, now: Instant, silent: bool) -> bool {
-        if silent == self.is_on() {
-            return false;
-        }
-        self.next_at = silent.then_some(now);
-        self.backoff = FIRST_BACKOFF;
-        true
-    }
-
-    const fn is_on(&self) -> bool {
-        self.next_at.is_some()
-    }
-
-    const fn next_at(&self) -> Option<Instant> {
-        self.next_at
-    }
-
-    /// No other relay answered.
-    fn on_failed(&mut self, now: Instant) {
-        self.next_at = Some(now + self.backoff);
-        self.backoff = (self.backoff * 2).min(LAST_BACKOFF);
-    }
-
-    /// There are other links: what failed may work now.
-    fn renew(&mut self) {
-        if self.is_on() {
-            self.next_at = Some(Instant::now());
-            self.backoff = FIRST_BACKOFF;
-        }
     }
 }
 

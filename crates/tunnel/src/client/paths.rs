@@ -1,0 +1,138 @@
+//! The paths of a session: one over every link that has a way to the relay.
+//!
+//! Owns when a path is opened, what its comings and goings mean for its link, and whether any is
+//! left that carries data. Sockets and the patience with a link are the link's.
+
+use tabane_core::{PathDownReason, PathError, PathId, PathSnapshot, PathStatus};
+use tokio::time::Instant;
+
+use super::left;
+use super::link::Link;
+use super::standing::Shared;
+use crate::engine::SessionId;
+use crate::journal::Happening;
+
+impl Shared {
+    /// The handshake has made a path of the pair of addresses that it succeeded on.
+    pub(super) fn recognise_first_path(&self, session: SessionId) {
+        let Some(snapshot) = self.engine.snapshot(session) else {
+            return;
+        };
+        for path in snapshot.paths {
+            let mut links = self.links.borrow_mut();
+            if let Some(link) = links.iter_mut().find(|link| link.owns(path.tuple.socket)) {
+                link.on_opened(path.id);
+                self.on_link_up(link);
+                self.engine.visit(session, |visit| {
+                    visit.touch();
+                    // It was checked when the link was added.
+                    let policy = link.policy();
+                    let _ = visit.session.set_path_policy(visit.now, path.id, policy);
+                });
+            }
+        }
+    }
+
+    /// Opens a path over every link that is due for one.
+    pub(super) fn open_paths(&self, session: SessionId) {
+        let now = Instant::now();
+        let Some(relay) = self.relay.get() else {
+            return;
+        };
+        let addrs = self.addrs.borrow();
+        let mut links = self.links.borrow_mut();
+        for link in links.iter_mut() {
+            if !link.is_due(now) {
+                continue;
+            }
+            if let Err(error) = link.prepare(&self.engine, &addrs, self.config.mark) {
+                tracing::debug!("{error}");
+                link.on_failed(now, error.to_string());
+                continue;
+            }
+            let Some(tuple) = link.candidate(relay) else {
+                link.on_failed(now, "no address of a family that the relay has".to_owned());
+                continue;
+            };
+            let opened = self.engine.visit(session, |visit| {
+                visit.touch();
+                let path = visit.session.open_path(visit.now, tuple)?;
+                let policy = link.policy();
+                visit.session.set_path_policy(visit.now, path, policy)?;
+                Ok::<_, PathError>(path)
+            });
+            match opened {
+                Some(Ok(path)) => link.on_opened(path),
+                Some(Err(error)) => link.on_failed(now, error.to_string()),
+                None => return,
+            }
+        }
+        self.tell_classes(session, &left::paths(&links));
+    }
+
+    fn on_link_up(&self, link: &mut Link) {
+        link.on_up();
+        self.journal.record(Happening::LinkUp {
+            link: link.name().to_owned(),
+        });
+    }
+
+    /// A path carries data.
+    pub(super) fn on_path_up(&self, path: PathId) {
+        let mut links = self.links.borrow_mut();
+        if let Some(link) = links.iter_mut().find(|link| link.is_path(path)) {
+            tracing::info!(link = link.name(), %path, "path up");
+            self.on_link_up(link);
+        }
+        self.update_reach();
+    }
+
+    /// Looks whether any path is left that carries data, and the relay wants any.
+    pub(super) fn update_reach(&self) {
+        let snapshot = self.session().and_then(|id| self.engine.snapshot(id));
+        let is_active = |path: &PathSnapshot| path.status == PathStatus::Active;
+        let reachable = snapshot.is_some_and(|session| session.paths.iter().any(is_active))
+            && !self.forsaken.get();
+        self.reach.send_if_modified(|reach| {
+            let was = std::mem::replace(reach, reachable);
+            was != reachable
+        });
+    }
+
+    /// A path carries no data, for the time being or for good.
+    pub(super) fn on_path_down(&self, path: PathId, reason: PathDownReason) {
+        let mut links = self.links.borrow_mut();
+        let Some(link) = links.iter_mut().find(|link| link.is_path(path)) else {
+            return;
+        };
+        tracing::info!(link = link.name(), %path, %reason, "path down");
+        self.journal.record(Happening::LinkDown {
+            link: link.name().to_owned(),
+            reason,
+        });
+        match reason {
+            // Core goes on probing it and tells when it is back.
+            PathDownReason::NoAnswer => {}
+            PathDownReason::NotValidated | PathDownReason::Closed => {
+                link.on_failed(Instant::now(), reason.to_string());
+            }
+            PathDownReason::InterfaceGone => {
+                link.discard_sockets(&self.engine);
+                link.on_failed(Instant::now(), reason.to_string());
+            }
+        }
+    }
+
+    /// When the next link is to be tried again.
+    pub(super) fn link_retry_at(&self) -> Option<Instant> {
+        let links = self.links.borrow();
+        links.iter().filter_map(Link::retry_at).min()
+    }
+
+    /// Interfaces and addresses may have changed while no handshake succeeded.
+    pub(super) fn renew_sockets(&self) {
+        for link in self.links.borrow_mut().iter_mut() {
+            link.discard_sockets(&self.engine);
+        }
+    }
+}
