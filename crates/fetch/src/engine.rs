@@ -2,107 +2,35 @@
 //!
 //! Decides nothing about ranges. What a request's task does is `exchange`'s.
 
+mod roll;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hyper::header::HeaderMap;
 use hyper::http::response::Parts;
-use tabane_base::{Bytes, Instant, Rate};
+use tabane_base::Instant;
 use tabane_ranges::{
-    Answer, Command, Event, Failure, Fault, LinkFacts, LinkId, Method, Order, Request, RequestId,
-    Rule, Settings, SourceId, Spans, Transfer, Version,
+    Answer, Command, Event, Failure, Fault, LinkId, Method, Request, RequestId, Settings, SourceId,
+    Transfer, Version,
 };
-use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::connection::Client;
 use crate::exchange::{Exchange, News, Reading};
+use crate::job::{FetchError, Job, Outcome, Progress};
 use crate::links::{Link, Links};
 use crate::origin::{Source, Wish};
 use crate::passage::Opened;
 use crate::sink::Sink;
-use crate::url::Url;
+use roll::Roll;
 
 /// Pieces of a body that may wait for the transfer, per request.
 const READ_AHEAD: usize = 4;
 /// How often who watches is told, and the sink notes where it is.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-
-/// A file to fetch.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// Where it can be had, the preferred place first. Others than the first are used beside it
-    /// only where a digest is checked, else instead of it.
-    pub urls: Vec<Url>,
-    /// Sent to the URLs' own origins, not where they redirect to.
-    pub headers: HeaderMap,
-    /// How it is divided among links.
-    pub rule: Rule,
-    /// The order in which the sink wants it.
-    pub order: Order,
-    /// The caller checks the whole file's digest.
-    pub by_digest: bool,
-    /// What an earlier fetch has left.
-    pub begun: Option<(Version, Spans)>,
-}
-
-/// How a fetch ended well.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Of which version the file is.
-    pub version: Version,
-    /// The last picture.
-    pub progress: Progress,
-}
-
-/// How far a fetch is.
-#[derive(Clone, Debug, Default)]
-pub struct Progress {
-    /// Bytes that are here.
-    pub received: u64,
-    /// The file's length, where it is known.
-    pub length: Option<u64>,
-    /// One line for each link that was used or is there.
-    pub links: Vec<LinkProgress>,
-    /// How often it began anew.
-    pub restarts: u32,
-    /// The last thing that went wrong.
-    pub trouble: Option<String>,
-}
-
-/// What a link does for a fetch.
-#[derive(Clone, Debug)]
-pub struct LinkProgress {
-    /// Its name.
-    pub name: String,
-    /// Bytes that came over it, those asked for twice included.
-    pub carried: u64,
-    /// How fast it is.
-    pub rate: Option<Rate>,
-    /// Requests that are out on it.
-    pub requests: usize,
-    /// It is gone.
-    pub is_gone: bool,
-}
-
-/// Why a fetch ended without its file.
-#[derive(Debug, Error)]
-pub enum FetchError {
-    /// The network, or the server.
-    #[error("{failure}{}", trouble.as_ref().map(|text| format!(": {text}")).unwrap_or_default())]
-    Transfer {
-        /// What it came to.
-        failure: Failure,
-        /// What was said last.
-        trouble: Option<String>,
-    },
-    /// The sink.
-    #[error("cannot write: {0}")]
-    Sink(#[from] std::io::Error),
-}
 
 /// A request's task; ends with it.
 struct Running {
@@ -129,8 +57,7 @@ struct Engine<'a> {
     epoch: std::time::Instant,
     running: BTreeMap<RequestId, Running>,
     outbox: mpsc::UnboundedSender<(RequestId, News)>,
-    /// Links that the transfer knows, with what they were told to be, and what came over them.
-    known: BTreeMap<LinkId, (String, LinkFacts, u64)>,
+    roll: Roll,
     /// The head of the answer that was taken first, until its event comes.
     head: Option<Box<Parts>>,
     restarts: u32,
@@ -199,7 +126,7 @@ async fn drive(
         if let Some(end) = engine.is_over.take() {
             let last = engine.progress();
             watch(&last);
-            engine.remember();
+            engine.roll.remember(engine.now(), links, &engine.transfer);
             return engine.end(end, last);
         }
         let due = engine.transfer.poll_timeout();
@@ -261,7 +188,7 @@ impl<'a> Engine<'a> {
             epoch: std::time::Instant::now(),
             running: BTreeMap::new(),
             outbox,
-            known: BTreeMap::new(),
+            roll: Roll::default(),
             head: None,
             restarts: 0,
             trouble: None,
@@ -275,24 +202,7 @@ impl<'a> Engine<'a> {
 
     fn follow_links(&mut self) {
         let now = self.now();
-        let there = self.links.all();
-        let gone = self
-            .known
-            .iter_mut()
-            .filter(|(id, _)| !there.iter().any(|l| l.id == **id));
-        for (id, _) in gone {
-            self.transfer.handle_link_gone(now, *id);
-        }
-        for link in there {
-            let facts = link.facts.borrow().clone();
-            let known = self.known.get(&link.id);
-            if known.is_none_or(|(_, before, _)| *before != facts) {
-                self.transfer.handle_link(now, link.id, facts.clone());
-                let carried = known.map_or(0, |(_, _, carried)| *carried);
-                let entry = (link.name.clone(), facts, carried);
-                self.known.insert(link.id, entry);
-            }
-        }
+        self.roll.follow(now, self.links, &mut self.transfer);
     }
 
     /// Events and commands until there is none, then what may be read on.
@@ -360,9 +270,7 @@ impl<'a> Engine<'a> {
             }
             News::Data(bytes) => {
                 running.owed += 1;
-                if let Some(known) = self.known.get_mut(&running.link) {
-                    known.2 += bytes.len() as u64;
-                }
+                self.roll.on_data(running.link, bytes.len());
                 for piece in self.transfer.handle_data(now, id, bytes.len()) {
                     let fresh = bytes.slice(piece.skip..piece.skip + piece.len);
                     self.sink.write(piece.offset, fresh)?;
@@ -373,7 +281,7 @@ impl<'a> Engine<'a> {
                 self.transfer.handle_end(now, id);
             }
             News::Fault(fault, what) => {
-                let link = self.known.get(&running.link).map_or("", |known| &known.0);
+                let link = self.roll.name(running.link);
                 tracing::debug!(link, what, "request failed");
                 self.trouble = Some(what);
                 self.running.remove(&id);
@@ -455,29 +363,12 @@ impl<'a> Engine<'a> {
 
     fn progress(&self) -> Progress {
         let now = self.now();
-        let link = |(id, (name, _, carried)): (&LinkId, &(String, LinkFacts, u64))| LinkProgress {
-            name: name.clone(),
-            carried: *carried,
-            rate: self.transfer.rate(now, *id),
-            requests: self.transfer.requests(*id),
-            is_gone: self.links.find(*id).is_none(),
-        };
         Progress {
             received: self.transfer.received().total().get(),
             length: self.transfer.version().and_then(|version| version.length),
-            links: self.known.iter().map(link).collect(),
+            links: self.roll.progress(now, self.links, &self.transfer),
             restarts: self.restarts,
             trouble: self.trouble.clone(),
-        }
-    }
-
-    /// What was learnt of links is of use to the next fetch.
-    fn remember(&self) {
-        let now = self.now();
-        for (id, (_, _, carried)) in &self.known {
-            if let Some(link) = self.links.find(*id) {
-                link.remember(self.transfer.rate(now, *id), Bytes::new(*carried));
-            }
         }
     }
 
