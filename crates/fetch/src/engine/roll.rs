@@ -1,7 +1,7 @@
 //! The links that one transfer was told of, and what each has brought it.
 //!
-//! Owns that a transfer hears of a change once, and that a link which has gone stays in the account.
-//! What a link has come to for everybody is its own affair.
+//! Owns that a transfer hears of a change once, and that a link which has gone stays in the
+//! account. What a link has come to for everybody is its own affair.
 
 use std::collections::BTreeMap;
 
