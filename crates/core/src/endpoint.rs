@@ -32,12 +32,19 @@ use accept::Server;
 use answers::Answers;
 use sessions::Sessions;
 
+/// Bytes of a token that admits a client: less than half of the smallest packet. Those of join
+/// strings have 22.
+const MAX_TOKEN: usize = 512;
+
 /// Why a session cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectError {
     /// There is no link to begin on.
     #[error("there is no link to connect over")]
     NoLink,
+    /// It shares its packet with other frames, on the smallest paths as well.
+    #[error("a token has at most {MAX_TOKEN} bytes")]
+    TokenTooLong,
     /// TLS refused its settings.
     #[error("the handshake cannot begin: {0}")]
     Tls(String),
@@ -123,7 +130,7 @@ impl Endpoint {
     /// link, until one answers.
     ///
     /// # Errors
-    /// When there is no link.
+    /// When there is no link, or the token is too long.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -133,6 +140,9 @@ impl Endpoint {
     ) -> Result<SessionHandle, ConnectError> {
         if tuples.is_empty() {
             return Err(ConnectError::NoLink);
+        }
+        if token.as_ref().is_some_and(|token| token.len() > MAX_TOKEN) {
+            return Err(ConnectError::TokenTooLong);
         }
         let failed = |error: rustls::Error| ConnectError::Tls(error.to_string());
         let tls = tls::client_config(&self.identity, peer).map_err(failed)?;

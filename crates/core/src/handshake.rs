@@ -13,7 +13,7 @@ use tabane_base::{Duration, Instant};
 use crate::close::{CloseReason, Violation};
 use crate::crypto::{SessionKeys, open_long, seal};
 use crate::drops::DropReason;
-use crate::id::{AttemptId, ConnectionId, FourTuple};
+use crate::id::{AttemptId, ConnectionId, FourTuple, SocketId};
 use crate::identity::PublicKey;
 use crate::parameters::Parameters;
 use crate::ranges::RangeSet;
@@ -463,9 +463,9 @@ impl Handshake {
         now < self.give_up_at
     }
 
-    /// Stops using a link that vanished.
-    pub(crate) fn drop_socket(&mut self, socket: crate::SocketId) {
-        if self.tuples.len() > 1 {
+    /// Stops using a link that vanished, unless there is no other.
+    pub(crate) fn drop_socket(&mut self, socket: SocketId) {
+        if self.tuples.iter().any(|tuple| tuple.socket != socket) {
             self.tuples.retain(|tuple| tuple.socket != socket);
             self.turn %= self.tuples.len();
         }

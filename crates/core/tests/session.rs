@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 
 use tabane_base::{Duration, Instant};
 use tabane_core::{
-    CloseReason, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity, Inquiry,
-    InquiryAnswer, PublicKey, ReadState, ServerConfig, SessionConfig, SessionHandle, SocketId,
-    TransmitBatch,
+    CloseReason, ConnectError, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity,
+    Inquiry, InquiryAnswer, PublicKey, ReadState, ServerConfig, SessionConfig, SessionHandle,
+    SocketId, TransmitBatch,
 };
 
 const SERVER: SocketId = SocketId(100);
@@ -270,6 +270,45 @@ fn however_many_paths_are_given_up_at_once_the_other_end_hears_of_each() {
     let path = path.expect("room");
     pair.run(Duration::from_millis(100));
     assert!(pair.server_events.contains(&Event::PathUp(path)));
+}
+
+/// One link towards a relay of two addresses, whose interface goes before anything was heard.
+#[test]
+fn a_handshake_outlives_the_loss_of_its_only_link_and_ends_in_time() {
+    let mut pair = Pair::new(None, None);
+    let (now, key) = (pair.now, Identity::from_seed([1; 32]).public_key());
+    let other = FourTuple {
+        remote: client_address(7),
+        ..client_tuple(0)
+    };
+    let tuples = vec![client_tuple(0), other];
+    pair.handle = pair.client.connect(now, key, None, tuples).expect("links");
+    pair.session().handle_socket_lost(now, SocketId(0));
+    pair.drain();
+    pair.wire.clear();
+    while !pair.session().is_closed() {
+        let (at, _) = pair.session().poll_timeout().expect("it gives up");
+        pair.now = at;
+        pair.session().handle_timeout(at);
+        pair.drain();
+        pair.wire.clear();
+    }
+    let reason = Event::Closed(CloseReason::HandshakeTimeout);
+    pair.drain();
+    assert!(pair.events.contains(&reason), "{:?}", pair.events);
+}
+
+#[test]
+fn a_token_that_fits_into_no_packet_is_refused_at_once() {
+    let mut pair = Pair::new(None, Some(vec![7; 512]));
+    pair.run(Duration::from_millis(200));
+    assert!(pair.events.contains(&Event::Connected), "{:?}", pair.events);
+    let key = Identity::from_seed([1; 32]).public_key();
+    let token = Some(vec![7; 513]);
+    let refused = pair
+        .client
+        .connect(pair.now, key, token, vec![client_tuple(0)]);
+    assert_eq!(refused, Err(ConnectError::TokenTooLong));
 }
 
 /// What shares a datagram with a session's packet must not keep that session from being drained.
