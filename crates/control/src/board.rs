@@ -14,6 +14,8 @@ const RATE_SPAN: Duration = Duration::from_secs(1);
 const LOSS_SPAN: Duration = Duration::from_secs(10);
 /// Samples closer together say nothing about a rate.
 const MIN_SPAN: Duration = Duration::from_millis(100);
+/// A longer time without samples is none that rates and losses are taken over.
+pub(crate) const GAP: Duration = Duration::from_secs(3);
 /// Sessions listed. A page of JSON stays below 1 MB.
 const MAX_SESSIONS: usize = 256;
 
@@ -74,14 +76,15 @@ impl Board {
 
 impl Meter {
     fn measure(&mut self, now: Instant, traffic: &mut Traffic) {
+        let age = |at: Instant| now.saturating_duration_since(at);
         // A path that was replaced counts from nothing.
-        if let Some((_, last)) = self.samples.back()
-            && (last.sent_bytes > traffic.sent_bytes
+        if let Some((at, last)) = self.samples.back()
+            && (age(*at) > GAP
+                || last.sent_bytes > traffic.sent_bytes
                 || last.received_bytes > traffic.received_bytes)
         {
             self.samples.clear();
         }
-        let age = |at: Instant| now.saturating_duration_since(at);
         while let [_, (second, _), ..] = self.samples.make_contiguous()
             && age(*second) >= LOSS_SPAN
         {
@@ -174,6 +177,19 @@ mod tests {
             if half == 40 {
                 assert_eq!(seen.loss, Some(0.0));
             }
+        }
+    }
+
+    #[test]
+    fn a_rate_is_over_no_time_in_which_nobody_looked() {
+        let mut board = Board::default();
+        let start = Instant::now();
+        let mut state = example();
+        board.complete(start, state.clone());
+        for (millis, bytes, bps) in [(60_000, 1_000_000, 0), (60_200, 1_025_000, 1_000_000)] {
+            state.totals.traffic.received_bytes = bytes;
+            let seen = board.complete(at(start, millis), state.clone());
+            assert_eq!(seen.totals.traffic.received_bps, bps);
         }
     }
 

@@ -73,7 +73,7 @@ pub enum DirectoryError {
         name: String,
     },
     /// No name for a file.
-    #[error("{name:?} is no name for an instance: letters, digits, - and _, at most {MAX_NAME}")]
+    #[error("{name:?} is no name for an instance: letters, digits, -, _ and ., at most {MAX_NAME}")]
     Name {
         /// The name.
         name: String,
@@ -280,7 +280,7 @@ fn is_alive(socket: &Path) -> bool {
 }
 
 fn check(name: &str) -> Result<(), DirectoryError> {
-    let is_good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_good) {
         let name = name.to_owned();
         return Err(DirectoryError::Name { name });

@@ -5,7 +5,7 @@
 //! [`Command`]s through channels, so its data path answers nobody and waits for nobody.
 //!
 //! Invariants: whatever a control client does costs the data path nothing but the commands that
-//! it carries out; every input has a limit; only the instance's user and root are served on the
+//! it carries out, and looks at an instance that wants to be asked ([`Pace::WhenAsked`]) are few; every input has a limit; only the instance's user and root are served on the
 //! socket, only holders of the token over loopback HTTP.
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod client;
 mod dashboard;
 mod directory;
 mod door;
+mod gateway;
 mod metrics;
 mod policy_file;
 mod problems;
@@ -28,9 +29,10 @@ mod trace;
 pub use bridge::Bridge;
 pub use client::{Client, ClientError, TraceUpdates, Updates};
 pub use directory::{Directory, DirectoryError, FindError, Naming, Running};
+pub use gateway::{Flow, Gateway, GatewayMode, GatewayTotals, Stance};
 pub use metrics::render as render_metrics;
 pub use policy_file::{PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
-pub use server::{Command, HttpConfig, Publisher, ServeError, Server, ServerConfig};
+pub use server::{Command, HttpConfig, Pace, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
     API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkChange, LinkState, Packets,
     Path, Problem, Process, RuleAnswer, RuleQuestion, RuleUse, Session, SessionState, State,

@@ -4,6 +4,8 @@
 //! while the instance lives; units are Prometheus's base units (bytes, seconds, ratios), rates in
 //! bits per second where they are the controller's belief.
 
+mod gateway;
+
 use std::fmt::Write;
 
 use crate::state::{Condition, Link, LinkState, Path, RuleUse, Session, State, Traffic};
@@ -230,6 +232,11 @@ pub fn render(state: &State) -> String {
     let mut text = String::with_capacity(4_096);
     instance(&mut text, state);
     totals(&mut text, state);
+    if let Some(gateway) = &state.gateway {
+        // It has none of what follows.
+        gateway::render(&mut text, gateway);
+        return text;
+    }
     for (family, value) in &LINK_FAMILIES {
         head(&mut text, family);
         for link in &state.links {
@@ -405,13 +412,38 @@ fn is_active(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::tests::example;
+    use crate::state::tests::{example, gateway};
 
     #[test]
     fn every_line_is_a_comment_or_a_sample_of_a_declared_family() {
         let mut state = example();
         state.links[0].name = "a\"b\\c\nd".to_owned();
         let text = render(&state);
+        check(&text);
+        assert!(
+            text.contains(r#"tabane_link_rtt_seconds{link="a\"b\\c\nd"} 0.02"#),
+            "{text}"
+        );
+        assert!(text.contains("tabane_dropped_packets_total{reason=\"replayed\"} 2"));
+        assert!(text.contains(r#"tabane_session_streams{session="1",peer="AQEBAQEB"} 3"#));
+    }
+
+    #[test]
+    fn a_gateway_has_its_own_and_a_line_for_each_reason() {
+        let mut state = example();
+        state.gateway = Some(gateway());
+        let text = render(&state);
+        check(&text);
+        assert!(
+            text.contains("tabane_gateway_flows{radio=\"wwan0\"} 42\n"),
+            "{text}"
+        );
+        let reason = "tabane_gateway_flows_bypassed_total{radio=\"wwan0\",reason=\"mid-flow\"} 3\n";
+        assert!(text.contains(reason), "{text}");
+        assert!(!text.contains("link_rtt"), "{text}");
+    }
+
+    fn check(text: &str) {
         let mut declared = Vec::new();
         for line in text.lines() {
             if let Some(rest) = line.strip_prefix("# TYPE ") {
@@ -425,11 +457,5 @@ mod tests {
                 assert!(value.parse::<f64>().unwrap().is_finite(), "{line}");
             }
         }
-        assert!(
-            text.contains(r#"tabane_link_rtt_seconds{link="a\"b\\c\nd"} 0.02"#),
-            "{text}"
-        );
-        assert!(text.contains("tabane_dropped_packets_total{reason=\"replayed\"} 2"));
-        assert!(text.contains(r#"tabane_session_streams{session="1",peer="AQEBAQEB"} 3"#));
     }
 }

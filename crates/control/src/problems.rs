@@ -8,7 +8,8 @@ const NOTABLE_LOSS: f64 = 0.05;
 /// Fills in the problems and the condition.
 pub(crate) fn find(state: &mut State) {
     let mut problems = Vec::new();
-    if state.instance.kind == Kind::Relay {
+    // Neither has links of its own, nor a session that it waits for.
+    if matches!(state.instance.kind, Kind::Relay | Kind::Gateway) {
         state.condition = Condition::Up;
         state.problems = problems;
         return;

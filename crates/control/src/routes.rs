@@ -30,14 +30,14 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::timeout;
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::board::Board;
+use crate::board::{self, Board};
 use crate::door::{self, Door};
 use crate::policy_file::{PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
 use crate::process;
-use crate::server::Command;
+use crate::server::{Command, Pace};
 use crate::state::{Link, LinkChange, State};
 use crate::{dashboard, metrics};
 
@@ -49,6 +49,11 @@ const BODY_WAIT: Duration = Duration::from_secs(5);
 const COMMAND_WAIT: Duration = Duration::from_secs(2);
 /// How long the first state may take, while the instance is setting up.
 const FIRST_STATE_WAIT: Duration = Duration::from_secs(2);
+/// How often an instance that wants to be asked is asked while somebody reads its events: twice in
+/// the second that rates are taken over.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Between two looks, however many clients want one. Long enough for a rate to be taken over.
+const LOOK_PAUSE: Duration = Duration::from_millis(150);
 
 pub(crate) type Answer = Response<Either<Full<Bytes>, Stream>>;
 
@@ -63,6 +68,9 @@ pub(crate) struct Routes {
     /// For those who come over HTTP.
     door: Option<Door>,
     policy: Option<Box<dyn PolicyFile>>,
+    pace: Pace,
+    /// At [`Pace::WhenAsked`]: when the instance was asked last. Locked while it is asked.
+    looked_at: Mutex<Option<Instant>>,
 }
 
 /// A body that goes on for as long as both ends like.
@@ -91,6 +99,7 @@ impl Routes {
         commands: mpsc::Sender<Command>,
         token: Option<String>,
         policy: Option<Box<dyn PolicyFile>>,
+        pace: Pace,
     ) -> Self {
         Self {
             incoming: RefCell::new(incoming),
@@ -99,6 +108,8 @@ impl Routes {
             commands,
             door: token.map(Door::new),
             policy,
+            pace,
+            looked_at: Mutex::default(),
         }
     }
 
@@ -106,8 +117,22 @@ impl Routes {
     pub(crate) async fn follow(self: Rc<Self>) {
         let mut news = self.incoming.borrow().clone();
         news.mark_changed();
-        while news.changed().await.is_ok() {
-            self.catch_up();
+        let mut looks = interval(LOOK_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                changed = news.changed() => match changed {
+                    Ok(()) => self.catch_up(),
+                    Err(_) => break,
+                },
+                _ = looks.tick(), if self.pace == Pace::WhenAsked => {
+                    // Whoever waits for the next state reads events.
+                    if self.completed.receiver_count() > 0 {
+                        // An instance that does not answer is told of when a client asks.
+                        let _ = self.look().await;
+                    }
+                }
+            }
         }
         // Streams end when nothing more can come.
         self.completed.send_replace(None);
@@ -125,6 +150,35 @@ impl Routes {
         state.process = process::look();
         let state = self.board.borrow_mut().complete(Instant::now(), state);
         self.completed.send_replace(Some(Rc::new(state)));
+    }
+
+    /// Sees to it that what the instance has published is no older than this call. Looks that many
+    /// clients want at once are one, and a second one follows the first after a while without any,
+    /// or there would be nothing to take rates over.
+    async fn look(&self) -> Result<(), Refusal> {
+        if self.pace == Pace::ByItself {
+            return Ok(());
+        }
+        let called_at = Instant::now();
+        let mut looked_at = self.looked_at.lock().await;
+        if looked_at.is_some_and(|at| at >= called_at) {
+            return Ok(());
+        }
+        if looked_at.is_none_or(|at| called_at.saturating_duration_since(at) > board::GAP) {
+            self.look_now(&mut looked_at).await?;
+        }
+        if let Some(at) = *looked_at {
+            sleep(LOOK_PAUSE.saturating_sub(at.elapsed())).await;
+        }
+        self.look_now(&mut looked_at).await
+    }
+
+    async fn look_now(&self, looked_at: &mut Option<Instant>) -> Result<(), Refusal> {
+        *looked_at = Some(Instant::now());
+        let (reply, replied) = oneshot::channel();
+        self.command(Command::Look { reply }, replied).await?;
+        self.catch_up();
+        Ok(())
     }
 
     pub(crate) async fn answer(&self, request: Request<Incoming>, is_trusted: bool) -> Answer {
@@ -161,7 +215,10 @@ impl Routes {
         let is_get = request.method() == Method::GET;
         match (&path[..], is_get) {
             ("/v1/state", true) => Ok(json(&*self.state().await?)),
-            ("/v1/events", true) => Ok(self.stream()),
+            ("/v1/events", true) => {
+                self.look().await?;
+                Ok(self.stream())
+            }
             ("/v1/trace", true) => self.trace(request.uri().query()).await,
             ("/v1/schema", true) => Ok(json(&crate::schema())),
             ("/metrics", true) => Ok(text(
@@ -201,6 +258,7 @@ impl Routes {
     }
 
     async fn state(&self) -> Result<Rc<State>, Refusal> {
+        self.look().await?;
         let mut completed = self.completed.subscribe();
         let first = completed.wait_for(Option::is_some);
         let state = match timeout(FIRST_STATE_WAIT, first).await {

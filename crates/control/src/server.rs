@@ -55,6 +55,18 @@ pub struct ServerConfig {
     pub http: Option<HttpConfig>,
     /// The file that rules its links, where there is one.
     pub policy: Option<Box<dyn PolicyFile>>,
+    /// When it publishes its state.
+    pub pace: Pace,
+}
+
+/// When an instance publishes its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As it sees fit; clients are given the last one.
+    ByItself,
+    /// When it is asked to ([`Command::Look`]): its thread has no time to spare while nobody wants
+    /// to know.
+    WhenAsked,
 }
 
 /// The door for programs that cannot use a Unix socket.
@@ -98,6 +110,12 @@ pub enum ServeError {
 /// has published its new state before lets the client see it.
 #[derive(Debug)]
 pub enum Command {
+    /// Publish what is true now. Comes only at [`Pace::WhenAsked`], a few times a second at most,
+    /// and not before the last one was answered.
+    Look {
+        /// Tells that it is published.
+        reply: oneshot::Sender<Result<(), String>>,
+    },
     /// Use a link in another way.
     ChangeLink {
         /// Which.
@@ -155,6 +173,7 @@ impl Server {
             naming,
             http: door,
             policy,
+            pace,
         } = config;
         let (unix, Running { name, socket }) = directory.bind(&name, naming)?;
         let (stop, stopped) = oneshot::channel();
@@ -176,7 +195,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let routes = move || Routes::new(states, commands, token, policy);
+        let routes = move || Routes::new(states, commands, token, policy, pace);
         let tcp = tcp.map(|(listener, _)| listener);
         let thread = std::thread::Builder::new()
             .name("tabane-control".to_owned())

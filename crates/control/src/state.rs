@@ -11,6 +11,8 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::gateway::Gateway;
+
 /// Changes when a client of the older version would misunderstand something. Fields may be added
 /// without a change.
 pub const API_VERSION: u32 = 1;
@@ -40,13 +42,16 @@ pub struct State {
     /// where there are no rules.
     #[serde(default)]
     pub rules: Vec<RuleUse>,
+    /// What a gateway does. None elsewhere.
+    #[serde(default)]
+    pub gateway: Option<Gateway>,
     /// What happened lately, oldest first.
     pub events: Vec<Event>,
     /// What the process uses.
     pub process: Process,
 }
 
-/// A process that holds or serves sessions.
+/// A process that carries something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Instance {
     /// Its name for `--instance`.
@@ -83,6 +88,8 @@ pub enum Kind {
     Web,
     /// `tabane get`.
     Get,
+    /// `tabane gateway`.
+    Gateway,
 }
 
 /// How an instance is, in one word.
@@ -416,6 +423,7 @@ impl Kind {
             Self::Relay => "relay",
             Self::Web => "web",
             Self::Get => "get",
+            Self::Gateway => "gateway",
         }
     }
 }
@@ -475,6 +483,7 @@ impl Traffic {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::gateway::{Flow, GatewayMode, GatewayTotals, Stance};
 
     pub(crate) fn session(number: u64) -> Session {
         Session {
@@ -562,6 +571,7 @@ pub(crate) mod tests {
                 sent_bytes: 4_000,
                 received_bytes: 5_000,
             }],
+            gateway: None,
             events: vec![Event {
                 number: 1,
                 at_unix_ms: 1_699_999_990_100,
@@ -571,6 +581,21 @@ pub(crate) mod tests {
                 text: "session up".to_owned(),
             }],
             process: Process::default(),
+        }
+    }
+
+    /// One flow is listed, and 41 are not.
+    pub(crate) fn gateway() -> Gateway {
+        let ends = ["10.0.0.2:40000", "192.0.2.1:443"].map(|end| end.parse().unwrap());
+        Gateway {
+            radio: "wwan0".to_owned(),
+            mode: GatewayMode::Assist,
+            draining: false,
+            totals: GatewayTotals::default(),
+            bypassed: [("mid-flow".to_owned(), 3)].into(),
+            flows: vec![Flow::between(ends[0], ends[1], Stance::Assisting)],
+            flows_omitted: 41,
+            ended: Vec::new(),
         }
     }
 

@@ -5,6 +5,7 @@
 //! assisted have an entry too, without state, so that each is counted once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use tabane_base::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use crate::orphan::{Farewell, Orphan};
 use crate::packet::{Flags, Malformed, Packet};
 use crate::segment::Segment;
 use crate::snapshot::{FlowSnapshot, Snapshot};
+use crate::survey::Survey;
 use crate::{Checksum, Side, Transmit, Verdict};
 
 /// A handshake takes no longer, or it is none.
@@ -42,13 +44,17 @@ pub struct Gateway {
     opening_count: usize,
     /// When to look at which flow again: each entry's `wakes_at`.
     timers: BTreeSet<(Instant, Key)>,
+    /// Of all flows together, kept as they change.
+    flow_count: usize,
     held: usize,
+    owed: u64,
+    /// Those that have ended with them.
+    figures: Figures,
     counters: Counters,
     out: VecDeque<Transmit>,
     draining: bool,
-    /// The last flows that have ended, the oldest first, and the figures of all of them.
+    /// The last flows that have ended, the oldest first.
     ended: VecDeque<FlowSnapshot>,
-    ended_figures: Figures,
 }
 
 #[derive(Debug)]
@@ -78,12 +84,14 @@ impl Gateway {
             openings: VecDeque::new(),
             opening_count: 0,
             timers: BTreeSet::new(),
+            flow_count: 0,
             held: 0,
+            owed: 0,
+            figures: Figures::default(),
             counters: Counters::default(),
             out: VecDeque::new(),
             draining: false,
             ended: VecDeque::new(),
-            ended_figures: Figures::default(),
         }
     }
 
@@ -210,6 +218,7 @@ impl Gateway {
                 }
                 let flow = Flow::new(now, key, *agreed, stance, &self.config);
                 self.put(key, State::Flow(Box::new(flow)));
+                self.flow_count += 1;
                 self.with_flow(now, key, |flow, around| match from {
                     Side::Wired => flow.handle_server(around, packet),
                     Side::Radio => {
@@ -221,7 +230,7 @@ impl Gateway {
         }
     }
 
-    /// Calls one flow, and keeps the sum of all copies.
+    /// Calls one flow, and keeps the sums over all.
     fn with_flow<T: Default>(
         &mut self,
         now: Instant,
@@ -231,7 +240,8 @@ impl Gateway {
         let Some(State::Flow(flow)) = self.flows.get_mut(&key).map(|entry| &mut entry.state) else {
             return T::default();
         };
-        let (before, bypass) = (flow.held(), flow.bypass());
+        let (held, owed, bypass) = (flow.held(), flow.owed(), flow.bypass());
+        let figures = flow.meter().figures;
         let most = self.config.copies_total.get() as usize;
         let mut around = Surroundings {
             now,
@@ -241,7 +251,9 @@ impl Gateway {
             out: &mut self.out,
         };
         let result = call(flow, &mut around);
-        self.held = self.held + flow.held() - before;
+        self.held = self.held + flow.held() - held;
+        self.owed = self.owed + u64::from(flow.owed()) - u64::from(owed);
+        self.figures += flow.meter().figures - figures;
         if let Some(why) = flow.bypass().filter(|_| bypass.is_none()) {
             self.counters.bypass(why);
         }
@@ -280,8 +292,9 @@ impl Gateway {
         self.timers.remove(&(entry.wakes_at, key));
         match entry.state {
             State::Flow(flow) => {
+                self.flow_count -= 1;
                 self.held -= flow.held();
-                self.ended_figures += flow.meter().figures;
+                self.owed -= u64::from(flow.owed());
                 if self.ended.len() == ENDED_KEPT {
                     self.ended.pop_front();
                 }
@@ -392,34 +405,44 @@ impl Gateway {
 
     /// Bytes acknowledged to servers that mobile hosts have not acknowledged.
     #[must_use]
-    pub fn owed(&self) -> u64 {
-        let owed = |entry: &Entry| match &entry.state {
-            State::Flow(flow) => u64::from(flow.owed()),
-            State::Opening(_) | State::Passing { .. } => 0,
-        };
-        self.flows.values().map(owed).sum()
+    pub const fn owed(&self) -> u64 {
+        self.owed
     }
 
-    /// How everything stands.
+    /// How everything stands. Takes the same time however many flows there are.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let flow = |entry: &Entry| match &entry.state {
-            State::Flow(flow) => Some(FlowSnapshot::of(flow)),
-            State::Opening(_) | State::Passing { .. } => None,
-        };
-        let flows: Vec<FlowSnapshot> = self.flows.values().filter_map(flow).collect();
-        let mut figures = self.ended_figures;
-        for flow in &flows {
-            figures += flow.figures;
-        }
         Snapshot {
             counters: self.counters,
             held: self.held as u64,
+            owed: self.owed,
             opening: self.opening_count,
-            flows,
+            flows: self.flow_count,
             ended: self.ended.iter().copied().collect(),
-            figures,
+            figures: self.figures,
         }
+    }
+
+    /// Each flow, by its ends. Where there are very many this takes long: see
+    /// [`survey`](Self::survey).
+    pub fn flows(&self) -> impl Iterator<Item = FlowSnapshot> {
+        self.flows.values().filter_map(|entry| match &entry.state {
+            State::Flow(flow) => Some(FlowSnapshot::of(flow)),
+            State::Opening(_) | State::Passing { .. } => None,
+        })
+    }
+
+    /// Looks at the next `most` entries of the table; whether it came to the end.
+    pub fn survey(&self, survey: &mut Survey, most: usize) -> bool {
+        let from = survey.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut entries = self.flows.range((from, Bound::Unbounded));
+        for (key, entry) in entries.by_ref().take(most) {
+            survey.after = Some(*key);
+            if let State::Flow(flow) = &entry.state {
+                survey.handle(flow);
+            }
+        }
+        entries.next().is_none()
     }
 }
 

@@ -24,6 +24,7 @@ mod radio;
 mod segment;
 mod seq;
 mod snapshot;
+mod survey;
 mod window;
 
 pub use config::{Config, Mode, UNTOUCHED_PORTS};
@@ -36,6 +37,7 @@ pub use packet::{Flags, Malformed, Packet};
 pub use segment::{Manner, Segment};
 pub use seq::Seq;
 pub use snapshot::{FlowSnapshot, Snapshot};
+pub use survey::Survey;
 
 /// Where a packet comes from, or goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! a round trip after it; the mobile host says that it got something twice (DSACK, RFC 2883), or
 //! answers each piece of a timeout's bout with an acknowledgement of what lies behind it.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Sub};
 
 use tabane_base::{Duration, Instant};
 
@@ -51,6 +51,25 @@ impl AddAssign for Figures {
         self.silent += other.silent;
         self.avoided += other.avoided;
         self.resent += other.resent;
+    }
+}
+
+/// What came to it since an earlier moment of the same flow.
+impl Sub for Figures {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            forwarded: self.forwarded - before.forwarded,
+            repeated: self.repeated - before.repeated,
+            needless: self.needless - before.needless,
+            spurious_timeouts: self.spurious_timeouts - before.spurious_timeouts,
+            spurious_retransmits: self.spurious_retransmits - before.spurious_retransmits,
+            silences: self.silences - before.silences,
+            silent: self.silent.saturating_sub(before.silent),
+            avoided: self.avoided - before.avoided,
+            resent: self.resent - before.resent,
+        }
     }
 }
 

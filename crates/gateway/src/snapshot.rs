@@ -13,10 +13,12 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Bytes of copies.
     pub held: u64,
+    /// Bytes acknowledged to servers that mobile hosts have not acknowledged.
+    pub owed: u64,
     /// Handshakes on their way.
     pub opening: usize,
-    /// The flows, by their ends.
-    pub flows: Vec<FlowSnapshot>,
+    /// Flows there are.
+    pub flows: usize,
     /// The last ones that have ended, the oldest first, as they were then.
     pub ended: Vec<FlowSnapshot>,
     /// Of all flows together, those that have ended with them.

@@ -1,11 +1,13 @@
-//! A process that holds or serves sessions, as others see and steer it: one call that opens its
-//! control socket and keeps it told.
+//! A process that carries something, as others see and steer it: one call that opens its control
+//! socket and keeps it told.
 //!
 //! Owns how often the data path is looked at, and the carrying out of commands on its thread. The
 //! data path is on this thread, the server on one of its own: what clients ask for costs nothing
-//! here. An instance without a socket works all the same; only what was asked for by name
+//! here. A gateway has no time for looks that nobody wants, so it is told when to look
+//! ([`Asked`]). An instance without a socket works all the same; only what was asked for by name
 //! (`--http`) may fail it.
 
+mod asked;
 mod client_view;
 mod record;
 mod relay_view;
@@ -14,13 +16,13 @@ mod web_view;
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use tabane_base::Duration;
 use tabane_control::{
-    API_VERSION, Command, Condition, Directory, Event, EventKind, HttpConfig, Kind, LinkChange,
-    Naming, PolicyFile, Process, Publisher, RuleAnswer, RuleQuestion, Server, ServerConfig, State,
-    Totals,
+    API_VERSION, Command, Condition, Directory, DirectoryError, Event, EventKind, HttpConfig, Kind,
+    LinkChange, Naming, Pace, PolicyFile, Process, Publisher, RuleAnswer, RuleQuestion, ServeError,
+    Server, ServerConfig, State, Totals,
 };
 use tabane_core::PublicKey;
 use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, SessionTrace};
@@ -33,6 +35,7 @@ use crate::far_ends::FarEnds;
 use crate::policy_text::PolicyTextFile;
 use crate::secret;
 use crate::wall_clock::unix_millis;
+pub(crate) use asked::Asked;
 use client_view::ClientView;
 use relay_view::RelayView;
 pub(crate) use web_view::WebView;
@@ -56,8 +59,8 @@ pub(crate) struct ControlArgs {
 #[derive(Debug, Clone)]
 pub(crate) struct Description {
     pub(crate) kind: Kind,
-    /// What it is called; [`Kind::Up`] has one name for the whole machine, others get their
-    /// process id where the name is taken.
+    /// What it is called; [`Kind::Up`] has one name for the whole machine and [`Kind::Gateway`] one
+    /// for each interface, others get their process id where the name is taken.
     pub(crate) name: String,
     /// The command it runs, or where it listens.
     pub(crate) about: String,
@@ -122,39 +125,12 @@ impl Instance {
         view: View,
         journal: Journal,
     ) -> Result<Self> {
-        let started = Server::start(ServerConfig {
-            directory: Directory::of_user(),
-            name: description.name.clone(),
-            naming: match description.kind {
-                // There is one, or none.
-                Kind::Up => Naming::Exclusive,
-                Kind::Run | Kind::Proxy | Kind::Relay | Kind::Web | Kind::Get => Naming::WithPid,
-            },
-            http: args.http.map(|address| HttpConfig {
-                address,
-                token: secret::token(),
-            }),
-            policy: description
-                .policy
-                .clone()
-                .map(|file| Box::new(file) as Box<dyn PolicyFile>),
-        });
-        let (server, publisher, commands) = match started {
-            Ok(started) => started,
-            Err(error) if args.http.is_some() => return Err(error.into()),
-            Err(error) => {
-                tracing::warn!("`tabane status` will not see this: {error}");
-                return Ok(Self {
-                    task: None,
-                    _server: None,
-                });
-            }
+        let Some((server, publisher, commands)) = serve(args, &description, Pace::ByItself)? else {
+            return Ok(Self {
+                task: None,
+                _server: None,
+            });
         };
-        if let Some(address) = server.http() {
-            let name = server.name();
-            let token = Directory::of_user().path().join(format!("{name}.token"));
-            tracing::warn!("HTTP on http://{address}, token in {}", token.display());
-        }
         let reporter = Reporter {
             instance: instance(&description, &server),
             relays: description.relays,
@@ -168,6 +144,55 @@ impl Instance {
             _server: Some(server),
         })
     }
+}
+
+/// Opens the control socket. `None` where there can be none, which is logged.
+fn serve(
+    args: &ControlArgs,
+    description: &Description,
+    pace: Pace,
+) -> Result<Option<(Server, Publisher, mpsc::Receiver<Command>)>> {
+    let started = Server::start(ServerConfig {
+        directory: Directory::of_user(),
+        name: description.name.clone(),
+        naming: match description.kind {
+            // There is one, or none.
+            Kind::Up | Kind::Gateway => Naming::Exclusive,
+            Kind::Run | Kind::Proxy | Kind::Relay | Kind::Web | Kind::Get => Naming::WithPid,
+        },
+        http: args.http.map(|address| HttpConfig {
+            address,
+            token: secret::token(),
+        }),
+        policy: description
+            .policy
+            .clone()
+            .map(|file| Box::new(file) as Box<dyn PolicyFile>),
+        pace,
+    });
+    let started = match started {
+        Ok(started) => started,
+        Err(error) if args.http.is_some() => return Err(error.into()),
+        // Two would take each other's packets away. `up` has a lock against that.
+        Err(ServeError::Directory(error @ DirectoryError::Running { .. }))
+            if description.kind == Kind::Gateway =>
+        {
+            let advice = "another gateway has this interface (for one in another network \
+                          namespace, name another directory in TABANE_RUNTIME)";
+            return Err(error).context(advice);
+        }
+        Err(error) => {
+            tracing::warn!("`tabane status` will not see this: {error}");
+            return Ok(None);
+        }
+    };
+    let server = &started.0;
+    if let Some(address) = server.http() {
+        let name = server.name();
+        let token = Directory::of_user().path().join(format!("{name}.token"));
+        tracing::warn!("HTTP on http://{address}, token in {}", token.display());
+    }
+    Ok(Some(started))
 }
 
 impl Drop for Instance {
@@ -209,6 +234,10 @@ impl Reporter {
     fn carry_out(&mut self, command: Command) {
         // Who asked may have gone meanwhile; then nobody hears the answer.
         match command {
+            Command::Look { reply } => {
+                self.publish();
+                let _ = reply.send(Ok(()));
+            }
             Command::ChangeLink {
                 name,
                 change,
@@ -229,20 +258,8 @@ impl Reporter {
     }
 
     fn publish(&mut self) {
-        let mut state = State {
-            api: API_VERSION,
-            at_unix_ms: unix_millis(SystemTime::now()),
-            instance: self.instance.clone(),
-            condition: Condition::Up,
-            problems: Vec::new(),
-            totals: Totals::default(),
-            links: Vec::new(),
-            sessions: Vec::new(),
-            sessions_omitted: 0,
-            rules: Vec::new(),
-            events: self.journal.since(0).iter().map(event).collect(),
-            process: Process::default(),
-        };
+        let mut state = state(&self.instance);
+        state.events = self.journal.since(0).iter().map(event).collect();
         match &mut self.view {
             View::Client(view) => view.look(&mut state, &self.relays),
             View::Relay(view) => view.look(&mut state),
@@ -275,6 +292,25 @@ impl View {
             Self::Relay(view) => view.trace(session),
             Self::Web(_) => Err("web mode has no session to trace".to_owned()),
         }
+    }
+}
+
+/// A state that says who speaks, and nothing else.
+fn state(instance: &tabane_control::Instance) -> State {
+    State {
+        api: API_VERSION,
+        at_unix_ms: unix_millis(SystemTime::now()),
+        instance: instance.clone(),
+        condition: Condition::Up,
+        problems: Vec::new(),
+        totals: Totals::default(),
+        links: Vec::new(),
+        sessions: Vec::new(),
+        sessions_omitted: 0,
+        rules: Vec::new(),
+        gateway: None,
+        events: Vec::new(),
+        process: Process::default(),
     }
 }
 

@@ -71,7 +71,12 @@ impl Qlog {
                     "name": format!("tabane {}", state.instance.version),
                     "type": match state.instance.kind {
                         Kind::Relay => "server",
-                        Kind::Run | Kind::Proxy | Kind::Up | Kind::Web | Kind::Get => "client",
+                        Kind::Run
+                        | Kind::Proxy
+                        | Kind::Up
+                        | Kind::Web
+                        | Kind::Get
+                        | Kind::Gateway => "client",
                     },
                 },
                 "title": title(state, path.id),

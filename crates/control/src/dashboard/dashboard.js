@@ -144,6 +144,7 @@ function show(next) {
   remember();
   showLinks();
   showSessions();
+  showGateway();
   showRules();
   showEvents();
   draw();
@@ -166,7 +167,8 @@ function showHead() {
   $('carried').textContent = size(totals.traffic.sent_bytes + totals.traffic.received_bytes);
   const isRelay = instance.kind === 'relay';
   $('streams').textContent = isRelay ? `${totals.sessions} · ${totals.streams}` : totals.streams;
-  $('streams-label').textContent = isRelay ? 'sessions · streams' : 'streams';
+  const streams = instance.kind === 'gateway' ? 'connections' : 'streams';
+  $('streams-label').textContent = isRelay ? 'sessions · streams' : streams;
   const busy = age > 0 ? process.cpu_ms / 10 / age : 0;
   $('process').textContent = `${size(process.memory_bytes)} · ${busy.toFixed(1)} %`;
 }
@@ -191,7 +193,7 @@ function forget() {
   history.series.clear();
 }
 
-// What the chart draws: links at a client, the whole at a relay.
+// What the chart draws: links at a client, the whole at a relay or a gateway.
 function remember() {
   const now = state.at_unix_ms;
   history.at.push(now);
@@ -352,6 +354,58 @@ function showSessions() {
   $('sessions').replaceChildren(...rows);
   const more = state.sessions_omitted ? `and ${state.sessions_omitted} more` : '';
   $('omitted').textContent = rows.length ? more : 'None at present.';
+}
+
+function showGateway() {
+  const { gateway } = state;
+  $('gateway-card').hidden = !gateway;
+  $('sessions-card').hidden = Boolean(gateway);
+  if (!gateway) return;
+  const { totals } = gateway;
+  $('gateway-radio').textContent = gateway.radio;
+  $('gateway-mode').textContent = gateway.draining ? `${gateway.mode}, draining` : gateway.mode;
+  const figures = [
+    ['connections so far', totals.opened || totals.joined],
+    ['silences', totals.silences],
+    ['spurious timeouts', totals.spurious_timeouts],
+    ['timeouts avoided', totals.avoided_timeouts],
+    ['sent needlessly', percent(totals.needless_bytes / Math.max(totals.bytes, 1))],
+    ['held', size(totals.held_bytes)],
+    ['owed', size(totals.owed_bytes)],
+    ['sent again', totals.resent],
+  ].map(([name, value]) => {
+    const figure = element('div');
+    figure.append(element('dt', name), element('dd', value));
+    return figure;
+  });
+  $('gateway-figures').replaceChildren(...figures);
+  const reasons = Object.entries(gateway.bypassed).map(([why, count]) => `${count} ${why}`);
+  $('gateway-bypassed').textContent = reasons.length ? `left alone: ${reasons.join(', ')}` : '';
+  const ended = gateway.ended.slice(-10).reverse();
+  const rows = [
+    ...gateway.flows.map((flow) => flowRow(flow, flow.shut ? 'shut' : flow.stance)),
+    ...ended.map((flow) => flowRow(flow, 'ended')),
+  ];
+  $('flows').replaceChildren(...rows);
+  $('flows-omitted').textContent = gateway.flows_omitted ? `and ${gateway.flows_omitted} more` : '';
+}
+
+function flowRow(flow, word) {
+  const row = element('tr');
+  row.append(
+    element('td', flow.mobile),
+    element('td', flow.server),
+    element('td', word),
+    element('td', millis(flow.radio_rtt_ms), 'n'),
+    element('td', millis(flow.wired_rtt_ms), 'n'),
+    element('td', size(flow.bytes), 'n'),
+    element('td', percent(flow.needless_bytes / Math.max(flow.bytes, 1)), 'n'),
+    element('td', flow.silences, 'n'),
+    element('td', flow.spurious_timeouts, 'n'),
+    element('td', flow.avoided_timeouts, 'n'),
+    element('td', size(flow.held_bytes), 'n'),
+  );
+  return row;
 }
 
 function showRules() {

@@ -8,7 +8,10 @@ use std::time::Duration;
 use crate::browser::Browser;
 use crate::instance::{Instance, TOKEN};
 use serde_json::json;
-use tabane_control::{Event, EventKind, LinkState, Path, RuleUse, State};
+use tabane_control::{
+    Event, EventKind, Flow, Gateway, GatewayMode, GatewayTotals, LinkState, Path, RuleUse, Stance,
+    State,
+};
 
 /// How much of the instance's time passes between two states.
 const TICK_MS: u64 = 500;
@@ -84,6 +87,7 @@ fn a_browser_sees_and_steers_the_instance() {
     steers_links(&browser, &instance);
     explains_rules(&browser);
     edits_policy(&browser, &instance);
+    shows_a_gateway(&browser, &instance);
     fits_a_phone(&browser);
 }
 
@@ -196,6 +200,47 @@ fn edits_policy(browser: &Browser, instance: &Instance) {
     write("good, by both");
     browser.wait("document.getElementById('policy-save').disabled");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "good, by both");
+}
+
+fn shows_a_gateway(browser: &Browser, instance: &Instance) {
+    let ends = ["10.0.0.2:40000", "192.0.2.1:443"].map(|end| end.parse().unwrap());
+    instance.publish(|state| {
+        state.at_unix_ms += TICK_MS;
+        state.gateway = Some(Gateway {
+            radio: "wwan0".to_owned(),
+            mode: GatewayMode::Assist,
+            draining: false,
+            totals: GatewayTotals {
+                opened: 17,
+                held_bytes: 123_000,
+                ..GatewayTotals::default()
+            },
+            bypassed: [("mid-flow".to_owned(), 3)].into(),
+            flows: vec![Flow {
+                radio_rtt_ms: Some(87.0),
+                shut: true,
+                ..Flow::between(ends[0], ends[1], Stance::Assisting)
+            }],
+            flows_omitted: 41,
+            ended: Vec::new(),
+        });
+    });
+    browser.wait("!document.getElementById('gateway-card').hidden");
+    let shown = browser.text("#gateway-card");
+    for word in [
+        "wwan0",
+        "assist",
+        "17",
+        "123 kB",
+        "3 mid-flow",
+        "10.0.0.2:40000",
+        "shut",
+        "87 ms",
+        "and 41 more",
+    ] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    keep(browser, "gateway");
 }
 
 fn fits_a_phone(browser: &Browser) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tabane_control::{
-    Client, Command, Directory, HttpConfig, Naming, PolicyFile, PolicyRefusal, Publisher,
+    Client, Command, Directory, HttpConfig, Naming, Pace, PolicyFile, PolicyRefusal, Publisher,
     RuleAnswer, RuleQuestion, Server, ServerConfig, State,
 };
 
@@ -56,6 +56,7 @@ impl Instance {
                 token: TOKEN.to_owned(),
             }),
             policy: Some(Box::new(PlainFile(directory.path().join("policy.toml")))),
+            pace: Pace::ByItself,
         })
         .unwrap();
         let state: State = serde_json::from_str(STATE).unwrap();
@@ -71,6 +72,7 @@ impl Instance {
                         reply.send(Ok(explain(&question))).unwrap();
                         continue;
                     }
+                    Command::Look { .. } => panic!("it tells by itself"),
                     Command::Trace { .. } => panic!("nobody traces here"),
                 };
                 let mut state = changed.lock().unwrap();

@@ -12,9 +12,11 @@ use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
 use tabane_control::{
-    Bridge, ClientError, Directory, HttpConfig, LinkChange, Naming, Server, ServerConfig, State,
+    Bridge, ClientError, Directory, HttpConfig, LinkChange, Naming, Pace, Server, ServerConfig,
+    State,
 };
 
+mod asked;
 mod browser;
 mod dashboard;
 mod instance;
@@ -216,6 +218,7 @@ fn http_is_for_loopback_only() {
             token: TOKEN.to_owned(),
         }),
         policy: None,
+        pace: Pace::ByItself,
     });
     assert!(refused.unwrap_err().to_string().contains("loopback"));
 }

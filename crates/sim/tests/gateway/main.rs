@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smol::{SmolClient, SmolServer};
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
-use tabane_gateway::{Config, Gateway, Mode, Seq, Stance};
+use tabane_gateway::{Config, Figures, Gateway, Mode, Seq, Stance};
 use tabane_netem::{LinkConfig, LossModel, Probability, RateModel};
 use tabane_sim::{Content, Endpoint, Mishaps, Passage, TcpClient, TcpHost, TcpServer, Way};
 
@@ -170,16 +170,34 @@ fn run<S: TcpHost, C: TcpHost>(
 /// Once both ends are done nobody is owed anything.
 fn owes_nothing(passage: &Passage) {
     let gateway = passage.gateway.as_ref().expect("there is one");
-    assert_eq!(gateway.owed(), 0);
-    assert_eq!(gateway.snapshot().counters.reset, 0);
+    let snapshot = gateway.snapshot();
+    assert_eq!((gateway.owed(), snapshot.counters.reset), (0, 0));
+    sums_agree(gateway);
+}
+
+/// What is kept as flows change is what they come to together.
+fn sums_agree(gateway: &Gateway) {
+    let snapshot = gateway.snapshot();
+    let flows: Vec<_> = gateway.flows().collect();
+    let owed: u64 = flows.iter().map(|flow| u64::from(flow.owed)).sum();
+    let held: u64 = flows.iter().map(|flow| flow.held).sum();
+    assert_eq!(
+        (snapshot.flows, snapshot.owed, snapshot.held),
+        (flows.len(), owed, held)
+    );
+    let mut figures = Figures::default();
+    // No more have ended than are kept.
+    for flow in flows.iter().chain(&snapshot.ended) {
+        figures += flow.figures;
+    }
+    assert_eq!(snapshot.figures, figures);
 }
 
 /// Whether every flow was assisted to its end: else the mobile host speaks for itself, and smoltcp
 /// rounds its windows down.
 fn assisted(passage: &Passage) -> bool {
     let gateway = passage.gateway.as_ref().expect("there is one");
-    let flows = gateway.snapshot().flows;
-    flows.iter().all(|flow| flow.stance == Stance::Assisting)
+    gateway.flows().all(|flow| flow.stance == Stance::Assisting)
 }
 
 #[test]

@@ -1,17 +1,21 @@
 //! `tabane gateway`: better TCP for hosts behind a link that delays.
 
+use std::future::Future;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use tabane_base::{Bytes, Prefix};
+use tabane_control::{Client, ClientError, Gateway, Kind};
 use tabane_gateway::{Config, Mode, UNTOUCHED_PORTS};
 
 use crate::failure::Failure;
-use crate::gateway::{self, Forwarder, QUEUE_FIRST, Report, Splitter};
+use crate::gateway::{self, Forwarder, QUEUE_FIRST, Splitter};
+use crate::instance::{Asked, ControlArgs, Description};
 use crate::prefix::DirectPrefix;
 use crate::signals;
 use crate::span::Span;
@@ -68,6 +72,8 @@ pub(crate) struct GatewayArgs {
     /// At SIGTERM, how long to wait until owed bytes have arrived; a second signal ends it
     #[arg(long, value_name = "TIME", default_value = "30s")]
     drain: Span,
+    #[command(flatten)]
+    control: ControlArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -140,13 +146,15 @@ fn serve(args: &GatewayArgs) -> Result<ExitCode> {
     hurry();
     let ending = async {
         let signals = signals::catch()?;
+        let visible = Asked::start(&args.control, &description(args, radio))?;
         let mode = match args.mode {
             ModeArg::Observe => Mode::Observe,
             ModeArg::Assist => Mode::Assist,
             ModeArg::Split => {
-                let splitter =
-                    Splitter::start(radio, &args.port, &untouched, &mobiles, &args.congestion)
-                        .await?;
+                let (ports, congestion) = (&args.port[..], &args.congestion[..]);
+                let starting =
+                    Splitter::start(radio, ports, &untouched, &mobiles, congestion, visible);
+                let splitter = starting.await?;
                 announce(args);
                 return splitter.run(&signals, args.drain.0).await;
             }
@@ -160,7 +168,7 @@ fn serve(args: &GatewayArgs) -> Result<ExitCode> {
             ..Config::default()
         };
         let poll = tabane_base::Duration::from_micros(args.poll);
-        let forwarder = Forwarder::start(radio, args.queue, config)?.polling(poll);
+        let forwarder = Forwarder::start(radio, args.queue, config, visible)?.polling(poll);
         announce(args);
         forwarder.run(&signals, args.drain.0).await
     };
@@ -185,30 +193,30 @@ fn announce(args: &GatewayArgs) {
     notify::ready();
 }
 
-/// The gateway meant.
-fn report(radio: Option<&str>) -> Result<Report> {
-    if let Some(radio) = radio {
-        return gateway::ask(radio);
-    }
-    match &gateway::running()[..] {
-        [one] => gateway::ask(one),
-        [] => Err(Failure::usage("no gateway runs here; start one with `tabane gateway`").into()),
-        several => {
-            let names = several.join(", ");
-            let advice = format!("several gateways run: choose one with --radio ({names})");
-            Err(Failure::usage(advice).into())
-        }
+fn description(args: &GatewayArgs, radio: &str) -> Description {
+    let mode = args.mode.to_possible_value();
+    let mode = mode.as_ref().map_or("", PossibleValue::get_name);
+    Description {
+        kind: Kind::Gateway,
+        name: gateway::name(radio),
+        about: format!("{mode} TCP of the hosts behind {radio}"),
+        relays: Vec::new(),
+        policy: None,
     }
 }
 
 fn show_once(args: &StatusArgs) -> Result<ExitCode> {
-    let report = report(args.radio.as_deref())?;
+    let client = gateway::find(args.radio.as_deref())?;
+    if args.metrics {
+        let metrics = wait(client.metrics())?;
+        output::line(metrics.trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let gateway = look(&client)?;
     if args.json {
-        output::json(&report)?;
-    } else if args.metrics {
-        output::line(gateway::metrics(&report).trim_end())?;
+        output::json(&gateway)?;
     } else {
-        output::line(&gateway::screen(&report))?;
+        output::line(&gateway::screen(&gateway))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -216,16 +224,32 @@ fn show_once(args: &StatusArgs) -> Result<ExitCode> {
 fn watch(args: &TopArgs) -> Result<ExitCode> {
     let is_terminal = io::stdout().is_terminal();
     loop {
-        let report = report(args.radio.as_deref())?;
+        let gateway = look(&gateway::find(args.radio.as_deref())?)?;
         if args.json {
-            output::line(&serde_json::to_string(&report)?)?;
+            output::line(&serde_json::to_string(&gateway)?)?;
         } else {
             if is_terminal {
                 // Home, and clear what stood there.
                 write!(io::stdout(), "\x1b[H\x1b[2J")?;
             }
-            output::line(&gateway::screen(&report))?;
+            output::line(&gateway::screen(&gateway))?;
         }
         thread::sleep(LOOK);
     }
+}
+
+fn look(client: &Client) -> Result<Gateway> {
+    let state = wait(client.state())?;
+    let name = state.instance.name;
+    state
+        .gateway
+        .with_context(|| format!("{name} is no gateway"))
+}
+
+fn wait<T>(answer: impl Future<Output = Result<T, ClientError>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot set up the event loop")?;
+    Ok(runtime.block_on(answer)?)
 }

@@ -15,8 +15,8 @@ use tabane_control::{
     Client, Directory, Kind, Link, Path, RuleUse, Running, Session, State, Traffic,
 };
 
-use crate::output;
 use crate::wall_clock::unix_millis;
+use crate::{gateway, output};
 
 /// Sessions of a relay in the table; `--json` has more.
 const MAX_ROWS: usize = 20;
@@ -25,7 +25,7 @@ const MAX_EVENTS: usize = 5;
 
 /// Show what a running tabane does: links, rates, sessions, and what is wrong
 ///
-/// Asks `tabane run`, `proxy`, `up`, `relay`, `web` or `get` by its control socket. Each user sees
+/// Asks `tabane run`, `proxy`, `up`, `relay`, `web`, `get` or `gateway` by its control socket. Each user sees
 /// their own; root's are in /run/tabane, others' in $XDG_RUNTIME_DIR/tabane (or the directory in
 /// TABANE_RUNTIME).
 #[derive(Debug, Args)]
@@ -117,7 +117,9 @@ async fn watch(client: &Client, json: bool) -> Result<ExitCode> {
 /// The state for people.
 fn text(state: &State) -> String {
     let mut parts = vec![heading(state)];
-    if state.instance.kind == Kind::Relay {
+    if let Some(gateway) = &state.gateway {
+        parts.push(gateway::screen(gateway).trim_end().to_owned());
+    } else if state.instance.kind == Kind::Relay {
         parts.extend(sessions(state));
     } else if state.instance.kind.is_web() {
         parts.push(web_links(&state.links));
@@ -141,7 +143,9 @@ fn heading(state: &State) -> String {
     };
     let about = match instance.kind {
         Kind::Run => format!("tabane run {}", instance.about),
-        Kind::Proxy | Kind::Up | Kind::Relay | Kind::Web | Kind::Get => instance.about.clone(),
+        Kind::Proxy | Kind::Up | Kind::Relay | Kind::Web | Kind::Get | Kind::Gateway => {
+            instance.about.clone()
+        }
     };
     let condition = state.condition.name();
     format!("{}: {condition} for {age}{relay}\n{about}", instance.name)
@@ -284,21 +288,30 @@ fn totals(state: &State) -> String {
         0 => String::new(),
         n => format!(", {n} packets not used"),
     };
-    let carries = match state.instance.kind.is_web() {
-        true => format!("answers  and tunnels under way: {}", totals.streams),
-        false => format!(
-            "sessions {} ({} so far), {} streams{dropped}",
-            totals.sessions, totals.sessions_so_far, totals.streams
-        ),
-    };
-    format!(
-        "carried  {} MB in, {} MB out; now {} and {} Mbit/s\n\
-         {carries}\n\
-         process  {} MB, {} s of processor time",
+    let both = format!(
+        "carried  {} MB in, {} MB out; now {} and {} Mbit/s\n",
         megabytes(traffic.received_bytes),
         megabytes(traffic.sent_bytes),
         megabits(traffic.received_bps),
         megabits(traffic.sent_bps),
+    );
+    let carries = match state.instance.kind {
+        // The table above says how many flows.
+        Kind::Gateway => format!(
+            "carried  {} MB; now {} Mbit/s",
+            megabytes(traffic.received_bytes),
+            megabits(traffic.received_bps)
+        ),
+        Kind::Web | Kind::Get => {
+            format!("{both}answers  and tunnels under way: {}", totals.streams)
+        }
+        Kind::Run | Kind::Proxy | Kind::Up | Kind::Relay => format!(
+            "{both}sessions {} ({} so far), {} streams{dropped}",
+            totals.sessions, totals.sessions_so_far, totals.streams
+        ),
+    };
+    format!(
+        "{carries}\nprocess  {} MB, {} s of processor time",
         megabytes(state.process.memory_bytes),
         state.process.cpu_ms / 1_000,
     )

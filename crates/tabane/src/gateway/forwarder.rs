@@ -7,15 +7,16 @@ use std::io;
 
 use anyhow::{Context, Result};
 use tabane_base::{Duration, Instant};
-use tabane_gateway::{Checksum, Config, Gateway, Mode, Side, Verdict};
+use tabane_control::GatewayMode;
+use tabane_gateway::{Checksum, Config, Gateway, Mode, Side, Survey, Verdict};
 use tabane_linux::HostClock;
 use tabane_linux::nfqueue::{PacketQueue, QueueVerdict};
 use tabane_linux::raw_ip::RawIp;
-use tokio::net::UnixListener;
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::{Report, door, rules};
+use super::{FLOWS_LISTED, report, rules};
+use crate::instance::Asked;
 use crate::signals::Signals;
 
 /// Packets of one queue before the other's turn.
@@ -26,16 +27,21 @@ const TURNS: usize = 16;
 /// How often a draining gateway looks whether anything is owed.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Flows looked at, for who asks, before the next packets' turn: microseconds.
+const SURVEYED: usize = 64;
+
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     radio: String,
-    mode: &'static str,
+    mode: GatewayMode,
     gateway: Gateway,
     to_mobile: PacketQueue,
     to_server: PacketQueue,
     raw: RawIp,
     clock: HostClock,
-    door: UnixListener,
+    visible: Asked,
+    /// While somebody waits for it.
+    survey: Option<Survey>,
     draining: bool,
     /// How long to look out for the next packet before sleeping.
     poll: Duration,
@@ -43,15 +49,15 @@ pub(crate) struct Forwarder {
 
 impl Forwarder {
     /// Opens queues `first` and `first` + 1 and hangs them into the packet filter.
-    pub(crate) fn start(radio: &str, first: u16, config: Config) -> Result<Self> {
+    pub(crate) fn start(radio: &str, first: u16, config: Config, visible: Asked) -> Result<Self> {
         let queue = |number| {
             PacketQueue::open(number).with_context(|| {
                 format!("cannot open queue {number}; another number with --queue, or is this root?")
             })
         };
         let mode = match config.mode {
-            Mode::Observe => "observe",
-            Mode::Assist => "assist",
+            Mode::Observe => GatewayMode::Observe,
+            Mode::Assist => GatewayMode::Assist,
         };
         let forwarder = Self {
             radio: radio.to_owned(),
@@ -61,7 +67,8 @@ impl Forwarder {
             to_server: queue(first + 1)?,
             raw: RawIp::open().context("cannot open a raw socket")?,
             clock: HostClock::new(),
-            door: door::open(radio)?,
+            visible,
+            survey: None,
             draining: false,
             poll: Duration::ZERO,
         };
@@ -88,7 +95,7 @@ impl Forwarder {
             );
             self.forward(signals, Some(patience)).await?;
         }
-        rules::unqueue()?;
+        rules::unqueue(&self.radio)?;
         // What was queued before the rules went.
         while self.turn()? {}
         let owed = self.gateway.owed();
@@ -103,6 +110,7 @@ impl Forwarder {
         let mut awake_until = self.clock.now();
         loop {
             let has_worked = self.turn()?;
+            self.survey();
             let now = self.clock.now();
             if has_worked {
                 awake_until = now + self.poll;
@@ -117,30 +125,31 @@ impl Forwarder {
                 ready = self.to_mobile.readable() => ready?,
                 ready = self.to_server.readable() => ready?,
                 // The runtime asks the kernel what is ready, and does not wait for it.
-                () = yield_now(), if now < awake_until => {}
+                () = yield_now(), if now < awake_until || self.survey.is_some() => {}
                 () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
                 arrived = signals.next() => {
                     arrived?;
                     return Ok(());
                 }
-                asked = self.door.accept() => {
-                    let (stream, _) = asked?;
-                    let report = self.report();
-                    if let Err(error) = door::answer(stream, &report) {
-                        tracing::debug!(%error, "cannot answer who asks");
-                    }
+                () = self.visible.asked(), if self.survey.is_none() => {
+                    self.survey = Some(Survey::new(FLOWS_LISTED));
                 }
             }
         }
     }
 
-    fn report(&self) -> Report {
-        Report::of(
-            &self.radio,
-            self.mode,
-            self.draining,
-            &self.gateway.snapshot(),
-        )
+    /// A step towards the answer for who asks, in between packets; after the last one, the answer.
+    fn survey(&mut self) {
+        let Some(mut survey) = self.survey.take() else {
+            return;
+        };
+        if !self.gateway.survey(&mut survey, SURVEYED) {
+            self.survey = Some(survey);
+            return;
+        }
+        let empty = report::empty(&self.radio, self.mode, self.draining);
+        let told = report::fill(empty, &self.gateway.snapshot(), &survey.busiest());
+        self.visible.tell(told);
     }
 
     /// What waits, both ways in turn, then timers; whether there was any packet.

@@ -11,7 +11,6 @@ use tabane_linux::{iptables, nft};
 
 /// Queues for packets to the mobile hosts, and from them.
 pub(crate) const QUEUE_FIRST: u16 = 10_620;
-const CHAIN: &str = "tabane-gateway";
 const TABLE: &str = "tabane-gateway";
 /// Connections taken up by the relay: to the sockets here.
 const SPLIT: MarkRule = MarkRule {
@@ -20,18 +19,23 @@ const SPLIT: MarkRule = MarkRule {
     table: 10_622,
 };
 
+/// Each interface has a chain. Names have 28 characters at most, interfaces' 15.
+fn chain(radio: &str) -> String {
+    format!("tabane-gw-{radio}")
+}
+
 /// Hands what is forwarded to and from `radio` to the queues `first` and `first` + 1.
 pub(super) fn queue(radio: &str, first: u16) -> Result<()> {
     let rule = |way: &str, number: u16| {
         format!("{way} {radio} -p tcp -j NFQUEUE --queue-num {number} --queue-bypass")
     };
     let rules = [rule("-o", first), rule("-i", first + 1)];
-    iptables::replace_chain(CHAIN, &rules).context("cannot set up packet filter rules")
+    iptables::replace_chain(&chain(radio), &rules).context("cannot set up packet filter rules")
 }
 
 /// Takes that back.
-pub(super) fn unqueue() -> Result<()> {
-    iptables::remove_chain(CHAIN).context("cannot remove our packet filter rules")
+pub(super) fn unqueue(radio: &str) -> Result<()> {
+    iptables::remove_chain(&chain(radio)).context("cannot remove our packet filter rules")
 }
 
 /// Hands connections that begin behind `radio` to the sockets on `port`, but for those to this

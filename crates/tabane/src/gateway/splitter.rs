@@ -2,20 +2,20 @@
 //! going. Bytes pass from one to the other within the kernel. Each side has a TCP of its own, so a
 //! radio link's trouble is no business of the server's; the server sees this machine's address.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
-use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tabane_base::{Duration, Prefix};
+use tabane_control::GatewayMode;
 use tabane_linux::splice::join;
 use tabane_linux::transparent::Transparent;
-use tokio::net::{TcpStream, UnixListener};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::report::Totals;
-use super::{Report, door, rules};
+use super::joined::{Connection, Joined};
+use super::{report, rules};
+use crate::instance::Asked;
 use crate::plain;
 use crate::signals::Signals;
 
@@ -29,9 +29,8 @@ pub(crate) struct Splitter {
     radio: String,
     sockets: Transparent,
     routing: tabane_linux::routing::Routing,
-    door: UnixListener,
-    joined: u64,
-    carried: Rc<Cell<u64>>,
+    visible: Asked,
+    joined: Joined,
 }
 
 impl Splitter {
@@ -41,6 +40,7 @@ impl Splitter {
         untouched: &[u16],
         mobiles: &[Prefix],
         congestion: &str,
+        visible: Asked,
     ) -> Result<Self> {
         let sockets = Transparent::open(plain::MARK).context("cannot open sockets")?;
         sockets.set_congestion(congestion).with_context(|| {
@@ -49,15 +49,13 @@ impl Splitter {
                  /proc/sys/net/ipv4/tcp_available_congestion_control names"
             )
         })?;
-        let door = door::open(radio)?;
         let routing = rules::split(radio, sockets.port(), ports, untouched, mobiles).await?;
         Ok(Self {
             radio: radio.to_owned(),
             sockets,
             routing,
-            door,
-            joined: 0,
-            carried: Rc::default(),
+            visible,
+            joined: Joined::default(),
         })
     }
 
@@ -68,9 +66,12 @@ impl Splitter {
             tokio::select! {
                 accepted = self.sockets.accept() => match accepted {
                     Ok((mobile, server)) => {
-                        self.joined += 1;
-                        let carried = self.carried.clone();
-                        tasks.spawn_local(carry(mobile, server, carried));
+                        let Ok(from) = mobile.peer_addr() else {
+                            // It is reset already.
+                            continue;
+                        };
+                        let connection = self.joined.begin(from, server);
+                        tasks.spawn_local(carry(mobile, server, connection));
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
@@ -82,10 +83,7 @@ impl Splitter {
                     arrived?;
                     break;
                 }
-                asked = self.door.accept() => {
-                    let (stream, _) = asked?;
-                    door::answer(stream, &self.report())?;
-                }
+                () = self.visible.asked() => self.tell(false),
             }
         }
         rules::unsplit()?;
@@ -93,29 +91,30 @@ impl Splitter {
             open = tasks.len(),
             "no new connections; waiting for those that are open"
         );
-        let all_done = async { while tasks.join_next().await.is_some() {} };
-        tokio::select! {
-            _ = timeout(patience, all_done) => {}
-            arrived = signals.next() => drop(arrived?),
+        let end = sleep(patience);
+        tokio::pin!(end);
+        while !tasks.is_empty() {
+            tokio::select! {
+                _ = tasks.join_next() => {}
+                () = &mut end => break,
+                arrived = signals.next() => {
+                    arrived?;
+                    break;
+                }
+                () = self.visible.asked() => self.tell(true),
+            }
         }
         rules::unroute(&self.routing).await
     }
 
-    fn report(&self) -> Report {
-        Report {
-            radio: self.radio.clone(),
-            mode: "split".to_owned(),
-            totals: Totals {
-                joined: self.joined,
-                carried_bytes: self.carried.get(),
-                ..Totals::default()
-            },
-            ..Report::default()
-        }
+    fn tell(&mut self, draining: bool) {
+        let mut gateway = report::empty(&self.radio, GatewayMode::Split, draining);
+        self.joined.look(&mut gateway);
+        self.visible.tell(gateway);
     }
 }
 
-async fn carry(mobile: TcpStream, server: SocketAddr, carried: Rc<Cell<u64>>) {
+async fn carry(mobile: TcpStream, server: SocketAddr, connection: Connection) {
     let onward = match timeout(CONNECTING, TcpStream::connect(server)).await {
         Ok(Ok(onward)) => onward,
         Ok(Err(error)) => {
@@ -125,8 +124,7 @@ async fn carry(mobile: TcpStream, server: SocketAddr, carried: Rc<Cell<u64>>) {
         }
         Err(_) => return refuse(&mobile),
     };
-    let count = |bytes: usize| carried.set(carried.get() + bytes as u64);
-    if let Err(error) = join(&mobile, &onward, count).await {
+    if let Err(error) = join(&mobile, &onward, |bytes| connection.count(bytes)).await {
         // Neither end may take what it has for all there is.
         refuse(&mobile);
         refuse(&onward);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tabane_control::{
-    Kind, Link, LinkChange, LinkState, Path, Session, SessionState, State, Traffic,
+    Gateway, Kind, Link, LinkChange, LinkState, Path, Session, SessionState, State, Traffic,
 };
 
 use crate::commands::status::short;
@@ -42,7 +42,7 @@ pub(super) struct History {
     pub(super) sent_bps: VecDeque<u64>,
 }
 
-/// A line of the table: a client's link, or a relay's session.
+/// A line of the table: a client's link, a relay's session, or a gateway as a whole.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) name: String,
@@ -142,6 +142,11 @@ impl App {
         };
         let mut rows: Vec<Row> = match state.instance.kind {
             Kind::Relay => state.sessions.iter().map(of_session).collect(),
+            Kind::Gateway => state
+                .gateway
+                .iter()
+                .map(|it| of_gateway(it, state))
+                .collect(),
             Kind::Run | Kind::Proxy | Kind::Up | Kind::Web | Kind::Get => {
                 state.links.iter().map(of_link).collect()
             }
@@ -197,7 +202,7 @@ impl App {
         }
         let links = &mut self.state.as_mut()?.links;
         let Some(link) = links.iter_mut().find(|link| link.name == name) else {
-            self.message = Some("a relay has no links to change".to_owned());
+            self.message = Some("there are no links to change here".to_owned());
             return None;
         };
         let change = wish(link);
@@ -253,6 +258,20 @@ fn of_link(link: &Link) -> Row {
         share: link.share_now,
         weight: Some(link.weight),
         paused: link.paused,
+    }
+}
+
+fn of_gateway(gateway: &Gateway, state: &State) -> Row {
+    Row {
+        name: gateway.radio.clone(),
+        state: gateway.mode.name(),
+        is_active: true,
+        traffic: state.totals.traffic,
+        rtt_ms: None,
+        queue_ms: None,
+        share: None,
+        weight: None,
+        paused: false,
     }
 }
 

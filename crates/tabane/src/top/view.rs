@@ -11,6 +11,7 @@ use tabane_control::{Condition, Kind, RuleUse, State};
 use super::app::{App, History, Row};
 use super::columns::{self, cell};
 use crate::commands::status::{duration, megabits};
+use crate::gateway;
 
 /// Lines of the large pictures, borders included.
 const PICTURE_LINES: u16 = 5;
@@ -40,7 +41,7 @@ pub(super) fn draw(app: &App, frame: &mut Frame<'_>) {
     let problems = problems(app);
     let wants_pictures = area.height >= MIN_LINES_FOR_PICTURES && !rows.is_empty();
     let pictures = if wants_pictures { PICTURE_LINES } else { 0 };
-    let rules = app.state.as_ref().map(rules).unwrap_or_default();
+    let rules = app.state.as_ref().map(below).unwrap_or_default();
     let fixed = 2 + pictures + problems.len() as u16;
     let table = (rows.len() as u16 + 1).min(area.height.saturating_sub(fixed).max(2));
     let [title, table, picture, trouble, used, events, keys] = Layout::vertical([
@@ -179,6 +180,17 @@ fn problems(app: &App) -> Vec<Line<'static>> {
     lines
 }
 
+/// What a gateway does, or rules are used for.
+fn below(state: &State) -> Vec<Line<'static>> {
+    let Some(gateway) = &state.gateway else {
+        return rules(state);
+    };
+    let text = gateway::screen(gateway);
+    text.lines()
+        .map(|line| Line::raw(line.to_owned()))
+        .collect()
+}
+
 /// What the policy's rules are used for, those with something under way first.
 fn rules(state: &State) -> Vec<Line<'static>> {
     let mut rules: Vec<_> = state.rules.iter().collect();
@@ -238,6 +250,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent};
+
+    use tabane_control::{Flow, Gateway, GatewayMode, GatewayTotals, Stance};
 
     use super::super::app::tests::example;
     use super::*;
@@ -306,6 +320,33 @@ mod tests {
         assert!(text.contains(busy) && text.contains("rule0"), "{text}");
         assert!(!text.contains("rule6"), "{text}");
         assert!(screen(&app, 80, 8).contains("usb0"));
+    }
+
+    #[test]
+    fn a_gateway_shows_its_rate_and_its_flows() {
+        let mut state = example();
+        state.instance.kind = Kind::Gateway;
+        state.links.clear();
+        state.totals.traffic.received_bps = 7_500_000;
+        let ends = ["10.0.0.2:40000", "192.0.2.1:443"].map(|end| end.parse().unwrap());
+        state.gateway = Some(Gateway {
+            radio: "wwan0".to_owned(),
+            mode: GatewayMode::Assist,
+            draining: false,
+            totals: GatewayTotals::default(),
+            bypassed: [("mid-flow".to_owned(), 3)].into(),
+            flows: vec![Flow::between(ends[0], ends[1], Stance::Assisting)],
+            flows_omitted: 0,
+            ended: Vec::new(),
+        });
+        let mut app = App::default();
+        app.handle_state(state);
+        let text = screen(&app, 80, 24);
+        for word in ["wwan0", "assist", "7.5", "3 mid-flow", "10.0.0.2:40000"] {
+            assert!(text.contains(word), "{word}:\n{text}");
+        }
+        app.handle_key(KeyEvent::from(KeyCode::Char('p')));
+        assert!(screen(&app, 80, 24).contains("no links to change"));
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! ```
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -60,6 +61,14 @@ impl Drop for Origin {
     fn drop(&mut self) {
         // Its cable goes with it.
         let _ = Netns::remove(self.0.name());
+        let _ = std::fs::remove_dir_all(self.runtime());
+    }
+}
+
+impl Origin {
+    /// Where the gateway has its socket: the interface has the same name in all worlds.
+    fn runtime(&self) -> PathBuf {
+        std::env::temp_dir().join(self.0.name())
     }
 }
 
@@ -109,7 +118,7 @@ impl World {
             return Ok(());
         };
         self.binary = binary.to_string_lossy().into_owned();
-        let mut command = self.router().command(&self.binary);
+        let mut command = self.tabane();
         command.args(["gateway", "--radio", RADIO, "--mode", word, "--drain", "1s"]);
         command.args(flags);
         let gateway = Running::start("tabane gateway", &mut command)?;
@@ -122,10 +131,16 @@ impl World {
         Ok(())
     }
 
+    fn tabane(&self) -> Command {
+        let mut command = self.router().command(&self.binary);
+        command.env("TABANE_RUNTIME", self.origin.runtime());
+        command
+    }
+
     /// What the gateway says of itself.
     pub(super) fn report(&self) -> Result<Value> {
-        let mut command = self.router().command(&self.binary);
-        let output = command
+        let output = self
+            .tabane()
             .args(["gateway", "status", "--json", "--radio", RADIO])
             .output()?;
         let said = String::from_utf8_lossy(&output.stderr);
