@@ -5,8 +5,9 @@
 //! [`Command`]s through channels, so its data path answers nobody and waits for nobody.
 //!
 //! Invariants: whatever a control client does costs the data path nothing but the commands that
-//! it carries out, and looks at an instance that wants to be asked ([`Pace::WhenAsked`]) are few; every input has a limit; only the instance's user and root are served on the
-//! socket, only holders of the token over loopback HTTP.
+//! it carries out, and looks at an instance that wants to be asked ([`Pace::WhenAsked`]) are few;
+//! every input has a limit; only the instance's user and root are served on the socket, only
+//! holders of the token over loopback HTTP.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //! place.
 //!
 //! `forwarder` drives the pure gateway with packets from the kernel's queues, `splitter` ends
-//! connections here and joins two, of which `joined` keeps count; `rules` hangs both into the packet
-//! filter, `report` says what they do, `lookup` finds the one that is asked for.
+//! connections here and joins two, of which `joined` keeps count; `rules` hangs both into the
+//! packet filter, `report` says what they do, `lookup` finds the one that is asked for.
 
 mod forwarder;
 mod joined;
