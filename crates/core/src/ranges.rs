@@ -1,7 +1,7 @@
 //! A set of integers as disjoint half-open ranges.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 
 /// Disjoint ranges that never touch, by start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,36 +44,64 @@ impl RangeSet {
 
     /// Adds `range`, merging what it touches.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
-        if range.is_empty() {
+        if range.is_empty() || self.insert_last(&range) {
             return;
         }
         let Range { mut start, mut end } = range;
-        if let Some((before, before_end)) = self.ranges.range_mut(..=start).next_back()
-            && *before_end >= start
-        {
+        let before = self.ranges.range_mut(..=start).next_back();
+        if let Some((before, before_end)) = before.filter(|(_, end)| **end >= start) {
             if *before_end >= end {
                 return;
             }
             start = *before;
             self.total -= *before_end - start;
+            *before_end = end;
+        } else {
+            self.ranges.insert(start, end);
         }
-        while let Some((after, after_end)) = self.ranges.range(start..).next() {
+        self.total += end - start;
+        let behind = (Bound::Excluded(start), Bound::Unbounded);
+        while let Some((after, after_end)) = self.ranges.range(behind).next() {
             let (after, after_end) = (*after, *after_end);
             if after > end {
-                break;
+                return;
             }
-            if self.ranges.remove(&after).is_some() && after != start {
-                self.total -= after_end - after;
+            self.ranges.remove(&after);
+            self.total -= after_end - after;
+            if after_end > end {
+                self.total += after_end - end;
+                end = after_end;
+                self.ranges.insert(start, end);
             }
-            end = end.max(after_end);
         }
-        self.ranges.insert(start, end);
-        self.total += end - start;
+    }
+
+    /// Adds a range that begins within the last one or behind it, as nearly all do that are
+    /// numbers of packets: without a search, and without a new entry where the last one grows.
+    /// `false` where it begins before that.
+    fn insert_last(&mut self, range: &Range<u64>) -> bool {
+        let Some(mut last) = self.ranges.last_entry() else {
+            self.ranges.insert(range.start, range.end);
+            self.total = range.end - range.start;
+            return true;
+        };
+        if range.start < *last.key() {
+            return false;
+        }
+        let last_end = *last.get();
+        if range.start > last_end {
+            self.ranges.insert(range.start, range.end);
+            self.total += range.end - range.start;
+        } else if range.end > last_end {
+            *last.get_mut() = range.end;
+            self.total += range.end - last_end;
+        }
+        true
     }
 
     /// Takes `range` out.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
-        if range.is_empty() {
+        if range.is_empty() || self.is_empty() {
             return;
         }
         if let Some((start, end)) = self.ranges.range(..range.start).next_back() {

@@ -62,7 +62,8 @@ impl Received {
     }
 
     pub(crate) fn is_replayed(&self, pn: u64) -> bool {
-        pn < self.floor || self.ranges.contains(pn)
+        let is_newest = self.largest().is_none_or(|largest| pn > largest);
+        !is_newest && (pn < self.floor || self.ranges.contains(pn))
     }
 
     /// Takes note of a packet that [`is_replayed`](Self::is_replayed) denied.

@@ -341,19 +341,24 @@ impl SendHalf {
         }
         self.waiting.remove(range.clone());
         self.flights.remove(range.clone());
-        self.acked.insert(range.start.max(self.acked_to)..range.end);
-        if let Some(first) = self.acked.first()
-            && first.start <= self.acked_to
-        {
-            self.buffer.drain(..(first.end - self.acked_to) as usize);
-            self.holding.set(self.buffer.len());
-            if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
-                self.buffer = VecDeque::new();
-            }
-            self.acked_to = first.end;
-            self.acked.forget_first();
-            self.recovery = self.recovery.filter(|(to, _)| self.acked_to < *to);
+        if range.start > self.acked_to {
+            self.acked.insert(range);
+            return;
         }
+        let mut to = range.end;
+        while let Some(next) = self.acked.first()
+            && next.start <= to
+        {
+            to = to.max(next.end);
+            self.acked.forget_first();
+        }
+        self.buffer.drain(..(to - self.acked_to) as usize);
+        self.holding.set(self.buffer.len());
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
+            self.buffer = VecDeque::new();
+        }
+        self.acked_to = to;
+        self.recovery = self.recovery.filter(|(recovered, _)| to < *recovered);
     }
 
     /// `range` must go again, unless it arrived by another way.
