@@ -14,6 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo};
 use quinn_udp::{UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -164,6 +166,7 @@ impl UdpSocket {
             .map_err(|source| UdpError::BindAddress { local, source })?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))
             .map_err(configure("IP_PKTINFO, IP_MTU_DISCOVER or UDP_GRO"))?;
+        ignore_traffic_class(&socket, local);
         Ok(Self {
             gso_segments: AtomicUsize::new(state.max_gso_segments()),
             state,
@@ -178,6 +181,21 @@ impl UdpSocket {
     /// `PermissionDenied` without the capability.
     pub fn set_mark(&self, mark: u32) -> io::Result<()> {
         SockRef::from(self.io.get_ref()).set_mark(mark)
+    }
+
+    /// Has the kernel say no more to which local address a datagram came, which takes time with
+    /// each: [`Meta::local_ip`] is `None` from now on.
+    ///
+    /// # Errors
+    /// Those of `setsockopt(2)`.
+    pub fn ignore_local_ip(&self) -> io::Result<()> {
+        let socket = self.io.get_ref();
+        if self.is_v6 {
+            setsockopt(socket, Ipv6RecvPacketInfo, &false)?;
+        } else {
+            setsockopt(socket, Ipv4PacketInfo, &false)?;
+        }
+        Ok(())
     }
 
     /// The address bound to, with the port the kernel chose where 0 was asked for.
@@ -344,6 +362,19 @@ fn grow_buffers(socket: &Socket) {
         && let Err(error) = socket.set_send_buffer_size(SEND_BUFFER_BYTES)
     {
         tracing::debug!(%error, "SO_SNDBUF stays as it is");
+    }
+}
+
+/// Has the kernel leave out what quinn-udp asks for and nobody reads here: a message that comes
+/// with every datagram costs time with every datagram.
+fn ignore_traffic_class(socket: &Socket, local: SocketAddr) {
+    let v4 = sockopt::set_ip_recvtos(socket, false);
+    let v6 = match local {
+        SocketAddr::V4(_) => Ok(()),
+        SocketAddr::V6(_) => sockopt::set_ipv6_recvtclass(socket, false),
+    };
+    if let Err(error) = v4.and(v6) {
+        tracing::debug!(%error, "IP_RECVTOS or IPV6_RECVTCLASS stays as it is");
     }
 }
 

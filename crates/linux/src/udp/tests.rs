@@ -72,6 +72,25 @@ async fn a_gso_batch_arrives_as_the_datagrams_it_was() {
 }
 
 #[tokio::test]
+async fn who_ignores_its_local_address_hears_of_the_sender_alone() {
+    for local in ["127.0.0.1:0", "[::1]:0"] {
+        let (sender, receiver) = (bind(local), bind(local));
+        receiver.ignore_local_ip().unwrap();
+        let transmit = Transmit {
+            remote: receiver.local_addr().unwrap(),
+            local_ip: None,
+            segment_size: None,
+            contents: b"hello",
+        };
+        send(&sender, transmit).await.unwrap();
+        let (payload, meta) = receive(&receiver, 1).await.remove(0);
+        assert_eq!(payload, b"hello");
+        let known = (meta.remote, meta.local_ip);
+        assert_eq!(known, (sender.local_addr().unwrap(), None));
+    }
+}
+
+#[tokio::test]
 async fn a_route_that_cannot_segment_gets_the_same_datagrams_one_by_one() {
     let sender = bind("127.0.0.1:0");
     refuse_gso(&sender);

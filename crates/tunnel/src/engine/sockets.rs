@@ -69,6 +69,9 @@ impl Sockets {
                     source,
                 })?;
         }
+        if !answers_locally && let Err(error) = socket.ignore_local_ip() {
+            tracing::debug!(%error, "IP_PKTINFO stays as it is");
+        }
         let id = SocketId(self.next_id);
         self.next_id += 1;
         self.sockets.push(Entry {
