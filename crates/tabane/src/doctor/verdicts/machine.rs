@@ -130,7 +130,7 @@ fn pool(machine: &Machine) -> Finding {
         ),
         _ => return Finding::good(check, &modes, "possible (tabane relay --pool)"),
     };
-    let what = format!("{what} (only `tabane relay --pool` does)");
+    let what = format!("{what} (it matters to `tabane relay --pool` only)");
     Finding::bad(Grade::Poor, check, &modes, what, remedy)
 }
 
