@@ -17,6 +17,8 @@ pub(crate) struct Allowance {
     /// Doubles each round trip until something is lost, a queue shows, or more no longer arrives
     /// faster.
     starting: bool,
+    /// By how much the last round trip was longer than the shortest.
+    queue: Duration,
     round: Round,
     rate: Rate,
     /// What the link took when nothing waited, when last looked.
@@ -110,8 +112,9 @@ const AFTER_LOSS: f64 = 0.7;
 /// How near to what overflowed a queue is gone, and for how long no nearer.
 const NEAR: f64 = 0.85;
 const OVERFLOW_KEPT: Duration = Duration::from_secs(60);
-/// Growth per round trip once it no longer doubles: this share, less the nearer it comes to what is
-/// of use, and a segment at least.
+/// Growth per round trip where a queue shows: this share, less the nearer it comes to what is of
+/// use, and a segment at least. Where none does, the link is not full, and it doubles on (as RFC
+/// 9406 resumes slow start).
 const GROWTH: f64 = 0.1;
 /// A round trip that brings this much more than the best shows that the link is not full.
 const FASTER: f64 = 1.25;
@@ -126,12 +129,21 @@ const RATE_MEAN: Duration = Duration::from_secs(10);
 /// The longest queue that is built, and the longest for a host without SACK.
 pub(crate) const STANDING: Duration = Duration::from_millis(750);
 const STANDING_BY_ONE: Duration = Duration::from_millis(450);
+/// The longest queue of fast links: half of the 1000 packets that Linux gives an interface unless
+/// told otherwise. What was on its way joins it when the link becomes slower.
+const STANDING_MOST: f64 = 512.0 * 1448.0;
+
+/// Whether round trips that are longer by `queue` than the shortest show that something waits.
+fn shows(queue: Duration, least: Duration) -> bool {
+    queue > QUEUE_SHOWS.max(least / 4)
+}
 
 impl Allowance {
     pub(crate) fn new(most: u32, by_one: bool) -> Self {
         Self {
             bytes: ALLOWANCE_INITIAL.min(most),
             starting: true,
+            queue: Duration::ZERO,
             round: Round::begin(Instant::NEVER, Seq::default(), Instant::NEVER),
             rate: Rate::unknown(Instant::EPOCH),
             least: Duration::MAX,
@@ -155,6 +167,7 @@ impl Allowance {
         round.bytes = round.bytes.saturating_add(acked);
         if let Some(at) = sent_at {
             round.trips = (round.trips.0 + 1, round.trips.1 + (now - at));
+            self.queue = (now - at).saturating_sub(least);
             round.sent.1 = at;
         }
         let ended = *round;
@@ -177,8 +190,7 @@ impl Allowance {
         self.rate.sample(now, rate, now - ended.from);
         if self.starting {
             self.flat = if is_faster { 0 } else { self.flat + 1 };
-            let queue_shows = ended.queue(least) > QUEUE_SHOWS.max(least / 4);
-            if self.flat >= FLAT_ROUNDS || queue_shows {
+            if self.flat >= FLAT_ROUNDS || shows(ended.queue(least), least) {
                 self.starting = false;
                 // What went without one.
                 self.bytes = self.bytes.min(ended.bytes.max(ALLOWANCE_INITIAL));
@@ -193,7 +205,7 @@ impl Allowance {
         } else {
             STANDING
         };
-        let standing = self.rate.mean * standing.as_secs_f64();
+        let standing = (self.rate.mean * standing.as_secs_f64()).min(STANDING_MOST);
         ((self.full(least) + standing) as u32).max(ALLOWANCE_INITIAL)
     }
 
@@ -220,10 +232,14 @@ impl Allowance {
             (acked, most)
         } else {
             let most = most.min(self.useful(least));
-            // Slower, the nearer.
-            let left = f64::from(most.saturating_sub(self.bytes)) / f64::from(most.max(1));
-            let step = (GROWTH * left * f64::from(self.bytes)).max(f64::from(segment));
-            ((share * step) as u32, most)
+            if shows(self.queue, least) {
+                // Slower, the nearer.
+                let left = f64::from(most.saturating_sub(self.bytes)) / f64::from(most.max(1));
+                let step = (GROWTH * left * f64::from(self.bytes)).max(f64::from(segment));
+                ((share * step) as u32, most)
+            } else {
+                (acked, most)
+            }
         };
         if let Some((overflow, until)) = self.overflow {
             // What fills the link overflows nothing.
@@ -313,14 +329,14 @@ mod tests {
         for (by_one, standing) in [(false, STANDING), (true, STANDING_BY_ONE)] {
             let mut allowance = Allowance::new(MOST, by_one);
             let mut link = Link::new(1.25e6, 1e7);
-            link.carry(&mut allowance, BASE, 200);
-            let useful = 1.25e6 * (BASE + standing).as_secs_f64();
-            let got = f64::from(allowance.bytes());
-            assert!((0.8..1.05).contains(&(got / useful)), "{allowance:?}");
-            // Ten times as fast: more of it.
-            link.rate *= 10.0;
-            link.carry(&mut allowance, BASE, 200);
-            assert!(f64::from(allowance.bytes()) > 2.0 * got, "{allowance:?}");
+            for rate in [0.5e6, 1.25e6, 5e6] {
+                link.rate = rate;
+                link.carry(&mut allowance, BASE, 200);
+                let standing = (rate * standing.as_secs_f64()).min(STANDING_MOST);
+                let useful = rate * BASE.as_secs_f64() + standing;
+                let got = f64::from(allowance.bytes());
+                assert!((0.8..1.05).contains(&(got / useful)), "{allowance:?}");
+            }
         }
     }
 

@@ -79,8 +79,8 @@ pub struct Counters {
     pub rewritten: u64,
     /// The server's probes answered from here.
     pub probes_answered: u64,
-    /// The server's repetitions that went no further.
-    pub repeats_swallowed: u64,
+    /// The server's repetitions answered from here.
+    pub repeats_answered: u64,
     /// Segments that went on without a copy, for want of room.
     pub uncopied: u64,
     /// Copies sent again.

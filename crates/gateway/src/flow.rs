@@ -108,9 +108,15 @@ pub(crate) struct Flow {
     /// The mobile host reports congestion marks; up to which number they have been answered.
     ece: bool,
     ece_answered: Option<Seq>,
+    /// The server was stopped, and hears again that it may go on when nothing is owed any more: the
+    /// first word may be lost, or overtaken by the one that stopped it.
+    stopped: bool,
     /// The server asked something that only the mobile host can answer: its next word goes on.
     asked: bool,
     duplicates: u32,
+    /// What reached the mobile host a second time, and what asked it something that was answered
+    /// here: it will say so, and that is no sign of a loss.
+    echoes: u32,
     /// Losses below were answered by a smaller allowance.
     recovery: Option<Seq>,
     /// After our timer ran out: where the first copy sent again ends, and up to where others were
@@ -180,8 +186,10 @@ impl Flow {
             window_from: agreed.mobile.first,
             ece: false,
             ece_answered: None,
+            stopped: false,
             asked: true,
             duplicates: 0,
+            echoes: 0,
             recovery: None,
             resending: None,
             hold_until: None,

@@ -20,7 +20,7 @@ use crate::packet::{Flags, Malformed, Packet};
 use crate::segment::Segment;
 use crate::snapshot::{FlowSnapshot, Snapshot};
 use crate::survey::Survey;
-use crate::{Checksum, Side, Transmit, Verdict};
+use crate::{Checksum, Custody, Side, Transmit, Verdict};
 
 /// A handshake takes no longer, or it is none.
 const OPENING_MAX: Duration = Duration::from_secs(30);
@@ -32,7 +32,8 @@ const ENDED_KEPT: usize = 32;
 /// The cooperative gateway: packets in, packets out.
 ///
 /// Driving contract: [`handle_packet`](Self::handle_packet) for every packet between the two
-/// sides, whose verdict is carried out at once; then [`poll_transmit`](Self::poll_transmit) until
+/// sides, whose verdict is carried out at once, but for what [`handle_copy`](Self::handle_copy)
+/// gets instead; then [`poll_transmit`](Self::poll_transmit) until
 /// `None`; sleep until [`poll_timeout`](Self::poll_timeout), then
 /// [`handle_timeout`](Self::handle_timeout) and again `poll_transmit`.
 #[derive(Debug)]
@@ -103,9 +104,32 @@ impl Gateway {
         bytes: &[u8],
         checksum: Checksum,
     ) -> Verdict {
+        let is_whole =
+            |packet: &Packet<'_>| checksum == Checksum::Known || packet.has_good_checksum();
+        self.handle(now, from, bytes, is_whole, Custody::Waits)
+    }
+
+    /// Takes note of a server's packet that has gone on to the mobile host: an IP packet, whole,
+    /// whose checksum hardware may have to complete yet. For those with data, so that they wait for
+    /// nobody; all others are better kept back where the gateway answers them itself.
+    pub fn handle_copy(&mut self, now: Instant, bytes: &[u8]) {
+        let is_whole =
+            |packet: &Packet<'_>| packet.has_begun_checksum() || packet.has_good_checksum();
+        let verdict = self.handle(now, Side::Wired, bytes, is_whole, Custody::Gone);
+        debug_assert_eq!(verdict, Verdict::Accept, "it has gone on");
+    }
+
+    fn handle(
+        &mut self,
+        now: Instant,
+        from: Side,
+        bytes: &[u8],
+        is_whole: impl Fn(&Packet<'_>) -> bool,
+        custody: Custody,
+    ) -> Verdict {
         self.counters.packets += 1;
         let packet = match Packet::parse(bytes) {
-            Ok(packet) if checksum == Checksum::Known || packet.has_good_checksum() => packet,
+            Ok(packet) if is_whole(&packet) => packet,
             other => {
                 self.counters.malformed += 1;
                 let why = other.map_or_else(|why| why, |_| Malformed::Checksum);
@@ -123,12 +147,19 @@ impl Gateway {
                 server: packet.source(),
             },
         };
-        let verdict = self.decide(now, key, from, &packet);
+        let verdict = self.decide(now, key, from, &packet, custody);
         self.schedule(now, key);
         verdict
     }
 
-    fn decide(&mut self, now: Instant, key: Key, from: Side, packet: &Packet<'_>) -> Verdict {
+    fn decide(
+        &mut self,
+        now: Instant,
+        key: Key,
+        from: Side,
+        packet: &Packet<'_>,
+        custody: Custody,
+    ) -> Verdict {
         let is_new = packet.flags().has(Flags::SYN) && !packet.flags().has(Flags::ACK);
         match self.flows.get_mut(&key).map(|entry| &mut entry.state) {
             None if packet.flags().has(Flags::RST) => Verdict::Accept,
@@ -152,14 +183,14 @@ impl Gateway {
             }
             Some(State::Opening(opening)) => {
                 let step = opening.handle(now, from, packet);
-                self.on_step(now, key, from, packet, step)
+                self.on_step(now, key, from, packet, step, custody)
             }
             Some(State::Flow(flow)) if is_new && flow.is_over() => {
                 self.remove(key);
                 self.on_unknown(now, key, from, packet)
             }
             Some(State::Flow(_)) => self.with_flow(now, key, |flow, around| match from {
-                Side::Wired => flow.handle_server(around, packet),
+                Side::Wired => flow.handle_server(around, packet, custody),
                 Side::Radio => flow.handle_mobile(around, packet),
             }),
         }
@@ -194,6 +225,7 @@ impl Gateway {
         from: Side,
         packet: &Packet<'_>,
         step: Step,
+        custody: Custody,
     ) -> Verdict {
         match step {
             Step::Going => Verdict::Accept,
@@ -220,7 +252,7 @@ impl Gateway {
                 self.put(key, State::Flow(Box::new(flow)));
                 self.flow_count += 1;
                 self.with_flow(now, key, |flow, around| match from {
-                    Side::Wired => flow.handle_server(around, packet),
+                    Side::Wired => flow.handle_server(around, packet, custody),
                     Side::Radio => {
                         flow.handle_handshake_end(now, packet);
                         Verdict::Accept

@@ -39,6 +39,17 @@ pub use seq::Seq;
 pub use snapshot::{FlowSnapshot, Snapshot};
 pub use survey::Survey;
 
+/// How long a server's packet with nothing but a byte of data at most is, from the IP header on:
+/// an acknowledgement, or the question whether a window has opened (RFC 9293 §3.8.6.1). Such
+/// questions should be held for [`Gateway::handle_packet`]: one that goes on has to wait at the
+/// radio link, and where that keeps packets in order, all that is sent later waits behind it.
+#[must_use]
+pub const fn probe_length_max(is_ipv6: bool) -> u16 {
+    let ip = if is_ipv6 { 40 } else { 20 };
+    let (tcp, timestamps, data) = (20, 12, 1);
+    ip + tcp + timestamps + data
+}
+
 /// Where a packet comes from, or goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -55,6 +66,15 @@ pub enum Checksum {
     Known,
     /// To be looked at.
     Unknown,
+}
+
+/// Whether a packet waits for the verdict on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Custody {
+    /// It may be kept back.
+    Waits,
+    /// It has gone on, and this is a copy.
+    Gone,
 }
 
 /// What becomes of a packet.

@@ -147,6 +147,16 @@ impl<'a> Packet<'a> {
         sum.is_good()
     }
 
+    /// Whether the TCP checksum covers nothing but the addresses and the length yet: what a stack
+    /// leaves for hardware to complete.
+    #[must_use]
+    pub fn has_begun_checksum(&self) -> bool {
+        let mut sum = Sum::default();
+        let length = self.bytes.len() - self.tcp_at;
+        sum.pseudo_header(self.source().ip(), self.destination().ip(), length);
+        self.u16(16) == !sum.field()
+    }
+
     /// Who sends it.
     #[must_use]
     pub fn source(&self) -> SocketAddr {

@@ -27,19 +27,20 @@ pub enum IptablesError {
     },
 }
 
-const PROGRAMS: [&str; 2] = ["iptables", "ip6tables"];
+/// Programs, and whether they are for IPv6.
+const PROGRAMS: [(&str, bool); 2] = [("iptables", false), ("ip6tables", true)];
 
-/// Sends forwarded packets through the chain `name`, which has `rules`, for both families, in place
-/// of what it had.
+/// Sends forwarded packets through the chain `name`, in place of what it had; `rules` says which
+/// it has for IPv6, and which for IPv4.
 ///
 /// # Errors
 /// See [`IptablesError`]; what was added before it is removed.
-pub fn replace_chain(name: &str, rules: &[String]) -> Result<(), IptablesError> {
+pub fn replace_chain(name: &str, rules: impl Fn(bool) -> Vec<String>) -> Result<(), IptablesError> {
     remove_chain(name)?;
     let add = || -> Result<(), IptablesError> {
-        for program in PROGRAMS {
+        for (program, is_ipv6) in PROGRAMS {
             run(program, &format!("-N {name}"))?;
-            for rule in rules {
+            for rule in rules(is_ipv6) {
                 run(program, &format!("-A {name} {rule}"))?;
             }
             run(program, &format!("-A FORWARD -j {name}"))?;
@@ -57,7 +58,7 @@ pub fn replace_chain(name: &str, rules: &[String]) -> Result<(), IptablesError> 
 /// # Errors
 /// The program is missing.
 pub fn remove_chain(name: &str) -> Result<(), IptablesError> {
-    for program in PROGRAMS {
+    for (program, _) in PROGRAMS {
         let steps = [
             format!("-D FORWARD -j {name}"),
             format!("-F {name}"),

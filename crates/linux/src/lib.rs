@@ -13,6 +13,8 @@ pub mod hooks;
 pub mod interfaces;
 pub mod iptables;
 pub mod netns;
+pub mod nflog;
+mod nfnetlink;
 pub mod nfqueue;
 pub mod nft;
 pub mod packet_socket;

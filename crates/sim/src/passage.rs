@@ -4,7 +4,7 @@
 //! twice, some change places. Hosts are the caller's.
 
 use tabane_base::{Bytes, Duration, Instant, Rng, Seed};
-use tabane_gateway::{Checksum, Gateway, Side, Verdict};
+use tabane_gateway::{Checksum, Gateway, Side, Verdict, probe_length_max};
 use tabane_netem::{Counters, Link, LinkConfig};
 
 /// A host that speaks TCP over IP packets. Driven as everything here is.
@@ -136,8 +136,17 @@ impl Passage {
     }
 
     fn arrive(&mut self, from: Side, packet: Vec<u8>) {
+        // As `tabane gateway` has the kernel do it.
+        let is_ipv6 = packet.first().is_some_and(|byte| byte >> 4 == 6);
+        let waits = from == Side::Radio || packet.len() <= usize::from(probe_length_max(is_ipv6));
         let verdict = match &mut self.gateway {
-            Some(gateway) => gateway.handle_packet(self.now, from, &packet, Checksum::Unknown),
+            Some(gateway) if waits => {
+                gateway.handle_packet(self.now, from, &packet, Checksum::Unknown)
+            }
+            Some(gateway) => {
+                gateway.handle_copy(self.now, &packet);
+                Verdict::Accept
+            }
             None => Verdict::Accept,
         };
         let onward = match from {

@@ -47,13 +47,13 @@ while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).s
 ";
 /// Segments of connections that there are not, more of them than the queue takes.
 const FLOOD: &str = "
-import socket, struct
+import socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
 for n in range(6000):
-    s.sendto(struct.pack('!HHIIHHHH', 9, 1024 + n, n, 1, 0x5010, 99, 0, 0), ('10.2.0.2', 0))
+    s.sendto(struct.pack('!HHIIHHHH', 9, 1024 + n, n, 1, 0x5010, 99, 0, 0), (sys.argv[1], 0))
 ";
-/// The gateway's queue of packets to mobile hosts, and what the kernel keeps in it, at most.
-const QUEUE: &str = "10620";
+/// The gateway's queue of packets from mobile hosts, and what the kernel keeps in it, at most.
+const QUEUE: &str = "10621";
 const QUEUE_LENGTH: u64 = 4_096;
 const BARE: [&str; 6] = [
     "tcp_frto=0",
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Packets to the mobile host that wait for the gateway.
+    /// Packets from the mobile host that wait for the gateway.
     fn queued(&self) -> u64 {
         let mut cat = self.within("r", "cat");
         let output = cat.arg("/proc/net/netfilter/nfnetlink_queue").output();
@@ -506,8 +506,8 @@ fn routes_that_lead_past_it_one_way_harm_nothing() {
     assert_ne!(world.report()["totals"]["fabricated"], 0);
 }
 
-/// A gateway that is not given the processor for a while, and more packets than the kernel keeps
-/// for it: they pass unseen.
+/// A gateway that is not given the processor for a while, and more packets both ways than the
+/// kernel keeps for it: they pass unseen.
 #[test]
 fn a_full_queue_lets_packets_pass_and_flows_go_on() {
     let Some(mut world) = World::new() else {
@@ -519,8 +519,10 @@ fn a_full_queue_lets_packets_pass_and_flows_go_on() {
     world.signal(nix::sys::signal::Signal::SIGSTOP);
     // A busy machine may drop some before they are queued.
     world.wait_for("the queue is full", |world| {
-        let mut flood = world.within("s", "python3");
-        assert!(flood.args(["-c", FLOOD]).status().unwrap().success());
+        for (host, to) in [("s", "10.2.0.2"), ("m", "10.1.0.2")] {
+            let mut flood = world.within(host, "python3");
+            assert!(flood.args(["-c", FLOOD, to]).status().unwrap().success());
+        }
         world.queued() >= QUEUE_LENGTH
     });
     world.signal(nix::sys::signal::Signal::SIGCONT);

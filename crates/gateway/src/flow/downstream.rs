@@ -1,4 +1,4 @@
-//! The server's packets.
+//! The server's packets. Those with data have gone on, as a rule, when they are seen here.
 
 use super::{Flow, Stance, Surroundings};
 use crate::copies::Piece;
@@ -6,7 +6,7 @@ use crate::counters::Bypass;
 use crate::meter::Repetition;
 use crate::packet::{Flags, Packet};
 use crate::seq::Seq;
-use crate::{Side, Verdict};
+use crate::{Custody, Side, Verdict};
 
 /// Numbers farther than this from those in use are of no use to anybody.
 const MAX_SPAN: i32 = 1 << 30;
@@ -17,6 +17,7 @@ impl Flow {
         &mut self,
         around: &mut Surroundings<'_>,
         packet: &Packet<'_>,
+        custody: Custody,
     ) -> Verdict {
         let (now, flags) = (around.now, packet.flags());
         let start = packet.seq();
@@ -40,10 +41,21 @@ impl Flow {
             self.look_for_the_end(now);
         }
         if packet.payload().is_empty() && !flags.has(Flags::FIN) {
-            return self.on_bare_server_ack(around, packet, news);
+            return self.on_bare_server_ack(around, packet, news, custody);
         }
         self.server.next = self.server.next.later(packet.seq_end());
-        self.on_data(around, packet)
+        self.on_data(around, packet, custody)
+    }
+
+    /// What was answered from here goes no further, or else the mobile host says `echoes` to it.
+    fn keep_back(&mut self, custody: Custody, echoes: u32) -> Verdict {
+        match custody {
+            Custody::Waits => Verdict::Drop,
+            Custody::Gone => {
+                self.echoes = self.echoes.saturating_add(echoes);
+                Verdict::Accept
+            }
+        }
     }
 
     /// A segment without data: an acknowledgement, or a probe, which has an old number.
@@ -52,6 +64,7 @@ impl Flow {
         around: &mut Surroundings<'_>,
         packet: &Packet<'_>,
         news: bool,
+        custody: Custody,
     ) -> Verdict {
         if !packet.seq().is_before(self.acked) {
             return Verdict::Accept;
@@ -59,13 +72,18 @@ impl Flow {
         if self.owed() > 0 && !news {
             around.counters.probes_answered += 1;
             self.answer_server(around, None);
-            return Verdict::Drop;
+            return self.keep_back(custody, 1);
         }
         self.asked = true;
         Verdict::Accept
     }
 
-    fn on_data(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) -> Verdict {
+    fn on_data(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        packet: &Packet<'_>,
+        custody: Custody,
+    ) -> Verdict {
         let now = around.now;
         let payload = packet.payload();
         let (start, end) = (packet.seq(), packet.seq() + payload.len() as u32);
@@ -87,7 +105,8 @@ impl Flow {
             };
             self.meter.on_repeated(now, repetition);
         }
-        if !has_fin && let Some(verdict) = self.on_repeated(around, start, end, arrived) {
+        if !has_fin && let Some(verdict) = self.on_repeated(around, (start, end), arrived, custody)
+        {
             return verdict;
         }
         if self.stance == Stance::Assisting && end.is_after(self.window.told() + 2 * self.segment())
@@ -131,13 +150,14 @@ impl Flow {
     }
 
     /// What the server sends again although it is here, and what it asks with a byte beyond the
-    /// window, is answered from here while the mobile host is owed something.
+    /// window, is answered from here while the mobile host is owed something. Not all there is to
+    /// it where that byte has gone on: it may be new to the mobile host.
     fn on_repeated(
         &mut self,
         around: &mut Surroundings<'_>,
-        start: Seq,
-        end: Seq,
+        (start, end): (Seq, Seq),
         arrived: bool,
+        custody: Custody,
     ) -> Option<Verdict> {
         if self.stance != Stance::Assisting || start == end {
             return None;
@@ -146,7 +166,7 @@ impl Flow {
         if one && start == self.window.told() && self.owed() > 0 {
             around.counters.probes_answered += 1;
             self.answer_server(around, None);
-            return Some(Verdict::Drop);
+            return (custody == Custody::Waits).then_some(Verdict::Drop);
         }
         if one && arrived && self.owed() == 0 {
             // Asks whether the mobile host is alive: only that can say.
@@ -156,14 +176,18 @@ impl Flow {
         if !arrived && !self.copies.holds(start, end) {
             return None;
         }
-        around.counters.repeats_swallowed += 1;
+        around.counters.repeats_answered += 1;
+        let segments = end.beyond(start).div_ceil(self.segment().max(1));
         self.answer_server(around, Some((start, end)));
-        Some(Verdict::Drop)
+        Some(self.keep_back(custody, segments))
     }
 
     /// Whether a copy can be kept: there is room, and the server was told of the room.
     fn keeps(&self, around: &mut Surroundings<'_>, end: Seq, length: usize) -> bool {
-        if self.stance != Stance::Assisting || end.is_after(self.window.told() + self.segment()) {
+        let told = self.window.told();
+        // One byte beyond the window is a question, which the server will send again.
+        let asks = length == 1 && end.is_after(told);
+        if self.stance != Stance::Assisting || asks || end.is_after(told + self.segment()) {
             return false;
         }
         let most = around.config.copies_per_flow.get() as usize;

@@ -26,7 +26,7 @@ impl Flow {
     /// Acts on an acknowledgement; `advanced` if it was for something new.
     pub(super) fn repair(&mut self, around: &mut Surroundings<'_>, ack: Seq, advanced: bool) {
         if !self.copies.has_copies() {
-            (self.resending, self.recovery) = (None, None);
+            (self.resending, self.recovery, self.echoes) = (None, None, 0);
             return;
         }
         // What was sent again a short time ago has had no time to be acknowledged.
@@ -57,6 +57,7 @@ impl Flow {
 
     pub(super) fn on_repair_timeout(&mut self, around: &mut Surroundings<'_>) {
         self.backoff += 1;
+        self.echoes = 0;
         self.timer_from = around.now;
         self.copies.forget_sacks();
         let top = self.copies.top();

@@ -47,6 +47,8 @@ impl Flow {
         if !ack.is_before(self.copies.base()) {
             self.on_ack(around, packet, bare);
         }
+        let goes_on = self.stopped && self.owed() == 0 && !self.is_shut();
+        self.stopped &= !goes_on;
         self.settle();
         self.look_for_the_end(now);
         if self.stance == Stance::Watching {
@@ -54,7 +56,7 @@ impl Flow {
             return Verdict::Accept;
         }
         if bare {
-            self.on_bare(around, packet)
+            self.on_bare(around, packet, goes_on)
         } else {
             self.on_piggyback(packet)
         }
@@ -121,7 +123,11 @@ impl Flow {
             self.on_advance(now, packet, advance);
         } else if bare && same_edge {
             self.meter.on_duplicate(now, ack);
-            self.duplicates += u32::from(!self.copies.is_empty());
+            if self.echoes > 0 {
+                self.echoes -= 1;
+            } else {
+                self.duplicates += u32::from(!self.copies.is_empty());
+            }
         }
         if self.agreed.sack {
             self.copies.sack(blocks);
@@ -155,8 +161,14 @@ impl Flow {
         self.timer_from = now;
     }
 
-    /// An acknowledgement and nothing else: swallowed, unless it tells the server something.
-    fn on_bare(&mut self, around: &mut Surroundings<'_>, packet: &Packet<'_>) -> Verdict {
+    /// An acknowledgement and nothing else: swallowed, unless it tells the server something, or
+    /// the server has to hear once more that it `goes_on`.
+    fn on_bare(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        packet: &Packet<'_>,
+        goes_on: bool,
+    ) -> Verdict {
         let real = packet.ack();
         if self.stance == Stance::Assisting && self.copies.is_bare() && real == self.acked {
             // Only the server can repair what comes first: it hears everything.
@@ -166,7 +178,7 @@ impl Flow {
             }
         }
         let asked = self.asked && self.owed() == 0;
-        if real.is_after(self.acked) || asked || self.wants_update() {
+        if real.is_after(self.acked) || asked || goes_on || self.wants_update() {
             self.asked &= !asked;
             let ack = real.later(self.acked);
             let exact = ack == real;

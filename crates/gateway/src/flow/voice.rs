@@ -44,6 +44,7 @@ impl Flow {
             exact,
         });
         self.acked = self.acked.later(chosen.ack);
+        self.stopped |= self.is_shut();
         let mut sack = Blocks::default();
         if self.agreed.sack {
             for block in duplicate.iter().chain(self.copies.beyond_hole().as_slice()) {
@@ -99,8 +100,13 @@ impl Flow {
         let ack = safe - newest;
         if ack.is_after(self.acked) {
             let ack_max = if newest > 1 { safe - 1 } else { ack };
+            let before = (self.acked, self.window.told());
             let packet = self.acknowledgement(ack, ack_max, false, None);
-            self.tell_server(around, packet);
+            // Less than the window's unit may be no step at all: said again, it would be a
+            // duplicate, and three of them a loss.
+            if before != (self.acked, self.window.told()) {
+                self.tell_server(around, packet);
+            }
         }
     }
 

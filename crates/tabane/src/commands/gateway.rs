@@ -58,7 +58,7 @@ pub(crate) struct GatewayArgs {
     /// Memory for copies of what was acknowledged and has not arrived, in MB
     #[arg(long, value_name = "MB", default_value_t = 256)]
     copies: u32,
-    /// First of the two kernel queues
+    /// First of the two kernel queues, and the log group, to use
     #[arg(long, value_name = "N", default_value_t = QUEUE_FIRST)]
     queue: u16,
     /// After a packet, look out for the next one for this many microseconds before sleeping: less

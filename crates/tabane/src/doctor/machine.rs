@@ -36,7 +36,7 @@ pub(crate) struct Machine {
     pub(crate) tun: Result<(), String>,
     /// A TPROXY rule in a namespace of its own; by which program it went.
     pub(crate) tproxy: Result<&'static str, String>,
-    /// A rule that hands forwarded packets to a queue, in a namespace of its own.
+    /// Rules that hand forwarded packets to a queue and to a log, in a namespace of its own.
     pub(crate) queues: Result<(), String>,
     /// Whether packets of others are forwarded at all.
     pub(crate) forwards: bool,
@@ -140,9 +140,15 @@ fn try_tproxy() -> Result<&'static str, String> {
 }
 
 fn try_queues() -> Result<(), String> {
-    let rule = "-t mangle -A FORWARD -p tcp -j NFQUEUE --queue-num 9 --queue-bypass";
-    let words: Vec<&str> = rule.split(' ').collect();
-    in_namespace("iptables", &words, "")
+    let rules = [
+        "-m length --length 0:53 -j NFQUEUE --queue-num 9 --queue-bypass",
+        "-j NFLOG --nflog-group 9",
+    ];
+    rules.iter().try_for_each(|rule| {
+        let rule = format!("-t mangle -A FORWARD -p tcp {rule}");
+        let words: Vec<&str> = rule.split(' ').collect();
+        in_namespace("iptables", &words, "")
+    })
 }
 
 /// Runs a program in a network namespace that ends with it.

@@ -1,15 +1,17 @@
-//! Observe and assist: the pure gateway, fed from the kernel's queues.
+//! Observe and assist: the pure gateway, fed by the kernel.
 //!
-//! One queue for each direction. Packets come as large as hardware takes them, to be cut later; the
-//! gateway never changes such a one.
+//! Data for the mobile hosts goes on at once, and we get copies of it: it waits for nobody. What
+//! comes from them, and what servers send without data, waits in queues for a verdict. Packets come
+//! as large as hardware takes them, to be cut later; the gateway never changes such a one.
 
 use std::io;
 
 use anyhow::{Context, Result};
-use tabane_base::{Duration, Instant};
+use tabane_base::Duration;
 use tabane_control::GatewayMode;
 use tabane_gateway::{Checksum, Config, Gateway, Mode, Side, Survey, Verdict};
 use tabane_linux::HostClock;
+use tabane_linux::nflog::PacketLog;
 use tabane_linux::nfqueue::{PacketQueue, QueueVerdict};
 use tabane_linux::raw_ip::RawIp;
 use tokio::task::yield_now;
@@ -35,8 +37,10 @@ pub(crate) struct Forwarder {
     radio: String,
     mode: GatewayMode,
     gateway: Gateway,
-    to_mobile: PacketQueue,
-    to_server: PacketQueue,
+    data: PacketLog,
+    queues: Queues,
+    /// The one that is decided on.
+    packet: Vec<u8>,
     raw: RawIp,
     clock: HostClock,
     visible: Asked,
@@ -47,14 +51,31 @@ pub(crate) struct Forwarder {
     poll: Duration,
 }
 
+/// Packets that wait for a verdict.
+#[derive(Debug)]
+struct Queues {
+    to_mobile: PacketQueue,
+    to_server: PacketQueue,
+}
+
+impl Queues {
+    fn of(&mut self, from: Side) -> &mut PacketQueue {
+        match from {
+            Side::Wired => &mut self.to_mobile,
+            Side::Radio => &mut self.to_server,
+        }
+    }
+}
+
 impl Forwarder {
-    /// Opens queues `first` and `first` + 1 and hangs them into the packet filter.
+    /// Opens the log and the queue `first`, and the queue `first` + 1, and hangs them into the
+    /// packet filter.
     pub(crate) fn start(radio: &str, first: u16, config: Config, visible: Asked) -> Result<Self> {
-        let queue = |number| {
-            PacketQueue::open(number).with_context(|| {
-                format!("cannot open queue {number}; another number with --queue, or is this root?")
-            })
+        let failed = |what: &str, number: u16| {
+            format!("cannot open {what} {number}; another number with --queue, or is this root?")
         };
+        let queue =
+            |number: u16| PacketQueue::open(number).with_context(|| failed("queue", number));
         let mode = match config.mode {
             Mode::Observe => GatewayMode::Observe,
             Mode::Assist => GatewayMode::Assist,
@@ -63,8 +84,12 @@ impl Forwarder {
             radio: radio.to_owned(),
             mode,
             gateway: Gateway::new(config),
-            to_mobile: queue(first)?,
-            to_server: queue(first + 1)?,
+            data: PacketLog::open(first).with_context(|| failed("log group", first))?,
+            queues: Queues {
+                to_mobile: queue(first)?,
+                to_server: queue(first + 1)?,
+            },
+            packet: Vec::new(),
             raw: RawIp::open().context("cannot open a raw socket")?,
             clock: HostClock::new(),
             visible,
@@ -72,7 +97,7 @@ impl Forwarder {
             draining: false,
             poll: Duration::ZERO,
         };
-        rules::queue(radio, first)?;
+        rules::intercept(radio, first)?;
         Ok(forwarder)
     }
 
@@ -95,7 +120,7 @@ impl Forwarder {
             );
             self.forward(signals, Some(patience)).await?;
         }
-        rules::unqueue(&self.radio)?;
+        rules::let_pass(&self.radio)?;
         // What was queued before the rules went.
         while self.turn()? {}
         let owed = self.gateway.owed();
@@ -122,8 +147,9 @@ impl Forwarder {
             let look = end.map(|_| LOOK);
             let wait = due.into_iter().chain(look).min();
             tokio::select! {
-                ready = self.to_mobile.readable() => ready?,
-                ready = self.to_server.readable() => ready?,
+                ready = self.data.readable() => ready?,
+                ready = self.queues.to_mobile.readable() => ready?,
+                ready = self.queues.to_server.readable() => ready?,
                 // The runtime asks the kernel what is ready, and does not wait for it.
                 () = yield_now(), if now < awake_until || self.survey.is_some() => {}
                 () = sleep(wait.unwrap_or_default()), if wait.is_some() => {}
@@ -156,49 +182,70 @@ impl Forwarder {
     fn turn(&mut self) -> io::Result<bool> {
         let mut has_worked = false;
         for _ in 0..TURNS {
-            let gateway = &mut self.gateway;
-            let now = self.clock.now();
-            let down = decide(gateway, now, &mut self.to_mobile, Side::Wired)?;
-            let up = decide(gateway, now, &mut self.to_server, Side::Radio)?;
-            gateway.handle_timeout(now);
-            while let Some(transmit) = gateway.poll_transmit() {
-                if let Err(error) = self.raw.send(&transmit.packet) {
-                    // As if it were lost on its way: it is repeated.
-                    tracing::debug!(%error, "cannot send a packet of our own");
-                }
-            }
-            if down + up == 0 {
+            let count = self.see(TURN)? + self.decide(Side::Wired)? + self.decide(Side::Radio)?;
+            self.gateway.handle_timeout(self.clock.now());
+            self.flush();
+            if count == 0 {
                 break;
             }
             has_worked = true;
         }
         Ok(has_worked)
     }
-}
 
-/// Decides on up to a turn's packets of a queue; returns how many there were.
-fn decide(
-    gateway: &mut Gateway,
-    now: Instant,
-    queue: &mut PacketQueue,
-    from: Side,
-) -> io::Result<usize> {
-    for count in 0..TURN {
-        let Some(packet) = queue.poll()? else {
-            return Ok(count);
-        };
-        let checksum = if packet.is_checksum_known {
-            Checksum::Known
-        } else {
-            Checksum::Unknown
-        };
-        let id = packet.id;
-        let verdict = gateway.handle_packet(now, from, packet.bytes, checksum);
-        match &verdict {
-            Verdict::Accept => queue.verdict(id, QueueVerdict::Accept)?,
-            Verdict::Drop => queue.verdict(id, QueueVerdict::Drop)?,
-            Verdict::Replace(bytes) => queue.verdict(id, QueueVerdict::Replace(bytes))?,
+    /// Sends what the gateway says itself.
+    fn flush(&mut self) {
+        while let Some(transmit) = self.gateway.poll_transmit() {
+            if let Err(error) = self.raw.send(&transmit.packet) {
+                // As if it were lost on its way: it is repeated.
+                tracing::debug!(%error, "cannot send a packet of our own");
+            }
         }
     }
-    Ok(TURN)
+
+    /// Takes note of up to `most` packets with data that went to the mobile hosts; returns how many
+    /// there were.
+    fn see(&mut self, most: usize) -> io::Result<usize> {
+        let now = self.clock.now();
+        for count in 0..most {
+            let Some(bytes) = self.data.poll()? else {
+                return Ok(count);
+            };
+            self.gateway.handle_copy(now, bytes);
+        }
+        Ok(most)
+    }
+
+    /// Decides on up to a turn's packets that wait, `from` one side; returns how many there were.
+    fn decide(&mut self, from: Side) -> io::Result<usize> {
+        for count in 0..TURN {
+            let Some(packet) = self.queues.of(from).poll()? else {
+                return Ok(count);
+            };
+            let (id, is_known) = (packet.id, packet.is_checksum_known);
+            let checksum = if is_known {
+                Checksum::Known
+            } else {
+                Checksum::Unknown
+            };
+            self.packet.clear();
+            self.packet.extend_from_slice(packet.bytes);
+            // What it acknowledges or follows went by here before it, and must be known.
+            self.see(usize::MAX)?;
+            let now = self.clock.now();
+            let verdict = self
+                .gateway
+                .handle_packet(now, from, &self.packet, checksum);
+            let verdict = match &verdict {
+                Verdict::Accept => QueueVerdict::Accept,
+                Verdict::Drop => QueueVerdict::Drop,
+                Verdict::Replace(bytes) => QueueVerdict::Replace(bytes),
+            };
+            // What was said before must not come after: an older window would shut again, and an
+            // older acknowledgement count as a duplicate.
+            self.flush();
+            self.queues.of(from).verdict(id, verdict)?;
+        }
+        Ok(TURN)
+    }
 }

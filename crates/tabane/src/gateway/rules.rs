@@ -1,15 +1,17 @@
 //! What the packet filter does for the gateway.
 //!
-//! Queues are iptables' (nftables of some kernels has none) and pass packets when nobody listens;
-//! the relay's rule is nftables', as that of `tabane up --lan`, and does nothing without a
-//! listener. So rules that outlive the process, killed, cut nobody off; the next start replaces
-//! them.
+//! Queue and log are iptables' (nftables of some kernels has no queues) and let packets pass when
+//! nobody listens; the relay's rule is nftables', as that of `tabane up --lan`, and does nothing
+//! without a listener. So rules that outlive the process, killed, cut nobody off; the next start
+//! replaces them.
 
 use anyhow::{Context, Result};
+use tabane_gateway::probe_length_max;
 use tabane_linux::routing::{MarkRule, Routing};
 use tabane_linux::{iptables, nft};
 
-/// Queues for packets to the mobile hosts, and from them.
+/// Of the log and the queue of packets to the mobile hosts; the next is that of the queue for those
+/// from them.
 pub(crate) const QUEUE_FIRST: u16 = 10_620;
 const TABLE: &str = "tabane-gateway";
 /// Connections taken up by the relay: to the sockets here.
@@ -24,17 +26,26 @@ fn chain(radio: &str) -> String {
     format!("tabane-gw-{radio}")
 }
 
-/// Hands what is forwarded to and from `radio` to the queues `first` and `first` + 1.
-pub(super) fn queue(radio: &str, first: u16) -> Result<()> {
-    let rule = |way: &str, number: u16| {
-        format!("{way} {radio} -p tcp -j NFQUEUE --queue-num {number} --queue-bypass")
+/// Logs what is forwarded to `radio`, but for what may be kept back: that goes to the queue
+/// `first`, and what comes from there to `first` + 1.
+pub(super) fn intercept(radio: &str, first: u16) -> Result<()> {
+    let queue = |number: u16| format!("-j NFQUEUE --queue-num {number} --queue-bypass");
+    let rules = |is_ipv6| {
+        let most = probe_length_max(is_ipv6);
+        vec![
+            format!(
+                "-o {radio} -p tcp -m length --length 0:{most} {}",
+                queue(first)
+            ),
+            format!("-o {radio} -p tcp -j NFLOG --nflog-group {first}"),
+            format!("-i {radio} -p tcp {}", queue(first + 1)),
+        ]
     };
-    let rules = [rule("-o", first), rule("-i", first + 1)];
-    iptables::replace_chain(&chain(radio), &rules).context("cannot set up packet filter rules")
+    iptables::replace_chain(&chain(radio), rules).context("cannot set up packet filter rules")
 }
 
 /// Takes that back.
-pub(super) fn unqueue(radio: &str) -> Result<()> {
+pub(super) fn let_pass(radio: &str) -> Result<()> {
     iptables::remove_chain(&chain(radio)).context("cannot remove our packet filter rules")
 }
 

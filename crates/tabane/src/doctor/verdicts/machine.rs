@@ -140,7 +140,7 @@ fn gateway(machine: &Machine) -> [Finding; 2] {
         Ok(()) => Finding::good("packet queues", &modes, "a rule was taken"),
         Err(why) => {
             let remedy = match machine.is_root {
-                true => "apt-get install iptables; modprobe xt_NFQUEUE",
+                true => "apt-get install iptables; modprobe -a xt_NFQUEUE xt_NFLOG xt_length",
                 false => "sudo tabane doctor gateway",
             };
             Finding::bad(Grade::Missing, "packet queues", &modes, why, remedy)
