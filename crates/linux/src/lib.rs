@@ -24,6 +24,7 @@ mod reactor;
 pub mod routing;
 pub mod signals;
 pub mod splice;
+pub mod terminal;
 pub mod timer;
 pub mod transparent;
 pub mod tun;

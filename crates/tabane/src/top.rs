@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use tabane_linux::terminal;
 
 use crate::commands::status::InstanceArgs;
 use crate::failure::Failure;
@@ -33,13 +34,18 @@ pub(crate) fn show(instance: InstanceArgs) -> Result<()> {
     // An instance that is not there is told on the terminal as it was.
     instance.find()?;
     let feed = Feed::start(instance).context("cannot start")?;
-    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let shown = attend(&mut terminal, &feed);
+    let mut screen = ratatui::try_init().context("cannot use the terminal")?;
+    let shown = attend(&mut screen, &feed);
+    if terminal::has_hung_up(Duration::ZERO)? {
+        // Nobody is there to be told of errors, and it would tell of them, and panic.
+        std::mem::forget(screen);
+        return Ok(());
+    }
     ratatui::restore();
     shown
 }
 
-fn attend(terminal: &mut DefaultTerminal, feed: &Feed) -> Result<()> {
+fn attend(screen: &mut DefaultTerminal, feed: &Feed) -> Result<()> {
     let mut app = App::default();
     let mut is_stale = true;
     loop {
@@ -53,10 +59,14 @@ fn attend(terminal: &mut DefaultTerminal, feed: &Feed) -> Result<()> {
             is_stale = true;
         }
         if is_stale {
-            terminal.draw(|frame| view::draw(&app, frame))?;
+            screen.draw(|frame| view::draw(&app, frame))?;
             is_stale = false;
         }
-        if !event::poll(TICK)? {
+        // Whoever reads keys of a terminal that has is told for ever that there are none yet.
+        if terminal::has_hung_up(TICK)? {
+            return Ok(());
+        }
+        if !event::poll(Duration::ZERO)? {
             continue;
         }
         match event::read()? {

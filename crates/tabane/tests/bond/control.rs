@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
-use crate::world::{World, first_line, pid, wait_for};
+use crate::world::{TABANE, World, first_line, pid, wait_for};
 use crate::{complaint, status, text};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -324,6 +324,31 @@ fn instances_are_told_apart_and_dead_ones_leave_nothing() {
     kill(pid(&second), Signal::SIGTERM).unwrap();
     wait_for(&mut second, Duration::from_secs(10));
     assert_eq!(list(&world), "relay-4510\n");
+}
+
+/// Runs what it is given on a terminal, hangs up as soon as there is something on it, and ends with
+/// its status.
+const HANG_UP: &str = "
+import os, pty, subprocess, sys
+near, far = pty.openpty()
+child = subprocess.Popen(sys.argv[1:], stdin=far, stdout=far, stderr=far, start_new_session=True)
+os.close(far)
+os.read(near, 1)
+os.close(near)
+try:
+    sys.exit(child.wait(30))
+except subprocess.TimeoutExpired:
+    child.kill()
+    sys.exit('still there')
+";
+
+#[test]
+fn top_ends_when_its_terminal_hangs_up() {
+    let Some(world) = World::new(&[]) else { return };
+    let mut command = world.in_client("python3");
+    command.args(["-c", HANG_UP, TABANE, "top", "--instance", "relay-4510"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
