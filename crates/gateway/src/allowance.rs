@@ -352,6 +352,20 @@ mod tests {
     }
 
     #[test]
+    fn it_doubles_on_where_a_queue_has_gone() {
+        let mut allowance = Allowance::new(MOST, false);
+        let mut link = Link::new(1.25e6, 1e7);
+        while allowance.starting {
+            link.carry(&mut allowance, BASE, 1);
+        }
+        let before = allowance.bytes();
+        // What made a queue of it does so no longer.
+        link.rate *= 8.0;
+        link.carry(&mut allowance, BASE, 3);
+        assert!(allowance.bytes() > 2 * before, "{allowance:?}, {before}");
+    }
+
+    #[test]
     fn what_a_silence_held_up_and_comes_at_once_is_not_taken_for_a_fast_link() {
         let at = Instant::from_millis;
         let mut round = Round::begin(at(2_000), Seq(0), at(1_000));

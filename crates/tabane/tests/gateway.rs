@@ -50,10 +50,13 @@ const FLOOD: &str = "
 import socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
 for n in range(6000):
-    s.sendto(struct.pack('!HHIIHHHH', 9, 1024 + n, n, 1, 0x5010, 99, 0, 0), (sys.argv[1], 0))
+    head = struct.pack('!HHIIHHHH', 9, 1024 + n, n, 1, 0x5010, 99, 0, 0)
+    s.sendto(head + bytes(int(sys.argv[2])), (sys.argv[1], 0))
 ";
-/// The gateway's queue of packets from mobile hosts, and what the kernel keeps in it, at most.
-const QUEUE: &str = "10621";
+/// The gateway's queues of packets to mobile hosts and from them, and what the kernel keeps in each
+/// of them, at most.
+const TO_MOBILE: &str = "10620";
+const FROM_MOBILE: &str = "10621";
 const QUEUE_LENGTH: u64 = 4_096;
 const BARE: [&str; 6] = [
     "tcp_frto=0",
@@ -144,13 +147,13 @@ impl World {
         }
     }
 
-    /// Packets from the mobile host that wait for the gateway.
-    fn queued(&self) -> u64 {
+    /// Packets that wait for the gateway in `queue`.
+    fn queued(&self, queue: &str) -> u64 {
         let mut cat = self.within("r", "cat");
         let output = cat.arg("/proc/net/netfilter/nfnetlink_queue").output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
         let mut lines = text.lines().map(str::split_whitespace);
-        let mut line = lines.find_map(|mut words| (words.next() == Some(QUEUE)).then_some(words));
+        let mut line = lines.find_map(|mut words| (words.next() == Some(queue)).then_some(words));
         line.as_mut()
             .and_then(|words| words.nth(1))
             .unwrap()
@@ -517,13 +520,21 @@ fn a_full_queue_lets_packets_pass_and_flows_go_on() {
     let mut child = world.fetch("10.1.0.2", 10 * SIZE);
     assert_eq!(first_line(&mut child), "first");
     world.signal(nix::sys::signal::Signal::SIGSTOP);
+    let flood = |world: &World, host, to, data| {
+        let mut flood = world.within(host, "python3");
+        let status = flood.args(["-c", FLOOD, to, data]).status();
+        assert!(status.unwrap().success());
+    };
+    // A server's data waits for nobody; what may be a question does.
+    flood(&world, "s", "10.2.0.2", "100");
+    assert!(world.queued(TO_MOBILE) < QUEUE_LENGTH / 2);
     // A busy machine may drop some before they are queued.
-    world.wait_for("the queue is full", |world| {
-        for (host, to) in [("s", "10.2.0.2"), ("m", "10.1.0.2")] {
-            let mut flood = world.within(host, "python3");
-            assert!(flood.args(["-c", FLOOD, to]).status().unwrap().success());
-        }
-        world.queued() >= QUEUE_LENGTH
+    world.wait_for("the queues are full", |world| {
+        flood(world, "s", "10.2.0.2", "0");
+        flood(world, "m", "10.1.0.2", "0");
+        [TO_MOBILE, FROM_MOBILE]
+            .iter()
+            .all(|queue| world.queued(queue) >= QUEUE_LENGTH)
     });
     world.signal(nix::sys::signal::Signal::SIGCONT);
     assert_whole(child, 10 * SIZE);
