@@ -9,9 +9,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
+mod bench;
 mod deep_queue;
 mod smol;
 mod wide;
+mod words;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
