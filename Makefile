@@ -12,9 +12,11 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 # tests.
 DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 git=git \
 	/usr/include/usrsctp.h=libusrsctp-dev
-# Tests drive the dashboard in a real browser, queue packets, and fetch from a real web server.
+# Tests drive the dashboard in a real browser, queue and refuse packets, fetch from a real web
+# server, and compare what programs see.
 TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables \
-	nginx=nginx-light openssl=openssl
+	nft=nftables nginx=nginx-light openssl=openssl python3=python3 nc=netcat-openbsd \
+	iperf3=iperf3 dropbear=dropbear-bin scp=openssh-client
 # What `make bench` measures with and against.
 BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 

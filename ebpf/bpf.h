@@ -20,6 +20,7 @@ enum {
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_LPM_TRIE = 11,
+	BPF_MAP_TYPE_RINGBUF = 27,
 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
 enum { BPF_F_NO_PREALLOC = 1 };
@@ -33,6 +34,11 @@ struct bpf_sock {
 	u32 priority;
 	u32 src_ip4;    // network order
 	u32 src_ip6[4]; // network order
+	u32 src_port;   // host order
+	u16 dst_port;   // network order
+	u16 : 16;
+	u32 dst_ip4;    // network order
+	u32 dst_ip6[4]; // network order
 };
 
 struct bpf_sock_addr {
@@ -51,14 +57,29 @@ struct bpf_sock_addr {
 	};
 };
 
+// The beginning of what a socket filter sees of a packet.
+struct __sk_buff {
+	u32 len;
+	u32 pkt_type;
+	u32 mark;
+	u32 queue_mapping;
+	u32 protocol; // network order, in the lower 16 bits
+};
+
 static void *(*const bpf_map_lookup_elem)(const void *map, const void *key) = (void *)1;
 static long (*const bpf_map_update_elem)(const void *map, const void *key, const void *value,
 					 u64 flags) = (void *)2;
 static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
 static u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
+static long (*const bpf_skb_load_bytes)(const void *skb, u32 offset, void *to, u32 length) = (void *)26;
+static long (*const bpf_skb_load_bytes_relative)(const void *skb, u32 offset, void *to, u32 length,
+						 u32 start_header) = (void *)68;
 static long (*const bpf_getsockopt)(void *ctx, int level, int option, void *value,
 				   int length) = (void *)57;
 static u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
+static void *(*const bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
+static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
+static void (*const bpf_ringbuf_discard)(void *data, u64 flags) = (void *)133;
 static void *(*const bpf_skc_to_tcp6_sock)(void *sk) = (void *)136;
 static void *(*const bpf_skc_to_udp6_sock)(void *sk) = (void *)140;
 

@@ -49,11 +49,13 @@
 // How many flows are remembered; beyond that the least recently used are forgotten.
 #define MAX_FLOWS 65536
 #define MAX_EXCLUDED 1024
+#define MAX_SOURCES 1024
 
 // Keep in step with `RawFlow` in crates/linux/src/hooks/flows.rs.
 enum {
 	FLOW_LOCAL_DNS = 1, // port 53 of a loopback address: a local resolver
 	FLOW_VIA_IPV6 = 2,  // reaches the daemon at [::1], index in the source address
+	FLOW_CONNECTED = 4, // of a socket that speaks with this destination alone
 };
 
 struct flow {
@@ -137,6 +139,19 @@ struct {
 	MAP_TYPE(key, struct prefix);
 	MAP_TYPE(value, u32);
 } excluded SEC(".maps");
+
+struct address {
+	u32 words[4];
+};
+
+// The own address of a socket connected to a destination in this range, IPv4 in mapped form.
+struct {
+	MAP_UINT(type, BPF_MAP_TYPE_LPM_TRIE);
+	MAP_UINT(max_entries, MAX_SOURCES);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_TYPE(key, struct prefix);
+	MAP_TYPE(value, struct address);
+} sources SEC(".maps");
 
 // ---- Which sockets and destinations ----------------------------------------------------------
 
@@ -278,10 +293,11 @@ INLINE u32 add_flow(const struct flow *flow)
 	u32 *next = bpf_map_lookup_elem(&next_index, &zero);
 	if (!next)
 		return 0;
-	// Indices come round after four million flows; a few old ones may still be in use.
+	// Indices come round after two million flows; a few old ones may still be in use.
 #pragma unroll
 	for (int attempt = 0; attempt < 4; attempt++) {
-		u32 index = __sync_fetch_and_add(next, 1) & INDEX_MASK;
+		// The upper half is the daemon's.
+		u32 index = __sync_fetch_and_add(next, 1) & (INDEX_MASK >> 1);
 		if (index && !bpf_map_update_elem(&flows, &index, flow, BPF_NOEXIST))
 			return index;
 	}
@@ -295,7 +311,7 @@ INLINE u32 udp_flow(struct bpf_sock_addr *ctx, struct flow *flow)
 		.cookie = flow->cookie,
 		.dest = {flow->dest[0], flow->dest[1], flow->dest[2], flow->dest[3]},
 		.port = flow->port,
-		.flags = flow->flags,
+		.flags = flow->flags & ~FLOW_CONNECTED,
 	};
 	u32 *known = bpf_map_lookup_elem(&udp_index, &key);
 	if (known) {
@@ -307,7 +323,7 @@ INLINE u32 udp_flow(struct bpf_sock_addr *ctx, struct flow *flow)
 		if (old && old->cookie == flow->cookie && old->port == flow->port &&
 		    old->dest[3] == flow->dest[3] && old->dest[2] == flow->dest[2] &&
 		    old->dest[1] == flow->dest[1] && old->dest[0] == flow->dest[0] &&
-		    old->flags == flow->flags)
+		    ((old->flags ^ flow->flags) & ~FLOW_CONNECTED) == 0)
 			return index;
 	}
 	describe_asker(ctx, flow);
@@ -357,9 +373,9 @@ INLINE struct flow *flow_of(struct bpf_sock_addr *ctx, u32 index)
 
 // ---- Hooks: all return 1, "go on" ---------------------------------------------------------------
 
-INLINE int outgoing4(struct bpf_sock_addr *ctx)
+INLINE int outgoing4(struct bpf_sock_addr *ctx, u8 flags)
 {
-	struct flow flow = {.dest = {0, 0, net32(V4_MAPPED), ctx->user_ip4}};
+	struct flow flow = {.dest = {0, 0, net32(V4_MAPPED), ctx->user_ip4}, .flags = flags};
 	u32 index;
 
 	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
@@ -372,14 +388,15 @@ INLINE int outgoing4(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-SEC("cgroup/connect4") int connect4(struct bpf_sock_addr *ctx) { return outgoing4(ctx); }
+SEC("cgroup/connect4") int connect4(struct bpf_sock_addr *ctx) { return outgoing4(ctx, FLOW_CONNECTED); }
 
-SEC("cgroup/sendmsg4") int sendmsg4(struct bpf_sock_addr *ctx) { return outgoing4(ctx); }
+SEC("cgroup/sendmsg4") int sendmsg4(struct bpf_sock_addr *ctx) { return outgoing4(ctx, 0); }
 
 SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 {
 	struct flow flow = {.dest = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2],
-				     ctx->user_ip6[3]}};
+				     ctx->user_ip6[3]},
+			    .flags = FLOW_CONNECTED};
 	u32 index;
 
 	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
@@ -479,6 +496,62 @@ SEC("cgroup/recvmsg6") int recvmsg6(struct bpf_sock_addr *ctx) { return incoming
 SEC("cgroup/getpeername4") int getpeername4(struct bpf_sock_addr *ctx) { return incoming4(ctx, 0); }
 
 SEC("cgroup/getpeername6") int getpeername6(struct bpf_sock_addr *ctx) { return incoming6(ctx, 0); }
+
+// Writes to `own` what the socket connected to `remote` would be called without us. 0: it is called
+// what it is, because we did not connect it, or there is no route that would have named it.
+INLINE int plain_name(struct bpf_sock_addr *ctx, u32 remote, struct address *own)
+{
+	u32 ip = net32(remote);
+	u32 index = ip & INDEX_MASK;
+	struct address *source;
+	struct flow *flow;
+
+	if ((ip & ~INDEX_MASK) != FLOW_NET)
+		return 0;
+	flow = bpf_map_lookup_elem(&flows, &index);
+	if (!flow || flow->cookie != bpf_get_socket_cookie(ctx))
+		return 0;
+	if (flow->flags & FLOW_LOCAL_DNS) {
+		// Loopback it would be; of which family, the destination says.
+		struct address loopback = {{0, 0, 0, net32(1)}};
+		if (is_mapped(flow->dest))
+			return 0;
+		*own = loopback;
+		return 1;
+	}
+	struct prefix key = {128, {flow->dest[0], flow->dest[1], flow->dest[2], flow->dest[3]}};
+	source = bpf_map_lookup_elem(&sources, &key);
+	if (!source)
+		return 0;
+	*own = *source;
+	return 1;
+}
+
+SEC("cgroup/getsockname4") int getsockname4(struct bpf_sock_addr *ctx)
+{
+	struct address own;
+
+	// A program that has bound an address of its own keeps it.
+	if (net32(ctx->user_ip4) >> 24 == 127 && plain_name(ctx, ctx->sk->dst_ip4, &own))
+		ctx->user_ip4 = own.words[3];
+	return 1;
+}
+
+SEC("cgroup/getsockname6") int getsockname6(struct bpf_sock_addr *ctx)
+{
+	u32 is[4] = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]};
+	struct address own;
+
+	if (!is_mapped(is) || net32(is[3]) >> 24 != 127)
+		return 1;
+	if (!plain_name(ctx, ctx->sk->dst_ip6[3], &own))
+		return 1;
+	ctx->user_ip6[0] = own.words[0];
+	ctx->user_ip6[1] = own.words[1];
+	ctx->user_ip6[2] = own.words[2];
+	ctx->user_ip6[3] = own.words[3];
+	return 1;
+}
 
 // MIT among the file's licences; the kernel reserves its own types to programs that it can also
 // take under the GPL.

@@ -14,24 +14,27 @@ fn main() {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let endian = std::env::var("CARGO_CFG_TARGET_ENDIAN").expect("cargo sets the target's endian");
     let target = if endian == "big" { "bpfeb" } else { "bpfel" };
-    let run = Command::new(&clang)
-        .args([
-            "-target", target, "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-c",
-        ])
-        // Paths of the build machine have no place in the object.
-        .arg(format!("-ffile-prefix-map={}=ebpf", ebpf.display()))
-        .arg(ebpf.join("socket.bpf.c"))
-        .arg("-o")
-        .arg(out.join("socket.bpf.o"))
-        .status();
-    match run {
-        Ok(status) if status.success() => {}
-        Ok(status) => fail(&format!(
-            "{clang} could not build ebpf/socket.bpf.c ({status})"
-        )),
-        Err(error) => fail(&format!(
-            "cannot run {clang} ({error}): the socket hooks need it; on Debian: apt install clang"
-        )),
+    for name in ["socket", "syn"] {
+        let run = Command::new(&clang)
+            .args([
+                "-target", target, "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-c",
+            ])
+            // Paths of the build machine have no place in the object.
+            .arg(format!("-ffile-prefix-map={}=ebpf", ebpf.display()))
+            .arg(ebpf.join(format!("{name}.bpf.c")))
+            .arg("-o")
+            .arg(out.join(format!("{name}.bpf.o")))
+            .status();
+        match run {
+            Ok(status) if status.success() => {}
+            Ok(status) => fail(&format!(
+                "{clang} could not build ebpf/{name}.bpf.c ({status})"
+            )),
+            Err(error) => fail(&format!(
+                "cannot run {clang} ({error}): the socket hooks need it; on Debian: apt install \
+                 clang"
+            )),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::problems;
-use crate::state::{State, Traffic};
+use crate::state::{Link, LinkState, State, Traffic};
 
 /// What a rate is taken over: short enough to follow, long enough for two samples.
 const RATE_SPAN: Duration = Duration::from_secs(1);
@@ -117,10 +117,14 @@ impl Meter {
 fn share(state: &mut State) {
     let both = |traffic: &Traffic| traffic.sent_bps.saturating_add(traffic.received_bps);
     let all: u64 = state.links.iter().map(|link| link.traffic.both()).sum();
-    let all_now: u64 = state.links.iter().map(|link| both(&link.traffic)).sum();
+    // What is sent over the others only asks whether they answer.
+    let carries = |link: &Link| link.state == LinkState::Active;
+    let carrying = state.links.iter().filter(|link| carries(link));
+    let all_now: u64 = carrying.map(|link| both(&link.traffic)).sum();
     for link in &mut state.links {
         link.share = link.traffic.both() as f64 / all.max(1) as f64;
-        link.share_now = (all_now > 0).then(|| both(&link.traffic) as f64 / all_now as f64);
+        let is_known = carries(link) && all_now > 0;
+        link.share_now = is_known.then(|| both(&link.traffic) as f64 / all_now as f64);
     }
 }
 
@@ -191,6 +195,21 @@ mod tests {
             let seen = board.complete(at(start, millis), state.clone());
             assert_eq!(seen.totals.traffic.received_bps, bps);
         }
+    }
+
+    #[test]
+    fn a_silent_link_has_no_share_of_what_is_carried_now() {
+        let mut board = Board::default();
+        let start = Instant::now();
+        let mut state = example();
+        state.links[0].state = LinkState::Silent;
+        board.complete(start, state.clone());
+        for (link, bytes) in state.links.iter_mut().zip([70, 30]) {
+            link.traffic.sent_bytes += bytes;
+        }
+        let seen = board.complete(at(start, 1_000), state);
+        let now = seen.links.iter().map(|link| link.share_now);
+        assert_eq!(now.collect::<Vec<_>>(), [None, Some(1.0)]);
     }
 
     #[test]

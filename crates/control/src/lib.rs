@@ -35,9 +35,9 @@ pub use metrics::render as render_metrics;
 pub use policy_file::{PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
 pub use server::{Command, HttpConfig, Pace, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
-    API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkChange, LinkState, Packets,
-    Path, Problem, Process, RuleAnswer, RuleQuestion, RuleUse, Session, SessionState, State,
-    Totals, Traffic,
+    API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkBudget, LinkChange,
+    LinkState, Packets, Path, Problem, Process, RuleAnswer, RuleQuestion, RuleUse, Session,
+    SessionState, State, Totals, Traffic,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceWhat};
 

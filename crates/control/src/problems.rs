@@ -4,14 +4,16 @@ use crate::state::{Condition, Kind, Link, LinkState, Problem, SessionState, Stat
 
 /// More loss than this is worth a word: TCP by itself would suffer.
 const NOTABLE_LOSS: f64 = 0.05;
+/// Links that were heard of last within this time of each other fell silent at once: on a quiet
+/// session each is asked every 15 s.
+const AT_ONCE_MS: u64 = 20_000;
 
 /// Fills in the problems and the condition.
 pub(crate) fn find(state: &mut State) {
-    let mut problems = Vec::new();
     // Neither has links of its own, nor a session that it waits for.
     if matches!(state.instance.kind, Kind::Relay | Kind::Gateway) {
         state.condition = Condition::Up;
-        state.problems = problems;
+        state.problems = Vec::new();
         return;
     }
     let connected = |state: &State| {
@@ -19,37 +21,40 @@ pub(crate) fn find(state: &mut State) {
         sessions.any(|session| session.state == SessionState::Connected)
     };
     let is_connected = state.instance.kind.is_web() || connected(state);
-    let carries = |link: &Link| link.state == LinkState::Active;
-    let any_active = state.links.iter().any(carries);
-    if !is_connected {
-        problems.push(Problem {
-            link: None,
-            what: "there is no session to the relay".to_owned(),
-            remedy: "it is tried again by itself; is the relay running, and its UDP port open? \
-                     `tabane doctor` looks at every link"
-                .to_owned(),
-        });
+    let any_active = state
+        .links
+        .iter()
+        .any(|link| link.state == LinkState::Active);
+    let mut problems = Vec::new();
+    let is_suspect = is_relay_suspect(state);
+    if !is_connected || is_suspect {
+        problems.push(of_relay(state));
     }
-    if state.links.is_empty() {
+    let is_used = |link: &&Link| link.state != LinkState::Unused;
+    let mut used = state.links.iter().filter(is_used).peekable();
+    if used.peek().is_none() {
         problems.push(Problem {
             link: None,
             what: "there is no link to use".to_owned(),
             remedy: "`tabane links` says why each interface is none".to_owned(),
         });
-    } else if state.links.iter().all(|link| link.paused) {
+    } else if used.all(|link| link.paused) {
         problems.push(Problem {
             link: None,
             what: "every link is paused, so nothing is carried".to_owned(),
             remedy: "resume one: `tabane top`, then p".to_owned(),
         });
-    } else if !any_active {
+    } else if !any_active && !is_suspect {
         problems.push(Problem {
             link: None,
             what: "no link carries data at present".to_owned(),
-            remedy: "connections wait and go on with the first link that returns".to_owned(),
+            remedy: format!("{} until a link returns", meanwhile(state)),
         });
     }
-    problems.extend(state.links.iter().filter_map(of_link));
+    problems.extend(state.policy_fault.as_ref().map(of_policy));
+    let links = state.links.iter();
+    let links = links.filter(|link| !(is_suspect && link.state == LinkState::Silent));
+    problems.extend(links.filter_map(of_link));
     state.condition = match (is_connected && any_active, problems.is_empty()) {
         (false, _) => Condition::Down,
         (true, false) => Condition::Degraded,
@@ -58,10 +63,80 @@ pub(crate) fn find(state: &mut State) {
     state.problems = problems;
 }
 
+/// Whether all links fell silent at once: they have one thing in common.
+fn is_relay_suspect(state: &State) -> bool {
+    let is_meant = |link: &&Link| !matches!(link.state, LinkState::Unused | LinkState::Paused);
+    let links: Vec<&Link> = state.links.iter().filter(is_meant).collect();
+    let silent = links.iter().filter(|link| link.state == LinkState::Silent);
+    let since = silent.filter_map(|link| link.path.as_ref()?.silent_ms);
+    let since: Vec<u64> = since.collect();
+    let spread = since.iter().max().zip(since.iter().min());
+    let is_at_once = spread.is_some_and(|(longest, shortest)| longest - shortest <= AT_ONCE_MS);
+    links.len() > 1 && since.len() == links.len() && is_at_once
+}
+
+/// The relay does not answer, or may not.
+fn of_relay(state: &State) -> Problem {
+    let what = match (state.silent_ms, is_relay_suspect(state)) {
+        (Some(ms), true) => format!(
+            "nothing has come over any link for {} s: they fell silent together, so it is likely \
+             the relay that does not answer",
+            ms / 1_000
+        ),
+        (Some(ms), false) => format!(
+            "there is no session to the relay; it was heard last {} s ago",
+            ms / 1_000
+        ),
+        (None, _) => "there is no session to the relay".to_owned(),
+    };
+    Problem {
+        link: None,
+        what,
+        remedy: format!(
+            "it is tried again by itself, and {} until it answers; is it running, and its UDP port \
+             open? `tabane doctor` looks at every link",
+            meanwhile(state)
+        ),
+    }
+}
+
+/// What becomes of connections that the session cannot carry.
+const fn meanwhile(state: &State) -> &'static str {
+    match state.instance.kind {
+        Kind::Up => "new connections go as without tabane and open ones wait",
+        Kind::Run | Kind::Proxy | Kind::Web | Kind::Get | Kind::Relay | Kind::Gateway => {
+            "connections wait"
+        }
+    }
+}
+
+/// The file has a fault, so that its changes are not followed.
+fn of_policy(fault: &String) -> Problem {
+    Problem {
+        link: None,
+        what: format!("the policy file is not followed: {fault}"),
+        remedy: "the policy before it stays in force; correct that line (`tabane policy check` \
+                 tells every fault)"
+            .to_owned(),
+    }
+}
+
 fn of_link(link: &Link) -> Option<Problem> {
     let name = &link.name;
     let (what, remedy) = match link.state {
         LinkState::Paused | LinkState::Opening => return None,
+        LinkState::Unused => {
+            // Everything else is as the user wants it.
+            let budget = link.budget.as_ref().filter(|budget| budget.is_spent())?;
+            (
+                format!("the budget of {name} is spent: it is not used"),
+                format!(
+                    "it is used again from {} (UTC) on; `tabane policy set {name} --budget AMOUNT` \
+                     gives it another one",
+                    budget.renews
+                ),
+            )
+        }
         LinkState::Active => {
             let loss = link.traffic.loss.filter(|loss| *loss >= NOTABLE_LOSS)?;
             (
@@ -94,6 +169,7 @@ fn of_link(link: &Link) -> Option<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::LinkBudget;
     use crate::state::tests::example;
 
     fn seen(change: impl FnOnce(&mut State)) -> State {
@@ -117,6 +193,68 @@ mod tests {
         });
         assert_eq!(state.condition, Condition::Degraded);
         assert_eq!(state.problems[0].link.as_ref(), Some(&state.links[0].name));
+    }
+
+    #[test]
+    fn links_that_fall_silent_together_make_the_relay_suspect() {
+        let silence = |millis: [u64; 2], kind| {
+            seen(|state| {
+                state.instance.kind = kind;
+                state.silent_ms = millis.into_iter().min();
+                for (link, millis) in state.links.iter_mut().zip(millis) {
+                    link.state = LinkState::Silent;
+                    link.path.as_mut().unwrap().silent_ms = Some(millis);
+                }
+            })
+        };
+        let state = silence([14_200, 14_900], Kind::Run);
+        assert_eq!(
+            (state.condition, state.problems.len()),
+            (Condition::Down, 1)
+        );
+        let Problem { what, remedy, link } = &state.problems[0];
+        assert!(what.contains("14 s") && what.contains("relay"), "{what}");
+        assert!(
+            link.is_none() && remedy.contains("connections wait"),
+            "{remedy}"
+        );
+        let remedy = &silence([14_200, 14_900], Kind::Up).problems[0].remedy;
+        assert!(remedy.contains("go as without tabane"), "{remedy}");
+        let state = silence([600_000, 200], Kind::Up);
+        assert_eq!(state.problems.len(), 3);
+        let Problem { what, remedy, .. } = &state.problems[0];
+        assert!(what.contains("no link carries"), "{what}");
+        assert!(remedy.contains("go as without tabane"), "{remedy}");
+    }
+
+    #[test]
+    fn a_spent_budget_is_a_problem_and_a_link_left_out_by_wish_is_none() {
+        let unused = |budget: Option<LinkBudget>| {
+            seen(|state| {
+                state.links[1].state = LinkState::Unused;
+                state.links[1].path = None;
+                state.links[1].budget = budget;
+            })
+        };
+        assert_eq!(unused(None).condition, Condition::Up);
+        let of = |used_bytes| LinkBudget {
+            amount_bytes: 1_000,
+            used_bytes,
+            renews: "2026-12-01".to_owned(),
+        };
+        assert!(unused(Some(of(999))).problems.is_empty());
+        let state = unused(Some(of(1_000)));
+        assert_eq!(state.condition, Condition::Degraded);
+        assert!(state.problems[0].what.contains("budget of usb0 is spent"));
+        assert!(state.problems[0].remedy.contains("2026-12-01"));
+    }
+
+    #[test]
+    fn a_faulty_policy_is_told_with_its_line() {
+        let state = seen(|state| state.policy_fault = Some("policy.toml: line 3: x".to_owned()));
+        assert_eq!(state.condition, Condition::Degraded);
+        assert!(state.problems[0].what.contains("line 3"));
+        assert!(state.problems[0].remedy.contains("stays in force"));
     }
 
     #[test]

@@ -32,7 +32,14 @@ pub struct State {
     pub problems: Vec<Problem>,
     /// All of it together.
     pub totals: Totals,
-    /// The links of a client. None at a relay.
+    /// At a client of a relay: for how long nothing has come from it, over any link. None where it
+    /// has never answered.
+    #[serde(default)]
+    pub silent_ms: Option<u64>,
+    /// What is wrong with the policy file as it is now; the policy before it stays in force.
+    #[serde(default)]
+    pub policy_fault: Option<String>,
+    /// The links of a client, those that are known and not used among them. None at a relay.
     pub links: Vec<Link>,
     /// The sessions there are; of very many the busiest.
     pub sessions: Vec<Session>,
@@ -156,7 +163,7 @@ pub struct Link {
     pub name: String,
     /// Where it stands.
     pub state: LinkState,
-    /// Why it cannot be used.
+    /// Why it cannot be used, or is not.
     pub problem: Option<String>,
     /// The user's wish: what share of it may be used.
     pub weight: f64,
@@ -174,8 +181,25 @@ pub struct Link {
     /// Of `web` and `get`: a neighbour's link.
     #[serde(default)]
     pub is_lent: bool,
+    /// What it carries is paid for by volume.
+    #[serde(default)]
+    pub metered: bool,
+    /// What it may carry in a period, and has.
+    #[serde(default)]
+    pub budget: Option<LinkBudget>,
     /// The path over it, where there is one.
     pub path: Option<Path>,
+}
+
+/// A link's data budget.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LinkBudget {
+    /// What it may carry in a period, both ways.
+    pub amount_bytes: u64,
+    /// What it has carried in the present one.
+    pub used_bytes: u64,
+    /// The day (UTC) on which the next one begins: 2026-12-01.
+    pub renews: String,
 }
 
 /// Where a link or a path stands.
@@ -192,6 +216,8 @@ pub enum LinkState {
     Down,
     /// The user wants it left alone.
     Paused,
+    /// It is known, and left out: by the policy, by a spent budget, or by the choice of links.
+    Unused,
 }
 
 /// One path of a session.
@@ -215,6 +241,9 @@ pub struct Path {
     pub cwnd_bytes: u64,
     /// The rate that the controller believes the path to have, away from here.
     pub bandwidth_bps: u64,
+    /// For how long nothing has come over it.
+    #[serde(default)]
+    pub silent_ms: Option<u64>,
     /// The largest UDP payload sent.
     pub mtu_bytes: u64,
     /// What share of it both ends let be used.
@@ -438,7 +467,16 @@ impl LinkState {
             Self::Silent => "silent",
             Self::Down => "down",
             Self::Paused => "paused",
+            Self::Unused => "unused",
         }
+    }
+}
+
+impl LinkBudget {
+    /// Nothing is left of it.
+    #[must_use]
+    pub const fn is_spent(&self) -> bool {
+        self.used_bytes >= self.amount_bytes
     }
 }
 
@@ -512,6 +550,7 @@ pub(crate) mod tests {
             in_flight_bytes: 10_000,
             cwnd_bytes: 40_000,
             bandwidth_bps: 20_000_000,
+            silent_ms: Some(5),
             mtu_bytes: 1_452,
             weight: 1.0,
             backup: false,
@@ -535,6 +574,8 @@ pub(crate) mod tests {
             },
             failures: 0,
             is_lent: false,
+            metered: false,
+            budget: None,
             path: Some(path()),
         }
     }
@@ -560,6 +601,8 @@ pub(crate) mod tests {
                 drops: [("replayed".to_owned(), 2)].into(),
                 ..Totals::default()
             },
+            silent_ms: Some(5),
+            policy_fault: None,
             links: vec![link("wlan0"), link("usb0")],
             sessions: vec![session(1)],
             sessions_omitted: 0,

@@ -17,7 +17,8 @@ pub enum CloseReason {
     /// The other end proved another key than the pinned one.
     #[error(
         "the relay at this address has another key than the join string says; \
-         if it was set up anew, run `tabane join` with its new join string"
+         if it was set up anew, or the string was mistyped, run `tabane join --replace` with the \
+         right join string"
     )]
     WrongPeerKey,
     /// No protocol version in common.

@@ -24,8 +24,9 @@ use outbox::Outbox;
 pub(crate) use parting::DatagramCopy;
 use parting::Parting;
 
-/// The largest datagram: what UDP over IPv4 carries.
-const MAX_SIZE: usize = 65_507;
+/// The longest datagram: what UDP over IPv4 carries, and the address that a relay puts before it
+/// [P-T.7].
+const MAX_SIZE: usize = 65_507 + 28;
 /// A label as long as they are with flows and numbers below 2^29, and delays below 16 s.
 const LABEL: usize = 4 + 4 + 2 + 2;
 

@@ -37,6 +37,7 @@ use crate::rest::Rest;
 use crate::rtt::{INITIAL_RTT, RttEstimator};
 use crate::snapshot::{PathSnapshot, PathStatus};
 use crate::trace::TraceMetrics;
+use silence::Excuse;
 
 /// What may be sent to an address that has not proved itself, per byte from it (RFC 9000 §8.1).
 const AMPLIFICATION: u64 = 3;
@@ -131,6 +132,7 @@ pub(crate) struct Path {
     last_received_at: Instant,
     last_eliciting_at: Instant,
     peer_ack_delay: Duration,
+    excuse: Excuse,
     pub(crate) totals: Totals,
     settled: Vec<Settled>,
 }
@@ -178,6 +180,7 @@ impl Path {
             last_received_at: now,
             last_eliciting_at: now,
             peer_ack_delay: crate::config::MAX_ACK_DELAY,
+            excuse: Excuse::default(),
             totals: Totals::default(),
             settled: Vec::new(),
         }

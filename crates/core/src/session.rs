@@ -336,6 +336,12 @@ impl Session {
             .find_map(|path| path.take_reading(now))
     }
 
+    /// The driver was not run until `now` although it should have been: what nobody could hear
+    /// meanwhile is no path's silence.
+    pub fn handle_stall(&mut self, now: Instant) {
+        self.paths.iter_mut().for_each(|path| path.on_stall(now));
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) or
     /// [`poll_transmit`](Self::poll_transmit) has something to do, and what.
     #[must_use]
@@ -372,6 +378,7 @@ impl Session {
     #[must_use]
     pub fn snapshot(&self, now: Instant) -> SessionSnapshot {
         SessionSnapshot {
+            at: now,
             silent_for: now.since(self.last_received_at),
             status: match &self.phase {
                 Phase::Established if self.admitted => SessionStatus::Connected,

@@ -90,6 +90,8 @@ pub enum SessionStatus {
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct SessionSnapshot {
+    /// When this was so.
+    pub at: Instant,
     /// Since anything authentic was heard from the other end.
     pub silent_for: Duration,
     pub status: SessionStatus,

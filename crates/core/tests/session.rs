@@ -250,6 +250,70 @@ fn a_second_path_is_validated_and_used() {
     );
 }
 
+/// Two paths, and a packet of each that waits for its answer; then nothing for a tenth of a second.
+fn unheard() -> Pair {
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_millis(200));
+    let now = pair.now;
+    let second = pair.session().open_path(now, client_tuple(1));
+    let second = second.expect("connected");
+    pair.run(Duration::from_millis(300));
+    assert!(pair.events.contains(&Event::PathUp(second)));
+    let now = pair.now;
+    let id = pair.session().open_stream(now).expect("connected");
+    let request = vec![7; 100_000];
+    assert!(pair.session().write(now, id, &request).expect("open") > 0);
+    pair.drain();
+    let now = pair.now;
+    let sent = |n: u32| {
+        pair.wire
+            .iter()
+            .any(|(_, up, tuple, _)| *up && tuple.remote == client_address(n))
+    };
+    assert!(sent(0) && sent(1), "both are in use at {now}");
+    pair.now = now + Duration::from_millis(100);
+    pair
+}
+
+fn falls_silent(pair: &Pair) -> bool {
+    let is_down = |event: &Event| matches!(event, Event::PathDown(..));
+    pair.events.iter().any(is_down)
+}
+
+#[test]
+fn silence_while_the_driver_was_not_run_is_not_the_path_s() {
+    // It ran, and heard nothing.
+    let mut pair = unheard();
+    let now = pair.now;
+    pair.session().handle_timeout(now);
+    pair.drain();
+    assert!(falls_silent(&pair));
+    // It did not run.
+    let mut pair = unheard();
+    let now = pair.now;
+    pair.session().handle_stall(now);
+    pair.session().handle_timeout(now);
+    pair.drain();
+    assert!(!falls_silent(&pair));
+    // What waited for the other end arrives, and its answers.
+    pair.run(Duration::from_millis(200));
+    assert!(!falls_silent(&pair), "{:?}", pair.events);
+}
+
+#[test]
+fn a_dead_path_is_found_out_by_a_driver_that_is_never_in_time() {
+    let mut pair = unheard();
+    for _ in 0..8 {
+        let now = pair.now;
+        pair.session().handle_stall(now);
+        pair.session().handle_timeout(now);
+        pair.drain();
+        pair.wire.clear();
+        pair.now = now + Duration::from_millis(100);
+    }
+    assert!(falls_silent(&pair));
+}
+
 /// As a link that comes and goes while nothing leaves: news of closed paths that fill packets.
 #[test]
 fn however_many_paths_are_given_up_at_once_the_other_end_hears_of_each() {

@@ -14,9 +14,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol as SocketProtocol, SockFilter, SockRef, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
-use crate::hooks::{FLOW_NET, FlowTable, Original, index_of_v4};
+use crate::caller::Caller;
+use crate::hooks::{FLOW_NET, FlowTable, HookError, Original, index_of_v4};
+use crate::syn_hold::{HeldCall, Scope, SynHold, SynRefusal};
 
 pub use datagram::{CaptureSender, CaptureUdp, CapturedDatagram, CapturedFlow};
 
@@ -86,14 +88,12 @@ impl Capture {
     }
 }
 
-/// A captured connection, accepted.
+/// A connection that a program of the hooks' group asks for.
 #[derive(Debug)]
-pub struct CapturedStream {
-    /// The connection to the program. Nagle's delay is off.
-    pub stream: TcpStream,
-    /// The program's end of it.
-    pub app: SocketAddr,
-    /// What the program asked for.
+pub struct CapturedCall {
+    /// The program, to be told yes or no.
+    pub caller: Caller,
+    /// What it asked for.
     pub original: Original,
 }
 
@@ -101,6 +101,8 @@ pub struct CapturedStream {
 #[derive(Debug)]
 pub struct CaptureListener {
     listener: TcpListener,
+    /// Where the kernel lets programs wait for the answer.
+    hold: Option<SynHold>,
 }
 
 impl CaptureListener {
@@ -121,7 +123,8 @@ impl CaptureListener {
             TcpListener::from_std(socket.into())
         };
         let listener = open().map_err(|source| CaptureError::Open { port, source })?;
-        Ok(Self { listener })
+        let hold = None;
+        Ok(Self { listener, hold })
     }
 
     /// The port listened on.
@@ -135,33 +138,74 @@ impl CaptureListener {
             .port())
     }
 
-    /// The next captured connection. Connections that belong to no flow, or to one whose
-    /// connection came before, are closed.
+    /// From here on programs stay in `connect()` until they are told yes or no. Without it they
+    /// are connected at once. `mark` is for packets of ours that end the wait.
+    ///
+    /// # Errors
+    /// See [`HookError`]; the listener is as it was.
+    pub fn hold_requests(&mut self, mark: u32) -> Result<(), HookError> {
+        let listener = self.listener.as_fd();
+        self.hold = Some(SynHold::attach(&[listener], Scope::Flows, mark)?);
+        Ok(())
+    }
+
+    /// The next program that asks. Who asks for no flow, or for another's, is turned away.
     ///
     /// # Errors
     /// Those of `accept(2)`: out of descriptors or memory; may pass.
-    pub async fn accept(&self, flows: &FlowTable) -> io::Result<CapturedStream> {
+    pub async fn accept(&self, flows: &FlowTable) -> io::Result<CapturedCall> {
         loop {
-            let (stream, app) = self.listener.accept().await?;
-            // Fails where the program has reset the connection since.
-            let Ok(SocketAddr::V4(local)) = stream.local_addr() else {
-                continue;
+            let (caller, local) = next_call(&self.listener, self.hold.as_ref()).await?;
+            let index = match local {
+                SocketAddr::V4(local) => index_of_v4(*local.ip()),
+                SocketAddr::V6(_) => None,
             };
-            let Some(original) = index_of_v4(*local.ip()).and_then(|index| flows.claim(index))
-            else {
-                tracing::debug!(%app, %local, "closing a connection that belongs to no flow");
-                continue;
-            };
-            if let Err(error) = stream.set_nodelay(true) {
-                // Reset by the program since; whoever reads will see.
-                tracing::debug!(%app, %error, "TCP_NODELAY");
+            let from = caller.from;
+            match index.and_then(|index| flows.claim(index, from.port())) {
+                Some(original) => return Ok(CapturedCall { caller, original }),
+                None => {
+                    tracing::debug!(%from, %local, "turning away a call for no flow");
+                    caller.refuse(SynRefusal::Refused);
+                }
             }
-            return Ok(CapturedStream {
-                stream,
-                app,
-                original,
-            });
         }
+    }
+}
+
+/// The next program that asks at `listener`, and for which address.
+pub(crate) async fn next_call(
+    listener: &TcpListener,
+    hold: Option<&SynHold>,
+) -> io::Result<(Caller, SocketAddr)> {
+    loop {
+        tokio::select! {
+            held = next_held(hold) => {
+                let held = held?;
+                let local = held.to();
+                return Ok((Caller::held(held), local));
+            }
+            accepted = listener.accept() => {
+                let (stream, from) = accepted?;
+                // Fails where the program has reset the connection since.
+                let Ok(local) = stream.local_addr() else {
+                    continue;
+                };
+                let kept = match hold {
+                    Some(hold) => hold.deliver(stream, from),
+                    None => Some(stream),
+                };
+                if let Some(stream) = kept {
+                    return Ok((Caller::accepted(stream, from), local));
+                }
+            }
+        }
+    }
+}
+
+async fn next_held(hold: Option<&SynHold>) -> io::Result<HeldCall> {
+    match hold {
+        Some(hold) => hold.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -10,6 +10,7 @@ mod error;
 mod exclusions;
 mod flows;
 mod netns_cookie;
+mod sources;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddrV4};
@@ -22,11 +23,14 @@ use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
 use tabane_base::Prefix;
 
 use crate::cgroup::Cgroup;
+use crate::interfaces::InterfaceError;
 
 pub use error::HookError;
 use exclusions::Exclusions;
 pub(crate) use flows::{FLOW_NET, index_of_v4, index_of_v6, source_v4, source_v6};
 pub use flows::{FlowTable, Original, Protocol};
+use sources::Sources;
+use tokio::task::JoinSet;
 
 /// The most prefixes that can be excluded (`MAX_EXCLUDED` in `ebpf/socket.bpf.c`).
 pub const MAX_EXCLUDED: usize = 1024;
@@ -36,7 +40,14 @@ const MIN_KERNEL: KernelVersion = KernelVersion::new(5, 12, 0);
 
 /// The programs, by function name in `ebpf/socket.bpf.c`. Those that translate answers come
 /// first: a program must never see an answer from an address it did not ask for.
-const INCOMING: [&str; 4] = ["recvmsg4", "recvmsg6", "getpeername4", "getpeername6"];
+const INCOMING: [&str; 6] = [
+    "recvmsg4",
+    "recvmsg6",
+    "getpeername4",
+    "getpeername6",
+    "getsockname4",
+    "getsockname6",
+];
 const OUTGOING: [&str; 4] = ["connect4", "connect6", "sendmsg4", "sendmsg6"];
 
 /// What to capture.
@@ -65,6 +76,10 @@ pub struct Hooks {
     flows: FlowTable,
     exclusions: Exclusions,
     gate: Array<MapData, u32>,
+    /// Until they are followed.
+    sources: Option<Sources>,
+    /// Follows them.
+    tasks: JoinSet<()>,
     /// Holds the programs and links; dropping it detaches them.
     _ebpf: Ebpf,
 }
@@ -99,6 +114,7 @@ impl Hooks {
         let mut exclusions = Exclusions::take_from(&mut ebpf)?;
         exclusions.replace(&config.exclude, &[], &[])?;
         let flows = FlowTable::take_from(&mut ebpf)?;
+        let sources = Sources::take_from(&mut ebpf)?;
         let gate = ebpf.take_map("gate").expect("the object defines `gate`");
         let mut gate = Array::try_from(gate).map_err(HookError::from_map)?;
         let open = u32::from(config.open);
@@ -110,6 +126,8 @@ impl Hooks {
             flows,
             exclusions,
             gate,
+            sources: Some(sources),
+            tasks: JoinSet::new(),
             _ebpf: ebpf,
         })
     }
@@ -123,6 +141,22 @@ impl Hooks {
         self.gate
             .set(0, u32::from(open), 0)
             .map_err(HookError::from_map)
+    }
+
+    /// Shows programs whose sockets are connected the addresses that these would have without us,
+    /// by the routing table of the calling thread's network namespace, and follows its changes.
+    /// Until then, `getsockname(2)` gives loopback.
+    ///
+    /// # Errors
+    /// The kernel tells of no routes.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with its I/O driver enabled.
+    pub async fn follow_routes(&mut self) -> Result<(), InterfaceError> {
+        if let Some(sources) = self.sources.take() {
+            self.tasks.spawn(sources.follow().await?);
+        }
+        Ok(())
     }
 
     /// Leaves these destinations alone from here on, and no others. Of `resolvers`, addresses in

@@ -4,6 +4,7 @@
 //! changed, and the list is asked for again. Works in the network namespace of the calling thread.
 //! Whether a usable interface *is* used, and what it costs, is policy and left to others.
 
+mod families;
 mod kind;
 mod listing;
 mod watch;
@@ -13,8 +14,10 @@ use std::net::IpAddr;
 
 pub use rtnetlink::packet_route::link::State;
 
+pub use families::Families;
 pub use kind::Kind;
 pub use listing::list;
+pub(crate) use listing::routed_ranges;
 pub use watch::Watch;
 
 /// Names that container and virtual-machine hosts give to bridges with nothing beyond them.

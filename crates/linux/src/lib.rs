@@ -4,6 +4,8 @@
 //! commands run in and the socket hooks that capture their traffic. The only crate with `unsafe`.
 //! Knows neither our protocol nor any policy: it moves values, others decide.
 
+pub mod abortive;
+pub mod caller;
 pub mod capture;
 pub mod cgroup;
 pub mod child;
@@ -12,6 +14,7 @@ mod directory_watch;
 pub mod hooks;
 pub mod interfaces;
 pub mod iptables;
+pub mod join;
 pub mod netns;
 pub mod nflog;
 mod nfnetlink;
@@ -23,12 +26,13 @@ pub mod raw_ip;
 mod reactor;
 pub mod routing;
 pub mod signals;
-pub mod splice;
+pub mod syn_hold;
 pub mod terminal;
 pub mod timer;
 pub mod transparent;
 pub mod tun;
 pub mod udp;
+pub mod undelivered;
 
 pub use directory_watch::DirectoryWatch;
 pub use priority::raise_priority;

@@ -7,19 +7,26 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt};
 use nix::sys::socket::{SockaddrIn, SockaddrIn6, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
+use crate::caller::Caller;
+use crate::capture::next_call;
+use crate::hooks::HookError;
 use crate::reactor::watch;
+use crate::syn_hold::{Scope, SynHold};
 
 /// As many as wait at other capture sockets.
 const BACKLOG: i32 = 1024;
+/// Bytes of datagrams that wait for us: a burst of all hosts behind this machine.
+const RECV_BUFFER: usize = 4 << 20;
+
 /// How often to try for a port that is free for everything.
 const MAX_PORT_ATTEMPTS: usize = 16;
 
@@ -29,6 +36,8 @@ pub struct Transparent {
     port: u16,
     mark: u32,
     tcp: [Option<TcpListener>; 2],
+    /// One of each family's listener, where the kernel lets hosts wait for the answer.
+    holds: [Option<SynHold>; 2],
     udp: [Option<AsyncFd<OwnedFd>>; 2],
 }
 
@@ -77,6 +86,7 @@ impl Transparent {
             mark,
             udp: [Some(receiver(v4(port), mark)?), udp6],
             tcp: [Some(tcp), tcp6],
+            holds: [None, None],
         })
     }
 
@@ -98,18 +108,35 @@ impl Transparent {
         Ok(())
     }
 
-    /// The next connection and where it was going.
+    /// From here on hosts wait for a yes or no. Without it they are connected at once. `mark` is
+    /// for packets of ours that end the wait; it must lead them here as those of the hosts are.
+    ///
+    /// # Errors
+    /// See [`HookError`]; the listeners are as they were.
+    pub fn hold_requests(&mut self, mark: u32) -> Result<(), HookError> {
+        let attach = |listener: &Option<TcpListener>| -> Result<_, HookError> {
+            let Some(listener) = listener else {
+                return Ok(None);
+            };
+            let listener = [listener.as_fd()];
+            SynHold::attach(&listener, Scope::Everything, mark).map(Some)
+        };
+        let [v4, v6] = &self.tcp;
+        self.holds = [attach(v4)?, attach(v6)?];
+        Ok(())
+    }
+
+    /// The next host that asks for a connection, and where to.
     ///
     /// # Errors
     /// Those of `accept(2)`: out of descriptors or memory; may pass.
-    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+    pub async fn accept(&self) -> io::Result<(Caller, SocketAddr)> {
         let [v4, v6] = &self.tcp;
-        let (stream, _) = tokio::select! {
-            accepted = accept_on(v4) => accepted?,
-            accepted = accept_on(v6) => accepted?,
-        };
-        let dest = stream.local_addr()?;
-        Ok((stream, dest))
+        let [hold_v4, hold_v6] = &self.holds;
+        tokio::select! {
+            called = call_on(v4, hold_v4) => called,
+            called = call_on(v6, hold_v6) => called,
+        }
     }
 
     /// The next datagram: its length, where it comes from and where it was going.
@@ -152,9 +179,12 @@ impl Impostor {
     }
 }
 
-async fn accept_on(listener: &Option<TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
+async fn call_on(
+    listener: &Option<TcpListener>,
+    hold: &Option<SynHold>,
+) -> io::Result<(Caller, SocketAddr)> {
     match listener {
-        Some(listener) => listener.accept().await,
+        Some(listener) => next_call(listener, hold.as_ref()).await,
         None => std::future::pending().await,
     }
 }
@@ -176,6 +206,10 @@ fn listener(address: SocketAddr, mark: u32) -> io::Result<TcpListener> {
 
 fn receiver(address: SocketAddr, mark: u32) -> io::Result<AsyncFd<OwnedFd>> {
     let socket = transparent(address, Type::DGRAM, Protocol::UDP, mark)?;
+    // Without privilege for so much, what everybody may have.
+    if setsockopt(&socket, sockopt::RcvBufForce, &RECV_BUFFER).is_err() {
+        socket.set_recv_buffer_size(RECV_BUFFER)?;
+    }
     match address {
         SocketAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4OrigDstAddr, &true)?,
         SocketAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6OrigDstAddr, &true)?,

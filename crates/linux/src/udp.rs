@@ -227,6 +227,15 @@ impl UdpSocket {
             .try_io(Interest::READABLE, |socket| batch.fill(&self.state, socket))
     }
 
+    /// The same, where the event loop may not have been told yet of what has come.
+    ///
+    /// # Errors
+    /// As [`try_recv`](Self::try_recv) has them.
+    pub fn recv_unasked(&self, batch: &mut RecvBatch) -> io::Result<usize> {
+        batch.clear();
+        batch.fill(&self.state, self.io.get_ref())
+    }
+
     /// Sends `transmit`, as one GSO batch where the route can do so, else datagram by datagram.
     ///
     /// # Errors

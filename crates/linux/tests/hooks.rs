@@ -16,19 +16,28 @@
 mod attached;
 #[path = "hooks/client.rs"]
 mod client;
+#[path = "hooks/held.rs"]
+mod held;
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use attached::attached;
 use tabane_base::Prefix;
-use tabane_linux::capture::{Capture, CapturedStream};
+use tabane_linux::capture::{Capture, CapturedCall, CapturedDatagram, CapturedFlow};
 use tabane_linux::cgroup::Cgroup;
 use tabane_linux::hooks::{HookConfig, HookError, Hooks, MAX_EXCLUDED, Original, Protocol};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+/// Of requests that are let go on.
+const RELEASE_MARK: u32 = 0x7ac;
 
 /// A test that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -176,7 +185,7 @@ fn what_shall_be_left_alone_is() {
     with_hooks(|mut world| async move {
         let mut client = world.run("left-alone");
         finish(&mut client).await;
-        let accepting = timeout(Duration::ZERO, world.accept()).await;
+        let accepting = timeout(Duration::ZERO, world.call()).await;
         assert!(accepting.is_err(), "a connection was captured");
         let mut seen = 0;
         let flows = world.hooks.flows();
@@ -193,15 +202,16 @@ fn strangers_cannot_claim_a_flow() {
         let flow_address = captured.stream.local_addr().unwrap();
         assert!(world.hooks.original(as_v4(flow_address)).is_some());
 
-        // Not in the cgroup: connects for real, and is closed for having no flow of its own.
-        let mut stranger = tokio::net::TcpStream::connect(flow_address).await.unwrap();
-        let accepting = timeout(Duration::from_millis(200), world.accept());
-        assert!(accepting.await.is_err());
-        assert!(matches!(stranger.read(&mut [0; 1]).await, Ok(0) | Err(_)));
+        // Not in the cgroup: refused for having no flow of its own.
+        let refused = tokio::select! {
+            refused = TcpStream::connect(flow_address) => refused.unwrap_err(),
+            _ = world.call() => panic!("a stranger has got through"),
+        };
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
 
         // The port on an address that stands for no flow: dropped unanswered, not refused.
         let elsewhere = SocketAddr::new("127.0.0.1".parse().unwrap(), world.capture.port);
-        let attempt = tokio::net::TcpStream::connect(elsewhere);
+        let attempt = TcpStream::connect(elsewhere);
         assert!(timeout(Duration::from_millis(200), attempt).await.is_err());
 
         drop(captured);
@@ -212,7 +222,7 @@ fn strangers_cannot_claim_a_flow() {
 #[test]
 fn dropping_the_hooks_detaches_them() {
     with_hooks(|world| async move {
-        assert_eq!(attached(&world.cgroup), 8);
+        assert_eq!(attached(&world.cgroup), 10);
         let World { hooks, cgroup, .. } = world;
         drop(hooks);
         until_detached(&cgroup).await;
@@ -235,7 +245,7 @@ fn a_killed_holder_leaves_nothing_attached() {
             let read = tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut said).await;
             assert!(read.unwrap() > 0, "the holder ended early: {said}");
         }
-        assert_eq!(attached(&cgroup), 8);
+        assert_eq!(attached(&cgroup), 10);
         holder.kill().await.unwrap();
         until_detached(&cgroup).await;
     });
@@ -261,6 +271,86 @@ fn client() {
         Ok(role) => client::play(&role),
         Err(_) => println!("skipped: run by the others, in the cgroup"),
     }
+}
+
+#[test]
+fn a_socket_hears_of_whom_it_did_not_ask() {
+    with_hooks(|mut world| async move {
+        for (role, from) in [
+            ("udp4-stranger", "192.0.2.9:99"),
+            ("udp6-stranger", "[2001:db8::9]:99"),
+        ] {
+            let mut client = world.run(role);
+            let (flow, original) = world.datagram().await;
+            assert!(!original.is_connected);
+            let sender = world.capture.udp.sender();
+            let stranger = sender.stranger(&world.hooks.flows(), flow, from.parse().unwrap());
+            sender.try_send(stranger.unwrap(), b"here", None).unwrap();
+            let (again, original) = world.datagram().await;
+            assert_eq!(
+                (again.socket, original.dest),
+                (flow.socket, from.parse().unwrap())
+            );
+            finish(&mut client).await;
+        }
+    });
+}
+
+#[test]
+fn a_connected_socket_is_told_that_nobody_is_there() {
+    with_hooks(|mut world| async move {
+        for role in ["udp4-refused", "udp6-refused"] {
+            let mut client = world.run(role);
+            let (flow, original) = world.datagram().await;
+            assert!(original.is_connected);
+            world.capture.udp.sender().refuse(flow).unwrap();
+            finish(&mut client).await;
+        }
+    });
+}
+
+#[test]
+fn a_connected_socket_is_called_what_it_would_be_called_without_us() {
+    with_hooks(|mut world| async move {
+        ip(&["link", "add", "plain0", "type", "veth", "peer", "plain1"]);
+        for link in ["plain0", "plain1"] {
+            ip(&["link", "set", link, "up"]);
+        }
+        for address in ["198.51.100.7/24", "198.51.100.9/24"] {
+            ip(&["addr", "add", address, "dev", "plain0"]);
+        }
+        ip(&[
+            "-6",
+            "addr",
+            "add",
+            "2001:db8:7::7/64",
+            "dev",
+            "plain0",
+            "nodad",
+        ]);
+        ip(&["route", "add", "default", "via", "198.51.100.1"]);
+        ip(&["-6", "route", "add", "default", "dev", "plain0"]);
+        world.hooks.follow_routes().await.unwrap();
+        let mut client = world.run("names-tcp");
+        world.echo_one().await;
+        world.echo_one().await;
+        finish(&mut client).await;
+        finish(&mut world.run("names-udp")).await;
+
+        // And after the routing table has changed.
+        ip(&[
+            "route",
+            "add",
+            "192.0.2.0/25",
+            "dev",
+            "plain0",
+            "src",
+            "198.51.100.9",
+        ]);
+        while !ended(&mut world.run("names-udp")).await.success() {
+            // The news is on its way.
+        }
+    });
 }
 
 #[test]
@@ -343,10 +433,18 @@ fn a_server_s_answers_leave_the_way_the_questions_came() {
 
 // ---- The world of a test ----------------------------------------------------------------------
 
+/// A connection that has been told yes.
+struct Accepted {
+    stream: TcpStream,
+    original: Original,
+}
+
 struct World {
     capture: Capture,
     hooks: Hooks,
     cgroup: Cgroup,
+    /// Who has asked while another was told yes.
+    waiting: RefCell<VecDeque<CapturedCall>>,
 }
 
 fn config(port: u16) -> HookConfig {
@@ -383,7 +481,8 @@ fn with_hooks<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let capture = Capture::open(None).unwrap();
+        let mut capture = Capture::open(None).unwrap();
+        capture.listener.hold_requests(RELEASE_MARK).unwrap();
         assert!(capture.udp.has_v6());
         let cgroup = Cgroup::create().unwrap();
         let hooks = Hooks::attach(&cgroup, &config(capture.port)).unwrap();
@@ -391,6 +490,7 @@ fn with_hooks<F: Future<Output = ()>>(test: impl FnOnce(World) -> F) {
             capture,
             hooks,
             cgroup,
+            waiting: RefCell::default(),
         };
         timeout(PATIENCE, test(world))
             .await
@@ -421,12 +521,36 @@ impl World {
         }
     }
 
-    async fn accept(&self) -> CapturedStream {
-        self.capture
-            .listener
-            .accept(&self.hooks.flows())
-            .await
-            .unwrap()
+    /// The next program that asks.
+    async fn call(&self) -> CapturedCall {
+        let waiting = self.waiting.borrow_mut().pop_front();
+        match waiting {
+            Some(call) => call,
+            None => self.next_call().await,
+        }
+    }
+
+    async fn next_call(&self) -> CapturedCall {
+        let flows = self.hooks.flows();
+        self.capture.listener.accept(&flows).await.unwrap()
+    }
+
+    /// Tells the next program yes.
+    async fn accept(&self) -> Accepted {
+        let CapturedCall { caller, original } = self.call().await;
+        let accepting = caller.accept();
+        tokio::pin!(accepting);
+        let stream = loop {
+            tokio::select! {
+                stream = &mut accepting => break stream.expect("the program waits"),
+                another = self.next_call() => self.waiting.borrow_mut().push_back(another),
+            }
+        };
+        // As a plain one: its end is in order.
+        let plain = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned().unwrap());
+        stream.finish();
+        let stream = TcpStream::from_std(plain).unwrap();
+        Accepted { stream, original }
     }
 
     /// Accepts a connection and sends back what comes in capitals.
@@ -449,6 +573,18 @@ impl World {
             .await;
         dests.sort();
         dests
+    }
+
+    /// The next datagram.
+    async fn datagram(&mut self) -> (CapturedFlow, Original) {
+        let flows = self.hooks.flows();
+        let mut seen = None;
+        while seen.is_none() {
+            let see =
+                |datagram: CapturedDatagram<'_>| seen = Some((datagram.flow, datagram.original));
+            self.capture.udp.recv(&flows, see).await.unwrap();
+        }
+        seen.unwrap()
     }
 
     async fn echo(&mut self, count: usize, see: impl FnMut(Original)) {
@@ -482,13 +618,17 @@ impl World {
     }
 }
 
-async fn finish(client: &mut Child) {
-    let status = loop {
+async fn ended(client: &mut Child) -> ExitStatus {
+    loop {
         if let Some(status) = client.try_wait().unwrap() {
-            break status;
+            return status;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
-    };
+    }
+}
+
+async fn finish(client: &mut Child) {
+    let status = ended(client).await;
     assert!(
         status.success(),
         "the client saw something else; its output is above"

@@ -27,6 +27,16 @@ impl Period {
             Self::Month { from } => today.month_from(from),
         }
     }
+
+    /// When the period after the one that `today` is in begins.
+    #[must_use]
+    pub fn next(self, today: UnixDay) -> UnixDay {
+        let last = match self {
+            Self::Day => today,
+            Self::Month { from } => today.month_end(from),
+        };
+        UnixDay(last.0 + 1)
+    }
 }
 
 /// An amount of data in both directions together, per period.

@@ -49,6 +49,29 @@ impl UnixDay {
         first
     }
 
+    /// Reads a day as it is displayed, "2026-11-21".
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '-').map(|part| part.parse::<u16>().ok());
+        let (year, month, of_month) = (parts.next()??, parts.next()??, parts.next()??);
+        let (month, of_month) = (i64::from(month), i64::from(of_month));
+        // The reverse of `date`, which shows whether there is such a day.
+        let of_year = (153 * ((month + 9) % 12) + 2) / 5 + of_month - 1;
+        let year = i64::from(year) - i64::from(month <= 2);
+        let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+        let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year;
+        Some(Self(days - 719_468)).filter(|day| day.to_string() == text)
+    }
+
+    /// The last day at or after this one before a month from `day` on begins.
+    pub(crate) fn month_end(self, day: u8) -> Self {
+        let mut next = Self(self.0 + 1);
+        // As above.
+        while !next.begins_month(day) {
+            next = Self(next.0 + 1);
+        }
+        Self(next.0 - 1)
+    }
+
     fn begins_month(self, day: u8) -> bool {
         let date = self.date();
         let is_last = Self(self.0 + 1).date().day == 1;
@@ -77,6 +100,18 @@ mod tests {
             (4_107_542_400, "2100-03-01"),
         ] {
             assert_eq!(UnixDay::at(seconds).to_string(), date);
+            assert_eq!(UnixDay::parse(date), Some(UnixDay::at(seconds)));
+        }
+        for text in [
+            "2026-02-29",
+            "2026-13-01",
+            "2026-00-10",
+            "2026-1-01",
+            "2026-01",
+            "x",
+            "",
+        ] {
+            assert_eq!(UnixDay::parse(text), None, "{text}");
         }
         // Every day follows the one before.
         let mut before = UnixDay(-800_000).date();
@@ -107,6 +142,10 @@ mod tests {
                 first,
                 "{today} {from}"
             );
+            let next = UnixDay(of(today).month_end(from).0 + 1);
+            assert!(next > of(today), "{today} {from}");
+            assert_eq!(UnixDay(next.0 - 1).month_from(from).to_string(), first);
+            assert_eq!(next.month_from(from), next, "{today} {from}");
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::destination::Destination;
 use crate::socks5;
+use socket2::SockRef;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -14,6 +15,9 @@ use tokio::net::{TcpStream, UdpSocket};
 
 /// Header (at most 262 bytes) and the largest UDP payload.
 const MAX_DATAGRAM: usize = 65_535;
+
+/// Bytes of datagrams that wait for us.
+const RECV_BUFFER: usize = 4 << 20;
 
 /// A datagram from the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +49,8 @@ impl UdpAssociation {
     pub(crate) async fn open(mut control: TcpStream) -> io::Result<Self> {
         let client_ip = control.peer_addr()?.ip();
         let socket = UdpSocket::bind((control.local_addr()?.ip(), 0)).await?;
+        // As much as we may have: a program sends bursts.
+        let _ = SockRef::from(&socket).set_recv_buffer_size(RECV_BUFFER);
         control
             .write_all(&socks5::emit_reply(0, socket.local_addr()?))
             .await?;

@@ -5,8 +5,10 @@
 pub enum Refusal {
     /// The destination refused the connection.
     Refused,
-    /// No route to the destination.
-    Unreachable,
+    /// No route leads to the destination's network.
+    NetworkUnreachable,
+    /// The destination's network does not find it.
+    HostUnreachable,
     /// The destination did not answer in time.
     TimedOut,
     /// Nobody knows the name.
@@ -22,7 +24,8 @@ impl Refusal {
     pub(crate) fn socks5_code(self) -> u8 {
         match self {
             Self::Refused => 5,
-            Self::Unreachable | Self::NameNotFound => 4,
+            Self::NetworkUnreachable => 3,
+            Self::HostUnreachable | Self::NameNotFound => 4,
             Self::TimedOut => 6,
             Self::Denied => 2,
             Self::Unsupported => 7,
@@ -32,7 +35,10 @@ impl Refusal {
     /// The HTTP status line's code and reason, RFC 9110 §15.
     pub(crate) fn http_status(self) -> &'static str {
         match self {
-            Self::Refused | Self::Unreachable | Self::NameNotFound => "502 Bad Gateway",
+            Self::Refused
+            | Self::NetworkUnreachable
+            | Self::HostUnreachable
+            | Self::NameNotFound => "502 Bad Gateway",
             Self::TimedOut => "504 Gateway Timeout",
             Self::Denied => "403 Forbidden",
             Self::Unsupported => "400 Bad Request",
@@ -43,7 +49,8 @@ impl Refusal {
     pub(crate) fn sentence(self) -> &'static str {
         match self {
             Self::Refused => "the destination refused the connection",
-            Self::Unreachable => "no way leads to the destination",
+            Self::NetworkUnreachable => "no way leads to the destination",
+            Self::HostUnreachable => "the destination's host cannot be reached",
             Self::TimedOut => "the destination did not answer in time",
             Self::NameNotFound => "the host name could not be resolved",
             Self::Denied => "no proxy leads to this machine's own services",

@@ -273,6 +273,7 @@ impl Transfer {
             if let Some(live) = self.live.get_mut(&id) {
                 live.heard_at = now;
             }
+            self.progress_at = now;
         }
         self.check_silence(now);
         if self.has_all() {

@@ -4,10 +4,14 @@
 //! first datagram of a key and ends when nothing has passed for a while, when the relay ends it, or
 //! when too many are open (the longest silent goes). Owns that table, and going without the session
 //! where that will never answer and the route allows it; where datagrams come from and where
-//! answers go is the user's affair.
+//! answers go is the user's affair. Flows of one socket have one port at the relay (`shared_port`),
+//! but for those to a name, to a resolver, to a peer or of a connected socket.
+
+mod shared_port;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
@@ -15,6 +19,7 @@ use anyhow::Result;
 use tabane_base::Duration;
 use tabane_tunnel::{Client, FlowError, Label, OpenError, Silence, Status, Target, UdpFlow};
 use tokio::net::UdpSocket;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
@@ -23,8 +28,9 @@ use crate::far_ends::FarEnds;
 use crate::plain;
 use crate::plain_meter::Meter;
 use crate::plain_way::Passage;
+use shared_port::{SharedPort, SharedPorts, Sharing};
 
-/// Flows at once. Each is a stream of the session, which has 4,096 in all, most of them for TCP.
+/// Flows at once. Each may be a stream of the session, which has 4,096 in all, most for TCP.
 const MAX_FLOWS: usize = 1_024;
 /// Datagrams kept until a flow is open, or has answered: more than a program sends before it
 /// expects an answer.
@@ -33,13 +39,36 @@ const MAX_FIRST: usize = 16;
 const MAX_FIRST_BYTES: usize = 64 * 1024;
 /// The longest datagram there is.
 const MAX_DATAGRAM: usize = 65_535;
-/// Silence that ends a flow (RFC 4787 REQ-5 asks NATs for 2 min; the relay ends flows at 60 s).
+/// Silence that ends a flow with a port of its own at the relay, which ends it then as well.
 const IDLE: Duration = Duration::from_secs(60);
+/// The same where it shares one (RFC 4787 REQ-5: not less).
+const IDLE_SHARED: Duration = Duration::from_secs(120);
 /// The same for DNS, where a flow is one question.
 const IDLE_RESOLVER: Duration = Duration::from_secs(10);
 
-/// Takes the answers of one flow to the program.
-pub(crate) type Deliver = Box<dyn Fn(&[u8])>;
+/// Takes what comes for one flow to the program.
+pub(crate) type Deliver = Box<dyn Fn(Answer<'_>)>;
+
+/// Takes to the program what comes from an address that its socket has not asked.
+pub(crate) type Stranger = Box<dyn Fn(SocketAddr, &[u8])>;
+
+/// What comes for a flow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Answer<'a> {
+    Datagram(&'a [u8]),
+    /// Nobody takes what was sent.
+    Refused,
+}
+
+/// How a flow begins.
+pub(crate) struct Beginning<S> {
+    /// Where it goes.
+    pub(crate) route: Route,
+    /// What gets the answers.
+    pub(crate) deliver: Deliver,
+    /// The program's socket, where it speaks with others as well, and what gets what these say.
+    pub(crate) socket: Option<(S, Stranger)>,
+}
 
 /// Where a connection or a flow goes.
 #[derive(Debug, Clone)]
@@ -69,8 +98,9 @@ impl From<Target> for Route {
 }
 
 /// The flows of one entrance; they end with it.
-pub(crate) struct Associations<K> {
+pub(crate) struct Associations<K, S> {
     far_ends: FarEnds,
+    ports: Rc<SharedPorts<S>>,
     table: Rc<RefCell<Table<K>>>,
 }
 
@@ -78,6 +108,11 @@ type Table<K> = BTreeMap<K, Rc<Association>>;
 
 struct Association {
     way: RefCell<Way>,
+    deliver: Deliver,
+    label: Option<Label>,
+    /// What the relay has said of it, where it shares a port, or that it has to look for another.
+    said: Cell<Option<Said>>,
+    news: Notify,
     /// What the program has sent, while it may have to be sent again.
     first: RefCell<Option<Vec<Vec<u8>>>>,
     last_used_at: Cell<Instant>,
@@ -89,42 +124,63 @@ enum Way {
     /// Waits for the relay.
     Opening,
     Session(Rc<UdpFlow>),
+    Shared(Rc<SharedPort>, SocketAddr),
     Plain(Rc<UdpSocket>, Meter),
 }
 
+/// What is said of a flow that shares a port.
+#[derive(Debug, Clone, Copy)]
+enum Said {
+    Undelivered(Status),
+    /// The rules treat it otherwise now than what shares its port.
+    Relabelled,
+}
+
 /// What became of a flow through the session.
+#[derive(Debug, Clone, Copy)]
 enum Outcome {
     Over,
     /// It never answered, and will not.
     Unserved,
 }
 
-impl<K: Ord + Clone + 'static> Associations<K> {
+impl<K: Ord + Clone + 'static, S: Ord + Clone + 'static> Associations<K, S> {
     /// No flows yet, through `far_ends`.
     pub(crate) fn new(far_ends: FarEnds) -> Self {
         Self {
             far_ends,
+            ports: Rc::default(),
             table: Rc::default(),
         }
     }
 
-    /// Sends `payload` on the flow called `key`. If that is new, `begin` says where it goes and
-    /// what gets the answers. Must be called within the `LocalSet` of the client.
-    pub(crate) fn send(&self, key: &K, payload: &[u8], begin: impl FnOnce() -> (Route, Deliver)) {
+    /// Sends `payload` on the flow called `key`. If that is new, `begin` says what it is. Must be
+    /// called within the `LocalSet` of the client.
+    pub(crate) fn send(&self, key: &K, payload: &[u8], begin: impl FnOnce() -> Beginning<S>) {
         if let Some(association) = self.table.borrow().get(key) {
             association.send(payload);
             return;
         }
-        let (route, deliver) = begin();
-        let association = Rc::new(Association::new(payload));
+        let Beginning {
+            route,
+            deliver,
+            socket,
+        } = begin();
+        let label = route.label.clone();
+        let association = Rc::new(Association::new(payload, deliver, label));
         self.make_room();
         self.table
             .borrow_mut()
             .insert(key.clone(), association.clone());
         let table = Rc::downgrade(&self.table);
         let (far_ends, key, own) = (self.far_ends.clone(), key.clone(), association.clone());
+        let sharing = socket.map(|(socket, stranger)| Sharing {
+            ports: self.ports.clone(),
+            socket,
+            stranger: Rc::new(stranger),
+        });
         let task = tokio::task::spawn_local(async move {
-            carry(&far_ends, &own, route, deliver).await;
+            carry(&far_ends, &own, route, sharing).await;
             forget(&table, &key, &own);
         });
         // Not set before: the association is new.
@@ -148,7 +204,7 @@ impl<K: Ord + Clone + 'static> Associations<K> {
     }
 }
 
-impl<K> Drop for Associations<K> {
+impl<K, S> Drop for Associations<K, S> {
     fn drop(&mut self) {
         self.table
             .borrow()
@@ -158,9 +214,13 @@ impl<K> Drop for Associations<K> {
 }
 
 impl Association {
-    fn new(first: &[u8]) -> Self {
+    fn new(first: &[u8], deliver: Deliver, label: Option<Label>) -> Self {
         Self {
             way: RefCell::new(Way::Opening),
+            deliver,
+            label,
+            said: Cell::new(None),
+            news: Notify::new(),
             first: RefCell::new(Some(vec![first.to_vec()])),
             last_used_at: Cell::new(Instant::now()),
             task: OnceCell::new(),
@@ -175,6 +235,7 @@ impl Association {
 
     fn send(&self, payload: &[u8]) {
         self.last_used_at.set(Instant::now());
+        self.leave_if_relabelled();
         if let Some(first) = &mut *self.first.borrow_mut() {
             let bytes: usize = first.iter().map(Vec::len).sum();
             if first.len() < MAX_FIRST && bytes + payload.len() <= MAX_FIRST_BYTES {
@@ -201,6 +262,34 @@ impl Association {
         self.first.take();
     }
 
+    fn is_unanswered(&self) -> bool {
+        self.first.borrow().is_some()
+    }
+
+    /// Nobody takes what was sent: an answer, too.
+    fn on_refused(&self) {
+        self.on_answer();
+        (self.deliver)(Answer::Refused);
+    }
+
+    fn tell(&self, said: Said) {
+        self.said.set(Some(said));
+        self.news.notify_one();
+    }
+
+    /// What the rules treat otherwise now may not go by a port that it shared.
+    fn leave_if_relabelled(&self) {
+        let stays = match &*self.way.borrow() {
+            Way::Shared(port, _) => port.suits(self.label.as_ref()),
+            Way::Opening | Way::Session(_) | Way::Plain(..) => true,
+        };
+        if !stays {
+            self.way.replace(Way::Opening);
+            self.first.borrow_mut().get_or_insert_default();
+            self.tell(Said::Relabelled);
+        }
+    }
+
     /// Waits until nothing has passed for `idle`.
     async fn expired(&self, idle: Duration) {
         loop {
@@ -219,6 +308,7 @@ impl Way {
             Self::Opening => {}
             // Lost like any datagram; what ended the flow shows when receiving.
             Self::Session(flow) => drop(flow.send(payload)),
+            Self::Shared(port, remote) => port.send(*remote, payload),
             Self::Plain(socket, meter) => {
                 if socket.try_send(payload).is_ok() {
                     meter.on_datagram(payload);
@@ -229,9 +319,15 @@ impl Way {
 }
 
 /// Carries the flow until it is over.
-async fn carry(far_ends: &FarEnds, association: &Association, route: Route, deliver: Deliver) {
+async fn carry<S: Ord + Clone>(
+    far_ends: &FarEnds,
+    association: &Rc<Association>,
+    route: Route,
+    sharing: Option<Sharing<S>>,
+) {
     let idle = match route.target {
         Target::Resolver => IDLE_RESOLVER,
+        Target::Address(_) if sharing.is_some() => IDLE_SHARED,
         Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     };
     let through = async {
@@ -240,7 +336,7 @@ async fn carry(far_ends: &FarEnds, association: &Association, route: Route, deli
         }
         if let Some((peer, own)) = far_ends.straight(&route.target, route.label.as_ref()).await {
             let peer = peer.labelled(route.label.clone());
-            let outcome = through_session(&peer, association, own, Silence::GivesBack, &deliver);
+            let outcome = through_session(&peer, association, own, Silence::GivesBack);
             if matches!(outcome.await, Outcome::Over) {
                 return Outcome::Over;
             }
@@ -249,13 +345,19 @@ async fn carry(far_ends: &FarEnds, association: &Association, route: Route, deli
             return Outcome::Unserved;
         };
         let relay = relay.labelled(route.label.clone());
+        if let (Some(sharing), Target::Address(remote)) = (&sharing, &route.target) {
+            let shared = sharing.carry(&relay, association, *remote, route.silence);
+            if let Some(outcome) = shared.await {
+                return outcome;
+            }
+        }
         let target = route.target.clone();
-        through_session(&relay, association, target, route.silence, &deliver).await
+        through_session(&relay, association, target, route.silence).await
     };
     tokio::select! {
         outcome = through => match (outcome, route.plain) {
             (Outcome::Unserved, Some(dest)) => {
-                let plainly = plainly(far_ends, association, dest, route.label.as_ref(), &deliver);
+                let plainly = plainly(far_ends, association, dest, route.label.as_ref());
                 tokio::select! {
                     Err(error) = plainly => tracing::debug!(%dest, "a UDP flow failed: {error:#}"),
                     () = association.expired(idle) => {}
@@ -273,7 +375,6 @@ async fn through_session(
     association: &Association,
     target: Target,
     silence: Silence,
-    deliver: &Deliver,
 ) -> Outcome {
     let gives_back = silence == Silence::GivesBack;
     if gives_back && !client.is_reachable() {
@@ -288,14 +389,15 @@ async fn through_session(
         }
     };
     association.go(Way::Session(flow.clone()), true);
-    let is_unanswered = || association.first.borrow().is_some();
     loop {
         tokio::select! {
             received = flow.recv() => match received {
                 Ok(payload) => {
                     association.on_answer();
-                    deliver(&payload);
+                    (association.deliver)(Answer::Datagram(&payload));
                 }
+                Err(FlowError::Undelivered(Status::Refused)) => association.on_refused(),
+                Err(FlowError::Undelivered(status)) => tracing::debug!(%told, %status, "UDP"),
                 Err(error) => {
                     tracing::debug!(%error, "a UDP flow ended");
                     let is_unserved = match error {
@@ -305,15 +407,15 @@ async fn through_session(
                         }
                         FlowError::SessionLost => true,
                         // Served, and nobody answered.
-                        FlowError::Ended | FlowError::TooLarge => false,
+                        FlowError::Ended | FlowError::TooLarge | FlowError::Undelivered(_) => false,
                     };
-                    return match is_unanswered() && is_unserved {
+                    return match association.is_unanswered() && is_unserved {
                         true => Outcome::Unserved,
                         false => Outcome::Over,
                     };
                 }
             },
-            () = client.until_reachable(false), if gives_back && is_unanswered() => {
+            () = client.until_reachable(false), if gives_back && association.is_unanswered() => {
                 return Outcome::Unserved;
             }
         }
@@ -326,7 +428,6 @@ async fn plainly(
     association: &Association,
     dest: SocketAddr,
     label: Option<&Label>,
-    deliver: &Deliver,
 ) -> Result<()> {
     let Passage { way, meter } = far_ends.plain_way(dest, label).await?;
     let socket = Rc::new(plain::connect_udp(dest, &way).await?);
@@ -335,11 +436,20 @@ async fn plainly(
     association.go(Way::Plain(socket.clone(), meter.clone()), false);
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {
-        // ICMP errors surface here, as they would at the program.
-        let length = socket.recv(&mut buffer).await?;
-        meter.on_datagram(&buffer[..length]);
-        association.on_answer();
-        deliver(&buffer[..length]);
+        let received = tokio::select! {
+            received = socket.recv(&mut buffer) => received,
+            error = plain::failed(&socket) => Err(error),
+        };
+        match received {
+            Ok(length) => {
+                meter.on_datagram(&buffer[..length]);
+                association.on_answer();
+                (association.deliver)(Answer::Datagram(&buffer[..length]));
+            }
+            // ICMP errors surface here, as they would at the program.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => association.on_refused(),
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

@@ -74,16 +74,16 @@ impl Budgets {
             return false;
         };
         for (link, total) in carried {
-            let budget = of.get(&link);
             let before = self.counted.get(&link).copied();
             let fresh = total - before.unwrap_or(Bytes::ZERO);
-            if let (Some(budget), true) = (budget, fresh > Bytes::ZERO) {
-                policy.count(&link, budget, fresh);
+            if of.contains_key(&link) && fresh > Bytes::ZERO {
+                policy.count(&link, fresh);
             }
             self.counted.insert(link, total);
         }
         let is_due = spent(policy, of) != self.spent;
-        if self.saved_at.elapsed() >= SAVE_INTERVAL {
+        // Other programs are to know of a budget that is spent before they begin.
+        if is_due || self.saved_at.elapsed() >= SAVE_INTERVAL {
             self.save(policy);
         }
         is_due

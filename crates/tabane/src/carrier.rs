@@ -6,26 +6,30 @@
 //! link leads to the relay, one command waits; the whole machine does not.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use tabane_base::Duration;
-use tabane_linux::capture::{CaptureListener, CaptureUdp};
+use tabane_linux::caller::Caller;
+use tabane_linux::capture::{CaptureListener, CaptureSender, CaptureUdp, CapturedFlow};
 use tabane_linux::hooks::{self, FlowTable, Original};
+use tabane_linux::syn_hold::SynRefusal;
 use tabane_policy::{FlowFacts, Protocol};
-use tabane_tunnel::{
-    Client, Label, Offer, OpenError, Silence, Status, Target, Unserved, system_resolvers,
-};
-use tokio::net::TcpStream;
+use tabane_proxy::Refusal;
+use tabane_tunnel::{OpenError, Silence, Status, Target, system_resolvers};
 
-use crate::associations::{Associations, Deliver, Route};
+use crate::associations::{Answer, Associations, Beginning, Deliver, Route, Stranger};
 use crate::carriage::Carriage;
 use crate::far_ends::FarEnds;
 use crate::near_names::asks_for_near;
-use crate::plain;
+use crate::opening::{open, refusal_of};
+use crate::plain::{self, Far};
 use crate::rule_book::{RuleBook, Way};
 
 const DNS_PORT: u16 = 53;
+/// Addresses that a socket hears of without having asked, which are remembered.
+const MAX_STRANGERS: usize = 256;
 /// Pause after `accept` failed for want of descriptors: some close meanwhile.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -66,7 +70,11 @@ impl Carrier {
     }
 
     /// The flows of one entrance.
-    pub(crate) fn associations<K: Ord + Clone + 'static>(&self) -> Associations<K> {
+    pub(crate) fn associations<K, S>(&self) -> Associations<K, S>
+    where
+        K: Ord + Clone + 'static,
+        S: Ord + Clone + 'static,
+    {
         Associations::new(self.far_ends.clone())
     }
 
@@ -145,8 +153,10 @@ impl Carrier {
             return deliver;
         }
         let rules = self.rules.clone();
-        Box::new(move |answer: &[u8]| {
-            rules.see_answer(answer);
+        Box::new(move |answer| {
+            if let Answer::Datagram(payload) = answer {
+                rules.see_answer(payload);
+            }
             deliver(answer);
         })
     }
@@ -155,9 +165,9 @@ impl Carrier {
     pub(crate) async fn serve_tcp(self, listener: CaptureListener, flows: FlowTable) {
         loop {
             match listener.accept(&flows).await {
-                Ok(captured) => {
-                    let route = self.route(captured.original);
-                    self.carry(captured.stream, route);
+                Ok(call) => {
+                    let route = self.route(call.original);
+                    self.carry(call.caller, route);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a captured connection");
@@ -168,13 +178,9 @@ impl Carrier {
     }
 
     /// Carries one connection, in a task of its own.
-    pub(crate) fn carry(&self, stream: TcpStream, route: Route) {
-        let far_ends = self.far_ends.clone();
-        let passenger = self.carriage.board();
-        tokio::task::spawn_local(async move {
-            carry(&far_ends, stream.into(), route).await;
-            drop(passenger);
-        });
+    pub(crate) fn carry(&self, caller: Caller, route: Route) {
+        let (far_ends, carriage) = (self.far_ends.clone(), self.carriage.clone());
+        tokio::task::spawn_local(async move { serve(&far_ends, &carriage, caller, &route).await });
     }
 
     /// Takes datagrams for ever.
@@ -185,15 +191,14 @@ impl Carrier {
             let received = capture.recv(&flows, |datagram| {
                 let payload = &*datagram.payload;
                 associations.send(&datagram.flow, payload, || {
-                    let (sender, flow) = (sender.clone(), datagram.flow);
-                    let deliver = move |answer: &[u8]| {
-                        // Lost like any datagram where the program's socket is full.
-                        let _ = sender.try_send(flow, answer, None);
-                    };
-                    (
-                        self.route_datagram(datagram.original, payload),
-                        self.listen(datagram.original.dest, Box::new(deliver)),
-                    )
+                    let (original, flow) = (datagram.original, datagram.flow);
+                    let is_shared = !original.is_connected;
+                    let stranger = || stranger(sender.clone(), flows.clone(), flow);
+                    Beginning {
+                        route: self.route_datagram(original, payload),
+                        deliver: self.listen(original.dest, deliver(sender.clone(), flow)),
+                        socket: is_shared.then(|| (flow.socket, stranger())),
+                    }
                 });
             });
             if let Err(error) = received.await {
@@ -204,64 +209,72 @@ impl Carrier {
     }
 }
 
-/// Carries a connection straight to a peer, else by the relay, else plainly.
-async fn carry(far_ends: &FarEnds, mut offer: Offer, route: Route) {
-    let Route { target, label, .. } = &route;
-    if !route.stays_here {
-        if let Some((peer, own)) = far_ends.straight(target, label.as_ref()).await {
-            match carry_if_served(&peer, label, offer, &own, Silence::GivesBack).await {
-                None => return,
-                Some(returned) => offer = returned,
-            }
-        }
-        if let Some(relay) = far_ends.relay() {
-            match carry_if_served(relay, label, offer, target, route.silence).await {
-                None => return,
-                Some(returned) => offer = returned,
-            }
-        }
-    }
-    if let Some(dest) = route.plain {
-        carry_plainly(far_ends, offer, dest, label.as_ref()).await;
-    }
+/// Takes what comes for a captured flow to the program.
+fn deliver(sender: CaptureSender, flow: CapturedFlow) -> Deliver {
+    Box::new(move |answer| {
+        // Lost like any datagram where the program's socket is full.
+        let _ = match answer {
+            Answer::Datagram(payload) => sender.try_send(flow, payload, None),
+            Answer::Refused => sender.refuse(flow),
+        };
+    })
 }
 
-/// Carries a connection by the session of `client`; gives it back where that cannot serve it.
-async fn carry_if_served(
-    client: &Client,
-    label: &Option<Label>,
-    offer: Offer,
-    target: &Target,
-    silence: Silence,
-) -> Option<Offer> {
-    let client = client.labelled(label.clone());
-    let carrying = client.carry_tcp_or_return(offer, target.clone(), silence);
-    match carrying.await {
-        Ok(carried) => {
-            tracing::debug!(%target, ?carried, "connection over");
-            None
+/// Takes to the socket of `flow` what comes from elsewhere.
+fn stranger(sender: CaptureSender, flows: FlowTable, flow: CapturedFlow) -> Stranger {
+    let known = RefCell::new(BTreeMap::new());
+    Box::new(move |from, payload| {
+        let mut known = known.borrow_mut();
+        if known.len() >= MAX_STRANGERS {
+            known.clear();
         }
-        Err(Unserved { offer, why }) => {
-            report(target, &why);
-            Some(offer)
+        let flow = known
+            .entry(from)
+            .or_insert_with(|| sender.stranger(&flows, flow, from));
+        if let Some(flow) = flow {
+            let _ = sender.try_send(*flow, payload, None);
         }
-    }
+    })
 }
 
-async fn carry_plainly(far_ends: &FarEnds, offer: Offer, dest: SocketAddr, label: Option<&Label>) {
-    let Offer { tcp, early } = offer;
-    let passage = match far_ends.plain_way(dest, label).await {
-        Ok(passage) => passage,
-        Err(error) => {
-            tracing::warn!("{dest}: {error}");
-            // A reset tells the program that nothing went through.
-            let _ = tcp.set_zero_linger();
-            return;
-        }
+/// Opens the far half first: until then the program waits in `connect()`.
+async fn serve(far_ends: &FarEnds, carriage: &Carriage, mut caller: Caller, route: &Route) {
+    let opened = tokio::select! {
+        opened = open(far_ends, route, connect_plainly(far_ends, route)) => opened,
+        () = caller.gone() => return,
     };
-    if let Err(error) = plain::carry(tcp, &early, dest, passage).await {
-        tracing::debug!(%dest, %error, "ended without the session");
+    match opened {
+        Ok(far) => {
+            if let Some(program) = caller.accept().await {
+                // Not before: who has given up is not waited for.
+                let passenger = carriage.board();
+                far.carry(program, Vec::new(), &route.target).await;
+                drop(passenger);
+            }
+        }
+        Err(Refusal::Refused) => caller.refuse(SynRefusal::Refused),
+        // The program's own patience ends it; until then each repetition asks again.
+        Err(Refusal::TimedOut) => drop(caller),
+        Err(Refusal::HostUnreachable) => caller.refuse(SynRefusal::HostUnreachable),
+        Err(
+            Refusal::NetworkUnreachable
+            | Refusal::NameNotFound
+            | Refusal::Denied
+            | Refusal::Unsupported,
+        ) => caller.refuse(SynRefusal::NetworkUnreachable),
     }
+}
+
+/// As the program would have done by itself.
+async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result<Far, Refusal> {
+    let dest = route.plain.ok_or(Refusal::NetworkUnreachable)?;
+    let passage = far_ends.plain_way(dest, route.label.as_ref()).await;
+    let passage = passage.map_err(|error| {
+        tracing::warn!("{dest}: {error}");
+        Refusal::NetworkUnreachable
+    })?;
+    let connected = plain::connect(dest, passage).await;
+    connected.map_err(|error| refusal_of(&error))
 }
 
 /// Programs notice nothing; where the user can do something it is worth a line.

@@ -21,6 +21,7 @@ use crate::lent_links::{self, Lender};
 use crate::lent_paths::LentPaths;
 use crate::link_follower::LinkFollower;
 use crate::link_policy::LinkPolicy;
+use crate::link_roll::LinkRoll;
 use crate::links::{self, Links};
 use crate::prefix::DirectPrefix;
 use crate::rule_book::RuleBook;
@@ -108,6 +109,22 @@ impl SessionArgs {
             ..Self::default()
         }
     }
+
+    /// The interfaces to use, by flag or by the settings; none named: every usable one.
+    pub(crate) fn wanted_links(&self, store: &Store) -> Result<Vec<String>> {
+        match self.links.is_empty() {
+            true => Ok(store.settings()?.links),
+            false => Ok(self.links.clone()),
+        }
+    }
+
+    /// Whether this neighbour's link is left out because links were chosen.
+    pub(crate) fn leaves_out(&self, neighbour: &RelayName, wanted: &[String]) -> bool {
+        match self.neighbours.is_empty() {
+            true => !wanted.is_empty(),
+            false => !self.neighbours.contains(neighbour),
+        }
+    }
 }
 
 /// Everything that is known before the network is touched.
@@ -129,6 +146,8 @@ pub(crate) struct SessionPlan {
     pub(crate) monitor: HostMonitor,
     /// One per plan: what follows the policy file, and what is carried, share it.
     pub(crate) rules: RuleBook,
+    /// One per plan: the links that are known, used or not.
+    pub(crate) roll: LinkRoll,
     /// One per plan: its sessions are shown together.
     numbers: SessionNumbers,
     udp_order: UdpOrder,
@@ -153,11 +172,7 @@ impl SessionPlan {
             congestion: settings.congestion,
         };
         args.sending.or(set).apply(&mut session);
-        let links = if args.links.is_empty() {
-            settings.links
-        } else {
-            args.links
-        };
+        let links = args.wanted_links(store)?;
         let lenders = match links.is_empty() || !args.neighbours.is_empty() {
             true => lent_links::find(&args.neighbours, store)?,
             false => Vec::new(),
@@ -172,6 +187,7 @@ impl SessionPlan {
             session,
             monitor: HostMonitor::default(),
             rules: RuleBook::default(),
+            roll: LinkRoll::default(),
             numbers: SessionNumbers::default(),
             udp_order: args.udp_order.unwrap_or_default(),
             discovers: discovers.then_some(true),
@@ -251,7 +267,12 @@ impl SessionPlan {
             ..self.config(store, vec![peer], &links)?
         };
         let client = Client::start(config)?;
-        let follower = self.follower(&client, links, policy, LentPaths::default());
+        // Neighbours' links are known to the relay's session alone.
+        let roll = match self.has_relays() {
+            true => LinkRoll::default(),
+            false => self.roll.clone(),
+        };
+        let follower = self.follower(&client, links, policy, LentPaths::default(), roll);
         let following = tokio::task::spawn_local(follower.run(watch));
         Ok((client, following.abort_handle()))
     }
@@ -323,7 +344,7 @@ impl SessionPlan {
         self.follow_names(&client, known)?;
         // What changed while the name was resolved shows with the next change, or at once.
         let lent = self.lent_paths(&client, store, mark)?;
-        let follower = self.follower(&client, links, policy, lent);
+        let follower = self.follower(&client, links, policy, lent, self.roll.clone());
         tokio::task::spawn_local(follower.run(watch));
         Ok(client)
     }
@@ -346,10 +367,18 @@ impl SessionPlan {
         links: Links,
         policy: LinkPolicy,
         lent: LentPaths,
+        roll: LinkRoll,
     ) -> LinkFollower {
         self.rules.renew(policy.policy());
-        let (wanted, rules) = (self.links.clone(), self.rules.clone());
-        LinkFollower::new(client.clone(), wanted, links, policy, rules, lent)
+        let shown = (self.rules.clone(), roll);
+        LinkFollower::new(
+            client.clone(),
+            self.links.clone(),
+            links,
+            policy,
+            shown,
+            lent,
+        )
     }
 
     /// The neighbours' links for a session with a relay; a peer is near or reached by own links.

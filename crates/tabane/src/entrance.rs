@@ -27,8 +27,8 @@ enum Kind {
 
 impl Entrance {
     /// Hooks that leave `direct` alone; needs privilege.
-    pub(crate) fn hooks(direct: &[Prefix]) -> Result<Self> {
-        let kind = Kind::Hooks(Box::new(Interception::set_up(direct)?));
+    pub(crate) async fn hooks(direct: &[Prefix]) -> Result<Self> {
+        let kind = Kind::Hooks(Box::new(Interception::set_up(direct).await?));
         Ok(Self {
             kind,
             carriage: Carriage::default(),
@@ -68,6 +68,13 @@ impl Entrance {
             }
         }
         Ok(())
+    }
+
+    /// Waits for what the command's first look at the network depends on.
+    pub(crate) async fn ready(&self, far_ends: &FarEnds) {
+        if let Kind::Hooks(interception) = &self.kind {
+            interception.ready(far_ends).await;
+        }
     }
 
     /// Waits for what the command has sent, unless others of its group may go on for ever.

@@ -15,15 +15,17 @@ use tabane_base::{Duration, Prefix};
 use tabane_core::{ClassId, CloseReason, PublicKey};
 use tabane_proxy::Host;
 use tabane_tunnel::{
-    Client, ClientSnapshot, Journal, Label, LinkBind, LinkError, LinkWish, RelayPeer, Target,
+    Client, ClientSnapshot, Families, Journal, Label, LinkBind, LinkError, LinkWish, RelayPeer,
+    Target,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::client_session::SessionPlan;
 use crate::commands::relay::DEFAULT_PORT;
 use crate::discovery::{self, Discovery};
+use crate::link_roll::LinkRoll;
 use crate::peer_memory::PeerMemory;
 use crate::peers::Peer;
 use crate::plain_way::{NoPlainWay, Passage, PlainWays};
@@ -33,6 +35,8 @@ use crate::wall_clock::unix_seconds;
 
 /// How long the first connections may have to wait for the names of peers.
 const NAMES_WAIT: Duration = Duration::from_secs(1);
+/// How long a command may have to wait for the relay's word on families: a round trip or two.
+const FAMILIES_WAIT: Duration = Duration::from_millis(500);
 /// The most ranges that are given to the hooks, which have room for so many.
 const MAX_RANGES: usize = 200;
 /// No more are looked for when there are so many; each takes part in every choice of a way.
@@ -52,7 +56,9 @@ struct Inner {
     journal: Journal,
     /// `None` where the routing table has its way.
     plain: Option<PlainWays>,
-    /// The peers' addresses have changed.
+    /// By which families the relay reaches others; `None` until it has said so.
+    families: watch::Sender<Option<Families>>,
+    /// The peers' addresses, or the relay's families, have changed.
     moved: Rc<Notify>,
     followers: RefCell<Vec<AbortHandle>>,
 }
@@ -130,7 +136,11 @@ impl FarEnds {
             .map(|(name, entry)| Rc::new(Peer::new(name, entry)))
             .collect();
         let moved = Rc::new(Notify::new());
-        let followers = peers.iter().map(|peer| follow(peer, &moved)).collect();
+        let mut followers: Vec<_> = peers.iter().map(|peer| follow(peer, &moved)).collect();
+        let families = watch::Sender::new(None);
+        if let Some(relay) = &relay {
+            followers.push(follow_families(relay, &families, &moved));
+        }
         let deadline = Instant::now() + NAMES_WAIT;
         for peer in &peers {
             peer.resolved(deadline).await;
@@ -149,6 +159,7 @@ impl FarEnds {
                 wishes: RefCell::default(),
             })),
             journal,
+            families,
             moved,
             followers: RefCell::new(followers),
         }))
@@ -163,6 +174,12 @@ impl FarEnds {
     pub(crate) fn rules(&self) -> Option<&RuleBook> {
         let surroundings = self.0.surroundings.as_ref()?;
         Some(&surroundings.plan.rules)
+    }
+
+    /// The links that are known.
+    pub(crate) fn roll(&self) -> Option<&LinkRoll> {
+        let surroundings = self.0.surroundings.as_ref()?;
+        Some(&surroundings.plan.roll)
     }
 
     /// Whether there are any peers.
@@ -278,8 +295,22 @@ impl FarEnds {
         peers.iter().flat_map(of).take(MAX_RANGES).collect()
     }
 
-    /// Waits until [`peer_ranges`](Self::peer_ranges) are others.
-    pub(crate) async fn peers_moved(&self) {
+    /// By which families the relay reaches others, as far as it has said so.
+    pub(crate) fn families(&self) -> Families {
+        self.0.families.borrow().unwrap_or(Families::BOTH)
+    }
+
+    /// Waits until the relay has said by which families it reaches others, for a moment at most.
+    pub(crate) async fn families_known(&self) {
+        let mut families = self.0.families.subscribe();
+        let known = families.wait_for(Option::is_some);
+        if self.relay().is_some() && timeout(FAMILIES_WAIT, known).await.is_err() {
+            tracing::debug!("the relay has not said by which families it reaches others");
+        }
+    }
+
+    /// Waits until [`peer_ranges`](Self::peer_ranges) or [`families`](Self::families) are others.
+    pub(crate) async fn moved(&self) {
         self.0.moved.notified().await;
     }
 
@@ -372,10 +403,29 @@ impl From<Client> for FarEnds {
             surroundings: None,
             discovery: None,
             plain: None,
+            families: watch::Sender::new(None),
             moved: Rc::default(),
             followers: RefCell::default(),
         }))
     }
+}
+
+/// Follows by which families the relay reaches others, and tells `moved`.
+fn follow_families(
+    relay: &Client,
+    families: &watch::Sender<Option<Families>>,
+    moved: &Rc<Notify>,
+) -> AbortHandle {
+    let (relay, families, moved) = (relay.clone(), families.clone(), moved.clone());
+    let following = async move {
+        let tell = |said| {
+            if families.send_replace(Some(said)) != Some(said) {
+                moved.notify_one();
+            }
+        };
+        relay.follow_families(tell).await;
+    };
+    tokio::task::spawn_local(following).abort_handle()
 }
 
 /// Follows where a peer's names lead, and tells `moved`.

@@ -304,6 +304,8 @@ fn state(instance: &tabane_control::Instance) -> State {
         condition: Condition::Up,
         problems: Vec::new(),
         totals: Totals::default(),
+        silent_ms: None,
+        policy_fault: None,
         links: Vec::new(),
         sessions: Vec::new(),
         sessions_omitted: 0,
@@ -369,11 +371,11 @@ fn event(entry: &Entry) -> Event {
             None,
             "link found".to_owned(),
         ),
-        Happening::LinkRemoved { link } => (
+        Happening::LinkRemoved { link, why } => (
             EventKind::LinkRemoved,
             Some(link),
             None,
-            "link gone".to_owned(),
+            format!("not used: {why}"),
         ),
         Happening::LinkUp { link } => (
             EventKind::LinkUp,

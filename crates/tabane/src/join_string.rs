@@ -1,8 +1,10 @@
 //! The join string: everything a client needs to know of a relay, in one line that can be pasted.
 //!
-//! `tabane://HOST:PORT?addr=HOST:PORT&key=KEY&token=TOKEN`. `addr` may repeat. Printed with the
-//! token last and of fixed length, so that every way of cutting it short is noticed. Owns the text
-//! form; what a token is worth is the relay's business.
+//! `tabane://HOST:PORT?addr=HOST:PORT&key=KEY&sum=SUM&token=TOKEN`. `addr` may repeat. Printed with
+//! the token last and of fixed length, so that every way of cutting it short is noticed. `sum` has
+//! a check of the addresses, one of the key and one of the token, so that what was mistyped is
+//! named; strings of older versions come without. Owns the text form; what a token is worth is the
+//! relay's business.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,6 +21,12 @@ const TOKEN_LENGTH: usize = 22;
 /// URL-safe, as in base64url; 64 symbols, so a random byte masked to 6 bits picks one evenly.
 const TOKEN_SYMBOLS: &[u8; 64] =
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Symbols of one check: 24 bits.
+const CHECK_LENGTH: usize = 4;
+/// What the checks are of, in their order.
+const CHECKED: [&str; 3] = ["address", "key", "token"];
+const SUM_LENGTH: usize = CHECK_LENGTH * CHECKED.len();
 
 /// What admits a client that the relay does not know yet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +68,16 @@ pub(crate) enum JoinStringError {
     TooManyAddresses,
     #[error("the join string has '{0}' twice")]
     Repeated(&'static str),
+    #[error(
+        "the join string is mistyped in its {0}: it does not match the check in `sum`; compare it \
+         with what the relay printed, or copy the whole line"
+    )]
+    Mistyped(String),
+    #[error(
+        "the join string is cut short or damaged: its sum has {SUM_LENGTH} letters and digits; \
+         copy the whole line, in quotes"
+    )]
+    Sum,
     #[error("the join string has an unknown part '{0}'; perhaps the relay is newer: update tabane")]
     UnknownPart(String),
 }
@@ -129,7 +147,7 @@ impl FromStr for JoinString {
             return Err(JoinStringError::Missing("key"));
         }
         let mut addresses = vec![parse_address(address)?];
-        let (mut key, mut token) = (None, None);
+        let (mut key, mut token, mut sum) = (None, None, None);
         for part in query.split('&') {
             match part.split_once('=') {
                 Some(("addr", value)) => addresses.push(parse_address(value)?),
@@ -137,11 +155,12 @@ impl FromStr for JoinString {
                     let value = value.parse().map_err(JoinStringError::Key)?;
                     set_once(&mut key, value, "key")?;
                 }
+                Some(("sum", value)) => set_once(&mut sum, value, "sum")?,
                 Some(("token", value)) => set_once(&mut token, value.parse()?, "token")?,
                 None if ["", "a", "ad", "add", "addr", "k", "ke", "key"].contains(&part) => {
                     return Err(JoinStringError::Missing("key"));
                 }
-                None if "token".starts_with(part) => {
+                None if "token".starts_with(part) || "sum".starts_with(part) => {
                     return Err(JoinStringError::Missing("token"));
                 }
                 Some(_) | None => return Err(JoinStringError::UnknownPart(part.to_owned())),
@@ -150,12 +169,63 @@ impl FromStr for JoinString {
         if addresses.len() > MAX_ADDRESSES {
             return Err(JoinStringError::TooManyAddresses);
         }
-        Ok(Self {
+        let join = Self {
             addresses,
             key: key.ok_or(JoinStringError::Missing("key"))?,
             token: token.ok_or(JoinStringError::Missing("token"))?,
-        })
+        };
+        if let Some(sum) = sum {
+            join.check(sum)?;
+        }
+        Ok(join)
     }
+}
+
+impl JoinString {
+    /// The checks of [`CHECKED`].
+    fn checks(&self) -> [String; CHECKED.len()] {
+        let addresses: Vec<String> = self.addresses.iter().map(Destination::to_string).collect();
+        let parts = [
+            addresses.join(","),
+            self.key.to_string(),
+            self.token.0.clone(),
+        ];
+        parts.map(|part| symbols(crc24(part.as_bytes())))
+    }
+
+    fn check(&self, sum: &str) -> Result<(), JoinStringError> {
+        if sum.len() != SUM_LENGTH || !sum.bytes().all(|byte| TOKEN_SYMBOLS.contains(&byte)) {
+            return Err(JoinStringError::Sum);
+        }
+        let told = sum.as_bytes().chunks(CHECK_LENGTH);
+        let checks = self.checks();
+        let wrong = CHECKED.iter().zip(checks.iter().zip(told));
+        let wrong = wrong.filter(|(_, (check, told))| check.as_bytes() != *told);
+        let wrong: Vec<&str> = wrong.map(|(part, _)| *part).collect();
+        match wrong[..] {
+            [] => Ok(()),
+            _ => Err(JoinStringError::Mistyped(wrong.join(" and its "))),
+        }
+    }
+}
+
+/// OpenPGP's CRC-24 (RFC 9580 §6.1.1): whatever goes wrong within three neighbouring characters
+/// shows, and of all else all but one in 16 million.
+fn crc24(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0x0186_4cfb;
+    bytes.iter().fold(0x00b7_04ce, |crc, byte| {
+        let crc = crc ^ u32::from(*byte) << 16;
+        (0..8).fold(crc, |crc, _| match crc & 0x0080_0000 {
+            0 => crc << 1,
+            _ => (crc << 1) ^ POLYNOMIAL,
+        })
+    })
+}
+
+/// 24 bits as they are printed.
+fn symbols(bits: u32) -> String {
+    let symbol = |i: usize| TOKEN_SYMBOLS[(bits >> (18 - 6 * i)) as usize & 63];
+    (0..CHECK_LENGTH).map(|i| char::from(symbol(i))).collect()
 }
 
 fn parse_address(text: &str) -> Result<Destination, JoinStringError> {
@@ -180,7 +250,8 @@ impl fmt::Display for JoinString {
         for address in addresses {
             write!(f, "addr={address}&")?;
         }
-        write!(f, "key={}&token={}", self.key, self.token.0)
+        let sum = self.checks().concat();
+        write!(f, "key={}&sum={sum}&token={}", self.key, self.token.0)
     }
 }
 
@@ -226,7 +297,7 @@ mod tests {
         let text = join.to_string();
         let (head, query) = text.split_once('?').unwrap();
         let parts: Vec<&str> = query.split('&').collect();
-        let turned = [parts[3], parts[0], parts[2], parts[1]].join("&");
+        let turned = [parts[3], parts[0], parts[2], parts[4], parts[1]].join("&");
         assert_eq!(format!("{head}/?{turned}").parse(), Ok(join));
     }
 
@@ -248,6 +319,45 @@ mod tests {
                 assert!(text[n..].parse::<JoinString>().is_err(), "{}", &text[n..]);
             }
         }
+    }
+
+    #[test]
+    fn a_checksum_is_optional_and_names_what_was_mistyped() {
+        // The catalogue of parametrised CRC algorithms gives this for "123456789".
+        assert_eq!(crc24(b"123456789"), 0x0021_cf02);
+        let join = sample(SETS[3]);
+        let text = join.to_string();
+        let at = text.find("sum=").unwrap();
+        let without = format!("{}{}", &text[..at], &text[at + SUM_LENGTH + 5..]);
+        assert_eq!(without.parse(), Ok(join), "as older versions print it");
+        let of = |text: &str| text.parse::<JoinString>().unwrap_err();
+        let key = text.find("key=").unwrap() + 4;
+        for (from, part) in [
+            (text.find("192").unwrap(), "address"),
+            (text.find("relay.").unwrap(), "address"),
+            (key, "key"),
+            (text.find("token=").unwrap() + 6, "token"),
+        ] {
+            for i in from..from + 3 {
+                // One character for another, and two that changed places.
+                let mut typed = text.clone().into_bytes();
+                typed[i] = if typed[i] == b'2' { b'3' } else { b'2' };
+                let typed = String::from_utf8(typed).unwrap();
+                assert_eq!(
+                    of(&typed),
+                    JoinStringError::Mistyped(part.to_owned()),
+                    "{typed}"
+                );
+                let mut turned = text.clone().into_bytes();
+                turned.swap(i, i + 1);
+                let turned = String::from_utf8(turned).unwrap();
+                if turned != text && !turned.contains("..") {
+                    let error = of(&turned).to_string();
+                    assert!(error.contains(part), "{turned}: {error}");
+                }
+            }
+        }
+        assert_eq!(of(&text.replace("&sum=", "&sum=A")), JoinStringError::Sum);
     }
 
     #[test]

@@ -108,6 +108,24 @@ impl LentPaths {
         self.answers.subscribe()
     }
 
+    /// All of them, each with why it is not used.
+    pub(crate) fn all(&self, policy: &LinkPolicy) -> Vec<(&Lender, Option<String>)> {
+        let answers = self.answers.borrow();
+        let open = self.open.borrow();
+        let why = |lender: &Lender| {
+            let insists = self.insisted.contains(&lender.name);
+            let verdict = policy.judge(&lender.facts());
+            let by_policy = verdict.why_unused().filter(|_| !insists);
+            by_policy.or_else(|| match answers.get(&lender.name) {
+                _ if open.contains_key(&lender.name) => None,
+                Some(Err(error)) => Some(format!("the neighbour is away ({error})")),
+                Some(Ok(())) | None => Some("the neighbour is being asked".to_owned()),
+            })
+        };
+        let lenders = self.lenders.iter();
+        lenders.map(|lender| (lender, why(lender))).collect()
+    }
+
     /// The links by those that are there, as far as the policy lets them be used.
     pub(crate) fn links(&self, interfaces: &[Interface], policy: &LinkPolicy) -> Vec<LinkBind> {
         let open = self.open.borrow();

@@ -14,6 +14,7 @@ use crate::budgets::{Budgets, COUNT_INTERVAL};
 use crate::lent_links::Lender;
 use crate::lent_paths::LentPaths;
 use crate::link_policy::LinkPolicy;
+use crate::link_roll::LinkRoll;
 use crate::links::{self, Links};
 use crate::network_manager::metered_links;
 use crate::rule_book::RuleBook;
@@ -34,17 +35,18 @@ pub(crate) struct LinkFollower {
     lent: LentPaths,
     policy: LinkPolicy,
     rules: RuleBook,
+    roll: LinkRoll,
     budgets: Budgets,
 }
 
 impl LinkFollower {
-    /// For a client that uses `links`.
+    /// For a client that uses `links`; all that are known are put on `roll`.
     pub(crate) fn new(
         client: Client,
         wanted: Vec<String>,
         links: Links,
         policy: LinkPolicy,
-        rules: RuleBook,
+        (rules, roll): (RuleBook, LinkRoll),
         lent: LentPaths,
     ) -> Self {
         Self {
@@ -54,6 +56,7 @@ impl LinkFollower {
             lent,
             policy,
             rules,
+            roll,
             budgets: Budgets::new(),
         }
     }
@@ -94,10 +97,12 @@ impl LinkFollower {
                 () = files.changed() => match self.policy.reload() {
                     Ok(()) => {
                         tracing::info!("new policy");
+                        self.roll.set_policy_fault(None);
                         self.rules.renew(self.policy.policy());
                     }
                     Err(error) => {
                         tracing::warn!("the policy stays as it was: {error:#}");
+                        self.roll.set_policy_fault(Some(format!("{error:#}")));
                         continue;
                     }
                 },
@@ -130,11 +135,14 @@ impl LinkFollower {
         let facts: Vec<_> = facts.collect();
         self.budgets.renew(&self.policy, facts.iter().copied());
         self.apply_rules(&facts);
+        let lent = self.lent.all(&self.policy);
+        self.roll
+            .renew(interfaces, &self.wanted, lent, &self.policy);
         let mut current = links::allowed(interfaces, &self.wanted, &self.policy);
         let lent = self.lent.links(interfaces, &self.policy);
         current.extend(lent.into_iter().map(|link| (link.name.clone(), link)));
         let snapshot = self.client.snapshot();
-        let client = &self.client;
+        let (client, roll) = (&self.client, &self.roll);
         self.known.retain(|name, bind| {
             let interface = interfaces.iter().find(|interface| interface.name == *name);
             let link = snapshot.links.iter().find(|link| link.name == *name);
@@ -148,8 +156,10 @@ impl LinkFollower {
                 _ => false,
             };
             if !keep {
-                client.remove_link(name);
-                tracing::info!(link = name, "link gone, changed or not to be used");
+                let why = roll.why_unused(name);
+                let why = why.unwrap_or_else(|| "its addresses have changed".to_owned());
+                client.remove_link(name, &why);
+                tracing::info!(link = name, why, "link not used");
             }
             keep
         });
@@ -187,7 +197,9 @@ impl LinkFollower {
     fn count(&mut self) -> bool {
         let total = |link: &String| (link.clone(), on_the_wire(&self.client.volume(link)));
         let carried = self.known.keys().map(total);
-        self.budgets.count(&mut self.policy, carried)
+        let is_due = self.budgets.count(&mut self.policy, carried);
+        self.roll.count(&self.policy);
+        is_due
     }
 }
 

@@ -7,19 +7,19 @@
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
 use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{Interface, Kind};
-use tabane_policy::{Budget, Decision, LinkFacts, LinkUse, Policy, UnixDay, Usage};
+use tabane_policy::{Budget, Decision, LinkFacts, LinkUse, Policy, Usage};
 
 use crate::atomic_file;
 use crate::network_manager::metered_links;
 use crate::store::Store;
-use crate::wall_clock::unix_seconds;
+use crate::wall_clock::{self, today};
 
 /// The policy file's name in the directory of settings.
 pub(crate) const POLICY_FILE: &str = "policy.toml";
@@ -33,7 +33,7 @@ pub(crate) struct LinkPolicy {
     policy: Policy,
     /// As it was kept, and what was counted since.
     usage: Usage,
-    unsaved: Vec<(String, Budget, Bytes)>,
+    unsaved: Vec<(String, Bytes)>,
     /// What NetworkManager says of links, where it runs; the policy has the last word.
     metered: BTreeMap<String, bool>,
 }
@@ -63,7 +63,7 @@ impl LinkPolicy {
             metered: BTreeMap::new(),
         };
         policy.reload()?;
-        policy.usage = policy.read_usage()?;
+        policy.usage = read_usage(&policy.directory.join(USAGE_FILE))?;
         Ok(policy)
     }
 
@@ -120,9 +120,7 @@ impl LinkPolicy {
     /// How a link is to be used now, whatever it is.
     pub(crate) fn judge(&self, link: &LinkFacts<'_>) -> Verdict {
         let decision = self.policy.decide(link);
-        let used = decision
-            .budget
-            .map(|budget| self.usage.used(link.name, &budget, today()));
+        let used = decision.budget.map(|budget| self.used(link.name, &budget));
         let is_used_up = decision
             .budget
             .zip(used)
@@ -142,10 +140,15 @@ impl LinkPolicy {
         }
     }
 
+    /// What a link has carried in the present period of its budget.
+    pub(crate) fn used(&self, link: &str, budget: &Budget) -> Bytes {
+        self.usage.used(link, budget, today())
+    }
+
     /// A link has carried so much more; [`save`](Self::save) keeps it.
-    pub(crate) fn count(&mut self, link: &str, budget: &Budget, bytes: Bytes) {
-        self.usage.add(link, budget, today(), bytes);
-        self.unsaved.push((link.to_owned(), *budget, bytes));
+    pub(crate) fn count(&mut self, link: &str, bytes: Bytes) {
+        self.usage.add(link, today(), bytes);
+        self.unsaved.push((link.to_owned(), bytes));
     }
 
     /// Whether a link may carry no more until its next period.
@@ -162,23 +165,14 @@ impl LinkPolicy {
         let lock = File::create(path.with_extension("lock"));
         let lock = lock.with_context(|| format!("cannot lock {}", path.display()))?;
         lock.lock()?;
-        let mut usage = self.read_usage()?;
-        for (link, budget, bytes) in &self.unsaved {
-            usage.add(link, budget, today(), *bytes);
+        let mut usage = read_usage(&path)?;
+        for (link, bytes) in &self.unsaved {
+            usage.add(link, today(), *bytes);
         }
         atomic_file::replace(&path, usage.to_toml().as_bytes(), atomic_file::PUBLIC)?;
         self.usage = usage;
         self.unsaved.clear();
         Ok(())
-    }
-
-    fn read_usage(&self) -> Result<Usage> {
-        let path = self.directory.join(USAGE_FILE);
-        let text = atomic_file::read(&path)?.unwrap_or_default();
-        Usage::parse(&text).with_context(|| {
-            let path = path.display();
-            format!("{path} is damaged; remove it to begin the budgets' periods anew")
-        })
     }
 }
 
@@ -193,11 +187,26 @@ impl PolicyWatch {
 }
 
 impl Verdict {
+    /// Why it is not to be used, where that is so.
+    pub(crate) fn why_unused(&self) -> Option<String> {
+        let Decision { usage, line, .. } = self.decision;
+        match (self.path, usage, self.decision.budget.zip(self.used)) {
+            (Some(_), _, _) => None,
+            (None, LinkUse::Normal | LinkUse::Backup, Some((budget, used))) => {
+                Some(format!("{used} of its {budget} are used up"))
+            }
+            (None, _, _) => Some(match line {
+                Some(line) => format!("{POLICY_FILE}:{line} says never"),
+                None => "the policy says never".to_owned(),
+            }),
+        }
+    }
+
     /// In a few words, for tables.
     pub(crate) fn text(&self) -> String {
-        match (self.decision.budget, self.used, &self.path) {
-            (Some(budget), Some(used), None) if self.decision.usage != LinkUse::Never => {
-                format!("not used: {used} of its {budget} are used up")
+        match (self.decision.budget, self.used, self.why_unused()) {
+            (Some(_), Some(_), Some(why)) if self.decision.usage != LinkUse::Never => {
+                format!("not used: {why}")
             }
             (Some(_), Some(used), _) => format!("{}, {used} used", self.decision),
             _ => self.decision.to_string(),
@@ -223,6 +232,14 @@ fn kind_word(kind: Kind) -> &'static str {
     }
 }
 
-fn today() -> UnixDay {
-    UnixDay::at(i64::try_from(unix_seconds()).unwrap_or(i64::MAX))
+/// The accounts in a file; none where there is no file.
+pub(crate) fn read_usage(path: &Path) -> Result<Usage> {
+    let text = atomic_file::read(path)?.unwrap_or_default();
+    // Only an older form asks for it.
+    let written = std::fs::metadata(path).and_then(|meta| meta.modified());
+    let written = written.map_or_else(|_| wall_clock::today(), wall_clock::day);
+    Usage::parse(&text, written).with_context(|| {
+        let path = path.display();
+        format!("{path} is damaged; remove it to begin the budgets' periods anew")
+    })
 }

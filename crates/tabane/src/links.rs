@@ -101,6 +101,23 @@ pub(crate) fn is_outdated(
     lost_v4 || lost_v6 || gained && !carries
 }
 
+/// Why an interface is not used as a link, where that is so, of those that `wanted` has, or of all.
+pub(crate) fn why_unused(
+    interface: &Interface,
+    wanted: &[String],
+    policy: &LinkPolicy,
+) -> Option<String> {
+    let is_named = wanted.contains(&interface.name);
+    if let Some(reason) = why_not(interface, is_named) {
+        return Some(reason.to_string());
+    }
+    match (is_named, wanted.is_empty()) {
+        (true, _) => None,
+        (false, true) => policy.verdict(interface).why_unused(),
+        (false, false) => Some(format!("only {} is to be used", wanted.join(", "))),
+    }
+}
+
 /// Why an interface is no link. One that was named needs no more than to be up, with an address.
 fn why_not(interface: &Interface, named: bool) -> Option<Unusable> {
     let has_address = interface.global_addresses().next().is_some();

@@ -12,11 +12,9 @@ mod lock;
 mod packets;
 
 use std::cell::RefCell;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use tabane_base::Prefix;
 use tabane_linux::capture::Capture;
 use tabane_linux::cgroup::Cgroup;
 use tabane_linux::hooks::{HookConfig, Hooks};
@@ -24,7 +22,9 @@ use tabane_linux::routing::Routing;
 use tokio::task::JoinHandle;
 
 use crate::carrier::{Carrier, resolver_addresses};
+use crate::dead_families::{EVERYTHING, dead_families};
 use crate::far_ends::FarEnds;
+use crate::interception::{hold_requests, show_plain_names};
 use crate::plain;
 use crate::rule_book::RuleBook;
 
@@ -60,25 +60,14 @@ pub(crate) struct Machine {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// All addresses of both families.
-const EVERYTHING: [Prefix; 2] = [
-    Prefix {
-        address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        bits: 0,
-    },
-    Prefix {
-        address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        bits: 0,
-    },
-];
-
 impl Machine {
     /// Attaches hooks that leave everything alone until [`set_open`](Self::set_open).
     pub(crate) async fn set_up(direct: DirectRanges, extent: Extent) -> Result<Self> {
         const WHAT: &str = "cannot capture this machine's traffic";
         clear_leftovers().await?;
         let cgroup = Cgroup::root().context(WHAT)?;
-        let capture = Capture::open(Some(plain::MARK)).context(WHAT)?;
+        let mut capture = Capture::open(Some(plain::MARK)).context(WHAT)?;
+        hold_requests(&mut capture);
         let config = HookConfig {
             port: capture.port,
             capture_tcp: true,
@@ -100,6 +89,7 @@ impl Machine {
             only_peers: true,
             tasks: Vec::new(),
         };
+        show_plain_names(&mut machine.hooks).await;
         machine.extend(extent).await?;
         machine.follow_network().await?;
         Ok(machine)
@@ -182,8 +172,12 @@ impl Machine {
             self.hooks.exclude(&EVERYTHING, &[], &captured)?;
         } else {
             // Questions to a resolver in them are carried all the same: the relay has one, too.
+            let mut left = prefixes.clone();
+            if let Some(far_ends) = &self.far_ends {
+                left.extend(dead_families(far_ends).await);
+            }
             self.hooks
-                .exclude(&prefixes, &resolver_addresses(), &captured)?;
+                .exclude(&left, &resolver_addresses(), &captured)?;
         }
         self.filter.borrow_mut().set_direct(prefixes)?;
         if let Some(carrier) = &self.carrier {

@@ -7,12 +7,13 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Child, ExitStatus};
+use std::time::Instant;
 
 use tabane_base::Duration;
 
 /// The variable that names the socket.
 pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
-const READY: &str = "READY=1";
+pub(crate) const READY: &str = "READY=1";
 /// How often to look whether a child that says nothing has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -23,7 +24,12 @@ pub(crate) fn ready() {
 
 /// One line on how things stand, for `systemctl status`.
 pub(crate) fn status(text: &str) {
-    tell(&format!("STATUS={text}"));
+    tell(&status_line(text));
+}
+
+/// What [`status`] tells.
+pub(crate) fn status_line(text: &str) -> String {
+    format!("STATUS={text}")
 }
 
 /// The end has begun.
@@ -59,8 +65,11 @@ pub(crate) struct Listener {
 
 /// What came of waiting for a child.
 pub(crate) enum Heard {
-    Ready,
+    /// The word that was waited for.
+    Told,
     Ended(ExitStatus),
+    /// Neither, until the deadline.
+    Nothing,
 }
 
 impl Listener {
@@ -76,15 +85,20 @@ impl Listener {
         format!("@{}", self.name)
     }
 
-    /// Waits until `child` is ready or has ended.
-    pub(crate) fn wait(&self, child: &mut Child) -> io::Result<Heard> {
+    /// Waits until `child` says one of `words`, or has ended, or it is too late.
+    pub(crate) fn wait(
+        &self,
+        child: &mut Child,
+        words: &[&str],
+        deadline: Option<Instant>,
+    ) -> io::Result<Heard> {
         let mut buffer = [0; 1024];
         loop {
             match self.socket.recv(&mut buffer) {
                 Ok(length) => {
                     let text = String::from_utf8_lossy(&buffer[..length]);
-                    if text.lines().any(|line| line == READY) {
-                        return Ok(Heard::Ready);
+                    if text.lines().any(|line| words.contains(&line)) {
+                        return Ok(Heard::Told);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -92,6 +106,9 @@ impl Listener {
             }
             if let Some(status) = child.try_wait()? {
                 return Ok(Heard::Ended(status));
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(Heard::Nothing);
             }
         }
     }

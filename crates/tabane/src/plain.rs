@@ -1,38 +1,62 @@
 //! The way without the session: sockets of ours to the very destination, as the program would have
 //! had without us.
 //!
-//! Owns the mark by which our own hooks know such sockets. Which link they take is `plain_way`'s
-//! choice.
+//! Owns the marks by which our own hooks and listeners know what is ours. Which link such sockets
+//! take is `plain_way`'s choice.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tabane_linux::abortive::AbortiveStream;
+use tabane_linux::join::{Buffer, join};
+use tokio::io::Interest;
+use tokio::net::{TcpSocket, UdpSocket};
 
-use crate::plain_meter::Metered;
+use crate::plain_meter::Meter;
 use crate::plain_way::{Passage, PlainWay};
 
 /// `SO_MARK` of every socket of ours that leaves this machine: clear of the bits that container
 /// networks (0x4000, 0x8000), Tailscale (0xff0000) and Calico (0xffff0000) use.
 pub(crate) const MARK: u32 = 0x1062;
 
+/// The mark of connection requests that we have held back and let go on.
+pub(crate) const RELEASE_MARK: u32 = 0x1067;
+
 /// Whether we may mark sockets (`CAP_NET_ADMIN`).
 pub(crate) fn may_mark() -> bool {
     std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).is_ok_and(|socket| mark(&socket).is_ok())
 }
 
+/// A connection of which every byte counts.
+#[derive(Debug)]
+pub(crate) struct Far {
+    tcp: AbortiveStream,
+    meter: Meter,
+}
+
 /// Connects to `dest`, past our hooks.
-pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Metered> {
+pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Far> {
     let socket = match dest {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     mark_if_allowed(&socket)?;
     take(&socket, &passage.way)?;
-    Ok(Metered::new(socket.connect(dest).await?, passage.meter))
+    let tcp = socket.connect(dest).await?.into();
+    let meter = passage.meter;
+    Ok(Far { tcp, meter })
+}
+
+impl Far {
+    /// Joins it with `program`, of which `early` has been read, until both directions have ended.
+    pub(crate) async fn carry(self, program: AbortiveStream, early: Vec<u8>) -> io::Result<()> {
+        let Self { tcp, meter } = self;
+        meter.on_stream(early.len());
+        let holds = (Buffer::holding(early), Buffer::default());
+        join(program, tcp, holds, |bytes| meter.on_stream(bytes)).await
+    }
 }
 
 /// A UDP socket that speaks with `dest` alone, past our hooks.
@@ -48,6 +72,21 @@ pub(crate) async fn connect_udp(dest: SocketAddr, way: &PlainWay) -> io::Result<
     Ok(socket)
 }
 
+/// Waits until something was said of what the socket has sent: nobody who waits for datagrams is
+/// woken by that.
+pub(crate) async fn failed(socket: &UdpSocket) -> io::Error {
+    loop {
+        if let Err(error) = socket.ready(Interest::ERROR).await {
+            return error;
+        }
+        let seen = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = socket.try_io(Interest::ERROR, seen);
+        if let Ok(Some(error)) = socket.take_error() {
+            return error;
+        }
+    }
+}
+
 /// The same over one interface, from its address `local`.
 pub(crate) async fn connect_udp_over(
     interface: &str,
@@ -59,28 +98,6 @@ pub(crate) async fn connect_udp_over(
     take(&socket, &PlainWay::Over(interface.to_owned()))?;
     socket.connect(dest).await?;
     Ok(socket)
-}
-
-/// Carries `program`, of which `early` has been read, to `dest` until both directions have ended.
-/// What fails resets the program's end.
-pub(crate) async fn carry(
-    mut program: TcpStream,
-    early: &[u8],
-    dest: SocketAddr,
-    passage: Passage,
-) -> io::Result<()> {
-    let carried = async {
-        let mut far = connect(dest, passage).await?;
-        far.set_nodelay(true)?;
-        far.write_all(early).await?;
-        tokio::io::copy_bidirectional(&mut program, &mut far).await
-    };
-    let carried = carried.await;
-    if carried.is_err() {
-        // Closing would tell the program that it has everything.
-        let _ = program.set_zero_linger();
-    }
-    carried.map(drop)
 }
 
 fn take(socket: &impl AsFd, way: &PlainWay) -> io::Result<()> {

@@ -223,8 +223,8 @@ impl Books {
         for (link, bytes) in carried {
             let interface = interfaces.iter().find(|it| it.name == *link);
             let budget = interface.and_then(|it| policy.verdict(it).decision.budget);
-            if let Some(budget) = budget {
-                policy.count(link, &budget, *bytes);
+            if budget.is_some() {
+                policy.count(link, *bytes);
             }
         }
         policy.save()

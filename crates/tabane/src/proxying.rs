@@ -13,17 +13,15 @@ use tabane_policy::{FlowFacts, Protocol};
 use tabane_proxy::{
     Accepted, Destination, Host, Refusal, Request, TcpRequest, UdpRequest, negotiate,
 };
-use tabane_tunnel::{Label, OpenError, Status, Target, TcpFlow};
-use tokio::io::AsyncWriteExt;
+use tabane_tunnel::{Label, Target};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 
-use crate::associations::{Associations, Route};
+use crate::associations::{Answer, Associations, Beginning, Route};
 use crate::carriage::Carriage;
-use crate::carrier::report;
 use crate::far_ends::FarEnds;
-use crate::plain;
-use crate::plain_meter::Metered;
+use crate::opening::{open, refusal_of};
+use crate::plain::{self, Far};
 use crate::rule_book::{RuleBook, Way};
 
 /// Connections at once; as many as the session has streams, less some for UDP.
@@ -90,72 +88,22 @@ async fn serve_one(program: TcpStream, from: SocketAddr, far_ends: &FarEnds, rul
 }
 
 async fn serve_tcp(request: TcpRequest, far_ends: &FarEnds, rules: &RuleBook) {
-    let Some(target) = target_of(request.destination()) else {
+    let destination = request.destination();
+    let Some(target) = target_of(destination) else {
         return request.refuse(Refusal::Unsupported).await;
     };
-    let name = target.to_string();
-    let label = match rules.admit(describe(request.destination(), Protocol::Tcp)) {
-        Way::Carried(label) => label,
-        Way::Direct => return serve_plainly(request, far_ends, None).await,
-    };
-    let flow = match open(far_ends, label.clone(), target.clone()).await {
-        Some(Ok(flow)) => flow,
-        None => return serve_plainly(request, far_ends, Some(&label)).await,
-        Some(Err(OpenError::Refused(Status::Refused))) => {
-            return request.refuse(Refusal::Refused).await;
-        }
-        Some(Err(error)) => {
-            report(&target, &error);
-            return serve_plainly(request, far_ends, Some(&label)).await;
-        }
-    };
-    match request.accept().await {
-        Ok(Accepted {
-            client: program,
-            early,
-        }) => {
-            let carried = flow.carry_after(&early, program).await;
-            tracing::debug!(target = name, ?carried, "connection over");
-        }
-        Err(error) => tracing::debug!(target = name, %error, "the program is gone"),
-    }
-}
-
-/// Straight to a peer, else by the relay; `None` where there is none.
-async fn open(
-    far_ends: &FarEnds,
-    label: Label,
-    target: Target,
-) -> Option<Result<TcpFlow, OpenError>> {
-    if let Some((peer, own)) = far_ends.straight(&target, Some(&label)).await {
-        let opened = peer.labelled(Some(label.clone())).open_tcp(own).await;
-        // What the destination itself says is the same by any way.
-        if matches!(opened, Ok(_) | Err(OpenError::Refused(Status::Refused))) {
-            return Some(opened);
-        }
-    }
-    let relay = far_ends.relay()?;
-    Some(relay.labelled(Some(label)).open_tcp(target).await)
-}
-
-/// Connects from here, as the program would have done by itself; past our hooks, if there are any.
-async fn serve_plainly(request: TcpRequest, far_ends: &FarEnds, label: Option<&Label>) {
-    let name = request.destination().to_string();
-    let mut far = match connect_plainly(request.destination(), far_ends, label).await {
+    let route = route(destination, target, Protocol::Tcp, rules);
+    let plain = connect_plainly(destination, far_ends, route.label.as_ref());
+    let far = match open(far_ends, &route, plain).await {
         Ok(far) => far,
         Err(refusal) => {
-            tracing::info!(target = name, ?refusal, "not reached without the relay");
+            tracing::info!(target = %route.target, ?refusal, "not reached");
             return request.refuse(refusal).await;
         }
     };
-    let carried = async {
-        let Accepted { mut client, early } = request.accept().await?;
-        far.set_nodelay(true)?;
-        far.write_all(&early).await?;
-        tokio::io::copy_bidirectional(&mut client, &mut far).await
-    };
-    if let Err(error) = carried.await {
-        tracing::debug!(target = name, %error, "ended");
+    match request.accept().await {
+        Ok(Accepted { client, early }) => far.carry(client.into(), early, &route.target).await,
+        Err(error) => tracing::debug!(target = %route.target, %error, "the program is gone"),
     }
 }
 
@@ -164,7 +112,7 @@ async fn connect_plainly(
     destination: &Destination,
     far_ends: &FarEnds,
     label: Option<&Label>,
-) -> Result<Metered, Refusal> {
+) -> Result<Far, Refusal> {
     let addresses: Vec<SocketAddr> = match &destination.host {
         Host::Ip(ip) => vec![SocketAddr::new(*ip, destination.port)],
         Host::Name(host) => match lookup_host((host.as_str(), destination.port)).await {
@@ -172,7 +120,7 @@ async fn connect_plainly(
             Err(_) => return Err(Refusal::NameNotFound),
         },
     };
-    let mut refusal = Refusal::Unreachable;
+    let mut refusal = Refusal::NetworkUnreachable;
     for address in addresses {
         // Who can reach the proxy is not thereby somebody on this machine.
         if is_own(address.ip()) {
@@ -184,13 +132,7 @@ async fn connect_plainly(
         };
         match plain::connect(address, passage).await {
             Ok(far) => return Ok(far),
-            Err(error) => {
-                refusal = match error.kind() {
-                    io::ErrorKind::ConnectionRefused => Refusal::Refused,
-                    io::ErrorKind::TimedOut => Refusal::TimedOut,
-                    _ => Refusal::Unreachable,
-                };
-            }
+            Err(error) => refusal = refusal_of(&error),
         }
     }
     Err(refusal)
@@ -217,9 +159,10 @@ fn describe(destination: &Destination, protocol: Protocol) -> FlowFacts {
     }
 }
 
-/// The way of a UDP flow. Names are not looked up here, so only addresses can go without the relay.
-fn route_udp(destination: &Destination, target: Target, rules: &RuleBook) -> Route {
-    let way = rules.admit(describe(destination, Protocol::Udp));
+/// The way to `destination`. A name has no plain address: it is looked up when it is needed, and
+/// datagrams to it have no way but the session.
+fn route(destination: &Destination, target: Target, protocol: Protocol, rules: &RuleBook) -> Route {
+    let way = rules.admit(describe(destination, protocol));
     let plain = match &destination.host {
         Host::Ip(ip) if !is_own(*ip) => Some(SocketAddr::new(*ip, destination.port)),
         Host::Ip(_) | Host::Name(_) => None,
@@ -230,7 +173,7 @@ fn route_udp(destination: &Destination, target: Target, rules: &RuleBook) -> Rou
             Way::Carried(label) => Some(label),
             Way::Direct => None,
         },
-        stays_here: is_direct && plain.is_some(),
+        stays_here: is_direct && (plain.is_some() || protocol == Protocol::Tcp),
         plain,
         ..target.into()
     }
@@ -244,7 +187,7 @@ async fn serve_udp(request: UdpRequest, far_ends: &FarEnds, rules: &RuleBook) {
             return;
         }
     };
-    let flows: Associations<Destination> = Associations::new(far_ends.clone());
+    let flows: Associations<Destination, ()> = Associations::new(far_ends.clone());
     loop {
         let incoming = match association.receive().await {
             Ok(Some(incoming)) => incoming,
@@ -260,10 +203,20 @@ async fn serve_udp(request: UdpRequest, far_ends: &FarEnds, rules: &RuleBook) {
         };
         let sender = association.sender();
         flows.send(&destination.clone(), &incoming.payload, || {
-            (
-                route_udp(&destination, target, rules),
-                Box::new(move |answer: &[u8]| sender.send(&destination, answer)),
-            )
+            let others = sender.clone();
+            let stranger = move |from: SocketAddr, payload: &[u8]| {
+                others.send(&from.into(), payload);
+            };
+            Beginning {
+                route: route(&destination, target, Protocol::Udp, rules),
+                // SOCKS5 has no word for a refused datagram.
+                deliver: Box::new(move |answer| {
+                    if let Answer::Datagram(payload) = answer {
+                        sender.send(&destination, payload);
+                    }
+                }),
+                socket: Some(((), Box::new(stranger))),
+            }
         });
     }
 }

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use tabane_core::Identity;
+use tabane_proxy::Destination;
 
 pub(crate) use neighbours::{FriendEntry, NeighbourEntry, OFFER_FILE, OfferEntry, TermsText};
 pub(crate) use peers::PeerEntry;
@@ -171,15 +172,33 @@ impl Store {
         self.relays_directory().join("order")
     }
 
-    /// Remembers a relay under a name that no other relay has.
-    pub(crate) fn put_relay(&self, name: &RelayName, relay: &RelayEntry) -> Result<Joined> {
+    /// What the relay is called that has one of these addresses, where it is the only one.
+    pub(crate) fn relay_at(&self, addresses: &[Destination]) -> Result<Option<RelayName>> {
+        let relays = self.relays()?.into_iter();
+        let mut there = relays.filter(|(_, relay)| {
+            let mut own = relay.addresses.iter();
+            own.any(|address| addresses.contains(address))
+        });
+        Ok(match (there.next(), there.next()) {
+            (Some((name, _)), None) => Some(name),
+            _ => None,
+        })
+    }
+
+    /// Remembers a relay under a name that no other relay has, or in the place of that one.
+    pub(crate) fn put_relay(
+        &self,
+        name: &RelayName,
+        relay: &RelayEntry,
+        replace: bool,
+    ) -> Result<Joined> {
         let path = self.relay_path(name);
         let text = toml::to_string(relay).context("cannot write the relay as TOML")?;
         let known: Option<RelayEntry> = read_toml(&path)?;
         match known {
-            Some(known) if known.key != relay.key => bail!(
-                "another relay is already called '{name}': choose another name with --name, or \
-                 run `tabane leave {name}` first"
+            Some(known) if known.key != relay.key && !replace => bail!(
+                "a relay with another key is already called '{name}': if it is the same one, set \
+                 up anew, add --replace; if not, choose another name with --name"
             ),
             Some(_) => {
                 atomic_file::replace(&path, text.as_bytes(), atomic_file::SECRET)?;

@@ -19,6 +19,7 @@ use tokio::time::MissedTickBehavior;
 use crate::budgets::{Budgets, COUNT_INTERVAL};
 use crate::lent_links::{self, Lender};
 use crate::link_policy::{LinkPolicy, Verdict};
+use crate::link_roll::LinkRoll;
 use crate::links;
 use crate::store::{RelayName, Store};
 
@@ -40,6 +41,7 @@ pub(crate) struct WebLinks {
     /// Those whose links are in use.
     borrowed: BTreeSet<RelayName>,
     budgets: Budgets,
+    roll: LinkRoll,
 }
 
 impl WebLinks {
@@ -68,6 +70,7 @@ impl WebLinks {
             insisted: neighbours.to_vec(),
             borrowed: BTreeSet::new(),
             budgets: Budgets::new(),
+            roll: LinkRoll::default(),
         };
         found.apply(&interfaces);
         Ok(found)
@@ -78,10 +81,9 @@ impl WebLinks {
         self.links.clone()
     }
 
-    /// The neighbours whose links may be among them.
-    pub(crate) fn lenders(&self) -> Vec<String> {
-        let lenders = self.lenders.iter();
-        lenders.map(|(lender, _)| lender.name.to_string()).collect()
+    /// All that are known, used or not.
+    pub(crate) fn roll(&self) -> LinkRoll {
+        self.roll.clone()
     }
 
     /// Follows changes and counts, until it is dropped.
@@ -101,8 +103,10 @@ impl WebLinks {
                     }
                 }
                 () = files.changed() => {
-                    if let Err(error) = self.policy.reload() {
-                        tracing::warn!("the policy stays as it was: {error:#}");
+                    let fault = self.policy.reload().err().map(|error| format!("{error:#}"));
+                    self.roll.set_policy_fault(fault.clone());
+                    if let Some(fault) = fault {
+                        tracing::warn!("the policy stays as it was: {fault}");
                         continue;
                     }
                 }
@@ -132,6 +136,13 @@ impl WebLinks {
         let lenders = self.lenders.iter().map(|(lender, _)| lender.facts());
         let all = interfaces.iter().map(|it| self.policy.facts(it));
         self.budgets.renew(&self.policy, all.chain(lenders));
+        let lent = self.lenders.iter().map(|(lender, _)| {
+            let insists = self.insisted.contains(&lender.name);
+            let why = self.policy.judge(&lender.facts()).why_unused();
+            (lender, why.filter(|_| !insists))
+        });
+        self.roll
+            .renew(interfaces, &self.wanted, lent.collect(), &self.policy);
         let links = &self.links;
         self.known.retain(|name, bind| {
             let interface = interfaces.iter().find(|interface| interface.name == *name);
@@ -212,7 +223,9 @@ impl WebLinks {
             let cost = bodies / 1_000 * COST_PER_MILLE + bodies % 1_000;
             (link, Bytes::new(cost))
         });
-        self.budgets.count(&mut self.policy, carried)
+        let is_due = self.budgets.count(&mut self.policy, carried);
+        self.roll.count(&self.policy);
+        is_due
     }
 }
 

@@ -225,11 +225,22 @@ fn join_relays_leave() {
         .replace("key=AQ", "key=Bg");
     let (status, text) = failure(&home.tabane(&["join", &other]));
     assert!(status == 1 && text.contains("--name"), "{text}");
-    assert!(
-        home.tabane(&["join", &other, "--name", "two"])
-            .status
-            .success()
-    );
+    let join = |arguments: &[&str]| {
+        let joined = home.tabane(&[&["join", &other], arguments].concat());
+        assert!(joined.status.success(), "{joined:?}");
+        stdout(&joined)
+    };
+    assert!(join(&["--name", "two"]).contains("joined relay two"));
+    assert!(home.tabane(&["leave", "two"]).status.success());
+    // As the error of a session says that meets another key.
+    assert!(join(&["--replace"]).contains("updated relay 192.0.2.1"));
+    let list = stdout(&home.tabane(&["relays", "--json"]));
+    assert!(!list.contains(KEY), "{list}");
+    assert!(home.tabane(&["leave", "192.0.2.1"]).status.success());
+    assert!(join(&["--name", "home"]).contains("joined relay home"));
+    let again = home.tabane(&["join", "--replace", &join_string()]);
+    assert!(stdout(&again).contains("updated relay home"), "{again:?}");
+    assert!(join(&["--name", "two"]).contains("joined relay two"));
     assert!(stdout(&home.tabane(&["relays"])).contains("two"));
     assert!(home.tabane(&["leave", "two"]).status.success());
     let (status, text) = failure(&home.tabane(&["leave", "two"]));

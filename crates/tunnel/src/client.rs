@@ -7,11 +7,13 @@
 mod backoff;
 mod config;
 mod failure;
+mod families;
 mod handshakes;
 mod labelled;
 mod left;
 mod link;
 mod links;
+mod mapping;
 mod opened;
 mod packets;
 mod paths;
@@ -30,11 +32,10 @@ use tabane_core::{CloseReason, StreamError};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::connection::{Carried, Connection, Ending};
 use crate::flow::{Flow, order_for};
 use crate::journal::Journal;
 use crate::label::Label;
-use crate::request::{Request, Status, Transport};
+use crate::request::{Request, Transport};
 use crate::stream::Stream;
 use crate::target::Target;
 use crate::trace::SessionTrace;
@@ -42,7 +43,8 @@ use crate::trace::SessionTrace;
 pub use config::{ClientConfig, RelayPeer, SessionNumbers};
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkBind, LinkError, LinkWish};
-pub use opened::{Offer, TcpFlow, UdpFlow, Unserved};
+pub use mapping::{UdpArrival, UdpMapping};
+pub use opened::{TcpFlow, UdpFlow};
 pub use packets::{PacketFlow, PacketsCarried};
 pub use snapshot::{ClientSnapshot, ClientState, LinkSnapshot};
 
@@ -140,84 +142,26 @@ impl Client {
         }
     }
 
-    /// Carries a connection to `target` as [`carry_tcp`](Self::carry_tcp) does, but gives it back
-    /// where there is no session, or the relay cannot reach the destination or may not; a
-    /// destination that refuses is not the relay's fault and resets the connection. A relay that
-    /// is silent is waited for as `silence` says.
-    ///
-    /// # Errors
-    /// [`Unserved`] has the connection as it was and what was read from it.
-    pub async fn carry_tcp_or_return(
-        &self,
-        offer: impl Into<Offer>,
-        target: Target,
-        silence: Silence,
-    ) -> Result<Carried, Unserved> {
-        let offer = offer.into();
-        if silence == Silence::GivesBack && !self.is_reachable() {
-            let why = OpenError::SessionLost;
-            return Err(Unserved { offer, why });
-        }
-        let stream = match self.open_with(Transport::Tcp, target, &offer.early).await {
-            Ok(stream) => stream,
-            Err(why) => return Err(Unserved { offer, why }),
-        };
-        let Offer { tcp, mut early } = offer;
-        let mut connection = Connection::new_returnable(stream, tcp);
-        let ending = tokio::select! {
-            opened = connection.opened() => opened.err(),
-            () = self.until_reachable(false), if silence == Silence::GivesBack => {
-                Some(Ending::SessionLost)
-            }
-        };
-        let why = match ending {
-            None | Some(Ending::Finished | Ending::ResetHere) => {
-                return Ok(connection.carry().await);
-            }
-            Some(Ending::Refused(Status::Refused)) => return Ok(connection.refuse()),
-            Some(Ending::Refused(status)) => OpenError::Refused(status),
-            Some(Ending::ResetThere | Ending::SessionLost) => OpenError::SessionLost,
-        };
-        let (tcp, read) = connection.take_back();
-        early.extend(read);
-        let offer = Offer { tcp, early };
-        Err(Unserved { offer, why })
-    }
-
-    /// Carries a connection to `target` until both directions have ended. Data flows at once,
-    /// before the relay has connected; a refusal resets the connection.
-    ///
-    /// # Errors
-    /// There is no session, or it takes no more connections; the connection has been reset.
-    pub fn carry_tcp<O: Into<Offer>>(
-        &self,
-        offer: O,
-        target: Target,
-    ) -> impl Future<Output = Result<Carried, OpenError>> + use<O> {
-        let client = self.clone();
-        let Offer { tcp, early } = offer.into();
-        async move {
-            match client.open_with(Transport::Tcp, target, &early).await {
-                Ok(stream) => Ok(Connection::new(stream, tcp, true).carry().await),
-                Err(error) => {
-                    // A reset tells the program that nothing went through.
-                    let _ = tcp.set_zero_linger();
-                    Err(error)
-                }
-            }
-        }
-    }
-
-    /// Has the relay connect to `target`, for callers that must tell what came of it.
+    /// Has the relay connect to `target`. A relay that is silent is waited for as `silence` says.
     ///
     /// # Errors
     /// The relay refused, or there is no session.
-    pub async fn open_tcp(&self, target: Target) -> Result<TcpFlow, OpenError> {
-        let again = target.clone();
-        match self.try_open_tcp(target).await {
-            // Nothing was sent yet, so the next session may try.
-            Err(OpenError::SessionLost) => self.try_open_tcp(again).await,
-            result => result,
+    pub async fn open_tcp(&self, target: Target, silence: Silence) -> Result<TcpFlow, OpenError> {
+        if silence == Silence::GivesBack && !self.is_reachable() {
+            return Err(OpenError::SessionLost);
+        }
+        let opening = async {
+            match self.try_open_tcp(target.clone()).await {
+                // Nothing was sent yet, so the next session may try.
+                Err(OpenError::SessionLost) => self.try_open_tcp(target).await,
+                result => result,
+            }
+        };
+        tokio::select! {
+            opened = opening => opened,
+            () = self.until_reachable(false), if silence == Silence::GivesBack => {
+                Err(OpenError::SessionLost)
+            }
         }
     }
 
@@ -234,6 +178,19 @@ impl Client {
         let order = order_for(&target, self.shared.config.udp_order);
         let stream = self.open(Transport::Udp, target).await?;
         Ok(UdpFlow::new(self.clone(), Flow::new(stream, Some(order))))
+    }
+
+    /// Has the relay stand in for a UDP socket that speaks with many, by one port of its own for
+    /// all of them. What is sent to `usual` has the shortest form. A relay that knows no mappings
+    /// says [`Status::Malformed`] when receiving.
+    ///
+    /// # Errors
+    /// There is no session, or it takes no more flows.
+    pub async fn open_mapping(&self, usual: SocketAddr) -> Result<UdpMapping, OpenError> {
+        let wanted = self.shared.config.udp_order;
+        let stream = self.open(Transport::Mapping, usual.into()).await?;
+        let flow = Flow::new(stream, None);
+        Ok(UdpMapping::new(self.clone(), flow, usual, wanted))
     }
 
     /// Where a relay is found from here on, by its place in the list; paths that there are stay.
@@ -313,16 +270,6 @@ impl Client {
 
     /// Opens a stream on the present session, or the next one, and writes its request.
     async fn open(&self, transport: Transport, target: Target) -> Result<Stream, OpenError> {
-        self.open_with(transport, target, &[]).await
-    }
-
-    /// The same; sends `early` right behind the request.
-    async fn open_with(
-        &self,
-        transport: Transport,
-        target: Target,
-        early: &[u8],
-    ) -> Result<Stream, OpenError> {
         let shared = &self.shared;
         let session = shared.wait_for_session().await?;
         let id = shared
@@ -346,7 +293,6 @@ impl Client {
         }
         let mut preface = Vec::new();
         Request { transport, target }.emit(&mut preface);
-        preface.extend_from_slice(early);
         stream
             .write_all(&preface)
             .await

@@ -12,12 +12,11 @@ use std::task::{Context, Poll};
 
 use tabane_base::Bytes;
 use tabane_core::{ReadState, StreamError};
-use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
+use tabane_linux::abortive::AbortiveStream;
 
 use crate::relay::{Meter, Way};
 use crate::request::Status;
-use crate::stream::{Abandon, Stream, StreamEnd};
+use crate::stream::{Abandon, Stream};
 
 /// Steps in each direction before other tasks have their turn: at most 1 MB, some 0.2 ms of
 /// copying, so that one connection does not starve the loop that sends for it.
@@ -26,10 +25,6 @@ const STEPS: usize = 4;
 /// Bytes read from the socket when core has hardly any room. They wait in the connection, which
 /// makes core tell when it has room again; small, because every connection may hold so many.
 const MIN_READ: usize = 4_096;
-
-/// Bytes read from the socket before the relay has confirmed a connection that can be given back;
-/// a first flight of TCP is 14,600 (RFC 6928), and what does not fit waits one round trip.
-const MAX_EARLY: usize = 64 * 1024;
 
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +46,7 @@ pub enum Ending {
     ResetHere,
     /// The connection at the other end was reset, or failed.
     ResetThere,
-    /// The relay could not or would not connect. The local socket was reset.
+    /// The user's volume at the relay is used up. The local socket was reset.
     Refused(Status),
     /// The session ended. The local socket was reset.
     SessionLost,
@@ -60,13 +55,13 @@ pub enum Ending {
 /// A connection being carried.
 pub(crate) struct Connection {
     stream: Stream,
-    tcp: TcpStream,
-    /// The relay's status byte is yet to come.
-    awaits_status: bool,
+    tcp: AbortiveStream,
+    /// Since the socket has said all: its failure, which reading tells no more.
+    broken: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// The peer has stopped reading before the socket had said all.
+    is_stopped: bool,
     /// Read from the socket and not taken by core; empty almost always.
     leftover: Vec<u8>,
-    /// Everything read from the socket, while the connection may have to be given back.
-    early: Option<Vec<u8>>,
     /// At a relay: how much its user may pass on.
     meter: Meter,
     sent: u64,
@@ -82,7 +77,7 @@ enum Step {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, tcp: TcpStream, awaits_status: bool) -> Self {
+    pub(crate) fn new(stream: Stream, tcp: AbortiveStream) -> Self {
         // Whoever wrote has decided what belongs together; waiting here only adds delay.
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
@@ -90,53 +85,18 @@ impl Connection {
         Self {
             stream,
             tcp,
-            awaits_status,
+            broken: None,
+            is_stopped: false,
             leftover: Vec::new(),
-            early: None,
             meter: Meter::default(),
             sent: 0,
             received: 0,
         }
     }
 
-    /// A connection that can be [taken back](Self::take_back) until the relay has confirmed it.
-    pub(crate) fn new_returnable(stream: Stream, tcp: TcpStream) -> Self {
-        Self {
-            early: Some(Vec::new()),
-            ..Self::new(stream, tcp, true)
-        }
-    }
-
     /// Passes on no more than `meter` allows, and tells it what passed.
     pub(crate) fn metered(self, meter: Meter) -> Self {
         Self { meter, ..self }
-    }
-
-    /// Carries until the relay has confirmed the connection; then [`carry`](Self::carry) goes on.
-    pub(crate) async fn opened(&mut self) -> Result<(), Ending> {
-        poll_fn(|cx| {
-            let up = self.step_up(cx)?;
-            let down = self.step_down(cx)?;
-            if !self.awaits_status {
-                self.early = None;
-                return Poll::Ready(Ok(()));
-            }
-            if up == Step::Moved || down == Step::Moved {
-                cx.waker().wake_by_ref();
-            }
-            Poll::Pending
-        })
-        .await
-    }
-
-    /// Gives up the stream; the socket is as it was, with what was read from it beside it.
-    pub(crate) fn take_back(self) -> (TcpStream, Vec<u8>) {
-        (self.tcp, self.early.unwrap_or_default())
-    }
-
-    /// The destination refuses: so does the socket.
-    pub(crate) fn refuse(mut self) -> Carried {
-        self.conclude(Ending::Refused(Status::Refused))
     }
 
     /// Carries the connection until it has ended in both directions, or failed in one.
@@ -148,19 +108,19 @@ impl Connection {
         self.conclude(ending)
     }
 
-    fn conclude(&mut self, ending: Ending) -> Carried {
-        if ending != Ending::Finished {
-            self.stream.abandon_as(Abandon::Reset);
-            // Closing would tell the program that it has everything.
-            if let Err(error) = self.tcp.set_zero_linger() {
-                tracing::debug!(%error, "SO_LINGER");
-            }
-        }
-        Carried {
+    fn conclude(mut self, ending: Ending) -> Carried {
+        let carried = Carried {
             sent: Bytes::new(self.sent),
             received: Bytes::new(self.received),
             ending,
+        };
+        match ending {
+            Ending::Finished => self.tcp.finish(),
+            Ending::ResetHere | Ending::ResetThere | Ending::Refused(_) | Ending::SessionLost => {
+                self.stream.abandon_as(Abandon::Reset)
+            }
         }
+        carried
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ending>> {
@@ -171,7 +131,14 @@ impl Connection {
             let up = self.step_up(cx)?;
             let down = self.step_down(cx)?;
             if up == Step::Done && down == Step::Done {
-                return Poll::Ready(Ok(()));
+                // What it says is delivered first, as data that overtook a reset.
+                return Poll::Ready(match self.is_stopped {
+                    true => Err(Ending::ResetThere),
+                    false => Ok(()),
+                });
+            }
+            if self.is_broken(cx) {
+                return Poll::Ready(Err(Ending::ResetHere));
             }
             if up != Step::Moved && down != Step::Moved {
                 return Poll::Pending;
@@ -194,7 +161,6 @@ impl Connection {
             stream,
             tcp,
             leftover,
-            early,
             ..
         } = self;
         let outcome = stream.visit(|visit| -> Result<Read, Ending> {
@@ -215,10 +181,7 @@ impl Connection {
                 };
             }
             let room = visit.session.stream_capacity(id).max(MIN_READ);
-            let spare = early
-                .as_ref()
-                .map_or(usize::MAX, |early| MAX_EARLY - early.len());
-            let room = room.min(visit.buffer.len()).min(spare).min(allowed);
+            let room = room.min(visit.buffer.len()).min(allowed);
             if room == 0 {
                 return Ok(Read::NoRoom);
             }
@@ -230,9 +193,6 @@ impl Connection {
                 }
                 Err(_) => return Err(Ending::ResetHere),
             };
-            if let Some(early) = early {
-                early.extend_from_slice(&visit.buffer[..n]);
-            }
             match visit.session.write(visit.now, id, &visit.buffer[..n]) {
                 Ok(taken) => leftover.extend_from_slice(&visit.buffer[taken..n]),
                 Err(error) => return Err(stopped(&error)),
@@ -257,6 +217,7 @@ impl Connection {
             Read::NoRoom => Ok(Step::Waiting),
             Read::End => {
                 self.stream.finish();
+                self.broken = Some(Box::pin(self.tcp.broken()));
                 Ok(Step::Done)
             }
             Read::Stopped => {
@@ -270,17 +231,6 @@ impl Connection {
     fn step_down(&mut self, cx: &mut Context<'_>) -> Result<Step, Ending> {
         if self.stream.is_read {
             return Ok(Step::Done);
-        }
-        if self.awaits_status {
-            match self.stream.poll_status(cx) {
-                Poll::Ready(Ok(Status::Open)) => self.awaits_status = false,
-                Poll::Ready(Ok(status)) => return Err(Ending::Refused(status)),
-                Poll::Ready(Err(StreamEnd::SessionLost)) => return Err(Ending::SessionLost),
-                Poll::Ready(Err(StreamEnd::Reset | StreamEnd::Finished)) => {
-                    return Err(Ending::ResetThere);
-                }
-                Poll::Pending => return Ok(Step::Waiting),
-            }
         }
         let Poll::Ready(allowed) = self.meter.poll(Way::Up, cx) else {
             return Ok(Step::Waiting);
@@ -326,17 +276,23 @@ impl Connection {
             },
             Written::End => {
                 self.stream.is_read = true;
-                // A TCP socket shuts down without waiting; a program that has gone already makes
-                // it fail, which its own direction will show.
-                let _ = Pin::new(&mut self.tcp).poll_shutdown(cx);
+                // A program that has gone already makes it fail, which its own direction shows.
+                let _ = self.tcp.end_writing();
                 Ok(Step::Done)
             }
         }
     }
 
+    /// Whether the socket failed after it had said all.
+    fn is_broken(&mut self, cx: &mut Context<'_>) -> bool {
+        let broken = self.broken.as_mut();
+        broken.is_some_and(|broken| broken.as_mut().poll(cx).is_ready())
+    }
+
     /// The peer reads no more. What it sends may still be worth delivering.
     fn give_up_writing(&mut self) {
         let id = self.stream.id();
+        self.is_stopped = true;
         self.stream.is_written = true;
         self.stream.visit(|visit| {
             visit.session.reset(visit.now, id, Abandon::Reset as u64);

@@ -8,6 +8,7 @@
 //! waits while the state is borrowed. What a session is for is left to the client and the relay,
 //! which take [`Notice`]s.
 
+mod attendance;
 mod hosted;
 mod notice;
 mod sockets;

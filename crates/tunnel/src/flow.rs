@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -43,12 +44,12 @@ const MAX_WAITING: usize = 1_024;
 /// Bytes that one flow may have waiting; a kernel's default receive buffer is a fifth of it.
 const MAX_WAITING_BYTES: usize = 1 << 20;
 
-/// Datagrams held for flows that nobody has announced, for the whole session: the first questions
-/// of a page's worth of names.
-const MAX_HELD: usize = 64;
+/// Datagrams held for flows that nobody has announced, for the whole session: what one flow may
+/// have waiting, since a program's first burst may overtake its announcement as a whole.
+const MAX_HELD: usize = MAX_WAITING;
 
-/// Bytes of them; first datagrams are small.
-const MAX_HELD_BYTES: usize = 128 * 1024;
+/// Bytes of them.
+const MAX_HELD_BYTES: usize = MAX_WAITING_BYTES;
 
 /// How long they are held: a lost announcement is repeated within a few round trips.
 const HELD_FOR: Duration = Duration::from_secs(2);
@@ -59,6 +60,10 @@ pub enum FlowError {
     /// Longer than [`MAX_FLOW_PAYLOAD`].
     #[error("a datagram may have at most {MAX_FLOW_PAYLOAD} bytes")]
     TooLarge,
+    /// What was sent did not reach anybody, says the destination's host or a router. The flow goes
+    /// on.
+    #[error("{0}")]
+    Undelivered(Status),
     /// The relay refused the flow.
     #[error("{0}")]
     Refused(Status),
@@ -225,14 +230,27 @@ impl Flow {
         &self,
         fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<Result<usize, FlowError>> {
+        self.send_part(self.order, |buffer| {
+            Ok(0..fill(&mut buffer[..MAX_FLOW_PAYLOAD])?)
+        })
+    }
+
+    /// The same with a datagram that wants this order, where `fill` has put it somewhere in the
+    /// memory it is given: [`MAX_FLOW_PAYLOAD`] and more.
+    pub(crate) fn send_part(
+        &self,
+        order: Option<DatagramOrder>,
+        fill: impl FnOnce(&mut [u8]) -> io::Result<Range<usize>>,
+    ) -> io::Result<Result<usize, FlowError>> {
         let id = self.stream.id();
         let sent = self.stream.visit(|visit| {
-            let len = fill(&mut visit.buffer[..MAX_FLOW_PAYLOAD])?;
+            let part = fill(visit.buffer)?;
+            let len = part.len();
             let said = self.stream.label.as_ref();
             let said = said.and_then(|label| label.treatment().order);
-            let order = said.or(self.order);
+            let order = said.or(order);
             let order = order.unwrap_or_else(|| visit.inbox(id).order());
-            let datagram = &visit.buffer[..len];
+            let datagram = &visit.buffer[part];
             let flow = FlowId(id.get());
             match visit
                 .session
@@ -338,14 +356,14 @@ mod tests {
     fn every_queue_has_its_limit() {
         let mut flows = Flows::default();
         let now = Instant::EPOCH;
-        for n in 0..100 {
+        for n in 0..2 * MAX_HELD as u64 {
             flows.handle_datagram(now, datagram(n * 2, b"x"));
         }
         assert_eq!(flows.held.len(), MAX_HELD);
-        for _ in 0..10 {
+        for _ in 0..100 {
             flows.handle_datagram(now + HELD_FOR * 2, datagram(2, &[0; 60_000]));
         }
-        assert_eq!((flows.held.len(), flows.held_bytes), (2, 120_000));
+        assert_eq!((flows.held.len(), flows.held_bytes), (17, 1_020_000));
 
         flows.inbox(StreamId::from_wire(1_000), now);
         for _ in 0..2 * MAX_WAITING {

@@ -64,6 +64,8 @@ pub enum Happening {
     LinkRemoved {
         /// Its name.
         link: String,
+        /// Why.
+        why: String,
     },
     /// A link's path carries data (again).
     LinkUp {

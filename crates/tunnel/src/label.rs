@@ -90,6 +90,13 @@ impl Label {
         self.0.treatment.get()
     }
 
+    /// Whether what bears this one is treated and counted as what bears `other`.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let counted = Rc::ptr_eq(&self.0.tally.borrow().0, &other.0.tally.borrow().0);
+        counted && self.treatment() == other.treatment()
+    }
+
     /// Says something else from here on; classes are followed once
     /// [`Client::follow_labels`](crate::Client::follow_labels) is called.
     pub fn set(&self, treatment: Treatment) {

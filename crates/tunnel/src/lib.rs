@@ -20,6 +20,7 @@ mod flow;
 mod ip_packet;
 mod journal;
 mod label;
+mod mapping;
 mod monitor;
 mod relay;
 mod request;
@@ -34,8 +35,8 @@ pub use access::Access;
 pub use assignment::{Assignment, Lodging};
 pub use client::{
     Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
-    LinkSnapshot, LinkWish, Offer, OpenError, PacketFlow, PacketsCarried, RelayPeer,
-    SessionNumbers, Silence, TcpFlow, UdpFlow, Unserved,
+    LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, RelayPeer, SessionNumbers,
+    Silence, TcpFlow, UdpArrival, UdpFlow, UdpMapping,
 };
 pub use connection::{Carried, Ending};
 pub use engine::Volume;
@@ -50,6 +51,7 @@ pub use relay::{
 };
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
+pub use tabane_linux::interfaces::Families;
 pub use tabane_monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use target::{HostName, NameError, Target};
 pub use trace::SessionTrace;

@@ -11,6 +11,7 @@ mod draining;
 mod exit;
 mod gate;
 mod guest;
+mod mapping;
 mod monitor;
 mod own_addresses;
 mod packets;

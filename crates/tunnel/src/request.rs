@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use tabane_linux::interfaces::Families;
+
 use crate::target::{HostName, MAX_NAME, Target};
 
 /// The longest request: kind, address type, length, name, port.
@@ -17,6 +19,8 @@ mod kind {
     pub(super) const RESOLVER_UDP: u8 = 4;
     pub(super) const PACKETS: u8 = 5;
     pub(super) const LODGED_PACKETS: u8 = 6;
+    pub(super) const MAPPING: u8 = 7;
+    pub(super) const FAMILIES: u8 = 9;
 }
 
 mod address_type {
@@ -32,10 +36,15 @@ pub enum Transport {
     Tcp,
     /// Nothing: it stands for a UDP flow, whose datagrams carry the stream's id.
     Udp,
+    /// What became of datagrams: it stands for a UDP socket of a program, whose datagrams carry the
+    /// stream's id and the address they go to or come from.
+    Mapping,
     /// Nothing: it stands for all IP packets that are neither, as datagrams with the stream's id.
     Packets,
     /// The same; behind its status the relay says which addresses it gives for them.
     LodgedPackets,
+    /// Nothing: behind its status the relay says by which families it reaches others.
+    Families,
 }
 
 /// The client's first bytes on a stream.
@@ -74,12 +83,17 @@ impl Request {
                 out.push(kind::LODGED_PACKETS);
                 return;
             }
+            (_, Transport::Families) => {
+                out.push(kind::FAMILIES);
+                return;
+            }
             (Target::Anywhere, _) | (_, Transport::Packets) => {
                 out.push(kind::PACKETS);
                 return;
             }
             (_, Transport::Tcp) => kind::TCP,
             (_, Transport::Udp) => kind::UDP,
+            (_, Transport::Mapping) => kind::MAPPING,
         });
         match &self.target {
             Target::Resolver | Target::Anywhere => {}
@@ -114,10 +128,11 @@ impl Request {
         let Some((&kind, rest)) = bytes.split_first() else {
             return Ok(None);
         };
-        if let kind::PACKETS | kind::LODGED_PACKETS = kind {
+        if let kind::PACKETS | kind::LODGED_PACKETS | kind::FAMILIES = kind {
             let target = Target::Anywhere;
             let transport = match kind {
                 kind::PACKETS => Transport::Packets,
+                kind::FAMILIES => Transport::Families,
                 _ => Transport::LodgedPackets,
             };
             return Ok(Some((Self { transport, target }, 1)));
@@ -125,11 +140,15 @@ impl Request {
         let transport = match kind {
             kind::TCP | kind::RESOLVER_TCP => Transport::Tcp,
             kind::UDP | kind::RESOLVER_UDP => Transport::Udp,
+            kind::MAPPING => Transport::Mapping,
             _ => return Err(RequestError::Kind),
         };
         if matches!(kind, kind::RESOLVER_TCP | kind::RESOLVER_UDP) {
             let target = Target::Resolver;
             return Ok(Some((Self { transport, target }, 1)));
+        }
+        if kind == kind::MAPPING && rest.first() == Some(&address_type::NAME) {
+            return Err(RequestError::AddressType);
         }
         Ok(parse_target(rest)?.map(|(target, used)| (Self { transport, target }, 1 + used)))
     }
@@ -185,6 +204,19 @@ fn with_port<H: ?Sized>(
     }
 }
 
+/// The byte that says by which families a relay reaches others [P-T.6].
+pub(crate) fn families_byte(families: Families) -> u8 {
+    u8::from(families.v4) | u8::from(families.v6) << 1
+}
+
+/// What such a byte says.
+pub(crate) fn families_of(byte: u8) -> Families {
+    Families {
+        v4: byte & 1 != 0,
+        v6: byte & 2 != 0,
+    }
+}
+
 /// The relay's first byte on a stream: what came of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]
@@ -219,6 +251,9 @@ pub enum Status {
     /// The client's user has no volume left.
     #[error("this user's volume at the relay is used up")]
     VolumeUsedUp = 8,
+    /// The network of the destination does not find it.
+    #[error("the destination's host cannot be reached")]
+    HostUnreachable = 9,
 }
 
 impl Status {
@@ -241,6 +276,7 @@ impl Status {
             6 => Self::Limit,
             7 => Self::Malformed,
             8 => Self::VolumeUsedUp,
+            9 => Self::HostUnreachable,
             _ => return None,
         })
     }
@@ -260,7 +296,12 @@ mod tests {
             Target::Resolver,
         ];
         let both = [Transport::Tcp, Transport::Udp];
-        let packets = [Transport::Packets, Transport::LodgedPackets].map(|transport| Request {
+        let packets = [
+            Transport::Packets,
+            Transport::LodgedPackets,
+            Transport::Families,
+        ]
+        .map(|transport| Request {
             transport,
             target: Target::Anywhere,
         });
@@ -272,6 +313,10 @@ mod tests {
                 })
             })
             .chain(packets)
+            .chain(targets[..2].iter().map(|target| Request {
+                transport: Transport::Mapping,
+                target: target.clone(),
+            }))
             .collect()
     }
 
@@ -306,7 +351,8 @@ mod tests {
     fn nonsense_is_named() {
         for (bytes, error) in [
             (&[0][..], RequestError::Kind),
-            (&[7], RequestError::Kind),
+            (&[8], RequestError::Kind),
+            (&[7, 3], RequestError::AddressType),
             (&[1, 5], RequestError::AddressType),
             (&[1, 3, 0], RequestError::Name),
             (&[1, 3, 254], RequestError::Name),
@@ -327,7 +373,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 8;
+                *kind %= 10;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {
@@ -346,6 +392,6 @@ mod tests {
                 assert_eq!(status.emit(), byte);
             }
         }
-        assert_eq!(Status::parse(9), None);
+        assert_eq!(Status::parse(10), None);
     }
 }

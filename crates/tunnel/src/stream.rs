@@ -162,8 +162,24 @@ impl Stream {
 
     /// Reads the relay's first byte.
     pub(crate) fn poll_status(&mut self, cx: &Context<'_>) -> Poll<Result<Status, StreamEnd>> {
-        let status = |data: &[u8]| (1, Status::parse(data[0]).unwrap_or(Status::Malformed));
-        self.poll_peek(cx, status)
+        let read = self.poll_byte(cx);
+        read.map_ok(|byte| Status::parse(byte).unwrap_or(Status::Malformed))
+    }
+
+    /// Reads one byte.
+    pub(crate) fn poll_byte(&mut self, cx: &Context<'_>) -> Poll<Result<u8, StreamEnd>> {
+        self.poll_peek(cx, |data| (1, data[0]))
+    }
+
+    /// Writes what of `data` there is room for, and gives how much that was.
+    pub(crate) fn write_some(&self, data: &[u8]) -> usize {
+        let id = self.id;
+        let written = self.visit(|visit| {
+            let written = visit.session.write(visit.now, id, data);
+            visit.touch();
+            written.unwrap_or(0)
+        });
+        written.unwrap_or(0)
     }
 
     /// Reads the addresses that the relay gives, which follow its first byte.

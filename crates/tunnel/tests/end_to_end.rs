@@ -5,6 +5,7 @@
 
 mod end_to_end {
     mod cables;
+    mod endings;
     mod monitor;
     mod packets;
     mod relays;

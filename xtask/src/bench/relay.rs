@@ -168,6 +168,7 @@ impl Relay {
         let parse = || {
             let (address, rest) = line.trim().strip_prefix("tabane://")?.split_once("?key=")?;
             let (key, token) = rest.split_once("&token=")?;
+            let (key, _sum) = key.split_once('&')?;
             Some([address, key, token].map(str::to_owned))
         };
         let [address, key, token] = parse().context("the relay printed no join string")?;

@@ -132,7 +132,7 @@ function condition(word, tone) {
 // ---- what a state looks like ----
 
 const TONES = { up: 'good', degraded: 'warn', down: 'bad' };
-const LINK_TONES = { active: 'good', opening: 'warn', silent: 'bad', down: 'bad', paused: '' };
+const LINK_TONES = { active: 'good', opening: 'warn', silent: 'bad', down: 'bad', paused: '', unused: '' };
 
 function show(next) {
   const restarted = state && state.instance.started_at_unix_ms !== next.instance.started_at_unix_ms;

@@ -109,6 +109,7 @@ impl Path {
     /// Something newly sent was acknowledged.
     fn on_alive(&mut self, now: Instant, news: &mut News) {
         self.recovery.on_alive();
+        self.end_excuses();
         self.probes_due = 0;
         if let State::Silent { since } = self.state {
             self.state = State::Active;

@@ -9,7 +9,34 @@ use crate::recovery::{SentFrame, Settled};
 /// A silent path is probed at least so often.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 
+/// So often in a row silence is put down to us: a path that is dead is found out even on a machine
+/// that is never in time.
+const MAX_EXCUSES: u32 = 3;
+
+/// Since when silence is the path's, where we were not run before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Excuse {
+    until: Instant,
+    /// Since something was acknowledged.
+    count: u32,
+}
+
 impl Path {
+    /// Until `now` we were not run when we should have been: what was not heard meanwhile says
+    /// nothing about the path, whose time to answer begins now.
+    pub(crate) fn on_stall(&mut self, now: Instant) {
+        let waits = self.is_active() && self.recovery.has_eliciting_in_flight();
+        if waits && self.excuse.count < MAX_EXCUSES {
+            self.excuse.until = now;
+            self.excuse.count += 1;
+        }
+    }
+
+    /// The path answers.
+    pub(super) fn end_excuses(&mut self) {
+        self.excuse = Excuse::default();
+    }
+
     pub(crate) fn loss_timer(&self) -> Option<Instant> {
         if matches!(self.state, State::Opening { .. }) {
             return None;
@@ -19,8 +46,11 @@ impl Path {
 
     fn pto_at(&self) -> Option<Instant> {
         let at = self.recovery.pto_at(&self.rtt, self.peer_ack_delay)?;
+        let excused = self.excuse.until.since(self.last_eliciting_at);
+        let at = at + excused;
         // Back-off must not make a path that has come back wait long to be noticed.
         let latest = self.last_eliciting_at
+            + excused
             + PROBE_INTERVAL_MAX.max(2 * (self.rtt.pto_base() + self.peer_ack_delay));
         Some(at.min(latest))
     }

@@ -11,6 +11,7 @@ use socket2::SockRef;
 
 use super::{CaptureError, drop_strangers, loopback_v6};
 use crate::hooks::{FlowTable, Original, index_of_v4, index_of_v6, source_v4, source_v6};
+use crate::raw_ip::{RawIp, port_unreachable};
 use crate::udp::{Meta, RecvBatch, Transmit, UdpBind, UdpSocket};
 
 /// How many flows are remembered to spare a system call per datagram; beyond that all are
@@ -21,6 +22,8 @@ const MAX_KNOWN_FLOWS: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CapturedFlow {
     index: u32,
+    /// The number of the program's socket, the same for all its destinations.
+    pub socket: u64,
     /// The program's socket; answers go there.
     pub app: SocketAddr,
     /// Captured through `[::1]`.
@@ -53,6 +56,9 @@ pub struct CaptureSender {
     v4: Arc<UdpSocket>,
     /// Missing where the host has no IPv6 on loopback.
     v6: Option<Arc<UdpSocket>>,
+    /// For errors; missing where we may not send them.
+    raw: Option<Arc<RawIp>>,
+    port: u16,
 }
 
 impl CaptureUdp {
@@ -90,6 +96,8 @@ impl CaptureUdp {
             sender: CaptureSender {
                 v4: Arc::new(v4),
                 v6,
+                raw: RawIp::open(mark).ok().map(Arc::new),
+                port,
             },
             batch: RecvBatch::new(),
             known: BTreeMap::new(),
@@ -205,6 +213,41 @@ impl CaptureSender {
         })
     }
 
+    /// Tells the program that nobody takes what it sends on this flow, as the host there would have
+    /// told it: by an ICMP error (RFC 1122 §3.2.2.1).
+    ///
+    /// # Errors
+    /// We may not send such, or the kernel does not take it.
+    pub fn refuse(&self, flow: CapturedFlow) -> io::Result<()> {
+        let raw = self.raw.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let source = match flow.via_v6 {
+            true => IpAddr::V6(source_v6(flow.index)),
+            false => IpAddr::V4(source_v4(flow.index)),
+        };
+        let dest = SocketAddr::new(source, self.port);
+        raw.send(&port_unreachable(flow.app, dest).ok_or(io::ErrorKind::InvalidInput)?)
+    }
+
+    /// The flow by which the socket of `flow` hears of `from`, which it did not ask. `None` where
+    /// the table refuses, or this socket cannot hear of that family.
+    #[must_use]
+    pub fn stranger(
+        &self,
+        flows: &FlowTable,
+        flow: CapturedFlow,
+        from: SocketAddr,
+    ) -> Option<CapturedFlow> {
+        if from.is_ipv6() != flow.via_v6 {
+            return None;
+        }
+        let reply = match flow.app.ip() {
+            IpAddr::V6(reply) => Some(reply),
+            IpAddr::V4(_) => None,
+        };
+        let index = flows.add(flow.socket, from, reply)?;
+        Some(CapturedFlow { index, ..flow })
+    }
+
     /// Waits until the sockets can take more.
     ///
     /// # Errors
@@ -242,20 +285,17 @@ fn identify(
     if let Some(found) = known.get(&key) {
         return Some(*found);
     }
-    let found = if via_v6 {
-        let (original, app) = flows.original_v6(index)?;
-        let app = SocketAddr::new(app.into(), meta.remote.port());
-        (CapturedFlow { index, app, via_v6 }, original)
-    } else {
-        (
-            CapturedFlow {
-                index,
-                app: meta.remote,
-                via_v6,
-            },
-            flows.original(index)?,
-        )
+    let (original, socket, reply) = flows.udp(index)?;
+    let flow = CapturedFlow {
+        index,
+        socket,
+        app: match via_v6 {
+            true => SocketAddr::new(reply.into(), meta.remote.port()),
+            false => meta.remote,
+        },
+        via_v6,
     };
+    let found = (flow, original);
     if known.len() >= MAX_KNOWN_FLOWS {
         known.clear();
     }

@@ -53,6 +53,9 @@ pub enum HookError {
         /// The prefix.
         prefix: Prefix,
     },
+    /// No socket for whole IP packets.
+    #[error("cannot answer connection requests ({0}): that needs root or CAP_NET_RAW")]
+    Raw(#[source] io::Error),
     /// A table could not be made or filled.
     #[error("cannot set up the tables of the socket hooks: {0}")]
     Map(#[source] Box<MapError>),
@@ -70,14 +73,14 @@ pub enum HookError {
 }
 
 impl HookError {
-    pub(super) fn from_load(error: EbpfError) -> Self {
+    pub(crate) fn from_load(error: EbpfError) -> Self {
         match error {
             EbpfError::MapError(error) => Self::from_map(error),
             error => Self::Load(Box::new(error)),
         }
     }
 
-    pub(super) fn from_map(error: MapError) -> Self {
+    pub(crate) fn from_map(error: MapError) -> Self {
         match &error {
             MapError::CreateError { io_error, .. }
             | MapError::SyscallError(SyscallError { io_error, .. })
@@ -89,7 +92,7 @@ impl HookError {
         }
     }
 
-    pub(super) fn from_program(hook: &'static str, error: ProgramError) -> Self {
+    pub(crate) fn from_program(hook: &'static str, error: ProgramError) -> Self {
         match error {
             ProgramError::LoadError {
                 io_error,

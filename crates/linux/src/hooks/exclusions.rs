@@ -20,7 +20,7 @@ const LEAVE_ALL_BUT_DNS: u32 = 2;
 const LEAVE_NOTHING: u32 = 3;
 
 /// A range in the trie's form: bits of the mapped address, and the address with the rest zero.
-type Range = (u32, [u8; 16]);
+pub(super) type Range = (u32, [u8; 16]);
 
 pub(super) struct Exclusions {
     trie: LpmTrie<MapData, [u8; 16], u32>,
@@ -93,7 +93,8 @@ fn wanted(
     Ok(wanted)
 }
 
-fn range(prefix: Prefix) -> Option<Range> {
+/// A prefix in the tries' form; `None` for one longer than its address.
+pub(super) fn range(prefix: Prefix) -> Option<Range> {
     let (bits, most, mapped) = match prefix.address {
         IpAddr::V4(v4) => (96 + u32::from(prefix.bits), 128, v4.to_ipv6_mapped()),
         IpAddr::V6(v6) => (u32::from(prefix.bits), 128, v6),

@@ -1,10 +1,12 @@
 //! The table of captured flows, shared with the eBPF programs.
 //!
 //! Owns the layout of its entries and the addresses that stand for an index: 127.128.0.0 + index,
-//! and 100::7462:0:index as source of IPv6 datagrams. Entries are written by the programs; we only
-//! strike off a TCP flow when its connection has come, so that nobody else can claim it.
+//! and 100::7462:0:index as source of IPv6 datagrams. Entries are written by the programs; we
+//! note whose a TCP flow is when its connection has come, so that nobody else can claim it, and
+//! make those of datagrams that nobody asked for, with indices of a half that is ours alone.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aya::maps::{HashMap, MapData};
@@ -22,7 +24,9 @@ pub(crate) const FLOW_NET: (Ipv4Addr, u32) = (Ipv4Addr::new(127, 128, 0, 0), 32 
 const FLOW_NET6: [u16; 6] = [0x100, 0, 0, 0, 0, 0x7462];
 
 const FLAG_LOCAL_DNS: u8 = 1;
-/// Ours: the connection of this TCP flow has been accepted.
+const FLAG_VIA_IPV6: u8 = 2;
+const FLAG_CONNECTED: u8 = 4;
+/// Ours: the connection of this TCP flow has come.
 const FLAG_CLAIMED: u8 = 128;
 
 /// An entry, as `struct flow` in `ebpf/socket.bpf.c` has it.
@@ -38,7 +42,8 @@ struct RawFlow {
     pid: u32,
     /// Plus one; 0: not known.
     tos: u32,
-    pad: u32,
+    /// The port of the TCP connection, once it has come.
+    claimant: u32,
 }
 
 // SAFETY: plain integers, `repr(C)`, 56 bytes without padding.
@@ -64,6 +69,8 @@ pub struct Original {
     /// The destination is port 53 of a loopback address: a resolver of this host, which only
     /// answers here. The question should be put to a resolver beyond the relay.
     pub captured_dns: bool,
+    /// The socket speaks with this destination alone.
+    pub is_connected: bool,
     /// The process that asked, where the kernel tells.
     pub pid: Option<u32>,
     /// The service class that its socket was marked with, where the kernel tells.
@@ -76,6 +83,8 @@ pub struct Original {
 pub struct FlowTable {
     /// Locked for a system call at a time: once per TCP connection and new UDP flow.
     map: Arc<Mutex<HashMap<MapData, u32, RawFlow>>>,
+    /// How many flows we have made ourselves.
+    next: Arc<AtomicU32>,
 }
 
 impl FlowTable {
@@ -84,6 +93,7 @@ impl FlowTable {
         let map = HashMap::try_from(map).map_err(HookError::from_map)?;
         Ok(Self {
             map: Arc::new(Mutex::new(map)),
+            next: Arc::default(),
         })
     }
 
@@ -92,25 +102,60 @@ impl FlowTable {
         Some(self.get(index)?.original())
     }
 
-    /// What the TCP flow of this index asked for, the first time it is asked. Later askers are
+    /// What the TCP flow of this index asked for, told to the first `port` that asks. Others are
     /// strangers who connected to the address themselves.
-    pub(crate) fn claim(&self, index: u32) -> Option<Original> {
+    pub(crate) fn claim(&self, index: u32, port: u16) -> Option<Original> {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         let mut flow = map.get(&index, 0).ok()?;
         let original = flow.original();
-        if original.protocol != Protocol::Tcp || flow.flags & FLAG_CLAIMED != 0 {
+        let is_claimed = flow.flags & FLAG_CLAIMED != 0;
+        if original.protocol != Protocol::Tcp || is_claimed && flow.claimant != port.into() {
             return None;
         }
         flow.flags |= FLAG_CLAIMED;
+        flow.claimant = port.into();
         map.insert(index, flow, BPF_EXIST).ok()?;
         Some(original)
     }
 
-    /// What the UDP flow of this index asked for, and the address of the socket it came from
+    /// What the UDP flow of this index asked for, the number of its socket, and the address of that
     /// where the index travelled in its place.
-    pub(crate) fn original_v6(&self, index: u32) -> Option<(Original, Ipv6Addr)> {
+    pub(crate) fn udp(&self, index: u32) -> Option<(Original, u64, Ipv6Addr)> {
         let flow = self.get(index)?;
-        Some((flow.original(), Ipv6Addr::from(flow.reply)))
+        Some((flow.original(), flow.cookie, Ipv6Addr::from(flow.reply)))
+    }
+
+    /// Makes a flow by which the UDP socket `cookie` hears of `from`, and gives its index; `None`
+    /// where the table refuses. `reply` is the socket's own address where the index travels in its
+    /// place.
+    pub(crate) fn add(
+        &self,
+        cookie: u64,
+        from: SocketAddr,
+        reply: Option<Ipv6Addr>,
+    ) -> Option<u32> {
+        const OURS: u32 = INDEX_MASK / 2 + 1;
+        let dest = match from.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let flow = RawFlow {
+            cookie,
+            dest: dest.octets(),
+            reply: reply.map_or([0; 16], |address| address.octets()),
+            port_be: from.port().to_be(),
+            protocol: libc::IPPROTO_UDP as u8,
+            flags: if reply.is_some() { FLAG_VIA_IPV6 } else { 0 },
+            pid: 0,
+            tos: 0,
+            claimant: 0,
+        };
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        // A few old ones may still be in use when indices come round.
+        (0..4).find_map(|_| {
+            let index = OURS | self.next.fetch_add(1, Ordering::Relaxed) & (OURS - 1);
+            map.insert(index, flow, BPF_NOEXIST).ok().map(|()| index)
+        })
     }
 
     fn get(&self, index: u32) -> Option<RawFlow> {
@@ -119,6 +164,8 @@ impl FlowTable {
     }
 }
 
+/// `bpf(2)`: make an entry, change none.
+const BPF_NOEXIST: u64 = 1;
 /// `bpf(2)`: change an entry, make none.
 const BPF_EXIST: u64 = 2;
 
@@ -132,6 +179,7 @@ impl RawFlow {
                 _ => Protocol::Udp,
             },
             captured_dns: self.flags & FLAG_LOCAL_DNS != 0,
+            is_connected: self.flags & FLAG_CONNECTED != 0,
             pid: (self.pid != 0).then_some(self.pid),
             // The two low bits are for congestion (RFC 3168).
             dscp: self.tos.checked_sub(1).map(|tos| (tos >> 2) as u8 & 0x3f),
@@ -190,7 +238,7 @@ mod tests {
             flags: FLAG_LOCAL_DNS,
             pid: 0,
             tos: 0xb8 + 1,
-            pad: 0,
+            claimant: 0,
         };
         let original = flow.original();
         assert_eq!(original.dest, "127.0.0.53:53".parse().unwrap());

@@ -14,6 +14,8 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::{Handle, RouteMessageBuilder};
 
+use tabane_base::Prefix;
+
 use super::{DefaultRoute, Interface, InterfaceAddress, InterfaceError, Kind, Scope};
 
 /// All interfaces of this network namespace, by index.
@@ -42,14 +44,10 @@ async fn list_by(handle: &Handle) -> Result<Vec<Interface>, InterfaceError> {
             interface.addresses.extend(address(&message));
         }
     }
-    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
-    for question in [v4, v6] {
-        for message in collect("routes", handle.route().get(question).execute()).await? {
-            for (index, route) in default_routes(&message) {
-                if let Some(interface) = by_index.get_mut(&index) {
-                    interface.default_routes.push(route);
-                }
+    for message in routes(handle).await? {
+        for (index, route) in default_routes(&message) {
+            if let Some(interface) = by_index.get_mut(&index) {
+                interface.default_routes.push(route);
             }
         }
     }
@@ -63,6 +61,56 @@ async fn list_by(handle: &Handle) -> Result<Vec<Interface>, InterfaceError> {
         interface.default_routes.dedup();
     }
     Ok(interfaces)
+}
+
+/// The ranges of destinations that the routing tables tell apart, whichever they are in.
+///
+/// # Errors
+/// See [`InterfaceError`].
+///
+/// # Panics
+/// Outside a tokio runtime with its I/O driver enabled.
+pub(crate) async fn routed_ranges() -> Result<Vec<Prefix>, InterfaceError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(InterfaceError::Open)?;
+    let connection = tokio::spawn(connection);
+    let routes = routes(&handle).await;
+    connection.abort();
+    Ok(routes?.iter().filter_map(routed_range).collect())
+}
+
+async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>, InterfaceError> {
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    let mut all = Vec::new();
+    for question in [v4, v6] {
+        all.extend(collect("routes", handle.route().get(question).execute()).await?);
+    }
+    Ok(all)
+}
+
+/// Where a socket may be connected to by this route.
+fn routed_range(message: &RouteMessage) -> Option<Prefix> {
+    let header = &message.header;
+    let any = match header.address_family {
+        AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return None,
+    };
+    if !matches!(header.kind, RouteType::Unicast | RouteType::Local) {
+        return None;
+    }
+    let destination = message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(v4)) => Some(IpAddr::V4(*v4)),
+            RouteAttribute::Destination(RouteAddress::Inet6(v6)) => Some(IpAddr::V6(*v6)),
+            _ => None,
+        });
+    Some(Prefix {
+        address: destination.unwrap_or(any),
+        bits: header.destination_prefix_length,
+    })
 }
 
 async fn collect<T>(

@@ -18,8 +18,8 @@ struct Query {
 
 const BPF_PROG_QUERY: libc::c_int = 16;
 
-/// connect4/6, sendmsg4/6, recvmsg4/6 and getpeername4/6 in `enum bpf_attach_type`.
-const HOOKS: [u32; 8] = [10, 11, 14, 15, 19, 20, 29, 30];
+/// connect4/6, sendmsg4/6, recvmsg4/6, getpeername4/6 and getsockname4/6 in `enum bpf_attach_type`.
+const HOOKS: [u32; 10] = [10, 11, 14, 15, 19, 20, 29, 30, 31, 32];
 
 /// The number of programs attached, all hooks together.
 pub(crate) fn attached(cgroup: &impl AsFd) -> usize {

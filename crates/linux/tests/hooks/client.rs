@@ -2,7 +2,10 @@
 //! the addresses it asked for.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -27,6 +30,24 @@ pub(crate) fn play(role: &str) {
             socket.connect(&address("192.0.2.1:80").into()).unwrap();
             tcp(socket.into(), "192.0.2.1:80");
         }
+        "waits-blocking" => {
+            let watched = std::thread::spawn(|| connect("192.0.2.1:80"));
+            std::thread::sleep(WAITS);
+            assert!(!watched.is_finished());
+            println!("waiting");
+            drop(watched.join().unwrap());
+        }
+        "waits-polling" => polls("192.0.2.1:80"),
+        "waits-polling-v6" => polls("[2001:db8::1]:80"),
+        "times-out" => {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+            let patience = Duration::from_millis(1_500);
+            socket.set_tcp_user_timeout(Some(patience)).unwrap();
+            let error = socket.connect(&address("192.0.2.1:80").into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+        }
+        "asks-twice" => drop(connect("192.0.2.1:80")),
+        "crowd" => crowd("192.0.2.1:80", 1_000),
         "tcp4-lingering" => {
             let mut stream = connect("192.0.2.1:80");
             let _ = stream.read(&mut [0; 1]);
@@ -50,6 +71,22 @@ pub(crate) fn play(role: &str) {
                 &["[::ffff:192.0.2.1]:7", "[2001:db8::2]:7"],
             );
         }
+        "names-tcp" => {
+            for dest in ["192.0.2.1:80", "[2001:db8::1]:443"] {
+                let stream = connect(dest);
+                assert_eq!(
+                    stream.local_addr().unwrap().ip(),
+                    plain_name(dest),
+                    "{dest}"
+                );
+                tcp(stream, dest);
+            }
+        }
+        "udp4-stranger" => stranger("0.0.0.0:0", ["192.0.2.1:7", "192.0.2.9:99"]),
+        "udp6-stranger" => stranger("[::]:0", ["[2001:db8::1]:7", "[2001:db8::9]:99"]),
+        "udp4-refused" => nobody_there("0.0.0.0:0", "192.0.2.1:7"),
+        "udp6-refused" => nobody_there("[::]:0", "[2001:db8::1]:7"),
+        "names-udp" => names_of_udp_sockets(),
         "dns" => udp_connected("0.0.0.0:0", "127.0.0.53:53"),
         "dns-in-range" => udp_connected("0.0.0.0:0", "192.0.2.9:53"),
         "left-alone" => left_alone(),
@@ -59,7 +96,72 @@ pub(crate) fn play(role: &str) {
             let (_, from) = socket.recv_from(&mut [0; 16]).unwrap();
             socket.send_to(b"answer", from).unwrap();
         }
-        role => panic!("no role {role}"),
+        role => match role
+            .strip_prefix("refused-")
+            .and_then(|it| it.rsplit_once('-'))
+        {
+            Some((socket, kind)) => refused(socket, kind),
+            None => panic!("no role {role}"),
+        },
+    }
+}
+
+/// So long nothing happens to a socket whose destination has not answered.
+const WAITS: Duration = Duration::from_millis(100);
+
+fn non_blocking(dest: &str) -> Socket {
+    let dest = address(dest);
+    let socket = Socket::new(Domain::for_address(dest), Type::STREAM, Some(Protocol::TCP)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let error = socket.connect(&dest.into()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(nix::libc::EINPROGRESS));
+    socket
+}
+
+/// Whether something happens to the socket within `wait`.
+fn poll(socket: &Socket, wait: Option<Duration>) -> bool {
+    let wait = wait.map(|wait| Timespec::try_from(wait).unwrap());
+    let mut one = [PollFd::new(socket, PollFlags::OUT)];
+    rustix::event::poll(&mut one, wait.as_ref()).unwrap() == 1
+}
+
+fn polls(dest: &str) {
+    let socket = non_blocking(dest);
+    assert!(!poll(&socket, Some(WAITS)));
+    assert!(socket.peer_addr().is_err());
+    println!("waiting");
+    assert!(poll(&socket, None));
+    assert!(socket.take_error().unwrap().is_none());
+    assert_eq!(
+        socket.peer_addr().unwrap().as_socket().unwrap(),
+        address(dest)
+    );
+}
+
+fn refused(socket: &str, kind: &str) {
+    let error = match socket {
+        "tcp4" => TcpStream::connect(address("192.0.2.1:80")).unwrap_err(),
+        "tcp6" => TcpStream::connect(address("[2001:db8::1]:80")).unwrap_err(),
+        "tcp4-bound-early" => {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+            socket.bind(&address("0.0.0.0:0").into()).unwrap();
+            socket.connect(&address("192.0.2.1:80").into()).unwrap_err()
+        }
+        _ => {
+            let socket = non_blocking("192.0.2.1:80");
+            assert!(poll(&socket, None));
+            socket.take_error().unwrap().unwrap()
+        }
+    };
+    assert_eq!(format!("{:?}", error.kind()), kind);
+}
+
+/// Many sockets that wait at the same time.
+fn crowd(dest: &str, count: usize) {
+    let sockets: Vec<_> = (0..count).map(|_| non_blocking(dest)).collect();
+    for socket in &sockets {
+        assert!(poll(socket, None));
+        assert!(socket.take_error().unwrap().is_none());
     }
 }
 
@@ -115,6 +217,83 @@ fn udp(socket: &UdpSocket, dests: &[&str]) {
     }
     answered.sort_unstable();
     assert_eq!(answered, (0..dests.len()).collect::<Vec<_>>());
+}
+
+/// What a socket would be called that asks the routing table alone: connecting to port 0 does.
+fn plain_name(dest: &str) -> IpAddr {
+    let dest = address(dest);
+    let local = if dest.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    };
+    let socket = udp_socket(local);
+    socket.connect(SocketAddr::new(dest.ip(), 0)).unwrap();
+    let name = socket.local_addr().unwrap().ip();
+    assert!(!name.to_canonical().is_loopback(), "{dest}: {name}");
+    name
+}
+
+/// Is answered from elsewhere than it asked, and speaks with who did.
+fn stranger(local: &str, [asked, stranger]: [&str; 2]) {
+    let socket = udp_socket(local);
+    socket.send_to(b"question", address(asked)).unwrap();
+    let mut answer = [0; 16];
+    let (length, from) = socket.recv_from(&mut answer).unwrap();
+    assert_eq!(
+        (&answer[..length], from),
+        (b"here".as_slice(), address(stranger))
+    );
+    socket.send_to(b"thanks", from).unwrap();
+}
+
+fn nobody_there(local: &str, dest: &str) {
+    let socket = udp_socket(local);
+    socket.connect(address(dest)).unwrap();
+    socket.send(b"anybody?").unwrap();
+    let error = socket.recv(&mut [0; 16]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+}
+
+fn names_of_udp_sockets() {
+    for dest in ["192.0.2.1:7", "[2001:db8::1]:7", "[::ffff:192.0.2.1]:7"] {
+        let name = plain_name(dest);
+        let any = if name.is_ipv4() {
+            "0.0.0.0:0"
+        } else {
+            "[::]:0"
+        };
+        let socket = udp_socket(any);
+        let port = socket.local_addr().unwrap().port();
+        assert!(socket.local_addr().unwrap().ip().is_unspecified(), "{dest}");
+        socket.connect(address(dest)).unwrap();
+        assert_eq!(
+            socket.local_addr().unwrap(),
+            SocketAddr::new(name, port),
+            "{dest}"
+        );
+    }
+    // A name that the program chose is its own, and so is that of who talks to its own machine.
+    let bound = udp_socket("198.51.100.9:0");
+    bound.connect(address("192.0.2.1:7")).unwrap();
+    assert_eq!(
+        bound.local_addr().unwrap().ip(),
+        address("198.51.100.9:0").ip()
+    );
+    for dest in ["127.0.0.1:9", "127.0.0.53:53", "[::1]:53"] {
+        let dest = address(dest);
+        let socket = udp_socket(if dest.is_ipv4() {
+            "0.0.0.0:0"
+        } else {
+            "[::]:0"
+        });
+        socket.connect(dest).unwrap();
+        let expected = if dest.is_ipv4() { "127.0.0.1" } else { "::1" };
+        assert_eq!(
+            socket.local_addr().unwrap().ip(),
+            expected.parse::<IpAddr>().unwrap()
+        );
+    }
 }
 
 fn unreachable(dest: &str) {

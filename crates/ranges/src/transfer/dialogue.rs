@@ -113,6 +113,9 @@ pub enum Failure {
     /// The file changed while it was fetched, and what was consumed cannot be taken back.
     #[error("the file changed while it was fetched")]
     Changed,
+    /// The answer broke off, and what was consumed can be neither continued nor taken back.
+    #[error("the connection was cut, and this server cannot continue where it was")]
+    Cut,
     /// No connection came to an answer.
     #[error("no link reaches the server")]
     Unreachable,

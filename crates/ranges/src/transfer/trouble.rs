@@ -24,6 +24,10 @@ const MOST_FAILURES: u32 = 4;
 const MOST_RESTARTS: u32 = 5;
 /// A server that never has time.
 const MOST_BUSY: u32 = 12;
+/// Parts shorter than this that were to be longer cost more than they bring.
+const LEAST_PART: u64 = 16 * 1024;
+/// So many of them in a row, and a source is asked without ranges.
+const MOST_SHORT: u32 = 4;
 
 /// A place to have the file from.
 #[derive(Clone, Debug)]
@@ -33,6 +37,8 @@ pub(super) struct Source {
     pub(super) blocked_until: Instant,
     /// Requests that it wants at a time.
     most: usize,
+    /// Parts in a row that were much shorter than asked for.
+    short: u32,
 }
 
 impl Default for Source {
@@ -41,6 +47,7 @@ impl Default for Source {
             plain: false,
             blocked_until: Instant::EPOCH,
             most: usize::MAX,
+            short: 0,
         }
     }
 }
@@ -146,7 +153,7 @@ impl Transfer {
             .as_ref()
             .is_some_and(|version| version.tag.is_some() || version.can_be_split(by_digest));
         if is_alone && !can_be_matched && self.version.is_some() {
-            self.restart();
+            self.restart(Failure::Cut);
         }
     }
 
@@ -181,6 +188,15 @@ impl Transfer {
 
     /// Ends what leads nowhere, or begins anew; `true`: there is nothing else to do now.
     pub(super) fn give_up(&mut self, now: Instant) -> bool {
+        if now - self.progress_at >= self.settings.patience {
+            let failure = if self.links.is_empty() {
+                Failure::NoLink
+            } else {
+                Failure::Silent(self.settings.patience)
+            };
+            self.finish(Event::Failed(failure));
+            return true;
+        }
         if !self.live.is_empty() {
             return false;
         }
@@ -196,7 +212,7 @@ impl Transfer {
         if !bans.is_empty() && bans.iter().all(Option::is_some) {
             let may_mend = bans.contains(&Some(Ban::OtherVersion));
             if may_mend && self.version.is_some() {
-                self.restart();
+                self.restart(Failure::Changed);
                 return self.is_over;
             }
             let failure = self.last_refusal.take().unwrap_or(Failure::Unreachable);
@@ -210,15 +226,6 @@ impl Transfer {
         let never_answered = self.version.is_none() && self.busy_in_a_row == 0;
         if never_answered && !ids.is_empty() && ids.iter().all(failures) {
             self.finish(Event::Failed(Failure::Unreachable));
-            return true;
-        }
-        if now - self.progress_at >= self.settings.patience {
-            let failure = if self.links.is_empty() {
-                Failure::NoLink
-            } else {
-                Failure::Silent(self.settings.patience)
-            };
-            self.finish(Event::Failed(failure));
             return true;
         }
         false
@@ -305,11 +312,24 @@ impl Transfer {
                 }
             }
         }
+        self.on_part_length(source, last + 1 - first, asked.end.min(total) - first);
         if let Some(live) = self.live.get_mut(&id) {
             live.asked.end = last + 1;
             live.until = live.until.min(last + 1);
         }
         Ok(())
+    }
+
+    /// Parts of a few bytes, again and again, would never come to an end.
+    fn on_part_length(&mut self, source: SourceId, came: u64, asked: u64) {
+        let source = &mut self.sources[source.0 as usize];
+        source.short = match came < asked.min(LEAST_PART) {
+            true => source.short + 1,
+            false => 0,
+        };
+        source.plain |= source.short >= MOST_SHORT;
+        // The whole comes by one request.
+        self.single |= self.sources.iter().all(|source| source.plain);
     }
 
     fn on_whole(
@@ -416,13 +436,14 @@ impl Transfer {
         self.last_refusal = Some(failure);
     }
 
-    /// Everything from the beginning, of whatever version there is now.
-    fn restart(&mut self) {
+    /// Everything from the beginning, of whatever version there is now; `why` is told where that is
+    /// not possible.
+    fn restart(&mut self, why: Failure) {
         let is_consumed = matches!(self.settings.order, Order::Stream { .. })
             && self.received.first_missing(0) > 0;
         self.restarts += 1;
         if is_consumed || self.restarts > MOST_RESTARTS {
-            self.finish(Event::Failed(Failure::Changed));
+            self.finish(Event::Failed(why));
             return;
         }
         for pair in self.pairs.values_mut() {

@@ -77,7 +77,7 @@ impl SessionPlan {
         let lent = self.lent_paths(&client, store, None)?;
         let answers = lent.answers();
         let has_own = !links.is_empty();
-        let follower = self.follower(&client, links, policy, lent);
+        let follower = self.follower(&client, links, policy, lent, self.roll.clone());
         tokio::task::spawn_local(follower.run(watch));
         if let Some(fault) = fault {
             self.by_any_link(&client, answers.clone(), fault, has_own)

@@ -24,6 +24,7 @@ use tokio::time::sleep;
 
 use crate::failure::Failure;
 use crate::instance::{Description, Instance, WebView};
+use crate::link_roll::LinkRoll;
 use crate::output;
 use crate::policy_text::PolicyTextFile;
 use crate::program;
@@ -152,7 +153,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
     let is_stdout = args.output.as_deref() == Some(Path::new("-"));
     let about: Vec<_> = job.urls.iter().map(ToString::to_string).collect();
     let about = format!("tabane get {}", about.join(" "));
-    let lenders = web.lenders();
+    let roll = web.roll();
     let fetched = async {
         if is_stdout {
             to_stdout(args, job, client, &links, meter).await
@@ -161,7 +162,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
         }
     };
     let (outcome, path) = tokio::select! {
-        never = seen(about, &links, lenders, store) => never?,
+        never = seen(about, &links, roll, store) => never?,
         fetched = fetched => fetched?,
         () = web.follow() => bail!("the kernel tells no more of interfaces"),
         arrived = signals.next() => {
@@ -174,7 +175,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
 }
 
 /// Has `tabane status` see this while it is polled, once it is known to take its time.
-async fn seen<T>(about: String, links: &Links, lenders: Vec<String>, store: &Store) -> Result<T> {
+async fn seen<T>(about: String, links: &Links, roll: LinkRoll, store: &Store) -> Result<T> {
     sleep(SEEN_AFTER).await;
     let _visible = Instance::of_web(
         Description {
@@ -184,7 +185,7 @@ async fn seen<T>(about: String, links: &Links, lenders: Vec<String>, store: &Sto
             relays: Vec::new(),
             policy: Some(PolicyTextFile::of(store)),
         },
-        WebView::new(links.clone(), lenders, || 1),
+        WebView::new(links.clone(), roll, || 1),
     )?;
     std::future::pending().await
 }

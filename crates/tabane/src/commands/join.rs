@@ -18,12 +18,15 @@ use crate::store::{Joined, RelayEntry, RelayName, Store};
 /// run as the same user.
 #[derive(Debug, Args)]
 pub(crate) struct JoinArgs {
-    /// The whole line, in quotes: tabane://HOST:PORT?key=…&token=…
+    /// The whole line, in quotes: tabane://HOST:PORT?key=…&sum=…&token=…
     #[arg(value_name = "STRING")]
     join: String,
     /// What to call the relay [default: its first address]
     #[arg(long, value_name = "NAME")]
     name: Option<RelayName>,
+    /// Take the place of the relay that was joined under this name or address, whatever its key
+    #[arg(long)]
+    replace: bool,
     /// Connect once, and show the round-trip time over each link
     #[arg(long)]
     check: bool,
@@ -34,12 +37,15 @@ pub(crate) fn run(args: JoinArgs, store: &Store) -> Result<ExitCode> {
         .join
         .parse()
         .map_err(|e| Failure::usage(format!("{e}")))?;
-    let name = args
-        .name
-        .unwrap_or_else(|| RelayName::from_host(&join.addresses[0].host));
+    let known = match args.replace && args.name.is_none() {
+        true => store.relay_at(&join.addresses)?,
+        false => None,
+    };
+    let name = args.name.or(known);
+    let name = name.unwrap_or_else(|| RelayName::from_host(&join.addresses[0].host));
     let relay = RelayEntry::from(join);
     store.identity()?;
-    let what = match store.put_relay(&name, &relay)? {
+    let what = match store.put_relay(&name, &relay, args.replace)? {
         Joined::Added => "joined",
         Joined::Updated => "updated",
     };

@@ -12,12 +12,13 @@ use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
 use crate::client_session::{SessionArgs, SessionPlan};
-use crate::last_run;
 use crate::lent_links::{self, KIND, Lender};
+use crate::link_policy::LinkPolicy;
 use crate::output;
 use crate::reach::measure;
 use crate::store::Store;
 use crate::wall_clock::unix_seconds;
+use crate::{last_run, links};
 
 /// Show the interfaces of this machine and the neighbours who lend theirs, and why each is a link
 ///
@@ -51,6 +52,9 @@ struct Row {
     /// 0 where it is not known.
     mtu_bytes: u32,
     usable: bool,
+    /// Why sessions leave it out though it is usable: the policy, a spent budget, or the choice of
+    /// links by flag or in config.toml.
+    unused: Option<String>,
     /// Why it is not usable, or why the relay cannot be reached over it.
     problem: Option<String>,
     rtt_ms: Option<f64>,
@@ -72,8 +76,8 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
         true => Some(SessionPlan::new(args.session.clone(), store)?),
         false => None,
     };
-    let mut rows =
-        tabane_tunnel::block_on(look(plan, store)).context("cannot set up the event loop")??;
+    let mut rows = tabane_tunnel::block_on(look(plan, &args.session, store))
+        .context("cannot set up the event loop")??;
     let note = last_run::recall();
     for link in note.iter().flat_map(|note| &note.report.links) {
         if let Some(row) = rows.iter_mut().find(|row| row.interface == link.link) {
@@ -103,11 +107,16 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn look(plan: Option<SessionPlan>, store: &Store) -> Result<Vec<Row>> {
+async fn look(plan: Option<SessionPlan>, session: &SessionArgs, store: &Store) -> Result<Vec<Row>> {
+    let wanted = session.wanted_links(store)?;
+    let policy = LinkPolicy::load_here(store).await?;
     let interfaces = interfaces::list()
         .await
         .context("cannot list the interfaces")?;
-    let mut rows: Vec<Row> = interfaces.iter().map(row).collect();
+    let mut rows: Vec<Row> = interfaces
+        .iter()
+        .map(|it| row(it, links::why_unused(it, &wanted, &policy)))
+        .collect();
     let lenders = lent_links::find(&[], store)?;
     let lent: Vec<_> = match lenders.is_empty() {
         true => Vec::new(),
@@ -116,7 +125,15 @@ async fn look(plan: Option<SessionPlan>, store: &Store) -> Result<Vec<Row>> {
             // All at once: those that are away take some seconds each.
             let row = |lender: Lender| {
                 let is_shadowed = lender.is_shadowed(&interfaces);
-                tokio::task::spawn_local(lent_row(lender, identity.clone(), is_shadowed))
+                let unused = match session.leaves_out(&lender.name, &wanted) {
+                    true => Some("other links were chosen".to_owned()),
+                    false => policy.judge(&lender.facts()).why_unused(),
+                };
+                let identity = identity.clone();
+                tokio::task::spawn_local(async move {
+                    let row = lent_row(lender, identity, is_shadowed).await;
+                    Row { unused, ..row }
+                })
             };
             lenders.into_iter().map(row).collect()
         }
@@ -183,7 +200,7 @@ fn add_measurement(row: &mut Row, link: &LinkSnapshot) {
     }
 }
 
-fn row(interface: &Interface) -> Row {
+fn row(interface: &Interface, unused: Option<String>) -> Row {
     let shown = interface
         .addresses
         .iter()
@@ -207,6 +224,7 @@ fn row(interface: &Interface) -> Row {
         carrier: interface.carrier,
         mtu_bytes: interface.mtu,
         usable: usable.is_ok(),
+        unused: unused.filter(|_| usable.is_ok()),
         problem: usable.err().map(|reason| reason.to_string()),
         ..Row::default()
     }
@@ -228,7 +246,10 @@ fn table(rows: &[Row], measured: bool) -> String {
     };
     let cells = |row: &Row| {
         let state = match (&row.problem, row.usable) {
-            (None, true) => "yes".to_owned(),
+            (None, true) => match &row.unused {
+                Some(why) => format!("not used: {why}"),
+                None => "yes".to_owned(),
+            },
             (Some(problem), true) => format!("yes, but {problem}"),
             (problem, false) => format!("no: {}", problem.as_deref().unwrap_or("unusable")),
         };

@@ -40,7 +40,7 @@ enum PeerCommand {
 /// Its key is pinned: whoever else answers at its addresses is not spoken with.
 #[derive(Debug, Args)]
 struct AddArgs {
-    /// The whole line, in quotes: tabane://HOST:PORT?key=…&token=…
+    /// The whole line, in quotes: tabane://HOST:PORT?key=…&sum=…&token=…
     #[arg(value_name = "STRING")]
     join: String,
     /// What to call the peer [default: its first address]

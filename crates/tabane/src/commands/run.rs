@@ -118,7 +118,7 @@ async fn run_program(
         Entrance::proxy().await?
     } else {
         let direct = args.direct.iter().chain(&plan.direct);
-        Entrance::hooks(&direct.map(|prefix| prefix.0).collect::<Vec<_>>())?
+        Entrance::hooks(&direct.map(|prefix| prefix.0).collect::<Vec<_>>()).await?
     };
     let far_ends = tokio::select! {
         far_ends = plan.connect_all(store) => far_ends?,
@@ -136,6 +136,7 @@ async fn run_program(
     let instance = Instance::of_client(&args.control, description, &far_ends)?;
     let mut command = program.command();
     entrance.admit(&mut command, &far_ends, &plan.rules)?;
+    entrance.ready(&far_ends).await;
     if let Some(account) = &account {
         command
             .env("HOME", &account.home)

@@ -10,12 +10,12 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tabane_base::Bytes;
-use tabane_policy::{Budget, Hours, UnixDay};
+use tabane_policy::{Budget, Hours};
 
 use crate::output;
 use crate::quantity::RateText;
 use crate::store::{RelayName, Store, TermsText};
-use crate::wall_clock::unix_seconds;
+use crate::wall_clock::today;
 
 mod invitation;
 mod pairing;
@@ -193,10 +193,6 @@ fn counted_by(terms: &TermsText) -> Budget {
         amount: Bytes::new(u64::MAX),
         period: tabane_policy::Period::Month { from: 1 },
     })
-}
-
-fn today() -> UnixDay {
-    UnixDay::at(unix_seconds().cast_signed())
 }
 
 /// `3.9 MB`

@@ -12,7 +12,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tabane_base::Rate;
 use tabane_control::{
-    Client, Directory, Kind, Link, Path, RuleUse, Running, Session, State, Traffic,
+    Client, Condition, Directory, Kind, Link, LinkState, Path, RuleUse, Running, Session, State,
+    Traffic,
 };
 
 use crate::wall_clock::unix_millis;
@@ -123,8 +124,10 @@ fn text(state: &State) -> String {
         parts.extend(sessions(state));
     } else if state.instance.kind.is_web() {
         parts.push(web_links(&state.links));
+        parts.extend(unused(&state.links));
     } else {
         parts.push(links(&state.links));
+        parts.extend(unused(&state.links));
         parts.extend(rules(&state.rules));
     }
     let totals = Some(totals(state)).into_iter().chain(packets(state));
@@ -136,7 +139,12 @@ fn text(state: &State) -> String {
 
 fn heading(state: &State) -> String {
     let instance = &state.instance;
-    let age = duration(state.at_unix_ms.saturating_sub(instance.started_at_unix_ms) / 1_000);
+    let age_ms = state.at_unix_ms.saturating_sub(instance.started_at_unix_ms);
+    let since_ms = match (state.condition, state.silent_ms) {
+        (Condition::Down, Some(silent_ms)) => silent_ms,
+        (Condition::Down | Condition::Up | Condition::Degraded, _) => age_ms,
+    };
+    let since = duration(since_ms / 1_000);
     let relay = match &instance.relay {
         Some(relay) => format!(", relay {relay}"),
         None => String::new(),
@@ -148,7 +156,7 @@ fn heading(state: &State) -> String {
         }
     };
     let condition = state.condition.name();
-    format!("{}: {condition} for {age}{relay}\n{about}", instance.name)
+    format!("{}: {condition} for {since}{relay}\n{about}", instance.name)
 }
 
 fn links(links: &[Link]) -> String {
@@ -183,6 +191,28 @@ fn links(links: &[Link]) -> String {
         })
         .collect();
     output::table(&headings, &rows)
+}
+
+/// Why links are not used, and what budgets have left.
+fn unused(links: &[Link]) -> Option<String> {
+    let line = |link: &Link| {
+        let why = link.problem.as_ref();
+        let why = why.filter(|_| link.state == LinkState::Unused);
+        let left = link.budget.as_ref().filter(|budget| !budget.is_spent());
+        match (why, left) {
+            (Some(why), _) => Some(format!("{} is not used: {why}", link.name)),
+            (None, Some(budget)) => Some(format!(
+                "{} has {} of {} MB left until {}",
+                link.name,
+                megabytes(budget.amount_bytes - budget.used_bytes),
+                megabytes(budget.amount_bytes),
+                budget.renews
+            )),
+            (None, None) => None,
+        }
+    };
+    let lines: Vec<String> = links.iter().filter_map(line).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// Links that fetch: there is no path that could be measured, but connections fail one by one.

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -31,6 +32,13 @@ use crate::store::Store;
 
 /// Where a daemon in the background writes what it has to say.
 const LOG: &str = "/run/tabane/up.log";
+/// What is told of the way that new connections take: they are carried, or there are peers alone,
+/// whose addresses are.
+const CARRYING: &str = "over all links";
+const PEERS_ALONE: &str = "peers are reached straight; there is no relay for the rest";
+/// How long `--detach` waits for the relay: a handshake over a slow link, and one more over a
+/// neighbour's.
+const DETACH_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Carry everything this machine sends over all links, until `tabane down`
 ///
@@ -58,7 +66,8 @@ pub(crate) struct UpArgs {
     /// limit]
     #[arg(long, value_name = "TIME")]
     wait: Option<Span>,
-    /// Go to the background once everything is in place
+    /// Go to the background, and return once new connections go over all links. Where the relay
+    /// does not answer within 15 s, the status is 1; it is then tried further in the background
     #[arg(long)]
     detach: bool,
     #[command(flatten)]
@@ -184,6 +193,9 @@ async fn attend(
     let mut is_open = false;
     // What goes to peers needs no relay.
     machine.set_open(is_open).await?;
+    if far_ends.relay().is_none() {
+        notify::status(PEERS_ALONE);
+    }
     loop {
         tokio::select! {
             () = until_told(signals) => return Ok(()),
@@ -193,7 +205,7 @@ async fn attend(
                 machine.set_open(is_open).await?;
                 tell_reach(is_open);
             }
-            () = far_ends.peers_moved() => {
+            () = far_ends.moved() => {
                 if let Err(error) = machine.follow_network().await {
                     tracing::warn!("{error:#}");
                 }
@@ -222,7 +234,7 @@ async fn relay_is(far_ends: &FarEnds, reachable: bool) {
 fn tell_reach(reachable: bool) {
     if reachable {
         tracing::info!("the relay answers: new connections go over all links");
-        notify::status("over all links");
+        notify::status(CARRYING);
     } else {
         tracing::warn!("the relay does not answer: new connections go as without tabane");
         notify::status("the relay does not answer");
@@ -243,7 +255,7 @@ async fn until_told(signals: &Signals) {
     }
 }
 
-/// Starts the same command in the background and waits until it is ready.
+/// Starts the same command in the background and waits until it carries what is new.
 fn detach() -> Result<ExitCode> {
     use std::os::unix::process::CommandExt;
 
@@ -264,8 +276,21 @@ fn detach() -> Result<ExitCode> {
         .process_group(0)
         .spawn()
         .context("cannot start the background process")?;
-    match listener.wait(&mut child).context(WAIT)? {
-        Heard::Ready => Ok(ExitCode::SUCCESS),
+    let carrying = [CARRYING, PEERS_ALONE].map(notify::status_line);
+    let carrying = carrying.each_ref().map(String::as_str);
+    // Names of the relay may have to be looked up before there is anything to wait for.
+    let mut heard = listener.wait(&mut child, &[notify::READY], None);
+    if let Ok(Heard::Told) = heard {
+        let deadline = Instant::now() + DETACH_PATIENCE;
+        heard = listener.wait(&mut child, &carrying, Some(deadline));
+    }
+    match heard.context(WAIT)? {
+        Heard::Told => Ok(ExitCode::SUCCESS),
+        Heard::Nothing => bail!(
+            "the relay does not answer: new connections go as without tabane until it does; it is \
+             tried further in the background (`tabane doctor` looks at every link, `tabane down` \
+             ends it, {LOG} has what it says)"
+        ),
         Heard::Ended(status) => {
             eprint!("{}", std::fs::read_to_string(LOG).unwrap_or_default());
             let code = status.code().and_then(|code| u8::try_from(code).ok());

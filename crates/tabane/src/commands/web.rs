@@ -189,7 +189,7 @@ async fn serve(
             relays: Vec::new(),
             policy: Some(PolicyTextFile::of(store)),
         },
-        WebView::new(links, found.lenders(), {
+        WebView::new(links, found.roll(), {
             let web = Rc::downgrade(&web);
             move || web.upgrade().map_or(0, |web| web.under_way())
         }),

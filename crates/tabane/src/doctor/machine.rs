@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use tabane_linux::cgroup::Cgroup;
 use tabane_linux::hooks::{HookConfig, Hooks};
+use tabane_linux::syn_hold;
 
 /// Any port but 0: nothing is ever sent to it.
 const TRIAL_PORT: u16 = 9;
@@ -32,6 +33,8 @@ pub(crate) struct Machine {
     pub(crate) cgroup: Option<PathBuf>,
     /// Socket hooks, attached to a group of our own and detached again.
     pub(crate) hooks: Result<(), String>,
+    /// Programs can be kept in `connect()` until their destination has answered.
+    pub(crate) holds_requests: Result<(), String>,
     /// `/dev/net/tun`, opened.
     pub(crate) tun: Result<(), String>,
     /// A TPROXY rule in a namespace of its own; by which program it went.
@@ -66,6 +69,7 @@ impl Machine {
             kernel: read("/proc/sys/kernel/osrelease"),
             cgroup: cgroup_mount(&read("/proc/self/mounts")),
             hooks: try_hooks(),
+            holds_requests: syn_hold::try_out().map_err(|error| error.to_string()),
             tun: OpenOptions::new()
                 .read(true)
                 .write(true)

@@ -7,6 +7,7 @@ use tabane_tunnel::Lodging;
 use tokio::time::timeout;
 
 use crate::client_session::{SessionArgs, SessionPlan};
+use crate::link_policy::LinkPolicy;
 use crate::reach::measure;
 use crate::store::Store;
 
@@ -24,6 +25,8 @@ pub(crate) struct Network {
     pub(crate) unusable: Vec<(String, String)>,
     /// Why the interfaces cannot be listed.
     pub(crate) failure: Option<String>,
+    /// Files of ours that cannot be read: why, and what mends it.
+    pub(crate) faults: Vec<(String, String)>,
     pub(crate) relays: Vec<RelayFacts>,
     /// Relays known beyond those.
     pub(crate) relays_omitted: usize,
@@ -73,13 +76,12 @@ impl Network {
             }
             Err(error) => network.failure = Some(error.to_string()),
         }
-        let relays = match store.relays() {
-            Ok(relays) => relays,
-            Err(error) => {
-                network.failure = Some(format!("{error:#}"));
-                return network;
-            }
-        };
+        network.faults = faults(store);
+        if !network.faults.is_empty() {
+            // Every command with a session would say the same.
+            return network;
+        }
+        let relays = store.relays().unwrap_or_default();
         network.relays_omitted = relays.len().saturating_sub(MAX_RELAYS);
         for (name, _) in relays.iter().take(MAX_RELAYS) {
             let reached = match offline {
@@ -98,6 +100,25 @@ impl Network {
         }
         network
     }
+}
+
+/// What commands with a session read before anything else.
+fn faults(store: &Store) -> Vec<(String, String)> {
+    let mend = "correct that line; or move the file away, and its settings with it".to_owned();
+    let check = "correct that line; tabane policy check".to_owned();
+    let leave = "tabane leave NAME, and tabane join STRING again".to_owned();
+    let remove = "tabane peer remove NAME, and tabane peer add STRING again".to_owned();
+    let read = [
+        (store.settings().map(drop), mend),
+        (LinkPolicy::load(store).map(drop), check),
+        (store.relays().map(drop), leave),
+        (store.peers().map(drop), remove),
+    ];
+    let faults = read.into_iter().filter_map(|(read, remedy)| {
+        let error = read.err()?;
+        Some((format!("{error:#}"), remedy))
+    });
+    faults.collect()
 }
 
 async fn reach(args: SessionArgs, store: &Store) -> Result<(Vec<Reached>, Option<Lodging>)> {

@@ -16,6 +16,7 @@ pub(crate) fn judge(machine: &Machine, network: &Network) -> Vec<Finding> {
     let mut findings = machine::privileges(machine);
     findings.extend(machine::resources(machine));
     findings.extend(network::links(network));
+    findings.extend(network::settings(network));
     findings.extend(network::relays(network));
     findings
 }

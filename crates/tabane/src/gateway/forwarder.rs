@@ -90,7 +90,7 @@ impl Forwarder {
                 to_server: queue(first + 1)?,
             },
             packet: Vec::new(),
-            raw: RawIp::open().context("cannot open a raw socket")?,
+            raw: RawIp::open(None).context("cannot open a raw socket")?,
             clock: HostClock::new(),
             visible,
             survey: None,

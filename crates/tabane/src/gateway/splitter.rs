@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use tabane_base::{Duration, Prefix};
 use tabane_control::GatewayMode;
-use tabane_linux::splice::join;
+use tabane_linux::abortive::AbortiveStream;
+use tabane_linux::join::{Pipe, join};
 use tabane_linux::transparent::Transparent;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -65,13 +66,13 @@ impl Splitter {
         loop {
             tokio::select! {
                 accepted = self.sockets.accept() => match accepted {
-                    Ok((mobile, server)) => {
-                        let Ok(from) = mobile.peer_addr() else {
-                            // It is reset already.
-                            continue;
-                        };
-                        let connection = self.joined.begin(from, server);
-                        tasks.spawn_local(carry(mobile, server, connection));
+                    Ok((caller, server)) => {
+                        let connection = self.joined.begin(caller.from, server);
+                        tasks.spawn_local(async move {
+                            if let Some(mobile) = caller.accept().await {
+                                carry(mobile, server, connection).await;
+                            }
+                        });
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
@@ -114,27 +115,16 @@ impl Splitter {
     }
 }
 
-async fn carry(mobile: TcpStream, server: SocketAddr, connection: Connection) {
-    let onward = match timeout(CONNECTING, TcpStream::connect(server)).await {
-        Ok(Ok(onward)) => onward,
-        Ok(Err(error)) => {
-            tracing::debug!(%server, %error, "a server does not answer");
-            refuse(&mobile);
-            return;
-        }
-        Err(_) => return refuse(&mobile),
+async fn carry(mobile: AbortiveStream, server: SocketAddr, connection: Connection) {
+    let carried = async {
+        let onward = timeout(CONNECTING, TcpStream::connect(server)).await??;
+        let pipes = (Pipe::open()?, Pipe::open()?);
+        join(mobile, onward.into(), pipes, |bytes| {
+            connection.count(bytes)
+        })
+        .await
     };
-    if let Err(error) = join(&mobile, &onward, |bytes| connection.count(bytes)).await {
-        // Neither end may take what it has for all there is.
-        refuse(&mobile);
-        refuse(&onward);
-        tracing::debug!(%server, %error, "a connection ended early");
-    }
-}
-
-/// Resets the connection when it is closed.
-fn refuse(stream: &TcpStream) {
-    if let Err(error) = stream.set_zero_linger() {
-        tracing::debug!(%error, "a connection ends without a reset");
+    if let Err(error) = carried.await {
+        tracing::debug!(%server, %error, "a connection is reset");
     }
 }

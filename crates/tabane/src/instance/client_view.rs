@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tabane_base::Duration;
+use tabane_base::{Duration, Instant};
 use tabane_control::{
     Link, LinkChange, LinkState, Packets, Path, RuleAnswer, RuleQuestion, RuleUse, Session,
     SessionState, State, Totals, Traffic,
@@ -23,6 +23,8 @@ pub(super) struct ClientView {
     far_ends: FarEnds,
     /// By name; links that are gone keep theirs.
     ledgers: BTreeMap<String, Ledger>,
+    /// When the relay was heard last.
+    heard_at: Option<std::time::Instant>,
 }
 
 impl ClientView {
@@ -30,6 +32,7 @@ impl ClientView {
         Self {
             far_ends,
             ledgers: BTreeMap::new(),
+            heard_at: None,
         }
     }
 
@@ -37,6 +40,15 @@ impl ClientView {
     pub(super) fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
         let sessions = self.far_ends.seen();
         state.links = self.links(&sessions);
+        state.silent_ms = self.silence(&sessions);
+        if let Some(roll) = self.far_ends.roll() {
+            state.policy_fault = roll.policy_fault();
+            let carried = |name: &str| {
+                let ledger = self.ledgers.get(name);
+                ledger.map(Ledger::traffic).unwrap_or_default()
+            };
+            roll.complete(&mut state.links, carried);
+        }
         let rules = self.far_ends.rules().map(RuleBook::uses);
         state.rules = rules
             .unwrap_or_default()
@@ -82,6 +94,18 @@ impl ClientView {
         }
     }
 
+    /// For how long nothing has come from the relay.
+    fn silence(&mut self, sessions: &[Seen]) -> Option<u64> {
+        let relay = sessions
+            .iter()
+            .find(|seen| seen.peer.is_none() && seen.is_present);
+        if let Some(session) = relay.and_then(|seen| seen.snapshot.session.as_ref()) {
+            let heard_at = std::time::Instant::now().checked_sub(session.silent_for);
+            self.heard_at = self.heard_at.max(heard_at);
+        }
+        Some(whole_millis(self.heard_at?.elapsed()))
+    }
+
     /// Each link once, with what all sessions have over it.
     fn links(&mut self, sessions: &[Seen]) -> Vec<Link> {
         let mut names: Vec<&str> = Vec::new();
@@ -108,9 +132,14 @@ impl ClientView {
         let ledger = self.ledgers.entry(name.to_owned()).or_default();
         ledger.count(of.iter().flat_map(|(seen, link)| of_link(seen, link)));
         // One that carries says most.
-        let mut paths = of.iter().filter_map(|(_, link)| link.path.as_ref());
-        let path = paths.clone().find(|path| path.status == PathStatus::Active);
-        let path = path.or_else(|| paths.next()).map(self::path);
+        let with_time = |(seen, link): &(&Seen, &LinkSnapshot)| {
+            let path = link.path.clone()?;
+            Some((path, seen.snapshot.session.as_ref()?.at))
+        };
+        let paths: Vec<_> = of.iter().filter_map(with_time).collect();
+        let is_active = |(path, _): &&(PathSnapshot, Instant)| path.status == PathStatus::Active;
+        let best = paths.iter().find(is_active).or_else(|| paths.first());
+        let path = best.map(|(path, at)| self::path(path, *at));
         let paused = of.iter().any(|(_, link)| link.paused);
         let mut problems = of.iter().filter_map(|(_, link)| link.problem.clone());
         Link {
@@ -128,6 +157,8 @@ impl ClientView {
             traffic: ledger.traffic(),
             failures: 0,
             is_lent: false,
+            metered: false,
+            budget: None,
             path,
         }
     }
@@ -216,7 +247,11 @@ pub(super) fn session(number: u64, session: &SessionSnapshot) -> Session {
         datagrams_queued_bytes: session.datagrams_queued.get(),
         traffic: Traffic::default(),
         packets: None,
-        paths: session.paths.iter().map(path).collect(),
+        paths: session
+            .paths
+            .iter()
+            .map(|it| path(it, session.at))
+            .collect(),
     }
 }
 
@@ -229,7 +264,12 @@ fn packets(carried: &PacketsCarried) -> Packets {
     }
 }
 
-fn path(path: &PathSnapshot) -> Path {
+fn whole_millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// As it was `at` this time.
+fn path(path: &PathSnapshot, at: Instant) -> Path {
     let millis = |span: Duration| path.rtt_measured.then_some(span.as_secs_f64() * 1e3);
     Path {
         id: path.id.get(),
@@ -245,6 +285,7 @@ fn path(path: &PathSnapshot) -> Path {
         in_flight_bytes: path.in_flight.get(),
         cwnd_bytes: path.cwnd.get(),
         bandwidth_bps: path.delivery_rate.as_bps(),
+        silent_ms: Some(whole_millis(at.since(path.last_received_at))),
         mtu_bytes: path.mtu.into(),
         weight: path.weight,
         backup: path.backup,

@@ -7,27 +7,28 @@ use tabane_fetch::Links;
 use tabane_ranges::LinkId;
 
 use crate::ledger::add;
+use crate::link_roll::LinkRoll;
 
 /// The links of a process that fetches, with what they carried.
 pub(crate) struct WebView {
     links: Links,
-    /// The names of neighbours.
-    lenders: Vec<String>,
+    /// Those that are known, used or not.
+    roll: LinkRoll,
     under_way: Box<dyn Fn() -> usize>,
     /// By everybody who was a link, as it was seen last.
     carried: BTreeMap<LinkId, Traffic>,
 }
 
 impl WebView {
-    /// For links, those of `lenders` among them; `under_way` counts answers and tunnels.
+    /// For links, all that are known being on `roll`; `under_way` counts answers and tunnels.
     pub(crate) fn new(
         links: Links,
-        lenders: Vec<String>,
+        roll: LinkRoll,
         under_way: impl Fn() -> usize + 'static,
     ) -> Self {
         Self {
             links,
-            lenders,
+            roll,
             under_way: Box::new(under_way),
             carried: BTreeMap::new(),
         }
@@ -56,10 +57,14 @@ impl WebView {
                 share_now: None,
                 traffic,
                 failures: tally.failures,
-                is_lent: self.lenders.iter().any(|lender| lender == link.name()),
+                is_lent: false,
+                metered: link.facts().metered,
+                budget: None,
                 path: None,
             });
         }
+        state.policy_fault = self.roll.policy_fault();
+        self.roll.complete(&mut state.links, |_| Traffic::default());
         let totals = &mut state.totals;
         totals.streams = (self.under_way)() as u64;
         self.carried

@@ -26,6 +26,12 @@ pub(super) const LAN: MarkRule = MarkRule {
     mark: 0x1064,
     table: 10_621,
 };
+/// Connection requests of theirs that were held back, on their way to the sockets once more.
+pub(super) const RELEASED: MarkRule = MarkRule {
+    priority: 10_622,
+    mark: 0x1068,
+    table: LAN.table,
+};
 /// Never carried, whatever the user says: this host, the wire, groups.
 const NEVER_V4: &str = "127.0.0.0/8, 169.254.0.0/16, 224.0.0.0/3";
 const NEVER_V6: &str = "::1/128, fe80::/10, ff00::/8";
@@ -107,23 +113,19 @@ impl Filter {
                 .iter()
                 .map(|name| format!("\"{name}\""))
                 .collect();
+            let released = RELEASED.mark;
+            rules += "chain lan {\ntype filter hook prerouting priority mangle\n";
+            // Their mark brings them here, and past the sockets' hold.
+            rules += &to_sockets(&format!("iifname \"lo\" meta mark {released}"), *port, "");
             rules += &format!(
-                "chain lan {{\ntype filter hook prerouting priority mangle\n\
-                 iifname != {{ {} }} return\n\
+                "iifname != {{ {} }} return\n\
                  fib daddr type {{ local, broadcast, multicast, anycast }} return\n{LEFT_ALONE}",
                 names.join(", ")
             );
             if self.tun.is_some() {
                 rules += "jump beside\n";
             }
-            let lan = LAN.mark;
-            for (family, host) in [("ip", "127.0.0.1"), ("ip6", "[::1]")] {
-                let version = if family == "ip" { "ipv4" } else { "ipv6" };
-                rules += &format!(
-                    "meta nfproto {version} meta l4proto {{ tcp, udp }} \
-                     tproxy {family} to {host}:{port} meta mark set {lan} accept\n"
-                );
-            }
+            rules += &to_sockets("", *port, &format!("meta mark set {}", LAN.mark));
             rules += "}\n";
         }
         rules
@@ -176,6 +178,19 @@ impl Filter {
     }
 }
 
+/// Hands the TCP and UDP that `matches` to the sockets on `port`, and does `also`.
+fn to_sockets(matches: &str, port: u16, also: &str) -> String {
+    let rule = |(version, family, host)| {
+        format!(
+            "{matches} meta nfproto {version} meta l4proto {{ tcp, udp }} \
+             tproxy {family} to {host}:{port} {also} accept\n"
+        )
+    };
+    [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")]
+        .map(rule)
+        .concat()
+}
+
 fn sets(direct: &[Prefix]) -> String {
     let mut v4 = NEVER_V4.to_owned();
     let mut v6 = NEVER_V6.to_owned();
@@ -199,7 +214,7 @@ fn sets(direct: &[Prefix]) -> String {
 /// Removes what a daemon of this network namespace has left, or may have left.
 pub(crate) async fn clear_leftovers() -> Result<()> {
     let routing = Routing::open()?;
-    for rule in [ECHO, LAN] {
+    for rule in [ECHO, LAN, RELEASED] {
         routing.remove_rule(rule).await?;
     }
     routing.remove_local(LAN.table).await?;

@@ -6,14 +6,12 @@
 //! otherwise, at either side, is reset at the other: nobody takes a part for the whole.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::task::Context;
 use std::time::Instant;
 
-use nix::sys::socket::{Shutdown, shutdown};
 use tabane_base::Duration;
+use tabane_linux::abortive::AbortiveStream;
 use tabane_sctp::{AssociationId, EndpointId, Event, Incoming, Message, Sent, Stack};
-use tokio::net::TcpStream;
 
 use super::conversation::{BYTES, INDICATION, MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM};
 use super::driver::Driver;
@@ -34,7 +32,7 @@ pub(crate) struct Bridge {
     /// At the programs' end.
     outgoing: Option<Outgoing>,
     /// `None` until the server is reached, at the servers' end.
-    stream: Option<TcpStream>,
+    stream: Option<AbortiveStream>,
     stage: Stage,
     /// Why it is reset, once it is.
     fault: Option<String>,
@@ -61,7 +59,7 @@ pub(crate) struct Bridge {
 
 impl Bridge {
     /// For a program that has connected.
-    pub(crate) fn begun(stream: TcpStream, outgoing: Outgoing) -> Self {
+    pub(crate) fn begun(stream: AbortiveStream, outgoing: Outgoing) -> Self {
         let mut bridge = Self::accepted(outgoing.endpoint, outgoing.association);
         bridge.stage = Stage::Connecting;
         bridge.outgoing = Some(outgoing);
@@ -96,7 +94,7 @@ impl Bridge {
     }
 
     /// The server is reached.
-    pub(crate) fn connect(&mut self, stream: TcpStream) {
+    pub(crate) fn connect(&mut self, stream: AbortiveStream) {
         self.stream = Some(stream);
     }
 
@@ -122,9 +120,14 @@ impl Bridge {
     fn reset(&mut self, why: impl ToString) {
         self.stage = Stage::Lost;
         self.fault.get_or_insert_with(|| why.to_string());
-        if let Some(stream) = self.stream.take() {
-            // Where it fails, the connection has gone already.
-            let _ = stream.set_zero_linger();
+        self.stream = None;
+    }
+
+    /// Ends the connection: in order, unless something went wrong.
+    pub(crate) fn close(&mut self) {
+        match (self.stage, self.stream.take()) {
+            (Stage::Closed, Some(stream)) => stream.finish(),
+            (Stage::Connecting | Stage::Up | Stage::Lost, _) | (Stage::Closed, None) => {}
         }
     }
 
@@ -260,8 +263,8 @@ impl Bridge {
         }
         if self.heard_end && !self.written_end {
             self.written_end = true;
-            // The program may have closed already.
-            let _ = shutdown(stream.as_raw_fd(), Shutdown::Write);
+            // Where it fails, reading shows it.
+            let _ = stream.end_writing();
         }
         Ok(())
     }

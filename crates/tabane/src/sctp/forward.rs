@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tabane_base::Duration;
+use tabane_linux::abortive::AbortiveStream;
 use tabane_linux::signals::Signals;
 use tabane_sctp::path::ASSOCIATIONS_MAX;
 use tabane_sctp::{EndpointId, Event, Incoming};
@@ -276,15 +277,12 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
         else {
             return;
         };
+        let stream = AbortiveStream::from(stream);
         // Small messages of a conversation are not to wait for each other.
         let _ = stream.set_nodelay(true);
         match Outgoing::begin(&mut self.driver, links, remotes, *port, *scheduler) {
             Ok(outgoing) => self.bridges.push(Bridge::begun(stream, outgoing)),
-            Err(error) => {
-                tracing::warn!("a connection is reset: {error:#}");
-                // Where it fails, the connection has gone already.
-                let _ = stream.set_zero_linger();
-            }
+            Err(error) => tracing::warn!("a connection is reset: {error:#}"),
         }
     }
 
@@ -317,7 +315,7 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
         match stream {
             Ok(stream) => {
                 let _ = stream.set_nodelay(true);
-                bridge.connect(stream);
+                bridge.connect(stream.into());
             }
             Err(error) => {
                 let why = format!("cannot connect to {server}: {error}");
@@ -386,7 +384,8 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
     }
 
     fn conclude(&mut self, bridges: Vec<Bridge>) -> Result<()> {
-        for bridge in bridges {
+        for mut bridge in bridges {
+            bridge.close();
             self.driver.stack.close(bridge.endpoint);
             (self.tell)(&Carried {
                 sent_bytes: bridge.sent,

@@ -12,6 +12,7 @@ use tabane_policy::{Budget, Hours, Usage};
 use tabane_proxy::{Destination, Host};
 
 use super::{RelayName, Store, read_toml};
+use crate::link_policy::read_usage;
 use crate::quantity::RateText;
 use crate::{atomic_file, secret};
 
@@ -183,9 +184,7 @@ impl Store {
 
     /// What friends have carried in the present periods of their budgets, by their keys.
     pub(crate) fn lent(&self) -> Result<Usage> {
-        let path = self.root().join("lent.toml");
-        let text = atomic_file::read(&path)?.unwrap_or_default();
-        Usage::parse(&text).with_context(|| path.display().to_string())
+        read_usage(&self.root().join("lent.toml"))
     }
 
     pub(crate) fn put_lent(&self, usage: &Usage) -> Result<()> {

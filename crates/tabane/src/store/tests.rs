@@ -33,15 +33,15 @@ fn line(error: anyhow::Error) -> String {
 fn a_relay_is_remembered_updated_and_forgotten() {
     let (_scratch, store) = store();
     assert_eq!(
-        store.put_relay(&name("a"), &entry(1)).unwrap(),
+        store.put_relay(&name("a"), &entry(1), false).unwrap(),
         Joined::Added
     );
     assert_eq!(
-        store.put_relay(&name("a"), &entry(1)).unwrap(),
+        store.put_relay(&name("a"), &entry(1), false).unwrap(),
         Joined::Updated
     );
     assert_eq!(store.relays().unwrap(), [(name("a"), entry(1))]);
-    let error = line(store.put_relay(&name("a"), &entry(2)).unwrap_err());
+    let error = line(store.put_relay(&name("a"), &entry(2), false).unwrap_err());
     assert!(error.contains("--name"), "{error}");
     assert!(store.remove_relay(&name("a")).unwrap());
     assert!(!store.remove_relay(&name("a")).unwrap());
@@ -59,10 +59,10 @@ fn the_relay_is_chosen_or_the_user_is_told_how_to() {
         })
     };
     assert!(line(chosen(&[]).unwrap_err()).contains("tabane join"));
-    store.put_relay(&name("one"), &entry(1)).unwrap();
+    store.put_relay(&name("one"), &entry(1), false).unwrap();
     assert_eq!(chosen(&[]).unwrap(), ["one"]);
-    store.put_relay(&name("two"), &entry(2)).unwrap();
-    store.put_relay(&name("zoo"), &entry(3)).unwrap();
+    store.put_relay(&name("two"), &entry(2), false).unwrap();
+    store.put_relay(&name("zoo"), &entry(3), false).unwrap();
     assert_eq!(chosen(&[]).unwrap(), ["one", "two", "zoo"]);
     assert_eq!(chosen(&["two"]).unwrap(), ["two"]);
     assert_eq!(chosen(&["zoo", "one", "zoo"]).unwrap(), ["zoo", "one"]);
@@ -109,7 +109,7 @@ fn settings_are_read_and_faults_name_line_and_key() {
 #[test]
 fn a_damaged_relay_file_is_named() {
     let (_scratch, store) = store();
-    store.put_relay(&name("a"), &entry(1)).unwrap();
+    store.put_relay(&name("a"), &entry(1), false).unwrap();
     let path = store.root.join("relays/a.toml");
     let text = fs::read_to_string(&path).unwrap().replace("4510", "0");
     fs::write(&path, text).unwrap();

@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline, Wrap};
-use tabane_control::{Condition, Kind, RuleUse, State};
+use tabane_control::{Condition, Kind, Link, LinkBudget, LinkState, RuleUse, State};
 
 use super::app::{App, History, Row};
 use super::columns::{self, cell};
@@ -175,6 +175,14 @@ fn problems(app: &App) -> Vec<Line<'static>> {
         let told = state.problems.iter().take(MAX_PROBLEMS);
         lines.extend(told.map(|problem| {
             Line::styled(format!("! {}: {}", problem.what, problem.remedy), yellow)
+        }));
+        // Why a spent budget's is not, is told above.
+        let is_spent = |link: &Link| link.budget.as_ref().is_some_and(LinkBudget::is_spent);
+        let unused = state.links.iter();
+        let unused = unused.filter(|link| link.state == LinkState::Unused && !is_spent(link));
+        lines.extend(unused.take(MAX_PROBLEMS).filter_map(|link| {
+            let why = link.problem.as_ref()?;
+            Some(Line::raw(format!("{} is not used: {why}", link.name)))
         }));
     }
     lines

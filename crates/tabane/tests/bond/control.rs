@@ -12,10 +12,10 @@ use serde_json::Value;
 use crate::world::{TABANE, World, first_line, pid, wait_for};
 use crate::{complaint, status, text};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A download slow enough to be looked at; prints its size at the end.
-fn download(world: &World, bytes: usize) -> (Child, String) {
+pub(crate) fn download(world: &World, bytes: usize) -> (Child, String) {
     let line = format!("echo up; curl -sS --limit-rate 4M http://203.0.113.2:8000/{bytes} | wc -c");
     let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -24,14 +24,14 @@ fn download(world: &World, bytes: usize) -> (Child, String) {
     (child, name)
 }
 
-fn state(world: &World, name: &str) -> Value {
+pub(crate) fn state(world: &World, name: &str) -> Value {
     let mut command = world.tabane(&["status", "--json", "--instance", name]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn link<'a>(state: &'a Value, name: &str) -> &'a Value {
+pub(crate) fn link<'a>(state: &'a Value, name: &str) -> &'a Value {
     let mut links = state["links"].as_array().unwrap().iter();
     links.find(|link| link["name"] == name).unwrap()
 }
@@ -44,7 +44,7 @@ fn received(world: &World, instance: &str, name: &str) -> u64 {
 }
 
 /// Looks until `is_so`; gives the state that was.
-fn until(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn until(world: &World, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let state = state(world, name);
@@ -400,6 +400,23 @@ fn the_doctor_names_what_is_missing_and_its_cure() {
         words.any(|mut words| words.next() == Some("run") && words.next() == Some("works")),
         "{said}"
     );
+    // A fault in a file of the user's is told as that, with the step that mends it.
+    for (file, line, remedy) in [
+        ("config.toml", "links = 3\n", "correct that line"),
+        ("policy.toml", "[[link]]\nname = 3\n", "tabane policy check"),
+    ] {
+        let path = world.path(".config/tabane").join(file);
+        fs::write(&path, line).unwrap();
+        let (code, report) = doctor(&["run"]);
+        assert_eq!(code, Some(1), "{report:#}");
+        let mut findings = report["findings"].as_array().unwrap().iter();
+        let bad = findings.find(|it| it["grade"] == "missing").unwrap();
+        assert_eq!(bad["check"], "settings", "{report:#}");
+        assert!(bad["what"].as_str().unwrap().contains(file), "{bad:#}");
+        assert!(bad["remedy"].as_str().unwrap().contains(remedy), "{bad:#}");
+        assert!(!report.to_string().contains("firewall"), "{report:#}");
+        fs::remove_file(path).unwrap();
+    }
     fs::remove_dir_all(world.path(".config")).unwrap();
     assert_eq!(doctor(&["proxy", "--offline"]).0, Some(1));
 }

@@ -45,7 +45,7 @@ impl<'a> Host<'a> {
         Self { world, ns }
     }
 
-    fn shell(&self, line: &str) -> (bool, String) {
+    pub(crate) fn shell(&self, line: &str) -> (bool, String) {
         let mut command = Command::new("ip");
         let output = command
             .args(["netns", "exec", &self.ns, "sh", "-c", line])

@@ -11,7 +11,7 @@ use crate::world::{World, first_line, wait_for};
 use crate::{complaint, text};
 
 /// Writes the policy file and gives where it is.
-fn write(world: &World, rules: &str) -> PathBuf {
+pub(crate) fn write(world: &World, rules: &str) -> PathBuf {
     let output = policy(world, "set c1 --weight 1");
     let told = text(&output.stdout).trim().to_owned();
     let path = PathBuf::from(told.strip_suffix(" changed").unwrap());

@@ -1,5 +1,5 @@
 """What clients of the tests talk to: HTTP, UDP echo and a DNS server that knows one answer."""
-import http.server, os, socket, socketserver, sys, threading
+import http.server, os, select, socket, socketserver, sys, threading
 
 V4, V6 = "203.0.113.2", "2001:db8:ffff::2"
 
@@ -9,6 +9,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/peer":
             return self.answer(b"%s\n" % self.client_address[0].encode())
+        if self.path.startswith("/burst/"):
+            seen = bursts.get(self.path[7:].encode(), set())
+            ports, peers = {port for port, _ in seen}, {peer for _, peer in seen}
+            return self.answer(b"%d %d\n" % (len(ports), len(peers)))
         size = int(self.path.strip("/") or 0)
         self.send_response(200)
         self.send_header("Content-Length", str(size))
@@ -54,6 +58,39 @@ def udp(family, address, port, answer):
             s.sendto(answer(data) if port != 9001 else peer[0].encode(), peer)
     threading.Thread(target=serve, daemon=True).start()
 
+bursts = {}
+
+def burst_ports():
+    # 500 destinations; which of them heard of a burst, by its name, and from whom.
+    poll, sockets = select.epoll(), {}
+    for port in range(20000, 20500):
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.bind((V4, port))
+        sockets[s.fileno()] = (port, s)
+        poll.register(s, select.EPOLLIN)
+    def serve():
+        while True:
+            for descriptor, _ in poll.poll():
+                port, s = sockets[descriptor]
+                name, peer = s.recvfrom(100)
+                bursts.setdefault(name, set()).add((port, peer))
+    threading.Thread(target=serve, daemon=True).start()
+
+def elsewhere(family, address):
+    # Asked at 9002, answers from 9003.
+    answering = socket.socket(family, socket.SOCK_DGRAM)
+    answering.bind((address, 9003))
+    def serve():
+        asked = socket.socket(family, socket.SOCK_DGRAM)
+        asked.bind((address, 9002))
+        ready.set()
+        while True:
+            data, peer = asked.recvfrom(100)
+            answering.sendto(b"from elsewhere", peer)
+    ready = threading.Event()
+    threading.Thread(target=serve, daemon=True).start()
+    ready.wait()
+
 def dns(query, last=99):
     # The question as it came, and one A record: 192.0.2.99, or .77 by the resolver near the client.
     end = query.index(b"\0", 12) + 5
@@ -69,6 +106,8 @@ else:
         udp(family, address, 9000, lambda data: b"echo " + data)
         udp(family, address, 9001, None)
         udp(family, address, 53, dns)
+        elsewhere(family, address)
+    burst_ports()
 for server in servers:
     threading.Thread(target=server.serve_forever, daemon=True).start()
 print("ready", flush=True)

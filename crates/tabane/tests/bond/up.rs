@@ -4,7 +4,6 @@
 //! Which way something went is told by the address that the server saw: 10.71… came plainly.
 
 use std::fs;
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,21 +11,20 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 
 use super::{complaint, status, text};
+pub(crate) use crate::process::UP;
+use crate::process::{Notices, PATIENCE};
 use crate::world::{TABANE, World, pid, wait_for};
 
 const PEER: &str = "http://203.0.113.2:8000/peer";
 const PEER6: &str = "http://[2001:db8:ffff::2]:8000/peer";
 const NEAR: &str = "http://10.71.1.2:8000/peer";
-pub(crate) const UP: &str = "STATUS=over all links";
 pub(crate) const LOST: &str = "STATUS=the relay does not answer";
-/// More than any step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `tabane up` in the client's namespace, killed at the end.
 pub(crate) struct Up<'a> {
     pub(crate) world: &'a World,
     pub(crate) child: Child,
-    notices: UnixDatagram,
+    notices: Notices,
 }
 
 impl<'a> Up<'a> {
@@ -36,13 +34,10 @@ impl<'a> Up<'a> {
 
     /// The same by a command that ends in `tabane`.
     pub(crate) fn start_by(world: &'a World, mut command: Command, flags: &[&str]) -> Self {
-        let path = world.path("notify");
-        let _ = fs::remove_file(&path);
-        let notices = UnixDatagram::bind(&path).unwrap();
-        notices.set_read_timeout(Some(PATIENCE)).unwrap();
+        let notices = Notices::of(&mut command, &world.path("notify"));
         let log = fs::File::create(world.path("up.log")).unwrap();
         command.args(["up", "--log", "debug"]).args(flags);
-        command.env("NOTIFY_SOCKET", &path).stderr(log);
+        command.stderr(log);
         let up = Self {
             world,
             child: command.spawn().unwrap(),
@@ -54,14 +49,8 @@ impl<'a> Up<'a> {
 
     /// Waits for a word of the daemon's.
     pub(crate) fn wait_until(&self, wanted: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        let mut buffer = [0; 256];
-        while Instant::now() < deadline {
-            if let Ok(length) = self.notices.recv(&mut buffer)
-                && String::from_utf8_lossy(&buffer[..length]) == wanted
-            {
-                return;
-            }
+        if self.notices.hear(wanted) {
+            return;
         }
         let log = fs::read_to_string(self.world.path("up.log")).unwrap();
         panic!("never heard {wanted:?}; the daemon said:\n{log}");
@@ -250,21 +239,30 @@ fn relay_in(world: &World, root: &Path) -> Child {
 
 #[test]
 fn in_the_background_it_is_ready_when_the_prompt_is_back() {
-    let Some(world) = World::new(&[]) else { return };
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
     world.join();
-    let detach = || world.tabane(&["up", "--detach"]).output().unwrap();
-    let first = detach();
-    assert!(
-        first.status.success() && first.stderr.is_empty(),
-        "{first:?}"
-    );
-    let deadline = Instant::now() + PATIENCE;
-    while is_plain(&peer(&world, PEER)) {
-        assert!(Instant::now() < deadline, "never over the bond");
+    let detach = |world: &World| world.tabane(&["up", "--detach"]).output().unwrap();
+    for _ in 0..3 {
+        let first = detach(&world);
+        assert!(
+            first.status.success() && first.stderr.is_empty(),
+            "{first:?}"
+        );
+        let seen = peer(&world, PEER);
+        let last = detach(&world);
+        assert!(!is_plain(&seen), "the next connection went plainly: {seen}");
+        assert_eq!(status(&last), Some(1), "{last:?}");
+        assert!(complaint(&last).contains("up already"), "{last:?}");
+        assert!(world.tabane(&["down"]).status().unwrap().success());
     }
-    let second = detach();
+    world.stop_relay();
+    let second = detach(&world);
     assert_eq!(status(&second), Some(1), "{second:?}");
-    assert!(complaint(&second).contains("up already"), "{second:?}");
+    let said = complaint(&second);
+    assert!(said.contains("relay does not answer"), "{second:?}");
+    assert!(is_plain(&peer(&world, PEER)));
     let down = world.tabane(&["down"]).output().unwrap();
     assert!(text(&down.stdout).starts_with("down (process"), "{down:?}");
     assert!(is_plain(&peer(&world, PEER)));

@@ -9,11 +9,12 @@
 //! [2001:db8:ffff::1] and [2001:db8:ffff::2] beside relay and servers.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+pub(crate) use crate::process::{first_line, ip, pid, wait_for};
 
 pub(crate) const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
 
@@ -121,8 +122,15 @@ impl World {
 
     /// Starts the relay, again with the same state if there was one.
     pub(crate) fn start_relay(&mut self, flags: &[&str]) {
-        let mut child = self
-            .in_relay(TABANE)
+        let mut child = self.spawn_relay(flags);
+        self.join = first_line(&mut child);
+        assert!(self.join.starts_with("tabane://"), "{}", self.join);
+        self.relay = Some(child);
+    }
+
+    /// The same; its first line is the string to join by.
+    pub(crate) fn spawn_relay(&self, flags: &[&str]) -> Child {
+        self.in_relay(TABANE)
             .args([
                 "relay",
                 "--log",
@@ -135,10 +143,7 @@ impl World {
             .args(flags)
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap();
-        self.join = first_line(&mut child);
-        assert!(self.join.starts_with("tabane://"), "{}", self.join);
-        self.relay = Some(child);
+            .unwrap()
     }
 
     pub(crate) fn stop_relay(&mut self) {
@@ -241,37 +246,9 @@ impl Drop for World {
     }
 }
 
-pub(crate) fn pid(child: &Child) -> nix::unistd::Pid {
-    nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap())
-}
-
-/// The end of a child that must end soon.
-pub(crate) fn wait_for(child: &mut Child, patience: Duration) -> ExitStatus {
-    let deadline = Instant::now() + patience;
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "still running after {patience:?}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-pub(crate) fn first_line(child: &mut Child) -> String {
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    line.trim().to_owned()
-}
-
-pub(crate) fn ip(arguments: &str) {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "ip {arguments}: {output:?}");
+/// A join string as it may be written by hand: without the sum that finds mistypings.
+pub(crate) fn without_sum(join: &str) -> String {
+    let (before, after) = join.split_once("&sum=").expect("relays print it");
+    let (_, rest) = after.split_once('&').expect("the token is last");
+    format!("{before}&{rest}")
 }

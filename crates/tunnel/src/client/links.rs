@@ -38,9 +38,9 @@ impl Client {
         Ok(())
     }
 
-    /// Stops using a link; what was under way on it moves to the others. `false` where there is
-    /// no link of this name.
-    pub fn remove_link(&self, name: &str) -> bool {
+    /// Stops using a link, for a reason that people are told; what was under way on it moves to the
+    /// others. `false` where there is no link of this name.
+    pub fn remove_link(&self, name: &str, why: &str) -> bool {
         let mut links = self.shared.links.borrow_mut();
         let Some(index) = links.iter().position(|link| link.name() == name) else {
             return false;
@@ -51,6 +51,7 @@ impl Client {
         self.shared.withdraw_from_left(name);
         self.shared.journal.record(Happening::LinkRemoved {
             link: name.to_owned(),
+            why: why.to_owned(),
         });
         true
     }

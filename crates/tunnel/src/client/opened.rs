@@ -1,12 +1,12 @@
 //! What a client has opened: a TCP connection that the relay has confirmed, or a UDP flow.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tabane_base::Duration;
-use tokio::net::TcpStream;
+use tabane_linux::abortive::AbortiveStream;
 use tokio::time::timeout;
 
 use super::{Client, OpenError};
@@ -41,43 +41,19 @@ impl TcpFlow {
     }
 
     /// Sends `early` ahead of what comes from `tcp`, then carries `tcp` as [`carry`](Self::carry).
-    pub async fn carry_after(self, early: &[u8], tcp: TcpStream) -> Carried {
+    pub async fn carry_after(self, early: &[u8], tcp: impl Into<AbortiveStream>) -> Carried {
+        let tcp = tcp.into();
         // What fails here shows at once when carrying.
         let _ = self.stream.write_all(early).await;
         self.carry(tcp).await
     }
 
     /// Carries `tcp` through it until both directions have ended.
-    pub async fn carry(self, tcp: TcpStream) -> Carried {
-        let carried = Connection::new(self.stream, tcp, false).carry().await;
+    pub async fn carry(self, tcp: impl Into<AbortiveStream>) -> Carried {
+        let carried = Connection::new(self.stream, tcp.into()).carry().await;
         drop(self.client);
         carried
     }
-}
-
-/// A program's TCP connection that nobody serves yet.
-#[derive(Debug)]
-pub struct Offer {
-    /// The connection to the program; nothing was written to it.
-    pub tcp: TcpStream,
-    /// What was read from it, to be sent first wherever it goes.
-    pub early: Vec<u8>,
-}
-
-impl From<TcpStream> for Offer {
-    fn from(tcp: TcpStream) -> Self {
-        let early = Vec::new();
-        Self { tcp, early }
-    }
-}
-
-/// A TCP connection that could not be served through the session, given back.
-#[derive(Debug)]
-pub struct Unserved {
-    /// The connection, as it was but for what was read from it.
-    pub offer: Offer,
-    /// Why.
-    pub why: OpenError,
 }
 
 /// A UDP flow to one destination; dropping it ends it.
@@ -85,6 +61,8 @@ pub struct UdpFlow {
     flow: RefCell<Flow>,
     /// What ended it, once something has.
     ended: RefCell<Option<FlowError>>,
+    /// The relay has said that it is open.
+    is_open: Cell<bool>,
     /// Keeps the session up.
     _client: Client,
 }
@@ -94,6 +72,7 @@ impl UdpFlow {
         Self {
             flow: RefCell::new(flow),
             ended: RefCell::new(None),
+            is_open: Cell::new(false),
             _client: client,
         }
     }
@@ -105,7 +84,10 @@ impl UdpFlow {
     pub async fn opened(&self) -> Result<(), FlowError> {
         let status = poll_fn(|cx| self.flow.borrow_mut().stream_mut().poll_status(cx)).await;
         match status {
-            Ok(Status::Open) => Ok(()),
+            Ok(Status::Open) => {
+                self.is_open.set(true);
+                Ok(())
+            }
             Ok(status) => Err(FlowError::Refused(status)),
             Err(StreamEnd::SessionLost) => Err(FlowError::SessionLost),
             Err(StreamEnd::Reset | StreamEnd::Finished) => Err(FlowError::Ended),
@@ -134,7 +116,8 @@ impl UdpFlow {
     /// Waits for the next datagram.
     ///
     /// # Errors
-    /// The relay refused the flow, or ended it, or the session ended. No more will come.
+    /// The relay refused the flow, or ended it, or the session ended, and no more will come; but
+    /// [`FlowError::Undelivered`] tells of a datagram, and the flow goes on.
     pub async fn recv(&self) -> Result<Bytes, FlowError> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
@@ -154,7 +137,13 @@ impl UdpFlow {
         while ended.is_none() {
             *ended = match flow.stream_mut().poll_status(cx) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(Status::Open)) => continue,
+                Poll::Ready(Ok(Status::Open)) => {
+                    self.is_open.set(true);
+                    continue;
+                }
+                Poll::Ready(Ok(status)) if self.is_open.get() => {
+                    return Poll::Ready(Err(FlowError::Undelivered(status)));
+                }
                 Poll::Ready(Ok(status)) => Some(FlowError::Refused(status)),
                 Poll::Ready(Err(StreamEnd::SessionLost)) => Some(FlowError::SessionLost),
                 Poll::Ready(Err(StreamEnd::Reset | StreamEnd::Finished)) => Some(FlowError::Ended),

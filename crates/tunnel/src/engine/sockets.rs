@@ -135,9 +135,15 @@ impl Sockets {
         std::mem::take(&mut self.lost)
     }
 
-    /// Receives into `batch`; `false` where there was nothing.
-    pub(super) fn try_recv(&self, index: usize, batch: &mut RecvBatch) -> bool {
-        match self.sockets[index].socket.try_recv(batch) {
+    /// Receives into `batch`; `false` where there was nothing. `unasked` receives what the loop has
+    /// not been told of, too.
+    pub(super) fn try_recv(&self, index: usize, batch: &mut RecvBatch, unasked: bool) -> bool {
+        let socket = &self.sockets[index].socket;
+        let received = match unasked {
+            true => socket.recv_unasked(batch),
+            false => socket.try_recv(batch),
+        };
+        match received {
             Ok(_) => true,
             Err(error) => {
                 // ICMP errors of earlier sends surface here; losses are core's affair.

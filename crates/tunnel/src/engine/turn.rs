@@ -16,6 +16,7 @@ use tabane_linux::{HostClock, RecvBatch, Timer};
 use tokio::task::AbortHandle;
 
 use super::SessionId;
+use super::attendance::Attendance;
 use super::hosted::HostedSession;
 use super::notice::{Notice, Notices};
 use super::sockets::Sockets;
@@ -53,6 +54,7 @@ pub(super) struct State {
     /// The latest time that the endpoint was told.
     pub(super) last: Instant,
     pub(super) timer: Timer,
+    attendance: Attendance,
     pub(super) received: RecvBatch,
     pub(super) transmits: TransmitBatch,
     pub(super) buffer: Box<[u8]>,
@@ -88,6 +90,7 @@ impl State {
             clock: HostClock::new(),
             last: Instant::EPOCH,
             timer: Timer::new()?,
+            attendance: Attendance::default(),
             received: RecvBatch::new(),
             transmits: TransmitBatch::new(TRANSMIT_BYTES),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -107,12 +110,21 @@ impl State {
         if self.sockets.flush(cx) {
             self.touch_all();
         }
-        let mut again = self.receive(cx);
+        let now = self.now();
+        let is_late = self.attendance.begin(now);
+        let mut again = self.receive(cx, is_late);
+        if is_late {
+            self.excuse();
+        }
         self.expire();
         again |= self.drain();
         if self.sockets.flush(cx) {
             self.touch_all();
             again = true;
+        }
+        let (now, due) = (self.now(), self.due());
+        if self.attendance.end(now, due) {
+            self.excuse();
         }
         again |= self.arm(cx);
         if again {
@@ -120,19 +132,33 @@ impl State {
         }
     }
 
-    /// Takes in what the sockets hold; `true` where they may hold more.
-    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Tells sessions that nobody was there to hear their paths.
+    fn excuse(&mut self) {
+        let now = self.now();
+        for handle in self.sessions.keys() {
+            if let Some(session) = self.endpoint.session_mut(*handle) {
+                session.handle_stall(now);
+            }
+        }
+    }
+
+    /// Takes in what the sockets hold, after a loop that was late also what it was not told of;
+    /// `true` where they may hold more.
+    fn receive(&mut self, cx: &mut Context<'_>, is_late: bool) -> bool {
         let mut again = false;
         let mut latest = None;
         for i in 0..self.sockets.len() {
             let mut receives = 0;
-            while let Poll::Ready(Ok(())) = self.sockets.poll_readable(i, cx) {
+            let mut unasked = is_late;
+            while unasked || matches!(self.sockets.poll_readable(i, cx), Poll::Ready(Ok(()))) {
                 if receives == MAX_RECEIVES {
                     again = true;
                     break;
                 }
                 receives += 1;
-                if !self.sockets.try_recv(i, &mut self.received) {
+                let is_some = self.sockets.try_recv(i, &mut self.received, unasked);
+                unasked &= is_some;
+                if !is_some {
                     continue;
                 }
                 let read_at = self.clock.now();
@@ -267,15 +293,21 @@ impl State {
 
     /// Sets the timer for the first deadline; `true` where that has passed already.
     fn arm(&mut self, cx: &mut Context<'_>) -> bool {
+        let due = self.due();
+        if let Err(error) = self.timer.set(due) {
+            tracing::error!(%error, "the timer cannot be set");
+        }
+        self.timer.poll_expired(cx).is_ready()
+    }
+
+    /// When the next turn is due.
+    fn due(&mut self) -> Option<Instant> {
         let mut deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
         if self.sockets.all_blocked() {
             let earliest = self.now() + BLOCKED_WAIT;
             deadline = deadline.map(|deadline| deadline.max(earliest));
         }
-        if let Err(error) = self.timer.set(deadline) {
-            tracing::error!(%error, "the timer cannot be set");
-        }
-        self.timer.poll_expired(cx).is_ready()
+        deadline
     }
 
     pub(super) fn now(&mut self) -> Instant {

@@ -9,6 +9,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{SockRef, TcpKeepalive};
 use tabane_base::Duration;
+use tabane_linux::abortive::AbortiveStream;
+use tabane_linux::undelivered;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -36,7 +38,7 @@ pub(super) async fn connect(
     shared: &Shared,
     user: Option<&User>,
     target: &Target,
-) -> Result<TcpStream, Status> {
+) -> Result<AbortiveStream, Status> {
     let addresses = addresses(shared, user, target).await?;
     let tcp = race(addresses, shared.mark)
         .await
@@ -48,7 +50,7 @@ pub(super) async fn connect(
     if let Err(error) = SockRef::from(&tcp).set_tcp_keepalive(&keepalive) {
         tracing::debug!(%error, "SO_KEEPALIVE");
     }
-    Ok(tcp)
+    Ok(tcp.into())
 }
 
 /// A UDP socket that speaks with `target` alone.
@@ -91,6 +93,21 @@ async fn connected_udp(remote: SocketAddr, mark: Option<u32>) -> io::Result<UdpS
     // Fails where there is no route, so that the next address gets its chance.
     socket.connect(remote).await?;
     Ok(socket)
+}
+
+/// A UDP socket for everybody of the family of `remote`, which is told what cannot be delivered.
+pub(super) fn bind_unconnected(remote: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
+    let local = match remote {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let socket = std::net::UdpSocket::bind(local)?;
+    socket.set_nonblocking(true)?;
+    if let Some(mark) = mark {
+        SockRef::from(&socket).set_mark(mark)?;
+    }
+    undelivered::ask(&socket, remote)?;
+    UdpSocket::from_std(socket)
 }
 
 /// The addresses of `target` that the policy allows, at least one.
@@ -181,10 +198,11 @@ async fn race(addresses: Vec<SocketAddr>, mark: Option<u32>) -> io::Result<TcpSt
     }
 }
 
-fn status(error: &io::Error) -> Status {
+pub(super) fn status(error: &io::Error) -> Status {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Status::Refused,
         io::ErrorKind::TimedOut => Status::TimedOut,
+        io::ErrorKind::HostUnreachable => Status::HostUnreachable,
         _ if is_exhaustion(error) => Status::Limit,
         _ => Status::Unreachable,
     }

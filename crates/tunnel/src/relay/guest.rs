@@ -7,16 +7,18 @@ use std::rc::Rc;
 
 use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey, StreamId};
-use tokio::net::TcpStream;
+use tabane_linux::abortive::AbortiveStream;
 use tokio::time::{Instant, timeout};
 
+use super::mapping::Mapping;
 use super::packets::Packets;
 use super::user::{Counted, Meter, User, What};
 use super::{Shared, destination, pingers, udp};
+use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
-use crate::request::{Request, RequestError, Status, Transport};
+use crate::request::{Request, RequestError, Status, Transport, families_byte};
 use crate::stream::{Stream, StreamEnd};
 use crate::target::Target;
 
@@ -148,9 +150,11 @@ impl Permit {
         let (usage, limits) = (host.usage.clone(), &host.shared.limits);
         let (taken, limit) = match transport {
             Transport::Tcp => (&usage.connections, limits.connections),
-            Transport::Udp | Transport::Packets | Transport::LodgedPackets => {
-                (&usage.flows, limits.flows)
-            }
+            Transport::Udp
+            | Transport::Mapping
+            | Transport::Packets
+            | Transport::LodgedPackets
+            | Transport::Families => (&usage.flows, limits.flows),
         };
         if taken.get() >= limit {
             return None;
@@ -172,7 +176,11 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let taken = match self.transport {
             Transport::Tcp => &self.usage.connections,
-            Transport::Udp | Transport::Packets | Transport::LodgedPackets => &self.usage.flows,
+            Transport::Udp
+            | Transport::Mapping
+            | Transport::Packets
+            | Transport::LodgedPackets
+            | Transport::Families => &self.usage.flows,
         };
         taken.set(taken.get() - 1);
     }
@@ -196,15 +204,17 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     match request.transport {
         Transport::Tcp => serve_tcp(stream, host, &request).await?,
         Transport::Udp => serve_udp(stream, host, &request).await?,
+        Transport::Mapping => serve_mapping(stream, host, &request).await?,
         Transport::Packets => serve_packets(stream, host, false).await?,
         Transport::LodgedPackets => serve_packets(stream, host, true).await?,
+        Transport::Families => tell_families(stream, host).await?,
     }
     drop(permit);
     Ok(())
 }
 
 impl Host {
-    async fn connect(&self, target: &Target) -> Result<TcpStream, Status> {
+    async fn connect(&self, target: &Target) -> Result<AbortiveStream, Status> {
         destination::connect(&self.shared, self.user.as_ref(), target).await
     }
 
@@ -222,7 +232,7 @@ async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(),
     match connected {
         Ok(tcp) => {
             stream.write_all(&[Status::Open.emit()]).await?;
-            let connection = Connection::new(stream, tcp, false);
+            let connection = Connection::new(stream, tcp);
             connection.metered(host.meter()).carry().await;
             Ok(())
         }
@@ -244,6 +254,25 @@ async fn serve_udp(stream: Stream, host: &Host, request: &Request) -> Result<(),
     }
 }
 
+async fn serve_mapping(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
+    // Before anything else: datagrams are on their way already.
+    let flow = Flow::new(stream, None);
+    // A peer is spoken to as one address.
+    let status = match (&request.target, host.shared.access) {
+        (Target::Address(_), Access::Own) => Status::Denied,
+        (Target::Address(usual), Access::Public | Access::Private) => {
+            flow.stream().write_all(&[Status::Open.emit()]).await?;
+            let meter = host.meter();
+            Mapping::new(&host.shared, host.user.as_ref(), flow, *usual, meter)
+                .serve()
+                .await;
+            return Ok(());
+        }
+        _ => Status::Malformed,
+    };
+    refuse(flow.into_stream(), status).await
+}
+
 /// Serves packets, with addresses for them where the client has asked for some and there are any.
 async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), StreamEnd> {
     let exit = host.shared.exit.as_ref().filter(|_| lodges);
@@ -260,6 +289,15 @@ async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), 
     flow.stream().write_all(&answer).await?;
     let packets = Packets::new(&host.shared, host.user.as_ref(), flow, host.meter(), lodger);
     packets.serve().await;
+    Ok(())
+}
+
+/// Says by which families this host reaches others; a peer leads to itself alone.
+async fn tell_families(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
+    let families = families_byte(host.shared.own.families());
+    stream.write_all(&[Status::Open.emit(), families]).await?;
+    stream.finish();
+    stream.stop();
     Ok(())
 }
 

@@ -1,12 +1,13 @@
 //! The addresses of the relay's own host.
 //!
 //! What listens there may trust connections from its own machine, which no firewall sees; so they
-//! are no destination for clients. Owns the list and keeps it up to date with the interfaces.
+//! are no destination for clients. Owns the list, and the families by which the host reaches
+//! others, and keeps both up to date with the interfaces.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 
-use tabane_linux::interfaces::{self, Watch};
+use tabane_linux::interfaces::{self, Families, Watch};
 
 /// Addresses that lead to this host.
 #[derive(Default)]
@@ -15,6 +16,8 @@ pub(super) struct OwnAddresses {
     announced: Vec<IpAddr>,
     /// Those of links first.
     of_interfaces: RefCell<Vec<IpAddr>>,
+    /// `None` before the first look.
+    families: Cell<Option<Families>>,
 }
 
 impl OwnAddresses {
@@ -22,12 +25,18 @@ impl OwnAddresses {
         Self {
             announced,
             of_interfaces: RefCell::default(),
+            families: Cell::new(None),
         }
     }
 
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.announced.contains(&ip) || self.of_interfaces.borrow().contains(&ip)
+    }
+
+    /// By which families this host reaches others.
+    pub(super) fn families(&self) -> Families {
+        self.families.get().unwrap_or(Families::BOTH)
     }
 
     /// Where to connect to for `ip`, an address that leads here: an announced one may lead out into
@@ -62,6 +71,7 @@ impl OwnAddresses {
     pub(super) async fn look(&self) {
         match interfaces::list().await {
             Ok(interfaces) => {
+                self.families.set(Some(Families::of(&interfaces)));
                 let (links, others): (Vec<_>, Vec<_>) = interfaces
                     .iter()
                     .partition(|interface| interface.usable().is_ok());

@@ -5,9 +5,11 @@ use std::io;
 use std::task::{Context, Poll};
 
 use tabane_base::Duration;
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until};
 
+use super::destination::status;
 use super::gate::{Fate, Gate};
 use super::user::{Meter, Way};
 use crate::flow::Flow;
@@ -21,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(60);
 const IDLE_DNS: Duration = Duration::from_secs(10);
 
 /// Datagrams in each direction before other tasks have their turn.
-const BURST: usize = 64;
+pub(super) const BURST: usize = 64;
 
 /// How long a flow to `target` may be silent.
 pub(super) fn idle_timeout(target: &Target) -> Duration {
@@ -44,6 +46,11 @@ pub(super) async fn serve(mut flow: Flow, socket: &UdpSocket, idle: Duration, me
                 Passed::Some => active_at = Instant::now(),
                 Passed::End => break,
             },
+            () = failed(socket) => {
+                if let Ok(Some(error)) = socket.take_error() {
+                    tell(&flow, &error);
+                }
+            }
             () = sleep_until(deadline) => break,
         }
         // Lets the loop send, and the other flows have their turn.
@@ -101,9 +108,11 @@ fn poll_up(
         match flow.poll_recv(cx) {
             Poll::Ready(Some(payload)) if fate == Fate::Pass => {
                 gate.spend(Way::Up, payload.len());
-                // A buffer that has just filled up, or an ICMP error, costs this datagram.
+                // A buffer that has just filled up costs this datagram; an error of an earlier one
+                // does not.
                 if let Err(error) = socket.try_send(&payload) {
-                    tracing::trace!(%error, "not sent");
+                    tell(flow, &error);
+                    let _ = socket.try_send(&payload);
                 }
             }
             Poll::Ready(Some(_)) => tracing::trace!("beyond the user's rate"),
@@ -140,8 +149,25 @@ fn poll_down(flow: &mut Flow, socket: &UdpSocket, gate: &mut Gate, cx: &mut Cont
                 }
             }
             // ICMP errors of earlier sends surface here.
-            Err(error) => tracing::trace!(%error, "not received"),
+            Err(error) => tell(flow, &error),
         }
     }
     passed
+}
+
+/// Waits until something was said of what `socket` has sent: nobody who waits for datagrams is
+/// woken by that.
+pub(super) async fn failed(socket: &UdpSocket) {
+    // Fails where the runtime is shutting down.
+    let _ = socket.ready(Interest::ERROR).await;
+    let seen = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+    let _ = socket.try_io(Interest::ERROR, seen);
+}
+
+/// Tells the client that what it sent reached nobody. While the stream is full, that is lost as
+/// routers' errors are.
+fn tell(flow: &Flow, error: &io::Error) {
+    if error.kind() != io::ErrorKind::WouldBlock {
+        flow.stream().write_some(&[status(error).emit()]);
+    }
 }

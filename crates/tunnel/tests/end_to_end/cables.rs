@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
-use super::world::{RelayOptions, RunningRelay, client_config, eventually, pair, run};
+use super::world::{RelayOptions, RunningRelay, carry, client_config, eventually, pair, run};
 
 /// How long a link is gone in these tests: long enough for it to be given up and tried in vain.
 const OUTAGE: Duration = Duration::from_millis(1_500);
@@ -87,7 +87,7 @@ struct Stream {
 impl Stream {
     async fn start(client: &Client, server: SocketAddr) -> Self {
         let (mut program, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, Target::Address(server)));
+        spawn_local(carry(client, carried, Target::Address(server)));
         let received = Rc::new(Cell::new(0));
         let count = received.clone();
         spawn_local(async move {

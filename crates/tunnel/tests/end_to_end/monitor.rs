@@ -29,7 +29,7 @@ fn all_sessions_of_a_host_tell_one_monitor() {
         })
         .await;
         assert!(clients[0].snapshot().links[0].estimate.is_some());
-        clients[0].remove_link("a");
+        clients[0].remove_link("a", "unplugged");
         assert!(!monitor.link("a").unwrap().present);
         clients[0].add_link(link("a", 1)).unwrap();
         assert!(monitor.link("a").unwrap().present);

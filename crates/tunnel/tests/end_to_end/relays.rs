@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
 
 use super::world::{
-    RelayOptions, RunningRelay, client_config, eventually, listener, pair, relay_peer, run,
+    RelayOptions, RunningRelay, carry, client_config, eventually, listener, pair, relay_peer, run,
 };
 
 fn two() -> (RunningRelay, RunningRelay, tabane_tunnel::ClientConfig) {
@@ -76,7 +76,7 @@ fn a_relay_that_falls_silent_is_replaced_and_its_connections_reset() {
         });
         let client = Client::connect(config).await.unwrap();
         let (mut program, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, target.clone()));
+        spawn_local(carry(&client, carried, target.clone()));
         let mut byte = [0];
         program.write_all(b"x").await.unwrap();
         program.read_exact(&mut byte).await.unwrap();
@@ -89,7 +89,7 @@ fn a_relay_that_falls_silent_is_replaced_and_its_connections_reset() {
         })
         .await;
         let (mut program, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, target));
+        spawn_local(carry(&client, carried, target));
         program.write_all(b"z").await.unwrap();
         program.read_exact(&mut byte).await.unwrap();
         assert_eq!(&byte, b"z");

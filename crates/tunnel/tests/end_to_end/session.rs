@@ -6,12 +6,12 @@ use std::thread;
 
 use tabane_base::{Duration, Seed};
 use tabane_core::{CloseReason, Identity};
-use tabane_tunnel::{Client, ClientState, ConnectError, LinkBind, LinkError, Target};
+use tabane_tunnel::{Client, ClientState, ConnectError, LinkBind, LinkError, Silence, Target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
 
 use super::world::{
-    RelayOptions, RunningRelay, client_config, eventually, link, listener, pair, run, world,
+    RelayOptions, RunningRelay, carry, client_config, eventually, link, listener, pair, run, world,
 };
 
 #[test]
@@ -146,7 +146,7 @@ fn links_come_and_go_under_a_transfer() {
             }
         });
         let (mut program, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, Target::Address(address)));
+        spawn_local(carry(&client, carried, Target::Address(address)));
         let mut chunk = vec![0; SIZE / 4];
         program.read_exact(&mut chunk).await.unwrap();
 
@@ -159,8 +159,8 @@ fn links_come_and_go_under_a_transfer() {
         })
         .await;
 
-        assert!(client.remove_link("a"));
-        assert!(!client.remove_link("a"));
+        assert!(client.remove_link("a", "unplugged"));
+        assert!(!client.remove_link("a", "unplugged"));
         program.read_exact(&mut chunk).await.unwrap();
         program.read_exact(&mut chunk).await.unwrap();
         assert_eq!(program.read(&mut chunk).await.unwrap(), 0);
@@ -187,7 +187,7 @@ fn a_restarted_relay_gets_a_new_session_and_old_connections_are_reset() {
             }
         });
         let (mut old, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, Target::Address(address)));
+        spawn_local(carry(&client, carried, Target::Address(address)));
         let mut greeting = [0; 5];
         old.read_exact(&mut greeting).await.unwrap();
 
@@ -196,7 +196,7 @@ fn a_restarted_relay_gets_a_new_session_and_old_connections_are_reset() {
         old.read_exact(&mut greeting).await.unwrap_err();
         // Asked for while there is no session: waits for the next one.
         let (mut new, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, Target::Address(address)));
+        spawn_local(carry(&client, carried, Target::Address(address)));
         let relay = RunningRelay::start(RelayOptions {
             listen,
             ..RelayOptions::default()
@@ -224,7 +224,11 @@ fn a_relay_that_comes_back_with_another_key_ends_the_client() {
             ..RelayOptions::default()
         });
         assert_eq!(client.closed().await, CloseReason::WrongPeerKey);
-        let refused = client.open_tcp(Target::Resolver).await.err().unwrap();
+        let refused = client
+            .open_tcp(Target::Resolver, Silence::Waits)
+            .await
+            .err()
+            .unwrap();
         assert!(refused.to_string().contains("another key"), "{refused}");
         relay.stop();
     });
@@ -241,7 +245,12 @@ fn closing_tells_everybody() {
             client.snapshot().state,
             ClientState::Closed(CloseReason::Finished)
         );
-        assert!(client.open_tcp(Target::Resolver).await.is_err());
+        assert!(
+            client
+                .open_tcp(Target::Resolver, Silence::Waits)
+                .await
+                .is_err()
+        );
         relay.stop();
     });
 }
@@ -275,7 +284,7 @@ fn garbage_at_the_relays_port_is_counted_and_hurts_nobody() {
             tcp.write_all(b"still here").await.unwrap();
         });
         let (mut program, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, Target::Address(address)));
+        spawn_local(carry(&client, carried, Target::Address(address)));
         let mut answer = Vec::new();
         program.read_to_end(&mut answer).await.unwrap();
         assert_eq!(answer, b"still here");

@@ -1,11 +1,13 @@
 //! UDP flows through the tunnel.
 
-use tabane_tunnel::{Client, FlowError, MAX_FLOW_PAYLOAD, RelayLimits, Status, Target};
+use tabane_tunnel::{
+    Client, FlowError, MAX_FLOW_PAYLOAD, RelayLimits, Silence, Status, Target, UdpArrival,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
 
 use super::world::{
-    RelayOptions, RunningRelay, client_config, listener, pair, run, udp_echo, world,
+    RelayOptions, RunningRelay, carry, client_config, listener, pair, run, udp_echo, world,
 };
 
 #[test]
@@ -31,6 +33,97 @@ fn datagrams_of_every_size_go_there_and_back() {
         }
         let too_large = vec![0; MAX_FLOW_PAYLOAD + 1];
         assert_eq!(flow.send(&too_large), Err(FlowError::TooLarge));
+        client.close().await;
+        relay.stop();
+    });
+}
+
+#[test]
+fn a_burst_to_many_destinations_of_one_socket_arrives() {
+    const MANY: usize = 500;
+    run(async {
+        let (relay, client) = world().await;
+        let sockets: Vec<_> = (0..MANY)
+            .map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let addresses: Vec<_> = sockets
+            .iter()
+            .map(|socket| socket.local_addr().unwrap())
+            .collect();
+        let mapping = client.open_mapping(addresses[0]).await.unwrap();
+        for address in &addresses {
+            mapping.send(*address, b"burst").unwrap();
+        }
+        let mut sources = std::collections::BTreeSet::new();
+        for socket in sockets {
+            socket.set_nonblocking(true).unwrap();
+            let socket = tokio::net::UdpSocket::from_std(socket).unwrap();
+            let mut buffer = [0; 16];
+            let (len, from) = socket.recv_from(&mut buffer).await.unwrap();
+            assert_eq!(&buffer[..len], b"burst");
+            sources.insert(from);
+        }
+        assert_eq!(sources.len(), 1, "destinations see one port");
+        client.close().await;
+        relay.stop();
+    });
+}
+
+#[test]
+fn answers_from_elsewhere_arrive_and_closed_ports_are_told_of() {
+    run(async {
+        let (relay, client) = world().await;
+        let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (asked, other, closed) = (bind(), bind(), bind());
+        let closed_address = closed.local_addr().unwrap();
+        let asked_address = asked.local_addr().unwrap();
+        drop(closed);
+        let mapping = client.open_mapping(asked_address).await.unwrap();
+        mapping.send(asked_address, b"question").unwrap();
+        asked.set_nonblocking(true).unwrap();
+        let asked = tokio::net::UdpSocket::from_std(asked).unwrap();
+        let (_, from) = asked.recv_from(&mut [0; 16]).await.unwrap();
+        other.send_to(b"from elsewhere", from).unwrap();
+        let arrival = UdpArrival::Datagram(other.local_addr().unwrap(), "from elsewhere".into());
+        assert_eq!(mapping.recv().await.unwrap(), arrival);
+        asked.send_to(b"answer", from).await.unwrap();
+        let arrival = UdpArrival::Datagram(asked_address, "answer".into());
+        assert_eq!(mapping.recv().await.unwrap(), arrival);
+
+        mapping.send(closed_address, b"anybody?").unwrap();
+        let refused = UdpArrival::Undelivered(closed_address, Status::Refused);
+        assert_eq!(mapping.recv().await.unwrap(), refused);
+        // And it goes on.
+        mapping.send(asked_address, b"again").unwrap();
+        asked.recv_from(&mut [0; 16]).await.unwrap();
+
+        let flow = client
+            .open_udp(Target::Address(closed_address))
+            .await
+            .unwrap();
+        flow.send(b"anybody?").unwrap();
+        let refused = FlowError::Undelivered(Status::Refused);
+        assert_eq!(flow.recv().await, Err(refused));
+        flow.send(b"and now?").unwrap();
+        assert_eq!(flow.recv().await, Err(refused));
+        client.close().await;
+        relay.stop();
+    });
+}
+
+#[test]
+fn a_mapping_speaks_with_whom_the_owner_allows() {
+    run(async {
+        let relay = RunningRelay::start(RelayOptions {
+            access: tabane_tunnel::Access::Public,
+            ..RelayOptions::default()
+        });
+        let client = Client::connect(client_config(&relay)).await.unwrap();
+        let private = udp_echo();
+        let mapping = client.open_mapping(private).await.unwrap();
+        mapping.send(private, b"x").unwrap();
+        let denied = UdpArrival::Undelivered(private, Status::Denied);
+        assert_eq!(mapping.recv().await.unwrap(), denied);
         client.close().await;
         relay.stop();
     });
@@ -76,7 +169,7 @@ fn the_relays_resolver_answers_by_udp_and_tcp_even_where_it_is_private() {
         assert_eq!(flow.recv().await.unwrap(), b"question".as_slice());
 
         let (mut program, carried) = pair().await;
-        spawn_local(client.carry_tcp(carried, Target::Resolver));
+        spawn_local(carry(&client, carried, Target::Resolver));
         let mut answer = Vec::new();
         program.read_to_end(&mut answer).await.unwrap();
         assert_eq!(answer, b"answer");
@@ -116,14 +209,17 @@ fn a_session_has_as_many_flows_and_connections_as_it_may() {
 
         let (_server, address) = listener().await;
         let target = Target::Address(address);
-        let first = client.open_tcp(target.clone()).await.unwrap();
-        let second = client.open_tcp(target.clone()).await.err();
+        let first = client
+            .open_tcp(target.clone(), Silence::Waits)
+            .await
+            .unwrap();
+        let second = client.open_tcp(target.clone(), Silence::Waits).await.err();
         assert_eq!(
             second,
             Some(tabane_tunnel::OpenError::Refused(Status::Limit))
         );
         drop(first);
-        client.open_tcp(target).await.unwrap();
+        client.open_tcp(target, Silence::Waits).await.unwrap();
         client.close().await;
         relay.stop();
     });

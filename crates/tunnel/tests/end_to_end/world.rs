@@ -16,8 +16,8 @@ use tabane_core::{
 };
 use tabane_linux::UdpError;
 use tabane_tunnel::{
-    Access, Client, ClientConfig, HostMonitor, LinkBind, Relay, RelayConfig, RelayError,
-    RelayLimits, RelayPeer, SessionNumbers, Verdict,
+    Access, Carried, Client, ClientConfig, HostMonitor, LinkBind, OpenError, Relay, RelayConfig,
+    RelayError, RelayLimits, RelayPeer, SessionNumbers, Silence, Target, Verdict,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -216,6 +216,19 @@ pub(crate) async fn pair() -> (TcpStream, TcpStream) {
 }
 
 /// A TCP listener and its address.
+/// Carries `tcp` to `target`, as the hooks do.
+pub(crate) fn carry(
+    client: &Client,
+    tcp: TcpStream,
+    target: Target,
+) -> impl Future<Output = Result<Carried, OpenError>> + use<> {
+    let client = client.clone();
+    async move {
+        let flow = client.open_tcp(target, Silence::Waits).await?;
+        Ok(flow.carry(tcp).await)
+    }
+}
+
 pub(crate) async fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

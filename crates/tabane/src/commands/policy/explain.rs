@@ -17,7 +17,7 @@ use tabane_core::PathPolicy;
 use tabane_linux::interfaces;
 use tabane_policy::{FlowFacts, LinkFacts, LinkUse, Protocol, Rule};
 
-use crate::commands::status::InstanceArgs;
+use crate::commands::status::{InstanceArgs, percent};
 use crate::failure::Failure;
 use crate::lent_links::{self, Lender};
 use crate::link_policy::{LinkPolicy, POLICY_FILE};
@@ -25,6 +25,8 @@ use crate::output;
 use crate::store::{PeerEntry, RelayName, Store};
 
 const DEFAULT_PORT: u16 = 443;
+/// Below this share of what is carried now a link is hardly used.
+const WORTH_TELLING: f64 = 0.01;
 
 /// Say which rule a new connection would fall under, which links would carry it, and why
 ///
@@ -77,6 +79,8 @@ struct RuleRow {
 struct LinkRow {
     link: String,
     used: bool,
+    /// It is used as soon as those that are cannot carry the demand, or are down.
+    if_needed: bool,
     why: String,
 }
 
@@ -309,8 +313,13 @@ fn look(
     let verdict = policy.judge(facts);
     let row = |turn, why: String| {
         let link = facts.name.to_owned();
-        let used = false;
-        (turn, LinkRow { link, used, why })
+        let row = LinkRow {
+            link,
+            used: false,
+            if_needed: false,
+            why,
+        };
+        (turn, row)
     };
     if let Some(rule) = rule.filter(|rule| !rule.treatment.allows(facts)) {
         return row(Turn::Never, format!("rule {:?} excludes it", rule.name));
@@ -333,13 +342,29 @@ fn look(
             LinkState::Paused => Some("paused".to_owned()),
             LinkState::Opening => Some("the relay has not answered over it yet".to_owned()),
             LinkState::Silent => Some("nothing comes back over it at present".to_owned()),
-            LinkState::Down => Some(link.problem.clone().unwrap_or_else(|| "down".to_owned())),
+            LinkState::Down | LinkState::Unused => {
+                Some(link.problem.clone().unwrap_or_else(|| "down".to_owned()))
+            }
         },
         (None, None) => None,
     };
-    match trouble {
-        Some(why) => row(Turn::Never, why),
-        None => row(turn(&path), verdict.text()),
+    let share = seen.and_then(|link| link.share_now);
+    let share = share.filter(|share| *share >= WORTH_TELLING);
+    match (trouble, share) {
+        (Some(why), _) => row(Turn::Never, why),
+        (None, None) => row(turn(&path), verdict.text()),
+        (None, Some(share)) => {
+            let share = percent(share, 0);
+            let why = format!("{}; carries {share} of all at present", verdict.text());
+            let (turn, found) = row(turn(&path), why);
+            (
+                turn,
+                LinkRow {
+                    used: true,
+                    ..found
+                },
+            )
+        }
     }
 }
 
@@ -362,7 +387,8 @@ fn choose(rows: Vec<(Turn, LinkRow)>, is_redundant: bool) -> Vec<LinkRow> {
         _ => turn == first,
     };
     let rows = rows.into_iter().map(|(turn, row)| LinkRow {
-        used: is_used(turn),
+        used: row.used || is_used(turn),
+        if_needed: !row.used && !is_used(turn) && turn != Turn::Never,
         ..row
     });
     rows.collect()
@@ -391,7 +417,11 @@ fn text(explanation: &Explanation) -> String {
         lines.push("the routing table chooses the link".to_owned());
     } else {
         let rows = explanation.links.iter().map(|row| {
-            let used = if row.used { "yes" } else { "no" };
+            let used = match (row.used, row.if_needed) {
+                (true, _) => "yes",
+                (false, true) => "if needed",
+                (false, false) => "no",
+            };
             vec![row.link.clone(), used.to_owned(), row.why.clone()]
         });
         let rows: Vec<_> = rows.collect();
@@ -430,6 +460,7 @@ mod tests {
         let row = |link: &str| LinkRow {
             link: link.to_owned(),
             used: false,
+            if_needed: false,
             why: String::new(),
         };
         let rows = vec![

@@ -21,7 +21,7 @@ use tabane_policy::Usage;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::MissedTickBehavior;
 
-use super::{PORT, ServeArgs, counted_by, own_name, today};
+use super::{PORT, ServeArgs, counted_by, own_name};
 use crate::link_policy::LinkPolicy;
 use crate::links;
 use crate::near_by::Announcement;
@@ -29,7 +29,7 @@ use crate::output;
 use crate::program;
 use crate::signals;
 use crate::store::{FriendEntry, Store};
-use crate::wall_clock::unix_seconds;
+use crate::wall_clock::{today, unix_seconds};
 
 /// How often friends and their terms are looked up, and what they carried is counted.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -221,7 +221,7 @@ impl Ledger {
             let before = self.counted.insert(key, carried).unwrap_or(Bytes::ZERO);
             if carried > before {
                 let fresh = carried - before;
-                self.usage.add(&entry.key, &budget, today(), fresh);
+                self.usage.add(&entry.key, today(), fresh);
                 is_new = true;
             }
             let used = self.usage.used(&entry.key, &budget, today());

@@ -54,7 +54,7 @@ impl Namespaces {
         let relay = RelayProcess::start(program, listen, &directory).await?;
         let store = Store::locate(Some(directory.path().to_owned()))?;
         let name = RelayName::from_host(&relay.entry().addresses[0].host);
-        store.put_relay(&name, relay.entry())?;
+        store.put_relay(&name, relay.entry(), false)?;
         let mut world = Self {
             web,
             relay,

@@ -31,7 +31,7 @@ pub(super) fn privileges(machine: &Machine) -> Vec<Finding> {
 }
 
 /// What `tabane run` and `up` need to take up programs' connections.
-fn hooks(machine: &Machine) -> [Finding; 3] {
+fn hooks(machine: &Machine) -> [Finding; 4] {
     let root = match machine.is_root {
         true => Finding::good("root", &HOOKED, "yes"),
         false => Finding::bad(
@@ -68,7 +68,17 @@ fn hooks(machine: &Machine) -> [Finding; 3] {
             Finding::bad(Grade::Missing, "socket hooks", &HOOKED, why, remedy)
         }
     };
-    [root, cgroup, hooks]
+    let waits = match &machine.holds_requests {
+        Ok(()) => Finding::good("connect() waits", &HOOKED, "for the destination's answer"),
+        Err(why) => Finding::bad(
+            Grade::Poor,
+            "connect() waits",
+            &HOOKED,
+            format!("no: it succeeds at once, and a failure is a reset later: {why}"),
+            "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, on Linux 5.12 or newer",
+        ),
+    };
+    [root, cgroup, hooks, waits]
 }
 
 /// What takes up what is not a program's connection.

@@ -66,8 +66,21 @@ pub(super) fn links(network: &Network) -> Vec<Finding> {
     findings
 }
 
+/// Settings that cannot be read.
+pub(super) fn settings(network: &Network) -> Vec<Finding> {
+    let faults = network.faults.iter();
+    let bad = |(what, remedy): &(String, String)| {
+        Finding::bad(Grade::Missing, "settings", &CLIENTS, what, remedy)
+    };
+    faults.map(bad).collect()
+}
+
 /// Which relays answer, and over which links.
 pub(super) fn relays(network: &Network) -> Vec<Finding> {
+    if !network.faults.is_empty() {
+        // Nobody was asked, and that they are known or not matters only when that is mended.
+        return Vec::new();
+    }
     if network.relays.is_empty() {
         return vec![Finding::bad(
             Grade::Missing,

@@ -16,6 +16,7 @@ fn machine() -> Machine {
         kernel: "6.18.0".to_owned(),
         cgroup: Some("/sys/fs/cgroup".into()),
         hooks: Ok(()),
+        holds_requests: Ok(()),
         tun: Ok(()),
         tproxy: Ok("nft"),
         queues: Ok(()),
@@ -78,6 +79,7 @@ fn what_is_missing_stops_the_modes_that_need_it_and_no_others() {
     user.is_root = false;
     user.has_net_admin = false;
     user.hooks = refused();
+    user.holds_requests = refused();
     user.tun = refused();
     user.tproxy = Err("no nft".to_owned());
     user.namespace = refused();

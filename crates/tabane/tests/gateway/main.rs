@@ -9,6 +9,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod split;
+
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -43,7 +45,16 @@ def serve(c):
     size = int(c.makefile('rb').readline())
     c.sendall((bytes(range(256)) * (size // 256 + 1))[:size])
     c.close()
-while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
+def hear(c):
+    try:
+        while c.recv(1 << 16): pass
+        print('in order', flush=True)
+    except ConnectionResetError: print('by a reset', flush=True)
+def listen(s, action):
+    while True: threading.Thread(target=action, args=(s.accept()[0],), daemon=True).start()
+sink = socket.create_server(('::', 8081), family=socket.AF_INET6, dualstack_ipv6=True)
+threading.Thread(target=listen, args=(sink, hear), daemon=True).start()
+listen(s, serve)
 ";
 /// Segments of connections that there are not, more of them than the queue takes.
 const FLOOD: &str = "
@@ -381,37 +392,6 @@ fn every_mode_carries_bytes_whole_from_bare_and_modern_senders() {
     let _ = top.kill();
     let _ = top.wait();
     assert_eq!(seen["totals"]["opened"], 1, "{seen}");
-}
-
-/// Towards the mobile host a split connection sends as was asked, and not as this machine's others.
-#[test]
-fn a_split_connection_has_the_congestion_control_that_was_asked_for() {
-    let Some(mut world) = World::new() else {
-        return;
-    };
-    if Command::new("nft").arg("--version").output().is_err() {
-        println!("skipped: split needs nft");
-        return;
-    }
-    world.set("r", &["tcp_congestion_control=reno"]);
-    world.start("split");
-    let mut child = world.fetch("10.1.0.2", 50 * SIZE);
-    assert_eq!(first_line(&mut child), "first");
-    let both = world.connections("r");
-    assert!(
-        both.contains(" cubic ") && both.contains(" reno "),
-        "{both}"
-    );
-    let _ = child.kill();
-    let _ = child.wait();
-
-    world.signal(nix::sys::signal::Signal::SIGTERM);
-    world.gateway.take().unwrap().wait().unwrap();
-    let mut command = world.within("r", TABANE);
-    command.args(["gateway", "--radio", "r0", "--mode", "split"]);
-    let refused = command.args(["--congestion", "none"]).output().unwrap();
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("tcp_available_congestion_control"), "{said}");
 }
 
 /// Two on one interface would take each other's packets; two on different ones are told apart.
