@@ -356,6 +356,18 @@ fn totals(text: &mut String, state: &State) {
         ("streams", "gauge", "Connections and UDP flows carried now."),
         totals.streams as f64,
     );
+    let bypassing = (
+        "bypassing_total",
+        "counter",
+        "Connections and UDP flows that went without the relay, though no rule says so.",
+    );
+    head(text, &bypassing);
+    for (kind, count) in [
+        ("tcp", totals.bypassing_connections),
+        ("udp", totals.bypassing_flows),
+    ] {
+        sample(text, bypassing.0, &[("protocol", kind)], Some(count as f64));
+    }
     head(
         text,
         &(

@@ -52,6 +52,7 @@ pub(crate) fn find(state: &mut State) {
         });
     }
     problems.extend(state.policy_fault.as_ref().map(of_policy));
+    problems.extend(state.limit.as_ref().map(of_limit));
     let links = state.links.iter();
     let links = links.filter(|link| !(is_suspect && link.state == LinkState::Silent));
     problems.extend(links.filter_map(of_link));
@@ -117,6 +118,16 @@ fn of_policy(fault: &String) -> Problem {
         what: format!("the policy file is not followed: {fault}"),
         remedy: "the policy before it stays in force; correct that line (`tabane policy check` \
                  tells every fault)"
+            .to_owned(),
+    }
+}
+
+/// The relay, or the session, takes no more.
+fn of_limit(limit: &String) -> Problem {
+    Problem {
+        link: None,
+        what: format!("new connections go without the relay: {limit}"),
+        remedy: "those that are carried go on; the relay is used again as soon as it takes more"
             .to_owned(),
     }
 }
@@ -193,6 +204,13 @@ mod tests {
         });
         assert_eq!(state.condition, Condition::Degraded);
         assert_eq!(state.problems[0].link.as_ref(), Some(&state.links[0].name));
+    }
+
+    #[test]
+    fn a_limit_in_the_way_is_told() {
+        let state = seen(|state| state.limit = Some("too many streams".to_owned()));
+        assert_eq!(state.condition, Condition::Degraded);
+        assert!(state.problems[0].what.contains("too many streams"));
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub struct State {
     /// What is wrong with the policy file as it is now; the policy before it stays in force.
     #[serde(default)]
     pub policy_fault: Option<String>,
+    /// The limit of the relay, or of the session, that sends connections past it at present.
+    #[serde(default)]
+    pub limit: Option<String>,
     /// The links of a client, those that are known and not used among them. None at a relay.
     pub links: Vec<Link>,
     /// The sessions there are; of very many the busiest.
@@ -152,6 +155,12 @@ pub struct Totals {
     pub sessions_so_far: u64,
     /// Connections and UDP flows carried now.
     pub streams: u64,
+    /// Connections of a client that went without the relay, though no rule says so.
+    #[serde(default)]
+    pub bypassing_connections: u64,
+    /// The same of UDP flows.
+    #[serde(default)]
+    pub bypassing_flows: u64,
     /// Packets that were not used, by reason.
     pub drops: BTreeMap<String, u64>,
 }
@@ -603,6 +612,7 @@ pub(crate) mod tests {
             },
             silent_ms: Some(5),
             policy_fault: None,
+            limit: None,
             links: vec![link("wlan0"), link("usb0")],
             sessions: vec![session(1)],
             sessions_omitted: 0,

@@ -264,6 +264,18 @@ impl Session {
         self.streams.reset(id, code);
     }
 
+    /// Abandons our side of a stream behind what was written: that is delivered first, as far as
+    /// the other end has room for it.
+    pub fn reset_behind(&mut self, _now: Instant, id: StreamId, code: u64) {
+        self.streams.reset_behind(id, code);
+    }
+
+    /// Whether the other end has abandoned its side of a stream, of which something may still be
+    /// left to read.
+    pub fn is_reset(&self, id: StreamId) -> bool {
+        self.streams.is_reset(id)
+    }
+
     /// Tells the other end that we read no more of a stream.
     pub fn stop(&mut self, _now: Instant, id: StreamId, code: u64) {
         self.streams.stop(id, code);

@@ -5,6 +5,7 @@
 //! Knows neither our protocol nor any policy: it moves values, others decide.
 
 pub mod abortive;
+pub mod buffers;
 pub mod caller;
 pub mod capture;
 pub mod cgroup;

@@ -7,11 +7,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
-    setsockopt, socket, sockopt,
+    socket,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::buffers::grow_receive;
 use crate::reactor::watch_reading;
 
 const ERROR: u16 = 2;
@@ -41,10 +42,7 @@ impl NetfilterSocket {
         let kind = SockType::Raw;
         let fd = socket(family, kind, flags, SockProtocol::NetlinkNetFilter)?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-        // The larger one is for root alone.
-        if setsockopt(&fd, sockopt::RcvBufForce, &SOCKET_BUFFER).is_err() {
-            setsockopt(&fd, sockopt::RcvBuf, &SOCKET_BUFFER)?;
-        }
+        grow_receive(&fd, SOCKET_BUFFER)?;
         Ok(Self {
             watched: watch_reading(fd)?,
             buffer: vec![0; MESSAGE],

@@ -16,6 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 
+use crate::buffers::grow_receive;
 use crate::caller::Caller;
 use crate::capture::next_call;
 use crate::hooks::HookError;
@@ -206,10 +207,7 @@ fn listener(address: SocketAddr, mark: u32) -> io::Result<TcpListener> {
 
 fn receiver(address: SocketAddr, mark: u32) -> io::Result<AsyncFd<OwnedFd>> {
     let socket = transparent(address, Type::DGRAM, Protocol::UDP, mark)?;
-    // Without privilege for so much, what everybody may have.
-    if setsockopt(&socket, sockopt::RcvBufForce, &RECV_BUFFER).is_err() {
-        socket.set_recv_buffer_size(RECV_BUFFER)?;
-    }
+    grow_receive(&socket, RECV_BUFFER)?;
     match address {
         SocketAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4OrigDstAddr, &true)?,
         SocketAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6OrigDstAddr, &true)?,

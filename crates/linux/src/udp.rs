@@ -22,6 +22,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::buffers::{grow_receive, grow_send};
 use crate::reactor::watch;
 
 pub use fault::SendFault;
@@ -359,17 +360,12 @@ fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), UdpError> {
         })
 }
 
-/// Asks for large buffers beyond `net.core.{r,w}mem_max`, which needs `CAP_NET_ADMIN`, else for as
-/// much as those allow. A small buffer costs throughput only, so failure is not an error.
+/// Asks for large buffers. A small buffer costs throughput only, so failure is not an error.
 fn grow_buffers(socket: &Socket) {
-    if sockopt::set_socket_recv_buffer_size_force(socket, RECV_BUFFER_BYTES).is_err()
-        && let Err(error) = socket.set_recv_buffer_size(RECV_BUFFER_BYTES)
-    {
+    if let Err(error) = grow_receive(socket, RECV_BUFFER_BYTES) {
         tracing::debug!(%error, "SO_RCVBUF stays as it is");
     }
-    if sockopt::set_socket_send_buffer_size_force(socket, SEND_BUFFER_BYTES).is_err()
-        && let Err(error) = socket.set_send_buffer_size(SEND_BUFFER_BYTES)
-    {
+    if let Err(error) = grow_send(socket, SEND_BUFFER_BYTES) {
         tracing::debug!(%error, "SO_SNDBUF stays as it is");
     }
 }

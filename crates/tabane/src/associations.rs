@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::carrier::report;
+use crate::bypass::Bypass;
 use crate::far_ends::FarEnds;
 use crate::plain;
 use crate::plain_meter::Meter;
@@ -176,6 +176,7 @@ impl<K: Ord + Clone + 'static, S: Ord + Clone + 'static> Associations<K, S> {
         let (far_ends, key, own) = (self.far_ends.clone(), key.clone(), association.clone());
         let sharing = socket.map(|(socket, stranger)| Sharing {
             ports: self.ports.clone(),
+            bypass: self.far_ends.bypass().clone(),
             socket,
             stranger: Rc::new(stranger),
         });
@@ -336,7 +337,8 @@ async fn carry<S: Ord + Clone>(
         }
         if let Some((peer, own)) = far_ends.straight(&route.target, route.label.as_ref()).await {
             let peer = peer.labelled(route.label.clone());
-            let outcome = through_session(&peer, association, own, Silence::GivesBack);
+            let bypass = far_ends.bypass();
+            let outcome = through_session(&peer, bypass, association, own, Silence::GivesBack);
             if matches!(outcome.await, Outcome::Over) {
                 return Outcome::Over;
             }
@@ -352,11 +354,21 @@ async fn carry<S: Ord + Clone>(
             }
         }
         let target = route.target.clone();
-        through_session(&relay, association, target, route.silence).await
+        through_session(
+            &relay,
+            far_ends.bypass(),
+            association,
+            target,
+            route.silence,
+        )
+        .await
     };
     tokio::select! {
         outcome = through => match (outcome, route.plain) {
             (Outcome::Unserved, Some(dest)) => {
+                if !route.stays_here {
+                    far_ends.bypass().on_flow();
+                }
                 let plainly = plainly(far_ends, association, dest, route.label.as_ref());
                 tokio::select! {
                     Err(error) = plainly => tracing::debug!(%dest, "a UDP flow failed: {error:#}"),
@@ -372,6 +384,7 @@ async fn carry<S: Ord + Clone>(
 /// Opens the flow, sends what waits, and delivers answers until the flow is over.
 async fn through_session(
     client: &Client,
+    bypass: &Bypass,
     association: &Association,
     target: Target,
     silence: Silence,
@@ -384,7 +397,7 @@ async fn through_session(
     let flow = match client.open_udp(target).await {
         Ok(flow) => Rc::new(flow),
         Err(error) => {
-            report(&told, &error);
+            bypass.report(&told, &error);
             return Outcome::Unserved;
         }
     };
@@ -402,7 +415,7 @@ async fn through_session(
                     tracing::debug!(%error, "a UDP flow ended");
                     let is_unserved = match error {
                         FlowError::Refused(status) => {
-                            report(&told, &OpenError::Refused(status));
+                            bypass.report(&told, &OpenError::Refused(status));
                             status != Status::Refused
                         }
                         FlowError::SessionLost => true,

@@ -17,7 +17,7 @@ use tabane_linux::hooks::{self, FlowTable, Original};
 use tabane_linux::syn_hold::SynRefusal;
 use tabane_policy::{FlowFacts, Protocol};
 use tabane_proxy::Refusal;
-use tabane_tunnel::{OpenError, Silence, Status, Target, system_resolvers};
+use tabane_tunnel::{Silence, Target, system_resolvers};
 
 use crate::associations::{Answer, Associations, Beginning, Deliver, Route, Stranger};
 use crate::carriage::Carriage;
@@ -275,18 +275,6 @@ async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result<Far, Refus
     })?;
     let connected = plain::connect(dest, passage).await;
     connected.map_err(|error| refusal_of(&error))
-}
-
-/// Programs notice nothing; where the user can do something it is worth a line.
-pub(crate) fn report(target: &Target, why: &OpenError) {
-    match why {
-        OpenError::Refused(Status::Limit | Status::VolumeUsedUp | Status::Malformed)
-        | OpenError::Limit(_) => tracing::warn!("{target}: {why}; it goes without the relay"),
-        OpenError::Refused(_)
-        | OpenError::NoSession(_)
-        | OpenError::SessionLost
-        | OpenError::TimedOut => tracing::info!("{target}: {why}; it goes without the relay"),
-    }
 }
 
 /// The name of the file that a process runs.

@@ -22,6 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::bypass::Bypass;
 use crate::client_session::SessionPlan;
 use crate::commands::relay::DEFAULT_PORT;
 use crate::discovery::{self, Discovery};
@@ -56,6 +57,7 @@ struct Inner {
     journal: Journal,
     /// `None` where the routing table has its way.
     plain: Option<PlainWays>,
+    bypass: Bypass,
     /// By which families the relay reaches others; `None` until it has said so.
     families: watch::Sender<Option<Families>>,
     /// The peers' addresses, or the relay's families, have changed.
@@ -150,6 +152,7 @@ impl FarEnds {
             peers: RefCell::new(peers),
             discovery: plan.discovers.map(Discovery::new),
             plain: Some(PlainWays::new(plan.clone(), store.clone())),
+            bypass: Bypass::default(),
             surroundings: Some(Rc::new(Surroundings {
                 plan: plan.clone(),
                 store: store.clone(),
@@ -168,6 +171,11 @@ impl FarEnds {
     /// The relay's client.
     pub(crate) fn relay(&self) -> Option<&Client> {
         self.0.relay.as_ref()
+    }
+
+    /// What went without any of them.
+    pub(crate) fn bypass(&self) -> &Bypass {
+        &self.0.bypass
     }
 
     /// The rules for what is carried.
@@ -402,6 +410,7 @@ impl From<Client> for FarEnds {
             peers: RefCell::default(),
             surroundings: None,
             discovery: None,
+            bypass: Bypass::default(),
             plain: None,
             families: watch::Sender::new(None),
             moved: Rc::default(),

@@ -306,6 +306,7 @@ fn state(instance: &tabane_control::Instance) -> State {
         totals: Totals::default(),
         silent_ms: None,
         policy_fault: None,
+        limit: None,
         links: Vec::new(),
         sessions: Vec::new(),
         sessions_omitted: 0,

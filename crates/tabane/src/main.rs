@@ -7,6 +7,7 @@ mod access;
 mod associations;
 mod atomic_file;
 mod budgets;
+mod bypass;
 mod carriage;
 mod carrier;
 mod cli;

@@ -10,7 +10,6 @@ use tabane_proxy::Refusal;
 use tabane_tunnel::{OpenError, Status, Target, TcpFlow};
 
 use crate::associations::Route;
-use crate::carrier::report;
 use crate::far_ends::FarEnds;
 use crate::plain::Far;
 
@@ -49,7 +48,12 @@ pub(crate) async fn open(
         Err(said) => said,
     };
     match plain.await {
-        Ok(far) => Ok(Opened::Plain(far)),
+        Ok(far) => {
+            if !route.stays_here {
+                far_ends.bypass().on_connection();
+            }
+            Ok(Opened::Plain(far))
+        }
         Err(own) => Err(said.unwrap_or(own)),
     }
 }
@@ -65,7 +69,7 @@ async fn open_by_session(far_ends: &FarEnds, route: &Route) -> Result<TcpFlow, O
         match peer.open_tcp(own, tabane_tunnel::Silence::GivesBack).await {
             Ok(flow) => return Ok(flow),
             Err(error) => {
-                report(target, &error);
+                far_ends.bypass().report(target, &error);
                 // It is the destination.
                 if let Some(Refusal::Refused) = word_of(&error) {
                     return Err(Some(Refusal::Refused));
@@ -80,7 +84,7 @@ async fn open_by_session(far_ends: &FarEnds, route: &Route) -> Result<TcpFlow, O
     match relay.open_tcp(target.clone(), route.silence).await {
         Ok(flow) => Ok(flow),
         Err(error) => {
-            report(target, &error);
+            far_ends.bypass().report(target, &error);
             Err(word_of(&error))
         }
     }

@@ -116,7 +116,11 @@ impl Connection {
         };
         match ending {
             Ending::Finished => self.tcp.finish(),
-            Ending::ResetHere | Ending::ResetThere | Ending::Refused(_) | Ending::SessionLost => {
+            Ending::ResetHere => {
+                self.stream.abandon_as(Abandon::Reset);
+                self.stream.reset_behind();
+            }
+            Ending::ResetThere | Ending::Refused(_) | Ending::SessionLost => {
                 self.stream.abandon_as(Abandon::Reset)
             }
         }
@@ -243,7 +247,11 @@ impl Connection {
                     match tcp.try_write(&data[..data.len().min(allowed)]) {
                         Ok(n) => n,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            return Ok(Written::Blocked);
+                            // A reset does not wait for a reader.
+                            return match visit.session.is_reset(id) {
+                                true => Err(Ending::ResetThere),
+                                false => Ok(Written::Blocked),
+                            };
                         }
                         Err(_) => return Err(Ending::ResetHere),
                     }

@@ -88,6 +88,19 @@ impl Stream {
         });
     }
 
+    /// Abandons our side behind what was written.
+    pub(crate) fn reset_behind(&mut self) {
+        if self.is_written {
+            return;
+        }
+        let (id, code) = (self.id, self.abandon as u64);
+        self.is_written = true;
+        self.visit(|visit| {
+            visit.session.reset_behind(visit.now, id, code);
+            visit.touch();
+        });
+    }
+
     /// Reads no more of the peer's side.
     pub(crate) fn stop(&mut self) {
         let (id, code) = (self.id, self.abandon as u64);

@@ -139,6 +139,27 @@ impl Streams {
         }
     }
 
+    pub(crate) fn reset_behind(&mut self, id: StreamId, code: u64) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.send.reset_behind(code);
+            self.reset_if_due(id);
+        }
+    }
+
+    /// Sends the reset that waits behind data, once none is left in front of it.
+    pub(super) fn reset_if_due(&mut self, id: StreamId) {
+        let stream = self.streams.get(&id);
+        if let Some(code) = stream.and_then(|stream| stream.send.due_reset()) {
+            self.reset(id, code);
+        }
+    }
+
+    /// Whether the peer has abandoned its side.
+    pub(crate) fn is_reset(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id);
+        stream.is_some_and(|stream| stream.receive.is_reset())
+    }
+
     pub(crate) fn stop(&mut self, id: StreamId, code: u64) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -148,7 +169,9 @@ impl Streams {
         }
         let before = stream.receive.memory();
         let freed = stream.receive.stop();
-        stream.due.stop = Some(code);
+        if !stream.receive.is_reset() {
+            stream.due.stop = Some(code);
+        }
         self.memory -= before;
         self.control.push_back(id);
         self.on_consumed(freed);

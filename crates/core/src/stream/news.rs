@@ -116,6 +116,7 @@ impl Streams {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.send.on_hold(number, at);
             self.enqueue(id);
+            self.reset_if_due(id);
         }
         Ok(())
     }
@@ -267,6 +268,7 @@ impl Streams {
                 if was_recovering {
                     self.enqueue(id);
                 }
+                self.reset_if_due(id);
                 self.reap(id);
             }
             SentFrame::ResetStream(id) => {

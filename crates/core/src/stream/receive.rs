@@ -190,7 +190,12 @@ impl ReceiveHalf {
         self.final_size == Some(self.ready_to())
     }
 
-    /// The sender abandons the stream at `final_size`.
+    pub(crate) const fn is_reset(&self) -> bool {
+        self.reset.is_some()
+    }
+
+    /// The sender abandons the stream at `final_size`. What is here in order can be read first, as
+    /// from a kernel's socket.
     pub(crate) fn on_reset(&mut self, code: u64, final_size: u64) -> Result<Inserted, Violation> {
         if final_size > self.window.credit() {
             return Err(Violation::StreamCreditExceeded);
@@ -209,13 +214,14 @@ impl ReceiveHalf {
         let discarded = if self.stopped {
             advanced
         } else {
-            final_size - self.read_to
+            final_size - self.ready_to()
         };
         self.highest = final_size;
         self.final_size = Some(final_size);
         self.reset = Some(code);
         self.ended |= self.stopped;
-        self.clear();
+        self.early = BTreeMap::new();
+        self.early_memory = 0;
         Ok(Inserted {
             advanced,
             discarded,
@@ -225,12 +231,16 @@ impl ReceiveHalf {
 
     /// The reader wants no more; gives the bytes whose credit comes free.
     pub(crate) fn stop(&mut self) -> u64 {
-        if self.stopped || self.reset.is_some() || self.ended {
+        if self.stopped || self.ended {
             return 0;
         }
         self.stopped = true;
         self.ended = self.final_size.is_some();
-        let freed = self.highest - self.read_to;
+        // The credit of what a reset left out is free already.
+        let freed = match self.reset {
+            Some(_) => self.ready.len() as u64,
+            None => self.highest - self.read_to,
+        };
         self.clear();
         freed
     }
@@ -246,7 +256,7 @@ impl ReceiveHalf {
     }
 
     pub(crate) fn peek(&mut self) -> ReadState<'_> {
-        if let Some(code) = self.reset {
+        if let Some(code) = self.reset.filter(|_| self.ready.is_empty()) {
             self.ended = true;
             return ReadState::Reset(code);
         }
@@ -329,6 +339,19 @@ mod tests {
             Err(Violation::FinalSizeChanged)
         );
         assert_eq!(half.on_reset(0, 9), Err(Violation::FinalSizeChanged));
+    }
+
+    #[test]
+    fn what_came_in_order_before_a_reset_is_read_first() {
+        let mut half = ReceiveHalf::new(Window::new(100, 100));
+        assert!(half.insert(0, b"data", false).is_ok());
+        assert!(half.insert(10, b"early", false).is_ok());
+        let seen = half.on_reset(7, 20);
+        assert_eq!(seen.map(|it| (it.advanced, it.discarded)), Ok((5, 16)));
+        assert_eq!(half.peek(), ReadState::Data(b"data"));
+        half.consume(4);
+        assert_eq!(half.peek(), ReadState::Reset(7));
+        assert!(half.is_done());
     }
 
     #[test]

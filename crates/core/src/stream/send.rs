@@ -85,6 +85,8 @@ pub(crate) struct SendHalf {
     held: (u64, Option<u64>),
     /// Abandoned with this code; `true` once the peer acknowledged that.
     reset: Option<(u64, bool)>,
+    /// To be abandoned with this code once the peer has what is left.
+    reset_behind: Option<u64>,
     /// The writer waits for room.
     pub(crate) writer_waits: bool,
 }
@@ -104,12 +106,13 @@ impl SendHalf {
             recovery: None,
             held: (0, None),
             reset: None,
+            reset_behind: None,
             writer_waits: false,
         }
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.end == End::Open && self.reset.is_none()
+        self.end == End::Open && self.reset.is_none() && self.reset_behind.is_none()
     }
 
     /// Nothing is left to do for this half.
@@ -152,6 +155,23 @@ impl SendHalf {
         self.waiting = RangeSet::default();
         self.flights = Flights::default();
         Some(())
+    }
+
+    /// Abandons the half once the peer has what was written, but for what it has no room for: a
+    /// reader that stands still is not waited for.
+    pub(crate) fn reset_behind(&mut self, code: u64) {
+        if self.is_open() {
+            let sendable = self.credit.max(self.sent_to) - self.acked_to;
+            self.buffer.truncate(sendable as usize);
+            self.holding.set(self.buffer.len());
+            self.reset_behind = Some(code);
+        }
+    }
+
+    /// The code of a reset that nothing stands in front of any more.
+    pub(crate) fn due_reset(&self) -> Option<u64> {
+        let code = self.reset_behind.filter(|_| self.reset.is_none())?;
+        (self.buffer.is_empty() || self.held.1.is_some()).then_some(code)
     }
 
     /// Code and final size for a RESET_STREAM frame.
@@ -453,6 +473,24 @@ mod tests {
         send.on_hold(2, None);
         send.on_hold(1, Some(20));
         assert_eq!(pieces(&mut send).len(), 5, "20 to 70");
+    }
+
+    #[test]
+    fn a_reset_behind_data_waits_for_it_and_for_no_reader_that_stands_still() {
+        let new = || {
+            let mut send = SendHalf::new(50, &SessionPool::new(SendPool::new(Bytes::mega(1))));
+            send.write(&[7; 60]);
+            pieces(&mut send);
+            send.reset_behind(3);
+            assert!(!send.is_open() && send.due_reset().is_none());
+            send
+        };
+        let mut send = new();
+        send.on_acked(0..50, false);
+        assert_eq!(send.due_reset(), Some(3), "there was no credit for more");
+        let mut send = new();
+        send.on_hold(1, Some(20));
+        assert_eq!(send.due_reset(), Some(3));
     }
 
     #[test]

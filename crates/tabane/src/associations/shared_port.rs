@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::{Answer, Association, Outcome, Said, Stranger, Way};
-use crate::carrier::report;
+use crate::bypass::Bypass;
 
 /// Sockets, and flows of a port, after which those that are over are cleared away.
 const SWEEP_AT: usize = 2_048;
@@ -31,6 +31,7 @@ impl<S> Default for SharedPorts<S> {
 /// One flow's right to share.
 pub(super) struct Sharing<S> {
     pub(super) ports: Rc<SharedPorts<S>>,
+    pub(super) bypass: Bypass,
     pub(super) socket: S,
     pub(super) stranger: Rc<Stranger>,
 }
@@ -97,7 +98,8 @@ impl<S: Ord + Clone> Sharing<S> {
                     () = association.news.notified() => match association.said.take() {
                         Some(Said::Undelivered(Status::Refused)) => association.on_refused(),
                         Some(Said::Undelivered(status)) => {
-                            report(&remote.into(), &OpenError::Refused(status));
+                            let why = OpenError::Refused(status);
+                            self.bypass.report(&remote.into(), &why);
                             if association.is_unanswered() {
                                 break Some(Outcome::Unserved);
                             }
@@ -128,7 +130,8 @@ impl<S: Ord + Clone> Sharing<S> {
         if let Some(port) = live.find(|port| port.suits(label) && !port.is_over()) {
             return port;
         }
-        let port = SharedPort::open(client.clone(), label.cloned(), usual);
+        let bypass = self.bypass.clone();
+        let port = SharedPort::open(client.clone(), bypass, label.cloned(), usual);
         ports.retain(is_live);
         ports.push(Rc::downgrade(&port));
         port
@@ -136,7 +139,7 @@ impl<S: Ord + Clone> Sharing<S> {
 }
 
 impl SharedPort {
-    fn open(client: Client, label: Option<Label>, usual: SocketAddr) -> Rc<Self> {
+    fn open(client: Client, bypass: Bypass, label: Option<Label>, usual: SocketAddr) -> Rc<Self> {
         let port = Rc::new(Self {
             label,
             mapping: OnceCell::new(),
@@ -145,7 +148,7 @@ impl SharedPort {
             state: watch::Sender::new(State::Opening),
             task: OnceCell::new(),
         });
-        let task = tokio::task::spawn_local(serve(Rc::downgrade(&port), client, usual));
+        let task = tokio::task::spawn_local(serve(Rc::downgrade(&port), client, bypass, usual));
         // Not set before: the port is new.
         let _ = port.task.set(task.abort_handle());
         port
@@ -206,7 +209,7 @@ impl Drop for SharedPort {
 }
 
 /// Receives for a port until it is over.
-async fn serve(port: Weak<SharedPort>, client: Client, usual: SocketAddr) {
+async fn serve(port: Weak<SharedPort>, client: Client, bypass: Bypass, usual: SocketAddr) {
     let opened = {
         let label = port.upgrade().and_then(|port| port.label.clone());
         client.labelled(label).open_mapping(usual).await
@@ -214,7 +217,7 @@ async fn serve(port: Weak<SharedPort>, client: Client, usual: SocketAddr) {
     let mapping = opened.map(Rc::new);
     let outcome = match &mapping {
         Err(error) => {
-            report(&usual.into(), error);
+            bypass.report(&usual.into(), error);
             State::Over(Outcome::Unserved)
         }
         Ok(mapping) => {
@@ -222,7 +225,7 @@ async fn serve(port: Weak<SharedPort>, client: Client, usual: SocketAddr) {
                 let _ = port.mapping.set(mapping.clone());
                 port.state.send_replace(State::Open);
             }
-            receive(&port, mapping, usual).await
+            receive(&port, mapping, &bypass, usual).await
         }
     };
     if let Some(port) = port.upgrade() {
@@ -230,7 +233,12 @@ async fn serve(port: Weak<SharedPort>, client: Client, usual: SocketAddr) {
     }
 }
 
-async fn receive(port: &Weak<SharedPort>, mapping: &UdpMapping, usual: SocketAddr) -> State {
+async fn receive(
+    port: &Weak<SharedPort>,
+    mapping: &UdpMapping,
+    bypass: &Bypass,
+    usual: SocketAddr,
+) -> State {
     loop {
         let arrival = mapping.recv().await;
         let Some(port) = port.upgrade() else {
@@ -240,7 +248,7 @@ async fn receive(port: &Weak<SharedPort>, mapping: &UdpMapping, usual: SocketAdd
             Ok(arrival) => port.take(&arrival),
             Err(FlowError::Refused(Status::Malformed | Status::Denied)) => return State::Unknown,
             Err(FlowError::Refused(status)) => {
-                report(&usual.into(), &OpenError::Refused(status));
+                bypass.report(&usual.into(), &OpenError::Refused(status));
                 return State::Over(Outcome::Unserved);
             }
             Err(FlowError::SessionLost) => return State::Over(Outcome::Unserved),

@@ -130,7 +130,8 @@ fn text(state: &State) -> String {
         parts.extend(unused(&state.links));
         parts.extend(rules(&state.rules));
     }
-    let totals = Some(totals(state)).into_iter().chain(packets(state));
+    let totals = Some(totals(state)).into_iter();
+    let totals = totals.chain(bypassing(state)).chain(packets(state));
     parts.push(totals.collect::<Vec<_>>().join("\n"));
     parts.extend(events(state));
     parts.extend(problems(state));
@@ -308,6 +309,18 @@ fn sessions(state: &State) -> Option<String> {
         table.push_str(&format!("\nand {omitted} more"));
     }
     Some(table)
+}
+
+/// What went without the relay, where anything did.
+fn bypassing(state: &State) -> Option<String> {
+    let totals = &state.totals;
+    let (tcp, udp) = (totals.bypassing_connections, totals.bypassing_flows);
+    let counts = [(tcp, "TCP connection"), (udp, "UDP flow")];
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<_> = counts
+        .map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }))
+        .collect();
+    (!counts.is_empty()).then(|| format!("without the relay  {} so far", counts.join(", ")))
 }
 
 fn totals(state: &State) -> String {

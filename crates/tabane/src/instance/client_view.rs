@@ -49,6 +49,10 @@ impl ClientView {
             };
             roll.complete(&mut state.links, carried);
         }
+        let bypass = self.far_ends.bypass();
+        state.limit = bypass.limit();
+        state.totals.bypassing_connections = bypass.connections();
+        state.totals.bypassing_flows = bypass.flows();
         let rules = self.far_ends.rules().map(RuleBook::uses);
         state.rules = rules
             .unwrap_or_default()

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::control::until;
 use crate::up::is_plain;
 use crate::world::{World, first_line, wait_for};
 use crate::{complaint, status, text};
@@ -210,6 +211,31 @@ fn destinations_and_numbers_are_limited_for_the_user_alone() {
     soon("room for a session", || {
         world.run(&[], "true").status.success()
     });
+}
+
+#[test]
+fn a_limit_is_told_once_and_what_it_sends_past_the_relay_is_counted() {
+    let Some(world) = world_of_ann("--streams 0") else {
+        return;
+    };
+    let fetches = "for i in 1 2 3; do curl -sS -o /dev/null http://203.0.113.2:8000/1; done";
+    let mut command = world.tabane(&["run", "--", "sh", "-c", &format!("{fetches}; echo up; cat")]);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = command.stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut run), "up");
+    let name = format!("run-{}", run.id());
+    let state = until(&world, &name, |state| {
+        state["totals"]["bypassing_connections"] == 3
+    });
+    assert!(state["limit"].is_string(), "{state:#}");
+    let mut command = world.tabane(&["status", "--instance", &name]);
+    let screen = command.output().unwrap().stdout;
+    let counted = "without the relay  3 TCP connections";
+    assert!(text(&screen).contains(counted), "{}", text(&screen));
+    drop(run.stdin.take());
+    let output = run.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("goes without the relay").count(), 1, "{said}");
 }
 
 #[test]

@@ -59,6 +59,20 @@ def closes_unread(way):
     s.close()
     return report(way, token)
 
+@cell("data, then reset", PROXIED)
+def data_before_reset(way):
+    s = way.dial(V4, DATA_THEN_RESET)
+    s.send(b"x")
+    return to_the_end(s)
+
+@cell("reset in the middle of writing", PROXIED)
+def reset_while_writing(way):
+    s = way.dial(V4, RESET_IN_THE_MIDDLE)
+    def write():
+        while True:
+            s.sendall(bytes(65536))
+    return outcome(write)
+
 @cell("reset while reading", PROXIED)
 def reset_while_reading(way):
     s = way.dial(V4, RESET)

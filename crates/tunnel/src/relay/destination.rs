@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use socket2::{SockRef, TcpKeepalive};
 use tabane_base::Duration;
 use tabane_linux::abortive::AbortiveStream;
-use tabane_linux::undelivered;
+use tabane_linux::{buffers, undelivered};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -32,6 +32,10 @@ const CONNECT_WAIT: Duration = Duration::from_secs(15);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 4;
+
+/// Bytes that wait for us at a UDP port: a thousand short answers that come at once, as when many
+/// were asked at once. A kernel's usual buffer holds some 270.
+const RECEIVE_BUFFER: usize = 512 * 1024;
 
 /// Connects to `target` by TCP.
 pub(super) async fn connect(
@@ -106,6 +110,7 @@ pub(super) fn bind_unconnected(remote: SocketAddr, mark: Option<u32>) -> io::Res
     if let Some(mark) = mark {
         SockRef::from(&socket).set_mark(mark)?;
     }
+    buffers::grow_receive(&socket, RECEIVE_BUFFER)?;
     undelivered::ask(&socket, remote)?;
     UdpSocket::from_std(socket)
 }
