@@ -2,7 +2,8 @@
 //!
 //! `ca.toml` (0600) has everything, the key too; what programs read is written from it: `ca.pem`,
 //! its certificate, and `bundle.pem`, that and the system's authorities, for programs that take one
-//! file for all. Beside them lie such bundles with other authorities than the system's.
+//! file for all. Beside them lie such bundles with other authorities than the system's, and
+//! `wgetrc` (0600, for there may be passwords in it), since wget is told by its settings alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,6 +68,23 @@ impl Store {
         Ok(path)
     }
 
+    /// Settings for wget that name a file with its certificate, after those of the user's own file:
+    /// wget reads one file instead of another, and of what is said twice the last holds.
+    pub(crate) fn join_wgetrc(&self, kept: &KeptAuthority, own: Option<&Path>) -> Result<PathBuf> {
+        let read =
+            |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        let mut settings = own.map(read).transpose()?.unwrap_or_default();
+        let bundle = match trusted_by_wget(&String::from_utf8_lossy(&settings)) {
+            Some(others) => self.join_web_ca(kept, &others, "WGETRC")?,
+            None => self.web_ca_bundle(),
+        };
+        let line = format!("\nca_certificate = {}\n", bundle.display());
+        settings.extend_from_slice(line.as_bytes());
+        let path = self.web_ca_directory().join("wgetrc");
+        atomic_file::replace(&path, &settings, atomic_file::SECRET)?;
+        Ok(path)
+    }
+
     /// Forgets the authority and its key.
     pub(crate) fn remove_web_ca(&self) -> Result<()> {
         let directory = self.web_ca_directory();
@@ -92,4 +110,17 @@ impl Store {
     fn web_ca_directory(&self) -> PathBuf {
         self.root.join("web-ca")
     }
+}
+
+/// The file of authorities that settings of wget name. Case, hyphens and underscores of names do
+/// not count there.
+fn trusted_by_wget(settings: &str) -> Option<PathBuf> {
+    let mut values = settings.lines().filter_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        let name = name.trim().to_ascii_lowercase().replace(['-', '_'], "");
+        (name == "cacertificate").then_some(value.trim())
+    });
+    let value = values.next_back().filter(|value| !value.is_empty())?;
+    let home = std::env::home_dir().zip(value.strip_prefix("~/"));
+    Some(home.map_or_else(|| PathBuf::from(value), |(home, rest)| home.join(rest)))
 }

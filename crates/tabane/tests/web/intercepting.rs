@@ -1,6 +1,7 @@
 //! HTTPS that is opened here: by nginx's, curl's and openssl's judgement.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -93,6 +94,44 @@ fn https_of_named_hosts_is_split_and_that_of_others_passes_as_it_is() {
         assert_eq!(got.stdout, b"small\nsmall\n", "{before:?}: {stats}");
         assert!(stats.contains("(1 of them intercepted)"), "{stats}");
     }
+    wget_is_told_by_its_settings(&street, theirs);
     let removed = street.tabane(&["web", "ca", "remove"]).output().unwrap();
     assert!(removed.status.success() && fs::metadata(&own).is_err());
+}
+
+/// wget heeds no variable with authorities. Settings of the user's own hold beside ours: those
+/// named by the variable, those at home, and none.
+fn wget_is_told_by_its_settings(street: &Street, theirs: &str) {
+    if Command::new("wget").arg("--version").output().is_err() {
+        println!("no wget here");
+        return;
+    }
+    let home = street.directory.join("client");
+    let own = format!("user_agent = own\nCA-certificate={theirs}");
+    let elsewhere = street.directory.join("elsewhere");
+    for place in [None, Some(home.join(".wgetrc")), Some(elsewhere.clone())] {
+        if let Some(path) = &place {
+            fs::write(path, &own).unwrap();
+        }
+        let [named, other] = NAMES;
+        let mut command = street.tabane(&["web", "--stats", "--intercept", named, "--"]);
+        command.env_remove("WGETRC");
+        if place.as_ref() == Some(&elsewhere) {
+            fs::remove_file(home.join(".wgetrc")).unwrap();
+            command.env("WGETRC", &elsewhere);
+        }
+        command.args(["wget", "-d", "-O", "-", &format!("https://{named}/small")]);
+        // Whose certificate the user's own settings have trusted.
+        if place.is_some() {
+            command.arg(format!("https://{other}/small"));
+        }
+        let got = command.output().unwrap();
+        let said = String::from_utf8_lossy(&got.stderr);
+        let expected = if place.is_some() { 2 } else { 1 };
+        let bodies = "small\n".repeat(expected);
+        let contents = String::from_utf8_lossy(&got.stdout);
+        assert!(contents.ends_with(&bodies), "{place:?}: {said}");
+        assert!(said.contains("(1 of them intercepted)"), "{said}");
+        assert_eq!(said.contains("User-Agent: own"), place.is_some(), "{said}");
+    }
 }

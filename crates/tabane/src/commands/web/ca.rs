@@ -31,6 +31,8 @@ const ONE_PROGRAMS: [&str; 7] = [
 ];
 /// Node's: a file with further authorities.
 const NODE: &str = "NODE_EXTRA_CA_CERTS";
+/// wget's: a file of settings.
+const WGET: &str = "WGETRC";
 const DAY: u64 = 86_400;
 /// A user is told that the authority ends, so many days before.
 const WARNING_DAYS: u64 = 14;
@@ -155,7 +157,20 @@ pub(super) fn variables(kept: &KeptAuthority, store: &Store) -> Vec<(&'static st
             None => variables.push((name, bundle.clone())),
         }
     }
+    match store.join_wgetrc(kept, wgetrc().as_deref()) {
+        Ok(path) => variables.push((WGET, path)),
+        Err(error) => tracing::warn!("{WGET} stays as it is: {error:#}"),
+    }
     variables
+}
+
+/// The settings that wget reads without us.
+fn wgetrc() -> Option<PathBuf> {
+    let named = std::env::var_os(WGET).filter(|path| !path.is_empty());
+    named.map(PathBuf::from).or_else(|| {
+        let own = std::env::home_dir()?.join(".wgetrc");
+        own.exists().then_some(own)
+    })
 }
 
 fn authority(kept: &KeptAuthority, store: &Store) -> Result<Authority> {
