@@ -74,6 +74,8 @@ static u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)46;
 static long (*const bpf_skb_load_bytes)(const void *skb, u32 offset, void *to, u32 length) = (void *)26;
 static long (*const bpf_skb_load_bytes_relative)(const void *skb, u32 offset, void *to, u32 length,
 						 u32 start_header) = (void *)68;
+static long (*const bpf_setsockopt)(void *ctx, int level, int option, void *value,
+				   int length) = (void *)49;
 static long (*const bpf_getsockopt)(void *ctx, int level, int option, void *value,
 				   int length) = (void *)57;
 static u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;

@@ -31,6 +31,8 @@
 #define MPTCP 262
 #define DNS_PORT 53
 #define AF_INET6 10
+#define SOL_TCP 6
+#define TCP_NOTSENT_LOWAT 25
 #define IPPROTO_IP 0
 #define IP_TOS 1
 #define IPPROTO_IPV6 41
@@ -350,10 +352,20 @@ INLINE void leave_alone(struct bpf_sock_addr *ctx, const u32 *from)
 		bpf_map_update_elem(&udp_index, &key, &left_alone, BPF_NOEXIST);
 }
 
+// The way to us is short and fast, so the kernel would take megabytes that no link has seen yet.
+// Kernels before 5.9 refuse, and then it does.
+INLINE void write_no_further(struct bpf_sock_addr *ctx)
+{
+	int unsent = 32 * 1024;
+
+	bpf_setsockopt(ctx, SOL_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
+}
+
 INLINE u32 index_of(struct bpf_sock_addr *ctx, struct flow *flow)
 {
 	if (flow->protocol != TCP)
 		return udp_flow(ctx, flow);
+	write_no_further(ctx);
 	describe_asker(ctx, flow);
 	return add_flow(flow);
 }

@@ -44,8 +44,9 @@ use crate::transmit::TransmitBatch;
 pub use paths::PathError;
 use retired::Retired;
 
-/// What a stream may hold unacknowledged before anything is known of the paths.
-const SEND_FLOOR: Bytes = Bytes::kilo(256);
+/// What a stream may hold unacknowledged beside what its paths can use. No more: programs take for
+/// sent what lies here.
+const SEND_FLOOR: Bytes = Bytes::kilo(32);
 
 /// Where the session stands.
 #[derive(Debug)]
@@ -235,6 +236,13 @@ impl Session {
     #[must_use]
     pub fn stream_capacity(&self, id: StreamId) -> usize {
         self.streams.capacity(id)
+    }
+
+    /// How many bytes a stream may hold that are not acknowledged yet: some round trips of the
+    /// paths there are.
+    #[must_use]
+    pub fn stream_limit(&self, id: StreamId) -> usize {
+        self.streams.limit(id)
     }
 
     /// Hands over as much of `data` as there is room for; gives how much that was. After a short
@@ -464,7 +472,7 @@ impl Session {
         let rates: Bytes = self
             .paths
             .iter()
-            .map(|p| p.paced_rate().amount_in(farthest.unwrap_or_default()))
+            .map(|p| p.rate().amount_in(farthest.unwrap_or_default()))
             .sum();
         let wanted = windows + windows + rates + SEND_FLOOR;
         self.streams

@@ -25,6 +25,7 @@ pub mod packet_socket;
 mod priority;
 pub mod raw_ip;
 mod reactor;
+pub mod read_ahead;
 pub mod routing;
 pub mod signals;
 pub mod syn_hold;

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use tabane_base::Bytes;
 use tabane_core::{ReadState, StreamError};
 use tabane_linux::abortive::AbortiveStream;
+use tabane_linux::read_ahead::ReadAhead;
 
 use crate::relay::{Meter, Way};
 use crate::request::Status;
@@ -56,6 +57,7 @@ pub enum Ending {
 pub(crate) struct Connection {
     stream: Stream,
     tcp: AbortiveStream,
+    read_ahead: ReadAhead,
     /// Since the socket has said all: its failure, which reading tells no more.
     broken: Option<Pin<Box<dyn Future<Output = ()>>>>,
     /// The peer has stopped reading before the socket had said all.
@@ -84,6 +86,7 @@ impl Connection {
         }
         Self {
             stream,
+            read_ahead: ReadAhead::of(&tcp),
             tcp,
             broken: None,
             is_stopped: false,
@@ -164,6 +167,7 @@ impl Connection {
         let Self {
             stream,
             tcp,
+            read_ahead,
             leftover,
             ..
         } = self;
@@ -184,6 +188,7 @@ impl Connection {
                     Err(error) => Err(stopped(&error)),
                 };
             }
+            read_ahead.follow(&**tcp, visit.session.stream_limit(id));
             let room = visit.session.stream_capacity(id).max(MIN_READ);
             let room = room.min(visit.buffer.len()).min(allowed);
             if room == 0 {

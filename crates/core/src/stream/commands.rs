@@ -50,6 +50,12 @@ impl Streams {
             })
     }
 
+    /// What a stream may hold.
+    pub(crate) fn limit(&self, id: StreamId) -> usize {
+        let stream = self.streams.get(&id);
+        stream.map_or(0, |stream| stream.send.limit(self.send_limit))
+    }
+
     pub(crate) fn write(&mut self, id: StreamId, data: &[u8]) -> Result<usize, StreamError> {
         let room = self.capacity(id);
         let stream = self.get(id)?;

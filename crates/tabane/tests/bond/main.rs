@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod ahead;
 mod control;
 mod datagrams;
 mod discovery;
