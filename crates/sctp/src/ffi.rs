@@ -219,6 +219,12 @@ unsafe extern "C" {
         addresses: *mut *mut sockaddr,
     ) -> c_int;
     pub(crate) fn usrsctp_freeladdrs(addresses: *mut sockaddr);
+    pub(crate) fn usrsctp_getpaddrs(
+        socket: *mut Socket,
+        id: SctpAssoc,
+        addresses: *mut *mut sockaddr,
+    ) -> c_int;
+    pub(crate) fn usrsctp_freepaddrs(addresses: *mut sockaddr);
     pub(crate) fn usrsctp_peeloff(socket: *mut Socket, id: SctpAssoc) -> *mut Socket;
     pub(crate) fn usrsctp_close(socket: *mut Socket);
     pub(crate) fn usrsctp_set_non_blocking(socket: *mut Socket, on: c_int) -> c_int;

@@ -214,6 +214,33 @@ impl Library {
         Some(u16::from_be(port))
     }
 
+    /// The addresses of an association's peer; none where it has ended.
+    pub(crate) fn peers(&self, socket: &Socket, association: SctpAssoc) -> Vec<SocketAddrV4> {
+        let _call = self.watchdog.enter();
+        let mut addresses: *mut sockaddr = ptr::null_mut();
+        // SAFETY: the library writes a pointer to memory of its own, or fails.
+        let count =
+            unsafe { ffi::usrsctp_getpaddrs(socket.0.as_ptr(), association, &raw mut addresses) };
+        let Some(count) = usize::try_from(count)
+            .ok()
+            .filter(|n| *n > 0 && !addresses.is_null())
+        else {
+            return Vec::new();
+        };
+        let first = addresses.cast::<sockaddr_in>();
+        let read = |at| {
+            // SAFETY: there are `count` addresses one behind the other, and the socket is of IPv4
+            // alone.
+            let address = unsafe { first.add(at).read_unaligned() };
+            let host = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
+            SocketAddrV4::new(host, u16::from_be(address.sin_port))
+        };
+        let peers = (0..count).map(read).collect();
+        // SAFETY: just obtained from the library, and not used any more.
+        unsafe { ffi::usrsctp_freepaddrs(addresses) };
+        peers
+    }
+
     /// Begins an association with the peer at an address.
     pub(crate) fn connect(
         &self,

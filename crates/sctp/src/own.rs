@@ -33,13 +33,21 @@ pub(crate) struct Own {
     pub(crate) brakes: Brakes,
     /// Paths that the stack is to leave alone from their next timeout on; at first all of them.
     pub(crate) left_alone: BTreeSet<PathId>,
+    /// When something came from the peer that is no stranger's ABORT.
+    pub(crate) heard_at: Duration,
     /// Numbers of packets where the stack is to hear of congestion.
     pub(crate) congested: Vec<u32>,
 }
 
 impl Own {
-    pub(crate) fn new(association: SctpAssoc, port: u16, paths: [PathId; SLOTS]) -> Self {
+    pub(crate) fn new(
+        now: Duration,
+        association: SctpAssoc,
+        port: u16,
+        paths: [PathId; SLOTS],
+    ) -> Self {
         Self {
+            heard_at: now,
             association,
             port,
             paths,
@@ -73,6 +81,9 @@ impl Own {
 
     /// A packet has come by a path; gives the links that may be used from now on.
     pub(crate) fn on_packet(&mut self, now: Duration, path: PathId, packet: &[u8]) -> Vec<LinkId> {
+        if !packet::is_disowning(packet) {
+            self.heard_at = now;
+        }
         self.rescue.on_packet(now, packet);
         self.note_arrivals(now);
         self.pulses.on_packet(path, packet);

@@ -50,6 +50,8 @@ struct Correspondent {
     link: LinkId,
     local: Ipv4Addr,
     remote: SocketAddrV4,
+    /// By the stack's clock.
+    heard_at: Duration,
 }
 
 /// SCTP in this process.
@@ -181,7 +183,7 @@ impl Stack {
         }
         let association = begun?;
         if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
-            endpoint.own = Some(Own::new(association, port, paths));
+            endpoint.own = Some(Own::new(self.clock, association, port, paths));
         }
         Ok(AssociationId(association))
     }
@@ -191,6 +193,26 @@ impl Stack {
     pub fn listed(&self, endpoint: EndpointId) -> &[Ipv4Addr] {
         let own = self.endpoints.get(&endpoint).and_then(|e| e.own.as_ref());
         own.and_then(|own| own.listed.as_deref()).unwrap_or(&[])
+    }
+
+    /// For how long nothing has come from an association's peer. One that lives is heard again and
+    /// again, since it answers our probes, so this tells of its end sooner than the stack, whose
+    /// counter of repetitions has to leave room for paths that lead nowhere. Strangers' ABORTs do
+    /// not count. `None` where nothing is known.
+    #[must_use]
+    pub fn silence(&self, endpoint: EndpointId, association: AssociationId) -> Option<Duration> {
+        let endpoint = self.endpoints.get(&endpoint)?;
+        let heard_at = match &endpoint.own {
+            Some(own) => own.heard_at,
+            None => {
+                let peers = self.library.peers(&endpoint.socket, association.0);
+                let known = peers.iter();
+                let known =
+                    known.filter_map(|peer| self.correspondents.get(&(*peer.ip(), peer.port())));
+                known.map(|known| known.heard_at).max()?
+            }
+        };
+        Some(self.clock.saturating_sub(heard_at))
     }
 
     /// How many chunks wait for acknowledgement or to be sent; `None` once it has ended.

@@ -55,6 +55,7 @@ impl Stack {
                     link,
                     local,
                     remote,
+                    heard_at: self.clock,
                 };
                 self.remember(host, source_port, from);
                 host

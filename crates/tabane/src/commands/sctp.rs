@@ -15,6 +15,7 @@ use crate::sctp::forward::Carried;
 use crate::sctp::report::{Report, megabytes};
 use crate::sctp::scheduler::Scheduler;
 use crate::sctp::{PORT, UDP_PORT, forward, receiver, sender};
+use crate::span::Span;
 use crate::store::Store;
 
 /// Send over all paths to an SCTP endpoint at once; only the sender is changed
@@ -48,6 +49,9 @@ pub(crate) struct SendArgs {
     /// How messages are spread over paths
     #[arg(long, value_name = "NAME", default_value = "tabane")]
     scheduler: Scheduler,
+    /// Give up after so long without a sign of life from the other end, 3s at least
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
+    patience: Span,
     /// Print JSON at the end
     #[arg(long)]
     json: bool,
@@ -67,6 +71,9 @@ pub(crate) struct RecvArgs {
     /// Bytes that may wait to be written; what the sender may have under way [default: 8000000]
     #[arg(long, value_name = "BYTES", value_parser = buffer_range())]
     buffer: Option<u64>,
+    /// Give up after so long without a sign of life from the other end, 3s at least
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
+    patience: Span,
     /// Print JSON at the end
     #[arg(long)]
     json: bool,
@@ -121,6 +128,9 @@ pub(crate) struct ForwardArgs {
         conflicts_with = "serve"
     )]
     timeout: u64,
+    /// Give up after so long without a sign of life from the other end, 3s at least
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
+    patience: Span,
     /// Print a line of JSON for every connection that has ended
     #[arg(long)]
     json: bool,
@@ -162,6 +172,15 @@ fn timeout_range() -> RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=600)
 }
 
+/// Who lives is heard every two seconds or so; a packet may get lost.
+fn patience(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse()?;
+    match span.0 >= Duration::from_secs(3) {
+        true => Ok(span),
+        false => Err("3s at least".to_owned()),
+    }
+}
+
 fn listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
@@ -188,7 +207,8 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
                 port: args.peer.port,
                 links: args.peer.links,
                 scheduler: args.scheduler,
-                patience: Duration::from_secs(args.peer.timeout),
+                timeout: Duration::from_secs(args.peer.timeout),
+                patience: args.patience.0,
             };
             let report = tabane_tunnel::block_on(sender::send(order, store)).context(looped)??;
             tell(&report, args.json, "sent")?;
@@ -199,6 +219,7 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
                 port: args.listen.port,
                 udp_port: args.listen.udp_port,
                 receive_buffer: args.buffer.map(Bytes::new),
+                patience: args.patience.0,
             };
             let ready = || {
                 let (port, udp) = (order.port, order.udp_port);
@@ -224,13 +245,14 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
 }
 
 fn forward_order(args: ForwardArgs) -> Result<forward::Order> {
+    let patience = args.patience.0;
     let end = match (args.listen, args.serve) {
         (Some(listen), _) => forward::End::Programs {
             listen,
             remotes: resolve(&args.to, UDP_PORT)?,
             links: args.links,
             scheduler: args.scheduler,
-            patience: Duration::from_secs(args.timeout),
+            timeout: Duration::from_secs(args.timeout),
         },
         (None, Some(server)) => forward::End::Servers {
             server,
@@ -241,6 +263,7 @@ fn forward_order(args: ForwardArgs) -> Result<forward::Order> {
     Ok(forward::Order {
         end,
         port: args.port,
+        patience,
     })
 }
 

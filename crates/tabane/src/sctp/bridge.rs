@@ -109,6 +109,14 @@ impl Bridge {
         }
     }
 
+    /// Gives up where nothing has been heard of the peer for so long.
+    fn end_silence(&mut self, stack: &mut Stack, limit: Duration) {
+        if self.stage == Stage::Up && stack.silence(self.endpoint, self.association) > Some(limit) {
+            let why = format!("nothing was heard of the peer for {} s", limit.as_secs());
+            self.give_up(stack, why);
+        }
+    }
+
     /// Ends both sides at once.
     pub(crate) fn give_up(&mut self, stack: &mut Stack, why: impl ToString) {
         // It may have ended by itself.
@@ -168,8 +176,14 @@ impl Bridge {
         }
     }
 
-    /// Moves what can be moved, and looks after paths. There are no links at the servers' end.
-    pub(crate) fn turn(&mut self, driver: &mut Driver, links: Option<&LinkSet>) {
+    /// Moves what can be moved, looks after paths and gives up on a peer that is silent for longer
+    /// than `patience`. There are no links at the servers' end.
+    pub(crate) fn turn(
+        &mut self,
+        driver: &mut Driver,
+        links: Option<&LinkSet>,
+        patience: Duration,
+    ) {
         self.listen(&mut driver.stack, links);
         if self.stage == Stage::Lost {
             return;
@@ -185,12 +199,14 @@ impl Bridge {
             // It may have ended by itself.
             let _ = driver.stack.shutdown(self.endpoint, self.association);
         }
-        if let (Some(outgoing), Some(links)) = (&mut self.outgoing, links)
-            && self.tended_at.elapsed() >= TEND
-        {
-            self.tended_at = Instant::now();
+        if self.tended_at.elapsed() < TEND {
+            return;
+        }
+        self.tended_at = Instant::now();
+        if let (Some(outgoing), Some(links)) = (&mut self.outgoing, links) {
             outgoing.tend(driver, links);
         }
+        self.end_silence(&mut driver.stack, patience);
     }
 
     fn listen(&mut self, stack: &mut Stack, links: Option<&LinkSet>) {

@@ -34,6 +34,8 @@ pub(crate) struct Order {
     pub(crate) end: End,
     /// The SCTP port: the peer's at the programs' end, ours at the servers'.
     pub(crate) port: u16,
+    /// How long a peer may be silent.
+    pub(crate) patience: Duration,
 }
 
 /// Which end this is.
@@ -45,7 +47,7 @@ pub(crate) enum End {
         links: Vec<String>,
         scheduler: Scheduler,
         /// How long the set-up of an association may take.
-        patience: Duration,
+        timeout: Duration,
     },
     /// Takes associations, and connects each to `server`.
     Servers { server: String, udp_port: u16 },
@@ -76,12 +78,14 @@ pub(crate) async fn forward(
         End::Servers { .. } => Scheduler::default(),
     };
     let mut driver = Driver::start(&scheduler.settings())?;
+    let patience = order.patience;
     let door = Door::open(order, &mut driver, store).await?;
     ready(&door.name()?);
     let mut forwarding = Forwarding {
         driver,
         door,
         bridges: Vec::new(),
+        patience,
         tell,
     };
     loop {
@@ -106,7 +110,7 @@ enum Door {
         remotes: Vec<SocketAddrV4>,
         port: u16,
         scheduler: Scheduler,
-        patience: Duration,
+        timeout: Duration,
         /// Nothing is accepted before.
         rest_until: Instant,
     },
@@ -127,7 +131,7 @@ impl Door {
                 remotes,
                 links,
                 scheduler,
-                patience,
+                timeout,
             } => {
                 let listener = TcpListener::bind(listen)
                     .await
@@ -138,7 +142,7 @@ impl Door {
                     remotes,
                     port: order.port,
                     scheduler,
-                    patience,
+                    timeout,
                     rest_until: Instant::now(),
                 })
             }
@@ -219,6 +223,7 @@ struct Forwarding<T> {
     driver: Driver,
     door: Door,
     bridges: Vec<Bridge>,
+    patience: Duration,
     tell: T,
 }
 
@@ -251,13 +256,11 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
         self.accept();
         for bridge in &mut self.bridges {
             match &self.door {
-                Door::Programs {
-                    links, patience, ..
-                } => {
-                    bridge.turn(&mut self.driver, Some(links));
-                    bridge.lose_patience(&mut self.driver, links, *patience);
+                Door::Programs { links, timeout, .. } => {
+                    bridge.turn(&mut self.driver, Some(links), self.patience);
+                    bridge.lose_patience(&mut self.driver, links, *timeout);
                 }
-                Door::Servers { .. } => bridge.turn(&mut self.driver, None),
+                Door::Servers { .. } => bridge.turn(&mut self.driver, None, self.patience),
             }
         }
         self.bury()?;

@@ -25,6 +25,8 @@ pub(crate) struct Order {
     pub(crate) port: u16,
     pub(crate) udp_port: u16,
     pub(crate) receive_buffer: Option<Bytes>,
+    /// How long the sender may be silent.
+    pub(crate) patience: Duration,
 }
 
 /// Waits for a sender, and takes what it sends.
@@ -39,6 +41,7 @@ pub(crate) async fn receive(order: &Order, ready: impl FnOnce()) -> Result<Repor
         sink: Sink::create(&order.file)?,
         driver,
         home,
+        patience: order.patience,
         association: None,
         begun_at: None,
         heard_at: None,
@@ -60,11 +63,14 @@ pub(crate) async fn receive(order: &Order, ready: impl FnOnce()) -> Result<Repor
 enum End {
     InOrder,
     Lost,
+    /// Nothing was heard for as long as one waits.
+    Silent,
 }
 
 struct Receiving {
     driver: Driver,
     home: Home,
+    patience: Duration,
     sink: Sink,
     /// The first that came; others are turned away.
     association: Option<AssociationId>,
@@ -83,6 +89,11 @@ impl Receiving {
     async fn run(&mut self, progress: &mut Progress) -> Result<()> {
         while self.end.is_none() && self.told.is_none() {
             self.step().await?;
+            let (stack, endpoint) = (&self.driver.stack, self.home.endpoint);
+            let silence = |association| stack.silence(endpoint, association);
+            if self.end.is_none() && self.association.and_then(silence) > Some(self.patience) {
+                self.end = Some(End::Silent);
+            }
             if self.sink.has_failed() {
                 // `conclude` says why.
                 return Ok(());
@@ -171,7 +182,14 @@ impl Receiving {
         };
         end?;
         let sink = std::mem::replace(&mut self.sink, Sink::closed());
-        let written = sink.finish().await;
+        let mut finish = std::pin::pin!(sink.finish());
+        // A slow disk is not to look like a dead receiver.
+        let written = loop {
+            tokio::select! {
+                written = &mut finish => break written,
+                () = self.driver.wait() => self.driver.turn(),
+            }
+        };
         let (length, sha256) = (self.tally.length, self.tally.sha256());
         let outcome = match (&self.told, &self.end, written) {
             (_, _, Err(error)) => Err(error),
@@ -196,6 +214,11 @@ impl Receiving {
             }
             (Some(_), _, Ok(_)) => Err(anyhow!("the sender said something out of place{kept}")),
             (None, Some(End::InOrder), Ok(finish)) => finish.commit().map(|()| false),
+            (None, Some(End::Silent), Ok(_)) => Err(anyhow!(
+                "the sender was lost after {}: nothing was heard of it for {} s{kept}",
+                megabytes(length),
+                self.patience.as_secs()
+            )),
             (None, _, Ok(_)) => Err(anyhow!(
                 "the sender was lost after {}: it aborted, or no path answers any more{kept}",
                 megabytes(length)

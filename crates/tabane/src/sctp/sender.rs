@@ -31,6 +31,8 @@ pub(crate) struct Order {
     pub(crate) links: Vec<String>,
     pub(crate) scheduler: Scheduler,
     /// How long the set-up may take.
+    pub(crate) timeout: Duration,
+    /// And how long the receiver may be silent after that.
     pub(crate) patience: Duration,
 }
 
@@ -97,12 +99,12 @@ struct Sending {
 
 impl Sending {
     async fn connect(&mut self) -> Result<()> {
-        let deadline = Instant::now() + self.order.patience;
+        let deadline = Instant::now() + self.order.timeout;
         while self.outgoing.stage == Stage::Connecting {
             self.step().await?;
             if Instant::now() >= deadline {
-                let (links, patience) = (&self.links, self.order.patience);
-                return Err(self.outgoing.silence(&self.driver, links, patience));
+                let (links, timeout) = (&self.links, self.order.timeout);
+                return Err(self.outgoing.silence(&self.driver, links, timeout));
             }
         }
         if self.outgoing.stage == Stage::Lost {
@@ -122,6 +124,12 @@ impl Sending {
         remotes.collect::<Vec<_>>().join(", ")
     }
 
+    /// How many bytes there are, for people.
+    fn whole(&self) -> String {
+        let known = self.length.map(|length| length.to_string());
+        known.unwrap_or_else(|| "?".to_owned())
+    }
+
     async fn run(&mut self, progress: &mut Progress) -> Result<()> {
         loop {
             match self.outgoing.stage {
@@ -131,8 +139,7 @@ impl Sending {
                      bytes were handed over",
                     self.peer(),
                     self.tally.length,
-                    self.length
-                        .map_or_else(|| "?".to_owned(), |n| n.to_string()),
+                    self.whole()
                 ),
                 Stage::Connecting | Stage::Up => {}
             }
@@ -143,12 +150,19 @@ impl Sending {
                 sent.map(|(link, sent)| (link, sent.get())).collect()
             });
             self.step().await?;
+            let (endpoint, association) = (self.outgoing.endpoint, self.outgoing.association);
+            let silence = self.driver.stack.silence(endpoint, association);
+            if self.outgoing.stage == Stage::Up && silence > Some(self.order.patience) {
+                bail!(
+                    "nothing was heard of {} for {} s; {} of {} bytes were handed over",
+                    self.peer(),
+                    self.order.patience.as_secs(),
+                    self.tally.length,
+                    self.whole()
+                );
+            }
             if self.done_at.is_some_and(|at| at.elapsed() > VERDICT)
-                && self
-                    .driver
-                    .stack
-                    .backlog(self.outgoing.endpoint, self.outgoing.association)
-                    == Some(0)
+                && self.driver.stack.backlog(endpoint, association) == Some(0)
             {
                 bail!("the receiver has everything but does not say that it is complete");
             }

@@ -63,8 +63,13 @@ impl Drop for End {
 }
 
 fn both_ends(world: &World, to: &str) -> (End, End) {
-    let far = End::start(world, world.lab.server(), &["--serve", SERVER]);
-    let flags = ["--listen", "127.0.0.1:0", "--to", to];
+    both_ends_with(world, to, &[])
+}
+
+fn both_ends_with(world: &World, to: &str, flags: &[&str]) -> (End, End) {
+    let far = [&["--serve", SERVER], flags].concat();
+    let far = End::start(world, world.lab.server(), &far);
+    let flags = [&["--listen", "127.0.0.1:0", "--to", to], flags].concat();
     (End::start(world, world.lab.client(), &flags), far)
 }
 
@@ -180,6 +185,30 @@ fn what_one_side_resets_is_reset_at_the_other() {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     let why = near.next()["reset"].to_string();
     assert!(why.contains("no SCTP answer from 10.77.1.1:9899"), "{why}");
+}
+
+/// An end that is killed says nothing to the other, which resets its connections all the same.
+#[test]
+fn a_dead_end_resets_the_other_s_connections() {
+    let Some(world) = World::new() else { return };
+    let server = listen(&world);
+    for dies_first in ["near", "far"] {
+        let (near, far) = both_ends_with(&world, BOTH, &["--patience", "3s"]);
+        let mut stream = connect(&world, &near);
+        stream.write_all(b"hello").unwrap();
+        let (mut served, _) = server.accept().unwrap();
+        let mut heard = [0; 5];
+        served.read_exact(&mut heard).unwrap();
+        let (dead, mut alive, mut left) = match dies_first {
+            "near" => (near, far, served),
+            _ => (far, near, stream),
+        };
+        drop(dead);
+        let error = left.read(&mut heard).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        let why = alive.next()["reset"].to_string();
+        assert!(why.contains("nothing was heard of the peer"), "{why}");
+    }
 }
 
 fn reset(stream: TcpStream) {

@@ -393,6 +393,36 @@ fn whoever_does_not_answer_is_told_of() {
     }
 }
 
+/// Whoever is killed says nothing; the other end gives up after as long as it was told.
+#[test]
+fn a_dead_end_is_noticed_in_time() {
+    let Some(world) = World::new() else { return };
+    let file = world.file(40_000_000);
+    let patience = ["--patience", "3s"];
+    let sending = [&[file.to_str().unwrap()], &patience[..]].concat();
+    // Far less than the stack's own counter of repetitions takes.
+    let most = Duration::from_secs(15);
+    for dies_first in ["receiver", "sender"] {
+        let mut receiver = world.receive(&patience);
+        let mut sender = world.sender(BOTH, &sending);
+        world.await_bytes(100_000);
+        let begun_at = Instant::now();
+        let said = if dies_first == "receiver" {
+            receiver.child.kill().unwrap();
+            receiver.end();
+            failure(&sender.wait_with_output().unwrap())
+        } else {
+            sender.kill().unwrap();
+            sender.wait().unwrap();
+            failure(&receiver.end())
+        };
+        assert!(begun_at.elapsed() < most, "{:?}", begun_at.elapsed());
+        assert!(said.contains("nothing was heard of"), "{said}");
+        assert!(said.contains("for 3 s"), "{said}");
+        println!("dead {dies_first} noticed after {:?}", begun_at.elapsed());
+    }
+}
+
 #[test]
 fn a_tiny_window_takes_longer_and_loses_nothing() {
     let Some(world) = World::new() else { return };

@@ -58,7 +58,10 @@ int main(int argc, char **argv)
 			struct sctp_sndinfo abort_now;
 			memset(&abort_now, 0, sizeof(abort_now));
 			abort_now.snd_flags = SCTP_ABORT;
-			usrsctp_sendv(peer, NULL, 0, NULL, 0, &abort_now, sizeof(abort_now), SCTP_SENDV_SNDINFO, 0);
+			/* Without data, but not without a pointer to it. */
+			if (usrsctp_sendv(peer, buffer, 0, NULL, 0, &abort_now, sizeof(abort_now),
+			                  SCTP_SENDV_SNDINFO, 0) < 0)
+				perror("abort");
 			sleep(1);
 			return 3;
 		}
