@@ -68,17 +68,28 @@ async function run() {
         $('login').hidden = true;
         show(next);
       });
-      condition('gone', 'bad');
+      showGone();
     } catch (error) {
       if (error instanceof Refused && error.status === 401) {
         await logIn(error);
         continue;
       }
-      condition(error instanceof Refused ? error.message : 'no answer', 'bad');
+      if (error instanceof Refused) condition(error.message, 'bad');
+      else showGone();
     }
     const wait = RETRY_MS[Math.min(failures, RETRY_MS.length - 1)];
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
+}
+
+// What is on the screen is the last that was told.
+function showGone() {
+  condition(state ? 'gone' : 'no answer', 'bad');
+  if (!state) return;
+  document.body.classList.add('gone');
+  document.title = `gone · tabane ${state.instance.name}`;
+  $('about').textContent =
+    `${state.instance.name} does not answer any more. This page goes on asking.`;
 }
 
 function logIn() {
@@ -109,6 +120,7 @@ function scaled(value, units, base) {
 const rate = (bps) => scaled(bps, ['bit/s', 'kbit/s', 'Mbit/s', 'Gbit/s'], 1000);
 const size = (bytes) => scaled(bytes, ['B', 'kB', 'MB', 'GB', 'TB'], 1000);
 const millis = (ms) => (ms == null ? '–' : `${ms.toFixed(ms < 10 ? 1 : 0)} ms`);
+const count = (number, thing) => `${number} ${thing}${number === 1 ? '' : 's'}`;
 const percent = (part) => (part == null ? '–' : `${(part * 100).toFixed(part > 0 && part < 0.1 ? 1 : 0)} %`);
 
 function duration(seconds) {
@@ -138,6 +150,7 @@ function show(next) {
   const restarted = state && state.instance.started_at_unix_ms !== next.instance.started_at_unix_ms;
   if (restarted) forget();
   state = next;
+  document.body.classList.remove('gone');
   condition(state.condition, TONES[state.condition]);
   showHead();
   showProblems();
@@ -167,10 +180,21 @@ function showHead() {
   $('carried').textContent = size(totals.traffic.sent_bytes + totals.traffic.received_bytes);
   const isRelay = instance.kind === 'relay';
   $('streams').textContent = isRelay ? `${totals.sessions} · ${totals.streams}` : totals.streams;
-  const streams = instance.kind === 'gateway' ? 'connections' : 'streams';
+  const streams = `${instance.kind === 'gateway' ? 'connection' : 'stream'}${totals.streams === 1 ? '' : 's'}`;
   $('streams-label').textContent = isRelay ? 'sessions · streams' : streams;
+  showRelay();
   const busy = age > 0 ? process.cpu_ms / 10 / age : 0;
   $('process').textContent = `${size(process.memory_bytes)} · ${busy.toFixed(1)} %`;
+}
+
+// A link is active while something comes back over it.
+function showRelay() {
+  const { instance, links: known, silent_ms: silent } = state;
+  const isUnheard = known.every((link) => link.state !== 'active');
+  $('relay-figure').hidden = !instance.relay;
+  $('relay-label').textContent = `relay ${instance.relay}`;
+  const silence = silent == null ? 'no answer yet' : `silent for ${duration(silent / 1000)}`;
+  $('relay').textContent = isUnheard ? silence : 'answers';
 }
 
 function showProblems() {
@@ -285,6 +309,10 @@ async function change(name, wish) {
   entry.busy = false;
 }
 
+function budget({ amount_bytes: amount, used_bytes: used, renews }) {
+  return `${size(Math.max(amount - used, 0))} of ${size(amount)} left until ${renews}`;
+}
+
 function showLinks() {
   const cards = state.links.map((link) => {
     const fill = colour(link.name);
@@ -298,14 +326,18 @@ function showLinks() {
     put('.state', link.state);
     made.querySelector('.state').dataset.tone = LINK_TONES[link.state];
     made.querySelector('.problem').hidden = !link.problem;
-    put('.problem', link.problem ?? '');
+    made.querySelector('.problem').classList.toggle('bad', link.state !== 'unused');
+    put('.problem', link.state === 'unused' ? `not used: ${link.problem}` : link.problem ?? '');
+    made.querySelector('.metered').hidden = !link.metered;
+    made.querySelector('.budget').hidden = !link.budget;
+    put('.left', link.budget ? budget(link.budget) : '');
     put('.down', rate(link.traffic.received_bps));
     put('.up', rate(link.traffic.sent_bps));
     const bar = made.querySelector('.bar i');
     bar.style.width = `${(link.share_now ?? 0) * 100}%`;
     bar.style.background = fill;
     made.querySelector('.bar').setAttribute('aria-label', `${percent(link.share_now)} of the traffic`);
-    put('.share', `${percent(link.share_now)} now, ${percent(link.share)} in all`);
+    put('.share', `${percent(link.share_now)} now, ${percent(link.share)} since the start`);
     const path = link.path;
     put('.rtt', path ? `${millis(path.rtt_ms)} (least ${millis(path.rtt_min_ms)})` : '–');
     put('.queue', millis(path?.queue_ms));
@@ -327,6 +359,9 @@ function showLinks() {
 
 // ---- sessions and events ----
 
+// As the headings of the table, which a narrow screen has no room for.
+const SESSION_CELLS = ['session', 'peer', 'state', 'streams', '↓', '↑', 'paths'];
+
 function showSessions() {
   const rows = state.sessions.map((session) => {
     const row = element('tr');
@@ -338,7 +373,7 @@ function showSessions() {
     if (session.packets) {
       const { addresses, sent, received } = session.packets;
       const who = addresses.length ? addresses.join(', ') : 'pings';
-      cell.append(element('div', `${who}: ${sent} packets out, ${received} back`));
+      cell.append(element('div', `${who}: ${count(sent, 'packet')} out, ${received} back`));
     }
     row.append(
       element('td', session.number),
@@ -349,6 +384,7 @@ function showSessions() {
       element('td', rate(session.traffic.sent_bps), 'n'),
       cell,
     );
+    SESSION_CELLS.forEach((label, at) => { row.children[at].dataset.label = label; });
     return row;
   });
   $('sessions').replaceChildren(...rows);

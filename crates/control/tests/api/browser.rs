@@ -102,8 +102,14 @@ impl Browser {
         );
     }
 
+    /// Draws the page as on a screen of this size: a window is never narrower than 500 pixels.
     pub(crate) fn resize(&self, width: u32, height: u32) {
-        self.command("/window/rect", &json!({ "width": width, "height": height }));
+        let screen =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.command(
+            "/goog/cdp/execute",
+            &json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": screen }),
+        );
     }
 
     /// The page as it is drawn, as PNG in base64.

@@ -9,8 +9,8 @@ use crate::browser::Browser;
 use crate::instance::{Instance, TOKEN};
 use serde_json::json;
 use tabane_control::{
-    Event, EventKind, Flow, Gateway, GatewayMode, GatewayTotals, LinkState, Path, RuleUse, Stance,
-    State,
+    Event, EventKind, Flow, Gateway, GatewayMode, GatewayTotals, LinkBudget, LinkState, Path,
+    RuleUse, Session, Stance, State,
 };
 
 /// How much of the instance's time passes between two states.
@@ -88,7 +88,9 @@ fn a_browser_sees_and_steers_the_instance() {
     explains_rules(&browser);
     edits_policy(&browser, &instance);
     shows_a_gateway(&browser, &instance);
-    fits_a_phone(&browser);
+    tells_of_links(&browser, &instance);
+    fits_a_phone(&browser, &instance);
+    tells_that_it_is_gone(&browser, instance);
 }
 
 fn logs_in(browser: &Browser, instance: &Instance) {
@@ -243,12 +245,101 @@ fn shows_a_gateway(browser: &Browser, instance: &Instance) {
     keep(browser, "gateway");
 }
 
-fn fits_a_phone(browser: &Browser) {
-    browser.resize(500, 900);
-    browser.wait("window.innerWidth <= 500");
+fn fits_a_phone(browser: &Browser, instance: &Instance) {
+    instance.publish(|state| {
+        state.at_unix_ms += TICK_MS;
+        state.gateway = None;
+        state.sessions = vec![session()];
+    });
+    browser.resize(390, 844);
+    browser.wait("window.innerWidth === 390 && document.querySelector('#sessions tr')");
     let wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
     assert_eq!(browser.run(wide), json!(0), "nothing sticks out");
+    let table = "const t = document.querySelector('#sessions-card .scroll'); \
+                 return t.scrollWidth - t.clientWidth";
+    assert_eq!(
+        browser.run(table),
+        json!(0),
+        "sessions are read without scrolling"
+    );
+    let line = |css: &str| {
+        browser.run(&format!(
+            "return new Set([...document.querySelectorAll('{css}')].map((it) => it.offsetTop)).size"
+        ))
+    };
+    assert_eq!(
+        line("[data-series]"),
+        json!(1),
+        "the chart's buttons in a row"
+    );
+    let header = browser.run(
+        "const middle = (css) => { \
+         const it = document.querySelector(css).getBoundingClientRect(); \
+         return (it.top + it.bottom) / 2; }; \
+         return Math.max(...['#condition', '#theme'].map((css) => \
+         Math.abs(middle(css) - middle('h1'))))",
+    );
+    assert!(
+        header.as_f64().unwrap() < 2.0,
+        "name, state and button in a row: {header}"
+    );
     keep(browser, "phone");
+}
+
+fn session() -> Session {
+    serde_json::from_value(json!({
+        "number": 1, "peer": "AQEBAQEBAQEBAQEBAQEBAQEB", "state": "connected", "streams": 1,
+        "age_s": 5, "receive_memory_bytes": 0, "datagrams_queued_bytes": 0,
+        "paths": [path(), path()],
+        "traffic": {"sent_bytes": 0, "received_bytes": 0, "sent_packets": 0, "lost_packets": 0,
+            "sent_bps": 123_400_000, "received_bps": 123_400_000, "loss": null}
+    }))
+    .unwrap()
+}
+
+/// What links have left, and that a page whose instance is gone says so.
+fn tells_of_links(browser: &Browser, instance: &Instance) {
+    instance.publish(|state| {
+        state.at_unix_ms += TICK_MS;
+        state.silent_ms = Some(100);
+        state.totals.streams = 1;
+        let link = &mut state.links[1];
+        link.state = LinkState::Unused;
+        link.problem = Some("its budget is spent".to_owned());
+        link.metered = true;
+        link.budget = Some(LinkBudget {
+            amount_bytes: 5_000_000,
+            used_bytes: 3_500_000,
+            renews: "2026-12-01".to_owned(),
+        });
+    });
+    browser.wait("!document.querySelector('[data-link=usb0] .metered').hidden");
+    for (css, expected) in [
+        ("[data-link=usb0] .problem", "not used: its budget is spent"),
+        (
+            "[data-link=usb0] .left",
+            "1.5 MB of 5.0 MB left until 2026-12-01",
+        ),
+        ("#relay", "answers"),
+        ("#relay-label", "relay home"),
+        ("#streams-label", "stream"),
+    ] {
+        assert_eq!(browser.text(css), expected, "{css}");
+    }
+    assert!(
+        browser
+            .text("[data-link=wlan0] .share")
+            .ends_with(" since the start")
+    );
+    let is_plain = browser.run("return document.querySelector('[data-link=wlan0] .budget').hidden");
+    assert_eq!(is_plain, json!(true), "no budget, no word of it");
+}
+
+fn tells_that_it_is_gone(browser: &Browser, instance: Instance) {
+    drop(instance);
+    browser.wait("document.body.classList.contains('gone')");
+    assert_eq!(browser.text("#condition"), "gone");
+    assert!(browser.text("#about").contains("does not answer"));
 }
 
 fn keep(browser: &Browser, name: &str) {
