@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 
 use crate::caller::Caller;
 use crate::hooks::{FLOW_NET, FlowTable, HookError, Original, index_of_v4};
+use crate::read_ahead::allow_small_buffers;
 use crate::syn_hold::{HeldCall, Scope, SynHold, SynRefusal};
 
 pub use datagram::{CaptureSender, CaptureUdp, CapturedDatagram, CapturedFlow};
@@ -117,6 +118,7 @@ impl CaptureListener {
         let open = || -> io::Result<TcpListener> {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(SocketProtocol::TCP))?;
             drop_strangers(&socket)?;
+            allow_small_buffers(&socket)?;
             socket.set_nonblocking(true)?;
             socket.bind(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port).into())?;
             socket.listen(BACKLOG)?;

@@ -188,7 +188,7 @@ impl Connection {
                     Err(error) => Err(stopped(&error)),
                 };
             }
-            read_ahead.follow(&**tcp, visit.session.stream_limit(id));
+            read_ahead.follow(&**tcp, visit.now, visit.session.stream_limit(id));
             let room = visit.session.stream_capacity(id).max(MIN_READ);
             let room = room.min(visit.buffer.len()).min(allowed);
             if room == 0 {
