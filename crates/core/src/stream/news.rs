@@ -63,12 +63,15 @@ impl Streams {
     }
 
     /// What may wait in order for one reader, while so much memory is free. Of little memory one
-    /// stream may have most; of much, a third, because readers who stand still take it from others.
+    /// stream may have most; of much, a third, because readers who stand still take it from others,
+    /// and nearly nothing of the second half: it is for those who read.
     fn unread_share(&self, free: usize) -> usize {
-        if self.tells_holds {
-            free / 2
-        } else {
+        if !self.tells_holds {
             SHARE * free
+        } else if free < self.memory_max / 2 {
+            ENOUGH
+        } else {
+            free / 2
         }
     }
 
