@@ -56,6 +56,12 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// `1 stream`, `2 streams`: of things whose plural takes an s.
+pub(crate) fn count(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
 /// Three digits or so.
 pub(crate) fn short(value: f64) -> String {
     match value {
@@ -98,6 +104,12 @@ fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_singular_and_none_is_plural() {
+        let texts = [0, 1, 2].map(|number| count(number, "stream"));
+        assert_eq!(texts, ["0 streams", "1 stream", "2 streams"]);
+    }
 
     #[test]
     fn columns_fit_their_widest_cell() {

@@ -46,6 +46,23 @@ fn tabane(home: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
+#[test]
+fn a_trace_is_told_at_once_that_it_cannot_be_written() {
+    let home = Home::new();
+    let place = |name: &str| home.0.join(name).to_str().unwrap().to_owned();
+    fs::write(home.0.join("file"), "").unwrap();
+    for (output, why) in [
+        (place(""), "is a directory"),
+        (place("file/trace.qlog"), "cannot make the directory"),
+    ] {
+        let (_, line) = failure(&home.tabane(&["trace", "-o", &output]));
+        assert!(line.contains(why), "{line}");
+    }
+    // What is not there yet is made; here nothing runs that could be recorded.
+    failure(&home.tabane(&["trace", "-o", &place("new/er/trace.qlog")]));
+    assert!(home.0.join("new/er").is_dir());
+}
+
 fn join_string() -> String {
     format!("tabane://192.0.2.1:4510?key={KEY}&token={TOKEN}")
 }

@@ -28,7 +28,8 @@ use crate::{last_run, links};
 ///
 /// With --measure, sets up a short session to the relay and shows each link's round-trip time, its
 /// jitter, the bandwidth both ways by packet pairs, and loss. That takes a few seconds and at
-/// most 1 MB each way over each link. "most in" and "most out" are of the last `tabane run`.
+/// most 1 MB each way over each link. Without it, "most in" and "most out" show the most that the
+/// last `tabane run` had.
 #[derive(Debug, Args)]
 pub(crate) struct LinksArgs {
     /// Measure round-trip time, bandwidth and loss to the relay over each link
@@ -70,6 +71,20 @@ struct Row {
     sent_peak_bps: Option<u64>,
 }
 
+impl Row {
+    /// Whether sessions use it, and why not.
+    fn verdict(&self) -> String {
+        match (&self.problem, self.usable) {
+            (None, true) => match &self.unused {
+                Some(why) => format!("not used: {why}"),
+                None => "yes".to_owned(),
+            },
+            (Some(problem), true) => format!("yes, but {problem}"),
+            (problem, false) => format!("no: {}", problem.as_deref().unwrap_or("unusable")),
+        }
+    }
+}
+
 pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
     // Before anything is shown: without a relay there is nothing to measure.
     let plan = match args.measure {
@@ -99,7 +114,7 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
                 row.interface
             ))?;
         }
-        if let Some(note) = note {
+        if let Some(note) = note.filter(|_| !args.measure) {
             let age = output::age(unix_seconds().saturating_sub(note.ended_at));
             output::line(&format!("most Mbit/s in and out: the last run, {age}"))?;
         }
@@ -231,55 +246,97 @@ fn row(interface: &Interface, unused: Option<String>) -> Row {
 }
 
 fn table(rows: &[Row], measured: bool) -> String {
+    if measured {
+        return measurements(rows);
+    }
     let mut headings = vec!["interface", "kind", "addresses", "gateway", "link"];
     let remembered = rows.iter().any(|row| row.received_peak_bps.is_some());
     if remembered {
         headings.extend(["most in", "most out"]);
     }
-    if measured {
-        headings.extend(["RTT ms", "jitter ms", "pair in", "pair out", "loss"]);
-    }
-    let none = || "-".to_owned();
     let joined = |words: &[String]| match words {
         [] => none(),
         words => words.join(" "),
     };
     let cells = |row: &Row| {
-        let state = match (&row.problem, row.usable) {
-            (None, true) => match &row.unused {
-                Some(why) => format!("not used: {why}"),
-                None => "yes".to_owned(),
-            },
-            (Some(problem), true) => format!("yes, but {problem}"),
-            (problem, false) => format!("no: {}", problem.as_deref().unwrap_or("unusable")),
-        };
         let mut cells = vec![
             row.interface.clone(),
             row.kind.clone(),
             joined(&row.addresses),
             joined(&row.gateways),
-            state,
+            row.verdict(),
         ];
-        let megabits = |bps: Option<u64>| {
-            bps.map_or_else(none, |bps| {
-                format!("{:.1}", Rate::from_bps(bps).as_mbps_f64())
-            })
-        };
         if remembered {
             cells.extend([megabits(row.received_peak_bps), megabits(row.sent_peak_bps)]);
-        }
-        if measured {
-            let millis = |ms: Option<f64>| ms.map_or_else(none, |ms| format!("{ms:.1}"));
-            let percent = |share: f64| format!("{:.1} %", share * 100.0);
-            cells.extend([
-                millis(row.rtt_ms),
-                millis(row.jitter_ms),
-                megabits(row.pair_in_bps),
-                megabits(row.pair_out_bps),
-                row.loss.map_or_else(none, percent),
-            ]);
         }
         cells
     };
     output::table(&headings, &rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// In 80 columns: without the addresses, which `links` alone shows, and words of any length last.
+fn measurements(rows: &[Row]) -> String {
+    let headings = [
+        "interface",
+        "RTT ms",
+        "jitter ms",
+        "pair in",
+        "pair out",
+        "loss",
+        "link",
+    ];
+    let millis = |ms: Option<f64>| ms.map_or_else(none, |ms| format!("{ms:.1}"));
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    let cells = |row: &Row| {
+        vec![
+            row.interface.clone(),
+            millis(row.rtt_ms),
+            millis(row.jitter_ms),
+            megabits(row.pair_in_bps),
+            megabits(row.pair_out_bps),
+            row.loss.map_or_else(none, percent),
+            row.verdict(),
+        ]
+    };
+    output::table(&headings, &rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+fn megabits(bps: Option<u64>) -> String {
+    bps.map_or_else(none, |bps| {
+        format!("{:.1}", Rate::from_bps(bps).as_mbps_f64())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measurements_fit_80_columns() {
+        let row = Row {
+            interface: "enp0s31f6u1u234".to_owned(),
+            kind: "ethernet".to_owned(),
+            addresses: vec!["2001:db8:1111:2222:3333:4444:5555:6666/64".to_owned()],
+            gateways: vec!["fe80::1111:2222:3333:4444".to_owned()],
+            usable: true,
+            rtt_ms: Some(1_234.5),
+            jitter_ms: Some(123.4),
+            pair_in_bps: Some(10_000_000_000),
+            pair_out_bps: Some(10_000_000_000),
+            loss: Some(1.0),
+            received_peak_bps: Some(1_000_000_000),
+            sent_peak_bps: Some(1_000_000_000),
+            ..Row::default()
+        };
+        let text = table(&[row], true);
+        assert!(text.contains("1234.5") && text.ends_with("yes"), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
 }

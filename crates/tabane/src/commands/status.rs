@@ -318,7 +318,7 @@ fn bypassing(state: &State) -> Option<String> {
     let counts = [(tcp, "TCP connection"), (udp, "UDP flow")];
     let counts = counts.into_iter().filter(|(count, _)| *count > 0);
     let counts: Vec<_> = counts
-        .map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }))
+        .map(|(count, what)| output::count(count, what))
         .collect();
     (!counts.is_empty()).then(|| format!("without the relay  {} so far", counts.join(", ")))
 }
@@ -329,7 +329,7 @@ fn totals(state: &State) -> String {
     let dropped: u64 = totals.drops.values().sum();
     let dropped = match dropped {
         0 => String::new(),
-        n => format!(", {n} packets not used"),
+        n => format!(", {} discarded", output::count(n, "received packet")),
     };
     let both = format!(
         "carried  {} MB in, {} MB out; now {} and {} Mbit/s\n",
@@ -349,8 +349,10 @@ fn totals(state: &State) -> String {
             format!("{both}answers  and tunnels under way: {}", totals.streams)
         }
         Kind::Run | Kind::Proxy | Kind::Up | Kind::Relay => format!(
-            "{both}sessions {} ({} so far), {} streams{dropped}",
-            totals.sessions, totals.sessions_so_far, totals.streams
+            "{both}sessions {} ({} so far), {}{dropped}",
+            totals.sessions,
+            totals.sessions_so_far,
+            output::count(totals.streams, "stream")
         ),
     };
     format!(

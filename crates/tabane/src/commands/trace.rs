@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use tabane_control::{Client, State, TraceUpdates};
 use tokio::time::{Instant, timeout_at};
@@ -42,6 +42,7 @@ pub(crate) struct TraceArgs {
 }
 
 pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
+    has_room(&args.output)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -63,6 +64,22 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
     let file = args.output.display();
     output::line(&format!("{file}: {events} events{lacks}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the file's directory if need be. A file that cannot be written is better told of now than
+/// when all is recorded.
+fn has_room(output: &Path) -> Result<()> {
+    if output == Path::new("-") {
+        return Ok(());
+    }
+    if output.is_dir() {
+        bail!("{} is a directory: name a file in it", output.display());
+    }
+    match output.parent() {
+        Some(directory) => std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display())),
+        None => Ok(()),
+    }
 }
 
 async fn record(client: &Client, args: &TraceArgs) -> Result<(Qlog, State)> {

@@ -100,11 +100,11 @@ fn heading(app: &App) -> Line<'static> {
         Span::raw(" "),
         Span::styled(state.condition.name(), bold.fg(colour)),
         Span::raw(format!(
-            " {}  in {} out {} Mbit/s  {} streams  {} MB",
+            " {}  in {} out {} Mbit/s  {}  {} MB",
             duration(age),
             megabits(totals.traffic.received_bps),
             megabits(totals.traffic.sent_bps),
-            totals.streams,
+            crate::output::count(totals.streams, "stream"),
             state.process.memory_bytes / 1_000_000,
         )),
     ])

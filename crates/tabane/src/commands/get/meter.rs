@@ -4,13 +4,16 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::time::Instant;
 
+use ratatui::crossterm::terminal;
 use tabane_base::{Bytes, Rate};
 use tabane_fetch::Progress;
 
 use crate::output::{short, size};
 
-/// Cells of the bar.
-const BAR: u64 = 30;
+/// Cells of the bar, where there is room.
+const BAR: usize = 30;
+/// The terminal's columns, where it does not say.
+const COLUMNS: usize = 80;
 
 /// Draws over what it has drawn before.
 pub(super) struct Meter {
@@ -40,7 +43,8 @@ impl Meter {
         let (began_at, before) = *self.first.get_or_insert((now, progress.received));
         let fresh = Bytes::new(progress.received.saturating_sub(before));
         let rate = Rate::of(fresh, now - began_at);
-        let lines = picture(progress, (fresh > Bytes::ZERO).then_some(rate));
+        let columns = terminal::size().map_or(COLUMNS, |(columns, _)| columns.into());
+        let lines = picture(progress, (fresh > Bytes::ZERO).then_some(rate), columns);
         let mut text = self.erasure();
         for line in &lines {
             let _ = writeln!(text, "{line}");
@@ -79,28 +83,27 @@ fn put(text: &str) {
     let _ = out.flush();
 }
 
-fn picture(progress: &Progress, rate: Option<Rate>) -> Vec<String> {
+/// Lines of fewer than `columns`: one that the terminal breaks would count as two.
+fn picture(progress: &Progress, rate: Option<Rate>, columns: usize) -> Vec<String> {
+    let room = columns.saturating_sub(1);
     let mbps = |rate: Option<Rate>| rate.map_or_else(|| "–".into(), |r| short(r.as_mbps_f64()));
     let total = match progress.length {
         Some(length) if length > 0 => {
-            let filled = (progress.received * BAR / length).min(BAR) as usize;
-            let bar = format!(
-                "{}{}",
-                "█".repeat(filled),
-                "░".repeat(BAR as usize - filled)
-            );
             let percent = progress.received * 100 / length;
             let left = rate.filter(|rate| *rate > Rate::ZERO).map(|rate| {
                 let rest = Bytes::new(length.saturating_sub(progress.received));
                 format!(", {} s left", rate.time_for(rest).as_secs())
             });
-            format!(
-                "{bar} {percent:>3} %  {} of {}  {} Mbit/s{}",
+            let text = format!(
+                " {percent:>3} %  {} of {}  {} Mbit/s{}",
                 size(progress.received),
                 size(length),
                 mbps(rate),
                 left.unwrap_or_default()
-            )
+            );
+            let cells = BAR.min(room.saturating_sub(text.chars().count()));
+            let filled = (progress.received * cells as u64 / length).min(cells as u64) as usize;
+            format!("{}{}{text}", "█".repeat(filled), "░".repeat(cells - filled))
         }
         _ => format!("{}  {} Mbit/s", size(progress.received), mbps(rate)),
     };
@@ -121,12 +124,10 @@ fn picture(progress: &Progress, rate: Option<Rate>) -> Vec<String> {
     }
     if let Some(trouble) = &progress.trouble {
         let text: String = trouble.chars().filter(|c| !c.is_control()).collect();
-        lines.push(format!(
-            "  last trouble: {}",
-            text.chars().take(60).collect::<String>()
-        ));
+        lines.push(format!("  last trouble: {text}"));
     }
-    lines
+    let fit = |line: String| line.chars().take(room).collect();
+    lines.into_iter().map(fit).collect()
 }
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ mod tests {
             ],
             ..Progress::default()
         };
-        let lines = picture(&progress, Some(Rate::from_mbps(4)));
+        let lines = picture(&progress, Some(Rate::from_mbps(4)), 100);
         assert_eq!(
             lines,
             [
@@ -161,5 +162,24 @@ mod tests {
                 "  usb0    100.0 kB  gone",
             ]
         );
+    }
+
+    #[test]
+    fn no_line_is_as_wide_as_the_terminal() {
+        let progress = Progress {
+            received: 99_900_000,
+            length: Some(99_990_000_000),
+            trouble: Some("the server closed the connection early, ".repeat(4)),
+            ..Progress::default()
+        };
+        for columns in [20, 40, 80, 200] {
+            let lines = picture(&progress, Some(Rate::from_mbps(1)), columns);
+            let widest = lines.iter().map(|line| line.chars().count()).max();
+            assert!(widest.unwrap() < columns, "{columns}: {lines:?}");
+        }
+        let [bar, _] = &picture(&progress, Some(Rate::from_mbps(1)), 80)[..] else {
+            panic!("a bar and the trouble");
+        };
+        assert!(bar.contains('░') && bar.ends_with(" s left"), "{bar}");
     }
 }

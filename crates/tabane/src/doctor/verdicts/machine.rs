@@ -249,7 +249,11 @@ fn resolvers(machine: &Machine) -> Finding {
 
 fn clock(machine: &Machine) -> Finding {
     match machine.clock_behind > CLOCK_TOLERANCE {
-        false => Finding::good("clock", &Mode::ALL, "later than this program's file"),
+        false => Finding::good(
+            "clock",
+            &Mode::ALL,
+            "not behind the date of tabane's program file",
+        ),
         true => Finding::bad(
             Grade::Poor,
             "clock",
