@@ -353,7 +353,6 @@ INLINE void leave_alone(struct bpf_sock_addr *ctx, const u32 *from)
 }
 
 // The way to us is short and fast, so the kernel would take megabytes that no link has seen yet.
-// Kernels before 5.9 refuse, and then it does.
 INLINE void write_no_further(struct bpf_sock_addr *ctx)
 {
 	int unsent = 32 * 1024;
