@@ -372,3 +372,66 @@ impl Streams {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tabane_base::Bytes;
+
+    use super::*;
+    use crate::parameters::Parameters;
+    use crate::send_pool::{SendPool, SessionPool};
+
+    const MEMORY: Bytes = Bytes::mega(16);
+    const LEN: usize = 1_400;
+
+    fn streams() -> Streams {
+        let own = Parameters {
+            session_credit: Bytes::mega(64),
+            stream_credit: Bytes::mega(1),
+            streams: 100,
+            ..Parameters::default()
+        };
+        let peer = Parameters {
+            holds: true,
+            ..own.clone()
+        };
+        let pool = SessionPool::new(SendPool::new(MEMORY));
+        let mut streams = Streams::new(true, &own, MEMORY, MEMORY, pool);
+        streams.on_parameters(&peer);
+        streams
+    }
+
+    fn piece(index: u64, offset: usize) -> StreamHeader {
+        StreamHeader {
+            id: StreamId(2 * index + 1),
+            offset: offset as u64,
+            fin: false,
+        }
+    }
+
+    #[test]
+    fn readers_who_stand_still_leave_half_of_the_memory_to_others() {
+        const READERS: u64 = 50;
+        let mut streams = streams();
+        // All of it at once: nobody has stood still for long enough to be held.
+        let now = Instant::from_millis(1);
+        let mut offset = 0;
+        let mut is_taken = true;
+        while is_taken && offset + LEN < 1_000_000 {
+            is_taken = false;
+            for header in (0..READERS).map(|index| piece(index, offset)) {
+                if streams.refuses(header, LEN).is_some() {
+                    streams.hold(header.id);
+                } else {
+                    streams.on_data(now, header, &[0; LEN]).unwrap();
+                    is_taken = true;
+                }
+            }
+            offset += LEN;
+        }
+        let most = MEMORY.get() as usize / 2 + READERS as usize * (ENOUGH + LEN);
+        assert!(streams.memory <= most, "{} of {most}", streams.memory);
+        let of_another = piece(READERS, 200_000);
+        assert_eq!(streams.refuses(of_another, LEN), None);
+    }
+}
