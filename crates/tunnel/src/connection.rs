@@ -10,6 +10,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use socket2::SockRef;
 use tabane_base::Bytes;
 use tabane_core::{ReadState, StreamError};
 use tabane_linux::abortive::AbortiveStream;
@@ -22,6 +23,10 @@ use crate::stream::{Abandon, Stream};
 /// Steps in each direction before other tasks have their turn: at most 1 MB, some 0.2 ms of
 /// copying, so that one connection does not starve the loop that sends for it.
 const STEPS: usize = 4;
+
+/// Bytes a socket takes that it cannot send yet: enough to go on with until we are woken. The
+/// kernel's own megabytes would come over the links for readers who never read.
+const MOST_UNSENT: u32 = 128 * 1024;
 
 /// Bytes read from the socket when core has hardly any room. They wait in the connection, which
 /// makes core tell when it has room again; small, because every connection may hold so many.
@@ -83,6 +88,9 @@ impl Connection {
         // Whoever wrote has decided what belongs together; waiting here only adds delay.
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
+        }
+        if let Err(error) = SockRef::from(&*tcp).set_tcp_notsent_lowat(MOST_UNSENT) {
+            tracing::debug!(%error, "TCP_NOTSENT_LOWAT");
         }
         Self {
             stream,

@@ -19,6 +19,8 @@ const SHARE: usize = 4;
 /// What a reader who stands still may have waiting in any case: enough to go on with until its
 /// sender has heard that it reads again, at some 25 Mbit/s over 20 ms.
 const ENOUGH: usize = 64 * 1024;
+/// Of a stream's window, what a reader who stands still may have waiting.
+const WINDOWS_PART: usize = 16;
 
 impl Streams {
     /// Whether [`refuses`](Self::refuses) might refuse anything: readers stand still, or memory is
@@ -93,9 +95,12 @@ impl Streams {
 
     /// Holds a stream whose reader stands still and has enough to go on with.
     fn review_reader(&mut self, now: Instant, id: StreamId) {
-        // Half of the memory is for those who stand still, in falling parts.
+        // Half of the memory is for those who stand still, in falling parts, and the more for who
+        // has read much.
         let left = (self.memory_max / 2).saturating_sub(self.memory);
-        let enough = (left / 8).max(ENOUGH);
+        let window = |stream: &Stream| stream.receive.window() / WINDOWS_PART;
+        let has_read = self.streams.get(&id).map_or(0, window);
+        let enough = (left / 8).min(has_read).max(ENOUGH);
         if self.memory <= enough {
             // As with nearly every packet: nobody has so much unread.
             return;

@@ -86,6 +86,11 @@ impl ReceiveHalf {
         self.ready.len() + self.early_memory
     }
 
+    /// How far its sender may go beyond the reader.
+    pub(crate) const fn window(&self) -> usize {
+        self.window.size() as usize
+    }
+
     /// Bytes in order that wait for their reader.
     pub(crate) fn unread(&self) -> usize {
         self.ready.len()

@@ -33,6 +33,11 @@ impl Window {
         }
     }
 
+    /// How far the sender may go beyond the reader.
+    pub(crate) const fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Offsets below this were granted.
     pub(crate) const fn credit(&self) -> u64 {
         self.credit
