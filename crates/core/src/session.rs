@@ -245,6 +245,12 @@ impl Session {
         self.streams.limit(id)
     }
 
+    /// How far the sender of a stream may go beyond our reader: the more, the faster it reads.
+    #[must_use]
+    pub fn stream_window(&self, id: StreamId) -> usize {
+        self.streams.window(id)
+    }
+
     /// Hands over as much of `data` as there is room for; gives how much that was. After a short
     /// write, [`Event::StreamWritable`] tells when to go on.
     ///

@@ -15,6 +15,7 @@ use tabane_base::Bytes;
 use tabane_core::{ReadState, StreamError};
 use tabane_linux::abortive::AbortiveStream;
 use tabane_linux::read_ahead::ReadAhead;
+use tokio::net::TcpStream;
 
 use crate::relay::{Meter, Way};
 use crate::request::Status;
@@ -26,7 +27,9 @@ const STEPS: usize = 4;
 
 /// Bytes a socket takes that it cannot send yet: enough to go on with until we are woken. The
 /// kernel's own megabytes would come over the links for readers who never read.
-const MOST_UNSENT: u32 = 128 * 1024;
+const LEAST_UNSENT: usize = 128 * 1024;
+/// The same of readers who keep pace, as a part of the window they have come to.
+const UNSENT_PART: usize = 8;
 
 /// Bytes read from the socket when core has hardly any room. They wait in the connection, which
 /// makes core tell when it has room again; small, because every connection may hold so many.
@@ -63,6 +66,8 @@ pub(crate) struct Connection {
     stream: Stream,
     tcp: AbortiveStream,
     read_ahead: ReadAhead,
+    /// What the socket takes beyond what it can send.
+    unsent: usize,
     /// Since the socket has said all: its failure, which reading tells no more.
     broken: Option<Pin<Box<dyn Future<Output = ()>>>>,
     /// The peer has stopped reading before the socket had said all.
@@ -89,13 +94,12 @@ impl Connection {
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
         }
-        if let Err(error) = SockRef::from(&*tcp).set_tcp_notsent_lowat(MOST_UNSENT) {
-            tracing::debug!(%error, "TCP_NOTSENT_LOWAT");
-        }
+        limit_unsent(&tcp, LEAST_UNSENT);
         Self {
             stream,
             read_ahead: ReadAhead::of(&tcp),
             tcp,
+            unsent: LEAST_UNSENT,
             broken: None,
             is_stopped: false,
             leftover: Vec::new(),
@@ -253,8 +257,18 @@ impl Connection {
             return Ok(Step::Waiting);
         };
         let id = self.stream.id();
-        let Self { stream, tcp, .. } = self;
+        let Self {
+            stream,
+            tcp,
+            unsent,
+            ..
+        } = self;
         let outcome = stream.visit(|visit| -> Result<Written, Ending> {
+            let wanted = visit.session.stream_window(id) / UNSENT_PART;
+            if wanted > *unsent {
+                *unsent = wanted;
+                limit_unsent(tcp, wanted);
+            }
             let n = match visit.session.peek(id) {
                 Ok(ReadState::Data(data)) => {
                     match tcp.try_write(&data[..data.len().min(allowed)]) {
@@ -340,4 +354,12 @@ enum Written {
 fn stopped(error: &StreamError) -> Ending {
     tracing::debug!(%error, "a stream does not take data");
     Ending::ResetThere
+}
+
+/// Has the kernel take no more from us than `most` bytes that it cannot send yet.
+fn limit_unsent(tcp: &TcpStream, most: usize) {
+    let most = u32::try_from(most).unwrap_or(u32::MAX);
+    if let Err(error) = SockRef::from(tcp).set_tcp_notsent_lowat(most) {
+        tracing::debug!(%error, "TCP_NOTSENT_LOWAT");
+    }
 }

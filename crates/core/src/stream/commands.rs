@@ -56,6 +56,12 @@ impl Streams {
         stream.map_or(0, |stream| stream.send.limit(self.send_limit))
     }
 
+    /// What the sender of a stream may be ahead of our reader.
+    pub(crate) fn window(&self, id: StreamId) -> usize {
+        let stream = self.streams.get(&id);
+        stream.map_or(0, |stream| stream.receive.window())
+    }
+
     pub(crate) fn write(&mut self, id: StreamId, data: &[u8]) -> Result<usize, StreamError> {
         let room = self.capacity(id);
         let stream = self.get(id)?;
