@@ -185,7 +185,7 @@ fn a_metered_link_that_carries_is_explained_so() {
     let explain = || row(&world, &["policy", "explain", "203.0.113.2"], "c2");
     let idle = explain();
     assert!(idle.contains("if needed"), "{idle}");
-    let (mut child, name) = download(&world, 16_000_000);
+    let (mut child, name) = download(&world, 64_000_000);
     until(&world, &name, |state| {
         link(state, "c2")["share_now"].as_f64() > Some(0.2)
     });
