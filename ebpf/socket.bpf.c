@@ -355,7 +355,7 @@ INLINE void leave_alone(struct bpf_sock_addr *ctx, const u32 *from)
 // The way to us is short and fast, so the kernel would take megabytes that no link has seen yet.
 INLINE void write_no_further(struct bpf_sock_addr *ctx)
 {
-	int unsent = 32 * 1024;
+	int unsent = 16 * 1024;
 
 	bpf_setsockopt(ctx, SOL_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
 }

@@ -61,13 +61,13 @@ impl ReadAhead {
         }
     }
 
-    /// Has the kernel take in no more than a quarter of `limit`, which the next hop holds at most.
+    /// Has the kernel take in no more than an eighth of `limit`, which the next hop holds at most.
     /// It follows upwards at once, and downwards within a second.
     pub fn follow(&mut self, tcp: &impl AsFd, now: Instant, limit: usize) {
         let Some(given) = self.given else {
             return;
         };
-        let wanted = (limit / 4).clamp(self.least, MOST);
+        let wanted = (limit / 8).clamp(self.least, MOST);
         if now.since(self.began) >= SHRINKS_AFTER {
             self.wanted = [0, self.wanted[0]];
             self.began = now;
@@ -160,7 +160,7 @@ mod tests {
         };
         let first = given(0, 10_000);
         assert!(first <= 32 * 1024, "{first}");
-        assert_eq!(given(10, 800_000), 200_000);
+        assert_eq!(given(10, 1_600_000), 200_000);
         assert_eq!(given(20, 10_000), 200_000);
         given(510, 10_000);
         assert_eq!(given(1_010, 10_000), 4 * (SEGMENT as usize - 12));
