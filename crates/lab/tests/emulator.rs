@@ -46,7 +46,7 @@ fn round_trips_take_both_delays_on_every_link_and_both_families() {
         ];
         for (from, to) in ends {
             let socket = client(&lab, from, (to, 7000).into());
-            let least = (0..5).map(|_| round_trip(&socket).unwrap()).min().unwrap();
+            let least = least_round_trip(&socket, expected + LATE_MAX);
             assert!(least >= expected, "{from}: {least:?} < {expected:?}");
             assert!(
                 least < expected + LATE_MAX,
@@ -83,19 +83,24 @@ fn one_connection_fills_a_link_and_no_more() {
         }
     };
     read_for(Duration::from_millis(500));
-    let before = lab.snapshot().unwrap();
-    let start = Instant::now();
-    read_for(Duration::from_secs(3));
-    let after = lab.snapshot().unwrap();
-    let seconds = start.elapsed().as_secs_f64();
-    let [from, to] = [&before, &after].map(|s| s.links[0].down.delivered);
-    let mbps = (to.bytes - from.bytes).bits() as f64 / 1e6 / seconds;
-    // Never more than the link has. How near one kernel's TCP comes to it depends also on how
-    // often a busy machine lets it run (27.6 was seen in CI).
-    assert!(
-        (0.8 * 30.0..1.01 * 30.0).contains(&mbps),
-        "{mbps} Mbit/s of 30"
-    );
+    // How near one kernel's TCP comes to the link depends also on how often a busy machine lets it
+    // run: one span of five in which it did is enough. More than the link has is never right.
+    let mut seen = Vec::new();
+    let (from, to, after) = loop {
+        let before = lab.snapshot().unwrap();
+        let start = Instant::now();
+        read_for(Duration::from_secs(3));
+        let after = lab.snapshot().unwrap();
+        let seconds = start.elapsed().as_secs_f64();
+        let [from, to] = [&before, &after].map(|s| s.links[0].down.delivered);
+        let mbps = (to.bytes - from.bytes).bits() as f64 / 1e6 / seconds;
+        seen.push(mbps);
+        assert!(mbps < 1.01 * 30.0, "{seen:?} Mbit/s of 30");
+        if mbps >= 0.8 * 30.0 {
+            break (from, to, after);
+        }
+        assert!(seen.len() < 5, "{seen:?} Mbit/s of 30");
+    };
     let mean = (to.bytes - from.bytes).get() / (to.packets - from.packets);
     assert!((1_400..=1_500).contains(&mean), "{mean} bytes per packet");
     assert!(after.links[0].down.queued_max.get() <= 200_000);
@@ -175,8 +180,8 @@ fn a_wire_needs_no_emulator() {
     echo(&lab, SERVICE.into(), 7004);
     for link in lab.links() {
         let socket = client(&lab, link.client.into(), (SERVICE, 7004).into());
-        let least = (0..5).map(|_| round_trip(&socket).unwrap()).min();
-        assert!(least < Some(LATE_MAX), "{least:?}");
+        let least = least_round_trip(&socket, LATE_MAX);
+        assert!(least < LATE_MAX, "{least:?}");
     }
 }
 
@@ -236,6 +241,19 @@ fn client(lab: &Lab, from: IpAddr, to: SocketAddr) -> UdpSocket {
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();
     socket
+}
+
+/// The shortest of five round trips, or of as many more as a machine that is held up needs until
+/// one is shorter than `bound` (50 at most).
+fn least_round_trip(socket: &UdpSocket, bound: Duration) -> Duration {
+    let mut least = Duration::MAX;
+    for asked in 1..=50 {
+        least = least.min(round_trip(socket).unwrap_or(Duration::MAX));
+        if asked >= 5 && least < bound {
+            break;
+        }
+    }
+    least
 }
 
 /// How long an answer takes; `None` if none comes within 300 ms.

@@ -30,12 +30,17 @@ fn delay_and_outage_are_those_of_the_scenario() {
     for (link, expected) in relays.links().iter().zip([20, 60]) {
         let socket = client(link.address);
         let expected = Duration::from_millis(expected);
-        let least = (0..5).map(|_| round_trip(&socket).unwrap()).min().unwrap();
+        let bound = expected + Duration::from_millis(8);
+        let mut least = Duration::MAX;
+        // A machine that is held up needs more than five until one is not.
+        for asked in 1..=50 {
+            least = least.min(round_trip(&socket).unwrap_or(Duration::MAX));
+            if asked >= 5 && least < bound {
+                break;
+            }
+        }
         assert!(least >= expected, "{least:?} < {expected:?}");
-        assert!(
-            least < expected + Duration::from_millis(8),
-            "{least:?} > {expected:?}"
-        );
+        assert!(least < bound, "{least:?} > {expected:?}");
     }
     let socket = client(relays.links()[0].address);
     relays.control().set_outage(0, true);
