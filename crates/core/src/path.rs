@@ -14,6 +14,7 @@
 
 mod answers;
 mod measuring;
+mod round_trip;
 mod sending;
 mod silence;
 mod validation;
@@ -37,6 +38,7 @@ use crate::rest::Rest;
 use crate::rtt::{INITIAL_RTT, RttEstimator};
 use crate::snapshot::{PathSnapshot, PathStatus};
 use crate::trace::TraceMetrics;
+use round_trip::RoundTrip;
 use silence::Excuse;
 
 /// What may be sent to an address that has not proved itself, per byte from it (RFC 9000 §8.1).
@@ -67,6 +69,7 @@ pub(crate) struct Challenge {
     pub(crate) tuple: FourTuple,
     pub(crate) data: [u8; 8],
     pub(crate) due_at: Instant,
+    sent_at: Instant,
     attempts: u32,
 }
 
@@ -104,7 +107,9 @@ pub(crate) struct Path {
     state: State,
     pub(crate) recovery: Recovery,
     pub(crate) received: Received,
+    /// By acknowledgements, which return by whatever path.
     pub(crate) rtt: RttEstimator,
+    round_trip: RoundTrip,
     delivery: DeliveryEstimator,
     controller: Controller,
     pacer: Pacer,
@@ -156,6 +161,7 @@ impl Path {
             recovery: Recovery::new(),
             received: Received::new(),
             rtt: RttEstimator::new(INITIAL_RTT),
+            round_trip: RoundTrip::new(),
             delivery: DeliveryEstimator::new(now),
             pacer: Pacer::new(now, controller.pacing_rate(), packet)
                 .in_pairs(controller.is_sent_in_pairs()),
@@ -192,6 +198,7 @@ impl Path {
         self.state = State::Active;
         if let Some(rtt) = rtt {
             self.rtt.update(now, rtt, Duration::ZERO);
+            self.round_trip.on_sample(now, rtt);
         }
     }
 
@@ -232,6 +239,7 @@ impl Path {
     fn restart(&mut self, now: Instant) {
         self.controller.on_path_reset(now);
         self.rtt.reset();
+        self.round_trip.reset();
         self.forward.reset();
         self.mtu.reset();
         self.prober.reset(now);
@@ -285,6 +293,7 @@ impl Path {
             rtt_variation: self.rtt.variation(),
             rtt_min: self.rtt.min(),
             rtt_measured: self.rtt.is_measured(),
+            round_trip: self.round_trip.known(),
             cwnd: controller.cwnd,
             in_flight: self.recovery.in_flight(),
             pacing_rate: controller.pacing_rate,

@@ -400,6 +400,13 @@ impl Session {
         self.peer_key
     }
 
+    /// Has the round trips of paths in use measured, each at most once a second, for whoever looks
+    /// at [`Self::snapshot`] next. `true` where that makes something to send.
+    pub fn measure_round_trips(&mut self, now: Instant) -> bool {
+        let due = self.paths.iter_mut().map(|it| it.measure_round_trip(now));
+        due.fold(false, |any, is_due| any | is_due)
+    }
+
     /// What it is doing.
     #[must_use]
     pub fn snapshot(&self, now: Instant) -> SessionSnapshot {

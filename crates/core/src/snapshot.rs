@@ -41,6 +41,9 @@ pub struct PathSnapshot {
     pub rtt_min: Duration,
     /// Whether the round-trip times are measured or only assumed.
     pub rtt_measured: bool,
+    /// There and back over this link: the latest, and the least of the last 10 s. The answers to
+    /// what the times above are taken from return by the fastest path.
+    pub round_trip: Option<(Duration, Duration)>,
     pub cwnd: Bytes,
     pub in_flight: Bytes,
     pub pacing_rate: Rate,
@@ -73,6 +76,17 @@ pub struct PathSnapshot {
     /// What this end wishes of the path.
     pub policy: PathPolicy,
     pub last_received_at: Instant,
+}
+
+impl PathSnapshot {
+    /// What people call the link's round trip: the latest, and the least of late. By
+    /// acknowledgements where the link itself has not been measured.
+    #[must_use]
+    pub fn link_round_trip(&self) -> Option<(Duration, Duration)> {
+        let by_any = (self.rtt_smoothed, self.rtt_min);
+        self.round_trip
+            .or_else(|| self.rtt_measured.then_some(by_any))
+    }
 }
 
 /// Where a session stands.

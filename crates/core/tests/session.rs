@@ -12,6 +12,7 @@ use tabane_core::{
 };
 
 const SERVER: SocketId = SocketId(100);
+/// One way, unless the test gives a link its own.
 const DELAY: Duration = Duration::from_millis(5);
 
 /// Client socket `n` has the address 10.0.n.2.
@@ -42,6 +43,8 @@ struct Pair {
     events: Vec<Event>,
     server_events: Vec<Event>,
     admit: bool,
+    /// One way, of the client's sockets.
+    delays: [Duration; 9],
 }
 
 impl Pair {
@@ -67,6 +70,7 @@ impl Pair {
             events: Vec::new(),
             server_events: Vec::new(),
             admit: true,
+            delays: [DELAY; 9],
         }
     }
 
@@ -110,7 +114,9 @@ impl Pair {
             }
             for transmit in batch.iter() {
                 for datagram in transmit.contents.chunks(transmit.segment_size) {
+                    let link;
                     let tuple = if to_server {
+                        link = transmit.tuple.socket.0;
                         FourTuple {
                             socket: SERVER,
                             local_ip: Some(server_address().ip()),
@@ -118,10 +124,12 @@ impl Pair {
                         }
                     } else {
                         let n = (0..9).find(|n| client_address(*n) == transmit.tuple.remote);
-                        client_tuple(n.expect("one of the client's"))
+                        link = n.expect("one of the client's");
+                        client_tuple(link)
                     };
+                    let arrives_at = self.now + self.delays[link as usize];
                     self.wire
-                        .push((self.now + DELAY, to_server, tuple, datagram.to_vec()));
+                        .push((arrives_at, to_server, tuple, datagram.to_vec()));
                 }
             }
         }
@@ -248,6 +256,40 @@ fn a_second_path_is_validated_and_used() {
         "{:?}",
         pair.server_events
     );
+}
+
+/// Acknowledgements of the slow link return by the fast one.
+#[test]
+fn the_round_trip_of_a_link_is_its_own_and_costs_nothing_at_rest() {
+    let millis = Duration::from_millis;
+    let mut pair = Pair::new(None, None);
+    pair.delays[1] = millis(30);
+    pair.run(millis(200));
+    let now = pair.now;
+    let path = pair.session().open_path(now, client_tuple(1));
+    path.expect("connected");
+    pair.run(millis(1_500));
+    // The link's own, and by acknowledgements.
+    let seen = |pair: &mut Pair| {
+        let now = pair.now;
+        let slow = pair.session().snapshot(now).paths.remove(1);
+        let (own, _) = slow.link_round_trip().expect("measured");
+        (own, slow.rtt_min)
+    };
+    assert_eq!(seen(&mut pair).0, millis(60));
+    // As it is later, for whoever looks while the path is in use.
+    pair.delays[1] = millis(45);
+    let now = pair.now;
+    assert!(pair.session().measure_round_trips(now));
+    pair.run(millis(500));
+    let (own, by_acks) = seen(&mut pair);
+    assert_eq!(own, millis(90));
+    assert!(by_acks < millis(70), "{by_acks:?}");
+    let now = pair.now;
+    assert!(!pair.session().measure_round_trips(now), "too often");
+    pair.run(millis(4_000));
+    let now = pair.now;
+    assert!(!pair.session().measure_round_trips(now), "woken from rest");
 }
 
 /// Two paths, and a packet of each that waits for its answer; then nothing for a tenth of a second.

@@ -87,9 +87,16 @@ pub(crate) fn age(seconds: u64) -> String {
     format!("{} ago", span(seconds))
 }
 
-/// In how long something will be.
+/// In how long something will be, to the nearest unit: what lasts a week ends in 7 days a second
+/// later too.
 pub(crate) fn ahead(seconds: u64) -> String {
-    format!("in {}", span(seconds))
+    let half_a_unit = match seconds {
+        0..60 => 0,
+        60..3_600 => 30,
+        3_600..86_400 => 1_800,
+        _ => 43_200,
+    };
+    format!("in {}", span(seconds + half_a_unit))
 }
 
 fn span(seconds: u64) -> String {

@@ -183,10 +183,10 @@ impl Statistics {
 
 impl Link {
     fn on_path(&mut self, path: &PathSnapshot) {
-        if path.rtt_measured {
+        if let Some((latest, least)) = path.link_round_trip() {
             let millis = |span: Duration| span.as_secs_f64() * 1e3;
-            self.rtt_ms = Some(millis(path.rtt_smoothed));
-            self.rtt_min_ms = Some(millis(path.rtt_min));
+            self.rtt_ms = Some(millis(latest));
+            self.rtt_min_ms = Some(millis(least));
         }
         let rate = path.delivery_rate.as_bps();
         if rate > 0 {

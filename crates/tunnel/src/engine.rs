@@ -191,8 +191,12 @@ impl Engine {
         hosted.is_some_and(|hosted| hosted.serial == id.serial)
     }
 
-    /// What there is to know about a session; `None` once it has been forgotten.
+    /// What there is to know about a session; `None` once it has been forgotten. Whoever looks
+    /// again sees round trips of now.
     pub(crate) fn snapshot(&self, id: SessionId) -> Option<SessionSnapshot> {
+        self.visit(id, |visit| {
+            visit.touched |= visit.session.measure_round_trips(visit.now);
+        });
         let mut state = self.0.borrow_mut();
         let now = state.now();
         let hosted = state.sessions.get(&id.handle)?;

@@ -24,6 +24,7 @@ impl Path {
                 tuple,
                 data,
                 due_at: now,
+                sent_at: now,
                 attempts: 0,
             });
         }
@@ -34,6 +35,7 @@ impl Path {
         if let Some(challenge) = &mut self.challenge {
             let wait = CHALLENGE_INTERVAL * (1 << challenge.attempts.min(4));
             challenge.attempts += 1;
+            challenge.sent_at = now;
             challenge.due_at = now + wait.min(CHALLENGE_INTERVAL_MAX);
         }
     }
@@ -54,6 +56,7 @@ impl Path {
 
     /// A challenge was answered. `true` when the path may be used from now on.
     pub(crate) fn on_response(&mut self, now: Instant, data: [u8; 8]) -> bool {
+        self.on_round_trip_answer(now, data);
         let Some(challenge) = self.challenge.take_if(|challenge| challenge.data == data) else {
             return false;
         };
@@ -65,6 +68,10 @@ impl Path {
                 // another link (RFC 9000 §9.4).
                 self.restart(now);
             }
+        }
+        // Which of several was answered is not known.
+        if challenge.attempts == 1 {
+            self.round_trip.on_sample(now, now.since(challenge.sent_at));
         }
         self.validated = true;
         if matches!(self.state, State::Opening { .. }) {

@@ -150,6 +150,26 @@ impl Session {
             };
             self.send_packet(now, (index, challenge.tuple), size, batch, fill);
         }
+        self.send_round_trip(now, index, batch);
+    }
+
+    /// A question how long the way there and back takes, if one is due.
+    fn send_round_trip(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {
+        let path = &mut self.paths[index];
+        let place = (index, path.tuple);
+        let size = (path.packet_size(), false);
+        let rng = &mut self.rng;
+        let asked = path.take_round_trip(now, || {
+            let mut data = [0; 8];
+            rng.fill(&mut data);
+            data
+        });
+        if let Some(data) = asked {
+            self.send_packet(now, place, size, batch, |_, out, _, _| {
+                Frame::PathChallenge(data).emit(out);
+                true
+            });
+        }
     }
 
     /// Probes after a timeout, and keep-alives. Neither window nor pacer holds them back.

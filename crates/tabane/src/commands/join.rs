@@ -66,10 +66,8 @@ async fn check(plan: &SessionPlan, store: &Store) -> Result<()> {
     let snapshot = look(&client, &lent).await;
     client.close().await;
     let rows = snapshot.links.iter().map(|link| {
-        let reached = match (&link.path, &link.problem) {
-            (Some(path), _) if path.rtt_measured => {
-                format!("{:.1} ms", path.rtt_smoothed.as_secs_f64() * 1e3)
-            }
+        let reached = match (link.round_trip(), &link.problem) {
+            (Some(latest), _) => format!("{:.1} ms", latest.as_secs_f64() * 1e3),
             (_, Some(problem)) => problem.clone(),
             (_, None) => "no answer".to_owned(),
         };

@@ -197,18 +197,17 @@ async fn lent_row(lender: Lender, identity: Identity, is_shadowed: bool) -> Row 
 }
 
 fn add_measurement(row: &mut Row, link: &LinkSnapshot) {
-    match &link.path {
-        Some(path) if path.rtt_measured => {
+    match link.round_trip() {
+        Some(latest) => {
             let millis = |span: Duration| span.as_secs_f64() * 1e3;
             let estimate = link.estimate.as_ref();
-            let smoothed = estimate.and_then(|link| link.rtt_smoothed);
-            row.rtt_ms = Some(millis(smoothed.unwrap_or(path.rtt_smoothed)));
+            row.rtt_ms = Some(millis(latest));
             row.jitter_ms = estimate.and_then(|link| link.jitter).map(millis);
             row.pair_in_bps = estimate.and_then(|link| link.pair_in).map(Rate::as_bps);
             row.pair_out_bps = estimate.and_then(|link| link.pair_out).map(Rate::as_bps);
             row.loss = estimate.map(|link| link.loss);
         }
-        Some(_) | None => {
+        None => {
             let problem = link.problem.clone();
             row.problem = Some(problem.unwrap_or_else(|| "no answer from the relay".to_owned()));
         }

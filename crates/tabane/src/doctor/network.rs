@@ -130,9 +130,9 @@ async fn reach(args: SessionArgs, store: &Store) -> Result<(Vec<Reached>, Option
     let lodging = lodging.map(|flow| flow.assignment().lodging);
     client.close().await;
     let links = snapshot.links.into_iter().map(|link| {
-        let rtt = match &link.path {
-            Some(path) if path.rtt_measured => Ok(path.rtt_smoothed.as_secs_f64() * 1e3),
-            Some(_) | None => Err(link
+        let rtt = match link.round_trip() {
+            Some(latest) => Ok(latest.as_secs_f64() * 1e3),
+            None => Err(link
                 .problem
                 .unwrap_or_else(|| "no answer from the relay".to_owned())),
         };

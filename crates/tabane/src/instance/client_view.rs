@@ -274,7 +274,9 @@ fn whole_millis(span: Duration) -> u64 {
 
 /// As it was `at` this time.
 fn path(path: &PathSnapshot, at: Instant) -> Path {
-    let millis = |span: Duration| path.rtt_measured.then_some(span.as_secs_f64() * 1e3);
+    let of = |span: Duration| span.as_secs_f64() * 1e3;
+    let millis = |span: Duration| path.rtt_measured.then_some(of(span));
+    let round_trip = path.link_round_trip();
     Path {
         id: path.id.get(),
         state: match path.status {
@@ -283,8 +285,8 @@ fn path(path: &PathSnapshot, at: Instant) -> Path {
             PathStatus::Silent => LinkState::Silent,
         },
         remote: path.tuple.remote.to_string(),
-        rtt_ms: millis(path.rtt_smoothed),
-        rtt_min_ms: millis(path.rtt_min),
+        rtt_ms: round_trip.map(|(latest, _)| of(latest)),
+        rtt_min_ms: round_trip.map(|(_, least)| of(least)),
         queue_ms: millis(path.rtt_smoothed.saturating_sub(path.rtt_min)),
         in_flight_bytes: path.in_flight.get(),
         cwnd_bytes: path.cwnd.get(),

@@ -1,5 +1,6 @@
 //! A client at one moment, for whoever looks at it.
 
+use tabane_base::Duration;
 use tabane_core::{CloseReason, EndpointCounters, PathPolicy, PathSnapshot, SessionSnapshot};
 use tabane_monitor::LinkEstimate;
 
@@ -57,6 +58,15 @@ pub struct LinkSnapshot {
     pub problem: Option<String>,
     /// The user wishes it not to be used at all.
     pub paused: bool,
+}
+
+impl LinkSnapshot {
+    /// There and back over this link, at the latest; `None` before anything is measured.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        let (latest, _) = self.path.as_ref()?.link_round_trip()?;
+        Some(latest)
+    }
 }
 
 impl Client {

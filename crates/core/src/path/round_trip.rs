@@ -1,0 +1,83 @@
+//! The round trip of the path alone: there and back over the same link.
+//!
+//! Acknowledgements return by the fastest path, so that the round trips that recovery needs are
+//! those of two links. A challenge is answered where it came in (RFC 9000 §8.2.2). Owns when one is
+//! sent for this and what the answers told; nothing that decides anything uses it: it is for people
+//! to see.
+
+use tabane_base::{Duration, Instant};
+
+use super::Path;
+use crate::rtt::{INITIAL_RTT, RttEstimator};
+
+/// Questions are at least so far apart, and an answer that takes longer is not waited for.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A path that was silent for so long is left at rest: a question would wake a radio.
+const BUSY_FOR: Duration = Duration::from_secs(2);
+
+/// What is asked and known.
+#[derive(Debug)]
+pub(super) struct RoundTrip {
+    asked: Option<([u8; 8], Instant)>,
+    is_due: bool,
+    times: RttEstimator,
+}
+
+impl RoundTrip {
+    pub(super) fn new() -> Self {
+        Self {
+            asked: None,
+            is_due: false,
+            times: RttEstimator::new(INITIAL_RTT),
+        }
+    }
+
+    pub(super) fn on_sample(&mut self, now: Instant, sample: Duration) {
+        self.times.update(now, sample, Duration::ZERO);
+    }
+
+    pub(super) fn reset(&mut self) {
+        *self = Self::new();
+    }
+
+    /// The latest, and the least of late.
+    pub(super) fn known(&self) -> Option<(Duration, Duration)> {
+        let times = &self.times;
+        times.is_measured().then(|| (times.latest(), times.min()))
+    }
+}
+
+impl Path {
+    /// Has the round trip measured, if it is time and the path is in use. `true` where that makes
+    /// something to send.
+    pub(crate) fn measure_round_trip(&mut self, now: Instant) -> bool {
+        let was_asked_at = self.round_trip.asked.map(|(_, at)| at);
+        let is_time = was_asked_at.is_none_or(|at| at + INTERVAL <= now);
+        let is_busy = self.last_received_at + BUSY_FOR >= now;
+        self.round_trip.is_due |= is_time && is_busy && self.is_active() && self.validated;
+        self.round_trip.is_due
+    }
+
+    /// Whether a question is due; `data` is what it asks.
+    pub(crate) fn take_round_trip(
+        &mut self,
+        now: Instant,
+        data: impl FnOnce() -> [u8; 8],
+    ) -> Option<[u8; 8]> {
+        if !std::mem::take(&mut self.round_trip.is_due) {
+            return None;
+        }
+        let data = data();
+        self.round_trip.asked = Some((data, now));
+        Some(data)
+    }
+
+    /// An answer to a question of [`Self::take_round_trip`], perhaps.
+    pub(super) fn on_round_trip_answer(&mut self, now: Instant, data: [u8; 8]) {
+        if let Some((asked, at)) = self.round_trip.asked
+            && asked == data
+        {
+            self.round_trip.on_sample(now, now.since(at));
+        }
+    }
+}
