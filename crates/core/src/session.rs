@@ -303,6 +303,11 @@ impl Session {
         self.streams.peek(id)
     }
 
+    /// What [`peek`](Self::peek) shows cannot be used now: whoever reads beyond us takes no more.
+    pub fn on_reader_blocked(&mut self, id: StreamId) {
+        self.streams.on_reader_blocked(id);
+    }
+
     /// `n` bytes of what [`peek`](Self::peek) showed were used.
     pub fn consume(&mut self, now: Instant, id: StreamId, n: usize) {
         self.streams.consume(now, id, n);

@@ -27,9 +27,9 @@ const STEPS: usize = 4;
 
 /// Bytes a socket takes that it cannot send yet: enough to go on with until we are woken. The
 /// kernel's own megabytes would come over the links for readers who never read.
-const LEAST_UNSENT: usize = 128 * 1024;
+const LEAST_UNSENT: usize = 32 * 1024;
 /// The same of readers who keep pace, as a part of the window they have come to.
-const UNSENT_PART: usize = 8;
+const UNSENT_PART: usize = 32;
 
 /// Bytes read from the socket when core has hardly any room. They wait in the connection, which
 /// makes core tell when it has room again; small, because every connection may hold so many.
@@ -274,6 +274,7 @@ impl Connection {
                     match tcp.try_write(&data[..data.len().min(allowed)]) {
                         Ok(n) => n,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            visit.session.on_reader_blocked(id);
                             // A reset does not wait for a reader.
                             return match visit.session.is_reset(id) {
                                 true => Err(Ending::ResetThere),

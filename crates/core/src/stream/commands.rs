@@ -201,6 +201,12 @@ impl Streams {
         Ok(last)
     }
 
+    pub(crate) fn on_reader_blocked(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.receive.hold.on_blocked();
+        }
+    }
+
     pub(crate) fn consume(&mut self, now: Instant, id: StreamId, n: usize) {
         let rtt = self.rtt;
         let Some(stream) = self.streams.get_mut(&id) else {

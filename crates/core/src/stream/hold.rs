@@ -9,6 +9,8 @@ use tabane_base::{Duration, Instant};
 /// A reader stands still who has taken nothing of what is there for so long: far longer than a
 /// turn of the engine, after which programs read.
 const STANDS_STILL: Duration = Duration::from_millis(20);
+/// The same of one that has said that it cannot take more: that is no matter of its turn.
+const STAYS_BLOCKED: Duration = Duration::from_millis(5);
 
 /// The receiver's side of one stream.
 #[derive(Debug, Default)]
@@ -17,6 +19,8 @@ pub(crate) struct Hold {
     number: u64,
     /// The reader has taken nothing since, although something is there.
     waits_since: Option<Instant>,
+    /// It has said since that it cannot take more.
+    is_blocked: bool,
     /// Beyond this nothing is taken.
     at: u64,
     /// Unread when it began.
@@ -39,8 +43,17 @@ impl Hold {
     }
 
     pub(crate) fn reader_stands_still(&self, now: Instant) -> bool {
+        let patience = match self.is_blocked {
+            true => STAYS_BLOCKED,
+            false => STANDS_STILL,
+        };
         let since = self.waits_since;
-        since.is_some_and(|since| now.since(since) > STANDS_STILL)
+        since.is_some_and(|since| now.since(since) > patience)
+    }
+
+    /// The reader cannot take more.
+    pub(crate) const fn on_blocked(&mut self) {
+        self.is_blocked = true;
     }
 
     /// Holds a stream that is not held, of which all before `at` is here and `unread` bytes wait.
@@ -53,6 +66,7 @@ impl Hold {
     /// on, because half of what waited is gone.
     pub(crate) fn on_read(&mut self, now: Instant, unread: usize) -> bool {
         self.waits_since = (unread > 0).then_some(now);
+        self.is_blocked = false;
         let ends = self.is_on() && unread <= self.unread / 2;
         self.number += u64::from(ends);
         ends
@@ -70,6 +84,8 @@ mod tests {
         hold.on_readable(at(0));
         hold.on_readable(at(19));
         assert!(!hold.reader_stands_still(at(20)));
+        hold.on_blocked();
+        assert!(hold.reader_stands_still(at(6)), "it has said so");
         assert!(!hold.on_read(at(20), 500));
         assert!(!hold.reader_stands_still(at(40)));
         assert!(hold.reader_stands_still(at(41)));
