@@ -32,6 +32,7 @@ mod scratch;
 mod selftest;
 mod share;
 mod sheet;
+mod sockets;
 mod stage;
 pub(crate) mod stream;
 mod summary;
@@ -94,7 +95,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
             print!("{}", table::print(&record, options.markdown));
             Ok(record.has_values())
         }
-        Kind::Latency | Kind::Fetch | Kind::Udp | Kind::Selftest => {
+        Kind::Latency | Kind::Fetch | Kind::Udp | Kind::Selftest | Kind::Sockets => {
             let sheet = sheet(root, &binary, &options, |sheet| keep(&options, sheet))?;
             print!("{}", sheet.print(options.markdown));
             Ok(sheet.has_values())
@@ -123,7 +124,13 @@ struct Figures {
 fn figures(root: &Path, binary: &Path, options: &Options) -> Result<bool> {
     let mut all = Figures::default();
     let mut totals = Vec::new();
-    for kind in [Kind::Selftest, Kind::Latency, Kind::Fetch, Kind::Udp] {
+    for kind in [
+        Kind::Selftest,
+        Kind::Sockets,
+        Kind::Latency,
+        Kind::Fetch,
+        Kind::Udp,
+    ] {
         let sheet = sheet(root, binary, &options.with(kind), |_| Ok(()))?;
         println!("{}", sheet.print(options.markdown));
         totals.push(format!("{}: {}", sheet.bench, sheet.total()));
@@ -152,6 +159,7 @@ fn sheet(
 ) -> Result<Sheet> {
     let scenarios = match options.kind {
         Kind::Selftest => selftest::scenarios()?,
+        Kind::Sockets => sockets::scenarios()?,
         _ => options.scenarios(root)?,
     };
     let rows = options.rows(&scenarios);
@@ -180,6 +188,7 @@ fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Optio
         Kind::Fetch => fetch::measure(scenario, direction, binary, options),
         Kind::Udp => udp::measure(scenario, direction, binary, options),
         Kind::Selftest => selftest::measure(scenario, binary, options),
+        Kind::Sockets => sockets::measure(scenario, binary, options),
         Kind::Goodput | Kind::Share | Kind::Lan | Kind::Figures => {
             unreachable!("they have no sheet")
         }

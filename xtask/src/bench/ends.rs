@@ -8,6 +8,7 @@ mod far;
 pub(super) mod flow;
 mod near;
 pub(super) mod probe;
+mod sockets;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -64,6 +65,12 @@ pub(super) enum Task {
         /// Later than this after it was sent, a datagram is late.
         in_time_ms: u64,
     },
+    /// A TCP connection into which as much is written as it takes.
+    Ahead { seconds: u64 },
+    /// Downloads that nobody reads, and after [`sockets::UNREAD_FOR`] one that is read.
+    Unread { connections: usize, seconds: u64 },
+    /// TCP connections that carry nothing, one after the other.
+    Connect { times: u32 },
 }
 
 /// What came of a job.
@@ -74,6 +81,20 @@ pub(super) struct Done {
     pub(super) probed: Option<Probed>,
     pub(super) flow: Option<Tally>,
     pub(super) bulk_bps: Option<f64>,
+    /// What was written and had not arrived, at most.
+    pub(super) ahead_bytes: Option<u64>,
+    pub(super) unread: Option<Unread>,
+    /// Each, from the request to connect to its answer.
+    pub(super) connected_s: Vec<f64>,
+}
+
+/// What downloads cost that nobody reads.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Unread {
+    /// Over the links for each, headers and all.
+    pub(super) bytes_each: u64,
+    /// What another gets beside them.
+    pub(super) beside_bps: f64,
 }
 
 impl Job {
@@ -98,8 +119,11 @@ impl Job {
     /// How long it takes by its nature. Fetches have none; theirs is the patience.
     fn seconds(&self) -> u64 {
         let task = match self.task {
-            Task::Fetch { .. } => 0,
-            Task::Probe { seconds, .. } | Task::Flow { seconds, .. } => seconds,
+            Task::Fetch { .. } | Task::Connect { .. } => 0,
+            Task::Probe { seconds, .. } | Task::Flow { seconds, .. } | Task::Ahead { seconds } => {
+                seconds
+            }
+            Task::Unread { seconds, .. } => seconds + sockets::UNREAD_FOR.as_secs(),
         };
         self.head_start_s + task
     }
@@ -225,5 +249,14 @@ mod tests {
             assert_eq!(probed.lost, 0);
             assert_eq!(probed.round_trips_ms.len() as u64, probed.sent);
         }
+        let ahead = done(&Job::alone(Task::Ahead { seconds: 1 }));
+        assert!(ahead.ahead_bytes.unwrap() > 0);
+        let connected = done(&Job::alone(Task::Connect { times: 4 })).connected_s;
+        assert!(connected.len() == 4 && connected.iter().all(|&s| s > 0.0));
+        let unread = done(&Job::alone(Task::Unread {
+            connections: 2,
+            seconds: 1,
+        }));
+        assert!(unread.unread.unwrap().beside_bps > 0.0);
     }
 }

@@ -52,6 +52,7 @@ pub(super) enum Kind {
     Fetch,
     Udp,
     Selftest,
+    Sockets,
     Share,
     Lan,
     Figures,
@@ -65,6 +66,7 @@ impl Kind {
             Self::Fetch,
             Self::Udp,
             Self::Selftest,
+            Self::Sockets,
             Self::Share,
             Self::Lan,
             Self::Figures,
@@ -79,6 +81,7 @@ impl Kind {
             Self::Fetch => "fetch",
             Self::Udp => "udp",
             Self::Selftest => "selftest",
+            Self::Sockets => "sockets",
             Self::Share => "share",
             Self::Lan => "lan",
             Self::Figures => "figures",
@@ -94,7 +97,7 @@ impl Kind {
             Self::Udp => &["unequal", "wide", "far"],
             Self::Figures => &["all"],
             // They make their own.
-            Self::Selftest | Self::Share | Self::Lan => &[],
+            Self::Selftest | Self::Sockets | Self::Share | Self::Lan => &[],
         }
     }
 
@@ -105,6 +108,7 @@ impl Kind {
             | Self::Latency
             | Self::Fetch
             | Self::Udp
+            | Self::Sockets
             | Self::Share
             | Self::Lan
             | Self::Figures => 3,
@@ -115,7 +119,12 @@ impl Kind {
     fn suits(self, scenario: &Scenario) -> bool {
         let is_wire = scenario.links.iter().any(LinkSpec::is_wire);
         match self {
-            Self::Goodput | Self::Figures | Self::Selftest | Self::Share | Self::Lan => true,
+            Self::Goodput
+            | Self::Figures
+            | Self::Selftest
+            | Self::Sockets
+            | Self::Share
+            | Self::Lan => true,
             Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
             Self::Udp => !is_wire && scenario.links.iter().all(is_steady),
         }

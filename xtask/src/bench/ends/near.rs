@@ -12,9 +12,9 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use super::super::options::Direction;
 use super::super::stream::fill;
-use super::far::{CHUNK, request};
+use super::far::{CHUNK, TELL, request};
 use super::flow::{self, Flow};
-use super::{Done, Job, PORT, Task, probe};
+use super::{Done, Job, PORT, Task, probe, sockets};
 
 /// Between two fetches, as somebody who reads what came: queues drain meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -44,6 +44,26 @@ pub(super) fn run(server: Ipv4Addr, job: &Job) -> Result<Done> {
                 }
                 let took = fetch(server, job.from, bytes, direction)?;
                 done.fetched_s.push(took.as_secs_f64());
+            }
+        }
+        Task::Ahead { seconds } => {
+            let stream = tell(server, job.from)?;
+            done.ahead_bytes = Some(sockets::ahead(&stream, Duration::from_secs(seconds))?);
+        }
+        Task::Unread {
+            connections,
+            seconds,
+        } => {
+            let open = || endless(server, job.from);
+            let span = Duration::from_secs(seconds);
+            done.unread = Some(sockets::unread(connections, open, span)?);
+        }
+        Task::Connect { times } => {
+            for _ in 0..times {
+                let began_at = Instant::now();
+                open(server, job.from)?;
+                done.connected_s.push(began_at.elapsed().as_secs_f64());
+                thread::sleep(PAUSE);
             }
         }
         Task::Probe { seconds, every_ms } => {
@@ -111,6 +131,20 @@ fn fetch(
         }
     }
     Ok(began_at.elapsed())
+}
+
+/// A download without an end.
+fn endless(server: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<TcpStream> {
+    let mut stream = open(server, from)?;
+    stream.write_all(&request(Direction::Download, u64::MAX))?;
+    Ok(stream)
+}
+
+/// A connection whose far end tells how much has come.
+fn tell(server: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<TcpStream> {
+    let mut stream = open(server, from)?;
+    stream.write_all(&TELL)?;
+    Ok(stream)
 }
 
 /// Without a source address by the standard library, whose calls `mptcpize` sees.
