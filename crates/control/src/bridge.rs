@@ -1,24 +1,27 @@
 //! A door over loopback HTTP to an instance that has only its socket: what a browser needs.
 //!
-//! Passes requests on as they are, and owns nothing but the door: the instance answers. An instance
-//! that ends and comes back is found again by its socket.
+//! Passes requests on as they are, and owns nothing but the door: the instance answers. When it has
+//! ended, the next one of its kind takes its place, and questions go there.
 
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
 use crate::dashboard;
+use crate::directory;
 use crate::door::{self, Door};
 use crate::server::{self, MAX_CONNECTIONS, ServeError};
 
@@ -35,7 +38,10 @@ pub struct Bridge {
 #[derive(Debug)]
 struct Inner {
     door: Door,
-    socket: PathBuf,
+    /// Of the instance that is shown.
+    socket: RefCell<PathBuf>,
+    /// When that one began. Who began before it is not the next one.
+    since: Cell<SystemTime>,
 }
 
 impl Bridge {
@@ -48,7 +54,8 @@ impl Bridge {
         let (listener, address) = server::open_http(address)?;
         let inner = Inner {
             door: Door::new(token),
-            socket: socket.to_owned(),
+            socket: RefCell::new(socket.to_owned()),
+            since: Cell::new(directory::made_at(socket).unwrap_or_else(SystemTime::now)),
         };
         Ok(Self {
             listener,
@@ -103,13 +110,30 @@ impl Inner {
         &self,
         request: Request<Incoming>,
     ) -> Result<Response<Incoming>, Box<dyn std::error::Error>> {
-        let stream = UnixStream::connect(&self.socket).await?;
+        let stream = self.connect(request.method()).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::task::spawn_local(async move {
             // What became of it, the sender and the body say as well.
             let _ = connection.await;
         });
         Ok(sender.send_request(request).await?)
+    }
+
+    /// To the instance, or to the next one. What is to be changed is meant for the instance that
+    /// is on the screen, and goes to no other.
+    async fn connect(&self, method: &Method) -> io::Result<UnixStream> {
+        let socket = self.socket.borrow().clone();
+        let connected = UnixStream::connect(&socket).await;
+        if connected.is_ok() || method != Method::GET {
+            return connected;
+        }
+        let Some((next, began)) = directory::next_of(&socket, self.since.get()) else {
+            return connected;
+        };
+        let stream = UnixStream::connect(&next).await?;
+        self.socket.replace(next);
+        self.since.set(began);
+        Ok(stream)
     }
 }
 

@@ -74,7 +74,8 @@ async function run() {
         await logIn(error);
         continue;
       }
-      if (error instanceof Refused) condition(error.message, 'bad');
+      // 503 is the word of `tabane dashboard`, or of an instance that begins or ends.
+      if (error instanceof Refused && error.status !== 503) condition(error.message, 'bad');
       else showGone();
     }
     const wait = RETRY_MS[Math.min(failures, RETRY_MS.length - 1)];
@@ -89,7 +90,7 @@ function showGone() {
   document.body.classList.add('gone');
   document.title = `gone · tabane ${state.instance.name}`;
   $('about').textContent =
-    `${state.instance.name} does not answer any more. This page goes on asking.`;
+    `${state.instance.name} does not answer any more. This page waits for the next one.`;
 }
 
 function logIn() {
@@ -147,8 +148,7 @@ const TONES = { up: 'good', degraded: 'warn', down: 'bad' };
 const LINK_TONES = { active: 'good', opening: 'warn', silent: 'bad', down: 'bad', paused: '', unused: '' };
 
 function show(next) {
-  const restarted = state && state.instance.started_at_unix_ms !== next.instance.started_at_unix_ms;
-  if (restarted) forget();
+  if (state && isAnother(state.instance, next.instance)) forget();
   state = next;
   document.body.classList.remove('gone');
   condition(state.condition, TONES[state.condition]);
@@ -212,9 +212,18 @@ function colour(name) {
   return value.trim();
 }
 
+function isAnother(before, now) {
+  return before.name !== now.name || before.started_at_unix_ms !== now.started_at_unix_ms;
+}
+
+// The page begins anew, but for the policy that somebody is typing: the next instance of a kind has
+// the same file.
 function forget() {
   history.at.length = 0;
   history.series.clear();
+  links.clear();
+  $('explained').textContent = '';
+  if (!isTyping()) policy.isAsked = false;
 }
 
 // What the chart draws: links at a client, the whole at a relay or a gateway.
@@ -506,9 +515,11 @@ async function loadPolicy() {
   showPolicyButtons();
 }
 
+const isTyping = () => $('policy').value !== policy.saved;
+
 function showPolicyButtons() {
-  $('policy-save').disabled = $('policy').value === policy.saved;
-  $('policy-undo').disabled = policy.before === null && $('policy').value === policy.saved;
+  $('policy-save').disabled = !isTyping();
+  $('policy-undo').disabled = policy.before === null && !isTyping();
 }
 
 // Whether it was.
@@ -534,7 +545,7 @@ async function savePolicy(text) {
 $('policy').oninput = showPolicyButtons;
 $('policy-save').onclick = () => savePolicy($('policy').value);
 $('policy-undo').onclick = () => {
-  if ($('policy').value !== policy.saved) {
+  if (isTyping()) {
     // As the file is by now: somebody else may have written it.
     $('policy-error').textContent = '';
     loadPolicy();
@@ -573,7 +584,7 @@ matchMedia('(prefers-color-scheme: dark)').onchange = () => state && draw();
 window.onresize = () => state && draw();
 // Others may edit the file too; what is being typed here stays.
 window.onfocus = () => {
-  if (policy.isAsked && $('policy').value === policy.saved) loadPolicy();
+  if (policy.isAsked && !isTyping()) loadPolicy();
 };
 
 run();

@@ -3,14 +3,15 @@
 //! Needs `chromedriver` and Chromium (`make test` installs them); without, it says so. Screenshots
 //! go to the directory in `TABANE_SCREENSHOTS`, where it is set, as base64 of PNG.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::browser::Browser;
-use crate::instance::{Instance, TOKEN};
+use crate::instance::{Instance, TOKEN, block_on};
 use serde_json::json;
 use tabane_control::{
-    Event, EventKind, Flow, Gateway, GatewayMode, GatewayTotals, LinkBudget, LinkState, Path,
-    RuleUse, Session, Stance, State,
+    Bridge, Event, EventKind, Flow, Gateway, GatewayMode, GatewayTotals, LinkBudget, LinkState,
+    Path, RuleUse, Session, Stance, State,
 };
 
 /// How much of the instance's time passes between two states.
@@ -340,6 +341,58 @@ fn tells_that_it_is_gone(browser: &Browser, instance: Instance) {
     browser.wait("document.body.classList.contains('gone')");
     assert_eq!(browser.text("#condition"), "gone");
     assert!(browser.text("#about").contains("does not answer"));
+}
+
+/// `tabane dashboard` for one `tabane run`; when that ends, and another begins, the page is its.
+#[test]
+fn a_page_goes_over_to_the_next_instance() {
+    let Some(browser) = Browser::start() else {
+        println!("skipped: there is no chromedriver here (Debian: chromium-driver)");
+        return;
+    };
+    let first = Instance::start(false);
+    let directory = first.directory.path().to_owned();
+    first.publish(busy);
+    let address = bridge(&first);
+    browser.go_to(&format!("http://{address}/#{TOKEN}"));
+    browser.wait("document.querySelectorAll('.link').length === 3");
+    carry(&first);
+    browser.wait("document.querySelectorAll('#legend li').length === 3");
+    drop(first);
+    browser.wait("document.body.classList.contains('gone')");
+    // It asks again, and hears from the bridge that nobody is there: the pill still says so.
+    browser.wait("performance.getEntriesByName(location.href + 'v1/events').length > 2");
+    assert_eq!(browser.text("#condition"), "gone");
+    // One of another kind is not the next one.
+    let other = Instance::start_in(&directory, "proxy-2", false);
+    let next = Instance::start_in(&directory, "run-2", false);
+    next.publish(|state| {
+        let name = &mut state.links[0].name;
+        "eth7".clone_into(name);
+    });
+    browser.wait("document.getElementById('about').textContent.startsWith('run-2:')");
+    browser.wait("document.querySelector('[data-link=eth7]')");
+    assert_ne!(browser.text("#condition"), "gone");
+    let shown =
+        |css: &str| browser.run(&format!("return document.querySelectorAll('{css}').length"));
+    assert_eq!(shown(".gone"), json!(0));
+    assert_eq!(shown(".link"), json!(1), "no card of the first");
+    assert_eq!(shown("#events li"), json!(0), "nor what happened there");
+    assert_eq!(browser.text("#legend"), "eth7", "nor its chart");
+    // What is clicked is carried out by who is on the screen.
+    browser.click("[data-link=eth7] .pause");
+    browser.wait("document.querySelector('[data-link=eth7] .pause').textContent === 'Resume'");
+    assert!(next.state.lock().unwrap().links[0].paused);
+    assert!(!other.state.lock().unwrap().links[0].paused);
+}
+
+/// What `tabane dashboard` opens; for as long as the test runs.
+fn bridge(instance: &Instance) -> SocketAddr {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let bridge = Bridge::open(any, TOKEN.to_owned(), &instance.socket()).unwrap();
+    let address = bridge.address();
+    std::thread::spawn(|| block_on(tokio::task::LocalSet::new().run_until(bridge.serve())));
+    address
 }
 
 fn keep(browser: &Browser, name: &str) {

@@ -46,10 +46,15 @@ impl Instance {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tabane-api-{}-{number}", std::process::id());
-        let directory = Directory::at(std::env::temp_dir().join(name));
+        Self::start_in(&std::env::temp_dir().join(name), "run-1", http)
+    }
+
+    /// With a directory and a name of the caller's choice.
+    pub(crate) fn start_in(directory: &Path, name: &str, http: bool) -> Self {
+        let directory = Directory::at(directory);
         let (server, publisher, mut commands) = Server::start(ServerConfig {
             directory: directory.clone(),
-            name: "run-1".to_owned(),
+            name: name.to_owned(),
             naming: Naming::WithPid,
             http: http.then(|| HttpConfig {
                 address: "127.0.0.1:0".parse().unwrap(),
@@ -59,7 +64,8 @@ impl Instance {
             pace: Pace::ByItself,
         })
         .unwrap();
-        let state: State = serde_json::from_str(STATE).unwrap();
+        let mut state: State = serde_json::from_str(STATE).unwrap();
+        state.instance.name = name.to_owned();
         publisher.publish(state.clone());
         let publisher = Arc::new(Mutex::new(Some(publisher)));
         let state = Arc::new(Mutex::new(state));

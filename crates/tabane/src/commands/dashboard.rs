@@ -16,8 +16,8 @@ use crate::{output, secret};
 /// Watch and steer a running tabane in a browser: live charts, links, sessions, events, policy
 ///
 /// Prints an address to open; it holds a token, so others on this machine get nothing. Serves
-/// until stopped, and finds an instance that is restarted again. From elsewhere:
-/// `ssh -L PORT:127.0.0.1:PORT`.
+/// until stopped: when the instance has ended, the page goes over to the next one of its kind.
+/// From elsewhere: `ssh -L PORT:127.0.0.1:PORT`.
 /// An instance that was started with `--http` serves the same page itself.
 #[derive(Debug, Args)]
 pub(crate) struct DashboardArgs {
