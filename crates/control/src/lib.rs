@@ -39,7 +39,7 @@ pub use state::{
     LinkState, Packets, Path, Problem, Process, RuleAnswer, RuleQuestion, RuleUse, Session,
     SessionState, State, Totals, Traffic,
 };
-pub use trace::{TraceBatch, TraceEntry, TraceWhat};
+pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
 
 /// The JSON schema of the API: what `GET /v1/state` answers, and what the other requests take and
 /// answer.

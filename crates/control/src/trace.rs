@@ -37,6 +37,9 @@ pub enum TraceWhat {
         size: u16,
         /// Whether it asks for acknowledgement.
         eliciting: bool,
+        /// What is in it.
+        #[serde(default)]
+        frames: Vec<TraceFrame>,
     },
     /// A packet came.
     Received {
@@ -44,6 +47,9 @@ pub enum TraceWhat {
         pn: u64,
         /// Its size.
         size: u16,
+        /// What is in it.
+        #[serde(default)]
+        frames: Vec<TraceFrame>,
     },
     /// A run of packets was acknowledged.
     Acked {
@@ -80,4 +86,41 @@ pub enum TraceWhat {
     },
     /// Where the path stands now.
     Status(String),
+}
+
+/// A frame of a packet: its type and its place, no content.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TraceFrame {
+    /// Its type's name, in the words of qlog where qlog has one.
+    pub name: String,
+    /// Its type: its first byte.
+    pub code: u8,
+    /// The path it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<u32>,
+    /// The stream it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u64>,
+    /// Where its data begins in the stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// How many bytes of data it has; of padding, of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+    /// Whether its data is the stream's last.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_last: bool,
+    /// The most that it allows, or the stream's size at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The reason that it gives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<u64>,
+    /// How long an acknowledgement waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_us: Option<u64>,
+    /// What it acknowledges: runs of numbers, first and last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<(u64, u64)>,
 }

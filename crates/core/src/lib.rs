@@ -74,6 +74,6 @@ pub use session::{PathError, Session};
 pub use snapshot::{PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
 pub use stream::{ReadState, StreamError};
 pub use tls::{tls_client_config, tls_server_config};
-pub use trace::{TraceEvent, TraceLog, TraceMetrics, Traced};
+pub use trace::{TraceEvent, TraceLog, TraceMetrics, Traced, TracedFrame};
 pub use transmit::{Transmit, TransmitBatch};
 pub use wire::{PROTOCOL_VERSION, fuzz_decoders};

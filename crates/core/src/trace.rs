@@ -12,8 +12,13 @@ use crate::path::{News, Path};
 use crate::recovery::Settled;
 use crate::snapshot::PathStatus;
 
+mod frames;
+
+pub use frames::TracedFrame;
+pub(crate) use frames::traced_frames;
+
 /// One thing that happened on one path.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TraceEvent {
     /// When.
     pub at: Instant,
@@ -24,7 +29,7 @@ pub struct TraceEvent {
 }
 
 /// What happened. Sizes are bytes of UDP payload; numbers are those of the path's own space.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Traced {
     /// A packet left.
     Sent {
@@ -34,6 +39,8 @@ pub enum Traced {
         size: u16,
         /// Whether it asks for acknowledgement.
         eliciting: bool,
+        /// What is in it.
+        frames: Vec<TracedFrame>,
     },
     /// A packet came that was authentic and new.
     Received {
@@ -41,6 +48,8 @@ pub enum Traced {
         pn: u64,
         /// Its size.
         size: u16,
+        /// What is in it.
+        frames: Vec<TracedFrame>,
     },
     /// Packets sent on this path were acknowledged, over whichever path the news came.
     Acked {
@@ -168,13 +177,14 @@ mod tests {
             pn,
             size: 1200,
             eliciting: true,
+            frames: Vec::new(),
         };
         for pn in 0..5 {
             trace.record(Instant::EPOCH, PathId(0), sent(pn));
         }
         let log = trace.take();
         assert_eq!(log.missed, 3);
-        let whats: Vec<Traced> = log.events.iter().map(|event| event.what).collect();
+        let whats: Vec<Traced> = log.events.into_iter().map(|event| event.what).collect();
         assert_eq!(whats, [sent(3), sent(4)]);
         assert!(trace.take().events.is_empty());
     }

@@ -1,35 +1,47 @@
 //! A session's record as qlog, the format that qvis and other QUIC tools read.
 //!
-//! qlog 0.3 (draft-ietf-quic-qlog-main-schema-02, draft-ietf-quic-qlog-quic-events-01): one trace
-//! per path, for each has packet numbers of its own. An acknowledgement is in the trace of the path
-//! it is about, whichever path it came on.
+//! A sequence of JSON texts (RFC 7464), as draft-ietf-quic-qlog-main-schema and
+//! draft-ietf-quic-qlog-quic-events have it: the file's head, then one event after the other.
+//! Packet numbers are a path's own, so each path is a group. What happened to a path is in its
+//! group, whichever path the news came on.
+
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use tabane_control::{Kind, State, TraceEntry, TraceWhat};
 
+mod frames;
+
+/// Before each text (RFC 7464 §2.2).
+const RECORD_SEPARATOR: u8 = 0x1e;
+
 /// A record in the making.
 pub(crate) struct Qlog {
-    began_unix_ms: u64,
-    paths: Vec<PathTrace>,
+    text: Vec<u8>,
+    /// Paths by number, and what they are called.
+    names: Vec<(u32, String)>,
+    /// Of the last event.
+    at_ms: f64,
     missed: u64,
     events: usize,
 }
 
-/// What is known of one path.
-struct PathTrace {
-    id: u32,
-    events: Vec<Value>,
-}
-
 impl Qlog {
-    /// An empty record that began then.
-    pub(crate) fn new(began_unix_ms: u64) -> Self {
-        Self {
-            began_unix_ms,
-            paths: Vec::new(),
+    /// A record without events that began then. `state` names instance and links.
+    pub(crate) fn new(began: SystemTime, state: &State) -> Self {
+        let names = state.links.iter().filter_map(|link| {
+            let id = link.path.as_ref()?.id;
+            Some((id, format!("path {id}: {}", link.name)))
+        });
+        let mut qlog = Self {
+            text: Vec::new(),
+            names: names.collect(),
+            at_ms: 0.0,
             missed: 0,
             events: 0,
-        }
+        };
+        qlog.append(&head(began, state));
+        qlog
     }
 
     /// How many events it has.
@@ -44,110 +56,95 @@ impl Qlog {
 
     /// So many events were lost before the next ones.
     pub(crate) fn add_missed(&mut self, missed: u64) {
-        self.missed += missed;
+        if missed > 0 {
+            self.missed += missed;
+            let message = format!("{missed} events are missing here");
+            self.append(&json!({
+                "time": self.at_ms,
+                "name": "loglevel:warning",
+                "data": { "message": message },
+            }));
+        }
     }
 
     pub(crate) fn add(&mut self, entry: &TraceEntry) {
-        let index = self.paths.iter().position(|path| path.id == entry.path);
-        let index = index.unwrap_or_else(|| {
-            self.paths.push(PathTrace {
-                id: entry.path,
-                events: Vec::new(),
-            });
-            self.paths.len() - 1
-        });
-        self.paths[index].events.push(event(entry));
+        self.at_ms = entry.at_us as f64 / 1e3;
+        let name = self.names.iter().find(|(id, _)| *id == entry.path);
+        let group = name.map_or_else(|| format!("path {}", entry.path), |(_, it)| it.clone());
+        let (name, data) = event(entry);
+        let time = self.at_ms;
+        self.append(&json!({ "time": time, "name": name, "group_id": group, "data": data }));
         self.events += 1;
     }
 
-    /// The whole file. `state` names instance and links.
-    pub(crate) fn finish(mut self, state: &State) -> Value {
-        self.paths.sort_by_key(|path| path.id);
-        let missed = self.missed;
-        let began = self.began_unix_ms;
-        let traces = self.paths.into_iter().map(|path| {
-            json!({
-                "vantage_point": {
-                    "name": format!("tabane {}", state.instance.version),
-                    "type": match state.instance.kind {
-                        Kind::Relay => "server",
-                        Kind::Run
-                        | Kind::Proxy
-                        | Kind::Up
-                        | Kind::Web
-                        | Kind::Get
-                        | Kind::Gateway => "client",
-                    },
-                },
-                "title": title(state, path.id),
-                "common_fields": {
-                    "ODCID": format!("{:08x}", path.id),
-                    "group_id": format!("path {}", path.id),
-                    "protocol_type": ["QUIC", "tabane"],
-                    "time_format": "relative",
-                    "reference_time": began,
-                },
-                "events": path.events,
-            })
-        });
-        json!({
-            "qlog_version": "0.3",
-            "qlog_format": "JSON",
-            "title": format!("tabane {}", state.instance.name),
-            "description": match missed {
-                0 => state.instance.about.clone(),
-                missed => format!("{}; {missed} events are missing", state.instance.about),
+    /// The whole file.
+    pub(crate) fn into_text(self) -> Vec<u8> {
+        self.text
+    }
+
+    fn append(&mut self, record: &Value) {
+        self.text.push(RECORD_SEPARATOR);
+        serde_json::to_writer(&mut self.text, record).expect("plain values become JSON");
+        self.text.push(b'\n');
+    }
+}
+
+/// What stands before the events.
+fn head(began: SystemTime, state: &State) -> Value {
+    let name = &state.instance.name;
+    let side = match state.instance.kind {
+        Kind::Relay => "server",
+        Kind::Run | Kind::Proxy | Kind::Up | Kind::Web | Kind::Get | Kind::Gateway => "client",
+    };
+    let began = jiff::Timestamp::try_from(began).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    json!({
+        "file_schema": "urn:ietf:params:qlog:file:sequential",
+        "serialization_format": "application/qlog+json-seq",
+        "title": format!("tabane {name}"),
+        "description": state.instance.about,
+        "trace": {
+            "vantage_point": {
+                "name": format!("tabane {}", state.instance.version),
+                "type": side,
             },
-            "traces": traces.collect::<Vec<_>>(),
-        })
-    }
+            "common_fields": {
+                "time_format": "relative_to_epoch",
+                "reference_time": {
+                    "clock_type": "monotonic",
+                    "epoch": "unknown",
+                    "wall_clock_time": began.to_string(),
+                },
+            },
+            "event_schemas": [
+                "urn:ietf:params:qlog:events:quic",
+                "urn:ietf:params:qlog:events:loglevel",
+            ],
+        },
+    })
 }
 
-/// What a path is called: its link where it has one.
-fn title(state: &State, id: u32) -> String {
-    let of_link = state
-        .links
-        .iter()
-        .find(|link| link.path.as_ref().is_some_and(|path| path.id == id));
-    match of_link {
-        Some(link) => format!("path {id}: {}", link.name),
-        None => format!("path {id}"),
-    }
-}
-
-fn event(entry: &TraceEntry) -> Value {
+/// Name and data of an event.
+fn event(entry: &TraceEntry) -> (&'static str, Value) {
     let header = |pn: &u64| json!({ "packet_type": "1RTT", "packet_number": pn });
-    let (name, data) = match &entry.what {
+    let packet = |pn, size, frames: &[_]| {
+        let frames: Vec<Value> = frames
+            .iter()
+            .map(|it| frames::frame(entry.path, it))
+            .collect();
+        json!({ "header": header(pn), "raw": { "length": size }, "frames": frames })
+    };
+    match &entry.what {
         TraceWhat::Sent {
-            pn,
-            size,
-            eliciting,
-        } => {
-            let frame = match eliciting {
-                true => "stream",
-                false => "ack",
-            };
-            let frames = json!([{ "frame_type": frame }]);
-            (
-                "transport:packet_sent",
-                json!({ "header": header(pn), "raw": { "length": size }, "frames": frames }),
-            )
+            pn, size, frames, ..
+        } => ("quic:packet_sent", packet(pn, size, frames)),
+        TraceWhat::Received { pn, size, frames } => {
+            ("quic:packet_received", packet(pn, size, frames))
         }
-        TraceWhat::Received { pn, size } => (
-            "transport:packet_received",
-            json!({ "header": header(pn), "raw": { "length": size }, "frames": [] }),
-        ),
-        TraceWhat::Acked { first, last } => (
-            "transport:packet_received",
-            json!({
-                "header": { "packet_type": "1RTT" },
-                "frames": [{ "frame_type": "ack", "acked_ranges": [[first, last]] }],
-            }),
-        ),
-        TraceWhat::Lost { pn, size } => (
-            "recovery:packet_lost",
-            json!({ "header": header(pn), "raw": { "length": size } }),
-        ),
+        TraceWhat::Acked { first, last } => {
+            let numbers: Vec<u64> = (*first..=*last).collect();
+            ("quic:packets_acked", json!({ "packet_numbers": numbers }))
+        }
+        TraceWhat::Lost { pn, .. } => ("quic:packet_lost", json!({ "header": header(pn) })),
         TraceWhat::Metrics {
             rtt_ms,
             rtt_latest_ms,
@@ -158,7 +155,7 @@ fn event(entry: &TraceEntry) -> Value {
             pacing_bps,
             phase,
         } => (
-            "recovery:metrics_updated",
+            "quic:recovery_metrics_updated",
             json!({
                 "smoothed_rtt": rtt_ms,
                 "latest_rtt": rtt_latest_ms,
@@ -170,12 +167,12 @@ fn event(entry: &TraceEntry) -> Value {
                 "controller_phase": phase,
             }),
         ),
-        TraceWhat::Status(status) => (
-            "connectivity:connection_state_updated",
-            json!({ "new": status }),
-        ),
-    };
-    json!({ "time": entry.at_us as f64 / 1e3, "name": name, "data": data })
+        // qlog has states of connections, and none of paths.
+        TraceWhat::Status(status) => {
+            let message = format!("the path is {status}");
+            ("loglevel:info", json!({ "message": message }))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -183,31 +180,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_path_has_a_trace_of_its_own_with_its_link_s_name() {
+    fn a_record_is_a_head_and_events_each_of_its_path_s_group() {
         let state: State = serde_json::from_str(include_str!("top/example.json")).unwrap();
-        let mut qlog = Qlog::new(1_700_000_000_000);
+        let mut qlog = Qlog::new(SystemTime::UNIX_EPOCH, &state);
         let mut add = |at_us, path, what| qlog.add(&TraceEntry { at_us, path, what });
-        let (pn, size) = (7, 1_452);
-        let sent = TraceWhat::Sent {
-            pn,
-            size,
-            eliciting: true,
-        };
-        add(1_500, 1, sent.clone());
-        add(2_000, 0, sent);
-        add(21_500, 1, TraceWhat::Acked { first: 5, last: 7 });
+        add(1_500, 1, TraceWhat::Lost { pn: 7, size: 1_452 });
+        add(21_500, 0, TraceWhat::Acked { first: 5, last: 7 });
+        qlog.add_missed(0);
         qlog.add_missed(3);
-        assert_eq!((qlog.len(), qlog.missed()), (3, 3));
-        let file = qlog.finish(&state);
-        assert_eq!(file["qlog_version"], "0.3");
-        assert!(file["description"].as_str().unwrap().contains("3 events"));
-        let traces = file["traces"].as_array().unwrap();
-        assert_eq!(traces[0]["title"], "path 0");
-        assert_eq!(traces[1]["title"], "path 1: usb0");
-        let events = traces[1]["events"].as_array().unwrap();
-        assert_eq!(events[0]["time"], 1.5);
-        assert_eq!(events[0]["name"], "transport:packet_sent");
-        assert_eq!(events[0]["data"]["raw"]["length"], 1_452);
-        assert_eq!(events[1]["data"]["frames"][0]["acked_ranges"][0][1], 7);
+        assert_eq!((qlog.len(), qlog.missed()), (2, 3));
+        let text = String::from_utf8(qlog.into_text()).unwrap();
+        let records: Vec<Value> = text
+            .split_inclusive('\n')
+            .map(|it| serde_json::from_str(it.strip_prefix('\u{1e}').unwrap()).unwrap())
+            .collect();
+        let began = &records[0]["trace"]["common_fields"]["reference_time"]["wall_clock_time"];
+        assert_eq!(*began, "1970-01-01T00:00:00Z");
+        let lost = json!({ "header": { "packet_type": "1RTT", "packet_number": 7 } });
+        let lost = json!({ "time": 1.5, "name": "quic:packet_lost", "group_id": "path 1: usb0",
+            "data": lost });
+        assert_eq!(records[1], lost);
+        assert_eq!(records[2]["group_id"], "path 0");
+        assert_eq!(records[2]["data"]["packet_numbers"], json!([5, 6, 7]));
+        assert_eq!(records[3]["time"], 21.5);
+        assert_eq!(records[3]["data"]["message"], "3 events are missing here");
+        assert_eq!(records.len(), 4);
     }
 }

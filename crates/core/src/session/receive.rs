@@ -15,7 +15,7 @@ use crate::handshake::Refusal;
 use crate::id::{FourTuple, PathId};
 use crate::path::State;
 use crate::stream::Refused;
-use crate::trace::Traced;
+use crate::trace::{Traced, traced_frames};
 use crate::wire::{Cursor, Frame, LongHeader, ShortHeader, parse_frame};
 
 impl Session {
@@ -158,7 +158,8 @@ impl Session {
         }
         if let Some(trace) = &mut self.trace {
             let size = u16::try_from(size).unwrap_or(u16::MAX);
-            trace.record(now, id, Traced::Received { pn, size });
+            let frames = traced_frames(payload);
+            trace.record(now, id, Traced::Received { pn, size, frames });
         }
         match self.handle_frames(arrival, payload) {
             Ok(ack_eliciting) => {

@@ -11,7 +11,7 @@ use crate::probe::{Probe, packet_size};
 use crate::recovery::{SentFrame, SentFrames};
 use crate::retry::{RESET_PREFIX, RESET_TOKEN_LEN};
 use crate::scheduler::Grant;
-use crate::trace::Traced;
+use crate::trace::{Traced, traced_frames};
 use crate::transmit::TransmitBatch;
 use crate::wire::{
     ACK_RESERVE, Frame, PROBE_REPORT_MAX, SHED_MAX, ShortHeader, TAG_LEN, packet_number_len,
@@ -107,17 +107,20 @@ impl Session {
         if batch.buf.len() < least {
             batch.buf.resize(least, 0);
         }
+        let is_traced = self.trace.is_some();
+        let traced = is_traced.then(|| traced_frames(&batch.buf[body..]));
         if let Some(keys) = &mut self.keys {
             keys.seal(&mut batch.buf, start, (pn_offset, pn_len), id, pn);
         }
         let size = batch.buf.len() - start;
         batch.finish(to, start);
         self.paths[index].on_sent(now, size, ack_eliciting, generation, frames);
-        if let Some(trace) = &mut self.trace {
+        if let Some((trace, frames)) = self.trace.as_mut().zip(traced) {
             let sent = Traced::Sent {
                 pn,
                 size: u16::try_from(size).unwrap_or(u16::MAX),
                 eliciting: ack_eliciting,
+                frames,
             };
             trace.record(now, id, sent);
         }

@@ -9,23 +9,22 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tabane_control::{Client, State, TraceUpdates};
+use tabane_control::{Client, TraceUpdates};
 use tokio::time::{Instant, timeout_at};
 
 use super::status::InstanceArgs;
 use crate::qlog::Qlog;
 use crate::span::Span;
-use crate::wall_clock::unix_millis;
 use crate::{atomic_file, output, signals};
 
-/// The most that is recorded: some 2 GB of traffic, in 600 MB of memory.
+/// The most that is recorded: some 2 GB of traffic, in 800 MB of memory.
 const MAX_EVENTS: usize = 2_000_000;
 
 /// Record what a session does, packet by packet, as a qlog file for qvis and other QUIC tools
 ///
-/// One trace per path: packets sent, received, acknowledged and lost, round-trip times, window and
-/// rate. Ends after --for, at Ctrl-C, or with the session; the file holds sizes and times, no
-/// content.
+/// One group of events per path: packets sent and received with their frames, what is acknowledged
+/// and lost, round-trip times, window and rate. Ends after --for, at Ctrl-C, or with the session.
+/// The file is a sequence of JSON texts (RFC 7464); it holds sizes and times, no content.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
@@ -37,7 +36,7 @@ pub(crate) struct TraceArgs {
     #[arg(long = "for", value_name = "TIME", default_value = "10s")]
     span: Span,
     /// Where to write; - for standard output
-    #[arg(long, short, value_name = "FILE", default_value = "trace.qlog")]
+    #[arg(long, short, value_name = "FILE", default_value = "trace.sqlog")]
     output: PathBuf,
 }
 
@@ -48,10 +47,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
         .build()
         .context("cannot set up the event loop")?;
     let client = Client::new(&args.instance.find()?.socket);
-    let (qlog, state) = runtime.block_on(record(&client, args))?;
+    let qlog = runtime.block_on(record(&client, args))?;
     let (events, missed) = (qlog.len(), qlog.missed());
-    let mut text = serde_json::to_vec(&qlog.finish(&state))?;
-    text.push(b'\n');
+    let text = qlog.into_text();
     if args.output == Path::new("-") {
         std::io::stdout().write_all(&text)?;
         return Ok(ExitCode::SUCCESS);
@@ -82,19 +80,19 @@ fn has_room(output: &Path) -> Result<()> {
     }
 }
 
-async fn record(client: &Client, args: &TraceArgs) -> Result<(Qlog, State)> {
+async fn record(client: &Client, args: &TraceArgs) -> Result<Qlog> {
     let signals = signals::catch()?;
     let mut updates = client.trace(args.session).await?;
-    let mut qlog = Qlog::new(unix_millis(SystemTime::now()));
+    let began = SystemTime::now();
     // Now: later the links may be gone.
-    let state = client.state().await?;
+    let mut qlog = Qlog::new(began, &client.state().await?);
     let span = args.span.0;
     eprintln!("recording for {} s; Ctrl-C ends it", span.as_secs());
     tokio::select! {
         gathered = gather(&mut updates, &mut qlog, Instant::now() + span) => gathered?,
         _ = signals.next() => {}
     }
-    Ok((qlog, state))
+    Ok(qlog)
 }
 
 /// Until `end`, the session's end, or as much as there is room for.

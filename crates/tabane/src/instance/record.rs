@@ -1,8 +1,8 @@
 //! A session's record, handed to a control client as it grows.
 
 use tabane_base::{Duration, Instant};
-use tabane_control::{TraceBatch, TraceEntry, TraceWhat};
-use tabane_core::{TraceEvent, TraceLog, Traced};
+use tabane_control::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
+use tabane_core::{TraceEvent, TraceLog, Traced, TracedFrame};
 use tabane_tunnel::SessionTrace;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -35,11 +35,15 @@ pub(super) fn follow(trace: SessionTrace) -> mpsc::Receiver<TraceBatch> {
 fn batch(began: Instant, log: TraceLog) -> TraceBatch {
     TraceBatch {
         missed: log.missed,
-        events: log.events.iter().map(|event| entry(began, event)).collect(),
+        events: log
+            .events
+            .into_iter()
+            .map(|event| entry(began, event))
+            .collect(),
     }
 }
 
-fn entry(began: Instant, event: &TraceEvent) -> TraceEntry {
+fn entry(began: Instant, event: TraceEvent) -> TraceEntry {
     let millis = |span: Duration| span.as_secs_f64() * 1e3;
     TraceEntry {
         at_us: u64::try_from(event.at.since(began).as_micros()).unwrap_or(u64::MAX),
@@ -49,12 +53,18 @@ fn entry(began: Instant, event: &TraceEvent) -> TraceEntry {
                 pn,
                 size,
                 eliciting,
+                frames,
             } => TraceWhat::Sent {
                 pn,
                 size,
                 eliciting,
+                frames: frames.into_iter().map(frame).collect(),
             },
-            Traced::Received { pn, size } => TraceWhat::Received { pn, size },
+            Traced::Received { pn, size, frames } => TraceWhat::Received {
+                pn,
+                size,
+                frames: frames.into_iter().map(frame).collect(),
+            },
             Traced::Acked { first, last } => TraceWhat::Acked { first, last },
             Traced::Lost { pn, size } => TraceWhat::Lost { pn, size },
             Traced::Status(status) => TraceWhat::Status(status.name().to_owned()),
@@ -69,5 +79,21 @@ fn entry(began: Instant, event: &TraceEvent) -> TraceEntry {
                 phase: metrics.phase.to_owned(),
             },
         },
+    }
+}
+
+fn frame(traced: TracedFrame) -> TraceFrame {
+    TraceFrame {
+        name: traced.name.to_owned(),
+        code: traced.code,
+        path: traced.path,
+        stream: traced.stream,
+        offset: traced.offset,
+        length: traced.length,
+        is_last: traced.is_last,
+        limit: traced.limit,
+        error: traced.error,
+        delay_us: traced.delay_us,
+        ranges: traced.ranges,
     }
 }

@@ -15,6 +15,7 @@ mod packets;
 mod peers;
 mod policy;
 mod process;
+mod qlog;
 mod readme;
 mod relays;
 mod rules;
