@@ -63,6 +63,15 @@ pub(crate) enum State {
     },
 }
 
+/// What answers a challenge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Response {
+    pub(crate) data: [u8; 8],
+    pub(crate) to: FourTuple,
+    /// The challenge asked for packets of full size too.
+    pub(crate) is_full: bool,
+}
+
 /// An address being asked to prove that it receives what we send there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Challenge {
@@ -117,8 +126,8 @@ pub(crate) struct Path {
     pub(crate) forward: ForwardDelay,
     pub(crate) phase: PathPhase,
     pub(crate) challenge: Option<Challenge>,
-    /// Answers owed, with where they go.
-    pub(crate) response: Option<([u8; 8], FourTuple)>,
+    /// An answer owed.
+    pub(crate) response: Option<Response>,
     /// Whether `tuple` proved that it receives what we send.
     validated: bool,
     unvalidated_credit: Bytes,

@@ -20,6 +20,8 @@ const BUSY_FOR: Duration = Duration::from_secs(2);
 pub(super) struct RoundTrip {
     asked: Option<([u8; 8], Instant)>,
     is_due: bool,
+    /// When the latest question or answer came, of either end: that is no use of the path.
+    talked_at: Option<Instant>,
     times: RttEstimator,
 }
 
@@ -28,12 +30,18 @@ impl RoundTrip {
         Self {
             asked: None,
             is_due: false,
+            talked_at: None,
             times: RttEstimator::new(INITIAL_RTT),
         }
     }
 
     pub(super) fn on_sample(&mut self, now: Instant, sample: Duration) {
         self.times.update(now, sample, Duration::ZERO);
+    }
+
+    /// What arrived now asks, or answers.
+    pub(super) fn on_talk(&mut self, now: Instant) {
+        self.talked_at = Some(now);
     }
 
     pub(super) fn reset(&mut self) {
@@ -53,7 +61,8 @@ impl Path {
     pub(crate) fn measure_round_trip(&mut self, now: Instant) -> bool {
         let was_asked_at = self.round_trip.asked.map(|(_, at)| at);
         let is_time = was_asked_at.is_none_or(|at| at + INTERVAL <= now);
-        let is_busy = self.last_received_at + BUSY_FOR >= now;
+        let is_more = self.round_trip.talked_at < Some(self.last_received_at);
+        let is_busy = is_more && self.last_received_at + BUSY_FOR >= now;
         self.round_trip.is_due |= is_time && is_busy && self.is_active() && self.validated;
         self.round_trip.is_due
     }

@@ -2,8 +2,9 @@
 
 use tabane_base::{Duration, Instant};
 
-use super::{Challenge, Path, State};
+use super::{Challenge, Path, Response, State};
 use crate::id::FourTuple;
+use crate::mtu::BASE_SIZE;
 
 /// The first challenge is repeated after this, then ever later; a path over the slowest satellite
 /// answers within it.
@@ -54,8 +55,26 @@ impl Path {
         }
     }
 
+    /// A challenge came in a packet of `size` bytes: it is answered where it came from, in a packet
+    /// as full (RFC 9000 §8.2.2).
+    pub(crate) fn on_question(
+        &mut self,
+        now: Instant,
+        data: [u8; 8],
+        from: FourTuple,
+        size: usize,
+    ) {
+        self.round_trip.on_talk(now);
+        self.response = Some(Response {
+            data,
+            to: from,
+            is_full: size >= BASE_SIZE.into(),
+        });
+    }
+
     /// A challenge was answered. `true` when the path may be used from now on.
     pub(crate) fn on_response(&mut self, now: Instant, data: [u8; 8]) -> bool {
+        self.round_trip.on_talk(now);
         self.on_round_trip_answer(now, data);
         let Some(challenge) = self.challenge.take_if(|challenge| challenge.data == data) else {
             return false;

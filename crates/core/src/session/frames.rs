@@ -103,7 +103,7 @@ impl Session {
             }
             Frame::PathChallenge(data) => {
                 if let Some(path) = self.path_mut(arrival.id) {
-                    path.response = Some((data, arrival.tuple));
+                    path.on_question(now, data, arrival.tuple, arrival.size);
                 }
             }
             Frame::PathResponse(data) => self.handle_response(now, data),

@@ -130,13 +130,14 @@ impl Session {
     /// Challenges that are due and answers that are owed.
     fn send_validation(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
-        if let Some((data, to)) = path.response.take() {
-            let size = validation_size(path, to);
+        if let Some(response) = path.response.take() {
+            let (size, padded) = validation_size(path, response.to);
+            let size = (size, padded && response.is_full);
             let fill = |_: &mut Self, out: &mut Vec<u8>, _: usize, _: &mut SentFrames| {
-                Frame::PathResponse(data).emit(out);
+                Frame::PathResponse(response.data).emit(out);
                 true
             };
-            self.send_packet(now, (index, to), size, batch, fill);
+            self.send_packet(now, (index, response.to), size, batch, fill);
         }
         let path = &mut self.paths[index];
         if let Some(challenge) = path.challenge
