@@ -35,6 +35,10 @@ pub(crate) fn file(path: &str) -> Option<Response<Full<Bytes>>> {
             "text/javascript; charset=utf-8",
             include_str!("dashboard/chart.js"),
         ),
+        "/policy.js" => (
+            "text/javascript; charset=utf-8",
+            include_str!("dashboard/policy.js"),
+        ),
         "/icon.svg" => ("image/svg+xml", include_str!("dashboard/icon.svg")),
         _ => return None,
     };

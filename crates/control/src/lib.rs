@@ -32,12 +32,14 @@ pub use client::{Client, ClientError, TraceUpdates, Updates};
 pub use directory::{Directory, DirectoryError, FindError, Naming, Running};
 pub use gateway::{Flow, Gateway, GatewayMode, GatewayTotals, Stance};
 pub use metrics::render as render_metrics;
-pub use policy_file::{PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
+pub use policy_file::{
+    LinkEntry, LinkEntryChange, PolicyChange, PolicyFile, PolicyRefusal, PolicyText,
+};
 pub use server::{Command, HttpConfig, Pace, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
     API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkBudget, LinkChange,
-    LinkState, Packets, Path, Problem, Process, RuleAnswer, RuleQuestion, RuleUse, Session,
-    SessionState, State, Totals, Traffic,
+    LinkState, Packets, Path, PolicyInForce, Problem, Process, RuleAnswer, RuleQuestion, RuleUse,
+    Session, SessionState, State, Totals, Traffic,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
 
@@ -53,5 +55,6 @@ pub fn schema() -> serde_json::Value {
         "trace_batch": schemars::schema_for!(TraceBatch),
         "policy_text": schemars::schema_for!(PolicyText),
         "policy_change": schemars::schema_for!(PolicyChange),
+        "link_entry_change": schemars::schema_for!(LinkEntryChange),
     })
 }

@@ -9,6 +9,7 @@
 //! | `GET /v1/trace` | what a session does, packet by packet, a line of JSON per batch |
 //! | `GET /v1/policy` | the policy file's text |
 //! | `PUT /v1/policy` | replaces it, if it is sound |
+//! | `PUT /v1/policy/link` | changes one link's entry in it, if that is sound |
 //! | `GET /` | the dashboard |
 //! | `GET /metrics` | Prometheus text |
 //! | `GET /v1/schema` | the JSON schema of all this |
@@ -35,7 +36,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::board::{self, Board};
 use crate::door::{self, Door};
-use crate::policy_file::{PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
+use crate::policy_file::{LinkEntryChange, PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
 use crate::process;
 use crate::server::{Command, Pace};
 use crate::state::{Link, LinkChange, State};
@@ -227,8 +228,16 @@ impl Routes {
             )),
             ("/v1/policy", true) => Ok(json(&self.policy_text()?)),
             ("/v1/policy", false) if request.method() == Method::PUT => {
-                Ok(json(&self.change_policy(request).await?))
+                let PolicyChange { text, was } = parse(&read_body(request).await?)?;
+                Ok(json(&self.change_policy(was, |_, _| Ok(text))?))
             }
+            ("/v1/policy/link", false) if request.method() == Method::PUT => {
+                let mut change: LinkEntryChange = parse(&read_body(request).await?)?;
+                let was = change.was.take();
+                let edit = |file: &dyn PolicyFile, now: &str| file.with_link(now, &change);
+                Ok(json(&self.change_policy(was, edit)?))
+            }
+            ("/v1/policy/link", _) => Err(wrong_method(&request)),
             ("/v1/explain", false) if request.method() == Method::PUT => {
                 let question = parse(&read_body(request).await?)?;
                 let (reply, replied) = oneshot::channel();
@@ -317,18 +326,25 @@ impl Routes {
             let text = format!("cannot read {path}: {error}");
             Refusal(StatusCode::INTERNAL_SERVER_ERROR, text)
         })?;
-        Ok(PolicyText { path, text })
+        let links = file.links(&text);
+        Ok(PolicyText { path, text, links })
     }
 
-    /// Nothing awaits between the comparison and the writing, so of two clients one is told.
-    async fn change_policy(&self, request: Request<Incoming>) -> Result<PolicyText, Refusal> {
+    /// Nothing awaits between the comparison and the writing, so of two clients one is told. `edit`
+    /// makes the new text of the present one.
+    fn change_policy(
+        &self,
+        was: Option<String>,
+        edit: impl FnOnce(&dyn PolicyFile, &str) -> Result<String, PolicyRefusal>,
+    ) -> Result<PolicyText, Refusal> {
         let file = self.policy_file()?;
-        let PolicyChange { text, was } = parse(&read_body(request).await?)?;
-        if was.is_some_and(|was| self.policy_text().is_ok_and(|now| now.text != was)) {
+        let now = self.policy_text()?.text;
+        if was.is_some_and(|was| now != was) {
             let text = "the file was changed in the meantime: load it again";
             return Err(Refusal(StatusCode::CONFLICT, text.to_owned()));
         }
-        file.replace(&text).map_err(|refusal| match refusal {
+        let replaced = edit(file, &now).and_then(|text| file.replace(&text));
+        replaced.map_err(|refusal| match refusal {
             PolicyRefusal::Unsound(text) => Refusal(StatusCode::UNPROCESSABLE_ENTITY, text),
             PolicyRefusal::NotWritten(text) => Refusal(StatusCode::INTERNAL_SERVER_ERROR, text),
         })?;

@@ -196,8 +196,20 @@ pub struct Link {
     /// What it may carry in a period, and has.
     #[serde(default)]
     pub budget: Option<LinkBudget>,
+    /// What the policy in force says of it.
+    #[serde(default)]
+    pub policy: Option<PolicyInForce>,
     /// The path over it, where there is one.
     pub path: Option<Path>,
+}
+
+/// What the policy comes to for a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PolicyInForce {
+    /// In a few words.
+    pub text: String,
+    /// The line of the policy file, as it was read, whose entry decides. None where none fits.
+    pub line: Option<usize>,
 }
 
 /// A link's data budget.
@@ -585,6 +597,7 @@ pub(crate) mod tests {
             is_lent: false,
             metered: false,
             budget: None,
+            policy: None,
             path: Some(path()),
         }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tabane_base::Bytes;
-use tabane_control::{Link, LinkBudget, LinkState, Traffic};
+use tabane_control::{Link, LinkBudget, LinkState, PolicyInForce, Traffic};
 use tabane_linux::interfaces::Interface;
 use tabane_policy::Budget;
 
@@ -37,6 +37,7 @@ pub(crate) struct Known {
     pub(crate) unused: Option<String>,
     pub(crate) metered: bool,
     pub(crate) budget: Option<(Budget, Bytes)>,
+    policy: PolicyInForce,
     pub(crate) is_lent: bool,
 }
 
@@ -46,6 +47,10 @@ impl Known {
             unused,
             metered: verdict.decision.metered,
             budget: verdict.decision.budget.zip(verdict.used),
+            policy: PolicyInForce {
+                text: verdict.decision.to_string(),
+                line: verdict.decision.line,
+            },
             is_lent: false,
         }
     }
@@ -126,6 +131,7 @@ impl LinkRoll {
             };
             link.metered = known.metered;
             link.is_lent = known.is_lent;
+            link.policy = Some(known.policy.clone());
             link.budget = known.budget.as_ref().map(|(budget, used)| LinkBudget {
                 amount_bytes: budget.amount.get(),
                 used_bytes: used.get(),
@@ -149,6 +155,7 @@ fn unused(name: &str, why: &str, traffic: Traffic) -> Link {
         is_lent: false,
         metered: false,
         budget: None,
+        policy: None,
         path: None,
     }
 }

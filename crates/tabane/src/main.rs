@@ -48,6 +48,7 @@ mod peers;
 mod plain;
 mod plain_meter;
 mod plain_way;
+mod policy_edit;
 mod policy_text;
 mod prefix;
 mod program;

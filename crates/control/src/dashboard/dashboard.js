@@ -4,6 +4,7 @@
 // Everything from the network is written as text, never as markup.
 
 import { Chart } from './chart.js';
+import { PolicyCard } from './policy.js';
 
 const KEPT_MS = 120_000;
 const RETRY_MS = [500, 1000, 2000, 5000];
@@ -42,6 +43,8 @@ async function call(path, options = {}) {
   const body = await answer.json().catch(() => ({}));
   throw new Refused(answer.status, body.error ?? answer.statusText);
 }
+
+const policy = new PolicyCard(call, element);
 
 // ---- the stream of states ----
 
@@ -161,10 +164,7 @@ function show(next) {
   showRules();
   showEvents();
   draw();
-  if (!policy.isAsked) {
-    policy.isAsked = true;
-    loadPolicy();
-  }
+  policy.show(state.links);
 }
 
 function showHead() {
@@ -223,7 +223,7 @@ function forget() {
   history.series.clear();
   links.clear();
   $('explained').textContent = '';
-  if (!isTyping()) policy.isAsked = false;
+  policy.forget();
 }
 
 // What the chart draws: links at a client, the whole at a relay or a gateway.
@@ -498,65 +498,6 @@ function showEvents() {
   $('events').replaceChildren(...rows);
 }
 
-// ---- policy ----
-
-const policy = { isAsked: false, saved: '', before: null };
-
-async function loadPolicy() {
-  try {
-    const { path, text } = await (await call('v1/policy')).json();
-    policy.saved = text;
-    $('policy-path').textContent = path;
-    $('policy').value = text;
-    $('policy-card').hidden = false;
-  } catch (refused) {
-    $('policy-card').hidden = true; // a relay has none
-  }
-  showPolicyButtons();
-}
-
-const isTyping = () => $('policy').value !== policy.saved;
-
-function showPolicyButtons() {
-  $('policy-save').disabled = !isTyping();
-  $('policy-undo').disabled = policy.before === null && !isTyping();
-}
-
-// Whether it was.
-async function savePolicy(text) {
-  let isSaved = false;
-  try {
-    const body = JSON.stringify({ text, was: policy.saved });
-    await call('v1/policy', { method: 'PUT', body });
-    policy.before = policy.saved;
-    policy.saved = text;
-    $('policy').value = text;
-    $('policy-error').textContent = '';
-    $('policy-note').textContent = 'Saved; in force.';
-    isSaved = true;
-  } catch (refused) {
-    $('policy-error').textContent = refused.message;
-    $('policy-note').textContent = 'Not saved; the old policy stays in force.';
-  }
-  showPolicyButtons();
-  return isSaved;
-}
-
-$('policy').oninput = showPolicyButtons;
-$('policy-save').onclick = () => savePolicy($('policy').value);
-$('policy-undo').onclick = () => {
-  if (isTyping()) {
-    // As the file is by now: somebody else may have written it.
-    $('policy-error').textContent = '';
-    loadPolicy();
-  } else if (policy.before !== null) {
-    savePolicy(policy.before).then((isSaved) => {
-      if (isSaved) policy.before = null; // what could not be undone still can be
-      showPolicyButtons();
-    });
-  }
-};
-
 // ---- the page itself ----
 
 for (const button of document.querySelectorAll('[data-series]')) {
@@ -584,7 +525,7 @@ matchMedia('(prefers-color-scheme: dark)').onchange = () => state && draw();
 window.onresize = () => state && draw();
 // Others may edit the file too; what is being typed here stays.
 window.onfocus = () => {
-  if (policy.isAsked && !isTyping()) loadPolicy();
+  policy.refresh();
 };
 
 run();

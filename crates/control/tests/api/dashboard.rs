@@ -11,7 +11,7 @@ use crate::instance::{Instance, TOKEN, block_on};
 use serde_json::json;
 use tabane_control::{
     Bridge, Event, EventKind, Flow, Gateway, GatewayMode, GatewayTotals, LinkBudget, LinkState,
-    Path, RuleUse, Session, Stance, State,
+    Path, PolicyInForce, RuleUse, Session, Stance, State,
 };
 
 /// How much of the instance's time passes between two states.
@@ -88,6 +88,7 @@ fn a_browser_sees_and_steers_the_instance() {
     steers_links(&browser, &instance);
     explains_rules(&browser);
     edits_policy(&browser, &instance);
+    fills_in_the_policy(&browser, &instance);
     shows_a_gateway(&browser, &instance);
     tells_of_links(&browser, &instance);
     fits_a_phone(&browser, &instance);
@@ -203,6 +204,82 @@ fn edits_policy(browser: &Browser, instance: &Instance) {
     write("good, by both");
     browser.wait("document.getElementById('policy-save').disabled");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "good, by both");
+}
+
+/// The form beside the text: by what is in force, and by the words of who checks the file.
+fn fills_in_the_policy(browser: &Browser, instance: &Instance) {
+    let file = instance.directory.path().join("policy.toml");
+    let read = || std::fs::read_to_string(&file).unwrap();
+    instance.publish(|state| {
+        state.links[0].policy = Some(PolicyInForce {
+            text: "always used, 50 % of it".to_owned(),
+            line: None,
+        });
+    });
+    let row = "document.querySelector('[data-policy=wlan0]')";
+    browser.wait(&format!("{row}.textContent.includes('50 % of it')"));
+    browser.click("[data-policy=wlan0] button");
+    let put = |key: &str, value: &str| {
+        browser.run(&format!(
+            "const it = document.getElementById('entry').elements['{key}']; it.value = '{value}'; \
+             it.dispatchEvent(new Event('input', {{ bubbles: true }}));"
+        ));
+    };
+    assert_eq!(
+        browser.run("return document.getElementById('entry').elements.name.value"),
+        "wlan0"
+    );
+    for (key, value) in [
+        ("weight", "1.5"),
+        ("priority", "3"),
+        ("metered", "false"),
+        ("budget", "5GB/month"),
+        ("budget-from", "7"),
+        ("down", "20mbit"),
+    ] {
+        put(key, value);
+    }
+    browser.click("#entry-save");
+    browser.wait("document.getElementById('entry-error').textContent.includes('from 0 to 1')");
+    assert_eq!(read(), "good, by both");
+    put("weight", "0.5");
+    browser.click("#entry-save");
+    browser.wait("document.getElementById('entry-note').textContent.startsWith('Saved')");
+    assert_eq!(browser.text("#entry-error"), "");
+    let entry = "{\"name\":\"wlan0\",\"weight\":0.5,\"priority\":3,\"metered\":false,\
+                 \"budget\":\"5GB/month\",\"budget-from\":7,\"down\":\"20mbit\"}";
+    assert_eq!(read(), format!("good, by both\n{entry}"));
+    browser.wait("document.getElementById('policy').value.includes('20mbit')");
+    // An entry for links that are not here has a row too; what it says goes back into the form.
+    put("name", "usb*");
+    put("use", "never");
+    browser.click("#entry-save");
+    browser.wait("document.querySelector('[data-policy=\"usb*\"]')");
+    browser.click("[data-policy=wlan0] button");
+    browser.click("[data-policy=\"usb*\"] button");
+    assert_eq!(
+        browser.run("return document.getElementById('entry').elements.use.value"),
+        "never"
+    );
+    browser.click("#entry-forget");
+    browser.wait("document.querySelector('[data-policy=\"usb*\"]') === null");
+    assert_eq!(read(), format!("good, by both\n{entry}"));
+    // Somebody else writes in between.
+    std::fs::write(&file, "good, by another").unwrap();
+    browser.click("#entry-save");
+    browser.wait("document.getElementById('entry-error').textContent.includes('meantime')");
+    assert_eq!(read(), "good, by another");
+    browser.wait("document.getElementById('policy').value === 'good, by another'");
+    // The form waits for the text that is being typed.
+    browser.run(
+        "const p = document.getElementById('policy'); p.value += '!'; \
+         p.dispatchEvent(new Event('input'));",
+    );
+    let disabled = "return document.getElementById('entry-save').disabled";
+    assert_eq!(browser.run(disabled), json!(true));
+    browser.click("#policy-undo");
+    browser.wait("!document.getElementById('entry-save').disabled");
+    keep(browser, "policy");
 }
 
 fn shows_a_gateway(browser: &Browser, instance: &Instance) {

@@ -1,5 +1,6 @@
 //! An instance as the server knows it: publishes states, carries out changes of its first link,
-//! and has a policy file that takes whatever holds the word "good".
+//! and has a policy file that takes whatever holds the word "good"; its entries for links are
+//! lines of JSON in it.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -11,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tabane_control::{
-    Client, Command, Directory, HttpConfig, Naming, Pace, PolicyFile, PolicyRefusal, Publisher,
-    RuleAnswer, RuleQuestion, Server, ServerConfig, State,
+    Client, Command, Directory, HttpConfig, LinkEntry, LinkEntryChange, Naming, Pace, PolicyFile,
+    PolicyRefusal, Publisher, RuleAnswer, RuleQuestion, Server, ServerConfig, State,
 };
 
 pub(crate) const TOKEN: &str = "0123456789abcdef";
@@ -176,6 +177,28 @@ impl PolicyFile for PlainFile {
             return Err(PolicyRefusal::Unsound(what.to_owned()));
         }
         fs::write(&self.0, text).map_err(|error| PolicyRefusal::NotWritten(error.to_string()))
+    }
+
+    fn links(&self, text: &str) -> Vec<LinkEntry> {
+        let entries = text.lines().map(serde_json::from_str);
+        entries.filter_map(Result::ok).collect()
+    }
+
+    fn with_link(&self, text: &str, change: &LinkEntryChange) -> Result<String, PolicyRefusal> {
+        let entry = &change.entry;
+        if entry.weight.is_some_and(|weight| weight > 1.0) {
+            let what = "line 2: weight = 1.5: expected a share from 0 to 1".to_owned();
+            return Err(PolicyRefusal::Unsound(what));
+        }
+        let is_other = |line: &&str| match serde_json::from_str::<LinkEntry>(line) {
+            Ok(other) => (other.name, other.kind) != (entry.name.clone(), entry.kind.clone()),
+            Err(_) => true,
+        };
+        let mut lines: Vec<_> = text.lines().filter(is_other).map(str::to_owned).collect();
+        if !change.forget {
+            lines.push(serde_json::to_string(entry).unwrap());
+        }
+        Ok(lines.join("\n"))
     }
 }
 

@@ -281,6 +281,62 @@ fn the_policy_is_changed_only_for_a_sound_one_and_only_from_the_one_that_was_see
     assert_eq!(put(r#"{"text": "good"}"#).0, 500);
 }
 
+/// A PUT over HTTP.
+fn put(address: SocketAddr, path: &str, headers: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    let request = format!(
+        "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\
+         {headers}\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    answer(&mut stream)
+}
+
+#[test]
+fn one_entry_of_the_policy_is_changed_as_carefully_as_all_of_it() {
+    let instance = Instance::start(true);
+    let file = instance.directory.path().join("policy.toml");
+    fs::write(&file, "good # mine").unwrap();
+    let path = "/v1/policy/link";
+    let body = r#"{"entry": {"name": "usb*", "budget-from": 3}, "was": "good # mine"}"#;
+    for headers in ["", "Authorization: Bearer another\r\n", "Cookie: token\r\n"] {
+        let (status, text) = put(instance.http(), path, headers, body);
+        assert_eq!(status, 401, "{headers} {text}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "good # mine");
+    let good = format!("Authorization: Bearer {TOKEN}\r\n");
+    let (status, text) = put(instance.http(), path, &good, body);
+    assert!(
+        status == 200 && text.contains(r#""links":[{"name":"usb*","budget-from":3}]"#),
+        "{text}"
+    );
+    let written = "good # mine\n{\"name\":\"usb*\",\"budget-from\":3}";
+    assert_eq!(fs::read_to_string(&file).unwrap(), written);
+    for (body, status, word) in [
+        (
+            r#"{"entry": {"name": "usb*", "weight": 1.5}}"#,
+            422,
+            "from 0 to 1",
+        ),
+        (body, 409, "meantime"),
+        (
+            r#"{"entry": {"name": "usb*", "wait": 1}}"#,
+            400,
+            "unknown field",
+        ),
+        (r#"{"name": "usb*"}"#, 400, "unknown field"),
+    ] {
+        let (got, text) = instance.put(path, body);
+        assert!(got == status && text.contains(word), "{body}: {got} {text}");
+    }
+    assert_eq!(instance.get(path).0, 405);
+    assert_eq!(fs::read_to_string(&file).unwrap(), written);
+    let body = r#"{"entry": {"name": "usb*"}, "forget": true}"#;
+    assert_eq!(instance.put(path, body).0, 200);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "good # mine");
+}
+
 #[test]
 fn a_bridge_opens_a_socket_to_browsers_that_have_its_token() {
     let instance = Instance::start(false);

@@ -163,6 +163,7 @@ impl ClientView {
             is_lent: false,
             metered: false,
             budget: None,
+            policy: None,
             path,
         }
     }

@@ -60,6 +60,7 @@ impl WebView {
                 is_lent: false,
                 metered: link.facts().metered,
                 budget: None,
+                policy: None,
                 path: None,
             });
         }

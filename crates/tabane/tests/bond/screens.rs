@@ -105,6 +105,8 @@ fn links_that_are_left_out_have_a_row_that_says_why() {
         "{why}"
     );
     assert_eq!(seen["condition"], "up", "as it was wished: {seen:#}");
+    let in_force = serde_json::json!({ "text": "never used", "line": 1 });
+    assert_eq!(link(&seen, "c2")["policy"], in_force, "{seen:#}");
     assert!(policy(&world, "unset c2").status.success());
     until(&world, &name, |state| {
         link(state, "c2")["state"] == "active"

@@ -5,11 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tabane_policy::Policy;
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value};
+use toml_edit::Value;
 
 use crate::atomic_file;
 use crate::failure::Failure;
 use crate::output;
+use crate::policy_edit::{self, Values, Whose};
 
 /// Set how a link may be used; what is not named stays as it was
 ///
@@ -53,7 +54,7 @@ enum UseArg {
 }
 
 impl SetArgs {
-    fn values(&self) -> Vec<(&'static str, Value)> {
+    fn values(&self) -> Values {
         let text = |text: &String| Value::from(text.as_str());
         let number = |n: u8| Value::from(i64::from(n));
         let usage = self.usage.map(|usage| match usage {
@@ -71,10 +72,8 @@ impl SetArgs {
             ("down", self.down.as_ref().map(text)),
             ("up", self.up.as_ref().map(text)),
         ];
-        let given = values.into_iter();
-        given
-            .filter_map(|(key, value)| Some((key, value?)))
-            .collect()
+        let given = values.into_iter().filter(|(_, value)| value.is_some());
+        given.collect()
     }
 }
 
@@ -84,82 +83,33 @@ pub(super) fn set(path: &Path, args: &SetArgs) -> Result<()> {
     if values.is_empty() {
         return Err(Failure::usage("nothing to set; see `tabane policy set --help`").into());
     }
-    let mut document = read(path)?;
-    let entries = entries(&mut document, path)?;
-    match position(entries, &args.link) {
-        Some(place) => {
-            if let Some(entry) = entries.get_mut(place) {
-                fill(entry, values);
-            }
-        }
-        None => {
-            let mut entry = Table::new();
-            entry.insert("name", Value::from(args.link.as_str()).into());
-            fill(&mut entry, values);
-            let mut all = ArrayOfTables::new();
-            all.push(entry);
-            entries.iter().for_each(|entry| all.push(unplaced(entry)));
-            *entries = all;
-        }
-    }
-    write(path, &document)
+    let text = read(path)?;
+    write(path, policy_edit::set(&text, named(&args.link), values))
 }
 
 /// Takes the entry of the link out.
 pub(super) fn unset(path: &Path, link: &str) -> Result<()> {
-    let mut document = read(path)?;
-    let entries = entries(&mut document, path)?;
-    let Some(place) = position(entries, link) else {
-        return Err(Failure::usage(format!(
-            "nothing is set for '{link}' in {}; `tabane policy` shows what is",
-            path.display()
-        ))
-        .into());
-    };
-    entries.remove(place);
-    write(path, &document)
+    let text = read(path)?;
+    write(path, policy_edit::unset(&text, named(link)))
 }
 
-fn read(path: &Path) -> Result<DocumentMut> {
+const fn named(link: &str) -> Whose<'_> {
+    Whose {
+        name: Some(link),
+        kind: None,
+    }
+}
+
+/// A file that is not understood is not touched.
+fn read(path: &Path) -> Result<String> {
     let text = atomic_file::read(path)?.unwrap_or_default();
-    // A file that is not understood is not touched.
     Policy::parse(&text).with_context(|| path.display().to_string())?;
-    text.parse().with_context(|| path.display().to_string())
+    Ok(text)
 }
 
-fn entries<'a>(document: &'a mut DocumentMut, path: &Path) -> Result<&'a mut ArrayOfTables> {
-    let none = Item::ArrayOfTables(ArrayOfTables::new());
-    let links = document.entry("link").or_insert(none);
-    let links = links.as_array_of_tables_mut();
-    links.with_context(|| format!("{}: write each link as [[link]] first", path.display()))
-}
-
-fn position(entries: &ArrayOfTables, link: &str) -> Option<usize> {
-    let is_named = |entry: &Table| entry.get("name").and_then(Item::as_str) == Some(link);
-    // An entry for links of one kind among them is another one.
-    entries
-        .iter()
-        .position(|entry| is_named(entry) && !entry.contains_key("kind"))
-}
-
-fn fill(entry: &mut Table, values: Vec<(&'static str, Value)>) {
-    for (key, value) in values {
-        entry.insert(key, value.into());
-    }
-}
-
-/// A copy that is written where it stands in the list, not where it stood in the file.
-fn unplaced(entry: &Table) -> Table {
-    let mut copy = entry.clone();
-    copy.set_position(None);
-    copy
-}
-
-fn write(path: &Path, document: &DocumentMut) -> Result<()> {
-    let text = document.to_string();
-    if let Err(error) = Policy::parse(&text) {
-        return Err(Failure::usage(format!("nothing was changed: {error}")).into());
-    }
+fn write(path: &Path, edited: Result<String>) -> Result<()> {
+    let unchanged = |error| Failure::usage(format!("nothing was changed: {error:#}"));
+    let text = edited.map_err(unchanged)?;
     atomic_file::replace(path, text.as_bytes(), atomic_file::PUBLIC)?;
     output::line(&format!("{} changed", path.display()))
 }
@@ -186,7 +136,7 @@ mod tests {
     fn one_entry_changes_and_the_rest_stays() {
         let directory = std::env::temp_dir().join(format!("tabane-edit-{}", std::process::id()));
         let path = directory.join("policy.toml");
-        let mine = "# mine\n[[link]]\nname = \"wlan0\" # the good one\nweight = 0.5\n";
+        let mine = "# mine\n[[link]]\nname = \"wlan0\" # the good one\nweight = 0.5 # half\n";
         atomic_file::replace(&path, mine.as_bytes(), atomic_file::PUBLIC).unwrap();
         let phone = SetArgs {
             priority: Some(1),
@@ -201,7 +151,7 @@ mod tests {
         set(&path, &wifi).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(
-            text.contains("# the good one") && text.contains("weight = 0.75"),
+            text.contains("# the good one") && text.contains("weight = 0.75 # half"),
             "{text}"
         );
         assert!(
