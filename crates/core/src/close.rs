@@ -2,6 +2,9 @@
 
 use thiserror::Error;
 
+/// Characters kept of what the other end says.
+const MAX_TEXT: usize = 200;
+
 /// Why a session ended. Users see these lines.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CloseReason {
@@ -117,8 +120,21 @@ impl CloseReason {
         }
     }
 
+    /// What a CLOSE frame means that came before the other end had proved its key: anybody on the
+    /// way may have sent it, so nothing follows from it for good.
+    pub(crate) fn claimed(code: u64, text: &str) -> Self {
+        match code {
+            1 | 12 => Self::HandshakeFailed(format!(
+                "refused before the relay's key was proved: {}",
+                printable(text)
+            )),
+            _ => Self::from_wire(code, text),
+        }
+    }
+
     /// What a peer's CLOSE frame means to us.
     pub(crate) fn from_wire(code: u64, text: &str) -> Self {
+        let text = printable(text);
         match code {
             0 => Self::Finished,
             1 => Self::Unauthorised,
@@ -131,6 +147,14 @@ impl CloseReason {
             _ => Self::HandshakeFailed(format!("the other end closed it: {text}")),
         }
     }
+}
+
+/// A stranger's text for somebody's terminal: one line of it, without control characters.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(MAX_TEXT)
+        .collect()
 }
 
 /// Why a path stopped carrying data.
@@ -148,4 +172,28 @@ pub enum PathDownReason {
     /// Closed on request, here or there.
     #[error("closed")]
     Closed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stranger_s_text_is_one_short_line_without_escapes() {
+        let text = format!("\x1b[2J\r\n\u{9b}{}", "a".repeat(5_000));
+        for code in [2, 8, 99] {
+            let told = CloseReason::from_wire(code, &text).to_string();
+            assert!(!told.chars().any(char::is_control), "{told:?}");
+            assert!(told.chars().count() < 300, "{}", told.len());
+        }
+    }
+
+    #[test]
+    fn nobody_is_refused_for_good_before_the_key_is_proved() {
+        for code in 0..20 {
+            let claimed = CloseReason::claimed(code, "");
+            let is_refusal = matches!(claimed, CloseReason::Unauthorised | CloseReason::Revoked);
+            assert!(!is_refusal, "{code}");
+        }
+    }
 }

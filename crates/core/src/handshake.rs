@@ -31,6 +31,8 @@ const RESEND_AFTER_MAX: Duration = Duration::from_secs(1);
 const MAX_CRYPTO: u64 = 16_384;
 /// Handshake data in one packet, so that two packets share a datagram of the minimum size.
 const CRYPTO_PIECE: usize = 1_000;
+/// A server's proof of address is shorter; what anybody may send must leave room in an Initial.
+const MAX_RETRY_TOKEN: usize = 256;
 /// Bytes sent per byte received before the client's address is proved (RFC 9000 §8.1).
 const AMPLIFICATION: usize = 3;
 
@@ -226,7 +228,8 @@ impl Handshake {
 
     /// The server asks for proof of address (client only).
     pub(crate) fn on_retry(&mut self, token: &[u8]) {
-        if self.side == Side::Client && self.peer.is_none() && !token.is_empty() {
+        let is_sound = (1..=MAX_RETRY_TOKEN).contains(&token.len());
+        if self.side == Side::Client && self.peer.is_none() && is_sound {
             self.token = token.to_vec();
             self.flight_due = true;
             self.flights = 0;
@@ -254,6 +257,11 @@ impl Handshake {
             LongKind::Handshake => (self.handshake.as_ref().ok_or(DropReason::TooEarly)?, 1),
             LongKind::Retry { .. } => return Err(DropReason::Malformed.into()),
         };
+        let is_verified = !self.tls.is_handshaking();
+        if is_verified && level == 0 && self.side == Side::Client {
+            // Anybody can make these, and they have served.
+            return Err(DropReason::NotAuthentic.into());
+        }
         let opened = open_long(keys, packet, header.pn_offset)?;
         self.on_authentic(now, tuple, header.source, level);
         let mut cursor = Cursor::new(&packet[opened.payload]);
@@ -269,7 +277,11 @@ impl Handshake {
                 }
                 Frame::Close { code, text } => {
                     let text = String::from_utf8_lossy(text);
-                    return Err(Refusal::Close(CloseReason::from_wire(code, &text)));
+                    let reason = match is_verified {
+                        true => CloseReason::from_wire(code, &text),
+                        false => CloseReason::claimed(code, &text),
+                    };
+                    return Err(Refusal::Close(reason));
                 }
                 _ => return Err(Refusal::Close(malformed)),
             }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod end_to_end {
+    mod attacks;
     mod cables;
     mod endings;
     mod monitor;

@@ -1,11 +1,16 @@
-//! Handshakes with several relays at once, of which the first that succeeds wins.
+//! Handshakes with several relays over several links at once, of which the first that succeeds
+//! wins.
 //!
-//! Owns the sessions that are being set up; those that did not win are given up when it is
-//! dropped. Which relay is tried when is the roster's affair.
+//! Each link's handshake is one of its own, up to the relay's word that lets us in: whoever sits on
+//! a link can spoil that one and no other [P-1.2]. Owns the sessions that are being set up; those
+//! that did not win are given up when it is dropped. Which relay is tried when is the roster's
+//! affair.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use tabane_core::{CloseReason, Event};
+use tabane_base::Duration;
+use tabane_core::{CloseReason, Event, FourTuple};
 use tokio::time::Instant;
 
 use super::link::Link;
@@ -20,9 +25,23 @@ pub(super) struct Won {
     pub(super) session: SessionId,
 }
 
+/// A link's head start over the next; a round trip over the slowest usual link is shorter.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// A relay that is being tried.
+struct Trying {
+    relay: usize,
+    /// Links, and addresses of the relay, that were not tried yet.
+    waiting: VecDeque<FourTuple>,
+    next_at: Instant,
+    /// What the first handshake told that got any answer.
+    reason: Option<CloseReason>,
+}
+
 pub(super) struct Handshakes {
     shared: Rc<Shared>,
     race: Race,
+    trying: Vec<Trying>,
     begun: Vec<Won>,
     failures: Vec<(usize, ConnectError)>,
 }
@@ -33,6 +52,7 @@ impl Handshakes {
         Self {
             shared,
             race: Race::new(order, Instant::now()),
+            trying: Vec::new(),
             begun: Vec::new(),
             failures: Vec::new(),
         }
@@ -42,15 +62,43 @@ impl Handshakes {
     pub(super) fn step(&mut self) {
         let now = Instant::now();
         while let Some(relay) = self.race.next(now) {
-            match self.begin(relay) {
-                Ok(session) => self.begun.push(Won { relay, session }),
+            match self.prepare(relay) {
+                Ok(waiting) => self.trying.push(Trying {
+                    relay,
+                    waiting,
+                    next_at: now,
+                    reason: None,
+                }),
                 Err(error) => self.on_failed(relay, error),
             }
         }
+        let mut failed = Vec::new();
+        for trying in &mut self.trying {
+            while trying.next_at <= now
+                && let Some(tuple) = trying.waiting.pop_front()
+            {
+                let relay = trying.relay;
+                let peer = &self.shared.config.relays[relay];
+                let engine = &self.shared.engine;
+                match engine.connect(peer.key, peer.token.clone(), vec![tuple]) {
+                    Ok(session) => self.begun.push(Won { relay, session }),
+                    Err(error) => failed.push((relay, error.into())),
+                }
+                trying.next_at = now + HEAD_START;
+            }
+        }
+        for (relay, error) in failed {
+            self.give_up(relay, error);
+        }
     }
 
+    /// When [`step`](Self::step) has something to do.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.race.next_at()
+        let waiting = self.trying.iter().filter(|it| !it.waiting.is_empty());
+        waiting
+            .map(|it| it.next_at)
+            .chain(self.race.next_at())
+            .min()
     }
 
     /// All failed.
@@ -68,7 +116,7 @@ impl Handshakes {
             Event::Connected => Some(self.begun.swap_remove(index)),
             Event::Closed(reason) => {
                 let relay = self.begun.swap_remove(index).relay;
-                self.on_failed(relay, self.failure(relay, reason));
+                self.on_closed(relay, reason);
                 None
             }
             _ => None,
@@ -101,6 +149,37 @@ impl Handshakes {
         ConnectError::NoRelay(named.collect())
     }
 
+    /// One of the handshakes with `relay` failed: the next link's need not wait for it.
+    fn on_closed(&mut self, relay: usize, reason: &CloseReason) {
+        let others = self.begun.iter().any(|it| it.relay == relay);
+        let Some(trying) = self.trying.iter_mut().find(|it| it.relay == relay) else {
+            return;
+        };
+        trying.next_at = Instant::now();
+        if *reason != CloseReason::HandshakeTimeout {
+            trying.reason.get_or_insert(reason.clone());
+        }
+        let told = trying.reason.as_ref().unwrap_or(reason).clone();
+        if is_final(reason) {
+            self.give_up(relay, self.failure(relay, reason));
+        } else if !others && trying.waiting.is_empty() {
+            self.give_up(relay, self.failure(relay, &told));
+        }
+    }
+
+    /// Nothing more is hoped for of `relay`.
+    fn give_up(&mut self, relay: usize, error: ConnectError) {
+        self.trying.retain(|it| it.relay != relay);
+        let shared = &self.shared;
+        self.begun.retain(|it| {
+            if it.relay == relay {
+                shared.say_goodbye(it.session);
+            }
+            it.relay != relay
+        });
+        self.on_failed(relay, error);
+    }
+
     fn on_failed(&mut self, relay: usize, error: ConnectError) {
         if self.shared.config.relays.len() > 1 {
             let name = &self.shared.config.relays[relay].name;
@@ -110,11 +189,10 @@ impl Handshakes {
         self.failures.push((relay, error));
     }
 
-    /// Sends the first packets of a handshake.
-    fn begin(&self, relay: usize) -> Result<SessionId, ConnectError> {
+    /// The ways to a relay, in the order in which they are tried.
+    fn prepare(&self, relay: usize) -> Result<VecDeque<FourTuple>, ConnectError> {
         let shared = &self.shared;
         let config = &shared.config;
-        let peer = &config.relays[relay];
         let addrs = shared.addrs.borrow();
         let mut links = shared.links.borrow_mut();
         let mut failure = None;
@@ -129,7 +207,7 @@ impl Handshakes {
         let mut links: Vec<&Link> = links.iter().collect();
         links.sort_by_key(|link| link.rank());
         let longest = links.iter().map(|link| link.candidates(relay).len()).max();
-        let tuples: Vec<_> = (0..longest.unwrap_or(0))
+        let tuples: VecDeque<_> = (0..longest.unwrap_or(0))
             .flat_map(|i| {
                 links
                     .iter()
@@ -146,8 +224,7 @@ impl Handshakes {
                 ConnectError::Link,
             ));
         }
-        let token = peer.token.clone();
-        Ok(shared.engine.connect(peer.key, token, tuples)?)
+        Ok(tuples)
     }
 
     fn failure(&self, relay: usize, reason: &CloseReason) -> ConnectError {
@@ -170,13 +247,8 @@ impl Drop for Handshakes {
     }
 }
 
-/// Whether another handshake would end the same way.
+/// Whether the relay itself said, by the key that is pinned, that it will not have us. Another key
+/// or version is what anybody on the way can show us.
 pub(super) fn is_final(reason: &CloseReason) -> bool {
-    matches!(
-        reason,
-        CloseReason::Unauthorised
-            | CloseReason::Revoked
-            | CloseReason::WrongPeerKey
-            | CloseReason::VersionMismatch { .. }
-    )
+    matches!(reason, CloseReason::Unauthorised | CloseReason::Revoked)
 }
