@@ -95,6 +95,8 @@ pub enum Violation {
     CryptoBufferExceeded,
     #[error("a frame that only the other side may send")]
     WrongSide,
+    #[error("paths closed in an order that nothing explains")]
+    TooManyGaps,
     #[error("data before it was admitted")]
     BeforeAdmission,
 }

@@ -21,6 +21,8 @@ const PACKET_THRESHOLD: u64 = 3;
 const MAX_PACKET_THRESHOLD: u64 = 128;
 /// Lost packets remembered in case their acknowledgement comes after all.
 const MAX_REMEMBERED: usize = 4_096;
+/// Packets under way, beyond which answers and keep-alives are not followed.
+const MAX_UNWINDOWED: usize = 64;
 /// Probe timeouts double up to this factor, so that a path that comes back is noticed.
 const MAX_BACKOFF_SHIFT: u32 = 6;
 /// No probe sooner than this after the last packet: on a busy machine the other end may well be
@@ -105,10 +107,10 @@ pub(crate) struct Settled {
 #[derive(Debug)]
 pub(crate) struct Recovery {
     next_pn: u64,
-    /// Packet number of `sent[0]`.
-    base: u64,
-    /// `None` where a packet was settled.
-    sent: VecDeque<Option<SentPacket>>,
+    /// By number, the oldest first; `None` where a packet was settled. Packets whose fate nobody
+    /// asks for are not among them: a peer that acknowledges nothing must not make it grow.
+    sent: VecDeque<(u64, Option<SentPacket>)>,
+    /// Acknowledged of what is not older than the first of `sent`.
     acked: RangeSet,
     /// Declared lost, not acknowledged since.
     lost: BTreeMap<u64, SentPacket>,
@@ -125,7 +127,6 @@ impl Recovery {
     pub(crate) fn new() -> Self {
         Self {
             next_pn: 0,
-            base: 0,
             sent: VecDeque::new(),
             acked: RangeSet::default(),
             lost: BTreeMap::new(),
@@ -159,6 +160,12 @@ impl Recovery {
         self.eliciting_in_flight > 0
     }
 
+    /// Asks for more answers than windows alone let out: what is sent in answer to the peer need
+    /// not be followed too.
+    pub(crate) const fn asks_enough(&self) -> bool {
+        self.eliciting_in_flight >= MAX_UNWINDOWED
+    }
+
     /// The packet with the number [`next_pn`](Self::next_pn) leaves.
     pub(crate) fn on_sent(&mut self, packet: SentPacket) {
         if packet.ack_eliciting {
@@ -168,15 +175,18 @@ impl Recovery {
         if packet.in_flight {
             self.in_flight += Bytes::new(packet.size.into());
         }
-        self.sent.push_back(Some(packet));
+        self.sent.push_back((self.next_pn, Some(packet)));
         self.next_pn += 1;
     }
 
     /// A packet leaves whose fate nobody asks for: an acknowledgement.
     pub(crate) fn on_untracked_sent(&mut self) {
-        self.sent.push_back(None);
         self.next_pn += 1;
-        self.trim();
+    }
+
+    /// The number of the oldest packet that is not settled.
+    fn base(&self) -> u64 {
+        self.sent.front().map_or(self.next_pn, |(pn, _)| *pn)
     }
 
     /// Settles what `ack` acknowledges; each packet is handed to `settle` once.
@@ -192,13 +202,17 @@ impl Recovery {
         let mut fresh: Vec<std::ops::Range<u64>> = Vec::new();
         for range in ack.ranges.iter().rev() {
             self.settle_late(range.clone(), &mut settle);
-            let clipped = (*range.start()).max(self.base)..range.end() + 1;
+            let clipped = (*range.start()).max(self.base())..range.end() + 1;
             fresh.extend(self.acked.gaps(clipped));
         }
         for range in fresh {
-            for pn in range.clone() {
-                let slot = self.sent.get_mut((pn - self.base) as usize);
-                if let Some(packet) = slot.and_then(Option::take) {
+            let mut index = self.sent.partition_point(|(pn, _)| *pn < range.start);
+            while let Some((pn, slot)) = self.sent.get_mut(index)
+                && *pn < range.end
+            {
+                let pn = *pn;
+                index += 1;
+                if let Some(packet) = slot.take() {
                     self.forget(&packet);
                     settle(Settled {
                         pn,
@@ -210,6 +224,12 @@ impl Recovery {
             self.acked.insert(range);
         }
         self.trim();
+        // What is forgotten is looked at again with the next acknowledgement, in vain.
+        while self.acked.len() > MAX_REMEMBERED
+            && let Some(first) = self.acked.first()
+        {
+            self.acked.remove(first);
+        }
         Ok(())
     }
 
@@ -248,10 +268,9 @@ impl Recovery {
             return;
         };
         let delay = (rtt.smoothed().max(rtt.latest()) * 9 / 8).max(GRANULARITY);
-        let end = (largest + 1 - self.base.min(largest + 1)) as usize;
-        for index in 0..end.min(self.sent.len()) {
-            let pn = self.base + index as u64;
-            let Some(packet) = &self.sent[index] else {
+        let end = self.sent.partition_point(|(pn, _)| *pn <= largest);
+        for index in 0..end {
+            let (pn, Some(packet)) = &self.sent[index] else {
                 continue;
             };
             if pn + self.packet_threshold > largest && packet.sent_at + delay > now {
@@ -266,17 +285,16 @@ impl Recovery {
     /// Declares everything in flight lost, in the order it was sent, and appends it to `out`.
     pub(crate) fn lose_all(&mut self, out: &mut Vec<Settled>) {
         for index in 0..self.sent.len() {
-            if self.sent[index].is_some() {
-                self.lose(index, out);
-            }
+            self.lose(index, out);
         }
         self.loss_at = None;
         self.trim();
     }
 
     fn lose(&mut self, index: usize, out: &mut Vec<Settled>) {
-        let pn = self.base + index as u64;
-        let Some(packet) = self.sent[index].take() else {
+        let (pn, slot) = &mut self.sent[index];
+        let pn = *pn;
+        let Some(packet) = slot.take() else {
             return;
         };
         self.forget(&packet);
@@ -304,11 +322,10 @@ impl Recovery {
     }
 
     fn trim(&mut self) {
-        while let Some(None) = self.sent.front() {
+        while let Some((_, None)) = self.sent.front() {
             self.sent.pop_front();
-            self.base += 1;
         }
-        self.acked.remove(0..self.base);
+        self.acked.remove(0..self.base());
     }
 
     /// When a packet will count as lost by time.
@@ -333,7 +350,7 @@ impl Recovery {
     pub(crate) fn in_flight_mut(&mut self) -> impl Iterator<Item = &mut SentPacket> {
         self.sent
             .iter_mut()
-            .flatten()
+            .filter_map(|(_, slot)| slot.as_mut())
             .filter(|packet| packet.in_flight)
     }
 }
@@ -407,6 +424,26 @@ mod tests {
         assert_eq!(recovery.loss_at(), Some(Instant::from_millis(90)));
         recovery.detect_lost(Instant::from_millis(90), &rtt, &mut lost);
         assert_eq!(lost.len(), 1);
+    }
+
+    /// A hostile peer (shared/design/security.md, H2).
+    #[test]
+    fn a_peer_that_acknowledges_nothing_or_in_crumbs_takes_no_memory() {
+        let mut recovery = Recovery::new();
+        recovery.on_sent(packet(0));
+        (0..100_000).for_each(|_| recovery.on_untracked_sent());
+        assert_eq!(recovery.sent.len(), 1);
+        for pn in (2..100_000).step_by(2) {
+            acked(&mut recovery, &[pn..=pn]);
+        }
+        assert!(recovery.acked.len() <= MAX_REMEMBERED);
+        recovery.on_sent(packet(1));
+        assert_eq!(
+            acked(&mut recovery, &[100_001..=100_001]),
+            [(100_001, false)]
+        );
+        assert_eq!(acked(&mut recovery, &[0..=100_001]), [(0, false)]);
+        assert!(recovery.sent.is_empty());
     }
 
     #[test]

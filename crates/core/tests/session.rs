@@ -296,6 +296,25 @@ fn the_round_trip_of_a_link_is_its_own_and_costs_nothing_at_rest() {
     assert!(!pair.session().measure_round_trips(now), "woken from rest");
 }
 
+/// A peer that asks without end, and acknowledges nothing of what it is told.
+#[test]
+fn answers_that_nobody_acknowledges_take_no_memory() {
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_millis(200));
+    for n in 0..1_000_u64 {
+        let now = pair.now;
+        let mut challenge = vec![0x1a];
+        challenge.extend_from_slice(&n.to_be_bytes());
+        pair.server_session().fuzz_frames(now, &challenge);
+        pair.drain();
+        pair.wire.clear();
+    }
+    let now = pair.now;
+    let path = pair.server_session().snapshot(now).paths.remove(0);
+    assert!(path.sent_packets > 1_000, "{}", path.sent_packets);
+    assert!(path.in_flight.get() < 10_000, "{}", path.in_flight);
+}
+
 /// Two paths, and a packet of each that waits for its answer; then nothing for a tenth of a second.
 fn unheard() -> Pair {
     let mut pair = Pair::new(None, None);

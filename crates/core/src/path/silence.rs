@@ -9,6 +9,10 @@ use crate::recovery::{SentFrame, Settled};
 /// A silent path is probed at least so often.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 
+/// After so many probes in vain, a minute at least, what is in flight on the only path is lost: a
+/// peer that never acknowledges must not make us keep it for ever.
+const HOPELESS: u32 = 64;
+
 /// So often in a row silence is put down to us: a path that is dead is found out even on a machine
 /// that is never in time.
 const MAX_EXCUSES: u32 = 3;
@@ -68,7 +72,8 @@ impl Path {
         }
         self.recovery.on_pto();
         self.probes_due = 2;
-        if others {
+        let is_hopeless = self.recovery.pto_count().is_multiple_of(HOPELESS);
+        if others || is_hopeless {
             self.give_up_in_flight(now, news);
         }
         let patient = !others && self.recovery.pto_count() < 3;

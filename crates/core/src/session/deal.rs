@@ -107,7 +107,8 @@ impl Session {
             .forward
             .relative()
             .zip(nearest.forward)
-            .map(|(own, best)| own - best);
+            // Both are the peer's word: as far apart as it likes.
+            .map(|(own, best)| own.saturating_sub(best));
         let drained = drained(path, now);
         let delay = match beyond {
             Some(nanos) => nearest.delay + Duration::from_nanos(nanos.unsigned_abs()),

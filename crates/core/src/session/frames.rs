@@ -107,7 +107,7 @@ impl Session {
                 }
             }
             Frame::PathResponse(data) => self.handle_response(now, data),
-            Frame::PathAbandon(id) => self.handle_abandon(now, id),
+            Frame::PathAbandon(id) => self.handle_abandon(now, id)?,
             Frame::AckFrequency {
                 path,
                 packets,
@@ -181,11 +181,12 @@ impl Session {
         }
     }
 
-    fn handle_abandon(&mut self, now: Instant, id: PathId) {
+    fn handle_abandon(&mut self, now: Instant, id: PathId) -> Result<(), Violation> {
         match self.path_index(id) {
             Some(index) => self.remove_path(now, index, PathDownReason::Closed),
-            None => self.retired.insert(id),
+            None => self.retired.insert(id)?,
         }
+        Ok(())
     }
 
     fn handle_hello(&mut self, token: &[u8]) -> Result<(), Violation> {

@@ -7,7 +7,7 @@ use tabane_base::{Instant, Seed};
 use thiserror::Error;
 
 use super::Session;
-use crate::close::PathDownReason;
+use crate::close::{CloseReason, PathDownReason};
 use crate::config::MAX_PATHS;
 use crate::event::Event;
 use crate::id::{FourTuple, PathId, SocketId};
@@ -143,10 +143,13 @@ impl Session {
         let mut news = std::mem::take(&mut self.news);
         self.paths[index].give_up_in_flight(now, &mut news);
         let path = self.paths.remove(index);
-        self.retired.insert(path.id);
+        let retired = self.retired.insert(path.id);
         self.settle(&mut news);
         self.news = news;
         self.events.push_back(Event::PathDown(path.id, reason));
+        if let Err(violation) = retired {
+            self.close(now, CloseReason::ProtocolViolation(violation));
+        }
     }
 
     pub(super) fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {

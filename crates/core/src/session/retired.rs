@@ -4,12 +4,13 @@
 //! ranges of them take little memory however long a session lasts. Owns that a peer cannot make
 //! them take more.
 
+use crate::close::Violation;
 use crate::config::MAX_PATHS;
 use crate::id::PathId;
 use crate::ranges::RangeSet;
 
 /// Ranges remembered: news of closed paths comes out of order, but not with more gaps than this.
-/// What makes another is forgotten, and its id may come back as any unknown one may.
+/// A peer that makes another ends the session.
 const MAX_RANGES: usize = 256;
 /// Ids may be so far ahead of the paths we know: several times all that are open at once.
 const AHEAD: u64 = 4 * MAX_PATHS as u64;
@@ -22,11 +23,16 @@ pub(super) struct Retired {
 
 impl Retired {
     /// A path was closed, or will not be opened.
-    pub(super) fn insert(&mut self, id: PathId) {
+    ///
+    /// # Errors
+    /// When there are more gaps than any order of news explains: to forget an id would be to use
+    /// its nonces again.
+    pub(super) fn insert(&mut self, id: PathId) -> Result<(), Violation> {
         let id = u64::from(id.get());
         self.ids.insert(id..id + 1);
-        if self.ids.len() > MAX_RANGES {
-            self.ids.remove(id..id + 1);
+        match self.ids.len() > MAX_RANGES {
+            true => Err(Violation::TooManyGaps),
+            false => Ok(()),
         }
     }
 
@@ -45,7 +51,7 @@ mod tests {
     fn ids_never_come_back_in_whatever_order_paths_are_closed() {
         let mut retired = Retired::default();
         let order = (0..100_000).map(|n| PathId(n ^ 7));
-        order.for_each(|id| retired.insert(id));
+        order.for_each(|id| retired.insert(id).expect("in order"));
         assert!((0..100_000).all(|id| !retired.may_begin(PathId(id))));
         let next = 100_000 + AHEAD as u32;
         assert!(retired.may_begin(PathId(next - 1)) && !retired.may_begin(PathId(next)));
@@ -55,9 +61,10 @@ mod tests {
     #[test]
     fn a_peer_that_closes_what_it_never_opened_takes_no_memory() {
         let mut retired = Retired::default();
-        (0..100_000).for_each(|n| retired.insert(PathId(2 * n)));
-        assert_eq!(retired.ids.len(), MAX_RANGES);
-        assert!(!retired.may_begin(PathId(0)) && retired.may_begin(PathId(1)));
-        retired.insert(PathId(u32::MAX));
+        let mut ids = (0..100_000).map(|n| PathId(2 * n));
+        let refused = ids.position(|id| retired.insert(id) == Err(Violation::TooManyGaps));
+        assert_eq!(refused, Some(MAX_RANGES));
+        // No id that was used comes back, even so.
+        assert!((0..=MAX_RANGES as u32).all(|n| !retired.may_begin(PathId(2 * n))));
     }
 }

@@ -133,9 +133,11 @@ impl Session {
         if let Some(response) = path.response.take() {
             let (size, padded) = validation_size(path, response.to);
             let size = (size, padded && response.is_full);
+            // A peer that asks without end must not make us remember without end.
+            let is_followed = !path.recovery.asks_enough();
             let fill = |_: &mut Self, out: &mut Vec<u8>, _: usize, _: &mut SentFrames| {
                 Frame::PathResponse(response.data).emit(out);
-                true
+                is_followed
             };
             self.send_packet(now, (index, response.to), size, batch, fill);
         }
@@ -183,7 +185,8 @@ impl Session {
             path.probes_due = 0;
             return;
         }
-        let mut ping = std::mem::take(&mut path.keep_alive_due);
+        let is_asked = path.recovery.asks_enough();
+        let mut ping = std::mem::take(&mut path.keep_alive_due) && !is_asked;
         let probes = std::mem::take(&mut path.probes_due);
         let place = (index, path.tuple);
         let size = (path.packet_size(), false);
