@@ -244,7 +244,7 @@ impl Peer {
         loop {
             tokio::select! {
                 () = client.until_reachable(true) => {}
-                reason = client.closed() => return End::Refused(reason),
+                reason = client.refused() => return End::Refused(reason),
                 () = sleep(patience) => return End::Silent,
             }
             patience = surroundings.patience();
@@ -255,7 +255,7 @@ impl Peer {
             surroundings.memory.on_answer(&self.key().to_string());
             let why = tokio::select! {
                 () = client.until_reachable(false) => "it does not answer",
-                reason = client.closed() => return End::Refused(reason),
+                reason = client.refused() => return End::Refused(reason),
                 () = idle(client) => {
                     self.note(surroundings, Some("nothing to carry"));
                     return End::Idle;

@@ -245,6 +245,24 @@ impl Client {
         }
     }
 
+    /// Waits until the far end is not who it should be, or will not have us: it is over, or
+    /// whoever answers shows another key or version, which may be a stranger on the way.
+    pub async fn refused(&self) -> CloseReason {
+        let told = |standing: &Standing| match standing {
+            Standing::Closed(reason) => Some(reason.clone()),
+            Standing::Connecting(
+                reason @ (CloseReason::WrongPeerKey | CloseReason::VersionMismatch { .. }),
+            ) => Some(reason.clone()),
+            _ => None,
+        };
+        let mut standing = self.shared.standing.subscribe();
+        let refused = standing.wait_for(|it| told(it).is_some()).await;
+        refused
+            .ok()
+            .and_then(|it| told(&it))
+            .unwrap_or(CloseReason::Finished)
+    }
+
     /// Says good-bye to the relay and ends everything.
     pub async fn close(self) {
         self.guard.supervisor.abort();
