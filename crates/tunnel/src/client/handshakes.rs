@@ -157,7 +157,7 @@ impl Handshakes {
         };
         trying.next_at = Instant::now();
         if *reason != CloseReason::HandshakeTimeout {
-            trying.reason.get_or_insert(reason.clone());
+            trying.reason.get_or_insert_with(|| reason.clone());
         }
         let told = trying.reason.as_ref().unwrap_or(reason).clone();
         if is_final(reason) {
