@@ -4,6 +4,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::echo::{Echo, Kind};
+use crate::ip_packet::{IpPacket, protocol};
+
 /// Bytes on the wire behind the length byte.
 const LENGTH: usize = 1 + 2 + 4 + 16;
 
@@ -41,6 +44,24 @@ impl Assignment {
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let v4 = self.v4.map(IpAddr::V4);
         v4.into_iter().chain(self.v6.map(IpAddr::V6))
+    }
+
+    /// Whether a packet from the relay may be one that was asked for: of a family with an address
+    /// what is for that and neither TCP nor UDP, of another the answer to a ping. A relay in other
+    /// hands could reach what listens on this machine, or behind it, by any other.
+    #[must_use]
+    pub fn expects(&self, packet: &[u8]) -> bool {
+        let Ok(header) = IpPacket::parse(packet) else {
+            return false;
+        };
+        let is_v4 = header.destination.is_ipv4();
+        match self.addresses().find(|own| own.is_ipv4() == is_v4) {
+            Some(own) => {
+                header.destination == own
+                    && !matches!(header.protocol, protocol::TCP | protocol::UDP)
+            }
+            None => Echo::parse(packet).is_some_and(|echo| echo.kind == Kind::Reply),
+        }
     }
 
     pub(crate) fn emit(&self) -> Vec<u8> {
@@ -109,6 +130,47 @@ mod tests {
         }
         let none = Assignment::default();
         assert_eq!(Assignment::parse(&none.emit()).map(|it| it.0), Some(none));
+    }
+
+    #[test]
+    fn only_what_may_have_been_asked_for_is_expected() {
+        let echo = |kind, source: &str, destination: &str| {
+            let echo = Echo {
+                kind,
+                source: source.parse().unwrap(),
+                destination: destination.parse().unwrap(),
+                identifier: 7,
+                sequence: 1,
+                data: b"data",
+            };
+            echo.emit().unwrap()
+        };
+        let given = Assignment {
+            lodging: Lodging::Given,
+            v4: Some("100.64.16.7".parse().unwrap()),
+            v6: None,
+            mtu: 1_400,
+        };
+        let none = Assignment::default();
+        // From the LAN, by its address, to this machine there.
+        let near = echo(Kind::Request, "192.168.1.9", "192.168.1.7");
+        let reply = echo(Kind::Reply, "192.0.2.1", "192.168.1.7");
+        assert!(!given.expects(&near) && !given.expects(&reply));
+        assert!(!none.expects(&near) && none.expects(&reply));
+        let mut ours = echo(Kind::Request, "192.0.2.1", "100.64.16.7");
+        assert!(given.expects(&ours) && !none.expects(&ours));
+        for protocol in [protocol::TCP, protocol::UDP] {
+            ours[9] = protocol;
+            assert!(!given.expects(&ours) && !none.expects(&ours));
+            // Later fragments are what the first one is.
+            ours[7] = 9;
+            assert!(!given.expects(&ours));
+        }
+        ours[9] = 47;
+        assert!(given.expects(&ours) && !none.expects(&ours));
+        let v6 = |kind| echo(kind, "2001:db8::1", "fe80::7");
+        assert!(given.expects(&v6(Kind::Reply)) && !given.expects(&v6(Kind::Request)));
+        assert!(!none.expects(b"") && !none.expects(b"\x45") && !given.expects(&[0; 40]));
     }
 
     #[test]

@@ -140,9 +140,16 @@ impl Filter {
         ];
         let mut beside = "chain beside {\nmeta l4proto { tcp, udp } return\n".to_owned();
         let mut names = String::new();
+        // What nobody asked for, whatever the relay lets through: a stranger there would be within
+        // this machine's firewall.
+        let mut asked = "chain asked {\ntype filter hook prerouting priority mangle\n".to_owned();
+        let from = format!("iifname \"{tun}\"");
         for (version, icmp, lodged) in families {
             if !lodged {
                 beside += &format!("{icmp} type echo-request meta mark set {echo}\n");
+                asked += &format!(
+                    "{from} {icmp} type echo-reply accept\n{from} meta nfproto {version} drop\n"
+                );
                 continue;
             }
             // Flows that began before, or the other way, go on as they are: addresses are chosen
@@ -157,8 +164,14 @@ impl Filter {
                  {icmp} type != echo-request return\n\
                  {of} meta mark set {echo} return\n"
             );
+            asked += &format!(
+                "{from} {of} ct state != {{ established, related }} drop\n\
+                 {from} {of} ct mark != {LODGED} drop\n"
+            );
             names += &format!("{of} oifname \"{tun}\" ct mark set {LODGED} masquerade\n");
         }
+        beside += "}\n";
+        beside += &asked;
         beside += "}\n";
         if !names.is_empty() {
             // Before anybody else names what leaves here.
@@ -171,9 +184,9 @@ impl Filter {
         beside
             + &format!(
                 "chain answers {{\ntype filter hook prerouting priority -310\n\
-                 iifname \"{tun}\" meta mark set {echo}\n}}\n\
+                 {from} meta mark set {echo}\n}}\n\
                  chain behind {{\ntype filter hook prerouting priority dstnat + 10\n\
-                 iifname \"{tun}\" fib daddr type != local meta mark set 0\n}}\n"
+                 {from} fib daddr type != local meta mark set 0\n}}\n"
             )
     }
 }

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::iter;
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
@@ -203,7 +204,9 @@ impl Packets {
     async fn pump(&self, flow: &PacketFlow) -> Result<()> {
         let mut buffer = vec![0; MAX_PACKET];
         let mut looks = interval(MTU_INTERVAL);
-        let is_lodged = flow.assignment().lodging == Lodging::Given;
+        let assignment = flow.assignment();
+        let is_lodged = assignment.lodging == Lodging::Given;
+        let mut is_strange = false;
         let mut mtu = flow.room();
         loop {
             tokio::select! {
@@ -216,8 +219,13 @@ impl Packets {
                     }
                 }
                 answer = flow.recv() => match answer {
-                    // The kernel refuses what is no packet.
-                    Ok(packet) => drop(self.tun.try_send(&packet)),
+                    // Lost like any packet where the kernel has no room.
+                    Ok(packet) if assignment.expects(&packet) => drop(self.tun.try_send(&packet)),
+                    Ok(_) => {
+                        if !mem::replace(&mut is_strange, true) {
+                            tracing::warn!("the relay sends packets that nobody asked for");
+                        }
+                    }
                     Err(error) => {
                         tracing::debug!(%error, "the flow of packets ended");
                         return Ok(());

@@ -5,6 +5,9 @@ ask PROTOCOL SIZE ADDRESS...   asks, and prints whom the server saw, or - where 
 hop LIMIT ADDRESS              pings with this time to live, and prints what router says that it is up
 pings IDENT COUNT ADDRESS      pings with this identifier and a secret of its own; prints how many
                                answers came with the secret, and how many with another's
+listen ADDRESS                 listens for what nobody asked for, until somebody has said on its input
+                               that it was sent and the address has answered; prints what came
+inject ADDRESS                 sends such things there
 """
 import os, select, socket, struct, sys, time
 
@@ -78,11 +81,38 @@ def pings(ident, count, address):
                 own, foreign = own + (data[8:] == secret), foreign + (data[8:] != secret)
     print(own, foreign)
 
+def listen(address):
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind(("0.0.0.0", 7777))
+    sockets = {"udp": udp, "gre": raw("0.0.0.0", 47), "icmp": raw("0.0.0.0", 1)}
+    print("ready", flush=True)
+    sys.stdin.readline()
+    # What answers now comes behind it.
+    assert ask(253, 0, address) != "-"
+    heard = []
+    for name, s in sockets.items():
+        while select.select([s], [], [], 0)[0]:
+            data, peer = receive(s)
+            if b"unasked" in data:
+                heard.append(name)
+    print(*sorted(set(heard)))
+
+def inject(address):
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for number in range(10):
+        udp.sendto(b"unasked", (address, 7777))
+        raw(address, 47).sendto(b"\0\0\x88\xb5unasked", (address, 0))
+        raw(address, 1).sendto(echo(7, number, b"unasked!"), (address, 0))
+
 what, rest = sys.argv[1], sys.argv[2:]
 if what == "serve":
     serve()
 elif what == "ask":
     print(*(ask(int(rest[0]), int(rest[1]), address) for address in rest[2:]))
+elif what == "listen":
+    listen(rest[0])
+elif what == "inject":
+    inject(rest[0])
 elif what == "hop":
     print(hop(int(rest[0]), rest[1]))
 else:

@@ -2,6 +2,7 @@
 //!
 //! Whom the server saw tells the way: the relay's own address, or the machine's (10.71…).
 
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -186,6 +187,34 @@ fn other_protocols_bear_an_address_of_the_relay_and_nobody_is_cut_off() {
     let up = Up::start(&world, &[]);
     up.wait_until(UP);
     assert_eq!(seen_from_client(&world, 47), PLAIN);
+}
+
+#[test]
+fn a_relay_in_other_hands_reaches_nothing_that_listens_on_this_machine() {
+    let Some((world, _answering)) = world() else {
+        return;
+    };
+    let _relay = Relay::start(&world, &POOL);
+    let up = Up::start(&world, &[]);
+    up.wait_until(UP);
+    let ours = packets(|| world.tabane(&[]), "up", |_| true);
+    soon(&world, CARRIED);
+    let mut listening = world.in_client("python3");
+    let listening = listening.args([SCRIPT, "listen", SERVERS[0]]);
+    let listening = listening.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut listening = listening.spawn().unwrap();
+    assert_eq!(first_line(&mut listening), "ready");
+    // Its own firewall is what it likes.
+    let mut flush = world.in_relay("nft");
+    assert!(flush.args(["flush", "ruleset"]).status().unwrap().success());
+    let mut inject = world.in_relay("python3");
+    let inject = inject.args([SCRIPT, "inject", ours["addresses"][0].as_str().unwrap()]);
+    assert!(inject.status().unwrap().success());
+    let mut stdin = listening.stdin.take().unwrap();
+    stdin.write_all(b"sent\n").unwrap();
+    let output = listening.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text(&output.stdout).trim(), "");
 }
 
 /// Another machine, by a link of its own: 10.73.0.2.
