@@ -21,8 +21,10 @@ const PACKET_THRESHOLD: u64 = 3;
 const MAX_PACKET_THRESHOLD: u64 = 128;
 /// Lost packets remembered in case their acknowledgement comes after all.
 const MAX_REMEMBERED: usize = 4_096;
-/// Packets under way, beyond which answers and keep-alives are not followed.
-const MAX_UNWINDOWED: usize = 64;
+/// Packets under way beyond those of the window, after which answers and keep-alives are not
+/// followed; and bytes that a packet of the window has at least.
+const MAX_UNWINDOWED: u64 = 64;
+const LEAST_WINDOWED: u64 = 100;
 /// Probe timeouts double up to this factor, so that a path that comes back is noticed.
 const MAX_BACKOFF_SHIFT: u32 = 6;
 /// No probe sooner than this after the last packet: on a busy machine the other end may well be
@@ -162,8 +164,8 @@ impl Recovery {
 
     /// Asks for more answers than windows alone let out: what is sent in answer to the peer need
     /// not be followed too.
-    pub(crate) const fn asks_enough(&self) -> bool {
-        self.eliciting_in_flight >= MAX_UNWINDOWED
+    pub(crate) fn asks_enough(&self, cwnd: Bytes) -> bool {
+        self.eliciting_in_flight as u64 >= MAX_UNWINDOWED + cwnd.get() / LEAST_WINDOWED
     }
 
     /// The packet with the number [`next_pn`](Self::next_pn) leaves.

@@ -134,7 +134,7 @@ impl Session {
             let (size, padded) = validation_size(path, response.to);
             let size = (size, padded && response.is_full);
             // A peer that asks without end must not make us remember without end.
-            let is_followed = !path.recovery.asks_enough();
+            let is_followed = !path.recovery.asks_enough(path.cwnd());
             let fill = |_: &mut Self, out: &mut Vec<u8>, _: usize, _: &mut SentFrames| {
                 Frame::PathResponse(response.data).emit(out);
                 is_followed
@@ -185,7 +185,7 @@ impl Session {
             path.probes_due = 0;
             return;
         }
-        let is_asked = path.recovery.asks_enough();
+        let is_asked = path.recovery.asks_enough(path.cwnd());
         let mut ping = std::mem::take(&mut path.keep_alive_due) && !is_asked;
         let probes = std::mem::take(&mut path.probes_due);
         let place = (index, path.tuple);
