@@ -38,6 +38,7 @@ use crate::rest::Rest;
 use crate::rtt::{INITIAL_RTT, RttEstimator};
 use crate::snapshot::{PathSnapshot, PathStatus};
 use crate::trace::TraceMetrics;
+pub(crate) use round_trip::QUESTION_SIZE;
 use round_trip::RoundTrip;
 use silence::Excuse;
 

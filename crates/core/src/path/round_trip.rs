@@ -12,6 +12,9 @@ use crate::rtt::{INITIAL_RTT, RttEstimator};
 
 /// Questions are at least so far apart, and an answer that takes longer is not waited for.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// A question's packet has at least so many bytes: shorter ones are challenges that had no room to
+/// be full, which are answered in full.
+pub(crate) const QUESTION_SIZE: usize = 128;
 /// A path that was silent for so long is left at rest: a question would wake a radio.
 const BUSY_FOR: Duration = Duration::from_secs(2);
 

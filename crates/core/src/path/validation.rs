@@ -2,6 +2,7 @@
 
 use tabane_base::{Duration, Instant};
 
+use super::round_trip::QUESTION_SIZE;
 use super::{Challenge, Path, Response, State};
 use crate::id::FourTuple;
 use crate::mtu::BASE_SIZE;
@@ -56,7 +57,7 @@ impl Path {
     }
 
     /// A challenge came in a packet of `size` bytes: it is answered where it came from, in a packet
-    /// as full (RFC 9000 §8.2.2).
+    /// as full as may be (RFC 9000 §8.2.2) unless it asks for the round trip alone.
     pub(crate) fn on_question(
         &mut self,
         now: Instant,
@@ -68,7 +69,7 @@ impl Path {
         self.response = Some(Response {
             data,
             to: from,
-            is_full: size >= BASE_SIZE.into(),
+            is_full: !(QUESTION_SIZE..BASE_SIZE.into()).contains(&size),
         });
     }
 

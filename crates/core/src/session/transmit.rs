@@ -6,7 +6,7 @@ use super::{Phase, Session};
 use crate::close::CloseReason;
 use crate::id::FourTuple;
 use crate::mtu::BASE_SIZE;
-use crate::path::{Path, State};
+use crate::path::{Path, QUESTION_SIZE, State};
 use crate::probe::{Probe, packet_size};
 use crate::recovery::{SentFrame, SentFrames};
 use crate::retry::{RESET_PREFIX, RESET_TOKEN_LEN};
@@ -172,7 +172,9 @@ impl Session {
         });
         if let Some(data) = asked {
             self.send_packet(now, place, size, batch, |_, out, _, _| {
+                let end = out.len() + QUESTION_SIZE;
                 Frame::PathChallenge(data).emit(out);
+                out.resize(end, 0);
                 true
             });
         }
