@@ -312,7 +312,8 @@ fn answers_that_nobody_acknowledges_take_no_memory() {
     let now = pair.now;
     let path = pair.server_session().snapshot(now).paths.remove(0);
     assert!(path.sent_packets > 1_000, "{}", path.sent_packets);
-    assert!(path.in_flight.get() < 10_000, "{}", path.in_flight);
+    // Of 1.2 MB that were sent.
+    assert!(path.in_flight.get() < 500_000, "{}", path.in_flight);
 }
 
 /// Two paths, and a packet of each that waits for its answer; then nothing for a tenth of a second.
