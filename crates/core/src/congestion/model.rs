@@ -33,6 +33,10 @@ pub(super) struct Round {
     pub(super) rtt_min: Duration,
     /// The highest delivery rate.
     pub(super) rate_max: Rate,
+    /// The most in flight when one of its packets left.
+    pub(super) window: Bytes,
+    rtt_sum: Duration,
+    pub(super) samples: u32,
 }
 
 impl Round {
@@ -41,7 +45,14 @@ impl Round {
         lost: Bytes::ZERO,
         rtt_min: Duration::MAX,
         rate_max: Rate::ZERO,
+        window: Bytes::ZERO,
+        rtt_sum: Duration::ZERO,
+        samples: 0,
     };
+
+    pub(super) fn mean_rtt(&self) -> Option<Duration> {
+        (self.samples > 0).then(|| self.rtt_sum / self.samples)
+    }
 
     /// Lost of all that was sent.
     pub(super) fn loss_share(&self) -> f64 {
@@ -103,6 +114,9 @@ impl Model {
         self.current.acked += event.sample.newly_acked;
         if let Some(rtt) = event.sample.rtt {
             self.current.rtt_min = self.current.rtt_min.min(rtt);
+            self.current.rtt_sum = self.current.rtt_sum.saturating_add(rtt);
+            self.current.samples += 1;
+            self.current.window = self.current.window.max(event.sample.tx_in_flight);
             self.update_min_rtt(event.now, rtt);
         }
         if let Some(rate) = event.sample.rate {

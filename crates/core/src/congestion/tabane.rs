@@ -23,6 +23,10 @@
 //!                  a queue that stays    └──────────── Steady ◄───────── queue gone ────────┘
 //! ```
 //!
+//! `Steady` also leads to a `Ramp` and back, where round trips jump: jitter that keeps packets in
+//! order, and schedulers of radio links, make all of them wait that are sent densely, though no
+//! queue stands. A ramp tells by more, or less, in flight how much of the delay is that.
+//!
 //! A `Dip` takes our queue out of the path for a moment: every few seconds, to see its true
 //! length, which those who came later than others do not know; and when the queue exceeds what we
 //! and others like us allow. Whose queue it is, `rival` judges. Beside somebody who keeps it full
@@ -36,6 +40,7 @@ mod aim;
 mod chance;
 mod company;
 mod dip;
+mod ramp;
 mod rival;
 mod sense;
 mod startup;
@@ -52,6 +57,7 @@ use aim::Aim;
 use chance::Chance;
 use company::LOOK_INTERVAL_MIN;
 use dip::Dip;
+use ramp::Ramp;
 use rival::Rivalry;
 use sense::{Sense, Standing};
 use startup::{STARTUP_GAIN, Startup};
@@ -82,6 +88,7 @@ enum Phase {
     Startup(Startup),
     Steady,
     Dip(Dip),
+    Ramp(Ramp),
     Compete(Box<Cubic>),
 }
 
@@ -98,6 +105,16 @@ pub(super) struct Tabane {
     phase: Phase,
     /// What the path delivers: the present rate while a queue stands, else the highest since.
     rate: Rate,
+    /// Delay that is the path's while we send, beyond the shortest round trip.
+    load: Duration,
+    /// The round in which a ramp is due.
+    ramp_in: Option<u64>,
+    /// How many rounds after the one that finds nothing.
+    ramp_pause: u64,
+    /// The latest dip left a queue.
+    is_doubted: bool,
+    /// How often one was due.
+    ramps: u32,
     /// The highest rate of late: how fast the link is, whatever our share.
     peak: Rate,
     /// Rounds since there was a queue, and the latest in which the window grew.
@@ -140,6 +157,11 @@ impl Tabane {
             changed_at: now,
             way_back: None,
             rate: Rate::ZERO,
+            load: Duration::ZERO,
+            ramp_in: None,
+            ramp_pause: ramp::PAUSE_MIN,
+            is_doubted: false,
+            ramps: 0,
             peak: Rate::ZERO,
             velocity: 0,
             grown_in: 0,
@@ -163,7 +185,7 @@ impl Tabane {
     }
 
     fn min_rtt(&self) -> Duration {
-        self.model.min_rtt().unwrap_or(crate::rtt::INITIAL_RTT)
+        self.model.min_rtt().unwrap_or(crate::rtt::INITIAL_RTT) + self.load
     }
 
     fn aim(&self) -> Aim {
@@ -264,6 +286,7 @@ impl Tabane {
                 self.gain = GAIN_CEILING;
                 self.velocity = 0;
             }
+            Phase::Ramp(ramp) => self.end_ramp(now, ramp),
             Phase::Dip(_) | Phase::Compete(_) => {}
         }
     }
@@ -288,6 +311,11 @@ impl Tabane {
                 let on_top = self.chance.usual().min(LOSS_SENT_ON_TOP);
                 let rate = self.rate.max(Rate::of(self.cwnd, rtt));
                 self.pacing_rate = rate.scaled(self.gain * (1.0 + on_top)).max(floor);
+            }
+            Phase::Ramp(_) => {
+                let rtt = self.model.last.mean_rtt();
+                let rtt = rtt.unwrap_or_else(|| self.min_rtt());
+                self.pacing_rate = Rate::of(self.cwnd, rtt).max(self.rate).scaled(1.25);
             }
             Phase::Dip(dip) => {
                 self.pacing_rate = dip.rate.max(floor);
@@ -348,6 +376,10 @@ impl Algorithm for Tabane {
                 self.advance_startup(event, startup);
             }
             Phase::Steady if is_span_over => self.advance_steady(event.now),
+            Phase::Ramp(ramp) => {
+                let ramp = *ramp;
+                self.advance_ramp(event.now, ramp);
+            }
             Phase::Steady => {}
             Phase::Dip(dip) => {
                 if dip.advance(event) {
@@ -371,7 +403,8 @@ impl Algorithm for Tabane {
         {
             cubic.on_loss(event);
         }
-        let is_pushing = self.velocity > 0 || self.is_queued();
+        let is_ramp = matches!(self.phase, Phase::Ramp(_));
+        let is_pushing = self.velocity > 0 || self.is_queued() || is_ramp;
         if self.chance.is_congestion(&self.model, self.mtu, is_pushing) {
             self.handle_congestion(event.now);
         }
@@ -411,6 +444,7 @@ impl Algorithm for Tabane {
                 Phase::Startup { .. } => "startup",
                 Phase::Steady => "steady",
                 Phase::Dip(_) => "dip",
+                Phase::Ramp(_) => "ramp",
                 Phase::Compete(_) => "compete",
             },
             cwnd: self.cwnd,

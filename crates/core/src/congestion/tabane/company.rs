@@ -7,7 +7,7 @@ use tabane_base::{Duration, Instant, Rate};
 
 use super::dip::Dip;
 use super::rival::Verdict;
-use super::{Phase, Tabane, next_multiple};
+use super::{Phase, Tabane, next_multiple, ramp};
 use crate::congestion::cubic::Cubic;
 use crate::congestion::{AckEvent, Algorithm as _};
 
@@ -50,17 +50,20 @@ impl Tabane {
         let tolerance = self.least_queue() + self.target().max(self.min_rtt() / 16);
         let found = dip.found().unwrap_or_else(|| self.min_rtt());
         let is_competing = dip.cubic.is_some();
-        match self
+        let verdict = self
             .rivalry
-            .judge(now, found, self.min_rtt(), tolerance, is_competing)
-        {
+            .judge(now, found, self.min_rtt(), tolerance, is_competing);
+        match verdict {
             Verdict::Ours | Verdict::Doubt => {
                 if let Some(cubic) = dip.cubic {
                     self.window_before = cubic.cwnd();
                 }
                 self.enter_steady(now);
+                self.ramp_in = Some(self.model.rounds + ramp::AFTER_DIP);
+                self.is_doubted = verdict != Verdict::Ours;
             }
             Verdict::LongerRoute(rtt) => {
+                self.load = Duration::ZERO;
                 self.model.replace_min_rtt(now, rtt);
                 self.cwnd = self.cwnd.max(self.window_before);
                 self.enter_steady(now);

@@ -27,6 +27,9 @@ struct Span {
     /// acknowledgements less is in flight, though no less is on its way or held by the receiver.
     window: Bytes,
     rtt_sum: Duration,
+    rtt_last: Duration,
+    /// The longest step upwards from one round trip to the next.
+    jump: Duration,
     samples: u32,
     /// Acknowledged in all.
     acked: Bytes,
@@ -44,6 +47,8 @@ impl Span {
             rtt_min: Duration::MAX,
             window: Bytes::ZERO,
             rtt_sum: Duration::ZERO,
+            rtt_last: Duration::MAX,
+            jump: Duration::ZERO,
             samples: 0,
             acked: Bytes::ZERO,
             rate_max: Rate::ZERO,
@@ -79,6 +84,8 @@ pub(super) struct Sense {
     before_last: Span,
     /// How far round-trip times scatter above the smallest of their span, smoothed.
     jitter: Duration,
+    /// The longest step upwards from one to the next in a span, smoothed.
+    jump: Duration,
     /// What one acknowledgement covers, smoothed.
     batch: Bytes,
 }
@@ -90,6 +97,7 @@ impl Sense {
             last: Span::new(now),
             before_last: Span::new(now),
             jitter: Duration::ZERO,
+            jump: Duration::ZERO,
             batch: Bytes::ZERO,
         }
     }
@@ -102,6 +110,8 @@ impl Sense {
             span.rtt_min = span.rtt_min.min(rtt);
             span.window = span.window.max(event.sample.tx_in_flight);
             span.rtt_sum = span.rtt_sum.saturating_add(rtt);
+            span.jump = span.jump.max(rtt.saturating_sub(span.rtt_last));
+            span.rtt_last = rtt;
             span.samples += 1;
             span.acked += event.sample.newly_acked;
         }
@@ -119,6 +129,7 @@ impl Sense {
         let scatter = span.rtt_sum / span.samples - span.rtt_min;
         if is_calm {
             self.jitter = (self.jitter * 7 + scatter) / 8;
+            self.jump = (self.jump * 3 + span.jump) / 4;
         }
         let batch = span.acked.get() / u64::from(span.samples);
         self.batch = Bytes::new((self.batch.get() * 7 + batch) / 8);
@@ -182,6 +193,10 @@ impl Sense {
 
     pub(super) fn jitter(&self) -> Duration {
         self.jitter
+    }
+
+    pub(super) fn jump(&self) -> Duration {
+        self.jump
     }
 
     pub(super) fn batch(&self) -> Bytes {

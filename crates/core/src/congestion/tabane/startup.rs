@@ -25,6 +25,13 @@ const NEAR_PART: u32 = 32;
 const FAR: Duration = Duration::from_millis(4);
 const FAR_PART: u32 = 8;
 const FAR_SAMPLES: u32 = 4;
+/// So many falls by as much mean jitter.
+const FALLS: u32 = 2;
+/// Acknowledgements of a full pipe are at most so many times further apart than usual, or by this
+/// part of the round trip.
+const GAP: u32 = 4;
+/// Packet by packet a queue grows in more steps than this.
+const JUMP: u32 = 3;
 /// Fewer packets tell little of the rate.
 const TRAIN_PACKETS: u64 = 16;
 
@@ -37,8 +44,23 @@ pub(super) struct Startup {
     /// When the queue was last empty, and what was acknowledged since: at the bottleneck's rate.
     queued_from: Instant,
     acked: Bytes,
+    /// By so many, the latest at `acked_at`.
+    acks: u32,
+    acked_at: Instant,
     /// Acknowledgements since the queue was last short.
     far: u32,
+    /// The shortest round trip of the latest round in which the rate still grew.
+    growing: Duration,
+    /// How often round trips became much shorter: no queue of ours does that now.
+    falls: u32,
+    is_falling: bool,
+    /// Where the present rise or fall came to, and where the rise began.
+    turn: Duration,
+    rise: Duration,
+    /// Its largest step.
+    jump: Duration,
+    /// At the latest acknowledgement.
+    queue: Duration,
 }
 
 impl Startup {
@@ -48,25 +70,71 @@ impl Startup {
             rounds_without: 0,
             queued_from: now,
             acked: Bytes::ZERO,
+            acks: 0,
+            acked_at: now,
             far: 0,
+            growing: Duration::ZERO,
+            falls: 0,
+            is_falling: false,
+            turn: Duration::ZERO,
+            rise: Duration::ZERO,
+            jump: Duration::ZERO,
+            queue: Duration::ZERO,
         }
+    }
+
+    /// Counts falls: what jitter adds comes at once and goes again with the next packets; a queue
+    /// grows step by step.
+    fn follow(&mut self, queue: Duration, far: Duration) {
+        self.jump = self.jump.max(queue.saturating_sub(self.queue));
+        self.queue = queue;
+        if self.is_falling {
+            self.turn = self.turn.min(queue);
+            if queue > self.turn + far {
+                (self.is_falling, self.rise) = (false, self.turn);
+                self.turn = queue;
+            }
+        } else {
+            self.turn = self.turn.max(queue);
+            if queue + far < self.turn {
+                self.falls += u32::from(self.is_jump());
+                (self.is_falling, self.jump) = (true, Duration::ZERO);
+                self.turn = queue;
+            }
+        }
+    }
+
+    /// Whether what waits came at once, as jitter's does.
+    fn is_jump(&self) -> bool {
+        self.jump * JUMP > self.turn.saturating_sub(self.rise)
+    }
+
+    /// Whether nothing came for so long that the pipe was not full: a queue is never idle.
+    fn is_gap(&self, now: Instant, min_rtt: Duration) -> bool {
+        let usual = self.acked_at.since(self.queued_from) / self.acks.max(1);
+        now.since(self.acked_at) > (usual * GAP).max(min_rtt / 2)
     }
 
     /// The bottleneck's rate, once its queue grows.
     fn bottleneck(&mut self, event: &AckEvent<'_>, min_rtt: Duration, mtu: Bytes) -> Option<Rate> {
         let queue = event.sample.rtt?.saturating_sub(min_rtt);
-        if queue <= NEAR.max(min_rtt / NEAR_PART) {
+        let near = NEAR.max(min_rtt / NEAR_PART);
+        let far = FAR.max(min_rtt / FAR_PART);
+        if !event.sample.is_app_limited {
+            self.follow(queue, far);
+        }
+        let is_gap = self.is_gap(event.now, min_rtt);
+        self.acked_at = event.now;
+        if queue <= near || self.is_falling || is_gap && self.is_jump() {
             self.queued_from = event.now;
             self.acked = Bytes::ZERO;
+            self.acks = 0;
             self.far = 0;
             return None;
         }
         self.acked += event.sample.newly_acked;
-        self.far = if queue > FAR.max(min_rtt / FAR_PART) {
-            self.far + 1
-        } else {
-            0
-        };
+        self.acks += 1;
+        self.far = if queue > far { self.far + 1 } else { 0 };
         let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS);
         (self.far >= FAR_SAMPLES && is_enough)
             .then(|| Rate::of(self.acked, event.now.since(self.queued_from)))
@@ -78,7 +146,7 @@ impl Tabane {
         let bottleneck = startup.bottleneck(event, self.min_rtt(), self.mtu);
         self.phase = Phase::Startup(startup);
         if let Some(rate) = bottleneck
-            && self.sense.jitter() <= self.usual_scatter()
+            && startup.falls < FALLS
         {
             // It was our queue that grew.
             self.sense.forget_jitter();
@@ -94,6 +162,7 @@ impl Tabane {
         if is_growing {
             startup.rate = bandwidth;
             startup.rounds_without = 0;
+            startup.growing = self.model.last.rtt_min;
         } else {
             startup.rounds_without += 1;
         }
@@ -102,6 +171,16 @@ impl Tabane {
         if !is_growing && is_over {
             self.leave_startup(event.now, Rate::ZERO);
         }
+    }
+
+    /// Start-up ended too soon, for jitter: it goes on, and no queue's growth ends it now.
+    pub(super) fn resume_startup(&mut self, now: Instant) {
+        let mut startup = Startup::new(now);
+        startup.falls = FALLS;
+        startup.rate = self.model.latest_rate().scaled(1.0 / FULL_GROWTH);
+        startup.growing = self.model.last.rtt_min;
+        self.is_full = false;
+        self.phase = Phase::Startup(startup);
     }
 
     /// The path is full: it delivers `rate`, or more if more was seen.
@@ -114,6 +193,11 @@ impl Tabane {
         };
         self.peak = self.rate;
         self.swing.begin(self.rate);
+        if let Phase::Startup(startup) = self.phase
+            && startup.falls >= FALLS
+        {
+            self.load = self.load_at(startup.growing);
+        }
         self.enter_steady(now);
         self.cwnd = self.rate.amount_in(self.min_rtt() + self.target()) + self.held_back();
         self.window_before = self.cwnd;

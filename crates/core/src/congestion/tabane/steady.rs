@@ -44,6 +44,15 @@ impl Tabane {
 
     pub(super) fn advance_steady(&mut self, now: Instant) {
         let (queue, standing) = self.queue();
+        if self.ramp_in.is_some_and(|round| round <= self.model.rounds)
+            && queue > self.target() / 2
+            && !self.rivalry.is_near(now)
+        {
+            self.ramp_in = None;
+            if self.ramp() {
+                return;
+            }
+        }
         let is_long = queue > self.allowed_queue() && self.swing.hold() < SWINGING;
         // Known rivals need no long queue: a cubic's grows again from little, and flattens.
         let is_theirs = self.rivalry.is_near(now) && queue > self.target() / 2;

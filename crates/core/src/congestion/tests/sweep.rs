@@ -186,3 +186,58 @@ fn compare(name: &str, table: &str) {
         changed.join("\n")
     );
 }
+
+/// Rate in Mbit/s, round trip and jitter in milliseconds.
+const JITTERY: [(u64, u64, u64); 13] = [
+    (40, 20, 5),
+    (40, 20, 10),
+    (40, 20, 15),
+    (40, 20, 20),
+    (25, 36, 25),
+    (25, 36, 36),
+    (10, 20, 15),
+    (5, 60, 30),
+    (100, 20, 15),
+    (100, 60, 30),
+    (100, 60, 50),
+    (300, 20, 15),
+    (2, 50, 30),
+];
+/// The default, of the better of BBR and cubic: the mean of all links and both kinds of jitter.
+const OF_BETTER: f64 = 0.97;
+
+/// Jitter that keeps the order, up to the path's delay and beyond, there or both ways: the denser
+/// packets are, the longer all of them wait, and nobody's queue it is.
+#[test]
+fn jitter() {
+    let mut table = String::from("Mbit/s   RTT jitter ways ");
+    for kind in Kind::ALL {
+        let _ = write!(table, " | {kind:>6} %  p95 ms");
+    }
+    table.push('\n');
+    let mut of_better = 0.0;
+    for (mbps, rtt_ms, jitter_ms) in JITTERY {
+        for back_ms in [0, jitter_ms] {
+            let (link, span) = link(mbps, rtt_ms, &condition("", 2.0, 0.0, jitter_ms));
+            let link = link.ack_jitter(back_ms);
+            let ways = if back_ms > 0 { "both" } else { "one" };
+            let _ = write!(table, "{mbps:6} {rtt_ms:5} {jitter_ms:6} {ways:4} ");
+            let mut used = |kind: Kind| {
+                let outcome = run(&link, &[kind.into()], span, SEED);
+                let _ = write!(table, " | {:>16}", cell(&outcome));
+                (kind, outcome.second_half)
+            };
+            let used = Kind::ALL.map(&mut used);
+            table.push('\n');
+            let of = |kind| {
+                used.iter()
+                    .find(|(other, _)| *other == kind)
+                    .map_or(0.0, |it| it.1)
+            };
+            of_better += (of(Kind::Tabane) / of(Kind::Bbr).max(of(Kind::Cubic))).min(1.0);
+        }
+    }
+    of_better /= 2.0 * JITTERY.len() as f64;
+    assert!(of_better >= OF_BETTER, "{of_better} of the better\n{table}");
+    compare("jitter.txt", &table);
+}
