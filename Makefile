@@ -44,6 +44,9 @@ demo: build
 test: deps
 	@.ci/install-missing $(TEST_DEPS)
 	$(CARGO) test --workspace --no-fail-fast
+	@if [ "$$(id -u)" = 0 ]; then \
+	  $(CARGO) xtask bench soak --minutes 3 --binary $${CARGO_TARGET_DIR:-target}/debug/tabane; \
+	else echo 'skipped: the soak (needs root)'; fi
 
 # `--locked`: a Cargo.lock that was not committed fails here, not at the user's.
 check: deps

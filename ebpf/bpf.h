@@ -57,6 +57,21 @@ struct bpf_sock_addr {
 	};
 };
 
+// The beginning of what a program hears of the life of a TCP socket.
+struct bpf_sock_ops {
+	u32 op;
+	u32 args[4];
+	u32 family;
+	u32 remote_ip4;    // network order
+	u32 local_ip4;     // network order
+	u32 remote_ip6[4]; // network order
+	u32 local_ip6[4];  // network order
+	u32 remote_port;   // network order, all 32 bits
+	u32 local_port;    // host order
+};
+
+enum { BPF_SOCK_OPS_TCP_CONNECT_CB = 3 };
+
 // The beginning of what a socket filter sees of a packet.
 struct __sk_buff {
 	u32 len;

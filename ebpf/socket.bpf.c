@@ -58,18 +58,20 @@ enum {
 	FLOW_LOCAL_DNS = 1, // port 53 of a loopback address: a local resolver
 	FLOW_VIA_IPV6 = 2,  // reaches the daemon at [::1], index in the source address
 	FLOW_CONNECTED = 4, // of a socket that speaks with this destination alone
+	FLOW_MPTCP = 8,     // its connection is another socket's: that of its first subflow
 };
 
 struct flow {
 	u64 cookie;
 	u32 dest[4];  // the original destination, IPv4 in mapped form, network order
-	u32 reply[4]; // FLOW_VIA_IPV6: the socket's own address, where answers must go
+	u32 reply[4]; // FLOW_VIA_IPV6: the socket's own address, where answers must go; TCP: in its
+		      // last word, where the connection comes from
 	u16 port;     // network order
 	u8 protocol;
 	u8 flags;
 	u32 pid;      // of the process that asked; 0 where the kernel does not tell
 	u32 tos;      // the socket's IP_TOS or IPV6_TCLASS, plus one; 0 likewise
-	u32 pad;
+	u32 claimant; // the port that the TCP connection comes from, once it is on its way
 };
 
 struct udp_key {
@@ -231,8 +233,11 @@ INLINE int wants_socket(struct bpf_sock_addr *ctx, struct flow *flow)
 	u32 protocol = ctx->protocol;
 	u32 type = ctx->type;
 
-	if (CAPTURE_TCP && type == SOCK_STREAM && (protocol == TCP || protocol == MPTCP))
+	if (CAPTURE_TCP && type == SOCK_STREAM && (protocol == TCP || protocol == MPTCP)) {
 		flow->protocol = TCP;
+		if (protocol == MPTCP)
+			flow->flags |= FLOW_MPTCP;
+	}
 	else if (CAPTURE_UDP && type == SOCK_DGRAM && protocol == UDP)
 		flow->protocol = UDP;
 	else
@@ -382,13 +387,28 @@ INLINE struct flow *flow_of(struct bpf_sock_addr *ctx, u32 index)
 	return flow;
 }
 
-// ---- Hooks: all return 1, "go on" ---------------------------------------------------------------
+// ---- Hooks: all return 1, "go on", but to who uses an address of another's flow ------------------
+
+// Whether a socket sends to the address of a flow that another has. Indices are no secret.
+INLINE int is_another_s(struct bpf_sock_addr *ctx, u32 dest)
+{
+	u32 ip = net32(dest);
+	u32 index = ip & INDEX_MASK;
+	struct flow *flow;
+
+	if ((ip & ~INDEX_MASK) != FLOW_NET || (u16)ctx->user_port != LISTEN_PORT)
+		return 0;
+	flow = bpf_map_lookup_elem(&flows, &index);
+	return flow && flow->cookie != bpf_get_socket_cookie(ctx);
+}
 
 INLINE int outgoing4(struct bpf_sock_addr *ctx, u8 flags)
 {
 	struct flow flow = {.dest = {0, 0, net32(V4_MAPPED), ctx->user_ip4}, .flags = flags};
 	u32 index;
 
+	if (is_another_s(ctx, ctx->user_ip4))
+		return 0;
 	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
 		return 1;
 	index = index_of(ctx, &flow);
@@ -410,6 +430,8 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 			    .flags = FLOW_CONNECTED};
 	u32 index;
 
+	if (is_mapped(flow.dest) && is_another_s(ctx, flow.dest[3]))
+		return 0;
 	if (!wants_socket(ctx, &flow) || !wants_destination(&flow))
 		return 1;
 	if (is_ipv6_only(ctx, flow.protocol) || is_bound_to_ipv6(ctx))
@@ -454,6 +476,27 @@ SEC("cgroup/sendmsg6") int sendmsg6(struct bpf_sock_addr *ctx)
 	ctx->msg_src_ip6[1] = 0;
 	ctx->msg_src_ip6[2] = net32(FLOW_NET6_2);
 	ctx->msg_src_ip6[3] = net32(index);
+	return 1;
+}
+
+// Before the request leaves: which connection is the flow's.
+SEC("sockops") int connecting(struct bpf_sock_ops *ctx)
+{
+	u32 ip = net32(ctx->remote_ip4);
+	u32 index = ip & INDEX_MASK;
+	struct flow *flow;
+
+	if (ctx->op != BPF_SOCK_OPS_TCP_CONNECT_CB || (ip & ~INDEX_MASK) != FLOW_NET)
+		return 1;
+	if (net32(ctx->remote_port) != net16(LISTEN_PORT))
+		return 1;
+	flow = bpf_map_lookup_elem(&flows, &index);
+	if (!flow || flow->protocol != TCP)
+		return 1;
+	if (!(flow->flags & FLOW_MPTCP) && flow->cookie != bpf_get_socket_cookie(ctx))
+		return 1;
+	flow->reply[3] = ctx->local_ip4;
+	flow->claimant = ctx->local_port;
 	return 1;
 }
 

@@ -1,42 +1,5 @@
-//! The cooperative gateway between two sides that send it anything, with time passing.
-//!
-//! Input: records of a control byte, a length and that many bytes of an IP packet. Checksums are
-//! taken for good, or nothing would get past them.
+//! The target of this name, under libFuzzer.
 
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use tabane_base::{Duration, Instant};
-use tabane_gateway::{Checksum, Config, Gateway, Side};
-
-fuzz_target!(|data: &[u8]| {
-    let mut gateway = Gateway::new(Config::default());
-    let mut now = Instant::from_millis(1_000);
-    let mut rest = data;
-    while let [control, length, tail @ ..] = rest {
-        let packet = &tail[..usize::from(*length).min(tail.len())];
-        rest = &tail[packet.len()..];
-        let side = if control & 1 == 0 {
-            Side::Wired
-        } else {
-            Side::Radio
-        };
-        now += Duration::from_millis(u64::from(control >> 1) * 20);
-        if gateway.poll_timeout().is_some_and(|at| at <= now) {
-            gateway.handle_timeout(now);
-        }
-        let _ = gateway.handle_packet(now, side, packet, Checksum::Known);
-        while gateway.poll_transmit().is_some() {}
-    }
-    gateway.drain();
-    // Timers must come to an end: a flow is given up some day.
-    for _ in 0..10_000 {
-        let Some(at) = gateway.poll_timeout() else {
-            break;
-        };
-        now = now.max(at);
-        gateway.handle_timeout(now);
-        while gateway.poll_transmit().is_some() {}
-    }
-    let _ = gateway.snapshot();
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| tabane_fuzz::gateway::run(data));

@@ -1,7 +1,5 @@
-//! Every decoder of the session protocol, on anything.
+//! The target of this name, under libFuzzer.
 
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| tabane_core::fuzz_decoders(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| tabane_core::fuzz_decoders(data));

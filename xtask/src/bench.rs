@@ -18,6 +18,7 @@ mod contender;
 pub(crate) mod ends;
 mod fetch;
 mod figure;
+mod flood;
 mod gateway;
 mod goodput;
 mod iperf;
@@ -32,6 +33,7 @@ mod scratch;
 mod selftest;
 mod share;
 mod sheet;
+mod soak;
 mod sockets;
 mod stage;
 pub(crate) mod stream;
@@ -48,6 +50,9 @@ use sheet::{Row, Sheet};
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     if let Some((&"relay", rest)) = arguments.split_first() {
         return relay::run(root, rest);
+    }
+    if let Some((&"flood", rest)) = arguments.split_first() {
+        return flood::run(root, rest);
     }
     if let Some((&"arms", rest)) = arguments.split_first() {
         if cfg!(debug_assertions) {
@@ -66,6 +71,13 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
             return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
         }
         return web::run(&own_directory()?, rest);
+    }
+    if let Some((&"soak", rest)) = arguments.split_first() {
+        // Whether anything grows does not depend on how fast the emulator is.
+        if cfg!(debug_assertions) && !rest.contains(&"--binary") {
+            return Err(as_release(root, arguments, true)?);
+        }
+        return soak::run(&own_directory()?, rest);
     }
     let options = Options::parse(arguments)?;
     let Some(options) = options else {

@@ -19,12 +19,30 @@ const CLIPPY: &[&str] = &[
     "-D",
     "warnings",
 ];
+/// Without the advisories, which are a database of their own.
+const DENY: &[&str] = &["deny", "--locked", "check", "bans", "licenses", "sources"];
 const TEST: &[&str] = &["test", "--workspace", "--no-fail-fast"];
 
-/// Formatting, lints and tidy. `false` when any of them failed.
+/// Formatting, lints, tidy, and what others' crates bring with them. `false` when any of them
+/// failed.
 pub(crate) fn check(root: &Path) -> Result<bool> {
-    let results = [cargo(root, FORMAT)?, cargo(root, CLIPPY)?, tidy::run(root)?];
+    let results = [
+        cargo(root, FORMAT)?,
+        cargo(root, CLIPPY)?,
+        tidy::run(root)?,
+        supply(root)?,
+    ];
     Ok(results.into_iter().all(|passed| passed))
+}
+
+/// Licences, bans, duplicates and sources by `deny.toml`, where cargo-deny is installed.
+fn supply(root: &Path) -> Result<bool> {
+    let version = Command::new("cargo-deny").arg("--version").output();
+    if version.is_ok_and(|output| output.status.success()) {
+        return cargo(root, DENY);
+    }
+    eprintln!("xtask: skipped: cargo deny (cargo install --locked cargo-deny)");
+    Ok(true)
 }
 
 /// [`check`], and every test of the workspace.

@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 use crate::dashboard;
 use crate::directory;
 use crate::door::{self, Door};
+use crate::peer;
 use crate::server::{self, MAX_CONNECTIONS, ServeError};
 
 type Answer = Response<Either<Full<Bytes>, Incoming>>;
@@ -123,17 +124,25 @@ impl Inner {
     /// is on the screen, and goes to no other.
     async fn connect(&self, method: &Method) -> io::Result<UnixStream> {
         let socket = self.socket.borrow().clone();
-        let connected = UnixStream::connect(&socket).await;
+        let connected = connect(&socket).await;
         if connected.is_ok() || method != Method::GET {
             return connected;
         }
         let Some((next, began)) = directory::next_of(&socket, self.since.get()) else {
             return connected;
         };
-        let stream = UnixStream::connect(&next).await?;
+        let stream = connect(&next).await?;
         self.socket.replace(next);
         self.since.set(began);
         Ok(stream)
+    }
+}
+
+async fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket).await?;
+    match peer::is_believed(&stream)? {
+        true => Ok(stream),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
     }
 }
 

@@ -18,6 +18,7 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::peer;
 use crate::state::{API_VERSION, Link, LinkChange, RuleAnswer, RuleQuestion, State};
 use crate::trace::TraceBatch;
 
@@ -35,6 +36,9 @@ pub enum ClientError {
     /// We may not.
     #[error("the instance belongs to another user: try `sudo tabane …`")]
     NotPermitted,
+    /// Somebody else listens there.
+    #[error("who listens there is another user: this is no instance of yours")]
+    Foreign,
     /// It took too long.
     #[error("the instance did not answer within {} s", PATIENCE.as_secs())]
     TimedOut,
@@ -154,6 +158,9 @@ impl Client {
     ) -> Result<Response<Incoming>, ClientError> {
         let sending = async {
             let stream = UnixStream::connect(&self.socket).await.map_err(gone)?;
+            if !peer::is_believed(&stream).map_err(gone)? {
+                return Err(ClientError::Foreign);
+            }
             let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
             tokio::spawn(async move {
                 // What became of it, the sender says as well.

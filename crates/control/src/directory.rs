@@ -14,6 +14,8 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 
+use crate::peer;
+
 /// Names a directory other than the usual one, for tests and for several tabanes beside each other.
 const VARIABLE: &str = "TABANE_RUNTIME";
 
@@ -27,6 +29,8 @@ const MAX_NAME: usize = 40;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     path: PathBuf,
+    /// Nothing but ours is expected there, so it may be made private.
+    is_usual: bool,
 }
 
 /// An instance that answers.
@@ -56,6 +60,15 @@ pub enum DirectoryError {
          {VARIABLE}"
     )]
     Foreign {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Others may enter it, and what else is in it is not ours.
+    #[error(
+        "{path} is not private: `chmod 700 {path}` if it is tabane's alone, or name another one in \
+         {VARIABLE}"
+    )]
+    Open {
         /// The directory.
         path: PathBuf,
     },
@@ -122,19 +135,25 @@ impl Directory {
             return Self::at(path);
         }
         let user = nix::unistd::geteuid();
-        if user.is_root() {
-            return Self::at("/run/tabane");
-        }
-        match std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute()) {
-            Some(path) => Self::at(Path::new(&path).join("tabane")),
-            None => Self::at(format!("/tmp/tabane-{user}")),
+        let base = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute());
+        let path = match base {
+            _ if user.is_root() => "/run/tabane".into(),
+            Some(base) => Path::new(&base).join("tabane"),
+            None => format!("/tmp/tabane-{user}").into(),
+        };
+        Self {
+            path,
+            is_usual: true,
         }
     }
 
     /// A directory of the caller's choice.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self {
+            path: path.into(),
+            is_usual: false,
+        }
     }
 
     /// Where it is.
@@ -143,9 +162,13 @@ impl Directory {
         &self.path
     }
 
-    /// The instances that answer, by name.
+    /// The instances that answer, by name; none where the directory is another user's.
     #[must_use]
     pub fn running(&self) -> Vec<Running> {
+        let meta = fs::symlink_metadata(&self.path);
+        if !meta.is_ok_and(|it| it.is_dir() && peer::is_same_or_root(it.uid())) {
+            return Vec::new();
+        }
         let Ok(entries) = fs::read_dir(&self.path) else {
             return Vec::new();
         };
@@ -245,6 +268,9 @@ impl Directory {
             return Err(DirectoryError::Foreign { path: path.clone() });
         }
         if meta.mode() & 0o077 != 0 {
+            if !self.is_usual {
+                return Err(DirectoryError::Open { path: path.clone() });
+            }
             fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io_error(path))?;
         }
         let lock = File::open(path).map_err(io_error(path))?;
@@ -409,6 +435,11 @@ mod tests {
         let path = scratch.0.path();
         fs::create_dir(path).unwrap();
         fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+        // A link of somebody's, say, or /tmp: what else is there is not ours to change.
+        let refused = scratch.0.bind("up", Naming::Exclusive);
+        assert!(matches!(refused, Err(DirectoryError::Open { .. })));
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o755);
+        fs::remove_dir(path).unwrap();
         let (_listener, running) = scratch.0.bind("up", Naming::Exclusive).unwrap();
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(running.socket).unwrap().mode() & 0o777, 0o600);

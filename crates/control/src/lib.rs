@@ -19,6 +19,8 @@ mod directory;
 mod door;
 mod gateway;
 mod metrics;
+mod patient;
+mod peer;
 mod policy_file;
 mod problems;
 mod process;

@@ -27,12 +27,15 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
 use crate::directory::{Directory, DirectoryError, Naming, Running};
+use crate::patient::Patient;
+use crate::peer;
 use crate::policy_file::PolicyFile;
 use crate::routes::{self, Routes};
 use crate::state::{LinkChange, RuleAnswer, RuleQuestion, State};
 use crate::trace::TraceBatch;
 
-/// Connections at once; further ones are closed. A person's tools need a handful.
+/// Connections at once by each door, since anybody on this machine may knock at the HTTP one;
+/// further ones are closed. A person's tools need a handful.
 pub(crate) const MAX_CONNECTIONS: usize = 32;
 /// How long a client may take for the head of a request.
 const HEAD_WAIT: Duration = Duration::from_secs(5);
@@ -279,11 +282,11 @@ async fn serve(
     let unix = tokio::net::UnixListener::from_std(unix)?;
     let tcp = tcp.map(tokio::net::TcpListener::from_std).transpose()?;
     let routes = Rc::new(routes);
-    let places = Rc::new(Semaphore::new(MAX_CONNECTIONS));
+    let [unix_places, tcp_places] = [(); 2].map(|()| Rc::new(Semaphore::new(MAX_CONNECTIONS)));
     tokio::task::spawn_local(routes.clone().follow());
     tokio::select! {
-        () = serve_unix(&unix, &routes, &places) => {}
-        () = serve_tcp(tcp.as_ref(), &routes, &places) => {}
+        () = serve_unix(&unix, &routes, &unix_places) => {}
+        () = serve_tcp(tcp.as_ref(), &routes, &tcp_places) => {}
         _ = stopped => {}
     }
     Ok(())
@@ -294,11 +297,10 @@ async fn serve_unix(
     routes: &Rc<Routes>,
     places: &Rc<Semaphore>,
 ) {
-    let own = nix::unistd::geteuid().as_raw();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => match stream.peer_cred() {
-                Ok(peer) if peer.uid() == own || peer.uid() == 0 => {
+                Ok(peer) if peer::is_same_or_root(peer.uid()) => {
                     attend(stream, places, answers(routes, true));
                 }
                 Ok(peer) => tracing::warn!(uid = peer.uid(), "a stranger at the control socket"),
@@ -335,10 +337,12 @@ fn answers(
     }
 }
 
-pub(crate) async fn accept_tcp(listener: &tokio::net::TcpListener) -> tokio::net::TcpStream {
+pub(crate) async fn accept_tcp(
+    listener: &tokio::net::TcpListener,
+) -> Patient<tokio::net::TcpStream> {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok((stream, _)) => return Patient::new(stream),
             Err(error) => pause(&error).await,
         }
     }

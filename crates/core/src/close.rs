@@ -63,10 +63,10 @@ pub enum CloseReason {
     /// The relay's owner has withdrawn the client's leave.
     #[error("the relay's owner has revoked this client; only they can let it in again")]
     Revoked,
-    /// The client's user has as many sessions at the relay as it may.
+    /// The client, or its user, has as many sessions at the relay as it may.
     #[error(
-        "this user has as many sessions at the relay as it may; end another one, or ask the \
-         relay's owner for more"
+        "this machine or its user has as many sessions at the relay as it may; end another one, \
+         or ask the relay's owner for a user with more (`tabane relay user set`)"
     )]
     TooManySessions,
 }

@@ -4,10 +4,10 @@ use tabane_base::{Bytes, Duration};
 use thiserror::Error;
 
 use crate::congestion::Kind as ControllerKind;
+use crate::memory_pool::MemoryPool;
 use crate::parameters::Parameters;
 use crate::probe;
 use crate::scheduler::SchedulerKind;
-use crate::send_pool::SendPool;
 
 /// Paths that may be open in one session at once: more links than a machine has, few enough that
 /// walking over all of them per packet costs nothing.
@@ -39,13 +39,17 @@ pub struct SessionConfig {
     pub scheduler: SchedulerKind,
     /// How fast a path may be used.
     pub controller: ControllerKind,
-    /// Memory for received data not yet read, in and out of order, for all streams together.
+    /// Memory for received data not yet read, in and out of order, for all streams together; less
+    /// where the pool is short.
     pub receive_memory: Bytes,
     /// Memory for written data not yet acknowledged, per stream.
     pub send_memory: Bytes,
     /// The same for all streams of all sessions whose configurations are clones of this one, as
     /// those of an endpoint are.
-    pub send_pool: SendPool,
+    pub send_pool: MemoryPool,
+    /// The same for received data not yet read, datagrams included: however many sessions somebody
+    /// opens and leaves unread, others find as much free as each of those holds.
+    pub receive_pool: MemoryPool,
     /// A datagram that waits for longer to leave is dropped; a sixth of it is the longest queue
     /// that may stand. Video sends a frame at once, which may take a slow link so long; later than
     /// that, what is said in a call is better lost. Of flows handed out within a deadline nothing
@@ -75,7 +79,8 @@ impl Default for SessionConfig {
             controller: ControllerKind::Tabane,
             receive_memory: Bytes::mega(16),
             send_memory: Bytes::mega(16),
-            send_pool: SendPool::new(Bytes::mega(256)),
+            send_pool: MemoryPool::default(),
+            receive_pool: MemoryPool::default(),
             datagram_wait: Duration::from_millis(100),
             keep_alive: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(300),

@@ -101,16 +101,19 @@ pub(crate) struct SessionKeys {
     header_remote: Box<dyn HeaderProtectionKey>,
     local: Box<dyn PacketKey>,
     remote: Box<dyn PacketKey>,
-    /// The receive key before the last change, until stragglers must have arrived.
-    previous: Option<(Box<dyn PacketKey>, Instant)>,
+    /// The receive key before the last change, until stragglers must have arrived. No end is set
+    /// before the peer uses the new one: it may be out of reach, and not know of it, for long.
+    previous: Option<(Box<dyn PacketKey>, Option<Instant>)>,
     next: PacketKeySet,
     secrets: Secrets,
     /// How often keys changed; its lowest bit is the key phase.
     generation: u64,
     sealed: u64,
     failures: u64,
-    /// Whether the peer is known to have the current generation.
+    /// The peer has acknowledged a packet under the current keys, so it has them.
     confirmed: bool,
+    /// When the first packet under the current keys came after that.
+    settled_at: Option<Instant>,
 }
 
 impl SessionKeys {
@@ -128,6 +131,7 @@ impl SessionKeys {
             sealed: 0,
             failures: 0,
             confirmed: false,
+            settled_at: None,
         }
     }
 
@@ -193,10 +197,15 @@ impl SessionKeys {
         };
         let payload = start..start + plain.len();
         if !current && !old {
-            self.advance(now);
-            self.confirmed = true;
+            self.advance();
         }
         if !old {
+            if self.confirmed {
+                self.settled_at.get_or_insert(now);
+            }
+            if let Some((_, until)) = &mut self.previous {
+                until.get_or_insert(now + STRAGGLER_TIME);
+            }
             phase.generation = self.generation;
             phase.first = Some(
                 phase
@@ -216,35 +225,41 @@ impl SessionKeys {
     /// Changes keys after so many packets, when the rules allow it. `false`: they must not be
     /// used any more.
     pub(crate) fn refresh(&mut self, now: Instant, packets_per_key: u64) -> bool {
-        if self.sealed >= packets_per_key && self.confirmed && self.previous.is_none() {
-            self.advance(now);
-            self.confirmed = false;
+        // Not while the peer may have the keys before these: theirs and the next look alike.
+        let is_settled = match self.generation {
+            0 => self.confirmed,
+            _ => self.settled_at.is_some_and(|at| at + STRAGGLER_TIME <= now),
+        };
+        if self.sealed >= packets_per_key && is_settled && self.previous.is_none() {
+            self.advance();
         }
         self.sealed < self.local.confidentiality_limit()
             && self.failures < self.remote.integrity_limit()
     }
 
     pub(crate) fn discard_at(&self) -> Option<Instant> {
-        self.previous.as_ref().map(|(_, at)| *at)
+        self.previous.as_ref()?.1
     }
 
     pub(crate) fn discard_previous(&mut self, now: Instant) {
-        self.previous.take_if(|(_, at)| *at <= now);
+        self.previous
+            .take_if(|(_, until)| until.is_some_and(|at| at <= now));
     }
 
-    fn advance(&mut self, now: Instant) {
+    fn advance(&mut self) {
         let fresh = self.secrets.next_packet_keys();
         let next = std::mem::replace(&mut self.next, fresh);
         self.local = next.local;
         let old = std::mem::replace(&mut self.remote, next.remote);
-        self.previous = Some((old, now + STRAGGLER_TIME));
+        self.previous = Some((old, None));
         self.generation += 1;
         self.sealed = 0;
+        (self.confirmed, self.settled_at) = (false, None);
     }
 }
 
-/// How long packets under the previous keys are still accepted: RFC 9001 §6.5 asks for three probe
-/// timeouts; paths differ, so a span no path's delay exceeds.
+/// How long packets under the previous keys are still accepted after one under the new ones: RFC
+/// 9001 §6.5 asks for three probe timeouts; paths differ, so a span no path's delay exceeds.
 const STRAGGLER_TIME: Duration = Duration::from_secs(10);
 const _: () = assert!(
     TAG_LEN >= 4,

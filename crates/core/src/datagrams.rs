@@ -15,6 +15,7 @@ use tabane_base::{Duration, Instant};
 use thiserror::Error;
 
 use crate::id::PathId;
+use crate::memory_pool::Part;
 use crate::wire::{Frame, datagram_header_len, emit_datagram};
 
 use inbox::Inbox;
@@ -58,13 +59,13 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Datagrams wait at most `limit` to leave.
-    pub(crate) fn new(limit: Duration) -> Self {
+    /// Datagrams wait at most `limit` to leave; what came is held in `part` of a pool.
+    pub(crate) fn new(limit: Duration, part: Part) -> Self {
         Self {
             outbox: Outbox::new(limit),
             parting: vec![None],
             next_number: 0,
-            inbox: Inbox::default(),
+            inbox: Inbox::new(part),
             scratch: Vec::new(),
         }
     }

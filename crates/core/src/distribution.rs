@@ -75,6 +75,11 @@ impl Distribution {
         &mut self.lists[place]
     }
 
+    /// Whether anything was ever set aside, or looked for, for a path.
+    pub(crate) fn knows(&self, path: PathId) -> bool {
+        self.lists.iter().any(|list| list.path == path)
+    }
+
     pub(crate) fn push(&mut self, path: PathId, piece: Reserved) {
         self.list_mut(path).pieces.push_back(piece);
     }

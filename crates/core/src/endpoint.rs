@@ -7,11 +7,12 @@
 mod accept;
 mod answers;
 mod sessions;
+mod strangers;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use rustls::Side;
-use tabane_base::{Instant, Rng, Seed};
+use tabane_base::Instant;
 use thiserror::Error;
 
 use crate::close::CloseReason;
@@ -20,7 +21,9 @@ use crate::drops::{DropReason, Drops};
 use crate::handshake::Handshake;
 use crate::id::{AttemptId, ConnectionId, FourTuple, SessionHandle};
 use crate::identity::{Identity, PublicKey};
+use crate::memory_pool::MemoryPool;
 use crate::retry::{Proofs, RESET_PREFIX, RESET_TOKEN_LEN};
+use crate::secret_rng::SecretRng;
 use crate::session::Session;
 use crate::tls;
 use crate::transmit::TransmitBatch;
@@ -29,8 +32,9 @@ use crate::wire::{
     inquiry_answer, is_long, parse_version_negotiation, version_negotiation,
 };
 use accept::Server;
-use answers::Answers;
+use answers::{Answers, Window};
 use sessions::Sessions;
+use strangers::Strangers;
 
 /// Bytes of a token that admits a client: less than half of the smallest packet. Those of join
 /// strings have 22.
@@ -69,11 +73,14 @@ pub struct Endpoint {
     config: SessionConfig,
     server: Option<Server>,
     sessions: Sessions,
-    /// Sessions of others that were not admitted when last looked at; a few more than there are.
-    strangers: BTreeSet<SessionHandle>,
+    strangers: Strangers,
     incoming: VecDeque<SessionHandle>,
+    /// Sessions that made room for others.
+    ended: VecDeque<SessionHandle>,
+    /// Beginnings that were none, of late.
+    forged: Window,
     answers: Answers,
-    rng: Rng,
+    rng: SecretRng,
     counters: EndpointCounters,
 }
 
@@ -94,10 +101,12 @@ impl Endpoint {
             config,
             server: None,
             sessions: Sessions::default(),
-            strangers: BTreeSet::new(),
+            strangers: Strangers::default(),
             incoming: VecDeque::new(),
+            ended: VecDeque::new(),
+            forged: Window::default(),
             answers: Answers::default(),
-            rng: fold(seed).rng("endpoint"),
+            rng: SecretRng::new(seed),
             counters: EndpointCounters::default(),
         })
     }
@@ -151,7 +160,7 @@ impl Endpoint {
         let timeout = self.config.handshake_timeout;
         let handshake =
             Handshake::client(now, tls, &parameters, names, tuples, timeout).map_err(failed)?;
-        let seed = Seed(self.rng.next_u64());
+        let seed = self.rng.seed();
         let side = (Side::Client, names.1);
         let config = self.config.clone();
         let session = Session::new(now, config, &parameters, handshake, side, token, seed);
@@ -223,16 +232,13 @@ impl Endpoint {
         }
         if let Some(server) = &self.server
             && data.len() > RESET_PREFIX + RESET_TOKEN_LEN
+            && self.answers.may_reset(now)
         {
-            let token = server.proofs.reset_token(header.destination);
-            let mut reset = vec![0; RESET_PREFIX];
-            self.rng.fill(&mut reset);
+            self.counters.resets += 1;
+            let mut reset = self.rng.bytes::<RESET_PREFIX>().to_vec();
             reset[0] = 0x40 | reset[0] & 0x3f;
-            reset.extend_from_slice(&token);
-            if self.answers.may_answer(now) {
-                self.counters.resets += 1;
-                self.answers.push(tuple, reset);
-            }
+            reset.extend_from_slice(&server.proofs.reset_token(header.destination));
+            self.answers.push(tuple, reset);
         }
         Err(DropReason::UnknownSession)
     }
@@ -275,6 +281,7 @@ impl Endpoint {
             if known.is_none() && !session.has_heard() {
                 // Shaped like a beginning, and none.
                 self.forget(handle);
+                self.forged.add(now);
                 return Err(DropReason::NotAuthentic);
             }
             if known.is_none() {
@@ -319,6 +326,11 @@ impl Endpoint {
         self.incoming.pop_front()
     }
 
+    /// A session that was ended to make room for another one, and must be drained.
+    pub fn poll_ended(&mut self) -> Option<SessionHandle> {
+        self.ended.pop_front()
+    }
+
     /// Appends answers that belong to no session. `false` when there are none.
     pub fn poll_transmit(&mut self, _now: Instant, batch: &mut TransmitBatch) -> bool {
         self.answers.poll_transmit(batch)
@@ -355,8 +367,14 @@ impl Endpoint {
 
     fn forget(&mut self, handle: SessionHandle) {
         self.sessions.remove(handle);
-        self.strangers.remove(&handle);
+        self.strangers.remove(handle);
         self.incoming.retain(|other| *other != handle);
+    }
+
+    /// What received data of all sessions is held in.
+    #[must_use]
+    pub const fn receive_pool(&self) -> &MemoryPool {
+        &self.config.receive_pool
     }
 
     /// What happened outside of sessions.
@@ -364,12 +382,4 @@ impl Endpoint {
     pub const fn counters(&self) -> &EndpointCounters {
         &self.counters
     }
-}
-
-/// The generator's seed from a secret of full length.
-fn fold(seed: [u8; 32]) -> Seed {
-    let words = seed
-        .chunks_exact(8)
-        .map(|c| c.iter().fold(0, |w, b| w << 8 | u64::from(*b)));
-    Seed(words.fold(0, |mix: u64, word| mix.rotate_left(17) ^ word))
 }

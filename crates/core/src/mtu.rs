@@ -18,7 +18,7 @@ const RAISE_INTERVAL: Duration = Duration::from_secs(600);
 const BLACK_HOLE: u8 = 8;
 
 /// The search for one path's packet size. Sizes are UDP payloads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct MtuDiscovery {
     current: u16,
     /// Nothing larger is worth trying.
@@ -28,6 +28,8 @@ pub(crate) struct MtuDiscovery {
     lost_probes: u8,
     in_flight: bool,
     lost_in_a_row: u8,
+    /// The largest of the packets that were given up when nothing was heard.
+    given_up: u16,
     raise_at: Option<Instant>,
 }
 
@@ -40,6 +42,7 @@ impl MtuDiscovery {
             lost_probes: 0,
             in_flight: false,
             lost_in_a_row: 0,
+            given_up: 0,
             raise_at: None,
         }
     }
@@ -114,7 +117,21 @@ impl MtuDiscovery {
     pub(crate) fn on_packet_acked(&mut self, size: u16) {
         if size > BASE_SIZE {
             self.lost_in_a_row = 0;
+            self.given_up = 0;
         }
+    }
+
+    /// A packet was given up because nothing was heard: whether it was lost shows when something
+    /// is.
+    pub(crate) fn on_packet_given_up(&mut self, size: u16) {
+        self.given_up = self.given_up.max(size);
+    }
+
+    /// Something sent since was acknowledged, and nothing of what was given up: the path carries
+    /// small packets alone, perhaps. `true` when the packet size fell back.
+    pub(crate) fn on_alive(&mut self, now: Instant) -> bool {
+        let size = std::mem::take(&mut self.given_up);
+        self.on_packet_lost(now, size)
     }
 
     /// `true` when the packet size fell back.
@@ -178,12 +195,22 @@ mod tests {
         mtu.on_probe_sent();
         assert!(mtu.on_probe_acked(Instant::EPOCH, 1472));
         for round in 0..20 {
+            mtu.on_packet_given_up(1472);
             assert!(!mtu.on_packet_lost(Instant::EPOCH, 1472), "{round}");
             mtu.on_packet_acked(1472);
+            assert!(!mtu.on_alive(Instant::EPOCH), "{round}");
         }
+        let mut silent = mtu.clone();
         let fell = (0..8)
             .filter(|_| mtu.on_packet_lost(Instant::EPOCH, 1472))
             .count();
         assert_eq!((fell, mtu.current()), (1, BASE_SIZE));
+        // Where each one is alone on its way, and probes are answered.
+        let fell = (0..8).filter(|_| {
+            silent.on_packet_given_up(1472);
+            silent.on_packet_acked(40);
+            silent.on_alive(Instant::EPOCH)
+        });
+        assert_eq!((fell.count(), silent.current()), (1, BASE_SIZE));
     }
 }

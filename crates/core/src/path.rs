@@ -19,7 +19,7 @@ mod sending;
 mod silence;
 mod validation;
 
-use tabane_base::{Bytes, Duration, Instant, Rng};
+use tabane_base::{Bytes, Duration, Instant, Seed};
 
 use crate::close::PathDownReason;
 use crate::congestion::{Controller, Kind};
@@ -159,10 +159,10 @@ impl Path {
         tuple: FourTuple,
         controller: Kind,
         max_udp_payload: u16,
-        rng: Rng,
+        seed: Seed,
     ) -> Self {
         let packet = Bytes::new(BASE_SIZE.into());
-        let controller = Controller::new(controller, packet, now, rng);
+        let controller = Controller::new(controller, packet, now, seed.rng("controller"));
         let headers = if tuple.remote.is_ipv6() { 20 } else { 0 };
         Self {
             id,
@@ -240,6 +240,7 @@ impl Path {
         self.last_received_at = now;
         self.totals.received += Bytes::from(size);
         self.totals.received_packets += 1;
+        self.on_sign_of_life(now);
         if !self.validated && tuple == self.tuple {
             self.unvalidated_credit += Bytes::new(size as u64 * AMPLIFICATION);
         }

@@ -17,7 +17,7 @@ mod transmit;
 use std::collections::VecDeque;
 
 use rustls::Side;
-use tabane_base::{Bytes, Instant, Rng, Seed};
+use tabane_base::{Bytes, Instant};
 
 use crate::close::CloseReason;
 use crate::config::{MAX_PATHS, SessionConfig};
@@ -29,13 +29,14 @@ use crate::handshake::{Agreed, Handshake};
 use crate::id::{ConnectionId, PathId, StreamId};
 use crate::identity::PublicKey;
 use crate::lane::Lanes;
+use crate::memory_pool::{Part, SessionPool};
 use crate::overflow::Overflow;
 use crate::parameters::Parameters;
 use crate::path::{News, Path};
 use crate::reading::Reading;
 use crate::rest::Shedding;
 use crate::scheduler::PathView;
-use crate::send_pool::SessionPool;
+use crate::secret_rng::SecretRng;
 use crate::snapshot::{SessionSnapshot, SessionStatus};
 use crate::stream::{ReadState, StreamError, Streams};
 use crate::trace::{Trace, TraceLog};
@@ -71,7 +72,7 @@ struct Due {
 pub struct Session {
     side: Side,
     config: SessionConfig,
-    rng: Rng,
+    rng: SecretRng,
     phase: Phase,
     handshake: Option<Handshake>,
     keys: Option<SessionKeys>,
@@ -117,23 +118,23 @@ impl Session {
         handshake: Handshake,
         (side, local): (Side, ConnectionId),
         token: Option<Vec<u8>>,
-        seed: Seed,
+        seed: [u8; 32],
     ) -> Self {
         Self {
             side,
             streams: Streams::new(
                 side == Side::Client,
                 own,
-                config.receive_memory,
+                (config.receive_memory, Part::none_of(&config.receive_pool)),
                 config.credit(),
                 SessionPool::new(config.send_pool.clone()),
             ),
-            datagrams: Datagrams::new(config.datagram_wait),
+            datagrams: Datagrams::new(config.datagram_wait, Part::none_of(&config.receive_pool)),
             lanes: Lanes::new(config.scheduler),
             overflow: Overflow::new(now),
             views: Vec::with_capacity(MAX_PATHS),
             config,
-            rng: seed.rng("session"),
+            rng: SecretRng::new(seed),
             phase: Phase::Handshaking,
             handshake: Some(handshake),
             keys: None,
@@ -425,6 +426,7 @@ impl Session {
             },
             paths: self.paths.iter().map(Path::snapshot).collect(),
             streams: self.streams.len(),
+            streams_acked: self.streams.acked(),
             receive_memory: Bytes::from(self.streams.memory()),
             datagrams_queued: Bytes::from(self.datagrams.queued()),
             datagrams_dropped: self.datagrams.dropped(),

@@ -111,6 +111,8 @@ pub struct SessionSnapshot {
     pub status: SessionStatus,
     pub paths: Vec<PathSnapshot>,
     pub streams: usize,
+    /// Bytes of streams that were acknowledged: what of the application is known to have arrived.
+    pub streams_acked: Bytes,
     /// Memory of received data, in and out of order.
     pub receive_memory: Bytes,
     /// Bytes of datagrams waiting to leave.

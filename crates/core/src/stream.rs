@@ -10,6 +10,7 @@ mod news;
 mod receive;
 mod send;
 mod sending;
+mod turns;
 mod window;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,14 +23,15 @@ pub use receive::ReadState;
 use receive::ReceiveHalf;
 use send::{Piece, SendHalf, Terms};
 pub(crate) use sending::Place;
+use turns::{Turn, Turns};
 
 use crate::class::ClassId;
 use crate::config::LITTLE_MEMORY;
 use crate::event::Event;
 use crate::id::StreamId;
+use crate::memory_pool::{Part, SessionPool};
 use crate::parameters::Parameters;
 use crate::recovery::{SentFrame, SentFrames};
-use crate::send_pool::SessionPool;
 use crate::wire::{Frame, STREAM_CLASS_MAX, StreamHeader};
 
 /// A writer who came short hears of room once a quarter of its buffer, or this, is free: each
@@ -69,8 +71,8 @@ struct Stream {
     class: ClassId,
     /// How often its class was said; 0: it is an ordinary one.
     class_number: u64,
-    /// Waits in `pending`.
-    queued: bool,
+    /// Its place in `pending`.
+    turn: Option<Turn>,
     /// Control frames that are due.
     due: Due,
 }
@@ -90,7 +92,7 @@ pub(crate) struct Streams {
     is_client: bool,
     streams: BTreeMap<StreamId, Stream>,
     /// Streams with data to send, in turn, by class: those of one never wait for another's.
-    pending: Vec<VecDeque<StreamId>>,
+    pending: Vec<Turns>,
     /// The other end follows classes, and is told of ours.
     tells_classes: bool,
     /// Streams with control frames to send.
@@ -106,6 +108,8 @@ pub(crate) struct Streams {
     remote_limit_due: bool,
     /// Bytes for the first time on their way, of all streams.
     sent: u64,
+    /// Acknowledged, of all streams; what was sent twice counts as often.
+    acked: u64,
     /// The peer takes this many in all.
     send_credit: u64,
     /// Highest offsets received, of all streams.
@@ -130,8 +134,8 @@ pub(crate) struct Streams {
     tells_holds: bool,
     /// Streams whose readers stand still.
     held: usize,
-    /// Memory of received data.
-    memory: usize,
+    /// Memory of received data, and the most there may be of it.
+    memory: Part,
     memory_max: usize,
     send_limit: usize,
     /// What their unacknowledged data is held in.
@@ -140,19 +144,19 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// `own` is what the peer is told; `memory` for all of received data; `window_max` for what
-    /// a stream's sender may be ahead of its reader at the most.
+    /// `own` is what the peer is told; `memory` for all of received data, held in `part`;
+    /// `window_max` for what a stream's sender may be ahead of its reader at the most.
     pub(crate) fn new(
         is_client: bool,
         own: &Parameters,
-        memory: Bytes,
+        (memory, part): (Bytes, Part),
         window_max: Bytes,
         pool: SessionPool,
     ) -> Self {
         Self {
             is_client,
             streams: BTreeMap::new(),
-            pending: vec![VecDeque::new()],
+            pending: vec![Turns::new()],
             tells_classes: false,
             control: VecDeque::new(),
             next_local: 0,
@@ -161,6 +165,7 @@ impl Streams {
             remote_limit: own.streams,
             remote_limit_due: false,
             sent: 0,
+            acked: 0,
             send_credit: 0,
             received: 0,
             consumed: 0,
@@ -175,7 +180,7 @@ impl Streams {
             rtt: Duration::ZERO,
             tells_holds: false,
             held: 0,
-            memory: 0,
+            memory: part,
             memory_max: usize::try_from(memory.get()).unwrap_or(usize::MAX),
             send_limit: 0,
             pool,
@@ -214,9 +219,19 @@ impl Streams {
         self.streams.len()
     }
 
+    /// Bytes of streams that were acknowledged.
+    pub(crate) const fn acked(&self) -> Bytes {
+        Bytes::new(self.acked)
+    }
+
     /// Memory that received data occupies.
     pub(crate) const fn memory(&self) -> usize {
-        self.memory
+        self.memory.bytes()
+    }
+
+    /// What it may be at present.
+    fn memory_max(&self) -> usize {
+        self.memory_max.min(self.memory.limit())
     }
 
     fn is_local(&self, id: StreamId) -> bool {

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use tabane_base::{Duration, Instant};
 use tabane_core::{
     CloseReason, ConnectError, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity,
-    Inquiry, InquiryAnswer, PublicKey, ReadState, ServerConfig, SessionConfig, SessionHandle,
-    SocketId, TransmitBatch,
+    Inquiry, InquiryAnswer, PublicKey, ReadState, RetryPolicy, ServerConfig, SessionConfig,
+    SessionHandle, SocketId, TransmitBatch,
 };
 
 const SERVER: SocketId = SocketId(100);
@@ -280,6 +280,10 @@ fn the_round_trip_of_a_link_is_its_own_and_costs_nothing_at_rest() {
     // As it is later, for whoever looks while the path is in use.
     pair.delays[1] = millis(45);
     let now = pair.now;
+    let id = pair.session().open_stream(now).expect("connected");
+    let _ = pair.session().write(now, id, &[7; 2_000_000]);
+    pair.run(millis(300));
+    let now = pair.now;
     assert!(pair.session().measure_round_trips(now));
     pair.run(millis(500));
     let (own, by_acks) = seen(&mut pair);
@@ -288,12 +292,48 @@ fn the_round_trip_of_a_link_is_its_own_and_costs_nothing_at_rest() {
     let now = pair.now;
     assert!(!pair.session().measure_round_trips(now), "too often");
     // The question's answer does not make the path busy for the next.
-    pair.run(millis(1_000));
+    pair.run(millis(2_000));
     let now = pair.now;
     assert!(!pair.session().measure_round_trips(now), "talks to itself");
     pair.run(millis(3_000));
     let now = pair.now;
     assert!(!pair.session().measure_round_trips(now), "woken from rest");
+}
+
+/// Both are looked at all the time, and a stream is open on which nothing passes.
+#[test]
+fn two_ends_at_rest_have_nothing_to_say() {
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_millis(200));
+    let now = pair.now;
+    let second = pair.session().open_path(now, client_tuple(1));
+    second.expect("connected");
+    pair.run(Duration::from_millis(300));
+    let now = pair.now;
+    let id = pair.session().open_stream(now).expect("connected");
+    let n = pair.session().write(now, id, &[7; 100_000]);
+    assert_eq!(n, Ok(100_000));
+    let mut sent = Vec::new();
+    for _ in 0..60 {
+        for _ in 0..5 {
+            let now = pair.now;
+            pair.session().measure_round_trips(now);
+            pair.server_session().measure_round_trips(now);
+            pair.run(Duration::from_millis(200));
+        }
+        let now = pair.now;
+        let packets = |session: &tabane_core::Session| {
+            let paths = session.snapshot(now).paths.into_iter();
+            paths.map(|path| path.sent_packets).sum::<u64>()
+        };
+        sent.push(packets(pair.session()) + packets(pair.server_session()));
+    }
+    // Keep-alives of two paths, every 15 s, with what answers them; it was 8 packets a second.
+    let spoken = sent[4..]
+        .windows(2)
+        .filter(|seconds| seconds[1] > seconds[0]);
+    let spoken = spoken.count();
+    assert!(spoken <= 8, "in {spoken} of 55 s: {sent:?}");
 }
 
 /// A peer that asks without end, and acknowledges nothing of what it is told.
@@ -604,4 +644,146 @@ fn strangers_are_kept_up_to_a_limit_and_leave_room_when_they_give_up() {
         assert!(server.reap(now, handle));
     }
     assert!(begin(now, &mut server, 30), "there is room again");
+}
+
+/// A relay that knows nobody, and clients with an address each that have not heard of it.
+struct Door {
+    now: Instant,
+    server: Endpoint,
+    key: PublicKey,
+    clients: Vec<Endpoint>,
+}
+
+impl Door {
+    fn new(limits: ServerConfig) -> Self {
+        let identity = Identity::from_seed([1; 32]);
+        let key = identity.public_key();
+        let config = SessionConfig::default();
+        let server = Endpoint::server(identity, config, limits, [2; 32]).expect("valid");
+        Self {
+            now: Instant::from_millis(1_000),
+            server,
+            key,
+            clients: Vec::new(),
+        }
+    }
+
+    /// What the relay says to a datagram from address `n`, apart from sessions.
+    fn say(&mut self, n: u32, mut datagram: Vec<u8>) -> Option<Vec<u8>> {
+        let tuple = FourTuple {
+            socket: SERVER,
+            local_ip: None,
+            remote: client_address(n),
+        };
+        self.server.handle_datagram(self.now, tuple, &mut datagram);
+        let mut batch = TransmitBatch::new(100_000);
+        self.server.poll_transmit(self.now, &mut batch);
+        let answer = batch.iter().next();
+        answer.map(|transmit| transmit.contents.to_vec())
+    }
+
+    fn first_flight(&mut self, client: usize, handle: SessionHandle) -> Vec<u8> {
+        let now = self.now;
+        let session = self.clients[client].session_mut(handle).expect("open");
+        session.handle_timeout(now);
+        let mut batch = TransmitBatch::new(100_000);
+        while session.poll_transmit(now, &mut batch) {}
+        let first = batch.iter().next().expect("a flight");
+        first.contents[..first.segment_size].to_vec()
+    }
+
+    /// A new client at address `n`, its session and the first that it says.
+    fn beginning(&mut self, n: u32) -> (SessionHandle, Vec<u8>) {
+        let me = Identity::from_seed([3; 32]);
+        let mut seed = [4; 32];
+        seed[..8].copy_from_slice(&self.clients.len().to_be_bytes());
+        let mut client = Endpoint::client(me, SessionConfig::default(), seed).expect("valid");
+        let handle = client.connect(self.now, self.key, None, vec![client_tuple(n)]);
+        let handle = handle.expect("a link");
+        self.clients.push(client);
+        let first = self.first_flight(self.clients.len() - 1, handle);
+        (handle, first)
+    }
+
+    /// A client at address `n` begins, and proves its address if it is asked to. Whether the relay
+    /// has begun a session with it.
+    fn begin(&mut self, n: u32) -> bool {
+        let before = self.server.counters().accepted;
+        let (handle, first) = self.beginning(n);
+        let client = self.clients.len() - 1;
+        if let Some(mut retry) = self.say(n, first) {
+            self.clients[client].handle_datagram(self.now, client_tuple(n), &mut retry);
+            let second = self.first_flight(client, handle);
+            self.say(n, second);
+        }
+        self.server.counters().accepted > before
+    }
+
+    /// Relay's sessions with the client at address `n` that have not ended.
+    fn sessions(&self) -> usize {
+        let handles = self.server.handles().into_iter();
+        let sessions = handles.filter_map(|handle| self.server.session(handle));
+        sessions.filter(|session| !session.is_closed()).count()
+    }
+}
+
+#[test]
+fn one_address_does_not_keep_everybody_else_out() {
+    const LIMIT: usize = 8;
+    let mut door = Door::new(ServerConfig {
+        max_handshakes: LIMIT,
+        retry: RetryPolicy::UnderLoad(2),
+        ..ServerConfig::default()
+    });
+    for _ in 0..LIMIT {
+        assert!(door.begin(0), "there is room");
+    }
+    assert!(!door.begin(0), "an address displaces nobody for itself");
+    for n in 1..5 {
+        assert!(door.begin(n), "{n}");
+        assert_eq!(door.sessions(), LIMIT);
+    }
+    assert!(door.server.poll_ended().is_some(), "the driver is told");
+    // Four of the first address, one each of the others; the oldest of who has most goes.
+    assert!(
+        door.begin(1) && door.begin(2),
+        "nobody has more than two then"
+    );
+    assert!(!door.begin(3), "all have as much as they would");
+}
+
+#[test]
+fn a_flood_does_not_keep_newcomers_from_proving_themselves() {
+    let mut door = Door::new(ServerConfig {
+        retry: RetryPolicy::Always,
+        ..ServerConfig::default()
+    });
+    let mut resets = 0;
+    for n in 0..5_000_u32 {
+        let mut stray = vec![0x40; 60];
+        stray[1..5].copy_from_slice(&n.to_be_bytes());
+        resets += usize::from(door.say(n % 8, stray).is_some());
+    }
+    assert_eq!(resets, 1_000);
+    assert!(door.begin(0), "strays used up what Retries need");
+}
+
+/// Who forges beginnings costs a handshake's keys each time; soon it must prove its address first.
+#[test]
+fn whoever_forges_beginnings_must_soon_prove_an_address() {
+    const MOST: usize = 64;
+    let mut door = Door::new(ServerConfig::default());
+    let mut forged = 0;
+    let mut asked = 0;
+    for n in 0..1_000_u32 {
+        let (_, mut initial) = door.beginning(n % 8);
+        // Its tag, so that it is nobody's.
+        *initial.last_mut().expect("full") ^= 1;
+        match door.say(n % 8, initial) {
+            Some(_) => asked += 1,
+            None => forged += 1,
+        }
+    }
+    assert_eq!((forged, asked), (MOST, 1_000 - MOST));
+    assert!(door.begin(1), "who proves itself is let in");
 }

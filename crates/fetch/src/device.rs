@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -37,12 +38,29 @@ pub struct DeviceWay {
     has_v4: bool,
     has_v6: bool,
     /// Whether an address may be connected to.
-    is_allowed: fn(IpAddr) -> bool,
+    is_allowed: Allowed,
     /// What was sent may stay unacknowledged for so long.
     unheard_time: Duration,
     /// Whether connections on which nothing passes are asked for a sign of life.
     is_near: bool,
     names: Rc<RefCell<BTreeMap<String, Known>>>,
+}
+
+/// Which addresses; `None`: all.
+#[derive(Clone)]
+struct Allowed(Option<Rc<dyn Fn(IpAddr) -> bool>>);
+
+impl Allowed {
+    fn allows(&self, address: IpAddr) -> bool {
+        self.0.as_ref().is_none_or(|allows| allows(address))
+    }
+}
+
+impl fmt::Debug for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.0.is_some() { "some" } else { "all" };
+        write!(f, "Allowed({word})")
+    }
 }
 
 /// What a name was last found to mean.
@@ -60,7 +78,7 @@ impl DeviceWay {
             device: Some(device.to_owned()),
             has_v4,
             has_v6,
-            is_allowed: |_| true,
+            is_allowed: Allowed(None),
             unheard_time: UNHEARD_TIME,
             is_near: false,
             names: Rc::default(),
@@ -74,7 +92,7 @@ impl DeviceWay {
             device: None,
             has_v4: true,
             has_v6: true,
-            is_allowed: |_| true,
+            is_allowed: Allowed(None),
             unheard_time: UNHEARD_TIME,
             is_near: false,
             names: Rc::default(),
@@ -83,8 +101,11 @@ impl DeviceWay {
 
     /// Connects to these addresses only, whatever names are found to mean.
     #[must_use]
-    pub fn only(self, is_allowed: fn(IpAddr) -> bool) -> Self {
-        Self { is_allowed, ..self }
+    pub fn only(self, is_allowed: impl Fn(IpAddr) -> bool + 'static) -> Self {
+        Self {
+            is_allowed: Allowed(Some(Rc::new(is_allowed))),
+            ..self
+        }
     }
 
     /// For what is near and answers at once: what was sent and is not acknowledged for so long
@@ -134,7 +155,7 @@ impl DeviceWay {
             IpAddr::V4(_) => self.has_v4,
             IpAddr::V6(_) => self.has_v6,
         });
-        let reachable = reachable.filter(|address| (self.is_allowed)(*address));
+        let reachable = reachable.filter(|address| self.is_allowed.allows(*address));
         let reachable: Vec<IpAddr> = reachable.collect();
         let mut failure = WayError::Family {
             host: host.to_owned(),

@@ -106,7 +106,8 @@ impl Rate {
 
 /// As much as a TCP begins with on hosts of today.
 const ALLOWANCE_INITIAL: u32 = 64 * 1024;
-const ALLOWANCE_MIN: u32 = 8 * 1024;
+/// Ten segments, which hosts begin with on any link (RFC 6928): of fewer a loss is seen late.
+const ALLOWANCE_MIN: u32 = 16 * 1024;
 /// What a loss leaves of what was on the way (as CUBIC, RFC 9438 §4.6).
 const AFTER_LOSS: f64 = 0.7;
 /// How near to what overflowed a queue is gone, and for how long no nearer.

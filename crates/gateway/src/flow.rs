@@ -267,7 +267,9 @@ impl Flow {
 
     /// Beyond this the server may not be told to send.
     fn limit(&self) -> Seq {
-        let most = self.copies.base() + self.allowance.bytes();
+        // However little is allowed, the window can be opened for it.
+        let least = self.window.slack() + 2 * self.segment();
+        let most = self.copies.base() + self.allowance.bytes().max(least);
         self.window.edge().earlier(most)
     }
 

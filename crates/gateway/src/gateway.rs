@@ -19,6 +19,7 @@ use crate::orphan::{Farewell, Orphan};
 use crate::packet::{Flags, Malformed, Packet};
 use crate::segment::Segment;
 use crate::snapshot::{FlowSnapshot, Snapshot};
+use crate::stall::Question;
 use crate::survey::Survey;
 use crate::{Checksum, Custody, Side, Transmit, Verdict};
 
@@ -26,6 +27,8 @@ use crate::{Checksum, Custody, Side, Transmit, Verdict};
 const OPENING_MAX: Duration = Duration::from_secs(30);
 /// How long a flow that is left alone is remembered after its last packet.
 const PASSING_KEPT: Duration = Duration::from_secs(120);
+/// The same where one before us may owe it bytes: its server may ask every two minutes only.
+const ORPHAN_KEPT: Duration = Duration::from_secs(300);
 /// Flows that have ended and can still be shown.
 const ENDED_KEPT: usize = 32;
 
@@ -165,20 +168,8 @@ impl Gateway {
             None if packet.flags().has(Flags::RST) => Verdict::Accept,
             None => self.on_unknown(now, key, from, packet),
             Some(State::Passing { .. }) if is_new => self.on_unknown(now, key, from, packet),
-            Some(State::Passing { seen_at, orphan }) => {
-                *seen_at = now;
-                let farewell = orphan.as_mut().and_then(|orphan| match from {
-                    Side::Radio => orphan.on_mobile(now, packet),
-                    Side::Wired => {
-                        orphan.on_server(packet);
-                        None
-                    }
-                });
-                if let Some(farewell) = farewell {
-                    *orphan = None;
-                    self.counters.orphans_reset += 1;
-                    self.out.extend(resets(key, farewell));
-                }
+            Some(State::Passing { .. }) => {
+                self.on_passing(now, key, from, packet);
                 Verdict::Accept
             }
             Some(State::Opening(opening)) => {
@@ -200,6 +191,7 @@ impl Gateway {
         let flags = packet.flags();
         if !flags.has(Flags::SYN) || flags.has(Flags::ACK) {
             self.leave_alone(now, key, Bypass::MidFlow);
+            self.on_passing(now, key, from, packet);
             return Verdict::Accept;
         }
         match Opening::begin(now, from, packet) {
@@ -216,6 +208,32 @@ impl Gateway {
             Err(why) => self.leave_alone(now, key, why),
         }
         Verdict::Accept
+    }
+
+    /// Looks whether one before us owes bytes to the flow.
+    fn on_passing(&mut self, now: Instant, key: Key, from: Side, packet: &Packet<'_>) {
+        let entry = self.flows.get_mut(&key).map(|entry| &mut entry.state);
+        let Some(State::Passing { seen_at, orphan }) = entry else {
+            return;
+        };
+        *seen_at = now;
+        let Some(heeded) = orphan else {
+            return;
+        };
+        let farewell = match from {
+            Side::Radio => heeded.on_mobile(now, packet),
+            Side::Wired => {
+                heeded.on_server(now, packet);
+                let question = heeded.poll_question(now);
+                self.out.extend(question.map(|it| ask(key, it)));
+                None
+            }
+        };
+        if let Some(farewell) = farewell {
+            *orphan = None;
+            self.counters.orphans_reset += 1;
+            self.out.extend(resets(key, farewell));
+        }
     }
 
     fn on_step(
@@ -367,7 +385,10 @@ impl Gateway {
         };
         let due = match &entry.state {
             State::Opening(_) => now + OPENING_MAX,
-            State::Passing { seen_at, .. } => *seen_at + PASSING_KEPT,
+            State::Passing { seen_at, orphan } => match orphan {
+                Some(orphan) => orphan.poll_timeout().min(*seen_at + ORPHAN_KEPT),
+                None => *seen_at + PASSING_KEPT,
+            },
             State::Flow(flow) => flow.poll_timeout(&self.config),
         };
         // A later time is found out when the earlier one comes.
@@ -394,15 +415,20 @@ impl Gateway {
                 continue;
             };
             entry.wakes_at = Instant::NEVER;
-            match &entry.state {
+            match &mut entry.state {
                 State::Opening(_) => {
                     self.counters.openings_forgotten += 1;
                     self.remove(key);
                 }
-                State::Passing { seen_at, .. } if *seen_at + PASSING_KEPT <= now => {
-                    self.remove(key);
+                State::Passing { seen_at, orphan } => {
+                    let kept = orphan.as_ref().map_or(PASSING_KEPT, |_| ORPHAN_KEPT);
+                    let question = orphan.as_mut().and_then(|it| it.poll_question(now));
+                    if *seen_at + kept <= now {
+                        self.remove(key);
+                    } else {
+                        self.out.extend(question.map(|it| ask(key, it)));
+                    }
                 }
-                State::Passing { .. } => {}
                 State::Flow(flow) if flow.poll_timeout(&self.config) > now => {}
                 State::Flow(_) => {
                     match self.with_flow(now, key, |flow, around| flow.handle_timeout(around)) {
@@ -475,6 +501,33 @@ impl Gateway {
             }
         }
         entries.next().is_none()
+    }
+}
+
+/// Asks the mobile host what it has, in the server's name.
+fn ask(key: Key, question: Question) -> Transmit {
+    let Question {
+        seq,
+        ack,
+        window,
+        timestamps,
+        manner,
+    } = question;
+    Transmit {
+        to: Side::Radio,
+        packet: Segment {
+            source: key.server,
+            destination: key.mobile,
+            manner,
+            seq,
+            ack,
+            flags: Flags::ACK,
+            window,
+            timestamps,
+            sack: Blocks::default(),
+            payload: &[],
+        }
+        .emit(),
     }
 }
 

@@ -24,6 +24,7 @@ mod radio;
 mod segment;
 mod seq;
 mod snapshot;
+mod stall;
 mod survey;
 mod window;
 

@@ -3,14 +3,16 @@
 //! Owns the sign of that: the mobile host asks for a byte again and again, while the server repeats
 //! what lies behind it, or a probe of the window with a number behind it, and never what was asked
 //! for, because it was told that it had arrived. Without a gateway between them no two hosts do so
-//! for long. Nothing can bring the byte back, so both ends are to be reset. Where the server has
-//! nothing to say any more there is no sign; such a connection ends when one of its ends gives up.
+//! for long. Nothing can bring the byte back, so both ends are to be reset. A mobile host that has
+//! no answer to the server's probes is asked by [`Stall`]. Where the server has nothing to say any
+//! more there is no sign; such a connection ends when one of its ends gives up.
 
 use tabane_base::{Duration, Instant};
 
 use crate::packet::{Flags, Packet};
 use crate::segment::Manner;
 use crate::seq::Seq;
+use crate::stall::{APART_MAX, Question, Stall};
 
 /// It must go on for so long, with so many questions and repetitions.
 const PROOF: Duration = Duration::from_secs(10);
@@ -26,6 +28,7 @@ pub(crate) struct Orphan {
     bare: Option<(Seq, Seq)>,
     /// How the server writes its packets.
     server: Option<Manner>,
+    stall: Stall,
 }
 
 /// What the mobile host asks for.
@@ -54,8 +57,10 @@ pub(crate) struct Farewell {
 impl Orphan {
     /// A packet of the mobile host's.
     pub(crate) fn on_mobile(&mut self, now: Instant, packet: &Packet<'_>) -> Option<Farewell> {
-        if !packet.flags().has(Flags::ACK) {
-            return None;
+        let stalled = self.stall.on_mobile(now, packet);
+        // Without room it asks for nothing: its program does not read.
+        if stalled.is_some() || !packet.flags().has(Flags::ACK) || packet.window() == 0 {
+            return stalled;
         }
         let byte = packet.ack();
         let (since, times, repeated) = match self.asked {
@@ -81,7 +86,8 @@ impl Orphan {
     }
 
     /// A packet of the server's.
-    pub(crate) fn on_server(&mut self, packet: &Packet<'_>) {
+    pub(crate) fn on_server(&mut self, now: Instant, packet: &Packet<'_>) {
+        self.stall.on_server(now, packet);
         let (start, end) = (packet.seq(), packet.seq_end());
         self.server = Some(Manner::of(packet));
         let is_new = if end.is_after(start) {
@@ -94,12 +100,22 @@ impl Orphan {
             self.bare.replace(numbers) != Some(numbers)
         };
         if let Some(asked) = &mut self.asked {
-            if !start.is_after(asked.byte) {
-                // It has what is asked for, or may be about to send it.
+            if !start.is_after(asked.byte) || start.since(asked.byte) > APART_MAX {
+                // It has what is asked for, or may be about to send it; or it is not its sender.
                 self.asked = None;
             } else if !is_new {
                 asked.repeated += 1;
             }
         }
+    }
+
+    /// When [`poll_question`](Self::poll_question) has one.
+    pub(crate) fn poll_timeout(&self) -> Instant {
+        self.stall.poll_timeout()
+    }
+
+    /// What the mobile host is to be asked now.
+    pub(crate) fn poll_question(&mut self, now: Instant) -> Option<Question> {
+        self.stall.poll_question(now)
     }
 }

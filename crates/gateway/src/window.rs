@@ -82,7 +82,8 @@ impl Window {
         1 << self.shift
     }
 
-    const fn slack(&self) -> u32 {
+    /// Bytes that the edge told stays below what is allowed.
+    pub(crate) const fn slack(&self) -> u32 {
         if self.shift == 0 {
             0
         } else {

@@ -84,8 +84,10 @@ fn one_connection_fills_a_link_and_no_more() {
     };
     read_for(Duration::from_millis(500));
     // How near one kernel's TCP comes to the link depends also on how often a busy machine lets it
-    // run: one span of five in which it did is enough. More than the link has is never right.
+    // and the emulator run: one span of five in which it did is enough. More than the link has is
+    // never right.
     let mut seen = Vec::new();
+    let mut always_late = true;
     let (from, to, after) = loop {
         let before = lab.snapshot().unwrap();
         let start = Instant::now();
@@ -94,13 +96,18 @@ fn one_connection_fills_a_link_and_no_more() {
         let seconds = start.elapsed().as_secs_f64();
         let [from, to] = [&before, &after].map(|s| s.links[0].down.delivered);
         let mbps = (to.bytes - from.bytes).bits() as f64 / 1e6 / seconds;
+        let late = after.health.late - before.health.late;
+        always_late &= late * 20 > to.packets - from.packets;
         seen.push(mbps);
         assert!(mbps < 1.01 * 30.0, "{seen:?} Mbit/s of 30");
-        if mbps >= 0.8 * 30.0 {
+        if mbps >= 0.8 * 30.0 || (always_late && seen.len() == 5) {
             break (from, to, after);
         }
         assert!(seen.len() < 5, "{seen:?} Mbit/s of 30");
     };
+    if always_late {
+        eprintln!("skipped: the rate, since other work made the emulator late: {seen:?} Mbit/s");
+    }
     let mean = (to.bytes - from.bytes).get() / (to.packets - from.packets);
     assert!((1_400..=1_500).contains(&mean), "{mean} bytes per packet");
     assert!(after.links[0].down.queued_max.get() <= 200_000);

@@ -163,7 +163,7 @@ impl CaptureListener {
                 SocketAddr::V6(_) => None,
             };
             let from = caller.from;
-            match index.and_then(|index| flows.claim(index, from.port())) {
+            match index.and_then(|index| flows.claim(index, from)) {
                 Some(original) => return Ok(CapturedCall { caller, original }),
                 None => {
                     tracing::debug!(%from, %local, "turning away a call for no flow");

@@ -16,7 +16,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddrV4};
 
 use aya::maps::{Array, MapData};
-use aya::programs::{CgroupAttachMode, CgroupSockAddr};
+use aya::programs::{CgroupAttachMode, CgroupSockAddr, SockOps};
 use aya::util::KernelVersion;
 use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
 
@@ -48,6 +48,8 @@ const INCOMING: [&str; 6] = [
     "getsockname4",
     "getsockname6",
 ];
+/// Before those that make flows: it says whose the connection of one is.
+const CONNECTING: &str = "connecting";
 const OUTGOING: [&str; 4] = ["connect4", "connect6", "sendmsg4", "sendmsg6"];
 
 /// What to capture.
@@ -119,7 +121,11 @@ impl Hooks {
         let mut gate = Array::try_from(gate).map_err(HookError::from_map)?;
         let open = u32::from(config.open);
         gate.set(0, open, 0).map_err(HookError::from_map)?;
-        for hook in INCOMING.into_iter().chain(OUTGOING) {
+        for hook in INCOMING {
+            attach_one(&mut ebpf, hook, cgroup)?;
+        }
+        attach_connecting(&mut ebpf, cgroup)?;
+        for hook in OUTGOING {
             attach_one(&mut ebpf, hook, cgroup)?;
         }
         Ok(Self {
@@ -232,5 +238,19 @@ fn attach_one(ebpf: &mut Ebpf, hook: &'static str, cgroup: &Cgroup) -> Result<()
     program
         .attach(cgroup, CgroupAttachMode::Single)
         .map_err(|error| HookError::from_program(hook, error))?;
+    Ok(())
+}
+
+fn attach_connecting(ebpf: &mut Ebpf, cgroup: &Cgroup) -> Result<(), HookError> {
+    let failed = |error| HookError::from_program(CONNECTING, error);
+    let program = ebpf.program_mut(CONNECTING);
+    let program = program.expect("the object defines every hook");
+    let program: &mut SockOps = program
+        .try_into()
+        .expect("this hook is a socket operations program");
+    program.load().map_err(failed)?;
+    program
+        .attach(cgroup, CgroupAttachMode::Single)
+        .map_err(failed)?;
     Ok(())
 }

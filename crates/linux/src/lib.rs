@@ -23,6 +23,7 @@ pub mod nfqueue;
 pub mod nft;
 pub mod packet_socket;
 mod priority;
+pub mod process;
 pub mod raw_ip;
 mod reactor;
 pub mod read_ahead;

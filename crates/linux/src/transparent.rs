@@ -21,7 +21,7 @@ use crate::caller::Caller;
 use crate::capture::next_call;
 use crate::hooks::HookError;
 use crate::reactor::watch;
-use crate::syn_hold::{Scope, SynHold};
+use crate::syn_hold::{Scope, SynHold, SynRefusal};
 
 /// As many as wait at other capture sockets.
 const BACKLOG: i32 = 1024;
@@ -127,20 +127,28 @@ impl Transparent {
         Ok(())
     }
 
-    /// The next host that asks for a connection, and where to.
+    /// The next host that asks for a connection, and where to. Who was not diverted, but has
+    /// connected to the listener itself, is turned away: it would be led back here for ever.
     ///
     /// # Errors
     /// Those of `accept(2)`: out of descriptors or memory; may pass.
     pub async fn accept(&self) -> io::Result<(Caller, SocketAddr)> {
         let [v4, v6] = &self.tcp;
         let [hold_v4, hold_v6] = &self.holds;
-        tokio::select! {
-            called = call_on(v4, hold_v4) => called,
-            called = call_on(v6, hold_v6) => called,
+        loop {
+            let (caller, dest) = tokio::select! {
+                called = call_on(v4, hold_v4) => called?,
+                called = call_on(v6, hold_v6) => called?,
+            };
+            if is_diverted(dest) {
+                return Ok((caller, dest));
+            }
+            caller.refuse(SynRefusal::Refused);
         }
     }
 
-    /// The next datagram: its length, where it comes from and where it was going.
+    /// The next datagram: its length, where it comes from and where it was going. One that was
+    /// going to the socket itself is dropped.
     ///
     /// # Errors
     /// Those of `recvmsg(2)`, none of which lasts.
@@ -152,8 +160,8 @@ impl Transparent {
                 ready = readable(v6) => ready?,
             };
             match ready.try_io(Interest::READABLE, |fd| receive(fd, buffer)) {
-                Ok(Some(received)) => return Ok(received),
-                Ok(None) => {}
+                Ok(Some(received)) if is_diverted(received.2) => return Ok(received),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -178,6 +186,11 @@ impl Impostor {
     pub fn try_send(&self, to: SocketAddr, payload: &[u8]) -> io::Result<()> {
         self.socket.send_to(payload, &to.into()).map(drop)
     }
+}
+
+/// Nothing on its way through this machine is going to its loopback.
+fn is_diverted(dest: SocketAddr) -> bool {
+    !dest.ip().to_canonical().is_loopback()
 }
 
 async fn call_on(
@@ -289,4 +302,70 @@ fn receive(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<Option<(usize, SocketA
     });
     let bytes = message.bytes;
     Ok(from.zip(dest).map(|(from, dest)| (bytes, from, dest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read};
+    use std::net::{TcpStream, UdpSocket};
+
+    use super::*;
+
+    /// Runs where the sockets can be had.
+    fn with_sockets<F: Future<Output = ()>>(test: impl FnOnce(Transparent) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            match Transparent::open(0x1062) {
+                Ok(sockets) => test(sockets).await,
+                Err(error) => println!("skipped: {error}"),
+            }
+        });
+    }
+
+    #[test]
+    fn who_was_not_diverted_is_turned_away() {
+        with_sockets(|sockets| async move {
+            for ip in ["127.0.0.1", "::1"] {
+                let at = SocketAddr::new(ip.parse().unwrap(), sockets.port());
+                let asked = tokio::task::spawn_blocking(move || {
+                    let mut stream = TcpStream::connect(at).unwrap();
+                    stream.read(&mut [0; 1])
+                });
+                tokio::select! {
+                    taken = sockets.accept() => panic!("taken up: {taken:?}"),
+                    told = asked => match told.unwrap() {
+                        Ok(length) => assert_eq!(length, 0),
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+                    },
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_datagram_that_was_not_diverted_is_dropped() {
+        with_sockets(|sockets| async move {
+            let loopbacks = ["127.0.0.1:0", "[::1]:0"];
+            for (local, receiver) in loopbacks.into_iter().zip(&sockets.udp) {
+                let Some(receiver) = receiver else { continue };
+                let sender = UdpSocket::bind(local).unwrap();
+                let at = SocketAddr::new(sender.local_addr().unwrap().ip(), sockets.port());
+                sender.send_to(b"round and round", at).unwrap();
+                let waiting = || rustix::io::ioctl_fionread(receiver.get_ref()).unwrap();
+                assert!(waiting() > 0);
+                let mut buffer = [0; 64];
+                let gone = async {
+                    while waiting() > 0 {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    taken = sockets.recv(&mut buffer) => panic!("taken up: {taken:?}"),
+                    () = gone => {}
+                }
+            }
+        });
+    }
 }

@@ -220,6 +220,33 @@ fn strangers_cannot_claim_a_flow() {
 }
 
 #[test]
+fn a_flow_is_its_socket_s_before_its_connection_has_come() {
+    with_hooks(|world| async move {
+        // It has asked, and cannot come.
+        let way = |what| ip(&["route", what, "throw", "127.128.0.0/10", "table", "local"]);
+        way("add");
+        finish(&mut world.run("shut")).await;
+        way("del");
+        let address = SocketAddr::new("127.128.0.1".parse().unwrap(), world.capture.port);
+        assert!(world.hooks.original(as_v4(address)).is_some());
+        let refused = tokio::select! {
+            refused = TcpStream::connect(address) => refused.unwrap_err(),
+            _ = world.call() => panic!("a stranger has got through"),
+        };
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn who_sends_to_the_address_of_another_s_flow_is_told_off() {
+    with_hooks(|mut world| async move {
+        let mut client = world.run(&format!("intrude-{}", world.capture.port));
+        world.echo_datagrams(1).await;
+        finish(&mut client).await;
+    });
+}
+
+#[test]
 fn dropping_the_hooks_detaches_them() {
     with_hooks(|world| async move {
         assert_eq!(attached(&world.cgroup), 10);

@@ -33,12 +33,12 @@ const SLACK: Duration = Duration::from_millis(1);
 const MAX_SEGMENTS: usize = 64;
 
 /// Where datagrams of friends may leave, and to whom.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DatagramOut {
     /// The interface; `None`: as the routing table says.
     pub device: Option<String>,
     /// Whether an address may be sent to.
-    pub is_allowed: fn(IpAddr) -> bool,
+    pub is_allowed: Rc<dyn Fn(IpAddr) -> bool>,
     /// The ports that may be sent to.
     pub ports: Vec<u16>,
 }

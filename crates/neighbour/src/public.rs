@@ -4,7 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Whether anybody may hold this address (the special-purpose registries of RFC 6890), so that
-/// nothing of ours is behind it.
+/// nothing of ours is behind it; unless it belongs to a network that this machine is in, which is
+/// the caller's to know.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -14,6 +15,8 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
+    /// What a cloud tells its machines of themselves, keys among it (Azure's WireServer).
+    const WIRE_SERVER: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
     let [a, b, c, _] = address.octets();
     let is_special = matches!(
         (a, b, c),
@@ -31,7 +34,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
             | (198, 51, 100)
             | (203, 0, 113)
     );
-    !is_special
+    !is_special && address != WIRE_SERVER
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
@@ -81,6 +84,7 @@ mod tests {
             "10.0.0.1",
             "100.64.0.1",
             "127.0.0.1",
+            "168.63.129.16",
             "169.254.169.254",
             "172.31.255.255",
             "192.168.1.1",

@@ -13,6 +13,7 @@
 
 mod association;
 mod brake;
+mod correspondents;
 mod event;
 mod ffi;
 mod library;

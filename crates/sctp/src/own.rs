@@ -23,6 +23,9 @@ pub(crate) struct Own {
     /// The peer's SCTP port.
     pub(crate) port: u16,
     pub(crate) paths: [PathId; SLOTS],
+    /// The tag that we gave it, which packets from the peer bear, and the peer's.
+    pub(crate) tag: Option<u32>,
+    pub(crate) peer_tag: Option<u32>,
     /// What the peer listed when the association was set up; `None` before that.
     pub(crate) listed: Option<Vec<Ipv4Addr>>,
     /// The cookie was sent once.
@@ -51,6 +54,8 @@ impl Own {
             association,
             port,
             paths,
+            tag: None,
+            peer_tag: None,
             listed: None,
             has_echoed: false,
             rescue: Rescue::default(),
@@ -60,6 +65,24 @@ impl Own {
             left_alone: paths.into(),
             congested: Vec::new(),
         }
+    }
+
+    /// A packet is to leave: whose tags it tells.
+    pub(crate) fn learn_tags(&mut self, packet: &[u8]) {
+        let asked = packet::asked_tag(packet).or_else(|| packet::answered_tag(packet));
+        self.tag = asked.or(self.tag);
+        if packet::asked_tag(packet).is_none() {
+            self.peer_tag = Some(packet::tag(packet));
+        }
+    }
+
+    /// Whether a packet is of this association (RFC 9260 §8.5).
+    pub(crate) fn is_of_it(&self, packet: &[u8]) -> bool {
+        let expected = match packet::has_tag_given_back(packet) {
+            true => [self.tag, self.peer_tag],
+            false => [self.tag, None],
+        };
+        expected.contains(&Some(packet::tag(packet)))
     }
 
     /// A packet is to leave by a path, over a link. `false`: it must not.

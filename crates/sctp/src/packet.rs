@@ -24,6 +24,7 @@ const HEARTBEAT_ACK: u8 = 5;
 const ABORT: u8 = 6;
 const COOKIE_ECHO: u8 = 10;
 const ECN_ECHO: u8 = 12;
+const SHUTDOWN_COMPLETE: u8 = 14;
 const CWR: u8 = 13;
 const ASCONF: u8 = 0xc1;
 const ASCONF_ACK: u8 = 0x80;
@@ -41,11 +42,62 @@ const T_BIT: u8 = 1;
 /// The checksum's place in the common header.
 pub(crate) const CHECKSUM: Range<usize> = 8..12;
 
+/// Feeds `packet` to every reader, for fuzzing: those that the stack asks of what has ports.
+pub fn fuzz_parsers(packet: &[u8]) {
+    if ports(packet).is_none() {
+        return;
+    }
+    let _ = (tag(packet), asked_tag(packet), answered_tag(packet));
+    let _ = (has_tag_given_back(packet), is_disowning(packet));
+    let _ = (is_setup(packet), is_cookie(packet), is_probe(packet));
+    let _ = (is_probe_answer(packet), wants_answer(packet));
+    assert!(data_bytes(packet) <= packet.len(), "more data than packet");
+    let _ = (added_addresses(packet), address_answer(packet));
+    let _ = sequence_numbers(packet);
+    let _ = acknowledged(packet).map(|(number, _)| congestion_echo(packet, number));
+    let stripped = &mut packet.to_vec();
+    let _ = strip_echo_answer(stripped);
+    assert!(
+        stripped.len() <= packet.len(),
+        "what is taken out makes it longer"
+    );
+}
+
 /// Source and destination port; `None` for what is no SCTP packet.
 #[must_use]
 pub fn ports(packet: &[u8]) -> Option<(u16, u16)> {
     let has_chunk = packet.len() >= COMMON_HEADER + CHUNK_HEADER;
     has_chunk.then(|| (word(packet, 0), word(packet, 2)))
+}
+
+/// The verification tag: the one that the receiver gave the association, and nobody else knows.
+pub(crate) fn tag(packet: &[u8]) -> u32 {
+    long(packet, 4)
+}
+
+/// The tag that whoever sends this INIT wants on the packets to it.
+pub(crate) fn asked_tag(packet: &[u8]) -> Option<u32> {
+    initiate_tag(packet, INIT)
+}
+
+/// The same of an INIT ACK.
+pub(crate) fn answered_tag(packet: &[u8]) -> Option<u32> {
+    initiate_tag(packet, INIT_ACK)
+}
+
+fn initiate_tag(packet: &[u8], wanted: u8) -> Option<u32> {
+    let is_it = |(kind, range): &(u8, Range<usize>)| *kind == wanted && range.len() >= INIT_FIXED;
+    let (_, range) = chunks(packet).find(is_it)?;
+    Some(long(packet, range.start + CHUNK_HEADER))
+}
+
+/// Whether this says that the sender has no association, with its own tag given back (RFC 9260
+/// §8.5.1).
+pub(crate) fn has_tag_given_back(packet: &[u8]) -> bool {
+    let says_so = |(kind, range): (u8, Range<usize>)| {
+        matches!(kind, ABORT | SHUTDOWN_COMPLETE) && packet[range.start + 1] & T_BIT != 0
+    };
+    chunks(packet).any(says_so)
 }
 
 /// Whether this begins an association: such packets go every way there is.

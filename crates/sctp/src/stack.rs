@@ -22,12 +22,13 @@ use tabane_base::Duration;
 use crate::association::{
     AssociationId, EndpointId, Incoming, Message, Piece, SctpError, Sent, Transmit,
 };
+use crate::correspondents::Correspondents;
 use crate::event;
 use crate::ffi;
 use crate::library::{self, Library, Received, Socket};
 use crate::opening::Order;
 use crate::own::Own;
-use crate::path::{LinkId, PathId, Paths, Reach, SLOTS, Way};
+use crate::path::{PathId, Paths, Reach, SLOTS, Way};
 use crate::settings::Settings;
 
 /// What one reading may bring: a message larger than this comes in parts.
@@ -44,16 +45,6 @@ struct Endpoint {
     own: Option<Own>,
 }
 
-/// Where somebody who began an association with us was last heard from.
-#[derive(Clone, Copy, Debug)]
-struct Correspondent {
-    link: LinkId,
-    local: Ipv4Addr,
-    remote: SocketAddrV4,
-    /// By the stack's clock.
-    heard_at: Duration,
-}
-
 /// SCTP in this process.
 ///
 /// Drive it: `handle_packet` and `handle_timers` (every 10 ms or so), then `poll_event` until
@@ -63,7 +54,7 @@ pub struct Stack {
     // The library outlives its sockets.
     endpoints: BTreeMap<EndpointId, Endpoint>,
     paths: Paths,
-    correspondents: BTreeMap<(Ipv4Addr, u16), Correspondent>,
+    correspondents: Correspondents,
     /// Of endpoints that were closed, until their last packets are out.
     closed: Vec<[PathId; SLOTS]>,
     /// [`Settings::mtu`].
@@ -83,6 +74,7 @@ pub struct Stack {
     next: u32,
     buffer: Vec<u8>,
     bad_checksums: u64,
+    bad_tags: u64,
     library: Library,
 }
 
@@ -96,7 +88,7 @@ impl Stack {
             library: Library::start(settings).ok_or(SctpError::Twice)?,
             endpoints: BTreeMap::new(),
             paths: Paths::default(),
-            correspondents: BTreeMap::new(),
+            correspondents: Correspondents::default(),
             closed: Vec::new(),
             mtu: settings.mtu,
             rescues: settings.rescue,
@@ -108,6 +100,7 @@ impl Stack {
             next: 0,
             buffer: vec![0; READ_BYTES],
             bad_checksums: 0,
+            bad_tags: 0,
         })
     }
 
@@ -208,7 +201,7 @@ impl Stack {
                 let peers = self.library.peers(&endpoint.socket, association.0);
                 let known = peers.iter();
                 let known =
-                    known.filter_map(|peer| self.correspondents.get(&(*peer.ip(), peer.port())));
+                    known.filter_map(|peer| self.correspondents.place((*peer.ip(), peer.port())));
                 known.map(|known| known.heard_at).max()?
             }
         };

@@ -16,12 +16,14 @@ use tabane_sctp::{
 const SENDER_PORT: u16 = 4_001;
 const PORT: u16 = 4_000;
 const UDP: u16 = 9_899;
+const STRANGE_UDP: u16 = 7_777;
 const TICK: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 const SENDERS_INDICATION: u32 = 17;
 const INDICATION: u32 = 23;
 /// The chunk that tells of a change of addresses (RFC 5061 §4.1.1).
 const ASCONF: u8 = 0xc1;
+const INIT_ACK: u8 = 2;
 const ABORT: u8 = 6;
 
 fn link_address(link: u32) -> Ipv4Addr {
@@ -49,6 +51,10 @@ struct Network {
     carried: BTreeMap<u32, usize>,
     received: Vec<u8>,
     news: Vec<Event>,
+    /// What somebody else says after each packet of the sender's, in its name, from another port.
+    forged: Option<Vec<u8>>,
+    /// Packets to another port than the sender's.
+    misled: usize,
 }
 
 impl Network {
@@ -65,6 +71,8 @@ impl Network {
             carried: BTreeMap::new(),
             received: Vec::new(),
             news: Vec::new(),
+            forged: None,
+            misled: 0,
         }
     }
 
@@ -83,6 +91,10 @@ impl Network {
                 // From the listener, to an address of one of the sender's links.
                 None => {
                     let link = u32::from(transmit.remote.ip().octets()[2]);
+                    // What answers an INIT goes where that came from.
+                    let is_misled = transmit.remote.port() != UDP;
+                    self.misled +=
+                        usize::from(is_misled && !has_chunk(&transmit.payload, INIT_ACK));
                     if self.cut.contains(&link) {
                         continue;
                     }
@@ -124,8 +136,12 @@ impl Network {
             from = Ipv4Addr::from(u32::from(from) + 75);
         }
         let (to, payload) = (*transmit.remote.ip(), &transmit.payload);
-        let from = SocketAddrV4::new(from, UDP);
-        self.stack.handle_packet(LinkId(0), to, from, payload);
+        let socket = SocketAddrV4::new(from, UDP);
+        self.stack.handle_packet(LinkId(0), to, socket, payload);
+        if let Some(forged) = &self.forged {
+            let socket = SocketAddrV4::new(from, STRANGE_UDP);
+            self.stack.handle_packet(LinkId(0), to, socket, forged);
+        }
     }
 
     /// Takes turns until it is so.
@@ -222,6 +238,7 @@ fn paths_come_go_and_are_all_used() {
     both_learn_who_the_other_is(&world);
     let association = world.association();
     both_links_carry(&mut world, association);
+    who_does_not_know_the_tag_moves_nobody(&mut world, association);
     a_cut_link_is_left_and_comes_back(&mut world, association);
     a_link_that_comes_is_used(&mut world, association);
     who_knows_one_address_not_ends_nothing(&mut world, association);
@@ -282,6 +299,36 @@ fn both_links_carry(world: &mut Network, association: AssociationId) {
         assert!(path.cwnd.get() > 3_000 && path.mtu == 1_392, "{path:?}");
         assert!(path.rto >= Duration::from_millis(600), "{path:?}");
     }
+}
+
+/// RFC 6951 §5.4: the tag is looked at before a port is learnt.
+fn who_does_not_know_the_tag_moves_nobody(world: &mut Network, association: AssociationId) {
+    const INIT: [u8; 20] = [1, 0, 0, 20, 1, 2, 3, 4, 0, 1, 0, 0, 0, 1, 0, 1, 1, 2, 3, 4];
+    const HEARTBEAT: [u8; 8] = [4, 0, 0, 8, 0, 1, 0, 4];
+    for (tag, chunk) in [(0x1122_3344, &HEARTBEAT[..]), (0, &INIT[..])] {
+        world.forged = Some(packet_of(tag, chunk));
+        world.transfer(association, &bytes(50_000));
+        world.forged = None;
+        assert_eq!(world.misled, 0, "{chunk:?}");
+    }
+}
+
+/// A packet in the sender's name.
+fn packet_of(tag: u32, chunk: &[u8]) -> Vec<u8> {
+    let [a, b] = SENDER_PORT.to_be_bytes();
+    let [c, d] = PORT.to_be_bytes();
+    let mut packet = vec![a, b, c, d];
+    packet.extend(tag.to_be_bytes());
+    packet.extend([0; 4]);
+    packet.extend(chunk);
+    // CRC32c, bit by bit.
+    let sum = packet.iter().fold(u32::MAX, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
+            (sum >> 1) ^ (0x82f6_3b78 & (sum & 1).wrapping_neg())
+        })
+    });
+    packet[8..12].copy_from_slice(&(!sum).to_le_bytes());
+    packet
 }
 
 fn a_cut_link_is_left_and_comes_back(world: &mut Network, association: AssociationId) {

@@ -23,6 +23,9 @@ const SERVER_SOCKET: SocketId = SocketId(0);
 /// Datagrams remembered by [`Network::capture`].
 const CAPTURE_MAX: usize = 4_096;
 
+/// So little sent to somebody who has not asked for it is of no use to anybody.
+const WORTHLESS: Bytes = Bytes::new(600);
+
 /// A link, by its place in the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub usize);
@@ -50,6 +53,8 @@ pub struct Exchanged {
     /// The most that `from_server` was, per byte of `to_server`, until something came from there
     /// that was sent after the server had been heard there: no earlier can the address be proved.
     pub amplification: f64,
+    /// The same from a few hundred bytes on.
+    pub amplification_of_much: f64,
     heard_at: Option<Instant>,
     may_be_proved: bool,
 }
@@ -267,6 +272,12 @@ impl Network {
         &self.exchanged
     }
 
+    /// Somebody else has said so much to the server, and says that he is there.
+    pub(crate) fn on_injected(&mut self, from: SocketAddr, len: usize) {
+        let exchanged = self.exchanged.entry(from).or_default();
+        exchanged.to_server += Bytes::from(len);
+    }
+
     /// Datagrams that went to an address which leads nowhere (any more).
     #[must_use]
     pub const fn unroutable(&self) -> u64 {
@@ -285,6 +296,10 @@ impl Network {
                     let ratio =
                         exchanged.from_server.get() as f64 / exchanged.to_server.get() as f64;
                     exchanged.amplification = exchanged.amplification.max(ratio);
+                    if exchanged.from_server > WORTHLESS {
+                        exchanged.amplification_of_much =
+                            exchanged.amplification_of_much.max(ratio);
+                    }
                 }
                 self.links
                     .iter()

@@ -5,7 +5,7 @@
 use tabane_base::{Duration, Rng};
 
 /// How packets that come out of links are mistreated. All probabilities are per packet.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Tamper {
     /// It vanishes.
     pub drop: f64,
@@ -17,6 +17,22 @@ pub struct Tamper {
     pub reorder: f64,
     /// The longest a packet is held back.
     pub reorder_by: Duration,
+    /// Datagrams with more bytes vanish without a word: a path's MTU, and nobody who tells it.
+    pub largest: usize,
+}
+
+impl Default for Tamper {
+    /// Nothing happens to any packet.
+    fn default() -> Self {
+        Self {
+            drop: 0.0,
+            corrupt: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            reorder_by: Duration::ZERO,
+            largest: usize::MAX,
+        }
+    }
 }
 
 /// What becomes of one packet.
@@ -35,7 +51,7 @@ impl Tamper {
     /// Draws the fate of a packet of `len` bytes.
     pub(crate) fn draw(&self, rng: &mut Rng, len: usize) -> Fate {
         let mut fate = Fate {
-            dropped: rng.chance(self.drop),
+            dropped: rng.chance(self.drop) || len > self.largest,
             ..Fate::default()
         };
         if rng.chance(self.corrupt) {

@@ -57,9 +57,9 @@ pub(crate) enum JoinStringError {
          {0}; copy the whole line, in quotes"
     )]
     TokenLength(usize),
-    #[error("the join string is damaged: '{0}' does not occur in a token")]
+    #[error("the join string is damaged: {0:?} does not occur in a token")]
     TokenCharacter(char),
-    #[error("the join string's address '{text}' is not valid: {source}")]
+    #[error("the join string's address {text:?} is not valid: {source}")]
     Address {
         text: String,
         source: DestinationError,
@@ -78,7 +78,7 @@ pub(crate) enum JoinStringError {
          copy the whole line, in quotes"
     )]
     Sum,
-    #[error("the join string has an unknown part '{0}'; perhaps the relay is newer: update tabane")]
+    #[error("the join string has an unknown part {0:?}; perhaps the relay is newer: update tabane")]
     UnknownPart(String),
 }
 

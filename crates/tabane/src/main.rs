@@ -28,6 +28,7 @@ mod instance;
 mod interception;
 mod join_string;
 mod last_run;
+mod last_words;
 mod ledger;
 mod lent_links;
 mod lent_paths;
@@ -67,6 +68,8 @@ mod signals;
 mod span;
 mod statistics;
 mod store;
+#[cfg(test)]
+mod strangers;
 mod top;
 mod udp_order;
 mod usage;
@@ -78,6 +81,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    last_words::end_with_a_panic();
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return failure::report_usage(&error),

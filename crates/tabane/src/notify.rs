@@ -14,6 +14,9 @@ use tabane_base::Duration;
 /// The variable that names the socket.
 pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
 pub(crate) const READY: &str = "READY=1";
+/// The variable that says within how many microseconds to hear from us again.
+const WATCHDOG: &str = "WATCHDOG_USEC";
+const ALIVE: &str = "WATCHDOG=1";
 /// How often to look whether a child that says nothing has ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -30,6 +33,19 @@ pub(crate) fn status(text: &str) {
 /// What [`status`] tells.
 pub(crate) fn status_line(text: &str) -> String {
     format!("STATUS={text}")
+}
+
+/// Tells whoever watches us that this thread still takes its turns, as often as it wants to hear;
+/// for ever. A thread that hangs falls silent, and is ended and started anew.
+pub(crate) async fn keep_alive() {
+    let asked = std::env::var(WATCHDOG).ok();
+    let Some(patience) = asked.and_then(|text| text.parse().ok()) else {
+        return std::future::pending().await;
+    };
+    loop {
+        tell(ALIVE);
+        tokio::time::sleep(Duration::from_micros(patience) / 2).await;
+    }
 }
 
 /// The end has begun.

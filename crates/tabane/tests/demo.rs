@@ -22,6 +22,8 @@ use tabane_linux::netns::Netns;
 /// Rates are measured: one test at a time.
 static MACHINE: Mutex<()> = Mutex::new(());
 const NOBODY: &str = "65534";
+/// Demonstrations, at most, until one had the machine to itself.
+const ATTEMPTS: u32 = 4;
 
 /// A directory of a test's own, with a copy of the program that anybody may start.
 struct Place {
@@ -155,20 +157,47 @@ fn assert_is_picture(path: &Path) {
     assert!(svg.contains("<polygon ") && svg.contains("Mbit/s"), "{svg}");
 }
 
+/// Demonstrates until the emulator has kept its times, as the report itself tells: where other work
+/// makes it late, its links are none of the speeds that they are said to be.
+fn demonstrate(place: &Place, command: impl Fn() -> Command) -> (Output, Value) {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let (pid, output) = finish(command());
+        assert!(output.status.success(), "{output:?}");
+        assert_nothing_is_left(place, pid);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if attempt == ATTEMPTS || emulator_kept_up(&report) {
+            return (output, report);
+        }
+        eprintln!("again, since other work made the links late: {report:#}");
+    }
+}
+
+/// As the program itself judges its figures.
+fn emulator_kept_up(report: &Value) -> bool {
+    let number = |key: &str| report["emulator"][key].as_u64().unwrap();
+    number("dropped") == 0 && number("late") * 20 <= number("packets")
+}
+
 fn assert_bond_pays(report: &Value, world: &str) {
     assert_eq!(report["world"], world, "{report:#}");
     let number = |value: &Value| value.as_f64().unwrap();
     let links = report["links"].as_array().unwrap();
     assert_eq!(links.len(), 2);
+    assert!(
+        report["bond_bytes"].as_u64().unwrap() > 1_000_000,
+        "{report:#}"
+    );
+    if !emulator_kept_up(report) {
+        eprintln!("skipped: rates, since other work made the links late {ATTEMPTS} times");
+        return;
+    }
     let best = links.iter().map(|link| number(&link["alone_bps"]));
     let best = best.fold(0.0, f64::max);
     let (sum, bond) = (number(&report["sum_bps"]), number(&report["bond_bps"]));
     assert!(sum > best && best > 0.0, "{report:#}");
     assert!(bond >= 0.85 * sum && bond > best, "{report:#}");
-    assert!(
-        report["bond_bytes"].as_u64().unwrap() > 1_000_000,
-        "{report:#}"
-    );
     for link in links {
         assert!(
             number(&link["in_bond_bps"]) > 0.5 * number(&link["alone_bps"]),
@@ -183,14 +212,12 @@ fn in_namespaces_the_bond_reaches_the_sum() {
         return;
     }
     let place = Place::new();
-    let (pid, output) = finish(place.command(&["demo", "twin", "--seconds", "3", "--json"]));
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let arguments = ["demo", "twin", "--seconds", "3", "--json"];
+    let (output, report) = demonstrate(&place, || place.command(&arguments));
     assert_bond_pays(&report, "namespaces");
     assert_eq!(report["reservation"], Value::Null, "{report:#}");
     assert_is_picture(&place.path.join("tabane-demo.svg"));
     assert!(text(&output.stderr).contains("alone, 1 s: "), "{output:?}");
-    assert_nothing_is_left(&place, pid);
 }
 
 #[test]
@@ -213,15 +240,12 @@ fn without_privilege_too() {
                     { name = \"a\", rate = \"11mbit\", delay = \"5ms\", queue = \"100kB\" },\n\
                     { name = \"b\", rate = \"5.5mbit\", delay = \"20ms\", queue = \"100kB\" }]";
     fs::write(place.path.join("sbam.toml"), scenario).unwrap();
-    let (pid, output) = finish(place.command_as_nobody(&arguments));
-    assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (output, report) = demonstrate(&place, || place.command_as_nobody(&arguments));
     assert_bond_pays(&report, "loopback");
     let reservation = report["reservation"].as_str().unwrap();
     assert!(reservation.contains("not root"), "{reservation}");
     assert!(text(&output.stderr).contains(reservation), "{output:?}");
     assert_is_picture(&place.path.join("p.svg"));
-    assert_nothing_is_left(&place, pid);
 }
 
 /// Starts a long demonstration and waits until its first download runs.

@@ -1,10 +1,11 @@
 //! Many clients in one process, for measuring a relay: `cargo xtask bench relay` runs it.
 //!
-//! `crowd RELAY KEY TOKEN SOURCE SESSIONS SECONDS` opens so many sessions, each over a socket of
-//! its own, and prints how long that took; a line on stdin then makes each fetch what the TCP
+//! `crowd RELAY KEY TOKEN SOURCE SESSIONS SECONDS FIRST` opens so many sessions, each over a socket
+//! of its own, and prints how long that took; a line on stdin then makes each fetch what the TCP
 //! server SOURCE sends, for so many seconds, and it prints what arrived. Each line on stdout is
-//! `NAME NUMBER`. The sessions are core's, without the tunnel's client: a thousand of those would
-//! have a thousand event loops.
+//! `NAME NUMBER`. As many share a key as a relay allows; keys are numbered from FIRST, below 256.
+//! The sessions are core's, without the tunnel's client: a thousand of those would have a thousand
+//! event loops.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,8 @@ use tokio::sync::watch;
 
 /// Sessions that may be in their handshakes at once: the relay is to work, not to be flooded.
 const AT_ONCE: usize = 64;
+/// Of one key, at most, by a relay's default limits.
+const OF_A_KEY: u32 = 8;
 /// Longest wait for a timer; also where a session has none.
 const IDLE: Duration = Duration::from_secs(3_600);
 
@@ -37,12 +40,12 @@ struct Options {
     source: SocketAddr,
     sessions: u32,
     seconds: u64,
+    first: u8,
 }
 
 /// What all sessions share; one thread, so nothing is ever waited for.
 struct Crowd {
     options: Options,
-    endpoint: RefCell<Endpoint>,
     clock: HostClock,
     received: RefCell<RecvBatch>,
     transmits: RefCell<TransmitBatch>,
@@ -53,6 +56,7 @@ struct Crowd {
 
 struct Guest {
     crowd: Rc<Crowd>,
+    endpoint: Rc<RefCell<Endpoint>>,
     socket: UdpSocket,
     id: SocketId,
     handle: SessionHandle,
@@ -60,7 +64,7 @@ struct Guest {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let options = parse().ok_or("usage: crowd RELAY KEY TOKEN SOURCE SESSIONS SECONDS")?;
+    let options = parse().ok_or("usage: crowd RELAY KEY TOKEN SOURCE SESSIONS SECONDS FIRST")?;
     tabane_linux::descriptors::raise_limit()?;
     tabane_tunnel::block_on(run(options))?
 }
@@ -75,20 +79,14 @@ fn parse() -> Option<Options> {
         source: next()?.parse().ok()?,
         sessions: next()?.parse().ok()?,
         seconds: next()?.parse().ok()?,
+        first: next()?.parse().ok()?,
     })
 }
 
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
-    // Nothing here is worth guessing.
-    let identity = Identity::from_seed([7; 32]);
-    let (sessions, seconds) = (options.sessions, options.seconds);
+    let (sessions, seconds, first) = (options.sessions, options.seconds, options.first);
     let crowd = Rc::new(Crowd {
         options,
-        endpoint: RefCell::new(Endpoint::client(
-            identity,
-            SessionConfig::default(),
-            [8; 32],
-        )?),
         clock: HostClock::new(),
         received: RefCell::new(RecvBatch::new()),
         transmits: RefCell::new(TransmitBatch::new(65_000)),
@@ -98,8 +96,13 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     });
     let begin = WallInstant::now();
     let mut connected = crowd.connected.subscribe();
+    let mut endpoint = None;
     for id in 0..sessions {
-        let guest = Guest::begin(crowd.clone(), SocketId(id))?;
+        if id % OF_A_KEY == 0 {
+            endpoint = Some(machine(first + u8::try_from(id / OF_A_KEY)?)?);
+        }
+        let endpoint = endpoint.clone().ok_or("the first has one")?;
+        let guest = Guest::begin(crowd.clone(), endpoint, SocketId(id))?;
         tokio::task::spawn_local(guest.run());
         let enough = (id as usize + 1).saturating_sub(AT_ONCE);
         connected.wait_for(|count| *count >= enough).await?;
@@ -122,8 +125,19 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// A client with a key of its own. Nothing here is worth guessing.
+fn machine(number: u8) -> Result<Rc<RefCell<Endpoint>>, Box<dyn Error>> {
+    let identity = Identity::from_seed([number; 32]);
+    let endpoint = Endpoint::client(identity, SessionConfig::default(), [number; 32])?;
+    Ok(Rc::new(RefCell::new(endpoint)))
+}
+
 impl Guest {
-    fn begin(crowd: Rc<Crowd>, id: SocketId) -> Result<Self, Box<dyn Error>> {
+    fn begin(
+        crowd: Rc<Crowd>,
+        endpoint: Rc<RefCell<Endpoint>>,
+        id: SocketId,
+    ) -> Result<Self, Box<dyn Error>> {
         let local = SocketAddr::new(crowd.options.relay.ip(), 0);
         let interface = None;
         let socket = UdpSocket::bind(UdpBind { interface, local })?;
@@ -134,8 +148,7 @@ impl Guest {
         };
         let (key, token) = (crowd.options.key, crowd.options.token.clone());
         let now = crowd.clock.now();
-        let opened = crowd
-            .endpoint
+        let opened = endpoint
             .borrow_mut()
             .connect(now, key, Some(token), vec![tuple]);
         Ok(Self {
@@ -143,6 +156,7 @@ impl Guest {
             id,
             handle: opened?,
             stream: None,
+            endpoint,
             crowd,
         })
     }
@@ -175,14 +189,14 @@ impl Guest {
                 local_ip: None,
                 remote: datagram.meta.remote,
             };
-            let mut endpoint = self.crowd.endpoint.borrow_mut();
+            let mut endpoint = self.endpoint.borrow_mut();
             endpoint.handle_datagram(now, tuple, datagram.payload);
         }
     }
 
     fn expire(&self) {
         let now = self.crowd.clock.now();
-        if let Some(session) = self.crowd.endpoint.borrow_mut().session_mut(self.handle) {
+        if let Some(session) = self.endpoint.borrow_mut().session_mut(self.handle) {
             session.handle_timeout(now);
         }
     }
@@ -195,7 +209,7 @@ impl Guest {
             target: Target::Address(self.crowd.options.source),
         };
         source.emit(&mut request);
-        let mut endpoint = self.crowd.endpoint.borrow_mut();
+        let mut endpoint = self.endpoint.borrow_mut();
         let session = endpoint
             .session_mut(self.handle)
             .expect("it is never reaped");
@@ -208,7 +222,7 @@ impl Guest {
     fn drain(&self) -> Option<Instant> {
         let crowd = &self.crowd;
         let now = crowd.clock.now();
-        let mut endpoint = crowd.endpoint.borrow_mut();
+        let mut endpoint = self.endpoint.borrow_mut();
         let session = endpoint.session_mut(self.handle)?;
         while let Some(event) = session.poll_event() {
             match event {

@@ -44,6 +44,8 @@ impl Access {
 
 /// Not in the IANA registry of special-purpose IPv4 addresses (RFC 6890).
 fn is_public_v4(ip: Ipv4Addr) -> bool {
+    /// What a cloud tells its machines of themselves, keys among it (Azure's WireServer).
+    const WIRE_SERVER: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
     let [a, b, c, _] = ip.octets();
     let special = matches!(
         (a, b, c),
@@ -61,7 +63,7 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
             // Multicast, reserved and broadcast.
             | (224..=255, _, _)
     );
-    !special
+    !special && ip != WIRE_SERVER
 }
 
 /// Global unicast (2000::/3), and not a wrapping of an IPv4 address that is none.
@@ -94,7 +96,7 @@ mod tests {
     fn private_addresses_in_every_disguise_are_refused() {
         for text in "0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.127.255.255 127.0.0.1 \
             169.254.169.254 172.16.0.1 172.31.255.255 192.168.1.1 192.0.0.1 \
-            198.18.0.1 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255 :: ::1 \
+            198.18.0.1 168.63.129.16 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255 :: ::1 \
             ::127.0.0.1 ::ffff:127.0.0.1 ::ffff:10.1.2.3 ::ffff:169.254.169.254 \
             64:ff9b::10.0.0.1 64:ff9b:1::8.8.8.8 2002:7f00:1:: 2002:c0a8:101::1 \
             2001:0:1::1 fe80::1 fec0::1 fc00::1 fd12:3456::1 ff02::1 5f00::1"

@@ -20,8 +20,9 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::Context;
+use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tabane_base::{Duration, Instant};
 use tabane_core::{
     ConnectError, Endpoint, EndpointCounters, FlowId, FourTuple, PublicKey, Session, SessionHandle,
@@ -259,5 +260,10 @@ impl Visit<'_> {
     /// are kept for it.
     pub(crate) fn inbox(&mut self, stream: StreamId) -> &mut Inbox {
         self.hosted.flows.inbox(stream, self.now)
+    }
+
+    /// The next of them.
+    pub(crate) fn poll_datagram(&mut self, stream: StreamId, cx: &Context<'_>) -> Poll<Bytes> {
+        self.hosted.flows.poll(stream, self.now, cx)
     }
 }

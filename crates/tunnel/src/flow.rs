@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use tabane_base::{Duration, Instant};
-use tabane_core::{Datagram, DatagramError, DatagramOrder, FlowId, StreamId};
+use tabane_core::{Datagram, DatagramError, DatagramOrder, FlowId, Part, StreamId};
 
 use crate::request::Status;
 use crate::stream::Stream;
@@ -43,6 +43,9 @@ const MAX_WAITING: usize = 1_024;
 
 /// Bytes that one flow may have waiting; a kernel's default receive buffer is a fifth of it.
 const MAX_WAITING_BYTES: usize = 1 << 20;
+
+/// Bytes that all flows of a session may have waiting; one may have as much as that leaves.
+const MAX_WAITING_IN_ALL: usize = 8 << 20;
 
 /// Datagrams held for flows that nobody has announced, for the whole session: what one flow may
 /// have waiting, since a program's first burst may overtake its announcement as a whole.
@@ -82,6 +85,8 @@ pub(crate) struct Flows {
     /// For flows that have no inbox, oldest first.
     held: VecDeque<(Instant, u64, Datagram)>,
     held_bytes: usize,
+    /// What waits in all inboxes.
+    waiting: Part,
 }
 
 /// What came in for one flow.
@@ -95,11 +100,19 @@ pub(crate) struct Inbox {
 }
 
 impl Flows {
+    /// Holds what waits in `waiting` of a pool.
+    pub(crate) fn new(waiting: Part) -> Self {
+        Self {
+            waiting,
+            ..Self::default()
+        }
+    }
+
     /// Sorts in a datagram as it came out of the session.
     pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Datagram) {
         let flow = datagram.flow.0;
         if let Some(inbox) = self.inboxes.get_mut(&flow) {
-            inbox.push(datagram);
+            inbox.push(datagram, &mut self.waiting);
             return;
         }
         self.expire(now);
@@ -116,12 +129,12 @@ impl Flows {
         if !self.inboxes.contains_key(&flow) {
             self.expire(now);
             let mut inbox = Inbox::default();
-            let held_bytes = &mut self.held_bytes;
+            let (held_bytes, waiting) = (&mut self.held_bytes, &mut self.waiting);
             self.held.retain(|(_, other, datagram)| {
                 let ours = *other == flow;
                 if ours {
                     *held_bytes -= datagram.data.len();
-                    inbox.push(datagram.clone());
+                    inbox.push(datagram.clone(), waiting);
                 }
                 !ours
             });
@@ -131,7 +144,18 @@ impl Flows {
     }
 
     pub(crate) fn close(&mut self, stream: StreamId) {
-        self.inboxes.remove(&stream.get());
+        if let Some(inbox) = self.inboxes.remove(&stream.get()) {
+            self.waiting.set(self.waiting.bytes() - inbox.waiting_bytes);
+        }
+    }
+
+    /// The next datagram of the flow that `stream` stands for.
+    pub(crate) fn poll(&mut self, stream: StreamId, now: Instant, cx: &Context<'_>) -> Poll<Bytes> {
+        let polled = self.inbox(stream, now).poll(cx);
+        if let Poll::Ready(payload) = &polled {
+            self.waiting.set(self.waiting.bytes() - payload.len());
+        }
+        polled
     }
 
     pub(crate) fn wake_all(&mut self) {
@@ -151,14 +175,18 @@ impl Flows {
 }
 
 impl Inbox {
-    fn push(&mut self, datagram: Datagram) {
+    /// Takes a datagram in, where there is room: `in_all` is what all inboxes of the session hold.
+    fn push(&mut self, datagram: Datagram, in_all: &mut Part) {
         self.order = datagram.order;
         let payload = datagram.data;
+        let most = MAX_WAITING_IN_ALL.min(in_all.limit());
+        let left = most.saturating_sub(in_all.bytes());
         let is_full = self.waiting.len() >= MAX_WAITING
-            || self.waiting_bytes + payload.len() > MAX_WAITING_BYTES;
+            || self.waiting_bytes + payload.len() > MAX_WAITING_BYTES.min(left);
         if is_full {
             return;
         }
+        in_all.set(in_all.bytes() + payload.len());
         self.waiting_bytes += payload.len();
         self.waiting.push_back(payload);
         self.wake();
@@ -174,7 +202,7 @@ impl Inbox {
         }
     }
 
-    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Bytes> {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Bytes> {
         match self.waiting.pop_front() {
             Some(payload) => {
                 self.waiting_bytes -= payload.len();
@@ -273,7 +301,7 @@ impl Flow {
     /// The next datagram; `None` once the session has ended.
     pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
         let id = self.stream.id();
-        match self.stream.visit(|visit| visit.inbox(id).poll(cx)) {
+        match self.stream.visit(|visit| visit.poll_datagram(id, cx)) {
             Some(Poll::Ready(payload)) => {
                 if let Some(label) = &self.stream.label {
                     label.on_received(payload.len());
@@ -301,7 +329,7 @@ mod tests {
 
     fn recv(flows: &mut Flows, flow: u64, now: Instant) -> Option<Bytes> {
         let cx = Context::from_waker(Waker::noop());
-        match flows.inbox(StreamId::from_wire(flow), now).poll(&cx) {
+        match flows.poll(StreamId::from_wire(flow), now, &cx) {
             Poll::Ready(payload) => Some(payload),
             Poll::Pending => None,
         }
@@ -377,6 +405,25 @@ mod tests {
             flows.handle_datagram(now, datagram(1_002, &large));
         }
         assert!(flows.inboxes[&1_002].waiting_bytes <= MAX_WAITING_BYTES);
+
+        for flow in 1_003..2_000 {
+            flows.inbox(StreamId::from_wire(flow), now);
+            for _ in 0..20 {
+                flows.handle_datagram(now, datagram(flow, &large));
+            }
+        }
+        let sum = |flows: &Flows| {
+            flows
+                .inboxes
+                .values()
+                .map(|inbox| inbox.waiting_bytes)
+                .sum()
+        };
+        let in_all: usize = sum(&flows);
+        assert!(in_all <= MAX_WAITING_IN_ALL && in_all == flows.waiting.bytes());
+        assert!(recv(&mut flows, 1_002, now).is_some());
+        flows.close(StreamId::from_wire(1_003));
+        assert_eq!(flows.waiting.bytes(), sum(&flows));
     }
 
     #[test]

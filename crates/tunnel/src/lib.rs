@@ -20,6 +20,7 @@ mod flow;
 mod ip_packet;
 mod journal;
 mod label;
+mod lookups;
 mod mapping;
 mod monitor;
 mod relay;
@@ -70,5 +71,9 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
         .enable_all()
         .build()?;
     let local = tokio::task::LocalSet::new();
-    Ok(runtime.block_on(local.run_until(future)))
+    let output = runtime.block_on(local.run_until(future));
+    drop(local);
+    // Not to wait for a name that nobody answers for.
+    runtime.shutdown_background();
+    Ok(output)
 }

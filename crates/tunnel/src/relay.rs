@@ -37,6 +37,7 @@ use tokio::time::timeout;
 use crate::access::Access;
 use crate::engine::{Engine, Notice, SessionId};
 use crate::journal::{Happening, Journal};
+use crate::lookups::Lookups;
 use applicant::Answer;
 use exit::Exit;
 use guest::Guest;
@@ -94,6 +95,7 @@ struct Shared {
     access: Access,
     own: OwnAddresses,
     limits: RelayLimits,
+    lookups: Lookups,
     resolvers: Vec<SocketAddr>,
     mark: Option<u32>,
     served: Cell<u64>,
@@ -114,7 +116,7 @@ impl Shared {
         };
         let by_relay = access.allows(ip)
             && match access {
-                Access::Public => !self.own.contains(ip),
+                Access::Public => !self.own.is_near(ip),
                 Access::Private => true,
                 Access::Own => self.own.contains(ip) && !ip.to_canonical().is_loopback(),
             };
@@ -153,6 +155,7 @@ impl Relay {
                 access: config.access,
                 own: OwnAddresses::new(config.own_addresses),
                 limits: config.limits,
+                lookups: Lookups::default(),
                 resolvers: config.resolvers,
                 mark: config.mark,
                 served: Cell::new(0),
@@ -271,12 +274,28 @@ impl Relay {
         }
     }
 
+    /// Whether a client may have one more session: as many as its user says, or the relay.
+    fn has_room_for(&self, key: PublicKey) -> bool {
+        let own = self.guests.values().filter(|guest| guest.key() == key);
+        own.count() < self.shared.limits.sessions
+    }
+
     fn decide(&mut self, session: SessionId, key: PublicKey, verdict: Verdict) {
         let verdict = match verdict {
             Verdict::Admit(_) if self.shared.is_draining.get() => Err(CloseReason::ShuttingDown),
-            Verdict::Admit(None) => Ok((None, None)),
+            Verdict::Admit(None) => {
+                if !self.has_room_for(key) {
+                    self.end_deserted(|guest| guest.key() == key);
+                }
+                match self.has_room_for(key) {
+                    true => Ok((None, None)),
+                    false => Err(CloseReason::TooManySessions),
+                }
+            }
             Verdict::Admit(Some(user)) => {
-                self.end_deserted(&user);
+                if !user.may_have_another_session() {
+                    self.end_deserted(|guest| guest.is_of(&user));
+                }
                 match user.count(What::Session) {
                     Some(counted) => Ok((Some(user), Some(counted))),
                     None => Err(CloseReason::TooManySessions),
@@ -312,13 +331,14 @@ impl Relay {
         });
     }
 
-    /// Ends sessions of a user whose client has gone without a good-bye, where they stand in the
-    /// way of a new one.
-    fn end_deserted(&self, user: &User) {
-        if user.may_have_another_session() {
-            return;
-        }
-        for guest in self.guests.values().filter(|guest| guest.is_of(user)) {
+    /// Ends those sessions whose client has gone without a good-bye: they stand in the way of a
+    /// new one.
+    fn end_deserted(&self, stands_in_the_way: impl Fn(&Guest) -> bool) {
+        for guest in self
+            .guests
+            .values()
+            .filter(|guest| stands_in_the_way(guest))
+        {
             let session = guest.session();
             let silent_for = self.engine.snapshot(session).map(|found| found.silent_for);
             if silent_for.is_some_and(|span| span > DESERTED_AFTER) {

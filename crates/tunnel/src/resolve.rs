@@ -7,7 +7,9 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::Duration;
+use tabane_core::PublicKey;
 
+use crate::lookups::Lookups;
 use crate::request::Status;
 use crate::target::HostName;
 
@@ -55,8 +57,13 @@ fn parse_resolvers(text: &str) -> Vec<SocketAddr> {
 }
 
 /// The addresses of `name` with `port`, as the system orders them; at least one.
-pub(crate) async fn lookup(name: &HostName, port: u16) -> Result<Vec<SocketAddr>, Status> {
-    let lookup = tokio::net::lookup_host((name.as_str(), port));
+pub(crate) async fn lookup(
+    lookups: &Lookups,
+    client: PublicKey,
+    name: &HostName,
+    port: u16,
+) -> Result<Vec<SocketAddr>, Status> {
+    let lookup = lookups.find(client, name.as_str(), port);
     let addresses = tokio::time::timeout(LOOKUP_TIMEOUT, lookup)
         .await
         .map_err(|_| Status::NameNotFound)?

@@ -289,7 +289,7 @@ fn transfer(
     }
     match incident {
         Incident::None => {}
-        Incident::Cut => stage.silence(last),
+        Incident::Cut => stage.silence(last, true),
         Incident::Add => stage.plug(last, true)?,
     }
     let sent = sender.finish(within)?.succeeded()?;

@@ -31,16 +31,7 @@ impl Bond {
     /// Starts the relay and joins it.
     pub(super) fn up(stage: &Stage, binary: &Path, congestion: Option<&str>) -> Result<Self> {
         let scratch = Scratch::new()?;
-        let mut command = stage.at_server(&binary.to_string_lossy());
-        private(&mut command, scratch.path());
-        command.args(["relay", "--allow-private", "--public"]);
-        command.arg(stage.service().to_string());
-        command.arg("--state").arg(scratch.path().join("relay"));
-        if let Some(name) = congestion {
-            command.args(["--congestion", name]);
-        }
-        let mut relay = Running::start("tabane relay", &mut command)?;
-        let join_string = relay.wait_for_line(JOIN_STRING, START_WITHIN)?;
+        let (relay, join_string) = start_relay(stage, binary, congestion, scratch.path())?;
         let mut join = stage.at_client(&binary.to_string_lossy());
         private(&mut join, scratch.path());
         join.args(["join", join_string.trim()]);
@@ -52,6 +43,22 @@ impl Bond {
             relay,
             scratch,
         })
+    }
+
+    /// Where the relay listens.
+    pub(super) const PORT: u16 = 4_510;
+
+    /// Kills the relay, and starts another with its state at its place.
+    pub(super) fn restart_relay(&mut self, stage: &Stage) -> Result<()> {
+        self.relay.end_at_once()?;
+        let congestion = self.congestion.as_deref();
+        let path = self.scratch.path();
+        (self.relay, _) = start_relay(stage, &self.binary, congestion, path)?;
+        Ok(())
+    }
+
+    pub(super) fn relay(&self) -> &Running {
+        &self.relay
     }
 
     /// A command that will run `program` with its traffic over `link` alone, or over all links.
@@ -97,9 +104,30 @@ impl Bond {
     }
 }
 
+/// A relay at the server, and the line that joins it.
+fn start_relay(
+    stage: &Stage,
+    binary: &Path,
+    congestion: Option<&str>,
+    scratch: &Path,
+) -> Result<(Running, String)> {
+    let mut command = stage.at_server(&binary.to_string_lossy());
+    private(&mut command, scratch);
+    command.args(["relay", "--allow-private", "--public"]);
+    command.arg(stage.service().to_string());
+    command.arg("--state").arg(scratch.join("relay"));
+    if let Some(name) = congestion {
+        command.args(["--congestion", name]);
+    }
+    let mut relay = Running::start("tabane relay", &mut command)?;
+    let join_string = relay.wait_for_line(JOIN_STRING, START_WITHIN)?;
+    Ok((relay, join_string))
+}
+
 /// Keeps the user's own relays and settings out of it.
 fn private(command: &mut Command, home: &Path) {
     command.env("HOME", home).current_dir(home);
+    command.env("TABANE_RUNTIME", home.join("runtime"));
     for variable in [
         "TABANE_CONFIG",
         "XDG_CONFIG_HOME",

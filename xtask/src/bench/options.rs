@@ -29,7 +29,9 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
                    `bench web --help`
     gateway        kernels' TCP over links that delay, without `tabane gateway` and with it; see
                    `bench gateway --help`
-    relay          memory and goodput of a relay with a thousand sessions; [SESSIONS] [--profile P]
+    relay          memory and goodput of a relay with a thousand sessions; [SESSIONS]
+    flood          what known clients keep, and a newcomer waits, while strangers flood a relay
+    soak           hours of an unquiet network; see `bench soak --help`
     figures        all of them but `share`, with a total; hours, unless rows are named
   SCENARIO         a file's name in scenarios/, one variant (arms/1m-30ms+2m-60ms), or a path;
                    none: a few that suit the bench; all: every file, goodput both ways

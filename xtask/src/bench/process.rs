@@ -116,6 +116,20 @@ impl Running {
         self.status_kb("VmHWM:")
     }
 
+    /// How many entries a directory of the process's in /proc has.
+    pub(super) fn entries(&self, directory: &str) -> Result<f64> {
+        let path = format!("/proc/{}/{directory}", self.child.id());
+        Ok(std::fs::read_dir(&path).context(path)?.count() as f64)
+    }
+
+    /// Ends it without a word, and waits for that.
+    pub(super) fn end_at_once(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        self.ended = true;
+        Ok(())
+    }
+
     fn status_kb(&self, key: &str) -> Result<f64> {
         let path = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(&path).context(path)?;

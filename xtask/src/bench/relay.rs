@@ -4,17 +4,18 @@
 //! what all together carry when all are busy, with the relay's processor time beside it. All are
 //! on loopback and share the machine's processors; the clients are the tunnel's example `crowd`.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::scratch::Scratch;
 
-pub(super) const USAGE: &str = "cargo xtask bench relay [SESSIONS] [--profile dev|release]";
+pub(super) const USAGE: &str =
+    "cargo xtask bench relay [SESSIONS] [--profile dev|release] [--binary FILE]";
 
 const SESSIONS: u32 = 1_000;
 /// How long all are busy.
@@ -28,46 +29,36 @@ const PROMISED_KB: f64 = 32.0;
 
 /// Measures and prints; `false` where a session costs more than was promised.
 pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
-    let (sessions, profile) = match arguments {
-        [] => (SESSIONS, "release"),
-        ["--profile", profile] => (SESSIONS, *profile),
-        [sessions] => (sessions.parse().context(USAGE)?, "release"),
-        [sessions, "--profile", profile] => (sessions.parse().context(USAGE)?, *profile),
-        _ => anyhow::bail!("usage: {USAGE}"),
-    };
-    let (binary, crowd) = build(root, profile)?;
+    let (mut sessions, mut profile, mut binary) = (SESSIONS, "release", None);
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().copied().context(USAGE);
+        match *word {
+            "--profile" => profile = value()?,
+            "--binary" => binary = Some(value()?),
+            number => sessions = number.parse().context(USAGE)?,
+        }
+    }
+    let programs = Programs::build(root, profile, binary)?;
     let scratch = Scratch::new()?;
-    let mut relay = Relay::start(&binary, &scratch)?;
+    let relay = Relay::start(&programs, &scratch)?;
     let source = source()?;
 
     let empty = relay.memory_kb()?;
-    let mut crowd = Command::new(crowd);
-    crowd.args([&relay.address, &relay.key, &relay.token]);
-    crowd.args([source.to_string(), sessions.to_string(), BUSY_S.to_string()]);
-    let mut crowd = crowd
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start the crowd")?;
-    let outcome = measure(&mut crowd, &relay, sessions, empty);
-    let _ = crowd.kill();
-    crowd.wait()?;
-    relay.stop();
-    outcome
-}
-
-fn measure(crowd: &mut Child, relay: &Relay, sessions: u32, empty: f64) -> Result<bool> {
-    let mut lines = Lines(std::io::BufReader::new(
-        crowd.stdout.take().context("no stdout")?,
-    ));
-    let connected_s = lines.number("connected_s")?;
+    let crowd = Crowd {
+        sessions,
+        busy_s: BUSY_S,
+        first: 0,
+    };
+    let mut crowd = crowd.start(&programs, &relay, source)?;
+    let connected_s = crowd.number("connected_s")?;
     let setup_cpu_s = relay.cpu_s()?;
     std::thread::sleep(SETTLE);
     let idle = relay.memory_kb()?;
     let before = relay.cpu_s()?;
-    writeln!(crowd.stdin.as_mut().context("no stdin")?, "go")?;
-    let bytes = lines.number("bytes")?;
-    let seconds = lines.number("seconds")?;
+    crowd.go()?;
+    let bytes = crowd.number("bytes")?;
+    let seconds = crowd.number("seconds")?;
     let cpu_s = relay.cpu_s()? - before;
     let busy = relay.memory_kb()?;
 
@@ -93,21 +84,115 @@ fn measure(crowd: &mut Child, relay: &Relay, sessions: u32, empty: f64) -> Resul
     Ok(each <= PROMISED_KB)
 }
 
-/// The relay and the crowd, as built for measuring.
-fn build(root: &Path, profile: &str) -> Result<(PathBuf, PathBuf)> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    for what in [
-        ["--package", "tabane", "--bin", "tabane"],
-        ["--package", "tabane-tunnel", "--example", "crowd"],
-    ] {
-        let mut build = Command::new(&cargo);
-        build.args(["build", "--profile", profile]).args(what);
-        let built = build.current_dir(root).status()?;
-        ensure!(built.success(), "the build failed");
+/// What is run, as built for measuring.
+pub(super) struct Programs {
+    tabane: PathBuf,
+    examples: PathBuf,
+}
+
+impl Programs {
+    /// `binary`: a tabane built elsewhere.
+    pub(super) fn build(root: &Path, profile: &str, binary: Option<&str>) -> Result<Self> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let examples = &["--package", "tabane-tunnel", "--examples"][..];
+        let product = &["--package", "tabane", "--bin", "tabane"][..];
+        let product = binary.is_none().then_some(product);
+        for what in product.into_iter().chain([examples]) {
+            let mut build = Command::new(&cargo);
+            build.args(["build", "--profile", profile]).args(what);
+            let built = build.current_dir(root).status()?;
+            ensure!(built.success(), "the build failed");
+        }
+        let name = if profile == "dev" { "debug" } else { profile };
+        let target = super::own_directory()?.with_file_name(name);
+        Ok(Self {
+            tabane: binary.map_or_else(|| target.join("tabane"), PathBuf::from),
+            examples: target.join("examples"),
+        })
     }
-    let name = if profile == "dev" { "debug" } else { profile };
-    let target = super::own_directory()?.with_file_name(name);
-    Ok((target.join("tabane"), target.join("examples/crowd")))
+}
+
+/// Many clients.
+pub(super) struct Crowd {
+    pub(super) sessions: u32,
+    /// How long it fetches, in seconds.
+    pub(super) busy_s: u64,
+    /// The number of its first key.
+    pub(super) first: u8,
+}
+
+impl Crowd {
+    pub(super) fn start(
+        &self,
+        programs: &Programs,
+        relay: &Relay,
+        source: SocketAddr,
+    ) -> Result<Worker> {
+        let mut command = Command::new(programs.examples.join("crowd"));
+        command.args([&relay.address, &relay.key, &relay.token]);
+        command.args([source.to_string(), self.sessions.to_string()]);
+        command.args([self.busy_s.to_string(), self.first.to_string()]);
+        Worker::start(&mut command)
+    }
+}
+
+/// One of the tunnel's examples at work. Ended when dropped.
+pub(super) struct Worker {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
+        let lines = BufReader::new(child.stdout.take().context("no stdout")?);
+        Ok(Self { child, lines })
+    }
+
+    /// Strangers who send so many of both kinds a second, for so many seconds.
+    pub(super) fn flood(
+        programs: &Programs,
+        relay: &Relay,
+        [initials, strays]: [u32; 2],
+        seconds: u64,
+    ) -> Result<Self> {
+        let mut command = Command::new(programs.examples.join("flood"));
+        command.args([&relay.address, &relay.key]);
+        command.args([
+            initials.to_string(),
+            strays.to_string(),
+            seconds.to_string(),
+        ]);
+        Self::start(&mut command)
+    }
+
+    /// Says that it may go on.
+    pub(super) fn go(&mut self) -> Result<()> {
+        Ok(writeln!(
+            self.child.stdin.as_mut().context("no stdin")?,
+            "go"
+        )?)
+    }
+
+    /// Of the next line, which is `NAME NUMBER`.
+    pub(super) fn number(&mut self, name: &str) -> Result<f64> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line)?;
+        let number = line.trim().strip_prefix(name).map(str::trim);
+        let number = number.with_context(|| format!("expected {name}, found {line:?}"))?;
+        Ok(number.parse()?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// A TCP server that sends to everybody as fast as it is taken.
@@ -131,21 +216,8 @@ fn source() -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Lines of `NAME NUMBER`.
-struct Lines<R>(R);
-
-impl<R: std::io::BufRead> Lines<R> {
-    fn number(&mut self, name: &str) -> Result<f64> {
-        let mut line = String::new();
-        self.0.read_line(&mut line)?;
-        let number = line.trim().strip_prefix(name).map(str::trim);
-        let number = number.with_context(|| format!("expected {name}, found {line:?}"))?;
-        Ok(number.parse()?)
-    }
-}
-
 /// A relay on loopback.
-struct Relay {
+pub(super) struct Relay {
     child: Child,
     address: String,
     key: String,
@@ -153,25 +225,34 @@ struct Relay {
 }
 
 impl Relay {
-    fn start(binary: &Path, scratch: &Scratch) -> Result<Self> {
-        let mut command = Command::new(binary);
-        command.args(["relay", "--log", "error", "--listen", "127.0.0.1:0"]);
-        command.arg("--allow-private").arg("--state");
-        command.arg(scratch.path().join("relay"));
+    pub(super) fn start(programs: &Programs, scratch: &Scratch) -> Result<Self> {
+        let tabane = |arguments: &[&str]| {
+            let mut command = Command::new(&programs.tabane);
+            command.env("HOME", scratch.path());
+            command.env("TABANE_RUNTIME", scratch.path().join("runtime"));
+            command.args(arguments).args(["--log", "error", "--state"]);
+            command.arg(scratch.path().join("relay"));
+            command
+        };
+        let mut command = tabane(&["relay", "--listen", "127.0.0.1:0", "--allow-private"]);
         let mut child = command
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("cannot start {}", binary.display()))?;
+            .with_context(|| format!("cannot start {}", programs.tabane.display()))?;
         let mut line = String::new();
         let stdout = child.stdout.take().context("no stdout")?;
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)?;
-        let parse = || {
+        BufReader::new(stdout).read_line(&mut line)?;
+        let parse = |line: &str| {
             let (address, rest) = line.trim().strip_prefix("tabane://")?.split_once("?key=")?;
             let (key, token) = rest.split_once("&token=")?;
             let (key, _sum) = key.split_once('&')?;
             Some([address, key, token].map(str::to_owned))
         };
-        let [address, key, token] = parse().context("the relay printed no join string")?;
+        let no_line = "the relay printed no join string";
+        let [address, key, _] = parse(&line).context(no_line)?;
+        let many = tabane(&["relay", "token", "new", "--uses", "many"]).output()?;
+        let many = String::from_utf8_lossy(&many.stdout).into_owned();
+        let [.., token] = parse(&many).context(no_line)?;
         Ok(Self {
             child,
             address,
@@ -181,7 +262,7 @@ impl Relay {
     }
 
     /// Memory that is its alone.
-    fn memory_kb(&self) -> Result<f64> {
+    pub(super) fn memory_kb(&self) -> Result<f64> {
         let path = format!("/proc/{}/smaps_rollup", self.child.id());
         let text = std::fs::read_to_string(&path).context(path)?;
         let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -191,7 +272,7 @@ impl Relay {
     }
 
     /// Processor time so far, of all its threads, in seconds.
-    fn cpu_s(&self) -> Result<f64> {
+    pub(super) fn cpu_s(&self) -> Result<f64> {
         /// `USER_HZ`, which is 100 for every program on every architecture of ours.
         const TICKS_PER_S: f64 = 100.0;
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
@@ -205,15 +286,11 @@ impl Relay {
         let ticks = field(11).zip(field(12)).context("no times")?;
         Ok((ticks.0 + ticks.1) / TICKS_PER_S)
     }
-
-    fn stop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.stop();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

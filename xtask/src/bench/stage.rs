@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use tabane_base::Rate;
 use tabane_lab::{Health, Lab, LabLink, LabOptions};
 use tabane_linux::netns::Netns;
 use tabane_netem::Scenario;
@@ -112,9 +113,16 @@ impl Stage {
         Ok(())
     }
 
-    /// Lets a link swallow everything, while its carrier stays up.
-    pub(super) fn silence(&self, link: usize) {
-        self.lab.set_outage(link, true);
+    /// Lets a link swallow everything, while its carrier stays up, or ends that.
+    pub(super) fn silence(&self, link: usize, is_silent: bool) {
+        self.lab.set_outage(link, is_silent);
+    }
+
+    /// Changes a link's rate, both ways, in bits per second. A wire has none.
+    pub(super) fn set_rate(&self, link: usize, bps: u64) {
+        if let Some(control) = self.lab.control() {
+            control.set_rate(link, None, Rate::from_bps(bps));
+        }
     }
 
     /// Plugs a link in, or pulls it out.

@@ -1,9 +1,10 @@
 //! Which crate may depend on what, and what a pure crate promises.
 //!
-//! Owns the meaning of `layers.toml`. Direct dependencies only: a pure crate's third-party
+//! Owns the meaning of `layers.toml`, whose last table, `[reasons]`, has a sentence for each
+//! third-party crate. Direct dependencies only: a pure crate's third-party
 //! dependencies are judged by the person who writes them into that file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -13,6 +14,7 @@ use super::source::Source;
 use super::tree::Tree;
 
 const FILE: &str = "layers.toml";
+const REASONS: &str = "[reasons]\n";
 
 /// One crate's entry.
 #[derive(Debug, Default, Deserialize)]
@@ -63,16 +65,41 @@ pub(super) fn read(tree: &Tree, findings: &mut Findings) -> Layers {
         findings.error(FILE, 1, "missing: it lists what each crate may depend on");
         return Layers::new();
     };
-    toml::from_str(&text).unwrap_or_else(|error: toml::de::Error| {
+    let layers = text
+        .split_once(REASONS)
+        .map_or(&*text, |(before, _)| before);
+    toml::from_str(layers).unwrap_or_else(|error: toml::de::Error| {
         let before = &text[..error.span().map_or(0, |span| span.start)];
         findings.error(FILE, before.matches('\n').count() + 1, error.message());
         Layers::new()
     })
 }
 
+/// Every third-party crate that an entry names has a reason, and no other has one.
+fn check_reasons(text: &str, layers: &Layers, findings: &mut Findings) {
+    let (before, table) = text.split_once(REASONS).unwrap_or((text, ""));
+    let first_line = before.matches('\n').count() + 1;
+    let reasons: BTreeMap<String, String> = match toml::from_str(table) {
+        Ok(reasons) => reasons,
+        Err(error) => return findings.error(FILE, first_line, error.message()),
+    };
+    let named: BTreeSet<&String> = layers.values().flat_map(Layer::names).collect();
+    for name in named.iter().filter(|name| !layers.contains_key(**name)) {
+        if reasons.get(*name).is_none_or(|reason| reason.is_empty()) {
+            let message = format!("{name} has no reason under [reasons]: say what it is for");
+            findings.error(FILE, first_line, message);
+        }
+    }
+    for name in reasons.keys().filter(|name| !named.contains(name)) {
+        let message = format!("no crate may depend on {name}: take its reason out");
+        findings.error(FILE, first_line, message);
+    }
+}
+
 /// Every direct dependency must be in its crate's entry, and purity must not leak downwards.
 pub(super) fn check(tree: &Tree, crates: &[Crate], layers: &Layers, findings: &mut Findings) {
     let text = tree.text(FILE).unwrap_or_default();
+    check_reasons(&text, layers, findings);
     for member in crates {
         let manifest = member.manifest();
         let Some(layer) = layers.get(&member.name) else {

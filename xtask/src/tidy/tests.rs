@@ -15,6 +15,11 @@ dev-dependencies = [\"proptest\"]
 [tabane-linux]
 may-use-unsafe = true
 dependencies = [\"libc\", \"tabane-base\"]
+
+[reasons]
+bytes = \"Shared buffers.\"
+libc = \"Calls.\"
+proptest = \"Random tests.\"
 ";
 
 /// A repository without a fault.
@@ -165,11 +170,29 @@ fn arrows_from_pure_to_impure() {
 }
 
 #[test]
+fn every_dependency_has_a_reason_and_nothing_else_has() {
+    let without = LAYERS.replace("libc = \"Calls.\"\n", "");
+    breaks(
+        "layers.toml",
+        &without,
+        "layers.toml:13: libc has no reason",
+    );
+    let empty = LAYERS.replace("Calls.", "");
+    breaks("layers.toml", &empty, "layers.toml:13: libc has no reason");
+    let more = format!("{LAYERS}rand = \"Dice.\"\n");
+    breaks(
+        "layers.toml",
+        &more,
+        "layers.toml:13: no crate may depend on rand",
+    );
+}
+
+#[test]
 fn layers_and_crates_must_match() {
     breaks(
         "layers.toml",
-        &format!("{LAYERS}[tabane-ghost]\n"),
-        "layers.toml:12: there is no",
+        &format!("[tabane-ghost]\n{LAYERS}"),
+        "layers.toml:1: there is no",
     );
     let mut tree = healthy();
     tree.insert(

@@ -4,16 +4,19 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Uid;
 use tabane_control::{
-    Bridge, ClientError, Directory, HttpConfig, LinkChange, Naming, Pace, Server, ServerConfig,
-    State,
+    Bridge, Client, ClientError, Directory, HttpConfig, LinkChange, Naming, Pace, Server,
+    ServerConfig, State,
 };
 
 mod asked;
@@ -150,6 +153,92 @@ fn too_many_connections_are_closed_and_room_is_made_again() {
     while instance.get("/v1/state").0 != 200 {
         assert!(Instant::now() < deadline, "no room again");
     }
+}
+
+#[test]
+fn strangers_at_the_http_door_keep_nobody_from_the_socket() {
+    let instance = Instance::start(true);
+    let idle: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(instance.http()).unwrap())
+        .collect();
+    // The last ones find no place.
+    let mut surplus = idle.last().unwrap();
+    assert_eq!(surplus.read(&mut [0; 16]).unwrap(), 0);
+    assert_eq!(instance.get("/v1/state").0, 200);
+}
+
+#[test]
+fn who_does_not_read_is_not_written_to_for_ever() {
+    let instance = Instance::start(true);
+    let mut stream = TcpStream::connect(instance.http()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let request = b"GET /dashboard.js HTTP/1.1\r\nHost: x\r\n\r\n";
+    // Until the server reads no more, since it cannot write; or, at last, resets.
+    let reset = loop {
+        match stream.write(request) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut polled = [PollFd::new(&stream, PollFlags::OUT)];
+                let minute = Timespec {
+                    tv_sec: 60,
+                    tv_nsec: 0,
+                };
+                if poll(&mut polled, Some(&minute)).unwrap() == 0 {
+                    break false;
+                }
+            }
+            Err(_) => break true,
+        }
+    };
+    assert!(reset, "the place is held for a minute already");
+}
+
+#[test]
+fn who_listens_as_another_user_is_not_believed() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: being other users needs root");
+        return;
+    }
+    let directory = std::env::temp_dir().join(format!("tabane-foreign-{}", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    let everybody = |path: &Path| {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+    };
+    everybody(&directory);
+    let socket = directory.join("up.sock");
+    // Of this thread alone.
+    let become_user = |uid| {
+        let uid = Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+    };
+    let path = socket.clone();
+    let listening = std::thread::spawn(move || {
+        become_user(65_533);
+        UnixListener::bind(path).unwrap()
+    });
+    let _listener = listening.join().unwrap();
+    everybody(&socket);
+    let asking = std::thread::spawn(move || {
+        become_user(65_534);
+        block_on(async { Client::new(&socket).state().await.unwrap_err().to_string() })
+    });
+    let said = asking.join().unwrap();
+    fs::remove_dir_all(directory).unwrap();
+    assert!(said.contains("another user"), "{said}");
+}
+
+#[test]
+fn an_instance_of_another_user_is_none() {
+    let instance = Instance::start(false);
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: giving a directory away needs root");
+        return;
+    }
+    assert_eq!(instance.directory.running().len(), 1);
+    let nobody = Some(65_534);
+    std::os::unix::fs::chown(instance.directory.path(), nobody, nobody).unwrap();
+    assert_eq!(instance.directory.running(), []);
+    assert!(instance.directory.find(None).is_err());
 }
 
 #[test]

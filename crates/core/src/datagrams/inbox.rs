@@ -12,6 +12,7 @@ use super::label::{Datagram, DatagramOrder, FlowId, Label};
 use super::resequencer::Resequencer;
 use super::{LABEL, MAX_SIZE};
 use crate::id::PathId;
+use crate::memory_pool::Part;
 use crate::ranges::RangeSet;
 use crate::wire::Frame;
 
@@ -74,6 +75,14 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
+    /// Holds what waits for its order in `part` of a pool.
+    pub(super) fn new(part: Part) -> Self {
+        Self {
+            resequencer: Resequencer::new(part),
+            ..Self::default()
+        }
+    }
+
     /// The flow is over.
     pub(super) fn forget(&mut self, flow: FlowId) {
         self.resequencer.forget(flow);

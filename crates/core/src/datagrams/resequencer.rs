@@ -10,7 +10,7 @@
 //! late is better than never for programs that know UDP. Nothing is handed out twice.
 //!
 //! Limits: bytes held per flow and per session; beyond them the oldest gaps are given up. Flows:
-//! beyond their number the longest unused one is forgotten.
+//! beyond their number the longest unused ones are forgotten.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,6 +18,7 @@ use tabane_base::{Duration, Instant};
 
 use super::label::{Datagram, FlowId, Place};
 use crate::id::PathId;
+use crate::memory_pool::Part;
 use crate::ranges::RangeSet;
 
 /// Bytes held for one flow: 100 ms, more than most paths differ, at 300 Mbit/s.
@@ -28,6 +29,8 @@ const MAX_HELD: usize = 8 * 1024 * 1024;
 const OVERHEAD: usize = 128;
 /// Flows of which the place is remembered: as many as a client may have.
 const MAX_FLOWS: usize = 1_024;
+/// Of them, those forgotten when one more begins.
+const FORGOTTEN_AT_ONCE: usize = 64;
 /// Gaps remembered per flow, for telling what comes late from what comes twice.
 const MAX_GAPS: usize = 256;
 /// Nothing waits longer than this: more than geostationary satellites differ from anything else.
@@ -73,10 +76,19 @@ pub(crate) struct Resequencer {
     sequences: BTreeMap<FlowId, Sequence>,
     /// When held datagrams are waited with no longer.
     due: BTreeSet<(Instant, FlowId, u64)>,
-    held_bytes: usize,
+    /// Bytes of them.
+    held: Part,
 }
 
 impl Resequencer {
+    /// Holds what waits in `part` of a pool.
+    pub(crate) fn new(part: Part) -> Self {
+        Self {
+            held: part,
+            ..Self::default()
+        }
+    }
+
     /// A datagram came by `path`; what may be handed out goes to `out`.
     pub(crate) fn handle(
         &mut self,
@@ -111,7 +123,7 @@ impl Resequencer {
         };
         sequence.held.insert(number, held);
         sequence.held_bytes += bytes;
-        self.held_bytes += bytes;
+        self.held.set(self.held.bytes() + bytes);
         self.due.insert((release_at, flow, number));
         let up_to = if wait == Duration::ZERO {
             number
@@ -139,7 +151,7 @@ impl Resequencer {
     /// The flow is over.
     pub(crate) fn forget(&mut self, flow: FlowId) {
         if let Some(sequence) = self.sequences.remove(&flow) {
-            self.held_bytes -= sequence.held_bytes;
+            self.held.set(self.held.bytes() - sequence.held_bytes);
             for (number, held) in sequence.held {
                 self.due.remove(&(held.release_at, flow, number));
             }
@@ -148,7 +160,7 @@ impl Resequencer {
 
     /// Bytes of datagrams that wait for others.
     pub(crate) const fn held_bytes(&self) -> usize {
-        self.held_bytes
+        self.held.bytes()
     }
 
     /// Hands out everything up to `up_to`, and what follows without a gap.
@@ -164,7 +176,7 @@ impl Resequencer {
             let held = entry.remove();
             let bytes = held.datagram.data.len() + OVERHEAD;
             sequence.held_bytes -= bytes;
-            self.held_bytes -= bytes;
+            self.held.set(self.held.bytes() - bytes);
             self.due.remove(&(held.release_at, flow, number));
             sequence.give_up(number);
             sequence.next = number + 1;
@@ -172,10 +184,14 @@ impl Resequencer {
         }
     }
 
+    fn holds_too_much(&self) -> bool {
+        self.held.bytes() > MAX_HELD.min(self.held.limit())
+    }
+
     /// Gives up gaps while more is held than may be: the flow's own, which has just grown.
     fn keep_limits(&mut self, flow: FlowId, out: &mut VecDeque<Datagram>) {
         while let Some(sequence) = self.sequences.get(&flow)
-            && (sequence.held_bytes > MAX_HELD_PER_FLOW || self.held_bytes > MAX_HELD)
+            && (sequence.held_bytes > MAX_HELD_PER_FLOW || self.holds_too_much())
             && let Some(first) = sequence.held.keys().next().copied()
         {
             self.release(flow, first, out);
@@ -186,12 +202,13 @@ impl Resequencer {
         if self.sequences.len() < MAX_FLOWS || self.sequences.contains_key(&flow) {
             return;
         }
-        let oldest = self
-            .sequences
-            .iter()
-            .min_by_key(|(_, sequence)| sequence.used_at);
-        if let Some(oldest) = oldest.map(|(flow, _)| *flow) {
-            self.forget(oldest);
+        // Several at once: looking for the oldest takes long, and each datagram may be of a flow
+        // of its own.
+        let flows = self.sequences.iter();
+        let mut flows: Vec<_> = flows.map(|(flow, it)| (it.used_at, *flow)).collect();
+        flows.select_nth_unstable(FORGOTTEN_AT_ONCE);
+        for (_, oldest) in &flows[..FORGOTTEN_AT_ONCE] {
+            self.forget(*oldest);
         }
     }
 }

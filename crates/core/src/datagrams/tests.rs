@@ -8,7 +8,7 @@ const NOW: Instant = Instant::EPOCH;
 const PATH: PathId = PathId(0);
 
 fn datagrams() -> Datagrams {
-    Datagrams::new(Duration::from_millis(100))
+    Datagrams::new(Duration::from_millis(100), Part::default())
 }
 
 fn received(datagrams: &mut Datagrams) -> Vec<Bytes> {

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use rustls::{ServerConfig as TlsServerConfig, Side};
-use tabane_base::{Instant, Seed};
+use tabane_base::Instant;
 
 use super::Endpoint;
+use crate::close::CloseReason;
 use crate::config::{RetryPolicy, ServerConfig};
 use crate::drops::DropReason;
 use crate::handshake::Handshake;
@@ -39,13 +40,15 @@ impl Endpoint {
         if datagram < MIN_INITIAL_SIZE {
             return Err(DropReason::Malformed);
         }
-        let strangers = self.count_strangers();
+        let strangers = self.count_strangers(now);
         let server = self.server.as_ref().ok_or(DropReason::UnknownSession)?;
         let ip = tuple.remote.ip();
         let proved = server.proofs.verify(now, ip, header.attempt, token);
         let must_prove = match server.config.retry {
             RetryPolicy::Always => true,
-            RetryPolicy::UnderLoad(most) => strangers >= most,
+            RetryPolicy::UnderLoad(most) => {
+                strangers >= most || self.forged.count(now) as usize >= most
+            }
         };
         if must_prove && !proved {
             self.ask_for_proof(now, tuple, header.attempt);
@@ -55,10 +58,13 @@ impl Endpoint {
                 DropReason::BadToken
             });
         }
-        if self.sessions.len() >= server.config.max_sessions
-            || strangers >= server.config.max_handshakes
-        {
+        if self.sessions.len() >= server.config.max_sessions {
             return Err(DropReason::Overloaded);
+        }
+        if strangers >= server.config.max_handshakes {
+            // Who has shown that its address is its own is not kept out by another address.
+            let displaced = self.strangers.displaced_by(ip).filter(|_| proved);
+            self.displace(displaced.ok_or(DropReason::Overloaded)?);
         }
         self.begin(now, (tuple, proved), header.attempt)
     }
@@ -67,9 +73,6 @@ impl Endpoint {
         let Some(server) = &self.server else {
             return;
         };
-        if !self.answers.may_answer(now) {
-            return;
-        }
         let retry = LongHeader {
             kind: LongKind::Retry {
                 token: server.proofs.token(now, tuple.remote.ip(), attempt),
@@ -85,11 +88,20 @@ impl Endpoint {
         self.answers.push(tuple, out);
     }
 
-    /// Sessions whose client has not been admitted. Looks at no more than the limit of them.
-    fn count_strangers(&mut self) -> usize {
+    /// Ends a session that has not got far, without a word.
+    fn displace(&mut self, handle: SessionHandle) {
+        self.strangers.remove(handle);
+        if let Some(session) = self.sessions.get_mut(handle) {
+            session.end(CloseReason::Overloaded);
+            self.ended.push_back(handle);
+        }
+    }
+
+    /// Sessions whose client has not been admitted, and perhaps a few more.
+    fn count_strangers(&mut self, now: Instant) -> usize {
         let sessions = &self.sessions;
-        let is_stranger = |handle: &SessionHandle| {
-            let session = sessions.get(*handle);
+        let is_stranger = |handle: SessionHandle| {
+            let session = sessions.get(handle);
             session.is_some_and(|session| !session.is_connected() && !session.is_closed())
         };
         let least = self
@@ -100,7 +112,7 @@ impl Endpoint {
                 RetryPolicy::Always => server.config.max_handshakes,
             });
         if self.strangers.len() >= least {
-            self.strangers.retain(is_stranger);
+            self.strangers.look(now, is_stranger);
         }
         self.strangers.len()
     }
@@ -117,12 +129,12 @@ impl Endpoint {
         let (tls, timeout) = (server.tls.clone(), self.config.handshake_timeout);
         let handshake = Handshake::server(now, tls, &parameters, (attempt, id), from, timeout)
             .map_err(|_| DropReason::Malformed)?;
-        let seed = Seed(self.rng.next_u64());
+        let seed = self.rng.seed();
         let config = self.config.clone();
         let side = (Side::Server, id);
         let session = Session::new(now, config, &parameters, handshake, side, None, seed);
         let handle = self.sessions.insert(attempt, session);
-        self.strangers.insert(handle);
+        self.strangers.insert(handle, from.0.remote.ip());
         Ok(handle)
     }
 }

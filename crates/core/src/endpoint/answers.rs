@@ -1,7 +1,9 @@
 //! Answers that need no session: what waits to leave, and how many there may be.
 //!
-//! Whoever forges an address has them sent to somebody else, so there is a limit for all together.
-//! What an answer says, and that it is no larger than what asks for it, is the endpoint's affair.
+//! Whoever forges an address has them sent to somebody else, so there is a limit for each kind that
+//! is not far smaller than what asks for it. None for Retries, which have a twentieth of an
+//! Initial: a flood of anything must not keep a newcomer from being asked for its proof. What an
+//! answer says is the endpoint's affair.
 
 use std::collections::VecDeque;
 
@@ -10,39 +12,60 @@ use tabane_base::{Duration, Instant};
 use crate::id::FourTuple;
 use crate::transmit::TransmitBatch;
 
-/// Answers per [`ANSWER_WINDOW`]: enough for every client of a restarted relay to learn of it
+/// Answers of a kind per [`WINDOW`]: enough for every client of a restarted relay to learn of it
 /// within seconds, too few to be of use against third parties.
 const MAX_ANSWERS: u32 = 1_000;
-const ANSWER_WINDOW: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_secs(1);
 
 /// The answers of one endpoint.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Answers {
     waiting: VecDeque<(FourTuple, Vec<u8>)>,
-    /// When the window began.
-    since: Instant,
-    /// Within the window, those asked for in vain included.
-    asked_for: u32,
+    resets: Window,
+    others: Window,
 }
 
-impl Default for Answers {
+/// How often something has happened in the present second.
+#[derive(Debug)]
+pub(super) struct Window {
+    since: Instant,
+    count: u32,
+}
+
+impl Default for Window {
     fn default() -> Self {
         Self {
-            waiting: VecDeque::new(),
             since: Instant::EPOCH,
-            asked_for: 0,
+            count: 0,
         }
     }
 }
 
-impl Answers {
-    /// Whether one more may be made; it counts as made.
-    pub(super) fn may_answer(&mut self, now: Instant) -> bool {
-        if now.since(self.since) >= ANSWER_WINDOW {
-            (self.since, self.asked_for) = (now, 0);
+impl Window {
+    pub(super) fn count(&mut self, now: Instant) -> u32 {
+        if now.since(self.since) >= WINDOW {
+            (self.since, self.count) = (now, 0);
         }
-        self.asked_for = self.asked_for.saturating_add(1);
-        self.asked_for <= MAX_ANSWERS
+        self.count
+    }
+
+    /// It happens once more; how often by now.
+    pub(super) fn add(&mut self, now: Instant) -> u32 {
+        self.count = self.count(now).saturating_add(1);
+        self.count
+    }
+}
+
+impl Answers {
+    /// Whether one more stateless reset may be made; it counts as made.
+    pub(super) fn may_reset(&mut self, now: Instant) -> bool {
+        self.resets.add(now) <= MAX_ANSWERS
+    }
+
+    /// Whether one more question who is here, or which versions are spoken, may be answered; it
+    /// counts as answered.
+    pub(super) fn may_answer(&mut self, now: Instant) -> bool {
+        self.others.add(now) <= MAX_ANSWERS
     }
 
     /// One is made, and waits to leave.

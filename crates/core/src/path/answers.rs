@@ -10,6 +10,9 @@ use crate::wire::AckFrame;
 
 /// After such a silence the path's window says nothing about it any more.
 const FORGET_AFTER: Duration = Duration::from_secs(3);
+/// An acknowledgement that the other end sat on for so long says that it was not there (its machine
+/// slept), and nothing about the path's round trip.
+const ASLEEP: Duration = Duration::from_secs(1);
 /// Packets acknowledged together are at most this part of the window, so that the window keeps
 /// moving, and at most [`ACK_PACKETS_MAX`].
 const ACKS_PER_WINDOW: u64 = 8;
@@ -39,6 +42,7 @@ impl Path {
         {
             if *was_lost {
                 self.totals.spurious_losses += 1;
+                self.mtu.on_packet_acked(packet.size);
                 self.controller.on_spurious_loss(now);
                 continue;
             }
@@ -58,6 +62,7 @@ impl Path {
         }
         if let Some((pn, sent_at)) = largest
             && pn == ack.largest()
+            && ack.delay < ASLEEP
         {
             let sample = now.since(sent_at).saturating_sub(behind);
             let delay = ack.delay.min(self.peer_ack_delay);
@@ -68,6 +73,9 @@ impl Path {
         }
         if let Some((_, sent_at)) = largest {
             self.on_alive(now, news);
+            if self.mtu.on_alive(now) {
+                self.on_packet_size();
+            }
             let lost_before = news.lost.len();
             self.recovery.detect_lost(now, &self.rtt, &mut news.lost);
             self.on_lost(now, &news.lost[lost_before..], false);

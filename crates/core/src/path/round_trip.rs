@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// A question's packet has at least so many bytes: shorter ones are challenges that had no room to
 /// be full, which are answered in full.
 pub(crate) const QUESTION_SIZE: usize = 128;
-/// A path that was silent for so long is left at rest: a question would wake a radio.
+/// A path that carried nothing for so long is left at rest: a question would wake a radio.
 const BUSY_FOR: Duration = Duration::from_secs(2);
 
 /// What is asked and known.
@@ -23,8 +23,9 @@ const BUSY_FOR: Duration = Duration::from_secs(2);
 pub(super) struct RoundTrip {
     asked: Option<([u8; 8], Instant)>,
     is_due: bool,
-    /// When the latest question or answer came, of either end: that is no use of the path.
-    talked_at: Option<Instant>,
+    /// When it last carried something for the application: talk of the ends among themselves is
+    /// no use of the path, and would go on for ever by itself.
+    used_at: Option<Instant>,
     times: RttEstimator,
 }
 
@@ -33,18 +34,13 @@ impl RoundTrip {
         Self {
             asked: None,
             is_due: false,
-            talked_at: None,
+            used_at: None,
             times: RttEstimator::new(INITIAL_RTT),
         }
     }
 
     pub(super) fn on_sample(&mut self, now: Instant, sample: Duration) {
         self.times.update(now, sample, Duration::ZERO);
-    }
-
-    /// What arrived now asks, or answers.
-    pub(super) fn on_talk(&mut self, now: Instant) {
-        self.talked_at = Some(now);
     }
 
     pub(super) fn reset(&mut self) {
@@ -59,13 +55,18 @@ impl RoundTrip {
 }
 
 impl Path {
+    /// Something for the application leaves or has come.
+    pub(crate) fn on_used(&mut self, now: Instant) {
+        self.round_trip.used_at = Some(now);
+    }
+
     /// Has the round trip measured, if it is time and the path is in use. `true` where that makes
     /// something to send.
     pub(crate) fn measure_round_trip(&mut self, now: Instant) -> bool {
         let was_asked_at = self.round_trip.asked.map(|(_, at)| at);
         let is_time = was_asked_at.is_none_or(|at| at + INTERVAL <= now);
-        let is_more = self.round_trip.talked_at < Some(self.last_received_at);
-        let is_busy = is_more && self.last_received_at + BUSY_FOR >= now;
+        let used_at = self.round_trip.used_at;
+        let is_busy = used_at.is_some_and(|at| at + BUSY_FOR >= now);
         self.round_trip.is_due |= is_time && is_busy && self.is_active() && self.validated;
         self.round_trip.is_due
     }

@@ -132,8 +132,8 @@ mod tests {
             local_ip: None,
             remote,
         };
-        let rng = Seed(7).rng("controller");
-        let mut path = Path::new(now, PathId(0), tuple, Kind::Tabane, 1_472, rng);
+        let seed = Seed(7);
+        let mut path = Path::new(now, PathId(0), tuple, Kind::Tabane, 1_472, seed);
         let round_trip = Duration::from_millis(50);
         path.activate(now, Some(round_trip));
         let by_window = Rate::of(path.cwnd(), round_trip);

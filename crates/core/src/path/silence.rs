@@ -9,6 +9,9 @@ use crate::recovery::{SentFrame, Settled};
 /// A silent path is probed at least so often.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 
+/// A question on a silent path stands at least for so long, before what comes by it asks again.
+const ASKED_FOR: Duration = Duration::from_millis(100);
+
 /// After so many probes in vain, a minute at least, what is in flight on the only path is lost: a
 /// peer that never acknowledges must not make us keep it for ever.
 const HOPELESS: u32 = 64;
@@ -90,18 +93,31 @@ impl Path {
         self.recovery.lose_all(&mut news.lost);
         for Settled { packet, .. } in &news.lost[before..] {
             self.delivery.on_packet_lost(Bytes::new(packet.size.into()));
-            for frame in packet.frames.iter() {
-                if let SentFrame::MtuProbe(size) = frame {
-                    self.mtu.on_probe_lost(now, size);
-                }
+            let probe = packet.frames.iter().find_map(|frame| match frame {
+                SentFrame::MtuProbe(size) => Some(size),
+                _ => None,
+            });
+            match probe {
+                Some(size) => self.mtu.on_probe_lost(now, size),
+                None => self.mtu.on_packet_given_up(packet.size),
             }
         }
     }
 
-    /// When silence on the path should be broken.
+    /// Something came by the path. If it is out of use, whether it carries ours as well is asked at
+    /// once and not at the next probe's time.
+    pub(super) fn on_sign_of_life(&mut self, now: Instant) {
+        let is_asked = now.since(self.last_eliciting_at) < ASKED_FOR.max(self.rtt.smoothed());
+        if matches!(self.state, State::Silent { .. }) && !is_asked {
+            self.keep_alive_due = true;
+        }
+    }
+
+    /// When silence on the path should be broken. Never by more questions than may be open.
     pub(crate) fn keep_alive_at(&self, interval: Duration) -> Option<Instant> {
         let quiet_since = self.last_received_at.max(self.last_eliciting_at);
         match self.state {
+            State::Active if self.recovery.asks_enough(self.cwnd()) => None,
             State::Active => Some(quiet_since + interval),
             State::Silent { .. } if !self.recovery.has_eliciting_in_flight() => {
                 Some(self.last_eliciting_at + PROBE_INTERVAL_MAX)

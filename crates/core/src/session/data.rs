@@ -220,7 +220,8 @@ impl Session {
         batch: &mut TransmitBatch,
     ) -> bool {
         self.data_at = now;
-        let path = &self.paths[grant.index];
+        let path = &mut self.paths[grant.index];
+        path.on_used(now);
         let (place, size) = ((grant.index, path.tuple), (path.packet_size(), false));
         self.send_packet(now, place, size, batch, |session, out, space, frames| {
             session.fill(now, class, grant, out, space, frames)

@@ -202,6 +202,10 @@ impl Session {
         let distribution = &mut lanes.get_mut(class).distribution;
         // What arrives is known between turns only; but what a path sent brings up the next piece.
         let is_changed = |path: PathId| last.is_none_or(|last| last == path);
+        // A path that joins is to bring what was dealt before it came, too: the others may be slow.
+        if views.iter().any(|view| !distribution.knows(view.id)) {
+            distribution.take_back_all(streams);
+        }
         for view in views.iter_mut().filter(|view| is_changed(view.id)) {
             view.listed = distribution.drop_arrived(view.id, streams);
         }

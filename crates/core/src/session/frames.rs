@@ -52,6 +52,7 @@ impl Session {
     ) -> Result<bool, Violation> {
         let mut cursor = Cursor::new(payload);
         let mut ack_eliciting = false;
+        let mut is_for_application = false;
         while !cursor.is_empty() {
             let frame = parse_frame(&mut cursor).map_err(|_| Violation::MalformedFrame)?;
             ack_eliciting |= frame.is_ack_eliciting();
@@ -59,12 +60,16 @@ impl Session {
                 // A stranger gets no memory for its data [P-3.6].
                 return Err(Violation::BeforeAdmission);
             }
-            if frame.is_for_application() {
-                self.data_at = arrival.now;
-            }
+            is_for_application |= frame.is_for_application();
             self.handle_frame(arrival, frame)?;
             if !self.is_established() {
                 break;
+            }
+        }
+        if is_for_application {
+            self.data_at = arrival.now;
+            if let Some(path) = self.path_mut(arrival.id) {
+                path.on_used(arrival.now);
             }
         }
         Ok(ack_eliciting)
@@ -103,10 +108,10 @@ impl Session {
             }
             Frame::PathChallenge(data) => {
                 if let Some(path) = self.path_mut(arrival.id) {
-                    path.on_question(now, data, arrival.tuple, arrival.size);
+                    path.on_question(data, arrival.tuple, arrival.size);
                 }
             }
-            Frame::PathResponse(data) => self.handle_response(now, data),
+            Frame::PathResponse(data) => self.handle_response(now, arrival.tuple, data),
             Frame::PathAbandon(id) => self.handle_abandon(now, id)?,
             Frame::AckFrequency {
                 path,
@@ -172,9 +177,9 @@ impl Session {
         }
     }
 
-    fn handle_response(&mut self, now: Instant, data: [u8; 8]) {
+    fn handle_response(&mut self, now: Instant, from: FourTuple, data: [u8; 8]) {
         for index in 0..self.paths.len() {
-            if self.paths[index].on_response(now, data) {
+            if self.paths[index].on_response(now, from, data) {
                 let id = self.paths[index].id;
                 self.events.push_back(Event::PathUp(id));
             }

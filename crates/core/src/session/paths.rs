@@ -132,8 +132,7 @@ impl Session {
     pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> usize {
         let size = self.config.max_udp_payload.min(self.peer.max_udp_payload);
         let seed = Seed(self.rng.next_u64());
-        let rng = seed.rng("controller");
-        let mut path = Path::new(now, id, tuple, self.config.controller, size, rng);
+        let mut path = Path::new(now, id, tuple, self.config.controller, size, seed);
         path.set_peer_ack_delay(self.peer.max_ack_delay);
         self.paths.push(path);
         self.paths.len() - 1
@@ -161,8 +160,7 @@ impl Session {
     }
 
     pub(super) fn challenge(&mut self, now: Instant, index: usize, tuple: FourTuple) {
-        let mut data = [0; 8];
-        self.rng.fill(&mut data);
+        let data = self.rng.bytes();
         self.paths[index].challenge(now, tuple, data);
     }
 }

@@ -1,5 +1,6 @@
 //! What goes out: which packets are due, in which order, and building them in place.
 
+use rustls::Side;
 use tabane_base::{Duration, Instant};
 
 use super::{Phase, Session};
@@ -146,9 +147,14 @@ impl Session {
             && challenge.due_at <= now
         {
             path.on_challenge_sent(now);
+            // Whose address it is may not be known to be ours to speak to.
+            if self.side == Side::Server && !path.may_challenge(challenge.tuple) {
+                return;
+            }
             let size = validation_size(path, challenge.tuple);
             // Wishes come with the first packet: the other end may use the path once it knows.
-            let wish = path.policies.frame(path.id);
+            let is_own = challenge.tuple == path.tuple;
+            let wish = path.policies.frame(path.id).filter(|_| is_own);
             let fill = |_: &mut Self, out: &mut Vec<u8>, _: usize, _: &mut SentFrames| {
                 Frame::PathChallenge(challenge.data).emit(out);
                 wish.iter().for_each(|wish| wish.emit(out));
@@ -165,11 +171,7 @@ impl Session {
         let place = (index, path.tuple);
         let size = (path.packet_size(), false);
         let rng = &mut self.rng;
-        let asked = path.take_round_trip(now, || {
-            let mut data = [0; 8];
-            rng.fill(&mut data);
-            data
-        });
+        let asked = path.take_round_trip(now, || rng.bytes());
         if let Some(data) = asked {
             self.send_packet(now, place, size, batch, |_, out, _, _| {
                 let end = out.len() + QUESTION_SIZE;

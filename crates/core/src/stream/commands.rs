@@ -1,11 +1,10 @@
 //! What the application does with streams.
 
-use std::collections::VecDeque;
-
 use tabane_base::Instant;
 
 use super::receive::{ReadState, ReceiveHalf};
 use super::send::SendHalf;
+use super::turns::Turns;
 use super::window::Window;
 use super::{Due, Stream, StreamError, Streams};
 use crate::class::ClassId;
@@ -30,7 +29,7 @@ impl Streams {
             receive: ReceiveHalf::new(window),
             class: ClassId::ORDINARY,
             class_number: 0,
-            queued: false,
+            turn: None,
             due: Due::default(),
         };
         self.streams.insert(id, stream);
@@ -122,11 +121,11 @@ impl Streams {
     fn move_to(&mut self, id: StreamId, class: ClassId) -> Option<ClassId> {
         let stream = self.streams.get_mut(&id)?;
         let before = std::mem::replace(&mut stream.class, class);
-        if std::mem::take(&mut stream.queued) {
-            self.pending[before.index()].retain(|other| *other != id);
+        if let Some(turn) = stream.turn.take() {
+            self.pending[before.index()].remove(turn);
         }
         let count = self.pending.len().max(class.index() + 1);
-        self.pending.resize_with(count, VecDeque::new);
+        self.pending.resize_with(count, Turns::new);
         self.enqueue(id);
         (before != class).then_some(before)
     }
@@ -184,7 +183,7 @@ impl Streams {
         if !stream.receive.is_reset() {
             stream.due.stop = Some(code);
         }
-        self.memory -= before;
+        self.memory.set(self.memory.bytes() - before);
         self.control.push_back(id);
         self.on_consumed(freed);
         self.reap(id);
@@ -223,7 +222,7 @@ impl Streams {
             stream.due.hold = true;
             self.control.push_back(id);
         }
-        self.memory -= n;
+        self.memory.set(self.memory.bytes() - n);
         self.on_consumed(n as u64);
     }
 
@@ -243,20 +242,21 @@ mod tests {
 
     use super::*;
     use crate::event::Event;
+    use crate::memory_pool::{MemoryPool, Part, SessionPool};
     use crate::parameters::Parameters;
     use crate::recovery::SentFrame;
-    use crate::send_pool::{SendPool, SessionPool};
 
     const POOL: Bytes = Bytes::mega(1);
 
     /// A session's streams, with one open that wants far more than the pool has.
-    fn greedy(pool: &SendPool) -> (Streams, StreamId) {
+    fn greedy(pool: &MemoryPool) -> (Streams, StreamId) {
         let peer = Parameters {
             streams: 10,
             ..Parameters::default()
         };
         let own = Parameters::default();
-        let mut streams = Streams::new(true, &own, POOL, POOL, SessionPool::new(pool.clone()));
+        let memory = (POOL, Part::default());
+        let mut streams = Streams::new(true, &own, memory, POOL, SessionPool::new(pool.clone()));
         streams.on_parameters(&peer);
         streams.set_send_limit(Bytes::mega(16));
         let id = streams.open().expect("ten are granted");
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn sessions_that_share_a_pool_leave_each_other_room_and_hear_of_it() {
-        let pool = SendPool::new(POOL);
+        let pool = MemoryPool::new(POOL);
         let (mut first, a) = greedy(&pool);
         let (mut second, b) = greedy(&pool);
         let quarter = write_all(&mut first, a);

@@ -27,7 +27,7 @@ impl Streams {
     /// short enough.
     pub(crate) fn may_refuse(&self) -> bool {
         // With so much of it free no stream can hold more than half of SHARE times what is free.
-        self.held > 0 || 2 * self.memory / SHARE >= self.memory_max / (SHARE + 1)
+        self.held > 0 || 2 * self.memory() / SHARE >= self.memory_max() / (SHARE + 1)
     }
 
     /// Whether there is no memory for this data. A stream may hold [`SHARE`] times what is free:
@@ -45,11 +45,11 @@ impl Streams {
             return Some(unread_here);
         }
         let (held, unread) = (stream.receive.memory(), stream.receive.unread());
-        let others = self.memory - held;
-        let most = self.memory_max.saturating_sub(others) / (SHARE + 1) * SHARE;
+        let others = self.memory() - held;
+        let most = self.memory_max().saturating_sub(others) / (SHARE + 1) * SHARE;
         let next = stream.receive.ready_to();
         if header.offset <= next {
-            let free = self.memory_max.saturating_sub(self.memory);
+            let free = self.memory_max().saturating_sub(self.memory());
             let has_room = unread == 0 || free > 0 && unread <= self.unread_share(free);
             return (!has_room).then_some(unread_here);
         }
@@ -70,7 +70,7 @@ impl Streams {
     fn unread_share(&self, free: usize) -> usize {
         if !self.tells_holds {
             SHARE * free
-        } else if free < self.memory_max / 2 {
+        } else if free < self.memory_max() / 2 {
             ENOUGH
         } else {
             free / 2
@@ -97,11 +97,11 @@ impl Streams {
     fn review_reader(&mut self, now: Instant, id: StreamId) {
         // Half of the memory is for those who stand still, in falling parts, and the more for who
         // has read much.
-        let left = (self.memory_max / 2).saturating_sub(self.memory);
+        let left = (self.memory_max() / 2).saturating_sub(self.memory());
         let window = |stream: &Stream| stream.receive.window() / WINDOWS_PART;
         let has_read = self.streams.get(&id).map_or(0, window);
         let enough = (left / 8).min(has_read).max(ENOUGH);
-        if self.memory <= enough {
+        if self.memory() <= enough {
             // As with nearly every packet: nobody has so much unread.
             return;
         }
@@ -140,7 +140,7 @@ impl Streams {
 
     /// Whether memory is used up but for what readers wait for.
     pub(crate) fn is_out_of_memory(&self) -> bool {
-        self.memory >= self.memory_max - self.memory_max / 8
+        self.memory() >= self.memory_max() / 8 * 7
     }
 
     pub(crate) fn on_data(
@@ -190,7 +190,8 @@ impl Streams {
         if inserted.advanced > session_room {
             return Err(Violation::SessionCreditExceeded);
         }
-        self.memory = self.memory + stream.receive.memory() - before;
+        let memory = self.memory.bytes() + stream.receive.memory() - before;
+        self.memory.set(memory);
         self.received += inserted.advanced;
         if inserted.readable && !stream.receive.notified {
             stream.receive.notified = true;
@@ -262,6 +263,7 @@ impl Streams {
                 len,
                 fin,
             } => {
+                self.acked += u64::from(len);
                 let Some(stream) = self.streams.get_mut(&id) else {
                     return;
                 };
@@ -301,9 +303,8 @@ impl Streams {
                     return;
                 };
                 stream.send.on_lost(offset..offset + u64::from(len), fin);
-                if stream.send.has_waiting() && !stream.queued {
-                    stream.queued = true;
-                    self.pending[stream.class.index()].push_front(id);
+                if stream.send.has_waiting() && stream.turn.is_none() {
+                    stream.turn = Some(self.pending[stream.class.index()].push_front(id));
                 } else {
                     self.enqueue(id);
                 }
@@ -367,7 +368,8 @@ impl Streams {
             return;
         }
         if let Some(stream) = self.streams.remove(&id) {
-            self.memory -= stream.receive.memory();
+            self.memory
+                .set(self.memory.bytes() - stream.receive.memory());
             self.held -= usize::from(stream.receive.hold.is_on());
         }
         if !self.is_local(id) {
@@ -383,13 +385,17 @@ mod tests {
     use tabane_base::Bytes;
 
     use super::*;
+    use crate::memory_pool::{FLOOR, MemoryPool, Part, SessionPool};
     use crate::parameters::Parameters;
-    use crate::send_pool::{SendPool, SessionPool};
 
     const MEMORY: Bytes = Bytes::mega(16);
     const LEN: usize = 1_400;
 
     fn streams() -> Streams {
+        streams_of(&MemoryPool::default())
+    }
+
+    fn streams_of(receive: &MemoryPool) -> Streams {
         let own = Parameters {
             session_credit: Bytes::mega(64),
             stream_credit: Bytes::mega(1),
@@ -400,8 +406,8 @@ mod tests {
             holds: true,
             ..own.clone()
         };
-        let pool = SessionPool::new(SendPool::new(MEMORY));
-        let mut streams = Streams::new(true, &own, MEMORY, MEMORY, pool);
+        let pool = SessionPool::new(MemoryPool::new(MEMORY));
+        let mut streams = Streams::new(true, &own, (MEMORY, Part::none_of(receive)), MEMORY, pool);
         streams.on_parameters(&peer);
         streams
     }
@@ -435,8 +441,47 @@ mod tests {
             offset += LEN;
         }
         let most = MEMORY.get() as usize / 2 + READERS as usize * (ENOUGH + LEN);
-        assert!(streams.memory <= most, "{} of {most}", streams.memory);
+        assert!(streams.memory() <= most, "{} of {most}", streams.memory());
         let of_another = piece(READERS, 200_000);
         assert_eq!(streams.refuses(of_another, LEN), None);
+    }
+
+    /// A hostile client opens sessions and has everything unread (shared/design/security.md, M4).
+    #[test]
+    fn however_many_sessions_are_left_unread_the_next_one_has_as_much() {
+        const SESSIONS: usize = 20;
+        let pool = MemoryPool::new(MEMORY);
+        // As much as it takes in of ten streams that nobody reads.
+        let fill = |streams: &mut Streams| {
+            let mut offset = 0;
+            let mut is_taken = true;
+            while is_taken && offset + LEN < 1_000_000 {
+                is_taken = false;
+                for header in (0..10).map(|index| piece(index, offset)) {
+                    if streams.refuses(header, LEN).is_none() {
+                        let now = Instant::from_millis(1);
+                        streams.on_data(now, header, &[0; LEN]).unwrap();
+                        is_taken = true;
+                    }
+                }
+                offset += LEN;
+            }
+            streams.memory()
+        };
+        let mut sessions: Vec<_> = (0..SESSIONS).map(|_| streams_of(&pool)).collect();
+        let held: Vec<usize> = sessions.iter_mut().map(fill).collect();
+        let sum: usize = held.iter().sum();
+        assert_eq!(pool.held().get() as usize, sum);
+        // Beyond the pool only what each session has in any case, and a packet of each stream.
+        let most = MEMORY.get() as usize + SESSIONS * (FLOOR + 10 * LEN);
+        assert!(sum <= most, "{sum} of {most}");
+        let next = fill(&mut streams_of(&pool));
+        let least = held.iter().min().copied().unwrap_or(0);
+        assert!(
+            next > 0 && next >= least.min(10 * LEN),
+            "{next} of {held:?}"
+        );
+        drop(sessions);
+        assert_eq!(pool.held(), Bytes::ZERO);
     }
 }

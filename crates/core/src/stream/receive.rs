@@ -124,7 +124,7 @@ impl ReceiveHalf {
             self.final_size = Some(end);
         }
         if self.reset.is_some() || self.stopped {
-            self.ended |= self.stopped && self.final_size.is_some();
+            self.ended |= self.stopped && self.needs_no_reset();
             return Ok(Inserted {
                 advanced,
                 discarded: advanced,
@@ -191,6 +191,13 @@ impl ReceiveHalf {
         }
     }
 
+    /// The sender can be done with a stopped stream by itself: it was not told to keep the rest.
+    fn needs_no_reset(&self) -> bool {
+        let (_, held_at) = self.hold.state();
+        let is_sent = |size| held_at.is_none_or(|at| size <= at);
+        self.reset.is_some() || self.final_size.is_some_and(is_sent)
+    }
+
     fn is_at_end(&self) -> bool {
         self.final_size == Some(self.ready_to())
     }
@@ -240,7 +247,7 @@ impl ReceiveHalf {
             return 0;
         }
         self.stopped = true;
-        self.ended = self.final_size.is_some();
+        self.ended = self.needs_no_reset();
         // The credit of what a reset left out is free already.
         let freed = match self.reset {
             Some(_) => self.ready.len() as u64,
@@ -356,6 +363,24 @@ mod tests {
         assert_eq!(half.peek(), ReadState::Data(b"data"));
         half.consume(4);
         assert_eq!(half.peek(), ReadState::Reset(7));
+        assert!(half.is_done());
+    }
+
+    #[test]
+    fn a_stop_is_over_when_nothing_is_kept_back_or_the_sender_gave_up() {
+        let stopped = |held_at: Option<u64>, size: u64| {
+            let mut half = ReceiveHalf::new(Window::new(100, 100));
+            assert!(half.insert(0, b"data", false).is_ok());
+            held_at.into_iter().for_each(|at| half.hold.begin(at, 4));
+            assert!(half.insert(size - 1, b"!", true).is_ok());
+            half.stop();
+            half
+        };
+        assert!(stopped(None, 8).is_done());
+        assert!(stopped(Some(8), 8).is_done());
+        let mut half = stopped(Some(4), 8);
+        assert!(!half.is_done());
+        assert!(half.on_reset(0, 8).is_ok());
         assert!(half.is_done());
     }
 

@@ -6,8 +6,8 @@ use std::ops::Range;
 use tabane_base::Instant;
 
 use super::flights::Flights;
+use crate::memory_pool::{Holding, SessionPool};
 use crate::ranges::RangeSet;
-use crate::send_pool::{Holding, SessionPool};
 
 /// Memory that a stream keeps when all of it has arrived: enough for the next answer of a web page.
 const KEPT: usize = 64 * 1024;
@@ -447,7 +447,7 @@ mod tests {
     use tabane_base::Bytes;
 
     use super::*;
-    use crate::send_pool::SendPool;
+    use crate::memory_pool::MemoryPool;
 
     fn pieces(send: &mut SendHalf) -> Vec<Range<u64>> {
         let terms = Terms {
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_held_stream_goes_on_by_the_newest_word_alone() {
-        let mut send = SendHalf::new(1_000, &SessionPool::new(SendPool::new(Bytes::mega(1))));
+        let mut send = SendHalf::new(1_000, &SessionPool::new(MemoryPool::new(Bytes::mega(1))));
         send.write(&[7; 60]);
         assert_eq!(pieces(&mut send).len(), 6);
         // The reader stands still at 20, and what was on its way beyond that was shed.
@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn a_reset_behind_data_waits_for_it_and_for_no_reader_that_stands_still() {
         let new = || {
-            let mut send = SendHalf::new(50, &SessionPool::new(SendPool::new(Bytes::mega(1))));
+            let mut send = SendHalf::new(50, &SessionPool::new(MemoryPool::new(Bytes::mega(1))));
             send.write(&[7; 60]);
             pieces(&mut send);
             send.reset_behind(3);
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn what_was_shed_goes_again_no_faster_than_the_peer_has_memory_for_it() {
-        let mut send = SendHalf::new(1_000, &SessionPool::new(SendPool::new(Bytes::mega(1))));
+        let mut send = SendHalf::new(1_000, &SessionPool::new(MemoryPool::new(Bytes::mega(1))));
         send.write(&[7; 60]);
         assert_eq!(pieces(&mut send).len(), 6);
         send.on_shed(60, 20);

@@ -24,14 +24,13 @@ impl Streams {
             return;
         };
         // A stream without session credit waits in the queue as well: credit frees all at once.
-        if !stream.queued && stream.send.has_pending(room.max(1)) {
-            stream.queued = true;
-            self.pending[stream.class.index()].push_back(id);
+        if stream.turn.is_none() && stream.send.has_pending(room.max(1)) {
+            stream.turn = Some(self.pending[stream.class.index()].push_back(id));
         }
     }
 
-    fn pending(&self, class: ClassId) -> &VecDeque<StreamId> {
-        const NONE: &VecDeque<StreamId> = &VecDeque::new();
+    fn pending(&self, class: ClassId) -> &Turns {
+        const NONE: &Turns = &Turns::new();
         self.pending.get(class.index()).unwrap_or(NONE)
     }
 
@@ -303,10 +302,10 @@ impl Streams {
             fin: false,
         };
         if room < announcement + at.size(true) + MIN_PIECE {
-            self.pending[class.index()].push_front(id);
+            stream.turn = Some(self.pending[class.index()].push_front(id));
             return None;
         }
-        stream.queued = false;
+        stream.turn = None;
         let most = (room - announcement - at.size(false)) as u64;
         let terms = Terms {
             most,
@@ -324,7 +323,7 @@ impl Streams {
     /// How far data of one stream may arrive before what stands in front of it: streams that send
     /// share the peer's memory.
     pub(super) fn reach(&self) -> Option<u64> {
-        let senders: usize = self.pending.iter().map(VecDeque::len).sum();
+        let senders: usize = self.pending.iter().map(Turns::len).sum();
         let senders = senders.clamp(1, FIRST_STREAMS) as u64;
         self.peer_reach.map(|reach| reach / senders)
     }
@@ -348,8 +347,21 @@ impl Streams {
         let Some(place) = deep.map(|(place, _)| place) else {
             return 0;
         };
-        self.pending[class.index()].rotate_left(place);
+        for _ in 0..place {
+            self.pass_on(class);
+        }
         depth
+    }
+
+    /// The stream whose turn it is lets all others go first.
+    fn pass_on(&mut self, class: ClassId) {
+        let turns = &mut self.pending[class.index()];
+        if let Some(id) = turns.pop_front() {
+            let turn = turns.push_back(id);
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.turn = Some(turn);
+            }
+        }
     }
 
     /// Whether the peer's reader waits for this piece, which was given out before. It travels

@@ -9,7 +9,7 @@ use crate::seq::Seq;
 use crate::{Custody, Side, Verdict};
 
 /// Numbers farther than this from those in use are of no use to anybody.
-const MAX_SPAN: i32 = 1 << 30;
+const MAX_SPAN: u32 = 1 << 30;
 
 impl Flow {
     /// Decides on a packet from the server.
@@ -21,7 +21,7 @@ impl Flow {
     ) -> Verdict {
         let (now, flags) = (around.now, packet.flags());
         let start = packet.seq();
-        if start.since(self.copies.base()).abs() > MAX_SPAN {
+        if start.since(self.copies.base()).unsigned_abs() > MAX_SPAN {
             return Verdict::Accept;
         }
         if flags.has(Flags::RST) {

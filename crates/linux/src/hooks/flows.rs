@@ -1,9 +1,10 @@
 //! The table of captured flows, shared with the eBPF programs.
 //!
 //! Owns the layout of its entries and the addresses that stand for an index: 127.128.0.0 + index,
-//! and 100::7462:0:index as source of IPv6 datagrams. Entries are written by the programs; we
-//! note whose a TCP flow is when its connection has come, so that nobody else can claim it, and
-//! make those of datagrams that nobody asked for, with indices of a half that is ours alone.
+//! and 100::7462:0:index as source of IPv6 datagrams. Entries are written by the programs,
+//! which note where a TCP flow's connection comes from before it does, so that nobody else can
+//! claim it; we make those of datagrams that nobody asked for, with indices of a half that is ours
+//! alone.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,9 +27,6 @@ const FLOW_NET6: [u16; 6] = [0x100, 0, 0, 0, 0, 0x7462];
 const FLAG_LOCAL_DNS: u8 = 1;
 const FLAG_VIA_IPV6: u8 = 2;
 const FLAG_CONNECTED: u8 = 4;
-/// Ours: the connection of this TCP flow has come.
-const FLAG_CLAIMED: u8 = 128;
-
 /// An entry, as `struct flow` in `ebpf/socket.bpf.c` has it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -42,7 +40,8 @@ struct RawFlow {
     pid: u32,
     /// Plus one; 0: not known.
     tos: u32,
-    /// The port of the TCP connection, once it has come.
+    /// The port that the TCP connection comes from, once it is on its way; its address is in
+    /// `reply`.
     claimant: u32,
 }
 
@@ -102,20 +101,15 @@ impl FlowTable {
         Some(self.get(index)?.original())
     }
 
-    /// What the TCP flow of this index asked for, told to the first `port` that asks. Others are
-    /// strangers who connected to the address themselves.
-    pub(crate) fn claim(&self, index: u32, port: u16) -> Option<Original> {
-        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut flow = map.get(&index, 0).ok()?;
+    /// What the TCP flow of this index asked for, told to the connection that its socket has begun.
+    /// Others are strangers who connected to the address themselves.
+    pub(crate) fn claim(&self, index: u32, from: SocketAddr) -> Option<Original> {
+        let flow = self.get(index)?;
+        let [.., a, b, c, d] = flow.reply;
+        let is_its = flow.claimant == from.port().into()
+            && from.ip().to_canonical() == IpAddr::V4(Ipv4Addr::new(a, b, c, d));
         let original = flow.original();
-        let is_claimed = flow.flags & FLAG_CLAIMED != 0;
-        if original.protocol != Protocol::Tcp || is_claimed && flow.claimant != port.into() {
-            return None;
-        }
-        flow.flags |= FLAG_CLAIMED;
-        flow.claimant = port.into();
-        map.insert(index, flow, BPF_EXIST).ok()?;
-        Some(original)
+        (is_its && original.protocol == Protocol::Tcp).then_some(original)
     }
 
     /// What the UDP flow of this index asked for, the number of its socket, and the address of that
@@ -166,8 +160,6 @@ impl FlowTable {
 
 /// `bpf(2)`: make an entry, change none.
 const BPF_NOEXIST: u64 = 1;
-/// `bpf(2)`: change an entry, make none.
-const BPF_EXIST: u64 = 2;
 
 impl RawFlow {
     fn original(&self) -> Original {

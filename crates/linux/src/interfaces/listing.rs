@@ -63,6 +63,53 @@ async fn list_by(handle: &Handle) -> Result<Vec<Interface>, InterfaceError> {
     Ok(interfaces)
 }
 
+/// What is next to this host, or is this host: the networks of all its addresses, and what its
+/// routes reach on a wire, without a router. What leaves by tunnels and dial-up lines is left out:
+/// that may be the way to the whole internet.
+///
+/// # Errors
+/// See [`InterfaceError`].
+///
+/// # Panics
+/// Outside a tokio runtime with its I/O driver enabled.
+pub async fn near() -> Result<Vec<Prefix>, InterfaceError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(InterfaceError::Open)?;
+    let connection = tokio::spawn(connection);
+    let interfaces = list_by(&handle).await;
+    let routes = routes(&handle).await;
+    connection.abort();
+    let interfaces = interfaces?;
+    let addresses = interfaces.iter().flat_map(|it| &it.addresses);
+    let networks = addresses.map(|own| Prefix {
+        address: own.address,
+        bits: own.prefix_bits,
+    });
+    let is_wire = |index| {
+        let is_wire = |it: &Interface| {
+            it.index == index && !matches!(it.kind, Kind::Tunnel | Kind::Ppp | Kind::Cellular)
+        };
+        interfaces.iter().any(is_wire)
+    };
+    let routes = routes?;
+    let routed = routes.iter().filter(|route| is_near(route, is_wire));
+    let all = networks.chain(routed.filter_map(routed_range));
+    // A default route without a router is one to everywhere.
+    Ok(all.filter(|range| range.bits > 0).collect())
+}
+
+/// Whether a route ends on a wire, or in this host.
+fn is_near(message: &RouteMessage, is_wire: impl Fn(u32) -> bool) -> bool {
+    let attributes = &message.attributes;
+    let over = attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    });
+    match message.header.kind {
+        RouteType::Local => true,
+        _ => gateway(attributes).is_none() && over.is_some_and(is_wire),
+    }
+}
+
 /// The ranges of destinations that the routing tables tell apart, whichever they are in.
 ///
 /// # Errors

@@ -96,6 +96,7 @@ pub(crate) fn play(role: &str) {
             let (_, from) = socket.recv_from(&mut [0; 16]).unwrap();
             socket.send_to(b"answer", from).unwrap();
         }
+        role if role.starts_with("intrude-") => intrude(&role["intrude-".len()..]),
         role => match role
             .strip_prefix("refused-")
             .and_then(|it| it.rsplit_once('-'))
@@ -245,6 +246,29 @@ fn stranger(local: &str, [asked, stranger]: [&str; 2]) {
         (b"here".as_slice(), address(stranger))
     );
     socket.send_to(b"thanks", from).unwrap();
+}
+
+/// Sends to the address that stands for another socket's flow, the first there is.
+fn intrude(port: &str) {
+    let asks = udp_socket("0.0.0.0:0");
+    asks.send_to(b"hello", address("192.0.2.1:7")).unwrap();
+    for (local, of) in [
+        ("0.0.0.0:0", "127.128.0.1"),
+        ("[::]:0", "[::ffff:127.128.0.1]"),
+    ] {
+        let flow = address(&format!("{of}:{port}"));
+        let other = udp_socket(local);
+        let refused = [
+            other.send_to(b"mine", flow).unwrap_err(),
+            other.connect(flow).unwrap_err(),
+        ];
+        for refused in refused {
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{flow}");
+        }
+    }
+    let mut answer = [0; 16];
+    let (length, _) = asks.recv_from(&mut answer).unwrap();
+    assert_eq!(&answer[..length], b"HELLO");
 }
 
 fn nobody_there(local: &str, dest: &str) {

@@ -72,7 +72,7 @@ impl Street {
         let address = listener.local_addr().unwrap();
         let share = share.unwrap().with_datagrams(DatagramOut {
             device: None,
-            is_allowed: |_| true,
+            is_allowed: Rc::new(|_| true),
             ports: ports.to_vec(),
         });
         let serving = spawn_local(Rc::new(share).serve(listener));

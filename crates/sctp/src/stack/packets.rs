@@ -4,16 +4,14 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use tabane_base::Duration;
 
-use super::{Correspondent, Stack};
+use super::Stack;
 use crate::association::{EndpointId, PathState, Transmit};
+use crate::correspondents::Place;
 use crate::output::{self, Outgoing};
 use crate::own::Own;
 use crate::packet;
 use crate::path::{LinkId, PathId, Way};
 
-/// Addresses of peers that began associations with us and of which we remember where they are; who
-/// comes beyond that pushes the others out, and is found again with the next packet.
-const CORRESPONDENTS_MAX: usize = 4_096;
 /// Beyond one and a half round trips: the receiver's delay of acknowledgements, and the stack's own
 /// repetition.
 const RESCUE_MARGIN: Duration = Duration::from_millis(60);
@@ -40,7 +38,14 @@ impl Stack {
         let host = *remote.ip();
         let mut echoes = Vec::new();
         let source = match self.own_path(port, source_port, link, host) {
+            // One that begins an association has no tag, and nothing is believed of it.
+            Some(path) if packet::asked_tag(&bytes).is_some() => path.0,
             Some(path) => {
+                let own = self.own_at(port).map(|(_, own)| own);
+                if own.is_some_and(|own| !own.is_of_it(&bytes)) {
+                    self.bad_tags += 1;
+                    return;
+                }
                 self.learn_addresses(port, link, host, &mut bytes);
                 if !self.take_note(port, path, &bytes) {
                     return;
@@ -51,13 +56,14 @@ impl Stack {
             // Nobody but ourselves may speak in the name of an address that we made up.
             None if self.paths.is_invented(host) => return,
             None => {
-                let from = Correspondent {
+                let place = Place {
                     link,
                     local,
                     remote,
                     heard_at: self.clock,
                 };
-                self.remember(host, source_port, from);
+                let key = (host, source_port);
+                self.correspondents.on_packet(key, place, &bytes);
                 host
             }
         };
@@ -155,15 +161,6 @@ impl Stack {
         endpoints.find_map(|(id, endpoint)| Some((*id, endpoint.own.as_mut()?)))
     }
 
-    fn remember(&mut self, host: Ipv4Addr, port: u16, from: Correspondent) {
-        if self.correspondents.len() >= CORRESPONDENTS_MAX
-            && !self.correspondents.contains_key(&(host, port))
-        {
-            self.correspondents.clear();
-        }
-        self.correspondents.insert((host, port), from);
-    }
-
     /// Looks what has arrived, and has what the stack leaves lying sent by the path that answers
     /// fastest.
     pub(super) fn rescue(&mut self) {
@@ -238,6 +235,9 @@ impl Stack {
             }
             let path = PathId(destination);
             let port = packet::ports(&payload).map(|(port, _)| port);
+            if let Some((_, own)) = port.and_then(|port| self.own_at(port)) {
+                own.learn_tags(&payload);
+            }
             if let Some(port) = port.filter(|_| packet::is_setup(&payload)) {
                 return self.everywhere(path, port, payload);
             }
@@ -257,14 +257,15 @@ impl Stack {
             });
         }
         let (_, port) = packet::ports(&payload)?;
-        let known = self.correspondents.get(&(destination, port));
+        let known = self
+            .correspondents
+            .on_transmit((destination, port), &payload);
         let (link, local, remote) = match known {
             Some(known) => (Some(known.link), Some(known.local), known.remote),
             // An address that the peer listed and was not heard from yet. Its UDP port is likely
             // the one that the peer uses elsewhere (RFC 6951 §5.4).
             None => {
-                let mut others = self.correspondents.iter();
-                let (_, other) = others.find(|((_, known), _)| *known == port)?;
+                let other = self.correspondents.by_port(port)?;
                 let remote = SocketAddrV4::new(destination, other.remote.port());
                 (None, Some(source), remote)
             }
@@ -315,6 +316,12 @@ impl Stack {
         let copies: Vec<Transmit> = copies.collect();
         self.again.extend(copies);
         self.again.pop_front()
+    }
+
+    /// Packets that were dropped for their tag: somebody else's, in the name of a peer.
+    #[must_use]
+    pub fn bad_tags(&self) -> u64 {
+        self.bad_tags
     }
 
     /// Datagrams that were dropped for their checksum.

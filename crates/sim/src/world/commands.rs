@@ -150,6 +150,9 @@ impl World {
     /// Hands a datagram to an end as if it had come from the network.
     pub fn inject(&mut self, to: Side, tuple: FourTuple, mut data: Vec<u8>) {
         let now = self.now;
+        if to == Side::Server {
+            self.network.on_injected(tuple.remote, data.len());
+        }
         self.host_mut(to).handle_datagram(now, tuple, &mut data);
         self.settle();
     }

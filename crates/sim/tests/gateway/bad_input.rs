@@ -215,6 +215,142 @@ fn what_a_killed_gateway_owes_is_noticed_and_both_ends_are_reset() {
     assert_eq!(from_the_middle(&[5_000], 0, 15), nothing(), "a true probe");
 }
 
+/// A mobile host as kernels are: a packet without data is answered where its number lies outside
+/// the window, and one within it is not.
+#[derive(Clone, Copy)]
+struct Kernel {
+    /// What it has received.
+    next: u32,
+    window: u16,
+    is_there: bool,
+}
+
+const STALLED: Kernel = Kernel {
+    next: 5_001,
+    window: 8_000,
+    is_there: true,
+};
+
+impl Kernel {
+    fn answer(self, seq: u32) -> Option<Segment<'static>> {
+        // In what it has offered at some time, that is.
+        let is_acceptable = (self.next..self.next + (1 << 27)).contains(&seq);
+        let answer = Segment {
+            window: self.window,
+            ..segment(Side::Radio, 1_001, self.next, Flags::ACK, &[])
+        };
+        (self.is_there && !is_acceptable).then_some(answer)
+    }
+}
+
+/// What comes of `probes`, each its number and how long after the one before it comes, when they
+/// are the first that a gateway sees of a connection: resets counted and sent, and what the mobile
+/// host was asked.
+fn probed_from_the_middle(
+    kernel: Kernel,
+    probes: impl IntoIterator<Item = (u32, Duration)>,
+) -> (u64, Vec<(Side, Seq)>, usize) {
+    let mut bench = Bench::new(config());
+    let (mut resets, mut questions) = (Vec::new(), 0);
+    let mut hear = |bench: &mut Bench| {
+        for (to, flags, seq, _, _) in bench.said() {
+            if flags.has(Flags::RST) {
+                resets.push((to, seq));
+            } else {
+                assert_eq!(to, Side::Radio, "the server is not asked");
+                questions += 1;
+                if let Some(answer) = kernel.answer(seq.0) {
+                    assert_eq!(bench.pass(Side::Radio, answer), Verdict::Accept);
+                }
+            }
+        }
+    };
+    for (seq, after) in probes {
+        for _ in 0..after.as_millis() / 100 {
+            bench.wait(Duration::from_millis(100));
+            hear(&mut bench);
+        }
+        assert_eq!(bench.data(seq, 0), Verdict::Accept);
+        if let Some(answer) = kernel.answer(seq) {
+            assert_eq!(bench.pass(Side::Radio, answer), Verdict::Accept);
+        }
+        hear(&mut bench);
+    }
+    let count = bench.gateway.snapshot().counters.orphans_reset;
+    (count, resets, questions)
+}
+
+#[test]
+fn a_window_that_stays_shut_for_what_is_lost_ends_in_resets_and_no_other_does() {
+    // Twice as long each time, and no longer than Linux's two minutes (RFC 6298 §5.5).
+    let backed_off = |seq, first: u64, times: u32| {
+        (0..times).map(move |n| (seq, Duration::from_secs((first << n.min(16)).min(120))))
+    };
+    let resets = vec![(Side::Wired, Seq(1_001)), (Side::Radio, Seq(5_001))];
+    for (first, times) in [(1, 6), (30, 3), (120, 3)] {
+        let (count, sent, _) = probed_from_the_middle(STALLED, backed_off(6_000, first, times));
+        assert_eq!((count, &sent), (1, &resets), "probes from {first} s on");
+    }
+    let without_resets = |kernel, seq, times| {
+        let (count, sent, questions) = probed_from_the_middle(kernel, backed_off(seq, 1, times));
+        assert_eq!((count, sent), (0, Vec::new()));
+        questions
+    };
+    let has_all = Kernel {
+        next: 6_001,
+        ..STALLED
+    };
+    assert_eq!(without_resets(has_all, 6_000, 20), 0, "it says so itself");
+    let is_sender = Kernel {
+        next: 6_000,
+        ..STALLED
+    };
+    without_resets(is_sender, 6_000, 20);
+    let gone = Kernel {
+        is_there: false,
+        ..STALLED
+    };
+    let questions = without_resets(gone, 6_000, 20);
+    assert!((1..=60).contains(&questions), "{questions} to nobody");
+    let reader = Kernel {
+        window: 0,
+        ..STALLED
+    };
+    without_resets(reader, 6_000, 20);
+    // Too far away for anything that a gateway could owe, so somebody else's.
+    without_resets(STALLED, 5_001 + (1 << 25), 20);
+    // Not again and again, but the same one twice on its way.
+    let twice = [(6_000, Duration::from_secs(1)), (6_000, Duration::ZERO)];
+    let (count, _, questions) = probed_from_the_middle(
+        STALLED,
+        twice.into_iter().chain([(6_500, Duration::from_secs(60))]),
+    );
+    assert_eq!((count, questions), (0, 0));
+}
+
+#[test]
+fn a_server_that_goes_on_is_not_taken_for_one_that_cannot() {
+    let mut bench = Bench::new(config());
+    let answer = |bench: &mut Bench| {
+        for said in bench.said() {
+            assert!(!said.1.has(Flags::RST), "{said:?}");
+            let ack = segment(Side::Radio, 1_001, 5_001, Flags::ACK, &[]);
+            bench.pass(Side::Radio, ack);
+        }
+    };
+    for _ in 0..20 {
+        for _ in 0..3 {
+            bench.data(6_000, 0);
+            bench.wait(Duration::from_secs(1));
+            answer(&mut bench);
+        }
+        bench.data(5_001, 500);
+        bench.wait(Duration::from_secs(4));
+        answer(&mut bench);
+    }
+    assert_eq!(bench.gateway.snapshot().counters.orphans_reset, 0);
+}
+
 /// A full queue lets packets pass; so do routes that the gateway is not on.
 #[test]
 fn what_passed_unseen_ends_assistance_of_its_flow_and_of_no_other() {

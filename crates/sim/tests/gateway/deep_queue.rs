@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 use tabane_gateway::{Config, Gateway, Mode, Seq};
-use tabane_netem::{Change, LinkConfig, RateModel};
+use tabane_netem::{Change, LinkConfig, LossModel, Probability, RateModel};
 use tabane_sim::{Endpoint, Mishaps, Passage, Way};
 
 use super::CONTENT;
@@ -123,4 +123,16 @@ fn a_delay_that_comes_to_stay_is_filled_too() {
     let radio = link(5_000, Rate::from_mbps(10), vec![change]);
     let got = carried(radio, true, 6 * SPAN);
     assert!(got.mbps > 7.0, "{got:?}");
+}
+
+/// What losses leave of the allowance is less than the units of a large host's window.
+#[test]
+fn a_link_that_loses_shuts_no_window_for_good() {
+    let mut radio = link(1_000, Rate::from_mbps(100), Vec::new());
+    radio.delay = Duration::from_micros(50);
+    radio.loss = LossModel::Random(Probability::new(0.05).expect("below one"));
+    for (has_sack, least) in [(true, 1.0), (false, 0.5)] {
+        let got = carried(radio.clone(), has_sack, 4 * SPAN);
+        assert!(got.mbps > least, "{got:?}, SACK {has_sack}");
+    }
 }

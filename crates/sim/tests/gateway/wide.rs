@@ -11,7 +11,7 @@ use tabane_base::{Duration, Instant};
 use tabane_gateway::{Blocks, Flags, Manner, Packet, Segment, Seq};
 use tabane_sim::{Endpoint, TcpHost};
 
-const SHIFT: u8 = 7;
+const SHIFT: u8 = 10;
 /// As Linux: no more than a beginning's worth, until it is used.
 const WINDOW: (u64, u64) = (64 << 10, 6 << 20);
 const ACK_DELAY: Duration = Duration::from_millis(40);

@@ -31,6 +31,7 @@ use crate::client_session::SendingArgs;
 use crate::failure::Failure;
 use crate::gatekeeper::{Door, Gatekeeper};
 use crate::instance::{ControlArgs, Description, Instance};
+use crate::notify;
 use crate::output;
 use crate::plain;
 use crate::quantity::Span;
@@ -194,6 +195,8 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     };
     let instance = Instance::of_relay(&args.control, description, monitor.clone())?;
     output::line(&state.join_string(addresses, token)?.to_string())?;
+    notify::ready();
+    tokio::task::spawn_local(notify::keep_alive());
     let grace = args.drain.0.unwrap_or(FOR_EVER);
     let told = until_told(&signals, &monitor);
     let told_again = until_told(&signals, &monitor);

@@ -236,12 +236,12 @@ impl Service {
                  Type=notify\n\
                  ExecStart={program} --config {CONFIG} up{flags}\n\
                  ExecStopPost={program} down\n\
-                 Restart=on-failure\nRestartSec=5\n\
+                 Restart=on-failure\nRestartSec=5\nWatchdogSec={WATCHDOG}\n\
                  LimitNOFILE=1048576\n\
                  # eBPF hooks, TUN, routes and packet filter rules; nothing else of root's.\n\
                  CapabilityBoundingSet=CAP_BPF CAP_PERFMON CAP_NET_ADMIN CAP_NET_RAW \
                  CAP_NET_BIND_SERVICE\n\
-                 RuntimeDirectory=tabane\nRuntimeDirectoryPreserve=yes\n\
+                 RuntimeDirectory=tabane\nRuntimeDirectoryMode=0700\nRuntimeDirectoryPreserve=yes\n\
                  ConfigurationDirectory=tabane\nConfigurationDirectoryMode=0700\n\
                  DeviceAllow=/dev/net/tun rw\n\
                  ProtectKernelModules=yes\n\
@@ -260,13 +260,14 @@ impl Service {
                  Wants=network-online.target\n\
                  After=network-online.target\n\n\
                  [Service]\n\
+                 Type=notify\n\
                  ExecStart={program} relay --state /var/lib/tabane{flags}\n\
-                 Restart=on-failure\nRestartSec=2\n\
+                 Restart=on-failure\nRestartSec=2\nWatchdogSec={WATCHDOG}\n\
                  LimitNOFILE=1048576\n\
                  # Root's name, so that `sudo tabane relay token` shares its files, without\n\
                  # root's might: low ports, pings, and the mark that a `tabane up` here spares.\n\
                  StateDirectory=tabane\nStateDirectoryMode=0700\n\
-                 RuntimeDirectory=tabane\nRuntimeDirectoryPreserve=yes\n\
+                 RuntimeDirectory=tabane\nRuntimeDirectoryMode=0700\nRuntimeDirectoryPreserve=yes\n\
                  CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_NET_ADMIN CAP_NET_RAW\n\
                  DevicePolicy=closed\n{devices}\nProtectKernelTunables=yes\n\
                  ProtectKernelModules=yes\nProtectControlGroups=yes\n\
@@ -280,6 +281,9 @@ impl Service {
 }
 
 /// What neither service needs.
+/// A daemon whose thread has taken no turn for so long is ended and started anew.
+const WATCHDOG: &str = "60s";
+
 const HARDENING: &str = "NoNewPrivileges=yes\n\
      ProtectSystem=strict\n\
      ProtectHome=yes\n\
@@ -332,7 +336,10 @@ mod tests {
         for service in [Service::Up, Service::Relay] {
             let flags = ["--log".to_owned(), "a b".to_owned()];
             let path = scratch.path().join(service.unit_name());
-            fs::write(&path, service.unit(&program, &flags).unwrap()).unwrap();
+            let unit = service.unit(&program, &flags).unwrap();
+            // systemd makes it for everybody otherwise.
+            assert!(unit.contains("\nRuntimeDirectoryMode=0700\n"), "{unit}");
+            fs::write(&path, unit).unwrap();
             let verified = Command::new("systemd-analyze")
                 .args(["verify", "--man=no"])
                 .arg(&path)

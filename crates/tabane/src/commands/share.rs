@@ -20,6 +20,7 @@ use crate::wall_clock::today;
 mod invitation;
 mod pairing;
 mod serve;
+mod surroundings;
 
 /// Where neighbours listen.
 const PORT: u16 = 4511;

@@ -143,6 +143,7 @@ async fn serve(
     let watch = Watch::start().context("cannot watch the interfaces")?;
     let mut machine = Machine::set_up(direct, extent).await?;
     notify::ready();
+    tokio::task::spawn_local(notify::keep_alive());
     tracing::info!("up; new connections go as without tabane until the relay answers");
     let far_ends = tokio::select! {
         far_ends = plan.start_all(store, plain::MARK) => Some(far_ends?),

@@ -1,18 +1,18 @@
 //! Only one `tabane up` per network namespace, and how `tabane down` finds it.
 //!
 //! Owns a file that the daemon keeps locked and has its process id in. The kernel drops the lock
-//! with its holder, so nothing a crash leaves behind is mistaken for a daemon.
+//! with its holder, so nothing a crash leaves behind is mistaken for a daemon. Nobody else can open
+//! the file, not even to read: who can, can lock it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tabane_base::Duration;
+use tabane_linux::process::Process;
 
 const DIRECTORY: &str = "/run/tabane";
 
@@ -32,12 +32,21 @@ pub(crate) struct Running {
 impl Lock {
     /// Takes the place of the one daemon.
     pub(crate) fn acquire() -> Result<Self> {
-        let path = path()?;
+        Self::acquire_at(&path()?)
+    }
+
+    fn acquire_at(path: &Path) -> Result<Self> {
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)
-                .with_context(|| format!("cannot make {}", directory.display()))?;
+            let made = DirBuilder::new()
+                .mode(0o700)
+                .recursive(true)
+                .create(directory);
+            made.with_context(|| format!("cannot make {}", directory.display()))?;
         }
-        let mut file = open(&path)?;
+        let mut file = open(path)?;
+        // Older versions left it to the umask.
+        let private = file.set_permissions(Permissions::from_mode(0o600));
+        private.with_context(|| format!("cannot keep others from {}", path.display()))?;
         if file.try_lock().is_err() {
             let pid = read_pid(&mut file);
             let pid = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
@@ -55,11 +64,14 @@ impl Lock {
 impl Running {
     /// The daemon of this network namespace; `None` where there is none.
     pub(crate) fn find() -> Result<Option<Self>> {
-        let path = path()?;
+        Self::find_at(&path()?)
+    }
+
+    fn find_at(path: &Path) -> Result<Option<Self>> {
         if !path.exists() {
             return Ok(None);
         }
-        let mut file = open(&path)?;
+        let mut file = open(path)?;
         if file.try_lock().is_ok() {
             return Ok(None);
         }
@@ -72,8 +84,20 @@ impl Running {
     /// Asks it to end and waits until it has.
     pub(crate) fn end(self, patience: Duration) -> Result<()> {
         let Self { file, pid } = self;
-        kill(Pid::from_raw(pid), Signal::SIGTERM)
-            .with_context(|| format!("cannot end process {pid}"))?;
+        let process = Process::open(pid);
+        let process = process.with_context(|| format!("there is no process {pid}"))?;
+        let program = process.program();
+        let program = program.with_context(|| format!("cannot see what process {pid} is"))?;
+        let own = std::env::current_exe().context("cannot see what this process is")?;
+        if own.file_name() != Some(&program) {
+            bail!(
+                "process {pid} is {} and no tabane: the lock is held by somebody else (`fuser` \
+                 tells)",
+                program.display()
+            );
+        }
+        let told = process.terminate();
+        told.with_context(|| format!("cannot end process {pid}"))?;
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || tell.send(file.lock()));
         match told.recv_timeout(patience) {
@@ -90,6 +114,7 @@ fn open(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create(true).truncate(false);
     options
+        .mode(0o600)
         .open(path)
         .with_context(|| format!("cannot open {}", path.display()))
 }
@@ -107,4 +132,48 @@ fn path() -> Result<PathBuf> {
         "{DIRECTORY}/up-{}.lock",
         namespace.ino()
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A directory of the test's own, which is not there yet.
+    fn scratch(name: &str) -> PathBuf {
+        let name = format!("tabane-lock-{}-{name}", std::process::id());
+        std::env::temp_dir().join(name)
+    }
+
+    #[test]
+    fn nobody_else_can_open_the_lock() {
+        let directory = scratch("modes");
+        let path = directory.join("up-1.lock");
+        let _lock = Lock::acquire_at(&path).unwrap();
+        for made in [&directory, &path] {
+            let mode = fs::metadata(made).unwrap().mode();
+            assert_eq!(mode & 0o077, 0, "{}", made.display());
+        }
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_is_no_tabane_is_not_ended() {
+        let directory = scratch("pid");
+        let path = directory.join("up-1.lock");
+        fs::create_dir(&directory).unwrap();
+        // It has got the number of a daemon that has gone, whose lock somebody took.
+        let mut other = Command::new("sleep").arg("600").spawn().unwrap();
+        fs::write(&path, format!("{}\n", other.id())).unwrap();
+        let holder = File::open(&path).unwrap();
+        holder.lock().unwrap();
+        let running = Running::find_at(&path).unwrap().unwrap();
+        let told = running.end(Duration::from_secs(5)).unwrap_err().to_string();
+        assert!(other.try_wait().unwrap().is_none(), "{told}");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        fs::remove_dir_all(directory).unwrap();
+        assert!(told.contains("is sleep and no tabane"), "{told}");
+    }
 }

@@ -11,6 +11,7 @@ mod download;
 mod draining;
 mod endings;
 mod lan;
+mod near;
 mod packets;
 mod peers;
 mod policy;

@@ -16,6 +16,12 @@ use std::time::Duration;
 
 pub(crate) use crate::process::{first_line, ip, pid, wait_for};
 
+/// What the relay reaches by the servers' host.
+const INTERNET: [(&str, &str); 2] = [
+    ("203.0.113.0/24", "203.0.113.2"),
+    ("2001:db8:ffff::/64", "2001:db8:ffff::2"),
+];
+
 pub(crate) const TABANE: &str = env!("CARGO_BIN_EXE_tabane");
 
 pub(crate) struct World {
@@ -67,12 +73,17 @@ impl World {
         ip(&format!(
             "-n {r} link add r0 type veth peer name s0 netns {s}"
         ));
-        for (ns, end, n) in [(r, "r0", 1), (s, "s0", 2)] {
-            ip(&format!("-n {ns} addr add 203.0.113.{n}/24 dev {end}"));
+        // The servers are no neighbours of the relay's, which it would lead nobody to: to them goes
+        // what goes to a router.
+        for (ns, end, v4, v6) in [(r, "r0", "1/32", "1/128"), (s, "s0", "2/24", "2/64")] {
+            ip(&format!("-n {ns} addr add 203.0.113.{v4} dev {end}"));
             ip(&format!(
-                "-n {ns} addr add 2001:db8:ffff::{n}/64 dev {end} nodad"
+                "-n {ns} addr add 2001:db8:ffff::{v6} dev {end} nodad"
             ));
             ip(&format!("-n {ns} link set {end} up"));
+        }
+        for (range, router) in INTERNET {
+            self.route(range, router);
         }
         // The bare machine reaches the servers as well, through the relay's host as a router.
         ip(&format!("-n {s} route add default via 203.0.113.1"));
@@ -100,6 +111,18 @@ impl World {
                 "-n {c} -6 route add default via 2001:db8:{i}::2 dev c{i} metric {i}"
             ));
         }
+    }
+
+    /// The relay's way to a range.
+    pub(crate) fn route(&self, range: &str, router: &str) {
+        let r = &self.relay_ns;
+        ip(&format!(
+            "-n {r} route add {range} via {router} dev r0 onlink"
+        ));
+    }
+
+    pub(crate) fn servers_ns(&self) -> &str {
+        &self.servers_ns
     }
 
     fn start_servers(&mut self) {

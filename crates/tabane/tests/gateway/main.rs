@@ -274,10 +274,22 @@ impl World {
         assert!(rule.status().unwrap().success());
     }
 
+    /// From here on one of `one_of` packets for the mobile host is lost behind the gateway.
+    fn lose(&self, one_of: u32) {
+        for rule in [
+            "add table ip loss".to_owned(),
+            "add chain ip loss in { type filter hook prerouting priority -300 ; }".to_owned(),
+            format!("add rule ip loss in numgen random mod {one_of} 0 drop"),
+        ] {
+            let status = self.within("m", "nft").arg(rule).status();
+            assert!(status.unwrap().success());
+        }
+    }
+
     /// What the host's kernel says of its connections.
     fn connections(&self, host: &str) -> String {
         let filter = [
-            "-tinHO",
+            "-tinoHO",
             "state",
             "established",
             "( sport = :8080 or dport = :8080 )",
@@ -288,11 +300,23 @@ impl World {
 
     /// A count of the host's kernel about its one connection.
     fn of_connection(&self, host: &str, name: &str) -> u64 {
-        let text = self.connections(host);
-        let found = text
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
-        found.map_or(0, |count| count.parse().unwrap())
+        count_of(&self.connections(host), name)
+    }
+
+    /// Which of its connections the server cannot go on with: the gateway has acknowledged in the
+    /// mobile host's name what did not arrive there, and shut the window.
+    fn stalled(&self) -> usize {
+        let mobile = self.connections("m");
+        let port = |end: &str| end.rsplit(':').next().unwrap().to_owned();
+        let ends = |line: &str, at| port(line.split_whitespace().nth(at).unwrap());
+        let server = self.connections("s");
+        let is_stalled = |line: &&str| {
+            let theirs = mobile.lines().find(|it| ends(it, 2) == ends(line, 3));
+            // SYN and FIN count with the sender.
+            let received = theirs.map_or(u64::MAX / 2, |it| count_of(it, "bytes_received"));
+            line.contains("timer:(persist") && count_of(line, "bytes_acked") > received + 2
+        };
+        server.lines().filter(is_stalled).count()
     }
 
     fn rules(&self) -> String {
@@ -317,6 +341,13 @@ impl Drop for World {
         }
         let _ = std::fs::remove_dir_all(self.runtime());
     }
+}
+
+/// A count in what `ss` says of a connection.
+fn count_of(line: &str, name: &str) -> u64 {
+    let mut words = line.split_whitespace();
+    let found = words.find_map(|word| word.strip_prefix(name)?.strip_prefix(':'));
+    found.map_or(0, |count| count.parse().unwrap())
 }
 
 fn ip(arguments: &str) {
@@ -549,4 +580,39 @@ fn what_a_killed_gateway_owed_ends_in_resets_when_it_is_back() {
     });
     let ended = child.wait_with_output().unwrap();
     assert!(!ended.status.success(), "it had not all: {ended:?}");
+}
+
+/// Where all is acknowledged and the window is shut, the server only asks whether it has opened,
+/// with a number that a mobile host has no answer to.
+#[test]
+fn what_a_killed_gateway_owed_behind_shut_windows_ends_in_resets_on_a_link_that_loses() {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    if Command::new("nft").arg("--version").output().is_err() {
+        println!("skipped: the loss needs nft");
+        return;
+    }
+    world.start("assist");
+    world.lose(20);
+    let children: Vec<_> = (0..4)
+        .map(|_| {
+            let mut child = world.fetch("10.1.0.2", 50 * SIZE);
+            assert_eq!(first_line(&mut child), "first");
+            child
+        })
+        .collect();
+    world.deafen("-A");
+    world.wait_for("four windows are shut", |world| world.stalled() == 4);
+    world.signal(nix::sys::signal::Signal::SIGKILL);
+    world.gateway.take().unwrap().wait().unwrap();
+    world.deafen("-D");
+    world.start("assist");
+    world.wait_for("the new gateway resets all four", |world| {
+        world.report()["totals"]["orphans_reset"] == 4
+    });
+    for child in children {
+        let ended = child.wait_with_output().unwrap();
+        assert!(!ended.status.success(), "it had not all: {ended:?}");
+    }
 }

@@ -145,7 +145,8 @@ impl World {
             "-n {h} link add c9 type veth peer name l1 netns {l}"
         ));
         let addresses = [
-            (r, "r0", "203.0.113.1/24", "2001:db8:ffff::1/64"),
+            // A relay leads nobody to its neighbours: the servers are beyond a router.
+            (r, "r0", "203.0.113.1/32", "2001:db8:ffff::1/128"),
             (s, "s0", "203.0.113.2/24", "2001:db8:ffff::2/64"),
             (h, "c9", "10.72.0.1/24", "2001:db8:72::1/64"),
             (l, "l1", "10.72.0.2/24", "2001:db8:72::2/64"),
@@ -154,6 +155,14 @@ impl World {
             ip(&format!("-n {ns} addr add {v4} dev {device}"));
             ip(&format!("-n {ns} addr add {v6} dev {device} nodad"));
             ip(&format!("-n {ns} link set {device} up"));
+        }
+        for (range, router) in [
+            ("203.0.113.0/24", "203.0.113.2"),
+            ("2001:db8:ffff::/64", "2001:db8:ffff::2"),
+        ] {
+            ip(&format!(
+                "-n {r} route add {range} via {router} dev r0 onlink"
+            ));
         }
         for i in 1..=2 {
             ip(&format!(
@@ -320,8 +329,8 @@ fn route(l: &str, r: &str, s: &str) {
         (l, "default via 2001:db8:72::1"),
         (r, "10.72.0.0/24 via 10.77.1.2"),
         (r, "2001:db8:72::/64 via 2001:db8:1::2"),
-        (r, "default via 203.0.113.2"),
-        (r, "default via 2001:db8:ffff::2"),
+        (r, "default via 203.0.113.2 dev r0 onlink"),
+        (r, "default via 2001:db8:ffff::2 dev r0 onlink"),
         (s, "10.72.0.0/24 via 203.0.113.1"),
         (s, "10.77.0.0/16 via 203.0.113.1"),
         (s, "2001:db8:72::/64 via 2001:db8:ffff::1"),

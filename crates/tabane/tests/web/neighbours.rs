@@ -116,6 +116,32 @@ fn a_machine_without_a_link_has_its_neighbours() {
     assert!(error.contains("neighbour nextdoor: "), "{error}");
 }
 
+#[test]
+fn a_neighbour_s_own_networks_are_lent_to_nobody() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let _lending = street.lend();
+    for link in ["c1", "c2"] {
+        street.ip("c", &format!("link set {link} down"));
+    }
+    let output = street.directory.join("small");
+    let is_lent = || {
+        let url = format!("http://{SERVER}/small");
+        let mut get = street.tabane(&["get", &url, "-o"]);
+        let got = get.arg(&output).output().unwrap();
+        let _ = std::fs::remove_file(&output);
+        got.status.success()
+    };
+    assert!(is_lent());
+    // From here on the server is on the wire of the link that is lent.
+    street.ip("s", "route add 11.0.0.99/32 dev s3");
+    street.ip("n", "addr add 11.0.0.99/24 dev n3");
+    until("refused", || !is_lent());
+    street.ip("n", "addr del 11.0.0.99/24 dev n3");
+    until("lent", is_lent);
+}
+
 /// The neighbour's row of a list.
 fn rows(street: &Street, words: &[&str], key: &str) -> Value {
     let output = street.tabane(words).arg("--json").output().unwrap();

@@ -40,7 +40,7 @@ impl Street {
             println!("skipped: namespaces need root");
             return None;
         }
-        for tool in ["nginx", "openssl", "curl"] {
+        for tool in ["nginx", "openssl", "curl", "nft"] {
             if Command::new(tool).arg("--version").output().is_err() {
                 println!("skipped: there is no {tool} here; `make test` installs it");
                 return None;
@@ -156,9 +156,16 @@ impl Street {
     /// The friend's machine takes the server's place for whom it lends to, and changes a byte of
     /// what each connection brings; says so with a line each time.
     pub(crate) fn corrupt(&self) -> Running {
-        self.ip("n", &format!("addr add {SERVER}/32 dev lo"));
+        // To an address of its own it would lead nobody.
+        let mut divert = within(&self.id, "n", "nft");
+        let divert = divert.arg(format!(
+            "table ip corrupt {{ chain out {{ type nat hook output priority -100;
+             ip daddr {SERVER} tcp dport 443 redirect; }}; }}"
+        ));
+        assert!(divert.status().unwrap().success());
         let mut relay = within(&self.id, "n", "python3");
-        relay.args(["-u", "-c", include_str!("corrupt.py"), SERVER, "10.72.3.2"]);
+        let corrupt = include_str!("corrupt.py");
+        relay.args(["-u", "-c", corrupt, "127.0.0.1", "10.72.3.2"]);
         let mut relay = Running::start(relay);
         assert_eq!(relay.line(), "ready");
         relay

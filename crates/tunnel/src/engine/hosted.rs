@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::task::Waker;
 
 use tabane_base::Instant;
-use tabane_core::{Event, Session, StreamId};
+use tabane_core::{Event, Part, Session, StreamId};
 use tabane_monitor::ClockId;
 
 use crate::flow::Flows;
@@ -37,7 +37,8 @@ pub(super) struct HostedSession {
 }
 
 impl HostedSession {
-    pub(super) fn new(serial: u64, clock: ClockId, now: Instant) -> Self {
+    /// Received datagrams wait in `waiting` of a pool.
+    pub(super) fn new(serial: u64, clock: ClockId, now: Instant, waiting: Part) -> Self {
         Self {
             serial,
             clock,
@@ -45,7 +46,7 @@ impl HostedSession {
             touched: false,
             is_closed: false,
             deadline: None,
-            flows: Flows::default(),
+            flows: Flows::new(waiting),
             streams: HashMap::new(),
         }
     }

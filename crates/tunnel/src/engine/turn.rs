@@ -11,7 +11,7 @@ use std::rc::Weak;
 use std::task::{Context, Poll, Waker};
 
 use tabane_base::{Duration, Instant};
-use tabane_core::{Endpoint, SessionHandle, TransmitBatch};
+use tabane_core::{Endpoint, Part, SessionHandle, TransmitBatch};
 use tabane_linux::{HostClock, RecvBatch, Timer};
 use tokio::task::AbortHandle;
 
@@ -209,6 +209,9 @@ impl State {
             self.host(handle);
             self.touch(handle);
         }
+        while let Some(handle) = self.endpoint.poll_ended() {
+            self.touch(handle);
+        }
         let mut again = false;
         let mut touched = std::mem::take(&mut self.touched);
         for handle in touched.drain(..) {
@@ -318,7 +321,9 @@ impl State {
     pub(super) fn host(&mut self, handle: SessionHandle) -> SessionId {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let hosted = HostedSession::new(serial, self.monitor.next_clock(), self.now());
+        let waiting = Part::none_of(self.endpoint.receive_pool());
+        let clock = self.monitor.next_clock();
+        let hosted = HostedSession::new(serial, clock, self.now(), waiting);
         self.sessions.insert(handle, hosted);
         SessionId { handle, serial }
     }

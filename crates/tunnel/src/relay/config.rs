@@ -41,12 +41,14 @@ pub struct RelayConfig {
     pub exit: Option<ExitConfig>,
 }
 
-/// How many of what one session may have at once. Each costs the relay a file descriptor.
+/// What one client may have at once.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayLimits {
-    /// TCP connections.
+    /// Sessions of one key, unless it is of a user, whose own limit holds then.
+    pub sessions: usize,
+    /// TCP connections of one session; each costs the relay a file descriptor.
     pub connections: usize,
-    /// UDP flows.
+    /// UDP flows of one session; each costs a file descriptor.
     pub flows: usize,
 }
 
@@ -54,6 +56,7 @@ impl Default for RelayLimits {
     /// A household's worth: routers' tables for a home hold about as many.
     fn default() -> Self {
         Self {
+            sessions: 8,
             connections: 4_096,
             flows: 1_024,
         }

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::{SockRef, TcpKeepalive};
 use tabane_base::Duration;
+use tabane_core::PublicKey;
 use tabane_linux::abortive::AbortiveStream;
 use tabane_linux::{buffers, undelivered};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
@@ -37,13 +38,20 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// were asked at once. A kernel's usual buffer holds some 270.
 const RECEIVE_BUFFER: usize = 512 * 1024;
 
+/// On whose behalf a destination is reached.
+#[derive(Clone, Copy)]
+pub(super) struct Asker<'a> {
+    pub(super) key: PublicKey,
+    pub(super) user: Option<&'a User>,
+}
+
 /// Connects to `target` by TCP.
 pub(super) async fn connect(
     shared: &Shared,
-    user: Option<&User>,
+    asker: Asker<'_>,
     target: &Target,
 ) -> Result<AbortiveStream, Status> {
-    let addresses = addresses(shared, user, target).await?;
+    let addresses = addresses(shared, asker, target).await?;
     let tcp = race(addresses, shared.mark)
         .await
         .map_err(|error| status(&error))?;
@@ -60,10 +68,10 @@ pub(super) async fn connect(
 /// A UDP socket that speaks with `target` alone.
 pub(super) async fn bind_udp(
     shared: &Shared,
-    user: Option<&User>,
+    asker: Asker<'_>,
     target: &Target,
 ) -> Result<UdpSocket, Status> {
-    let addresses = addresses(shared, user, target).await?;
+    let addresses = addresses(shared, asker, target).await?;
     let mut failure = Status::Unreachable;
     for remote in addresses {
         match connected_udp(remote, shared.mark).await {
@@ -118,7 +126,7 @@ pub(super) fn bind_unconnected(remote: SocketAddr, mark: Option<u32>) -> io::Res
 /// The addresses of `target` that the policy allows, at least one.
 async fn addresses(
     shared: &Shared,
-    user: Option<&User>,
+    asker: Asker<'_>,
     target: &Target,
 ) -> Result<Vec<SocketAddr>, Status> {
     let found = match target {
@@ -129,11 +137,11 @@ async fn addresses(
         // Not parsed from any request for a connection or a UDP flow.
         Target::Anywhere => return Err(Status::Malformed),
         Target::Address(address) => vec![*address],
-        Target::Name { name, port } => lookup(name, *port).await?,
+        Target::Name { name, port } => lookup(&shared.lookups, asker.key, name, *port).await?,
     };
     let allowed = found
         .into_iter()
-        .filter(|address| shared.allows(user, *address))
+        .filter(|address| shared.allows(asker.user, *address))
         .map(|address| {
             let ip = match shared.access {
                 Access::Own => shared.own.nearest(address.ip()),
@@ -228,6 +236,7 @@ fn is_exhaustion(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lookups::Lookups;
     use crate::relay::own_addresses::OwnAddresses;
     use crate::relay::{Destinations, RelayLimits, UserLimits};
     use std::cell::Cell;
@@ -235,11 +244,17 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::sync::Notify;
 
+    const ANYBODY: Asker<'_> = Asker {
+        key: PublicKey([1; 32]),
+        user: None,
+    };
+
     fn shared(access: Access) -> Shared {
         Shared {
             access,
             own: OwnAddresses::new(vec!["192.0.2.1".parse().unwrap()]),
             limits: RelayLimits::default(),
+            lookups: Lookups::default(),
             resolvers: Vec::new(),
             mark: None,
             served: Cell::new(0),
@@ -284,17 +299,17 @@ mod tests {
     fn names_are_checked_after_they_were_resolved() {
         crate::block_on(async {
             let target = Target::host("localhost", 1).unwrap();
-            let denied = addresses(&shared(Access::Public), None, &target).await;
+            let denied = addresses(&shared(Access::Public), ANYBODY, &target).await;
             assert_eq!(denied, Err(Status::Denied));
-            let allowed = addresses(&shared(Access::Private), None, &target)
+            let allowed = addresses(&shared(Access::Private), ANYBODY, &target)
                 .await
                 .unwrap();
             assert!(allowed.iter().all(|address| address.ip().is_loopback()));
 
             let mapped = Target::Address("[::ffff:127.0.0.1]:1".parse().unwrap());
-            let denied = addresses(&shared(Access::Public), None, &mapped).await;
+            let denied = addresses(&shared(Access::Public), ANYBODY, &mapped).await;
             assert_eq!(denied, Err(Status::Denied));
-            let resolver = addresses(&shared(Access::Public), None, &Target::Resolver).await;
+            let resolver = addresses(&shared(Access::Public), ANYBODY, &Target::Resolver).await;
             assert_eq!(resolver, Err(Status::Unreachable));
         })
         .unwrap();
@@ -337,7 +352,7 @@ mod tests {
             for other in ["198.51.100.77:22", "127.0.0.1:22", "[::ffff:127.0.0.1]:22"] {
                 assert!(!peer.allows(None, other.parse().unwrap()), "{other}");
             }
-            let resolver = addresses(&peer, None, &Target::Resolver).await;
+            let resolver = addresses(&peer, ANYBODY, &Target::Resolver).await;
             assert_eq!(resolver, Err(Status::Denied));
             let private = UserLimits {
                 destinations: Destinations {

@@ -10,6 +10,7 @@ use tabane_core::{CloseReason, PublicKey, StreamId};
 use tabane_linux::abortive::AbortiveStream;
 use tokio::time::{Instant, timeout};
 
+use super::destination::Asker;
 use super::mapping::Mapping;
 use super::packets::Packets;
 use super::user::{Counted, Meter, User, What};
@@ -215,7 +216,14 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
 
 impl Host {
     async fn connect(&self, target: &Target) -> Result<AbortiveStream, Status> {
-        destination::connect(&self.shared, self.user.as_ref(), target).await
+        destination::connect(&self.shared, self.asker(), target).await
+    }
+
+    fn asker(&self) -> Asker<'_> {
+        Asker {
+            key: self.key,
+            user: self.user.as_ref(),
+        }
     }
 
     fn meter(&self) -> Meter {
@@ -243,7 +251,7 @@ async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(),
 async fn serve_udp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
     // Before anything else: datagrams are on their way already.
     let flow = Flow::new(stream, None);
-    match destination::bind_udp(&host.shared, host.user.as_ref(), &request.target).await {
+    match destination::bind_udp(&host.shared, host.asker(), &request.target).await {
         Ok(socket) => {
             flow.stream().write_all(&[Status::Open.emit()]).await?;
             let idle = udp::idle_timeout(&request.target);

@@ -1,12 +1,13 @@
-//! The addresses of the relay's own host.
+//! The addresses of the relay's own host, and the networks that it is in.
 //!
-//! What listens there may trust connections from its own machine, which no firewall sees; so they
-//! are no destination for clients. Owns the list, and the families by which the host reaches
-//! others, and keeps both up to date with the interfaces.
+//! What listens there may trust connections from its own machine, or network, which no firewall
+//! sees; so they are no destination for clients. Owns the lists, and the families by which the host
+//! reaches others, and keeps all up to date with the interfaces.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 
+use tabane_base::Prefix;
 use tabane_linux::interfaces::{self, Families, Watch};
 
 /// Addresses that lead to this host.
@@ -16,6 +17,8 @@ pub(super) struct OwnAddresses {
     announced: Vec<IpAddr>,
     /// Those of links first.
     of_interfaces: RefCell<Vec<IpAddr>>,
+    /// The networks of all interfaces.
+    near: RefCell<Vec<Prefix>>,
     /// `None` before the first look.
     families: Cell<Option<Families>>,
 }
@@ -25,6 +28,7 @@ impl OwnAddresses {
         Self {
             announced,
             of_interfaces: RefCell::default(),
+            near: RefCell::default(),
             families: Cell::new(None),
         }
     }
@@ -32,6 +36,12 @@ impl OwnAddresses {
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.announced.contains(&ip) || self.of_interfaces.borrow().contains(&ip)
+    }
+
+    /// Whether this host, or one of a network that it is in, has this address.
+    pub(super) fn is_near(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.contains(ip) || self.near.borrow().iter().any(|range| range.contains(ip))
     }
 
     /// By which families this host reaches others.
@@ -81,6 +91,10 @@ impl OwnAddresses {
                 *self.of_interfaces.borrow_mut() = addresses.collect();
             }
             Err(error) => tracing::warn!(%error, "cannot list this host's own addresses"),
+        }
+        match interfaces::near().await {
+            Ok(near) => *self.near.borrow_mut() = near,
+            Err(error) => tracing::warn!(%error, "cannot list this host's own networks"),
         }
     }
 }

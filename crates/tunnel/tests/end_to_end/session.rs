@@ -6,7 +6,9 @@ use std::thread;
 
 use tabane_base::{Duration, Seed};
 use tabane_core::{CloseReason, Identity};
-use tabane_tunnel::{Client, ClientState, ConnectError, LinkBind, LinkError, Silence, Target};
+use tabane_tunnel::{
+    Client, ClientConfig, ClientState, ConnectError, LinkBind, LinkError, Silence, Target,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
 
@@ -26,6 +28,35 @@ fn a_wrong_token_is_refused_with_a_reason() {
                 matches!(refused, ConnectError::Refused(CloseReason::Unauthorised)),
                 "{refused}"
             );
+        }
+        relay.stop();
+    });
+}
+
+#[test]
+fn a_key_has_as_many_sessions_as_it_may_and_others_have_theirs() {
+    run(async {
+        let relay = RunningRelay::start(RelayOptions::default());
+        let config = |number: u8, key: u8| ClientConfig {
+            identity: Identity::from_seed([key; 32]),
+            seed: [number; 32],
+            ..client_config(&relay)
+        };
+        let mut clients = Vec::new();
+        for number in 0..8 {
+            clients.push(Client::connect(config(number, 3)).await.unwrap());
+        }
+        let ninth = Client::connect(config(8, 3)).await.err().unwrap();
+        assert!(
+            matches!(ninth, ConnectError::Refused(CloseReason::TooManySessions)),
+            "{ninth}"
+        );
+        let other = Client::connect(config(9, 5)).await.unwrap();
+        // What is given up may be had again.
+        clients.pop().unwrap().close().await;
+        let next = Client::connect(config(10, 3)).await.unwrap();
+        for client in clients.into_iter().chain([other, next]) {
+            client.close().await;
         }
         relay.stop();
     });

@@ -191,6 +191,7 @@ fn a_session_has_as_many_flows_and_connections_as_it_may() {
             limits: RelayLimits {
                 connections: 1,
                 flows: 1,
+                ..RelayLimits::default()
             },
             ..RelayOptions::default()
         });

@@ -29,7 +29,7 @@ enum TokenCommand {
         /// How long it admits them: 30min, 1h, 7d, never; clients it has admitted stay admitted
         #[arg(long = "for", value_name = "SPAN", default_value = "24h")]
         lasts: Span,
-        /// The user whose devices it admits; without one, clients have no limits
+        /// The user whose devices it admits; without one, a client's only limit is 8 sessions
         #[arg(long, value_name = "NAME")]
         user: Option<UserName>,
     },

@@ -15,12 +15,13 @@ use tabane_fetch::DeviceWay;
 use tabane_linux::interfaces;
 use tabane_neighbour::{
     Code, DATAGRAM_PORTS, DEFAULT_PORTS, DatagramOut, Desk, Friends, Offer, Share, Terms,
-    answer_calls, is_public,
+    answer_calls,
 };
 use tabane_policy::Usage;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::MissedTickBehavior;
 
+use super::surroundings::Surroundings;
 use super::{PORT, ServeArgs, counted_by, own_name};
 use crate::link_policy::LinkPolicy;
 use crate::links;
@@ -61,18 +62,23 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
     let ledger = Rc::new(RefCell::new(ledger));
     let identity = store.neighbour_identity()?;
     let (name, key) = (own_name(args.name.as_ref()), identity.public_key());
+    let surroundings = Surroundings::look().await;
+    let surroundings = Rc::new(surroundings.context("cannot list this machine's networks")?);
+    let near = Rc::clone(&surroundings);
+    let is_lent = move |address| near.is_lent(address);
+    let way_out = way_out(args.link.as_deref(), store).await?;
     let share = Share::new(
         &identity,
         &name,
         friends,
-        Rc::new(way_out(args.link.as_deref(), store).await?.only(is_public)),
+        Rc::new(way_out.only(is_lent.clone())),
         ports,
         Rc::new(StoreDesk(ledger.clone())),
     )
     .context("TLS")?
     .with_datagrams(DatagramOut {
         device: args.link.clone(),
-        is_allowed: is_public,
+        is_allowed: Rc::new(is_lent),
         ports: datagram_ports.to_vec(),
     });
     let _noted = Noted::new(store, listener.local_addr()?.port());
@@ -98,6 +104,7 @@ async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
         () = Rc::new(share).serve(listener) => Ok(ExitCode::SUCCESS),
         () = answering => Ok(ExitCode::SUCCESS),
         () = keep(&ledger) => Ok(ExitCode::SUCCESS),
+        () = surroundings.follow() => Ok(ExitCode::SUCCESS),
         arrived = signals.next() => arrived.map(|arrived| program::signal_code(arrived.signal)),
     };
     if let Err(error) = ledger.borrow_mut().look() {

@@ -1,4 +1,4 @@
-//! Memory for written data that sessions share.
+//! Memory for data, written or received, that sessions share.
 //!
 //! One stream alone may need megabytes to keep a fast, long link busy; a thousand at once must not
 //! have as much each. Nothing is set aside for anybody: a session may hold as much as nobody holds,
@@ -12,17 +12,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tabane_base::Bytes;
 
-/// What a stream may hold however little is left: with nothing it would never be told of room.
-const FLOOR: usize = 32 * 1024;
+/// What a session, and each of its streams, may hold however little is left: with nothing it would
+/// never be told of room.
+pub(crate) const FLOOR: usize = 32 * 1024;
 
-/// Memory for written data not yet acknowledged. Clones share it.
+/// Memory for data of one kind: written and not yet acknowledged, or received and not yet read.
+/// Clones share it.
 #[derive(Clone, Debug)]
-pub struct SendPool {
+pub struct MemoryPool {
     size: usize,
     held: Arc<AtomicUsize>,
 }
 
-impl SendPool {
+impl MemoryPool {
     /// A pool of `size` that nobody holds anything of.
     #[must_use]
     pub fn new(size: Bytes) -> Self {
@@ -32,8 +34,8 @@ impl SendPool {
         }
     }
 
-    /// Held by all together. More than the pool's size only by what each stream has in any case,
-    /// 32 KiB.
+    /// Held by all together. More than the pool's size only by what each session and stream has in
+    /// any case, 32 KiB.
     #[cfg(test)]
     pub(crate) fn held(&self) -> Bytes {
         Bytes::new(self.held.load(Ordering::Relaxed) as u64)
@@ -42,17 +44,79 @@ impl SendPool {
     fn free(&self) -> usize {
         self.size.saturating_sub(self.held.load(Ordering::Relaxed))
     }
+
+    /// Somebody who held `before` holds `after` now.
+    fn change(&self, before: usize, after: usize) {
+        add(&self.held, before, after);
+    }
+}
+
+impl Default for MemoryPool {
+    /// As much as an endpoint has for either direction.
+    fn default() -> Self {
+        Self::new(Bytes::mega(256))
+    }
+}
+
+fn add(sum: &AtomicUsize, before: usize, after: usize) {
+    if after >= before {
+        sum.fetch_add(after - before, Ordering::Relaxed);
+    } else {
+        sum.fetch_sub(before - after, Ordering::Relaxed);
+    }
+}
+
+/// What one session holds of a pool for one purpose, all streams together; returned when it goes.
+#[derive(Debug, Default)]
+pub struct Part {
+    pool: MemoryPool,
+    bytes: usize,
+}
+
+impl Part {
+    /// Nothing yet.
+    #[must_use]
+    pub fn none_of(pool: &MemoryPool) -> Self {
+        Self {
+            pool: pool.clone(),
+            bytes: 0,
+        }
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The most that it may hold now, in bytes: no more than then is left to others.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.bytes.midpoint(self.pool.free()).max(FLOOR)
+    }
+
+    /// It holds so many bytes from now on.
+    pub fn set(&mut self, bytes: usize) {
+        self.pool.change(self.bytes, bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 /// What one session has of a pool. Clones, one for each stream, share it.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionPool {
-    all: SendPool,
+    all: MemoryPool,
     held: Arc<AtomicUsize>,
 }
 
 impl SessionPool {
-    pub(crate) fn new(all: SendPool) -> Self {
+    pub(crate) fn new(all: MemoryPool) -> Self {
         Self {
             all,
             held: Arc::default(),
@@ -87,13 +151,8 @@ impl Holding {
     }
 
     pub(crate) fn set(&mut self, bytes: usize) {
-        for sum in [&self.pool.held, &self.pool.all.held] {
-            if bytes >= self.bytes {
-                sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
-            } else {
-                sum.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
-            }
-        }
+        add(&self.pool.held, self.bytes, bytes);
+        self.pool.all.change(self.bytes, bytes);
         self.bytes = bytes;
     }
 }
@@ -123,7 +182,7 @@ mod tests {
 
     #[test]
     fn one_has_much_and_many_have_equal_parts() {
-        let pool = SendPool::new(SIZE);
+        let pool = MemoryPool::new(SIZE);
         for sessions in [1, 7, 100] {
             let mut holdings: Vec<_> = (0..sessions)
                 .map(|_| Holding::none_of(&SessionPool::new(pool.clone())))
@@ -139,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_session_gains_little_by_many_streams() {
-        let pool = SendPool::new(SIZE);
+        let pool = MemoryPool::new(SIZE);
         let many = SessionPool::new(pool.clone());
         let mut holdings: Vec<_> = (0..100).map(|_| Holding::none_of(&many)).collect();
         holdings.push(Holding::none_of(&SessionPool::new(pool)));
@@ -149,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_full_pool_leaves_everybody_a_little() {
-        let pool = SendPool::new(Bytes::kilo(200));
+        let pool = MemoryPool::new(Bytes::kilo(200));
         let session = || SessionPool::new(pool.clone());
         let mut hog = Holding::none_of(&session());
         hog.set(1_000_000);

@@ -1,0 +1,37 @@
+//! Fuzz targets: a function per door that takes bytes of strangers, programs or people.
+//!
+//! Owns the targets and what each checks beyond "does not panic". `tests/replay.rs` runs them on
+//! stable Rust: the committed corpus, then changes of it. The workspace in `fuzz/` runs them under
+//! libFuzzer.
+
+#![forbid(unsafe_code)]
+
+pub mod gateway;
+pub mod handshake;
+pub mod hostile_peer;
+pub mod packets;
+pub mod requests;
+pub mod stranger;
+pub mod texts;
+
+/// A door: its name, which is its corpus's directory, the executions that a plain test affords,
+/// and what takes an input.
+pub type Target = (&'static str, u32, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("wire", 20_000, tabane_core::fuzz_decoders),
+    ("stranger", 300, stranger::run),
+    ("handshake", 300, handshake::run),
+    ("hostile_peer", 300, hostile_peer::run),
+    ("gateway", 3_000, gateway::run),
+    ("sctp", 20_000, packets::sctp),
+    ("ip", 20_000, packets::ip),
+    ("control", 3_000, texts::control),
+    ("files", 3_000, texts::files),
+    ("headers", 20_000, texts::headers),
+    ("destination", 20_000, texts::destination),
+    ("tunnel", 20_000, requests::tunnel),
+    ("socks", 20_000, requests::socks),
+    ("http", 20_000, requests::http),
+];
