@@ -76,9 +76,10 @@ pub(crate) struct Outbox {
     queues: BTreeMap<FlowId, Queue>,
     /// By lane: flows of different lanes do not wait for each other.
     lanes: Vec<Turns>,
-    /// Flows that begin anew number their datagrams from here: a forgotten one must not seem to
-    /// repeat itself.
-    first_number: u64,
+    /// Up to it are those that had to make room for others. They go on from `next_number`, so that
+    /// they do not seem to repeat themselves.
+    last_displaced: Option<FlowId>,
+    next_number: u64,
     dropped: u64,
 }
 
@@ -89,7 +90,8 @@ impl Outbox {
             limit,
             queues: BTreeMap::new(),
             lanes: vec![Turns::default()],
-            first_number: 0,
+            last_displaced: None,
+            next_number: 0,
             dropped: 0,
         }
     }
@@ -157,9 +159,10 @@ impl Outbox {
         self.make_room_for(flow);
         self.add_lanes(lane + 1);
         self.set_lane(flow, lane);
-        let first_number = self.first_number;
+        let may_go_on = self.last_displaced.is_some_and(|last| flow <= last);
+        let next_number = if may_go_on { self.next_number } else { 0 };
         let queue = self.queues.entry(flow).or_insert_with(|| Queue {
-            next_number: first_number,
+            next_number,
             lane,
             ..Queue::default()
         });
@@ -255,7 +258,6 @@ impl Outbox {
     pub(crate) fn forget(&mut self, flow: FlowId) {
         if let Some(queue) = self.queues.remove(&flow) {
             self.unlist(flow, queue.lane, queue.bytes);
-            self.first_number = self.first_number.max(queue.next_number);
         }
     }
 
@@ -264,7 +266,9 @@ impl Outbox {
             return;
         }
         let oldest = self.queues.iter().min_by_key(|(_, queue)| queue.used_at);
-        if let Some(oldest) = oldest.map(|(flow, _)| *flow) {
+        if let Some((oldest, number)) = oldest.map(|(flow, queue)| (*flow, queue.next_number)) {
+            self.last_displaced = self.last_displaced.max(Some(oldest));
+            self.next_number = self.next_number.max(number);
             self.forget(oldest);
         }
     }

@@ -134,6 +134,23 @@ fn numbers_grow_without_gaps_and_never_repeat_even_when_flows_are_forgotten() {
 }
 
 #[test]
+fn flows_that_begin_number_from_0_whatever_has_ended_before() {
+    let mut outbox = Outbox::new(LIMIT);
+    let order = DatagramOrder::Within(Duration::from_millis(25));
+    for flow in (0..4 * MAX_FLOWS as u64).map(FlowId) {
+        for number in 0..2 {
+            assert!(outbox.push(Instant::EPOCH, (flow, 0), order, b"x"));
+            let (label, _) = outbox.take(flow, Duration::ZERO).expect("it waits");
+            assert_eq!(label.place.expect("it is in order").number, number);
+        }
+        // Every other one ends; in the end the rest have to make room.
+        if flow.0 % 2 == 0 {
+            outbox.forget(flow);
+        }
+    }
+}
+
+#[test]
 fn too_much_is_refused() {
     let mut outbox = Outbox::new(LIMIT);
     let big = vec![0; 60_000];
