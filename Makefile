@@ -20,13 +20,17 @@ TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=ip
 # What `make bench` measures with and against.
 BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 
-.PHONY: help deps build demo test check bench install
+# What packages are made with; on Debian only the compiler's tools may be missing.
+PACKAGE_DEPS := dpkg-deb=dpkg strip=binutils gzip=gzip
+
+.PHONY: help deps build demo test check bench packages install
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       links, a relay and an unmodified curl: alone, then bundled (under 60 s)'
 	@echo 'make build      the binary: $(TABANE)'
 	@echo 'make install    puts it into $(PREFIX)/bin (PREFIX=..., DESTDIR=...)'
+	@echo 'make packages   a Debian package and an archive: target/packages'
 	@echo 'make test       every test; those that need privilege say so and step aside'
 	@echo 'make check      formatting, lints, layers'
 	@echo 'make bench      measures against plain TCP and kernel MPTCP (SCENARIO="twin cut")'
@@ -42,8 +46,10 @@ demo: build
 	$(TABANE) demo
 
 test: deps
-	@.ci/install-missing $(TEST_DEPS)
+	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS)
 	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) xtask package --check --out $${CARGO_TARGET_DIR:-target}/packages-test \
+	  --binary $${CARGO_TARGET_DIR:-target}/debug/tabane
 	@if [ "$$(id -u)" = 0 ]; then \
 	  $(CARGO) xtask bench soak --minutes 3 --binary $${CARGO_TARGET_DIR:-target}/debug/tabane; \
 	else echo 'skipped: the soak (needs root)'; fi
@@ -55,6 +61,10 @@ check: deps
 bench: build
 	@.ci/install-missing $(BENCH_DEPS)
 	$(CARGO) xtask bench $(SCENARIO)
+
+packages: deps
+	@.ci/install-missing $(PACKAGE_DEPS)
+	$(CARGO) xtask package
 
 # Builds nothing that is there already, so that root needs no Rust: `make build`, then this.
 install: | $(TABANE)

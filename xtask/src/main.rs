@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 mod bench;
 mod ci;
+mod package;
 mod tidy;
 
 const USAGE: &str = "\
@@ -15,7 +16,8 @@ usage: cargo xtask COMMAND
   tidy    what the compiler and clippy cannot check: layers, sizes, module docs, dead files
   check   fmt, clippy and tidy
   ci      check, and every test
-  bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help";
+  bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help
+  package a Debian package and an archive of the program; see package --help";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         ["check"] => ci::check(&root),
         ["ci"] => ci::check_and_test(&root),
         ["bench", options @ ..] => bench::run(&root, options),
+        ["package", options @ ..] => package::run(&root, options),
         ["bench-end", end @ ..] => bench::ends::run(end),
         ["bench-stream", end @ ..] => bench::stream::run(end),
         ["help" | "--help" | "-h"] => {

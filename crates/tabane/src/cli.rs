@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, peer, policy,
-    proxy, relay, relays, run, sctp, service, share, sim, status, top, trace, up, web,
+    completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, manual, peer,
+    policy, proxy, relay, relays, run, sctp, service, share, sim, status, top, trace, up, web,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -89,6 +89,8 @@ enum Command {
     Lab(lab::LabArgs),
     Sim(sim::SimArgs),
     Completion(completion::CompletionArgs),
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
 }
 
 impl Cli {
@@ -135,6 +137,7 @@ impl Cli {
             Command::Lab(args) => lab::run(args),
             Command::Sim(args) => sim::run(args),
             Command::Completion(args) => completion::run(&args),
+            Command::Manual(args) => manual::run(&args),
         }
     }
 }

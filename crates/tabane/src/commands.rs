@@ -11,6 +11,7 @@ pub(crate) mod join;
 pub(crate) mod lab;
 pub(crate) mod leave;
 pub(crate) mod links;
+pub(crate) mod manual;
 pub(crate) mod peer;
 pub(crate) mod policy;
 pub(crate) mod proxy;

@@ -100,14 +100,17 @@ fn a_domain_s_traffic_never_takes_the_forbidden_link() {
 fn a_changed_rule_reaches_a_running_connection_within_100_ms() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
-    // Metered links are not probed: what comes over this one is data, or hardly anything.
-    let link = "[[link]]\nname = 'c2'\nmetered = true\npriority = 0\n";
+    // Metered links are not probed: what comes over this one is data, or hardly anything. The
+    // other one alone cannot carry all.
+    let link = "[[link]]\nname = 'c1'\ndown = '40mbit'\n\
+                [[link]]\nname = 'c2'\nmetered = true\npriority = 0\n";
     write(&world, link);
     let (proxy, flag) = proxy(&world);
     let before = received(&world, "c2");
     let line = format!("{flag} --limit-rate 8M http://203.0.113.2:8000/20000000");
     let mut child = curl(&world, &line);
     while received(&world, "c2") - before < 1_000_000 {
+        assert!(child.try_wait().unwrap().is_none(), "c2 carried nothing");
         std::thread::sleep(Duration::from_millis(10));
     }
     let path = write(
