@@ -483,18 +483,21 @@ impl Session {
         self.is_connected() && self.config.probes && self.peer.probes > 0
     }
 
-    /// A stream may hold what all paths together can have on their way, and what the fast ones
-    /// deliver while the slow ones are under way.
+    /// A stream may hold what all paths together can have on their way, twice, and what the near
+    /// ones deliver while the farthest one's is under way.
     fn review_send_limit(&mut self) {
         let windows: Bytes = self.paths.iter().map(Path::cwnd).sum();
         let farthest = self.paths.iter().map(|path| path.rtt.smoothed()).max();
-        self.streams.set_rtt(farthest.unwrap_or_default());
-        let rates: Bytes = self
-            .paths
-            .iter()
-            .map(|p| p.rate().amount_in(farthest.unwrap_or_default()))
-            .sum();
-        let wanted = windows + windows + rates + SEND_FLOOR;
+        let farthest = farthest.unwrap_or_default();
+        self.streams.set_rtt(farthest);
+        // A fresh path's rate is a guess: none has more to show than what was acknowledged of it
+        // and what it may have in flight.
+        let delivered = |path: &Path| {
+            let most = path.totals.acked + path.cwnd();
+            path.rate().amount_in(farthest).min(most)
+        };
+        let delivered: Bytes = self.paths.iter().map(delivered).sum();
+        let wanted = windows + windows + delivered + SEND_FLOOR;
         self.streams
             .set_send_limit(wanted.min(self.config.send_memory));
     }

@@ -300,6 +300,29 @@ fn the_round_trip_of_a_link_is_its_own_and_costs_nothing_at_rest() {
     assert!(!pair.session().measure_round_trips(now), "woken from rest");
 }
 
+/// Nobody knows yet what a path delivers on which hardly anything was sent: what its window would
+/// be in a round trip of 2 ms, all the 600 ms of the other one, were 2 MB.
+#[test]
+fn a_fresh_path_beside_a_far_one_does_not_let_a_stream_hold_what_it_never_delivered() {
+    let mut pair = Pair::new(None, None);
+    pair.delays[0] = Duration::from_millis(1);
+    pair.delays[1] = Duration::from_millis(300);
+    pair.run(Duration::from_millis(200));
+    let now = pair.now;
+    let path = pair.session().open_path(now, client_tuple(1));
+    path.expect("connected");
+    pair.run(Duration::from_millis(1_500));
+    let now = pair.now;
+    let id = pair.session().open_stream(now).expect("connected");
+    let windows = pair.session().snapshot(now).paths;
+    let windows: u64 = windows.iter().map(|path| path.cwnd.get()).sum();
+    let limit = pair.session().stream_limit(id) as u64;
+    assert!(
+        limit < 4 * windows + 32_000,
+        "{limit} bytes, {windows} in flight"
+    );
+}
+
 /// Both are looked at all the time, and a stream is open on which nothing passes.
 #[test]
 fn two_ends_at_rest_have_nothing_to_say() {

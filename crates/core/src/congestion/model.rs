@@ -161,6 +161,14 @@ impl Model {
         self.min_rtt_seen_at = now;
     }
 
+    /// Rates from before the last full round are no more believed.
+    pub(super) fn forget_rates(&mut self) {
+        let latest = self.latest_rate();
+        if latest > Rate::ZERO {
+            self.rates = [Rate::ZERO, latest];
+        }
+    }
+
     /// The rate that the path delivers.
     pub(super) fn bandwidth(&self) -> Rate {
         self.rates[0].max(self.rates[1])

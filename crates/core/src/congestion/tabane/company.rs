@@ -20,6 +20,10 @@ pub(super) const LOOK_INTERVAL_MIN: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(8);
 /// At least so many round trips apart: each costs up to a quarter of one.
 const LOOK_RTTS: u32 = 20;
+/// A path so many times as long as was known, and so much longer than hosts make round trips
+/// wobble, is another one.
+const MUCH_LONGER: u32 = 8;
+const LENGTH_NOISE: Duration = Duration::from_millis(5);
 /// A path shorter by this than was known is something found.
 const LOOK_NEWS: Duration = Duration::from_millis(1);
 
@@ -64,7 +68,7 @@ impl Tabane {
             }
             Verdict::LongerRoute(rtt) => {
                 self.load = Duration::ZERO;
-                self.model.replace_min_rtt(now, rtt);
+                self.take_length(now, rtt);
                 self.cwnd = self.cwnd.max(self.window_before);
                 self.enter_steady(now);
             }
@@ -75,6 +79,19 @@ impl Tabane {
                 }
                 None => self.compete(now),
             },
+        }
+    }
+
+    /// The path is `rtt` long. Where that is many times what was known, rates from before were
+    /// measured over a small part of what it holds, a burst perhaps.
+    pub(super) fn take_length(&mut self, now: Instant, rtt: Duration) {
+        let known = self.model.min_rtt().unwrap_or(rtt);
+        self.model.replace_min_rtt(now, rtt);
+        if rtt > known * MUCH_LONGER + LENGTH_NOISE {
+            self.model.forget_rates();
+            let delivered = self.model.bandwidth();
+            self.rate = self.rate.min(delivered);
+            self.peak = self.peak.min(delivered);
         }
     }
 
@@ -100,5 +117,72 @@ impl Tabane {
             dip.cubic = Some(cubic);
             self.phase = Phase::Dip(dip);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::RateSample;
+    use crate::rtt::RttEstimator;
+    use tabane_base::{Bytes, Rate, Seed};
+
+    const MTU: Bytes = Bytes::new(1_500);
+    const BURST: Rate = Rate::from_mbps(43);
+    const LINK: Rate = Rate::from_mbps(1);
+
+    /// A packet's acknowledgement after `rtt`, `number` packets being delivered, all in turn.
+    fn acknowledge(path: &mut Tabane, now: Instant, number: u64, rtt: Duration, rate: Rate) {
+        let sample = RateSample {
+            newly_acked: MTU,
+            total_delivered: Bytes::new(MTU.get() * number),
+            prior_delivered: Bytes::new(MTU.get() * (number - 1)),
+            rtt: Some(rtt),
+            rate: Some(rate),
+            ..RateSample::default()
+        };
+        path.on_ack(&AckEvent {
+            now,
+            sample: &sample,
+            trip: None,
+            way_back: None,
+            rtt: &RttEstimator::default(),
+            in_flight_after: MTU,
+            largest_acked_sent_at: now - rtt,
+        });
+    }
+
+    /// A token bucket lets the first packet through at once; on a busy machine the queue that the
+    /// next ones make is then taken for a part of the path. Rate and length of two paths made a
+    /// window of 270 kB on a link of 1 Mbit/s.
+    #[test]
+    fn what_a_burst_delivered_is_not_the_rate_of_a_path_that_became_long() {
+        let mut path = Tabane::new(MTU, Instant::EPOCH, Seed(1).rng("path"));
+        acknowledge(
+            &mut path,
+            Instant::from_millis(1),
+            1,
+            Duration::from_micros(70),
+            BURST,
+        );
+        path.leave_startup(Instant::from_millis(2), Rate::ZERO);
+        path.enter_steady(Instant::from_millis(2));
+        for number in 2..12 {
+            let now = Instant::from_millis(12 * number);
+            acknowledge(&mut path, now, number, Duration::from_millis(50), LINK);
+        }
+        let length = Duration::from_millis(50);
+        path.rate = BURST;
+        path.take_length(Instant::from_millis(150), Duration::from_millis(2));
+        assert_eq!(
+            path.model.bandwidth(),
+            BURST,
+            "hosts make round trips wobble so far"
+        );
+        path.take_length(Instant::from_millis(150), length);
+        assert_eq!((path.model.bandwidth(), path.rate), (LINK, LINK));
+        // What is found to be shorter again was measured, and counts.
+        path.take_length(Instant::from_millis(151), Duration::from_millis(1));
+        assert_eq!(path.rate, LINK);
     }
 }

@@ -26,7 +26,7 @@ impl Tabane {
             (None, Some(found)) => {
                 // What was seen before may have come back another way.
                 self.way_back = Some(found);
-                self.model.replace_min_rtt(event.now, rtt);
+                self.take_length(event.now, rtt);
                 Some(rtt)
             }
             (_, None) => Some(rtt),
@@ -45,8 +45,7 @@ impl Tabane {
             return;
         }
         self.way_back = Some(found);
-        self.model
-            .replace_min_rtt(now, shifted(self.min_rtt(), shift));
+        self.take_length(now, shifted(self.min_rtt(), shift));
         self.sense.shift(shift);
         match &mut self.phase {
             Phase::Dip(dip) => dip.shift(shift),
