@@ -3,10 +3,10 @@
 //! Owns the dispatch and nothing else: one module per command. A plain `match`, because three
 //! words need no argument parser; a command with options of its own parses what follows its name.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-mod bench;
 mod ci;
 mod package;
 mod tidy;
@@ -31,10 +31,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["check"] => ci::check(&root),
         ["ci"] => ci::check_and_test(&root),
-        ["bench", options @ ..] => bench::run(&root, options),
+        ["bench", options @ ..] => bench(&root, options),
         ["package", options @ ..] => package::run(&root, options),
-        ["bench-end", end @ ..] => bench::ends::run(end),
-        ["bench-stream", end @ ..] => bench::stream::run(end),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -52,6 +50,20 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Goes on as `tabane-bench`, a crate of its own; returns only if that fails.
+fn bench(root: &Path, options: &[&str]) -> anyhow::Result<bool> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let manifest = root.join("Cargo.toml");
+    let failed = Command::new(cargo)
+        .args(["run", "--quiet", "--package", "tabane-bench"])
+        .arg("--manifest-path")
+        .arg(manifest)
+        .arg("--")
+        .args(options)
+        .exec();
+    Err(anyhow::Error::new(failed).context("cannot start cargo run --package tabane-bench"))
 }
 
 /// The directory above this crate's, wherever the command was called from.

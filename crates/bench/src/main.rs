@@ -6,7 +6,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -46,8 +46,35 @@ use options::{Direction, Kind, Options};
 use record::Record;
 use sheet::{Row, Sheet};
 
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments.as_slice() {
+        ["end", end @ ..] => ends::run(end),
+        ["stream", end @ ..] => stream::run(end),
+        arguments => run(&repository_root(), arguments),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Two above this crate's directory, wherever the command was called from.
+fn repository_root() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors()
+        .nth(2)
+        .expect("a crate stands two levels below the root")
+        .to_path_buf()
+}
+
 /// Parses `arguments`, measures, and prints the tables. `false` when nothing could be measured.
-pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
+fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     if let Some((&"relay", rest)) = arguments.split_first() {
         return relay::run(root, rest);
     }
@@ -94,7 +121,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     let binary = product(&options)?;
     ensure!(
         rustix::process::geteuid().is_root(),
-        "networks to measure on need root: sudo {} bench {}",
+        "networks to measure on need root: sudo {} {}",
         std::env::current_exe().unwrap_or_default().display(),
         arguments.join(" ")
     );
@@ -213,15 +240,16 @@ fn as_release(root: &Path, arguments: &[&str], with_product: bool) -> Result<any
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
-        .args(["build", "--release", "--package", "xtask"])
+        .args(["build", "--release", "--package", "tabane-bench"])
         .current_dir(root);
     if with_product {
         build.args(["--package", "tabane"]);
     }
     let built = build.status().context("cannot start cargo")?;
     ensure!(built.success(), "the release build failed");
-    let release = own_directory()?.with_file_name("release").join("xtask");
-    let failed = Command::new(&release).arg("bench").args(arguments).exec();
+    let release = own_directory()?.with_file_name("release");
+    let release = release.join("tabane-bench");
+    let failed = Command::new(&release).args(arguments).exec();
     Ok(anyhow::Error::new(failed).context(format!("cannot run {}", release.display())))
 }
 

@@ -374,10 +374,10 @@ mod tests {
 
     #[test]
     fn all_means_both_ways_and_a_stream_has_one() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let root = crate::repository_root();
         let rows = |arguments: &[&str]| -> Vec<(String, Direction)> {
             let options = Options::parse(arguments).unwrap().unwrap();
-            let rows = options.rows(&options.scenarios(root).unwrap());
+            let rows = options.rows(&options.scenarios(&root).unwrap());
             rows.into_iter().map(|(s, d)| (s.name, d)).collect()
         };
         let all = rows(&["all", "--runs", "1"]);
@@ -397,11 +397,11 @@ mod tests {
 
     #[test]
     fn variants_are_scenarios_of_their_own() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let root = crate::repository_root();
         let names = |text: &str| -> Result<Vec<String>> {
             let options = Options::parse(&[text])?.unwrap();
             Ok(options
-                .scenarios(root)?
+                .scenarios(&root)?
                 .into_iter()
                 .map(|s| s.name)
                 .collect())

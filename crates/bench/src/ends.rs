@@ -2,7 +2,7 @@
 //!
 //! Owns what the ends are asked and what they answer, and how a contender's are started. The far
 //! end serves everything on one port, TCP and UDP; a near end does one job and prints a report.
-//! Both are this program, run by `bench` as `cargo xtask bench-end`.
+//! Both are this program, run by `bench` as `tabane-bench end`.
 
 mod far;
 pub(super) mod flow;
@@ -150,7 +150,7 @@ impl Bench {
     /// Serves until it is dropped.
     pub(super) fn far_end(&self, contender: &Contender) -> Result<Running> {
         let mut command = self.server(contender, &own_file()?);
-        command.args(["bench-end", "serve", &self.stage().service().to_string()]);
+        command.args(["end", "serve", &self.stage().service().to_string()]);
         let mut far = Running::start("far end", &mut command)?;
         far.wait_for_line(LISTENING, FAR_END_WITHIN)?;
         Ok(far)
@@ -163,7 +163,7 @@ impl Bench {
             job.from = Some(self.stage().links()[*link].client);
         }
         let mut command = self.client(contender, &own_file()?)?;
-        command.args(["bench-end", "ask", &self.stage().service().to_string()]);
+        command.args(["end", "ask", &self.stage().service().to_string()]);
         command.arg(serde_json::to_string(&job)?);
         Ok(Errand {
             near: Running::start(&contender.to_string(), &mut command)?,
@@ -184,7 +184,7 @@ fn own_file() -> Result<String> {
     Ok(own.to_string_lossy().into_owned())
 }
 
-/// `cargo xtask bench-end`: one end, by hand or for `bench`.
+/// `tabane-bench end`: one end, by hand or for `bench`.
 pub(crate) fn run(arguments: &[&str]) -> Result<bool> {
     match arguments {
         ["serve", server] => far::serve(address(server)?, || println!("{LISTENING}"))?,
@@ -193,7 +193,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool> {
             let job: Job = serde_json::from_str(job).context("expected a job")?;
             println!("{}", serde_json::to_string(&near::run(server, &job)?)?);
         }
-        _ => bail!("usage: cargo xtask bench-end serve ADDRESS | ask ADDRESS JOB"),
+        _ => bail!("usage: tabane-bench end serve ADDRESS | ask ADDRESS JOB"),
     }
     Ok(true)
 }

@@ -1,6 +1,6 @@
 //! A stream that tells its position: what is received is known byte by byte, and when.
 //!
-//! Owns both ends, run by `bench` as `cargo xtask bench-stream`: a sender that sends for a time and
+//! Owns both ends, run by `bench` as `tabane-bench stream`: a sender that sends for a time and
 //! then closes, and a receiver that checks every byte, notes every silence, and waits for the end.
 
 use std::io::{Read, Write};
@@ -73,15 +73,15 @@ fn last_json<T: for<'a> Deserialize<'a>>(text: &str) -> Option<T> {
 
 /// Adds the arguments of a sender to this program's own `command`.
 pub(super) fn sender(command: &mut Command, seconds: u64) {
-    command.args(["bench-stream", "send", &seconds.to_string()]);
+    command.args(["stream", "send", &seconds.to_string()]);
 }
 
 /// Adds the arguments of a receiver to this program's own `command`.
 pub(super) fn receiver(command: &mut Command, server: Ipv4Addr) {
-    command.args(["bench-stream", "receive", &server.to_string()]);
+    command.args(["stream", "receive", &server.to_string()]);
 }
 
-/// `cargo xtask bench-stream`: one end, by hand or for `bench`.
+/// `tabane-bench stream`: one end, by hand or for `bench`.
 pub(crate) fn run(arguments: &[&str]) -> Result<bool> {
     match arguments {
         ["send", seconds] => {
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool> {
             let socket = TcpStream::connect((server, PORT)).context("cannot connect")?;
             println!("{}", serde_json::to_string(&receive(socket)?)?);
         }
-        _ => bail!("usage: cargo xtask bench-stream send SECONDS | receive ADDRESS"),
+        _ => bail!("usage: tabane-bench stream send SECONDS | receive ADDRESS"),
     }
     Ok(true)
 }

@@ -133,11 +133,11 @@ fn stream(record: &ScenarioRecord) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::contender::Contender;
-    use crate::bench::iperf::Goodput;
-    use crate::bench::options::Direction;
-    use crate::bench::record::Measurement;
-    use crate::bench::stream::StreamReport;
+    use crate::contender::Contender;
+    use crate::iperf::Goodput;
+    use crate::options::Direction;
+    use crate::record::Measurement;
+    use crate::stream::StreamReport;
 
     const LIMITED: &str = ", rate = \"50mbit\", queue = \"200kB\"";
 

@@ -233,7 +233,7 @@ fn judge(contenders: &[Contender], row: &mut Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::ends::Done;
+    use crate::ends::Done;
 
     #[test]
     fn the_best_link_is_the_one_that_is_quickest_at_that_size() {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tabane_linux::netns::Netns;
 
-use crate::bench::process::{Running, ip};
-use crate::bench::stage::Stage;
+use crate::process::{Running, ip};
+use crate::stage::Stage;
 
 const WITHIN: Duration = Duration::from_secs(10);
 

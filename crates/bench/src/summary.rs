@@ -164,9 +164,9 @@ fn notes(record: &ScenarioRecord) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::contender::Contender;
-    use crate::bench::iperf::Goodput;
-    use crate::bench::options::Direction;
+    use crate::contender::Contender;
+    use crate::iperf::Goodput;
+    use crate::options::Direction;
 
     #[test]
     fn medians_of_odd_and_even_numbers() {

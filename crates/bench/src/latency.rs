@@ -151,7 +151,7 @@ fn judge(scenario: &Scenario, contender: &Contender, row: &mut Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::ends::probe::Probed;
+    use crate::ends::probe::Probed;
 
     fn probed(ms: f64, lost: u64) -> Result<Done> {
         let probed = Probed {
