@@ -8,58 +8,20 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rustls::pki_types::ServerName;
 use rustls::quic::{ClientConnection, Version};
-use rustls::{Side, pki_types::ServerName};
 use tabane_base::Duration;
 use tabane_core::{
-    Endpoint, Event, FourTuple, Identity, PROTOCOL_VERSION, Session, SessionConfig,
+    Endpoint, Event, FourTuple, Identity, Session, SessionConfig, forge_first_packet,
     tls_client_config,
 };
 
 use crate::stranger::{Relay, at_client, everything, from};
 
-/// A first packet that is shorter is not looked at (RFC 9000 §14.1).
-const FIRST_SIZE: usize = 1_200;
 const ATTEMPT: usize = 8;
-/// Authentication tag, and the packet number's bytes.
-const TAG: usize = 16;
-const NUMBER: usize = 4;
 const CRYPTO: u8 = 6;
 /// A newcomer is in after so many exchanges of 20 ms, proof of its address included.
 const EXCHANGES: u32 = 200;
-
-/// A first packet of either side with these frames, as anybody makes it who knows the attempt.
-fn first_packet(attempt: [u8; ATTEMPT], side: Side, number: u8, frames: &[u8]) -> Vec<u8> {
-    let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
-    let suite = suite.tls13().and_then(|suite| suite.quic_suite());
-    let keys = suite
-        .expect("made for QUIC")
-        .keys(&attempt, side, Version::V1);
-    let mut packet = vec![0xc3];
-    packet.extend(PROTOCOL_VERSION.to_be_bytes());
-    packet.extend(attempt);
-    // Our id, and no token.
-    packet.extend([9, 9, 9, number, 0]);
-    let mut payload = frames.to_vec();
-    payload.truncate(FIRST_SIZE);
-    payload.resize(FIRST_SIZE, 0);
-    let length = (NUMBER + payload.len() + TAG) as u16;
-    packet.extend((0x4000 | length).to_be_bytes());
-    let number_at = packet.len();
-    packet.extend([0, 0, 0, number]);
-    let keys = &keys.local;
-    let tag = keys
-        .packet
-        .encrypt_in_place(number.into(), &packet, &mut payload);
-    packet.extend(&payload);
-    packet.extend(tag.expect("short enough").as_ref());
-    let (head, tail) = packet.split_at_mut(number_at + NUMBER);
-    let (first, rest) = head.split_first_mut().expect("not empty");
-    let number = &mut rest[number_at - 1..];
-    let hidden = keys.header.encrypt_in_place(&tail[..TAG], first, number);
-    hidden.expect("a sample of the right size");
-    packet
-}
 
 /// What a client of somebody's says first, in TLS.
 fn client_hello() -> Vec<u8> {
@@ -92,7 +54,7 @@ pub fn run(data: &[u8]) {
     let mut world = Relay::new();
     let hello = client_hello();
     let seen: [u8; ATTEMPT] = world.sent[0][5..5 + ATTEMPT].try_into().expect("eight");
-    let mut number = 0;
+    let mut number = 0_u32;
     let mut rest = data;
     while let [operation, operand, tail @ ..] = rest {
         rest = tail;
@@ -110,22 +72,19 @@ pub fn run(data: &[u8]) {
         match operation % 4 {
             0 => {
                 let frames = take(usize::from(*operand));
-                world.hear(
-                    stranger,
-                    first_packet(attempt, Side::Client, number, frames),
-                );
+                world.hear(stranger, forge_first_packet(attempt, false, number, frames));
             }
             1 => {
                 let how = take(4).try_into().unwrap_or([0, 0xff, 0, 0]);
                 let frames = piece(&hello, how);
                 world.hear(
                     stranger,
-                    first_packet(attempt, Side::Client, number, &frames),
+                    forge_first_packet(attempt, false, number, &frames),
                 );
             }
             2 => {
                 let frames = take(usize::from(*operand));
-                let mut forged = first_packet(seen, Side::Server, number, frames);
+                let mut forged = forge_first_packet(seen, true, number, frames);
                 let now = world.now;
                 world.client.handle_datagram(now, at_client(), &mut forged);
             }
@@ -135,7 +94,6 @@ pub fn run(data: &[u8]) {
             }
         }
         world.speak();
-        number %= 250;
     }
     assert!(newcomer_is_in(&mut world), "the relay lets nobody in");
 }
@@ -197,10 +155,7 @@ mod tests {
         let before = world.went[1];
         for (number, start) in [(0, 0), (1, 60), (2, 120), (3, 180)] {
             let frames = piece(&hello, [start, 60, 0, 0]);
-            world.hear(
-                1,
-                first_packet([77; ATTEMPT], Side::Client, number, &frames),
-            );
+            world.hear(1, forge_first_packet([77; ATTEMPT], false, number, &frames));
         }
         // A refusal is one packet of some 60 bytes.
         assert!(world.went[1] - before > 500, "{} bytes", world.went[1]);

@@ -11,6 +11,7 @@ pub mod handshake;
 pub mod hostile_peer;
 pub mod packets;
 pub mod requests;
+pub mod sctp_stack;
 pub mod stranger;
 pub mod texts;
 
@@ -26,6 +27,7 @@ pub const TARGETS: &[Target] = &[
     ("hostile_peer", 300, hostile_peer::run),
     ("gateway", 3_000, gateway::run),
     ("sctp", 20_000, packets::sctp),
+    ("sctp_stack", 300, sctp_stack::run),
     ("ip", 20_000, packets::ip),
     ("control", 3_000, texts::control),
     ("files", 3_000, texts::files),
@@ -34,4 +36,5 @@ pub const TARGETS: &[Target] = &[
     ("tunnel", 20_000, requests::tunnel),
     ("socks", 20_000, requests::socks),
     ("http", 20_000, requests::http),
+    ("neighbour", 3_000, tabane_neighbour::fuzz_readers),
 ];

@@ -97,7 +97,7 @@ pub async fn answer_calls(socket: &UdpSocket, key: PublicKey, clock: impl Fn() -
 }
 
 /// What is to be said to a call, if it is one for us and of this hour.
-fn answer(key: PublicKey, call: &[u8], now: Duration) -> Option<Vec<u8>> {
+pub(crate) fn answer(key: PublicKey, call: &[u8], now: Duration) -> Option<Vec<u8>> {
     let (body, tag) = call.split_at_checked(BODY)?;
     let (kind, body) = body.split_at_checked(CALL.len())?;
     let (seconds, _) = body.split_first_chunk()?;

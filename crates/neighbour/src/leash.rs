@@ -136,7 +136,7 @@ async fn near(host: &str, port: u16, mark: Option<u32>) -> io::Result<TcpStream>
     Err(failure)
 }
 
-fn lent_port(head: &[u8]) -> io::Result<u16> {
+pub(crate) fn lent_port(head: &[u8]) -> io::Result<u16> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut answer = httparse::Response::new(&mut headers);
     let parsed = answer.parse(head).is_ok();

@@ -24,6 +24,7 @@ mod leash;
 mod pairing;
 mod public;
 mod share;
+mod strangers;
 mod tls;
 
 pub use borrow::{NeighbourWay, PairError, Paired, pair};
@@ -35,3 +36,4 @@ pub use leash::{Leash, is_there};
 pub use pairing::MAX_NAME;
 pub use public::is_public;
 pub use share::{DEFAULT_PORTS, Desk, Share};
+pub use strangers::fuzz_readers;

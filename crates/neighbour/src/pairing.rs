@@ -123,13 +123,13 @@ fn secret(exchange: Spake2<Ed25519Group>, share: &[u8]) -> Result<hmac::Key, Fai
 }
 
 /// Proof and name.
-fn prove(secret: &hmac::Key, side: &str, name: &str) -> Vec<u8> {
+pub(crate) fn prove(secret: &hmac::Key, side: &str, name: &str) -> Vec<u8> {
     let tag = hmac::sign(secret, &signed(side, name.as_bytes()));
     [tag.as_ref(), name.as_bytes()].concat()
 }
 
 /// The name, if the proof is right.
-fn check(secret: &hmac::Key, side: &str, message: &[u8]) -> Result<String, Failed> {
+pub(crate) fn check(secret: &hmac::Key, side: &str, message: &[u8]) -> Result<String, Failed> {
     let (tag, name) = message.split_at_checked(PROOF).ok_or(Failed::Garbled)?;
     hmac::verify(secret, &signed(side, name), tag).map_err(|_| Failed::WrongCode)?;
     let name = str::from_utf8(name).map_err(|_| Failed::Garbled)?;

@@ -296,8 +296,8 @@ async fn refuse(mut stream: TlsStream<TcpStream>, refusal: Refusal) -> io::Resul
 }
 
 /// Where a CONNECT-UDP leads; `None`: it asks for something else. Names are not looked up for it.
-async fn read_datagram_request(
-    stream: &mut TlsStream<TcpStream>,
+pub(crate) async fn read_datagram_request(
+    stream: &mut (impl AsyncReadExt + Unpin),
 ) -> io::Result<Option<SocketAddr>> {
     let head = read_head(stream, MAX_REQUEST).await?;
     let mut headers = [httparse::EMPTY_HEADER; 32];
@@ -308,7 +308,9 @@ async fn read_datagram_request(
 }
 
 /// Where a CONNECT leads; `None`: it asks for something else.
-async fn read_request(stream: &mut TlsStream<TcpStream>) -> io::Result<Option<Destination>> {
+pub(crate) async fn read_request(
+    stream: &mut (impl AsyncReadExt + Unpin),
+) -> io::Result<Option<Destination>> {
     let head = read_head(stream, MAX_REQUEST).await?;
     match parse_request(&head) {
         Ok(Some(HttpRequest::Connect { destination, .. })) => Ok(Some(destination)),

@@ -75,8 +75,8 @@ impl Flow {
         (at < self.load.ends_at).then_some(at)
     }
 
-    /// Sends what is due. What the session refuses counts as sent.
-    pub(crate) fn send(&mut self, now: Instant, session: &mut Session) {
+    /// Sends what is due; `clock` is the session's time. What it refuses counts as sent.
+    pub(crate) fn send(&mut self, (now, clock): (Instant, Instant), session: &mut Session) {
         if !session.is_connected() {
             return;
         }
@@ -87,7 +87,7 @@ impl Flow {
             self.sent_at.push(now);
             self.came.push(false);
             // A full queue loses it, as a full link would.
-            let _ = session.send_datagram(now, self.id, self.load.order, &data);
+            let _ = session.send_datagram(clock, self.id, self.load.order, &data);
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tabane_base::{Bytes, Instant};
+use tabane_base::{Bytes, Duration, Instant};
 use tabane_core::{CloseReason, Endpoint, Event, FourTuple, SessionHandle, TransmitBatch};
 
 use crate::network::Network;
@@ -44,6 +44,10 @@ pub struct Host {
     admission: Admission,
     /// Suspended: takes nothing, sends nothing, and no timer wakes it.
     asleep: bool,
+    /// By how much its clock is ahead of the world's.
+    ahead: Duration,
+    /// What each session has shown to be let in.
+    tokens: BTreeMap<SessionHandle, Option<Vec<u8>>>,
     batch: TransmitBatch,
     /// Sessions to be drained.
     dirty: BTreeSet<SessionHandle>,
@@ -64,6 +68,8 @@ impl Host {
             endpoint,
             admission,
             asleep: false,
+            ahead: Duration::ZERO,
+            tokens: BTreeMap::new(),
             batch: TransmitBatch::new(BATCH),
             dirty: BTreeSet::new(),
             events: VecDeque::new(),
@@ -130,11 +136,28 @@ impl Host {
         self.asleep = asleep;
     }
 
+    /// Its clock leaps forward; a monotonic one never leaps back.
+    pub(crate) fn leap(&mut self, span: Duration) {
+        self.ahead += span;
+    }
+
+    /// What its clock shows when the world's shows `now`.
+    pub(crate) fn clock(&self, now: Instant) -> Instant {
+        now + self.ahead
+    }
+
+    /// The newest session that has shown this token.
+    pub(crate) fn session_by_token(&self, token: Option<&[u8]>) -> Option<SessionHandle> {
+        let shown = self.tokens.iter().rev();
+        let mut shown = shown.filter(|(_, shown)| shown.as_deref() == token);
+        shown.find_map(|(handle, _)| self.endpoint.session(*handle).map(|_| *handle))
+    }
+
     pub(crate) fn handle_datagram(&mut self, now: Instant, tuple: FourTuple, data: &mut [u8]) {
         if self.asleep {
             return;
         }
-        if let Some(handle) = self.endpoint.handle_datagram(now, tuple, data) {
+        if let Some(handle) = self.endpoint.handle_datagram(self.clock(now), tuple, data) {
             self.touch(handle);
         }
         while let Some(handle) = self.endpoint.poll_incoming() {
@@ -153,7 +176,7 @@ impl Host {
             .filter_map(|handle| self.endpoint.session(*handle));
         sessions
             .filter_map(|session| session.poll_timeout())
-            .map(|(at, _)| at)
+            .map(|(at, _)| at - self.ahead)
             .min()
     }
 
@@ -165,22 +188,24 @@ impl Host {
         if self.asleep {
             return;
         }
+        let clock = self.clock(now);
         for handle in self.endpoint.handles() {
             let mut fruitless = 0;
             for round in 0.. {
                 let Some(session) = self.endpoint.session_mut(handle) else {
                     break;
                 };
-                let Some((at, reason)) = session.poll_timeout().filter(|(at, _)| *at <= now) else {
+                let Some((at, reason)) = session.poll_timeout().filter(|(at, _)| *at <= clock)
+                else {
                     break;
                 };
-                session.handle_timeout(now);
+                session.handle_timeout(clock);
                 self.timeouts += 1;
                 let fruitful = self.drain_session(now, handle, network);
                 fruitless = if fruitful { 0 } else { fruitless + 1 };
                 assert!(
                     fruitless <= PATIENCE && round < ROUNDS_MAX,
-                    "{:?} at {now}: the timer {reason:?} of {at} is never done",
+                    "{:?} at {clock}: the timer {reason:?} of {at} is never done",
                     self.side
                 );
             }
@@ -196,7 +221,8 @@ impl Host {
         while let Some(handle) = self.dirty.pop_first() {
             any |= self.drain_session(now, handle, network);
         }
-        while self.endpoint.poll_transmit(now, &mut self.batch) {
+        let clock = self.clock(now);
+        while self.endpoint.poll_transmit(clock, &mut self.batch) {
             any = true;
             self.send_batch(now, network);
         }
@@ -210,8 +236,9 @@ impl Host {
         network: &mut Network,
     ) -> bool {
         let mut any = false;
+        let clock = self.clock(now);
         while let Some(session) = self.endpoint.session_mut(handle)
-            && session.poll_transmit(now, &mut self.batch)
+            && session.poll_transmit(clock, &mut self.batch)
         {
             assert!(
                 !self.batch.is_empty(),
@@ -230,12 +257,12 @@ impl Host {
             .and_then(|s| s.poll_event())
         {
             any = true;
-            self.on_event(now, handle, event);
+            self.on_event(clock, handle, event);
         }
         any
     }
 
-    fn on_event(&mut self, now: Instant, handle: SessionHandle, event: Event) {
+    fn on_event(&mut self, clock: Instant, handle: SessionHandle, event: Event) {
         if self.closed.contains_key(&handle) {
             self.late_events += 1;
         }
@@ -245,11 +272,12 @@ impl Host {
                     Admission::Open => true,
                     Admission::Token(wanted) => token.as_ref() == Some(wanted),
                 };
+                self.tokens.insert(handle, token.clone());
                 if let Some(session) = self.endpoint.session_mut(handle) {
                     if admitted {
-                        session.admit(now);
+                        session.admit(clock);
                     } else {
-                        session.close(now, CloseReason::Unauthorised);
+                        session.close(clock, CloseReason::Unauthorised);
                     }
                 }
                 self.touch(handle);
@@ -278,7 +306,7 @@ impl Host {
     pub(crate) fn sample_memory(&mut self, now: Instant) {
         for handle in self.endpoint.handles() {
             if let Some(session) = self.endpoint.session(handle) {
-                let memory = session.snapshot(now).receive_memory;
+                let memory = session.snapshot(self.clock(now)).receive_memory;
                 self.receive_memory_max = self.receive_memory_max.max(memory);
             }
         }

@@ -280,11 +280,17 @@ impl Job {
         }
     }
 
-    /// Reads and checks what is there, as far as the pace allows. Gives how much that was.
+    /// Reads and checks what is there, as far as the pace allows; `clock` is the session's time.
+    /// Gives how much that was.
     ///
     /// # Panics
     /// When a byte is not what the other end wrote, or comes after the end.
-    pub(crate) fn read_on(&mut self, now: Instant, side: Side, session: &mut Session) -> u64 {
+    pub(crate) fn read_on(
+        &mut self,
+        (now, clock): (Instant, Instant),
+        side: Side,
+        session: &mut Session,
+    ) -> u64 {
         let Some(id) = self.stream_at(side) else {
             return 0;
         };
@@ -333,7 +339,7 @@ impl Job {
                 Err(StreamError::Unknown) => break,
                 Err(error) => panic!("{side:?}: stream {id} cannot be read: {error}"),
             };
-            session.consume(now, id, n);
+            session.consume(clock, id, n);
             end.read += n as u64;
             allowed -= n as u64;
             end.last_read_at = Some(now);

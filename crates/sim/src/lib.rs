@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beside;
 mod content;
 mod figure;
 mod flow;

@@ -109,6 +109,8 @@ pub struct Network {
     rng: Rng,
     exchanged: BTreeMap<SocketAddr, Exchanged>,
     capture: Option<Vec<Captured>>,
+    /// A link that somebody listens to, and what went into it.
+    tap: Option<(LinkId, Vec<Captured>)>,
     unroutable: u64,
     foreign: VecDeque<Foreign>,
 }
@@ -138,6 +140,7 @@ impl Network {
             rng: seed.rng("tamper"),
             exchanged: BTreeMap::new(),
             capture: None,
+            tap: None,
             unroutable: 0,
             foreign: VecDeque::new(),
         }
@@ -266,6 +269,17 @@ impl Network {
         self.capture.take().unwrap_or_default()
     }
 
+    /// Somebody listens to what both ends send into `link`, before it arrives anywhere.
+    pub fn tap(&mut self, link: LinkId) {
+        self.tap = Some((link, Vec::new()));
+    }
+
+    /// What was heard there since it was taken last, up to a limit.
+    pub fn take_tapped(&mut self) -> Vec<Captured> {
+        let tap = self.tap.as_mut();
+        tap.map_or_else(Vec::new, |(_, heard)| std::mem::take(heard))
+    }
+
     /// What went between the server and each client address.
     #[must_use]
     pub const fn exchanged(&self) -> &BTreeMap<SocketAddr, Exchanged> {
@@ -310,6 +324,7 @@ impl Network {
             self.unroutable += 1;
             return;
         };
+        self.overhear(now, from, LinkId(index), data);
         let link = &mut self.links[index];
         let packet = Packet {
             data: data.to_vec(),
@@ -323,6 +338,22 @@ impl Network {
         };
         // The link counts what its queue has no room for.
         let _ = way.handle_packet(now, packet, size);
+    }
+
+    fn overhear(&mut self, now: Instant, from: Side, link: LinkId, data: &[u8]) {
+        let (to, tuple) = match from {
+            Side::Client => (Side::Server, self.server_tuple(link)),
+            Side::Server => (Side::Client, self.client_tuple(link)),
+        };
+        let tap = self.tap.as_mut().filter(|(tapped, _)| *tapped == link);
+        if let Some((_, heard)) = tap.filter(|(_, heard)| heard.len() < CAPTURE_MAX) {
+            heard.push(Captured {
+                at: now,
+                to,
+                tuple,
+                data: data.to_vec(),
+            });
+        }
     }
 
     /// Takes a packet of others that share a link.

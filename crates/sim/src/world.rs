@@ -5,6 +5,7 @@
 //! before time moves on.
 
 mod commands;
+mod racing;
 mod view;
 
 use std::collections::BTreeMap;
@@ -16,11 +17,13 @@ use tabane_core::{
 };
 use tabane_netem::LinkSpec;
 
+use crate::beside::Beside;
 use crate::flow::Flow;
 use crate::host::{Admission, Host, Side};
 use crate::job::{Job, JobId};
 use crate::network::{LinkId, Network};
 use crate::outcome::Outcome;
+use racing::Race;
 
 /// Rounds of application and drain at one instant. Each moves at least one event.
 const ROUNDS_MAX: u32 = 100_000;
@@ -92,6 +95,10 @@ pub struct World {
     server: Host,
     network: Network,
     session: Option<SessionHandle>,
+    /// What it has shown.
+    token: Option<Vec<u8>>,
+    race: Option<Race>,
+    beside: Vec<Beside>,
     jobs: Vec<Job>,
     job_by_stream: BTreeMap<StreamId, JobId>,
     up: Outcome,
@@ -125,6 +132,9 @@ impl World {
             ),
             network: Network::new(&setup.links, setup.seed.split("network"), now),
             session: None,
+            token: setup.token.clone(),
+            race: None,
+            beside: Vec::new(),
             jobs: Vec::new(),
             job_by_stream: BTreeMap::new(),
             up: Outcome::default(),
@@ -169,6 +179,7 @@ impl World {
             self.client.poll_timeout(),
             self.server.poll_timeout(),
             self.application_timeout(),
+            self.race.as_ref().map(|race| race.next_at),
         ];
         let Some(at) = due.into_iter().flatten().min().filter(|at| *at <= end) else {
             self.now = end;
@@ -186,6 +197,7 @@ impl World {
         self.drain();
         self.client.run_timers(self.now, &mut self.network);
         self.server.run_timers(self.now, &mut self.network);
+        self.run_race();
         self.run_application_timers();
         if self.now - self.sampled_at >= self.setup.sample_interval {
             self.sampled_at = self.now;
@@ -210,10 +222,10 @@ impl World {
                 self.now
             );
             self.drain();
-            if let Some((_, event)) = self.client.poll_event() {
-                self.on_event(Side::Client, event);
-            } else if let Some((_, event)) = self.server.poll_event() {
-                self.on_event(Side::Server, event);
+            if let Some((handle, event)) = self.client.poll_event() {
+                self.sort_event(Side::Client, handle, event);
+            } else if let Some((handle, event)) = self.server.poll_event() {
+                self.sort_event(Side::Server, handle, event);
             } else {
                 return;
             }
@@ -223,6 +235,38 @@ impl World {
     fn drain(&mut self) {
         self.client.drain(self.now, &mut self.network);
         self.server.drain(self.now, &mut self.network);
+    }
+
+    /// News of the client's session, of one beside it, or of a handshake that may become it.
+    fn sort_event(&mut self, side: Side, handle: SessionHandle, event: Event) {
+        let clock = self.clock(side);
+        for beside in &mut self.beside {
+            let host = match side {
+                Side::Client => &mut self.client,
+                Side::Server => &mut self.server,
+            };
+            let is_of_it = match side {
+                Side::Client => beside.client == handle,
+                Side::Server => host.session_by_token(Some(&beside.token)) == Some(handle),
+            };
+            if is_of_it {
+                if let Some(session) = host.endpoint_mut().session_mut(handle) {
+                    beside.run(clock, side, session);
+                }
+                host.touch(handle);
+                return;
+            }
+        }
+        if side == Side::Client {
+            match &event {
+                Event::Connected => self.on_race_won(handle),
+                Event::Closed(reason) => self.on_race_lost(handle, reason),
+                _ => {}
+            }
+        }
+        if self.handle(side) == Some(handle) {
+            self.on_event(side, event);
+        }
     }
 
     fn on_event(&mut self, side: Side, event: Event) {
@@ -264,7 +308,7 @@ impl World {
     fn on_connected(&mut self) {
         self.connected_at = Some(self.now);
         if self.setup.opens_paths {
-            let now = self.now;
+            let now = self.clock(Side::Client);
             let used = self.client_snapshot_socket();
             for link in (0..self.network.len()).map(LinkId) {
                 let tuple = self.network.client_tuple(link);
@@ -295,7 +339,7 @@ impl World {
             if job.stream().is_some() || job.starts_at() > self.now {
                 continue;
             }
-            let now = self.now;
+            let now = self.clock(Side::Client);
             let mut opened = None;
             let class = job.class;
             self.with_session(Side::Client, |session| {
@@ -314,7 +358,7 @@ impl World {
 
     /// Reads and writes what can be read and written of a job at one end.
     fn run_job(&mut self, id: JobId, side: Side) {
-        let now = self.now;
+        let (now, clock) = (self.now, self.clock(side));
         let Some(handle) = self.handle(side) else {
             return;
         };
@@ -329,8 +373,8 @@ impl World {
             return;
         }
         let job = &mut self.jobs[id.0];
-        let n = job.read_on(now, side, session);
-        job.write(now, side, session);
+        let n = job.read_on((now, clock), side, session);
+        job.write(clock, side, session);
         host.touch(handle);
         match side {
             Side::Client => self.down.on_delivered(now, n),
@@ -391,7 +435,8 @@ impl World {
         let mut flows = std::mem::take(&mut self.flows);
         for flow in &mut flows {
             if flow.sends_at().is_some_and(|at| at <= now) {
-                self.with_session(flow.from(), |session| flow.send(now, session));
+                let clock = self.clock(flow.from());
+                self.with_session(flow.from(), |session| flow.send((now, clock), session));
             }
         }
         self.flows = flows;

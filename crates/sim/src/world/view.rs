@@ -7,6 +7,7 @@ use tabane_core::{PathId, Session, SessionHandle};
 use tabane_netem::Direction;
 
 use super::{DatagramCounts, World};
+use crate::beside::Beside;
 use crate::flow::Flow;
 use crate::host::{Host, Side};
 use crate::job::{Job, JobId, JobState};
@@ -31,6 +32,12 @@ impl World {
         &mut self.network
     }
 
+    /// What an end's clock shows, by which its session is driven.
+    #[must_use]
+    pub fn clock(&self, side: Side) -> Instant {
+        self.host(side).clock(self.now)
+    }
+
     /// One end.
     #[must_use]
     pub const fn host(&self, side: Side) -> &Host {
@@ -47,12 +54,13 @@ impl World {
         }
     }
 
-    /// The session at one end: the client's latest, the server's newest.
+    /// The session at one end: the client's latest, and the server's that was asked for with the
+    /// same token, or its newest.
     #[must_use]
     pub fn handle(&self, side: Side) -> Option<SessionHandle> {
         match side {
             Side::Client => self.session,
-            Side::Server => self.server.endpoint().handles().last().copied(),
+            Side::Server => self.server_handle(),
         }
     }
 
@@ -92,10 +100,16 @@ impl World {
         &self.jobs
     }
 
-    /// Whether every job is over at both ends.
+    /// Whether every job is over at both ends, and everything that sessions beside have said.
     #[must_use]
     pub fn all_over(&self) -> bool {
-        self.jobs.iter().all(Job::is_over)
+        self.jobs.iter().all(Job::is_over) && self.beside.iter().all(Beside::is_over)
+    }
+
+    /// Sessions that the client has begun beside its own.
+    #[must_use]
+    pub fn besides(&self) -> usize {
+        self.beside.len()
     }
 
     /// Jobs that ended whole at `side`.

@@ -51,15 +51,17 @@ pub(crate) fn check_end(mut world: World) {
     world.run_for(Duration::from_secs(5));
     for side in [Side::Client, Side::Server] {
         let session = world.session(side).expect("the session lives");
-        let snapshot = session.snapshot(world.now());
+        let snapshot = session.snapshot(world.clock(side));
         assert_eq!(snapshot.streams, 0, "streams are left over at {side:?}");
         assert_eq!(snapshot.receive_memory, Bytes::ZERO, "memory at {side:?}");
     }
     world.close(Side::Client, CloseReason::Finished);
+    world.close_beside();
     world.run_for(Duration::from_secs(5));
     for side in [Side::Client, Side::Server] {
         let host = world.host(side);
-        assert_eq!(host.closed().len(), 1, "{side:?} does not end");
+        let sessions = 1 + world.besides();
+        assert_eq!(host.closed().len(), sessions, "{side:?} does not end");
         assert_eq!(host.late_events(), 0, "{side:?} speaks after its end");
     }
 }

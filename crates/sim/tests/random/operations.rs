@@ -58,6 +58,16 @@ pub(crate) enum Operation {
     },
     Measure(Side, u64),
     Suspend(Side, Duration),
+    /// A clock leaps forward.
+    Leap(Side, Duration),
+    /// Another session between the same hosts.
+    Beside,
+    /// One of these opens a stream.
+    SayBeside {
+        number: u64,
+        up: usize,
+        down: usize,
+    },
     Drain,
     Adversary {
         link: u64,
@@ -190,6 +200,24 @@ impl Operation {
     }
 }
 
+/// Sessions beside the first, at most.
+const BESIDES: usize = 3;
+
+impl Operation {
+    /// What came to the list later, and is drawn apart from the others so that their seeds stay.
+    pub(crate) fn draw_more(rng: &mut Rng) -> Self {
+        match rng.below(6) {
+            0 | 1 => Self::Leap(side(rng), Duration::from_millis(rng.below(5_000))),
+            2 => Self::Beside,
+            _ => Self::SayBeside {
+                number: rng.next_u64(),
+                up: size(rng, false) as usize,
+                down: size(rng, false) as usize,
+            },
+        }
+    }
+}
+
 fn link_of(world: &World, number: u64) -> LinkId {
     LinkId((number % world.network().len() as u64) as usize)
 }
@@ -254,6 +282,13 @@ pub(crate) fn apply(world: &mut World, operation: &Operation) {
             world.run_for(span);
             world.wake(side);
         }
+        Operation::Leap(side, span) => world.leap(side, span),
+        Operation::Beside if world.besides() < BESIDES => world.connect_beside(),
+        Operation::SayBeside { number, up, down } => {
+            if let Some(number) = number.checked_rem(world.besides() as u64) {
+                world.say_beside(number as usize, up, down);
+            }
+        }
         Operation::Drain => world.with_session(Side::Server, |session| session.send_away()),
         Operation::Adversary { link, to, trick } => {
             adversary::act(world, link_of(world, link), to, &trick);
@@ -265,7 +300,6 @@ pub(crate) fn apply(world: &mut World, operation: &Operation) {
 
 /// What a user does to a session that is up; the rest is done to its links.
 fn apply_to_session(world: &mut World, operation: Operation) {
-    let now = world.now();
     match operation {
         Operation::ClosePath(side, path) => {
             path_of(world, path)
@@ -275,6 +309,7 @@ fn apply_to_session(world: &mut World, operation: Operation) {
         Operation::LoseInterface(link) => world.lose_interface(link_of(world, link)),
         Operation::Policy(side, path, policy) => {
             let path = path_of(world, path);
+            let now = world.clock(side);
             world.with_session(side, |session| {
                 // It may be gone.
                 path.into_iter()
@@ -306,7 +341,7 @@ fn apply_to_session(world: &mut World, operation: Operation) {
             }
         }
         Operation::Measure(side, path) => {
-            let path = path_of(world, path);
+            let (path, now) = (path_of(world, path), world.clock(side));
             world.with_session(side, |session| {
                 path.into_iter()
                     .for_each(|path| _ = session.measure_path(now, path, 3));
@@ -317,7 +352,7 @@ fn apply_to_session(world: &mut World, operation: Operation) {
 }
 
 fn set_class(world: &mut World, class: u8, rule: ClassRule) {
-    let now = world.now();
+    let now = world.clock(Side::Client);
     let class = ClassId::new(class).expect("few");
     world.with_session(Side::Client, |session| session.set_class(now, class, rule));
 }
@@ -398,7 +433,9 @@ pub(crate) fn heal(world: &mut World) {
         // As a driver does that sees an interface without a path.
         _ = world.open_path(link);
     }
+    world.open_paths_beside();
     for side in [Side::Client, Side::Server] {
+        let now = world.clock(side);
         world.with_session(side, |session| {
             for path in session.snapshot(now).paths {
                 let policy = PathPolicy {

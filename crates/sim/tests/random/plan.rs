@@ -46,6 +46,18 @@ impl Plan {
         }
     }
 
+    /// With some of what came to the list later, at places of its own.
+    pub(crate) fn with_more(mut self) -> Self {
+        let mut rng = Seed(self.seed).rng("more operations");
+        for _ in 0..rng.below(5) {
+            let at = rng.below(self.steps.len() as u64 + 1) as usize;
+            let pause = Duration::from_micros(rng.below(80_000));
+            self.steps
+                .insert(at, (Operation::draw_more(&mut rng), pause));
+        }
+        self
+    }
+
     /// The shortest list that still fails, found by leaving out ever smaller parts (delta
     /// debugging, Zeller and Hildebrandt 2002).
     pub(crate) fn shrink(&self, fails: impl Fn(&Self) -> bool) -> Self {
