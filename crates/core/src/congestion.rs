@@ -144,6 +144,8 @@ trait Algorithm {
     fn on_loss(&mut self, event: &LossEvent);
     fn on_spurious_loss(&mut self, now: Instant);
     fn on_path_reset(&mut self, now: Instant);
+    /// One-way times are no longer comparable with earlier ones.
+    fn on_clock_leap(&mut self) {}
     fn on_mtu(&mut self, mtu: Bytes);
     fn cwnd(&self) -> Bytes;
     fn pacing_rate(&self) -> Rate;
@@ -202,6 +204,11 @@ impl Controller {
     /// The path leads elsewhere or has come back after an outage: start over.
     pub(crate) fn on_path_reset(&mut self, now: Instant) {
         self.algorithm_mut().on_path_reset(now);
+    }
+
+    /// One of the clocks has leapt: one-way times are no longer comparable with earlier ones.
+    pub(crate) fn on_clock_leap(&mut self) {
+        self.algorithm_mut().on_clock_leap();
     }
 
     /// The path's packet size changed.

@@ -18,13 +18,26 @@ pub(crate) struct ForwardDelay {
 }
 
 impl ForwardDelay {
-    /// A packet sent at `sent_at` by our clock arrived at `arrived_at` by the peer's.
-    pub(crate) fn on_sample(&mut self, sent_at: Instant, arrived_at: Instant) {
+    /// A packet sent at `sent_at` by our clock arrived at `arrived_at` by the peer's; round trips
+    /// take `rtt` at the most. `false` when one of the clocks has leapt meanwhile: one-way times
+    /// lie between nothing and a round trip, so they cannot differ by more.
+    pub(crate) fn on_sample(
+        &mut self,
+        sent_at: Instant,
+        arrived_at: Instant,
+        rtt: Duration,
+    ) -> bool {
         let sample = arrived_at.nanos_from(sent_at);
+        let change = self.smoothed.map_or(0, |it| sample.saturating_sub(it));
+        let has_leapt = Duration::from_nanos(change.unsigned_abs()) > rtt;
+        if has_leapt {
+            self.reset();
+        }
         self.latest = Some(sample);
         self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| {
             smoothed.saturating_add(sample.saturating_sub(smoothed) >> GAIN_SHIFT)
         }));
+        !has_leapt
     }
 
     /// The path came back or moved: its past says nothing.
@@ -70,12 +83,26 @@ mod tests {
         let arrivals = [1_010, 1_030].map(Instant::from_millis);
         for (path, arrived_at) in paths.iter_mut().zip(arrivals) {
             assert_eq!(path.trip(0), None);
-            path.on_sample(Instant::EPOCH, arrived_at);
+            assert!(path.on_sample(Instant::EPOCH, arrived_at, millis(80)));
         }
         let back = [paths[0].reverse(millis(30)), paths[1].reverse(millis(80))];
         let mean = back.into_iter().flatten().sum::<i64>() / 2;
         assert_eq!(paths[0].trip(mean), Some(millis(10 + 35)));
         assert_eq!(paths[1].trip(mean), Some(millis(30 + 35)));
         assert_eq!(paths[0].trip(i64::MIN), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_no_way_can_differ_by_is_a_leap_of_a_clock_and_begins_anew() {
+        let rtt = Duration::from_millis(80);
+        let at = |millis: u64| Instant::from_millis(10_000 + millis);
+        for leapt in [at(500), Instant::from_millis(9_900), Instant::NEVER] {
+            let mut path = ForwardDelay::default();
+            assert!(path.on_sample(at(0), at(10), rtt));
+            assert!(path.on_sample(at(0), at(90), rtt), "a full queue");
+            assert!(!path.on_sample(at(0), leapt, rtt), "{leapt}");
+            assert_eq!(path.relative(), Some(leapt.nanos_from(at(0))));
+            assert!(path.on_sample(at(0), leapt, rtt));
+        }
     }
 }

@@ -108,6 +108,8 @@ pub(crate) struct News {
     pub(crate) up: bool,
     /// The path carries no data at present.
     pub(crate) down: Option<PathDownReason>,
+    /// One of the clocks has leapt: one-way times are no longer comparable with earlier ones.
+    pub(crate) clock_leapt: bool,
 }
 
 /// One path.

@@ -5,7 +5,7 @@
 //! ends, and nothing is sent in a storm either way.
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
-use tabane_core::CloseReason;
+use tabane_core::{CloseReason, ControllerKind};
 use tabane_netem::{LinkConfig, LinkSpec, LossModel, RateModel};
 use tabane_sim::{JobId, Setup, Side, Transfer, World};
 
@@ -14,6 +14,10 @@ const SIDES: [Side; 2] = [Side::Client, Side::Server];
 const FILE: Bytes = Bytes::mega(10);
 
 fn world(seed: u64) -> World {
+    world_with(seed, ControllerKind::Tabane)
+}
+
+fn world_with(seed: u64, controller: ControllerKind) -> World {
     let link = |name: &str, delay_ms: u64| {
         let config = LinkConfig {
             rate: RateModel::Constant(Rate::from_mbps(20)),
@@ -29,7 +33,10 @@ fn world(seed: u64) -> World {
         }
     };
     let links = vec![link("near", 10), link("far", 40)];
-    let mut world = World::new(Setup::new(Seed(seed), links));
+    let mut setup = Setup::new(Seed(seed), links);
+    setup.client.controller = controller;
+    setup.server.controller = controller;
+    let mut world = World::new(setup);
     world.connect();
     world.add(Transfer {
         down: FILE,
@@ -96,6 +103,31 @@ fn a_night_ends_the_session_at_both_ends_without_a_storm() {
                 more <= 10 && woken <= 10,
                 "{end:?}: {more} datagrams sent, {woken} timers when {side:?} woke"
             );
+        }
+    }
+}
+
+/// As when a virtual machine goes on elsewhere. One-way times are differences of two clocks.
+#[test]
+fn a_clock_that_leaps_costs_no_rate() {
+    for controller in ControllerKind::ALL {
+        let last = |leaps: &dyn Fn(&mut World)| {
+            let mut world = world_with(3, controller);
+            world.run_until(Instant::from_millis(1_500));
+            leaps(&mut world);
+            let limit = world.now() + Duration::from_secs(120);
+            assert!(world.run_while(limit, |world| !world.all_over()));
+            world.now()
+        };
+        let without = last(&|_| ());
+        for side in SIDES {
+            for millis in [60, 400, 2_000] {
+                let with = last(&|world| world.leap(side, Duration::from_millis(millis)));
+                let text = format!("{controller:?}, {side:?} leaps {millis} ms: {with}");
+                // Answers that were under way seem to have taken so long, to `rmtcp` above all.
+                let most = without + Duration::from_millis(2_500);
+                assert!(with <= most, "{text}, without {without}");
+            }
         }
     }
 }

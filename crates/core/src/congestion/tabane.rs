@@ -421,6 +421,11 @@ impl Algorithm for Tabane {
         *self = Self::new(self.mtu, now, self.rng.clone());
     }
 
+    fn on_clock_leap(&mut self) {
+        self.way_back = None;
+        self.sense.forget_ways_back();
+    }
+
     fn on_mtu(&mut self, mtu: Bytes) {
         self.mtu = mtu;
         self.model.packet = mtu;

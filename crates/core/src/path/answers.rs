@@ -67,7 +67,11 @@ impl Path {
             let sample = now.since(sent_at).saturating_sub(behind);
             let delay = ack.delay.min(self.peer_ack_delay);
             self.rtt.update(now, sample, delay);
-            self.forward.on_sample(sent_at, ack.largest_at);
+            let longest = sample.max(self.rtt.smoothed());
+            if !self.forward.on_sample(sent_at, ack.largest_at, longest) {
+                news.clock_leapt = true;
+                self.controller.on_clock_leap();
+            }
             self.readings.on_round_trip(sample.saturating_sub(delay));
             self.readings.on_one_way(sent_at, ack.largest_at);
         }
@@ -81,6 +85,8 @@ impl Path {
             self.on_lost(now, &news.lost[lost_before..], false);
             if in_flight_acked {
                 let sample = self.delivery.finish_ack(now, self.rtt.min());
+                // The mean is of the clocks as they were.
+                let reverse_mean = reverse_mean.filter(|_| !news.clock_leapt);
                 self.controller.on_ack(&AckEvent {
                     now,
                     sample: &sample,
@@ -97,6 +103,12 @@ impl Path {
         news.acked.append(&mut settled);
         self.settled = settled;
         Ok(())
+    }
+
+    /// Another path has shown that one of the clocks has leapt.
+    pub(crate) fn on_clock_leap(&mut self) {
+        self.forward.reset();
+        self.controller.on_clock_leap();
     }
 
     /// The one-way time from the peer minus the clocks' offset, in nanoseconds.

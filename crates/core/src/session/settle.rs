@@ -100,6 +100,10 @@ impl Session {
         if let Some(trace) = &mut self.trace {
             trace.record_news(now, &self.paths[index], news);
         }
+        if std::mem::take(&mut news.clock_leapt) {
+            let others = self.paths.iter_mut().filter(|path| path.id != id);
+            others.for_each(Path::on_clock_leap);
+        }
         if let Some(reason) = news.down.take() {
             self.events.push_back(Event::PathDown(id, reason));
         }

@@ -186,6 +186,13 @@ impl Sense {
         self.last.way_back
     }
 
+    /// They are not comparable with what is to come.
+    pub(super) fn forget_ways_back(&mut self) {
+        for span in [&mut self.current, &mut self.last, &mut self.before_last] {
+            span.way_back = None;
+        }
+    }
+
     /// What made round trips scatter is over.
     pub(super) fn forget_jitter(&mut self) {
         self.jitter = Duration::ZERO;
