@@ -10,14 +10,18 @@ use crate::id::{AttemptId, ConnectionId};
 use crate::tls::initial_keys;
 use crate::wire::{HANDSHAKE_PN_LEN, LongHeader, LongKind, MIN_INITIAL_SIZE};
 
-/// A first packet with `frames`, filled up to the size of a client's, as one of the server's or of
-/// the client's.
+/// With its header, the size that a client's first packet must have.
+pub const FIRST_SIZE: usize = MIN_INITIAL_SIZE;
+
+/// A first packet with `frames`, filled up to `size` bytes of them, as one of the server's or of the
+/// client's. Those of clients are looked at from [`FIRST_SIZE`] on.
 #[must_use]
 pub fn forge_first_packet(
     attempt: [u8; 8],
     by_server: bool,
     number: u32,
     frames: &[u8],
+    size: usize,
 ) -> Vec<u8> {
     let side = match by_server {
         true => Side::Server,
@@ -32,7 +36,7 @@ pub fn forge_first_packet(
         end: 0,
     };
     let mut packet = Vec::new();
-    let length = frames.len().max(MIN_INITIAL_SIZE);
+    let length = frames.len().max(size);
     let number_at = header.emit(&mut packet, number, length);
     packet.extend_from_slice(frames);
     packet.resize(packet.len() + length - frames.len(), 0);

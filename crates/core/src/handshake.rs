@@ -249,8 +249,9 @@ impl Handshake {
         header: &LongHeader,
         packet: &mut [u8],
     ) -> Result<(), Refusal> {
+        let size = packet.len();
         if self.side == Side::Server && !self.validated {
-            self.credit += packet.len() * AMPLIFICATION;
+            self.credit += size * AMPLIFICATION;
         }
         let (keys, level) = match header.kind {
             LongKind::Initial { .. } => (&self.initial, 0),
@@ -263,6 +264,10 @@ impl Handshake {
             return Err(DropReason::NotAuthentic.into());
         }
         let opened = open_long(keys, packet, header.pn_offset)?;
+        if self.side == Side::Server && self.tuples != [tuple] {
+            // What another address has sent is nothing to this one.
+            self.credit = size * AMPLIFICATION;
+        }
         self.on_authentic(now, tuple, header.source, level);
         let mut cursor = Cursor::new(&packet[opened.payload]);
         let mut fresh = false;

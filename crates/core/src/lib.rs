@@ -65,7 +65,7 @@ pub use datagrams::{Datagram, DatagramError, DatagramOrder, FlowId};
 pub use drops::{DropReason, Drops};
 pub use endpoint::{ConnectError, Endpoint, EndpointCounters};
 pub use event::{Event, TimerReason};
-pub use forgery::forge_first_packet;
+pub use forgery::{FIRST_SIZE, forge_first_packet};
 pub use id::{FourTuple, PathId, SessionHandle, SocketId, StreamId};
 pub use identity::{Identity, KeyParseError, PublicKey};
 pub use inquiry::{Inquiry, InquiryAnswer};

@@ -8,7 +8,7 @@ use tabane_base::{Duration, Instant};
 use tabane_core::{
     CloseReason, ConnectError, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity,
     Inquiry, InquiryAnswer, PublicKey, ReadState, RetryPolicy, ServerConfig, SessionConfig,
-    SessionHandle, SocketId, TransmitBatch,
+    SessionHandle, SessionStatus, SocketId, TransmitBatch, forge_first_packet,
 };
 
 const SERVER: SocketId = SocketId(100);
@@ -256,6 +256,43 @@ fn a_second_path_is_validated_and_used() {
         "{:?}",
         pair.server_events
     );
+}
+
+/// ACK [P-5.2] of one packet of a path that arrived at this time by the peer's clock.
+fn ack(path: u64, number: u64, at_us: u64) -> Vec<u8> {
+    let mut frame = vec![0x02];
+    for n in [path, number, 0, at_us, 0, 0, 0] {
+        frame.extend_from_slice(&(n | 0xc000_0000_0000_0000).to_be_bytes());
+    }
+    frame
+}
+
+/// One-way times are the peer's word (shared/design/security.md, L17).
+#[test]
+fn paths_may_be_said_to_be_as_far_apart_as_numbers_go() {
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_millis(200));
+    let now = pair.now;
+    let second = pair.session().open_path(now, client_tuple(1));
+    second.expect("connected");
+    pair.run(Duration::from_millis(100));
+    let now = pair.now;
+    let stream = pair.session().open_stream(now).expect("connected");
+    // Half of all nanoseconds, from below and from above: signed, the largest and the smallest.
+    let half_us = (1_u64 << 63) / 1_000;
+    for round in 0..10 {
+        let now = pair.now + Duration::from_millis(round * 5);
+        let session = pair.session();
+        _ = session.write(now, stream, &[7; 5_000]).expect("open");
+        let mut batch = TransmitBatch::new(100_000);
+        while session.poll_transmit(now, &mut batch) {}
+        let paths = session.snapshot(now).paths;
+        for (path, at_us) in paths.iter().zip([half_us, half_us + 2_000_000]) {
+            let last = path.sent_packets - 1;
+            session.fuzz_frames(now, &ack(path.id.get().into(), last, at_us));
+        }
+        assert_eq!(session.snapshot(now).status, SessionStatus::Connected);
+    }
 }
 
 /// Acknowledgements of the slow link return by the fast one.
@@ -705,6 +742,16 @@ impl Door {
         answer.map(|transmit| transmit.contents.to_vec())
     }
 
+    /// How many bytes the relay's sessions have to send.
+    fn sessions_say(&mut self) -> usize {
+        let mut batch = TransmitBatch::new(100_000);
+        for handle in self.server.handles() {
+            let session = self.server.session_mut(handle).expect("not reaped");
+            while session.poll_transmit(self.now, &mut batch) {}
+        }
+        batch.iter().map(|transmit| transmit.contents.len()).sum()
+    }
+
     fn first_flight(&mut self, client: usize, handle: SessionHandle) -> Vec<u8> {
         let now = self.now;
         let session = self.clients[client].session_mut(handle).expect("open");
@@ -789,6 +836,23 @@ fn a_flood_does_not_keep_newcomers_from_proving_themselves() {
     }
     assert_eq!(resets, 1_000);
     assert!(door.begin(0), "strays used up what Retries need");
+}
+
+/// What an address gets for a small packet is not what another one has sent before it.
+#[test]
+fn an_address_gets_nothing_for_what_came_from_another() {
+    let mut door = Door::new(ServerConfig::default());
+    let (_, first) = door.beginning(0);
+    for _ in 0..3 {
+        assert!(door.say(0, first.clone()).is_none(), "no proof is asked");
+    }
+    assert!(door.sessions_say() > 0, "the session answers");
+    let attempt = first[5..13].try_into().expect("eight");
+    let small = forge_first_packet(attempt, false, 9, &[1], 20);
+    let size = small.len();
+    assert_eq!(door.say(5, small), None);
+    let answered = door.sessions_say();
+    assert!(answered <= 3 * size, "{answered} bytes for {size}");
 }
 
 /// Who forges beginnings costs a handshake's keys each time; soon it must prove its address first.

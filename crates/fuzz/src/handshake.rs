@@ -12,7 +12,7 @@ use rustls::pki_types::ServerName;
 use rustls::quic::{ClientConnection, Version};
 use tabane_base::Duration;
 use tabane_core::{
-    Endpoint, Event, FourTuple, Identity, Session, SessionConfig, forge_first_packet,
+    Endpoint, Event, FIRST_SIZE, FourTuple, Identity, Session, SessionConfig, forge_first_packet,
     tls_client_config,
 };
 
@@ -72,19 +72,22 @@ pub fn run(data: &[u8]) {
         match operation % 4 {
             0 => {
                 let frames = take(usize::from(*operand));
-                world.hear(stranger, forge_first_packet(attempt, false, number, frames));
+                world.hear(
+                    stranger,
+                    forge_first_packet(attempt, false, number, frames, FIRST_SIZE),
+                );
             }
             1 => {
                 let how = take(4).try_into().unwrap_or([0, 0xff, 0, 0]);
                 let frames = piece(&hello, how);
                 world.hear(
                     stranger,
-                    forge_first_packet(attempt, false, number, &frames),
+                    forge_first_packet(attempt, false, number, &frames, FIRST_SIZE),
                 );
             }
             2 => {
                 let frames = take(usize::from(*operand));
-                let mut forged = forge_first_packet(seen, true, number, frames);
+                let mut forged = forge_first_packet(seen, true, number, frames, FIRST_SIZE);
                 let now = world.now;
                 world.client.handle_datagram(now, at_client(), &mut forged);
             }

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
 use tabane_core::{
-    Endpoint, Identity, ServerConfig, SessionConfig, TransmitBatch, forge_first_packet,
+    Endpoint, FIRST_SIZE, Identity, ServerConfig, SessionConfig, TransmitBatch, forge_first_packet,
 };
 use tabane_netem::{LinkConfig, LinkSpec, RateModel};
 use tabane_sim::{Captured, LinkId, SERVER, Setup, Side, Tamper, Transfer, World};
@@ -243,7 +243,8 @@ impl Adversary {
 
     fn forge(&mut self, attempt: [u8; 8], by: Side, frames: &[u8]) -> Vec<u8> {
         self.number += 1;
-        forge_first_packet(attempt, by == Side::Server, self.number, frames)
+        let by_server = by == Side::Server;
+        forge_first_packet(attempt, by_server, self.number, frames, FIRST_SIZE)
     }
 
     /// That one is not wanted, or anything else that ends a session.

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
 /// Readable by its owner only: keys and tokens.
 pub(crate) const SECRET: u32 = 0o600;
@@ -33,6 +33,21 @@ pub(crate) fn create(path: &Path, contents: &[u8], mode: u32) -> Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
     }
+}
+
+/// Opens a file that is written where it is until it is whole. What a link of its name leads to is
+/// not ours: in a directory of everybody's, anybody may have put it there.
+pub(crate) fn open_part(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let opened = options.custom_flags(nix::libc::O_NOFOLLOW).open(path);
+    opened.map_err(|error| match error.raw_os_error() {
+        Some(nix::libc::ELOOP) => anyhow!(
+            "{} is a link, and is not followed: remove it, or write elsewhere",
+            path.display()
+        ),
+        _ => anyhow::Error::new(error).context(format!("cannot write {}", path.display())),
+    })
 }
 
 /// Reads a text file; `None` if there is none.
@@ -104,6 +119,26 @@ mod tests {
             SECRET
         );
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_part_is_never_what_a_link_leads_to() {
+        let scratch = Scratch::new();
+        let (part, other) = (scratch.path().join("f.part"), scratch.path().join("other"));
+        fs::write(&other, b"precious").unwrap();
+        for there in [&other, &scratch.path().join("nothing")] {
+            std::os::unix::fs::symlink(there, &part).unwrap();
+            let error = open_part(&part).unwrap_err().to_string();
+            assert!(error.contains("is a link"), "{error}");
+            fs::remove_file(&part).unwrap();
+        }
+        assert_eq!(fs::read(&other).unwrap(), b"precious");
+        assert!(!scratch.path().join("nothing").exists());
+        open_part(&part).unwrap().write_all(b"begun").unwrap();
+        let mut begun = open_part(&part).unwrap();
+        let mut text = String::new();
+        io::Read::read_to_string(&mut begun, &mut text).unwrap();
+        assert_eq!(text, "begun");
     }
 
     #[test]

@@ -186,10 +186,12 @@ fn rules(v4: Option<Prefix>, v6: Option<Prefix>) -> String {
         };
         rules += &format!("{family} saddr {range} oifname != \"{TUN}\" masquerade\n");
     }
-    // Only answers come back; between clients, the relay's access decides.
+    // Only answers come back; between clients, the relay's access decides. What belongs to no
+    // connection is not translated, and would leave with an address of the pool.
     rules += &format!(
         "}}\nchain back {{\ntype filter hook forward priority filter\n\
-         iifname != \"{TUN}\" oifname \"{TUN}\" ct state {{ new, invalid }} drop\n}}\n"
+         iifname != \"{TUN}\" oifname \"{TUN}\" ct state {{ new, invalid }} drop\n\
+         iifname \"{TUN}\" oifname != \"{TUN}\" ct state invalid drop\n}}\n"
     );
     rules
 }

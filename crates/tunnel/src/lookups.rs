@@ -179,6 +179,7 @@ mod tests {
     use super::*;
     use std::rc::Rc;
     use std::sync::Condvar;
+    use std::time::{Duration, Instant};
     use tokio::time::timeout;
 
     const EVIL: PublicKey = PublicKey([1; 32]);
@@ -231,14 +232,21 @@ mod tests {
             while *tarpit.stuck.lock().unwrap() < MOST / 2 {
                 tokio::task::yield_now().await;
             }
-            let patience = std::time::Duration::from_secs(5);
+            let patience = Duration::from_secs(5);
+            let (begun, mut longest) = (Instant::now(), Duration::ZERO);
             for _ in 0..QUESTIONS {
+                let asked_at = Instant::now();
                 let found = timeout(patience, lookups.find(OTHER, "a.example", 80)).await;
                 assert!(found.expect("no thread is left").is_ok());
+                longest = longest.max(asked_at.elapsed());
             }
+            let mean = begun.elapsed() / QUESTIONS as u32;
             // Files are read by the same runtime.
+            let asked_at = Instant::now();
             let file = timeout(patience, spawn_blocking(|| ())).await;
             assert!(file.expect("no thread is left").is_ok());
+            let file = asked_at.elapsed();
+            println!("others wait {mean:?}, {longest:?} at most; a file {file:?}");
             assert_eq!(*tarpit.stuck.lock().unwrap(), MOST / 2);
 
             // Those who go leave nothing behind, and those who stay get their answer.

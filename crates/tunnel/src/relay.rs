@@ -90,6 +90,9 @@ pub struct Relay {
     guests: BTreeMap<u64, Guest>,
 }
 
+/// Where mail servers take mail of one another (RFC 5321 §4.5.4.2).
+const MAIL: u16 = 25;
+
 /// What the tasks of all sessions need.
 struct Shared {
     access: Access,
@@ -120,7 +123,10 @@ impl Shared {
                 Access::Private => true,
                 Access::Own => self.own.contains(ip) && !ip.to_canonical().is_loopback(),
             };
-        by_relay && user.is_none_or(|user| user.may_reach(address))
+        // Whoever is let in could send mail in the relay's name, until nobody takes any from it.
+        let is_mail = address.port() == MAIL && access != Access::Own;
+        let may_mail = || user.is_some_and(|user| user.is_allowed_by_rule(address));
+        by_relay && (!is_mail || may_mail()) && user.is_none_or(|user| user.may_reach(address))
     }
 }
 

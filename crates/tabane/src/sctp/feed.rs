@@ -9,6 +9,8 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::atomic_file;
+
 /// Bytes read at a time.
 const BLOCK: usize = 64 * 1024;
 /// Blocks that may wait: 4 MB.
@@ -131,8 +133,9 @@ impl Sink {
             })?;
         } else {
             let part = part_of(path);
-            let file = File::create(&part);
-            let mut file = file.with_context(|| format!("cannot write {}", part.display()))?;
+            let mut file = atomic_file::open_part(&part)?;
+            let emptied = file.set_len(0);
+            emptied.with_context(|| format!("cannot write {}", part.display()))?;
             let path = path.to_owned();
             spawn("sctp-file", move || {
                 let done = write_all(&mut file, incoming).and_then(|()| Ok(file.sync_all()?));

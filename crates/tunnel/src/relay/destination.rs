@@ -2,7 +2,8 @@
 //!
 //! Owns the order in which addresses are tried and how long (RFC 8305). Addresses are checked after
 //! resolution, each one by itself: a name with one private and one public address leads to the
-//! public one. The relay's own resolver is exempt from the check, since the relay's owner chose it.
+//! public one. The relay's own resolver is exempt from the check, since the relay's owner chose it, but not from what a
+//! user is denied.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -133,7 +134,7 @@ async fn addresses(
         // A peer is asked for itself alone.
         Target::Resolver if shared.access == Access::Own => return Err(Status::Denied),
         Target::Resolver if shared.resolvers.is_empty() => return Err(Status::Unreachable),
-        Target::Resolver => return Ok(shared.resolvers.clone()),
+        Target::Resolver => return resolvers(shared, asker.user),
         // Not parsed from any request for a connection or a UDP flow.
         Target::Anywhere => return Err(Status::Malformed),
         Target::Address(address) => vec![*address],
@@ -154,6 +155,18 @@ async fn addresses(
         return Err(Status::Denied);
     }
     Ok(allowed)
+}
+
+/// Who is not allowed anything but some destinations still looks names up; a rule that denies a
+/// resolver is meant.
+fn resolvers(shared: &Shared, user: Option<&User>) -> Result<Vec<SocketAddr>, Status> {
+    let is_denied = |it: &SocketAddr| user.is_some_and(|user| user.is_denied_by_rule(*it));
+    let all = shared.resolvers.iter().copied();
+    let left: Vec<_> = all.filter(|it| !is_denied(it)).collect();
+    match left.is_empty() {
+        true => Err(Status::Denied),
+        false => Ok(left),
+    }
 }
 
 /// Alternates families, beginning with that of the first address, so that one dead family costs
@@ -340,6 +353,69 @@ mod tests {
             public.allows(Some(&User::new("ann", limits, Bytes::ZERO)), own)
         };
         assert!(!may(false, &[]) && may(true, &[]) && !may(true, &["*:22"]));
+    }
+
+    fn ann(allow: &[&str], deny: &[&str]) -> User {
+        let rules = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|rule| rule.parse().unwrap())
+                .collect::<Vec<_>>()
+        };
+        let destinations = Destinations {
+            allow: rules(allow),
+            deny: rules(deny),
+            private: false,
+        };
+        let limits = UserLimits {
+            destinations,
+            ..UserLimits::default()
+        };
+        User::new("ann", limits, Bytes::ZERO)
+    }
+
+    #[test]
+    fn mail_to_servers_is_for_those_alone_whose_rules_name_it() {
+        let mail = "198.51.100.1:25".parse().unwrap();
+        for access in [Access::Public, Access::Private] {
+            let shared = shared(access);
+            assert!(!shared.allows(None, mail), "{access:?}");
+            assert!(!shared.allows(Some(&ann(&[], &["*:22"])), mail));
+            assert!(shared.allows(Some(&ann(&["*:25"], &[])), mail));
+            assert!(shared.allows(Some(&ann(&["198.51.100.0/24"], &[])), mail));
+            assert!(!shared.allows(Some(&ann(&["*:25"], &["*:25"])), mail));
+            // What programs hand mail in by is another port.
+            assert!(shared.allows(None, "198.51.100.1:587".parse().unwrap()));
+        }
+        // A peer's own server is what it is asked for.
+        let peer = shared(Access::Own);
+        crate::block_on(peer.own.look()).unwrap();
+        assert!(peer.allows(None, "192.0.2.1:25".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_user_who_is_denied_a_resolver_does_not_get_it() {
+        crate::block_on(async {
+            let resolvers: [SocketAddr; 2] =
+                ["127.0.0.53:53", "192.0.2.7:53"].map(|it| it.parse().unwrap());
+            let shared = Shared {
+                resolvers: resolvers.to_vec(),
+                ..shared(Access::Public)
+            };
+            let ask = async |user: &User| {
+                let asker = Asker {
+                    user: Some(user),
+                    ..ANYBODY
+                };
+                addresses(&shared, asker, &Target::Resolver).await
+            };
+            let only_web = ann(&["*:443"], &[]);
+            assert_eq!(ask(&only_web).await, Ok(resolvers.to_vec()));
+            let not_local = ann(&[], &["127.0.0.0/8"]);
+            assert_eq!(ask(&not_local).await, Ok(resolvers[1..].to_vec()));
+            assert_eq!(ask(&ann(&[], &["*:53"])).await, Err(Status::Denied));
+        })
+        .unwrap();
     }
 
     #[test]

@@ -41,8 +41,17 @@ pub struct RuleError(String);
 
 impl Destinations {
     pub(super) fn allow(&self, address: SocketAddr) -> bool {
-        let among = |rules: &[DestinationRule]| rules.iter().any(|rule| rule.matches(address));
-        !among(&self.deny) && (self.allow.is_empty() || among(&self.allow))
+        !self.denies(address) && (self.allow.is_empty() || self.names(address))
+    }
+
+    /// Whether `address` is among the allowed, and not only not excluded.
+    pub(super) fn names(&self, address: SocketAddr) -> bool {
+        self.allow.iter().any(|rule| rule.matches(address))
+    }
+
+    /// Whether `address` is refused by a rule of its own.
+    pub(super) fn denies(&self, address: SocketAddr) -> bool {
+        self.deny.iter().any(|rule| rule.matches(address))
     }
 }
 

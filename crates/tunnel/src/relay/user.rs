@@ -154,6 +154,16 @@ impl User {
         self.0.limits.borrow().destinations.private
     }
 
+    /// Whether a rule allows `address` by name.
+    pub(super) fn is_allowed_by_rule(&self, address: SocketAddr) -> bool {
+        self.0.limits.borrow().destinations.names(address)
+    }
+
+    /// Whether a rule refuses `address`.
+    pub(super) fn is_denied_by_rule(&self, address: SocketAddr) -> bool {
+        self.0.limits.borrow().destinations.denies(address)
+    }
+
     pub(super) fn may_reach(&self, address: SocketAddr) -> bool {
         self.0.limits.borrow().destinations.allow(address)
     }

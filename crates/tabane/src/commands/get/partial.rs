@@ -3,7 +3,7 @@
 //! What the second says is in the first, even after a loss of power: bytes are synced before they
 //! are noted. Both go when the file is whole, or cannot be continued.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -64,9 +64,7 @@ impl Partial {
             PathBuf::from(name)
         };
         let (part, note) = (beside(".part"), beside(".part.json"));
-        let mut options = OpenOptions::new();
-        let data = options.read(true).write(true).create(true).open(&part);
-        let data = data.with_context(|| format!("cannot write {}", part.display()))?;
+        let data = atomic_file::open_part(&part)?;
         if data.try_lock().is_err() {
             bail!("{} is being written by another process", part.display());
         }

@@ -82,7 +82,8 @@ struct LimitArgs {
     /// TCP connections and UDP flows at once
     #[arg(long, value_name = "N")]
     streams: Option<Setting<u32>>,
-    /// The only destinations allowed: 192.0.2.0/24, [2001:db8::]/32:443, *:80,443; repeatable
+    /// The only destinations allowed: 192.0.2.0/24, [2001:db8::]/32:443, *:80,443; repeatable.
+    /// Port 25 (mail between servers) is refused unless one of these names it
     #[arg(long, value_name = "RULE")]
     allow: Vec<Setting<DestinationRule>>,
     /// Destinations refused, even among the allowed; repeatable
