@@ -51,12 +51,19 @@ fn changed(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     input
 }
 
+/// The target that runs C: what fails there ends the process.
+const IN_C: &str = "sctp_stack";
+
 /// Runs `input`, and keeps it where it fails.
 fn run(target: &Target, input: &[u8]) {
     let (name, _, body) = *target;
+    let path = std::env::temp_dir().join(format!("tabane-fuzz-{name}"));
+    let keep = || std::fs::write(&path, input).expect("writable");
+    if name == IN_C {
+        keep();
+    }
     if let Err(panic) = std::panic::catch_unwind(|| body(input)) {
-        let path = std::env::temp_dir().join(format!("tabane-fuzz-{name}"));
-        std::fs::write(&path, input).expect("writable");
+        keep();
         println!("the input that failed is {}", path.display());
         std::panic::resume_unwind(panic);
     }

@@ -22,12 +22,14 @@ const SACK: u8 = 3;
 const HEARTBEAT: u8 = 4;
 const HEARTBEAT_ACK: u8 = 5;
 const ABORT: u8 = 6;
+const ERROR: u8 = 9;
 const COOKIE_ECHO: u8 = 10;
 const ECN_ECHO: u8 = 12;
 const SHUTDOWN_COMPLETE: u8 = 14;
 const CWR: u8 = 13;
 const ASCONF: u8 = 0xc1;
 const ASCONF_ACK: u8 = 0x80;
+const RECONFIG: u8 = 0x82;
 
 const IPV4_ADDRESS: u16 = 5;
 const IPV6_ADDRESS: u16 = 6;
@@ -53,6 +55,7 @@ pub fn fuzz_parsers(packet: &[u8]) {
     let _ = (is_probe_answer(packet), wants_answer(packet));
     assert!(data_bytes(packet) <= packet.len(), "more data than packet");
     let _ = (added_addresses(packet), address_answer(packet));
+    let _ = has_whole_lists(packet);
     let _ = sequence_numbers(packet);
     let _ = acknowledged(packet).map(|(number, _)| congestion_echo(packet, number));
     let stripped = &mut packet.to_vec();
@@ -68,6 +71,24 @@ pub fn fuzz_parsers(packet: &[u8]) {
 pub fn ports(packet: &[u8]) -> Option<(u16, u16)> {
     let has_chunk = packet.len() >= COMMON_HEADER + CHUNK_HEADER;
     has_chunk.then(|| (word(packet, 0), word(packet, 2)))
+}
+
+/// Whether every list of parameters is whole: none is shorter than its own header, or longer than
+/// its chunk. usrsctp 0.9.5 does not come back from an INIT with an empty one that reaches an
+/// association, and anybody may send that.
+pub(crate) fn has_whole_lists(packet: &[u8]) -> bool {
+    chunks(packet).all(|(kind, range)| {
+        let from = match kind {
+            INIT | INIT_ACK => INIT_FIXED,
+            ASCONF | ASCONF_ACK => CHUNK_HEADER + 4,
+            ABORT | ERROR | HEARTBEAT | HEARTBEAT_ACK | RECONFIG => CHUNK_HEADER,
+            _ => return true,
+        };
+        let last = parameters(packet, range.start + from..range.end).last();
+        let end = last.map_or(range.start + from, |(_, last)| last.end.next_multiple_of(4));
+        // Nothing is left but what fills the last one up.
+        end + PARAMETER_HEADER > range.end
+    })
 }
 
 /// The verification tag: the one that the receiver gave the association, and nobody else knows.
@@ -411,6 +432,35 @@ mod tests {
         assert_eq!(strip_echo_answer(&mut packet), None);
         let mut alone = [&header[..], &answer].concat();
         assert_eq!(strip_echo_answer(&mut alone), Some(false));
+    }
+
+    #[test]
+    fn lists_end_where_their_chunks_do() {
+        let packet = |kind, value: &[u8]| {
+            let mut packet = vec![0; COMMON_HEADER];
+            packet.extend([kind, 0, 0, (CHUNK_HEADER + value.len()) as u8]);
+            packet.extend(value);
+            packet
+        };
+        let fixed = [7; INIT_FIXED - CHUNK_HEADER];
+        let init = |list: &[u8]| packet(INIT, &[&fixed[..], list].concat());
+        assert!(has_whole_lists(&init(&[])));
+        assert!(has_whole_lists(&init(&[0x80, 0, 0, 4])));
+        assert!(has_whole_lists(&init(&[0x80, 8, 0, 6, 1, 2, 0, 0])));
+        assert!(
+            has_whole_lists(&init(&[0x80, 8, 0, 6, 1, 2])),
+            "not filled up"
+        );
+        for cut in [
+            &[0x80, 8, 0, 0][..],
+            &[0x80, 8, 0, 3],
+            &[0x80, 8, 0, 9, 1, 2, 3, 4],
+            &[0x80, 0, 0, 4, 0x80, 8, 0, 0],
+        ] {
+            assert!(!has_whole_lists(&init(cut)), "{cut:?}");
+            assert!(!has_whole_lists(&packet(ABORT, cut)), "{cut:?}");
+            assert!(has_whole_lists(&packet(DATA, cut)), "no list");
+        }
     }
 
     #[test]

@@ -75,6 +75,7 @@ pub struct Stack {
     buffer: Vec<u8>,
     bad_checksums: u64,
     bad_tags: u64,
+    bad_lists: u64,
     library: Library,
 }
 
@@ -101,6 +102,7 @@ impl Stack {
             buffer: vec![0; READ_BYTES],
             bad_checksums: 0,
             bad_tags: 0,
+            bad_lists: 0,
         })
     }
 

@@ -311,6 +311,17 @@ fn who_does_not_know_the_tag_moves_nobody(world: &mut Network, association: Asso
         world.forged = None;
         assert_eq!(world.misled, 0, "{chunk:?}");
     }
+    // An empty parameter, from which usrsctp 0.9.5 does not come back.
+    let empty = [
+        &[1, 0, 0, 28][..],
+        &INIT[4..],
+        &[0xc0, 0, 0, 4, 0x80, 8, 0, 0],
+    ]
+    .concat();
+    world.forged = Some(packet_of(0, &empty));
+    world.transfer(association, &bytes(50_000));
+    world.forged = None;
+    assert!(world.stack.bad_lists() > 0);
 }
 
 /// A packet in the sender's name.

@@ -35,6 +35,10 @@ impl Stack {
             self.bad_checksums += 1;
             return;
         }
+        if !packet::has_whole_lists(&bytes) {
+            self.bad_lists += 1;
+            return;
+        }
         let host = *remote.ip();
         let mut echoes = Vec::new();
         let source = match self.own_path(port, source_port, link, host) {
@@ -322,6 +326,12 @@ impl Stack {
     #[must_use]
     pub fn bad_tags(&self) -> u64 {
         self.bad_tags
+    }
+
+    /// Packets that were dropped for a list of parameters that is none.
+    #[must_use]
+    pub fn bad_lists(&self) -> u64 {
+        self.bad_lists
     }
 
     /// Datagrams that were dropped for their checksum.

@@ -127,7 +127,7 @@ impl Driver {
 
     /// How many datagrams were no SCTP.
     pub(crate) fn strangers(&self) -> u64 {
-        self.strangers + self.stack.bad_checksums()
+        self.strangers + self.stack.bad_checksums() + self.stack.bad_lists()
     }
 
     /// Waits until something has come, or it is time for the timers.
