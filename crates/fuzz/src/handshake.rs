@@ -158,7 +158,8 @@ mod tests {
         let before = world.went[1];
         for (number, start) in [(0, 0), (1, 60), (2, 120), (3, 180)] {
             let frames = piece(&hello, [start, 60, 0, 0]);
-            world.hear(1, forge_first_packet([77; ATTEMPT], false, number, &frames));
+            let packet = forge_first_packet([77; ATTEMPT], false, number, &frames, FIRST_SIZE);
+            world.hear(1, packet);
         }
         // A refusal is one packet of some 60 bytes.
         assert!(world.went[1] - before > 500, "{} bytes", world.went[1]);
