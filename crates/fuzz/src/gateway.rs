@@ -1,6 +1,7 @@
 //! The cooperative gateway between two sides that send it anything, with time passing.
 //!
-//! Input: records of a control byte, a length and that many bytes of an IP packet. Checksums are
+//! Input: records of a control byte, a length and that many bytes of an IP packet, or of the copy
+//! of one. Checksums are
 //! taken for good, or nothing would get past them.
 
 use tabane_base::{Duration, Instant};
@@ -19,11 +20,15 @@ pub fn run(data: &[u8]) {
         } else {
             Side::Radio
         };
-        now += Duration::from_millis(u64::from(control >> 1) * 20);
+        now += Duration::from_millis(u64::from(control >> 1 & 0x3f) * 20);
         if gateway.poll_timeout().is_some_and(|at| at <= now) {
             gateway.handle_timeout(now);
         }
-        let _ = gateway.handle_packet(now, side, packet, Checksum::Known);
+        // Of what a server sends, most comes as a copy: it has gone on already.
+        match (side, control & 0x80) {
+            (Side::Wired, 0x80) => gateway.handle_copy(now, packet),
+            _ => _ = gateway.handle_packet(now, side, packet, Checksum::Known),
+        }
         while gateway.poll_transmit().is_some() {}
     }
     gateway.drain();
