@@ -1,8 +1,7 @@
 //! The cooperative gateway between two sides that send it anything, with time passing.
 //!
 //! Input: records of a control byte, a length and that many bytes of an IP packet, or of the copy
-//! of one. Checksums are
-//! taken for good, or nothing would get past them.
+//! of one. Checksums of packets are taken for good, or nothing would get past them.
 
 use tabane_base::{Duration, Instant};
 use tabane_gateway::{Checksum, Config, Gateway, Side};
