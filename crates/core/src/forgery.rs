@@ -13,8 +13,8 @@ use crate::wire::{HANDSHAKE_PN_LEN, LongHeader, LongKind, MIN_INITIAL_SIZE};
 /// With its header, the size that a client's first packet must have.
 pub const FIRST_SIZE: usize = MIN_INITIAL_SIZE;
 
-/// A first packet with `frames`, filled up to `size` bytes of them, as one of the server's or of the
-/// client's. Those of clients are looked at from [`FIRST_SIZE`] on.
+/// A first packet with `frames`, filled up to `size` bytes of them, as one of the server's or of
+/// the client's. Those of clients are looked at from [`FIRST_SIZE`] on.
 #[must_use]
 pub fn forge_first_packet(
     attempt: [u8; 8],

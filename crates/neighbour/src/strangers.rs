@@ -1,4 +1,4 @@
-//! What neighbours say within TLS, and callers outside it, handed to whatever reads it, for fuzzing.
+//! What neighbours say within TLS, and callers outside it, handed to its readers, for fuzzing.
 //!
 //! Owns the doors and what must hold at each; what is said ends where the input does.
 

@@ -2,8 +2,8 @@
 //!
 //! Owns the order in which addresses are tried and how long (RFC 8305). Addresses are checked after
 //! resolution, each one by itself: a name with one private and one public address leads to the
-//! public one. The relay's own resolver is exempt from the check, since the relay's owner chose it, but not from what a
-//! user is denied.
+//! public one. The relay's own resolver is exempt from the check, since the relay's owner chose it,
+//! but not from what a user is denied.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
