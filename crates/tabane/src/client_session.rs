@@ -5,14 +5,16 @@
 //! session is `first_answer`'s, what is carried through the session the commands' affair.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use tabane_base::Duration;
 use tabane_core::{ClassId, ControllerKind, SchedulerKind, SessionConfig};
-use tabane_linux::interfaces::{self, Interface, Watch};
+use tabane_linux::interfaces::{Interface, Watch};
 use tabane_proxy::{Destination, Host};
 use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers};
+use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -20,14 +22,14 @@ use crate::far_ends::FarEnds;
 use crate::lent_links::{self, Lender};
 use crate::lent_paths::LentPaths;
 use crate::link_follower::LinkFollower;
-use crate::link_policy::LinkPolicy;
 use crate::link_roll::LinkRoll;
-use crate::links::{self, Links};
+use crate::links::Links;
 use crate::prefix::DirectPrefix;
 use crate::rule_book::RuleBook;
 use crate::secret;
 use crate::store::{PeerEntry, RelayEntry, RelayName, Settings, Store};
 use crate::udp_order::UdpOrder;
+use crate::uplinks::{Table, Uplinks};
 
 mod first_answer;
 
@@ -148,6 +150,8 @@ pub(crate) struct SessionPlan {
     pub(crate) rules: RuleBook,
     /// One per plan: the links that are known, used or not.
     pub(crate) roll: LinkRoll,
+    /// One per plan, once it is asked for.
+    uplinks: Rc<OnceCell<Uplinks>>,
     /// One per plan: its sessions are shown together.
     numbers: SessionNumbers,
     udp_order: UdpOrder,
@@ -188,6 +192,7 @@ impl SessionPlan {
             monitor: HostMonitor::default(),
             rules: RuleBook::default(),
             roll: LinkRoll::default(),
+            uplinks: Rc::default(),
             numbers: SessionNumbers::default(),
             udp_order: args.udp_order.unwrap_or_default(),
             discovers: discovers.then_some(true),
@@ -257,44 +262,30 @@ impl SessionPlan {
         peer: RelayPeer,
         mark: Option<u32>,
     ) -> Result<(Client, AbortHandle)> {
-        let watch = Watch::start().context("cannot watch the interfaces")?;
-        let policy = LinkPolicy::load_here(store).await?;
-        let interfaces = interfaces::list().await;
-        let interfaces = interfaces.context("cannot list the interfaces")?;
-        let links = links::allowed(&interfaces, &self.links, &policy);
+        let uplinks = self.uplinks(store).await?;
+        let table = uplinks.table();
+        let links = table.links();
         let config = ClientConfig {
             mark,
             ..self.config(store, vec![peer], &links)?
         };
         let client = Client::start(config)?;
-        // Neighbours' links are known to the relay's session alone.
-        let roll = match self.has_relays() {
-            true => LinkRoll::default(),
-            false => self.roll.clone(),
-        };
-        let follower = self.follower(&client, links, policy, LentPaths::default(), roll);
-        let following = tokio::task::spawn_local(follower.run(watch));
+        // Neighbours' links are the relay's session's alone.
+        let follower = self.follower(&client, uplinks, table, links, LentPaths::default());
+        let following = tokio::task::spawn_local(follower.run());
         Ok((client, following.abort_handle()))
     }
 
-    /// The links that may carry what belongs to `class` at this moment.
-    pub(crate) async fn links_for(&self, store: &Store, class: ClassId) -> Result<Vec<LinkBind>> {
-        let policy = LinkPolicy::load_here(store).await?;
-        let interfaces = interfaces::list().await;
-        let interfaces = interfaces.context("cannot list the interfaces")?;
-        Ok(self.allowed(&interfaces, &policy, class))
+    /// The links of this host. Must be called within a `LocalSet`.
+    pub(crate) async fn uplinks(&self, store: &Store) -> Result<Uplinks> {
+        let start = || Uplinks::start(store, self.links.clone(), self.roll.clone());
+        Ok(self.uplinks.get_or_try_init(start).await?.clone())
     }
 
-    /// Those of `interfaces` that may carry what belongs to `class`.
-    pub(crate) fn allowed(
-        &self,
-        interfaces: &[Interface],
-        policy: &LinkPolicy,
-        class: ClassId,
-    ) -> Vec<LinkBind> {
-        let links = links::allowed(interfaces, &self.links, policy);
-        let facts: Vec<_> = interfaces.iter().map(|it| policy.facts(it)).collect();
-        let mut links: Vec<LinkBind> = links.into_values().collect();
+    /// Those of `table` that may carry what belongs to `class`.
+    pub(crate) fn allowed(&self, table: &Table, class: ClassId) -> Vec<LinkBind> {
+        let facts: Vec<_> = table.facts().collect();
+        let mut links: Vec<LinkBind> = table.links().into_values().collect();
         if let Some(allowed) = self.rules.links_of(class, &facts) {
             links.retain(|link| allowed.contains(&link.name));
         }
@@ -302,18 +293,13 @@ impl SessionPlan {
     }
 
     /// Whether nothing forbids what belongs to `class` to leave by an interface that is no link.
-    pub(crate) fn tolerates(
-        &self,
-        interface: &Interface,
-        policy: &LinkPolicy,
-        class: ClassId,
-    ) -> bool {
-        let is_wanted = self.links.is_empty() || self.links.contains(&interface.name);
-        let facts = [policy.facts(interface)];
+    pub(crate) fn tolerates(&self, interface: &Interface, table: &Table, class: ClassId) -> bool {
+        let is_wanted = table.wanted.is_empty() || table.wanted.contains(&interface.name);
+        let facts = [table.policy.facts(interface)];
         let by_rules = self.rules.links_of(class, &facts);
         is_wanted
             && by_rules.is_none_or(|allowed| !allowed.is_empty())
-            && policy.verdict(interface).path.is_some()
+            && table.policy.verdict(interface).path.is_some()
     }
 
     /// How long a session that has fallen silent is waited for.
@@ -325,11 +311,9 @@ impl SessionPlan {
     /// that takes; its sockets carry `mark`. Relays whose names cannot be resolved are looked up
     /// again and again: at boot there may be no network yet. Must be called within a `LocalSet`.
     pub(crate) async fn start(&self, store: &Store, mark: Option<u32>) -> Result<Client> {
-        let watch = Watch::start().context("cannot watch the interfaces")?;
-        let interfaces = interfaces::list().await;
-        let interfaces = interfaces.context("cannot list the interfaces")?;
-        let policy = LinkPolicy::load_here(store).await?;
-        let links = links::allowed(&interfaces, &self.links, &policy);
+        let uplinks = self.uplinks(store).await?;
+        let table = uplinks.table();
+        let links = table.links();
         let (peers, fault) = self.resolve().await;
         if let Some(fault) = fault {
             tracing::warn!("{fault:#}");
@@ -344,8 +328,8 @@ impl SessionPlan {
         self.follow_names(&client, known)?;
         // What changed while the name was resolved shows with the next change, or at once.
         let lent = self.lent_paths(&client, store, mark)?;
-        let follower = self.follower(&client, links, policy, lent, self.roll.clone());
-        tokio::task::spawn_local(follower.run(watch));
+        let follower = self.follower(&client, uplinks, table, links, lent);
+        tokio::task::spawn_local(follower.run());
         Ok(client)
     }
 
@@ -364,21 +348,13 @@ impl SessionPlan {
     fn follower(
         &self,
         client: &Client,
+        uplinks: Uplinks,
+        table: Rc<Table>,
         links: Links,
-        policy: LinkPolicy,
         lent: LentPaths,
-        roll: LinkRoll,
     ) -> LinkFollower {
-        self.rules.renew(policy.policy());
-        let shown = (self.rules.clone(), roll);
-        LinkFollower::new(
-            client.clone(),
-            self.links.clone(),
-            links,
-            policy,
-            shown,
-            lent,
-        )
+        let (client, rules) = (client.clone(), self.rules.clone());
+        LinkFollower::new(client, uplinks, table, links, rules, lent)
     }
 
     /// The neighbours' links for a session with a relay; a peer is near or reached by own links.
@@ -428,14 +404,6 @@ impl SessionPlan {
             });
         }
         (peers, fault)
-    }
-
-    /// The links as they are now.
-    pub(crate) async fn find_links(&self, policy: &LinkPolicy) -> Result<Links> {
-        let interfaces = interfaces::list()
-            .await
-            .context("cannot list the interfaces")?;
-        links::choose(&interfaces, &self.links, policy)
     }
 }
 

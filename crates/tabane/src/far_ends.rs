@@ -106,7 +106,8 @@ impl Surroundings {
 
     /// The links that may carry what belongs to `class`, but for those that the user has paused.
     pub(crate) async fn links_for(&self, class: ClassId) -> Result<Vec<LinkBind>> {
-        let mut links = self.plan.links_for(&self.store, class).await?;
+        let table = self.plan.uplinks(&self.store).await?.table();
+        let mut links = self.plan.allowed(&table, class);
         let wishes = self.wishes.borrow();
         let is_paused = |link: &LinkBind| {
             wishes

@@ -1,150 +1,110 @@
 //! Keeps a client on the links there are, used as the policy says, and counts what they carry.
 //!
-//! Wakes when interfaces or the policy file change; while some link has a budget, every few
-//! seconds as well. What a policy means is `link_policy`'s, which interfaces are links is `links`'.
+//! Which links there are and what the policy says of them is the table of [`Uplinks`]; the
+//! neighbours that carry this session are `lent_paths`'.
 
-use tabane_base::{Bytes, Duration};
-use tabane_linux::interfaces::{self, Interface, Watch};
+use std::rc::Rc;
+
+use tabane_base::Bytes;
 use tabane_policy::LinkFacts;
 use tabane_tunnel::{Client, Volume};
-use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use crate::budgets::{Budgets, COUNT_INTERVAL};
 use crate::lent_links::Lender;
 use crate::lent_paths::LentPaths;
-use crate::link_policy::LinkPolicy;
-use crate::link_roll::LinkRoll;
 use crate::links::{self, Links};
-use crate::network_manager::metered_links;
 use crate::rule_book::RuleBook;
+use crate::uplinks::{COUNT_INTERVAL, Table, Tally, Uplinks};
 
-/// How often NetworkManager is asked which links are metered, beside whenever interfaces change.
-const ASK_INTERVAL: Duration = Duration::from_secs(60);
-const ASK_DELAY: Duration = Duration::from_millis(300);
 /// What a packet costs on the network beside its payload: the headers of IPv4 and UDP.
 const PACKET_OVERHEAD: u64 = 28;
 
-/// Follows links and policy for one client.
+/// Follows the table of links for one client.
 pub(crate) struct LinkFollower {
     client: Client,
-    /// The interfaces named by the user; none: all usable ones.
-    wanted: Vec<String>,
+    uplinks: Uplinks,
+    /// The one in force for this client.
+    table: Rc<Table>,
     known: Links,
     /// The neighbours' links beside the own ones.
     lent: LentPaths,
-    policy: LinkPolicy,
     rules: RuleBook,
-    roll: LinkRoll,
-    budgets: Budgets,
+    tally: Tally,
 }
 
 impl LinkFollower {
-    /// For a client that uses `links`; all that are known are put on `roll`.
+    /// For a client that uses `links`, which `table` has.
     pub(crate) fn new(
         client: Client,
-        wanted: Vec<String>,
+        uplinks: Uplinks,
+        table: Rc<Table>,
         links: Links,
-        policy: LinkPolicy,
-        (rules, roll): (RuleBook, LinkRoll),
+        rules: RuleBook,
         lent: LentPaths,
     ) -> Self {
+        rules.renew(table.policy.policy());
         Self {
             client,
-            wanted,
+            uplinks,
+            table,
             known: links,
             lent,
-            policy,
             rules,
-            roll,
-            budgets: Budgets::new(),
+            tally: Tally::default(),
         }
     }
 
-    /// Follows until the kernel has no more news.
-    pub(crate) async fn run(mut self, mut watch: Watch) {
-        let files = self.policy.watch();
-        let (metered, mut answers) = mpsc::channel(1);
-        let mut ask_at = tokio::time::Instant::now() + ASK_INTERVAL;
+    /// Follows until the table has no successor.
+    pub(crate) async fn run(mut self) {
+        let mut tables = self.uplinks.subscribe();
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.look().await;
+        // What has changed since it was started.
+        tables.mark_changed();
         loop {
             tokio::select! {
-                change = watch.changed() => {
-                    if change.is_none() {
+                next = tables.changed() => {
+                    if next.is_err() {
                         return;
                     }
-                    // It hears of them a moment later itself.
-                    ask_at = ask_at.min(tokio::time::Instant::now() + ASK_DELAY);
-                }
-                () = tokio::time::sleep_until(ask_at) => {
-                    ask_at = tokio::time::Instant::now() + ASK_INTERVAL;
-                    let metered = metered.clone();
-                    // An answer that nobody waits for any more is as well lost.
-                    tokio::task::spawn_local(async move {
-                        let _ = metered.try_send(metered_links().await);
-                    });
-                    continue;
-                }
-                Some(answer) = answers.recv() => {
-                    if !self.policy.set_metered(answer) {
-                        continue;
-                    }
-                    tracing::info!("NetworkManager calls other links metered");
+                    let next = tables.borrow_and_update().clone();
+                    self.put_in_force(next);
                 }
                 () = self.lent.changed() => {}
-                () = files.changed() => match self.policy.reload() {
-                    Ok(()) => {
-                        tracing::info!("new policy");
-                        self.roll.set_policy_fault(None);
-                        self.rules.renew(self.policy.policy());
-                    }
-                    Err(error) => {
-                        tracing::warn!("the policy stays as it was: {error:#}");
-                        self.roll.set_policy_fault(Some(format!("{error:#}")));
-                        continue;
-                    }
-                },
-                _ = counting.tick(), if !self.budgets.is_empty() => {
-                    if !self.count() {
-                        continue;
-                    }
+                _ = counting.tick(), if self.table.has_budgets() => {
+                    self.count();
+                    continue;
                 }
             }
-            self.look().await;
+            self.apply();
         }
     }
 
-    async fn look(&mut self) {
-        match interfaces::list().await {
-            Ok(interfaces) => self.apply(&interfaces),
-            Err(error) => {
-                tracing::warn!(%error, "cannot list the interfaces; the links stay as they are");
-            }
+    fn put_in_force(&mut self, next: Rc<Table>) {
+        // By the budgets in force until now.
+        self.count();
+        let before = std::mem::replace(&mut self.table, next);
+        if before.revision != self.table.revision {
+            self.rules.renew(self.table.policy.policy());
         }
     }
 
     /// Adds links that appear, removes those that vanish or may not be used, renews those whose
     /// addresses change, and tells the others how they are used.
-    fn apply(&mut self, interfaces: &[Interface]) {
-        // By the budgets in force until now.
-        self.count();
-        let facts = interfaces.iter().map(|it| self.policy.facts(it));
-        let facts = facts.chain(self.lent.lenders().iter().map(Lender::facts));
-        let facts: Vec<_> = facts.collect();
-        self.budgets.renew(&self.policy, facts.iter().copied());
-        self.apply_rules(&facts);
-        let lent = self.lent.all(&self.policy);
-        self.roll
-            .renew(interfaces, &self.wanted, lent, &self.policy);
-        let mut current = links::allowed(interfaces, &self.wanted, &self.policy);
-        let lent = self.lent.links(interfaces, &self.policy);
+    fn apply(&mut self) {
+        let table = self.table.clone();
+        let (interfaces, policy) = (&table.interfaces, &table.policy);
+        let lent = self.lent.lenders().iter().map(Lender::facts);
+        self.apply_rules(&table.facts().chain(lent).collect::<Vec<_>>());
+        let roll = self.uplinks.roll();
+        roll.renew_lent(&table, self.lent.all(policy));
+        let mut current = table.links();
+        let lent = self.lent.links(interfaces, policy);
         current.extend(lent.into_iter().map(|link| (link.name.clone(), link)));
         let snapshot = self.client.snapshot();
-        let (client, roll) = (&self.client, &self.roll);
+        let client = &self.client;
         self.known.retain(|name, bind| {
-            let interface = interfaces.iter().find(|interface| interface.name == *name);
+            let interface = table.interface(name);
             let link = snapshot.links.iter().find(|link| link.name == *name);
             let carries = link.is_some_and(|link| link.path.is_some());
             let keep = match (current.get(name), interface) {
@@ -192,21 +152,17 @@ impl LinkFollower {
         self.client.follow_labels();
     }
 
-    /// Counts what links with a budget have carried. `true` where one is used up now, or its period
-    /// has begun anew.
-    fn count(&mut self) -> bool {
+    /// Counts what links with a budget have carried.
+    fn count(&mut self) {
         let total = |link: &String| (link.clone(), on_the_wire(&self.client.volume(link)));
-        let carried = self.known.keys().map(total);
-        let is_due = self.budgets.count(&mut self.policy, carried);
-        self.roll.count(&self.policy);
-        is_due
+        let totals = self.known.keys().map(total);
+        self.tally.count(&self.uplinks, &self.table, totals);
     }
 }
 
 impl Drop for LinkFollower {
     fn drop(&mut self) {
         self.count();
-        self.budgets.save(&mut self.policy);
     }
 }
 

@@ -1,18 +1,16 @@
 //! The policy and the accounts as this host has them: `policy.toml` and `usage.toml` beside the
 //! other settings.
 //!
-//! Owns reading and writing them, and what a decision means for a path. What the files mean is the
-//! policy crate's; who follows them is the link follower.
+//! Owns how they are read, and what a decision means for a path. What the files mean is the policy
+//! crate's; `uplinks` follows and writes them.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
-use tabane_linux::DirectoryWatch;
 use tabane_linux::interfaces::{Interface, Kind};
 use tabane_policy::{Budget, Decision, LinkFacts, LinkUse, Policy, Usage};
 
@@ -23,24 +21,19 @@ use crate::wall_clock::{self, today};
 
 /// The policy file's name in the directory of settings.
 pub(crate) const POLICY_FILE: &str = "policy.toml";
-const POLICY_FILE_NAME: &CStr = c"policy.toml";
-const USAGE_FILE: &str = "usage.toml";
+pub(crate) const POLICY_FILE_NAME: &CStr = c"policy.toml";
+pub(crate) const USAGE_FILE: &str = "usage.toml";
+pub(crate) const USAGE_FILE_NAME: &CStr = c"usage.toml";
 
 /// What links may be used for, and what they have carried.
 #[derive(Debug, Clone)]
 pub(crate) struct LinkPolicy {
-    directory: PathBuf,
     policy: Policy,
     /// As it was kept, and what was counted since.
     usage: Usage,
-    unsaved: Vec<(String, Bytes)>,
     /// What NetworkManager says of links, where it runs; the policy has the last word.
     metered: BTreeMap<String, bool>,
 }
-
-/// Tells when the policy file is another.
-#[derive(Debug)]
-pub(crate) struct PolicyWatch(Option<DirectoryWatch>);
 
 /// What the policy comes to for a link at this moment.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,16 +48,11 @@ pub(crate) struct Verdict {
 impl LinkPolicy {
     /// Reads both files; where there is none, nothing was wished or carried.
     pub(crate) fn load(store: &Store) -> Result<Self> {
-        let mut policy = Self {
-            directory: store.root().to_owned(),
-            policy: Policy::default(),
-            usage: Usage::default(),
-            unsaved: Vec::new(),
+        Ok(Self {
+            policy: read_policy(store.root())?,
+            usage: read_usage(&store.root().join(USAGE_FILE))?,
             metered: BTreeMap::new(),
-        };
-        policy.reload()?;
-        policy.usage = read_usage(&policy.directory.join(USAGE_FILE))?;
-        Ok(policy)
+        })
     }
 
     /// The same, with what NetworkManager says of links.
@@ -89,27 +77,19 @@ impl LinkPolicy {
         }
     }
 
-    /// Reads the policy again; a faulty file changes nothing.
-    pub(crate) fn reload(&mut self) -> Result<()> {
-        let path = self.directory.join(POLICY_FILE);
-        let text = atomic_file::read(&path)?.unwrap_or_default();
-        self.policy = Policy::parse(&text).with_context(|| path.display().to_string())?;
-        Ok(())
+    /// The policy file is another.
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// The accounts are others.
+    pub(crate) fn set_usage(&mut self, usage: Usage) {
+        self.usage = usage;
     }
 
     /// What is wished.
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
-    }
-
-    /// Watches the file. Where that cannot be, changes take effect with the next look.
-    pub(crate) fn watch(&self) -> PolicyWatch {
-        let watch = DirectoryWatch::start(&self.directory);
-        if let Err(error) = &watch {
-            let directory = self.directory.display();
-            tracing::debug!("changes of the policy are not noticed: {directory}: {error}");
-        }
-        PolicyWatch(watch.ok())
     }
 
     /// How an interface is to be used now.
@@ -145,44 +125,14 @@ impl LinkPolicy {
         self.usage.used(link, budget, today())
     }
 
-    /// A link has carried so much more; [`save`](Self::save) keeps it.
+    /// A link has carried so much more.
     pub(crate) fn count(&mut self, link: &str, bytes: Bytes) {
         self.usage.add(link, today(), bytes);
-        self.unsaved.push((link.to_owned(), bytes));
     }
 
     /// Whether a link may carry no more until its next period.
     pub(crate) fn is_used_up(&self, link: &str, budget: &Budget) -> bool {
         self.usage.is_used_up(link, budget, today())
-    }
-
-    /// Keeps what was counted across restarts, together with what other processes have counted.
-    pub(crate) fn save(&mut self) -> Result<()> {
-        if self.unsaved.is_empty() {
-            return Ok(());
-        }
-        let path = self.directory.join(USAGE_FILE);
-        let lock = File::create(path.with_extension("lock"));
-        let lock = lock.with_context(|| format!("cannot lock {}", path.display()))?;
-        lock.lock()?;
-        let mut usage = read_usage(&path)?;
-        for (link, bytes) in &self.unsaved {
-            usage.add(link, today(), *bytes);
-        }
-        atomic_file::replace(&path, usage.to_toml().as_bytes(), atomic_file::PUBLIC)?;
-        self.usage = usage;
-        self.unsaved.clear();
-        Ok(())
-    }
-}
-
-impl PolicyWatch {
-    /// The next version of the file; never, where it cannot be watched.
-    pub(crate) async fn changed(&self) {
-        match &self.0 {
-            Some(watch) if watch.changed(POLICY_FILE_NAME).await.is_ok() => {}
-            _ => std::future::pending().await,
-        }
     }
 }
 
@@ -230,6 +180,13 @@ fn kind_word(kind: Kind) -> &'static str {
         Kind::Loopback => "loopback",
         Kind::Other => "other",
     }
+}
+
+/// The policy in `directory`; nothing is wished where there is no file.
+pub(crate) fn read_policy(directory: &Path) -> Result<Policy> {
+    let path = directory.join(POLICY_FILE);
+    let text = atomic_file::read(&path)?.unwrap_or_default();
+    Policy::parse(&text).with_context(|| path.display().to_string())
 }
 
 /// The accounts in a file; none where there is no file.

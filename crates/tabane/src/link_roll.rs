@@ -9,12 +9,12 @@ use std::rc::Rc;
 
 use tabane_base::Bytes;
 use tabane_control::{Link, LinkBudget, LinkState, PolicyInForce, Traffic};
-use tabane_linux::interfaces::Interface;
 use tabane_policy::Budget;
 
 use crate::lent_links::Lender;
 use crate::link_policy::{LinkPolicy, Verdict};
 use crate::links;
+use crate::uplinks::Table;
 use crate::wall_clock::today;
 
 /// Why a link is not used whose interface, or neighbour, is not there any more.
@@ -57,20 +57,14 @@ impl Known {
 }
 
 impl LinkRoll {
-    /// What is known now: `interfaces`, of which the user has named `wanted`, or none, and the
-    /// neighbours, each with why its link is not used.
-    pub(crate) fn renew(
-        &self,
-        interfaces: &[Interface],
-        wanted: &[String],
-        lent: Vec<(&Lender, Option<String>)>,
-        policy: &LinkPolicy,
-    ) {
+    /// What is known of the own links now.
+    pub(crate) fn renew(&self, table: &Table) {
+        let (wanted, policy) = (&table.wanted, &table.policy);
         let known = &mut self.0.borrow_mut().links;
-        for (_, link) in known.iter_mut() {
+        for link in known.values_mut().filter(|link| !link.is_lent) {
             link.unused = Some(GONE.to_owned());
         }
-        for interface in interfaces {
+        for interface in &table.interfaces {
             let unused = links::why_unused(interface, wanted, policy);
             let was_link = known.contains_key(&interface.name);
             if interface.usable().is_ok() || unused.is_none() || was_link {
@@ -78,11 +72,19 @@ impl LinkRoll {
                 known.insert(interface.name.clone(), Known::new(&verdict, unused));
             }
         }
+    }
+
+    /// The neighbours' links, each with why it is not used.
+    pub(crate) fn renew_lent(&self, table: &Table, lent: Vec<(&Lender, Option<String>)>) {
+        let known = &mut self.0.borrow_mut().links;
+        for link in known.values_mut().filter(|link| link.is_lent) {
+            link.unused = Some(GONE.to_owned());
+        }
         for (lender, unused) in lent {
             let name = lender.name.to_string();
             // An interface of this name has precedence.
-            if !lender.is_shadowed(interfaces) {
-                let link = Known::new(&policy.judge(&lender.facts()), unused);
+            if !lender.is_shadowed(&table.interfaces) {
+                let link = Known::new(&table.policy.judge(&lender.facts()), unused);
                 let is_lent = true;
                 known.insert(name, Known { is_lent, ..link });
             }

@@ -148,12 +148,12 @@ fn bind(interface: &Interface) -> LinkBind {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::store::Store;
     use tabane_linux::interfaces::{DefaultRoute, InterfaceAddress, Kind, Scope, State};
 
-    fn interface(name: &str, addresses: &[&str]) -> Interface {
+    pub(crate) fn interface(name: &str, addresses: &[&str]) -> Interface {
         let address = |text: &&str| InterfaceAddress {
             address: text.parse().unwrap(),
             prefix_bits: 24,

@@ -6,7 +6,6 @@
 mod access;
 mod associations;
 mod atomic_file;
-mod budgets;
 mod bypass;
 mod carriage;
 mod carrier;
@@ -72,6 +71,7 @@ mod store;
 mod strangers;
 mod top;
 mod udp_order;
+mod uplinks;
 mod usage;
 mod wall_clock;
 mod web_links;

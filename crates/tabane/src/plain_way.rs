@@ -5,30 +5,23 @@
 //! what is not carried as well: better no connection than one by a link that was forbidden. A
 //! connection that is there goes on when the budget is used up: it has no other link.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
-use tabane_base::{Bytes, Duration, Prefix};
+use tabane_base::Prefix;
 use tabane_core::{ClassId, PathPolicy};
-use tabane_linux::interfaces::{self, Interface, Kind};
+use tabane_linux::interfaces::{Interface, Kind};
 use tabane_tunnel::{ClientSnapshot, LinkBind};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use crate::client_session::SessionPlan;
-use crate::link_policy::LinkPolicy;
 use crate::plain;
 use crate::plain_meter::{Carried, Meter};
 use crate::store::Store;
-
-/// How long a look at interfaces and policy counts: as soon as that, changes are followed.
-const LOOK_LASTS: Duration = Duration::from_millis(100);
-/// How long what was carried may wait to be booked.
-const BOOK_INTERVAL: Duration = Duration::from_secs(1);
+use crate::uplinks::{COUNT_INTERVAL, Uplinks};
 
 /// The way of a connection without a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,21 +47,15 @@ pub(crate) struct Passage {
 /// The ways of one instance.
 pub(crate) struct PlainWays {
     plan: SessionPlan,
-    books: Rc<Books>,
+    store: Store,
+    carried: Rc<Carried>,
     keeper: OnceCell<AbortHandle>,
 }
 
-/// What is known of the links, and what they have carried.
-struct Books {
-    store: Store,
-    seen: RefCell<Option<(Instant, Rc<Seen>)>>,
+/// Books what was carried, also as it ends.
+struct Keeper {
     carried: Rc<Carried>,
-}
-
-/// Interfaces and policy at one moment.
-struct Seen {
-    interfaces: Vec<Interface>,
-    policy: LinkPolicy,
+    uplinks: Uplinks,
 }
 
 /// A link that may carry a connection.
@@ -93,11 +80,8 @@ impl PlainWays {
     pub(crate) fn new(plan: SessionPlan, store: Store) -> Self {
         Self {
             plan,
-            books: Rc::new(Books {
-                store,
-                seen: RefCell::default(),
-                carried: Rc::default(),
-            }),
+            store,
+            carried: Rc::default(),
             keeper: OnceCell::new(),
         }
     }
@@ -113,15 +97,15 @@ impl PlainWays {
         class: ClassId,
         snapshots: &[ClientSnapshot],
     ) -> Result<Passage, NoPlainWay> {
-        let (source, seen) = match (source_for(dest).await, self.books.look().await) {
-            (Ok(source), Ok(seen)) => (source, seen),
-            // Whoever connects is told the same.
-            (Err(_), _) => return Ok(Passage::unmetered()),
-            (_, Err(error)) => {
-                tracing::warn!("cannot tell which link may be used: {error:#}");
-                return Err(NoPlainWay);
-            }
+        // Whoever connects is told the same.
+        let Ok(source) = source_for(dest).await else {
+            return Ok(Passage::unmetered());
         };
+        let uplinks = self.plan.uplinks(&self.store).await.map_err(|error| {
+            tracing::warn!("cannot tell which link may be used: {error:#}");
+            NoPlainWay
+        })?;
+        let table = uplinks.table();
         let links = snapshots.iter().flat_map(|snapshot| &snapshot.links);
         let current: BTreeMap<_, _> = links.map(|link| (link.name.as_str(), link)).collect();
         let is_paused = |name: &str| current.get(name).is_some_and(|link| link.paused);
@@ -133,42 +117,56 @@ impl PlainWays {
                 .map_or(bind.policy, |link| link.policy),
             name: bind.name,
         };
-        let (interfaces, policy) = (&seen.interfaces, &seen.policy);
-        let mut allowed = self.plan.allowed(interfaces, policy, class);
+        let mut allowed = self.plan.allowed(&table, class);
         allowed.retain(|bind| !is_paused(&bind.name));
         let choice = Choice {
             dest: dest.ip().to_canonical(),
             source: source.to_canonical(),
-            interfaces,
+            interfaces: &table.interfaces,
             candidates: allowed.into_iter().map(candidate).collect(),
         };
         let way = choice.make(|interface| {
-            !is_paused(&interface.name) && self.plan.tolerates(interface, policy, class)
+            !is_paused(&interface.name) && self.plan.tolerates(interface, &table, class)
         })?;
         let meter = match choice.billed(&way) {
-            Some(link) => self.meter(link.to_owned()),
+            Some(link) => self.meter(link.to_owned(), uplinks.clone()),
             None => Meter::default(),
         };
         Ok(Passage { way, meter })
     }
 
-    fn meter(&self, link: String) -> Meter {
+    fn meter(&self, link: String, uplinks: Uplinks) -> Meter {
         self.keeper.get_or_init(|| {
-            let books = Rc::downgrade(&self.books);
-            let carried = self.books.carried.clone();
+            let carried = self.carried.clone();
+            let keeper = Keeper { carried, uplinks };
             let task = tokio::task::spawn_local(async move {
                 loop {
-                    carried.news.notified().await;
-                    tokio::time::sleep(BOOK_INTERVAL).await;
-                    let Some(books) = books.upgrade() else {
-                        return;
-                    };
-                    books.book();
+                    keeper.carried.news.notified().await;
+                    tokio::time::sleep(COUNT_INTERVAL).await;
+                    keeper.book();
                 }
             });
             task.abort_handle()
         });
-        Meter::new(link, self.books.carried.clone())
+        Meter::new(link, self.carried.clone())
+    }
+}
+
+impl Keeper {
+    /// Counts what was carried by links that have a budget.
+    fn book(&self) {
+        let table = self.uplinks.table();
+        for (link, bytes) in self.carried.take() {
+            if table.has_budget(&link) {
+                self.uplinks.count(&link, bytes);
+            }
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.book();
     }
 }
 
@@ -176,7 +174,6 @@ impl Drop for PlainWays {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.get() {
             keeper.abort();
-            self.books.book();
         }
     }
 }
@@ -188,46 +185,6 @@ impl Passage {
             way: PlainWay::Routed,
             meter: Meter::default(),
         }
-    }
-}
-
-impl Books {
-    async fn look(&self) -> Result<Rc<Seen>> {
-        if let Some((at, seen)) = &*self.seen.borrow()
-            && at.elapsed() < LOOK_LASTS
-        {
-            return Ok(seen.clone());
-        }
-        // What NetworkManager calls metered, snapshots know.
-        let policy = LinkPolicy::load(&self.store)?;
-        let interfaces = interfaces::list().await.context("interfaces")?;
-        let seen = Rc::new(Seen { interfaces, policy });
-        self.seen.replace(Some((Instant::now(), seen.clone())));
-        Ok(seen)
-    }
-
-    /// Writes down what was carried by links that have a budget.
-    fn book(&self) {
-        let carried = self.carried.take();
-        let Some((_, seen)) = self.seen.borrow().clone() else {
-            return;
-        };
-        if let Err(error) = self.book_all(&carried, &seen.interfaces) {
-            tracing::warn!("what links have carried is not kept: {error:#}");
-        }
-    }
-
-    fn book_all(&self, carried: &BTreeMap<String, Bytes>, interfaces: &[Interface]) -> Result<()> {
-        // What others have counted meanwhile, and the budgets of this moment.
-        let mut policy = LinkPolicy::load(&self.store)?;
-        for (link, bytes) in carried {
-            let interface = interfaces.iter().find(|it| it.name == *link);
-            let budget = interface.and_then(|it| policy.verdict(it).decision.budget);
-            if budget.is_some() {
-                policy.count(link, *bytes);
-            }
-        }
-        policy.save()
     }
 }
 

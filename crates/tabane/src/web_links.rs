@@ -1,27 +1,27 @@
 //! The links that web mode fetches by: interfaces as the policy lets them be used, followed while
 //! the process runs, and what they carry counted against their budgets.
 //!
-//! Which interfaces are links is `links`', which neighbours lend theirs `lent_links`', what the
-//! policy says of both `link_policy`'s.
+//! Which own links there are is the table of [`Uplinks`], which neighbours lend theirs
+//! `lent_links`'.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
 use tabane_fetch::{DeviceWay, Links, Way};
-use tabane_linux::interfaces::{self, Interface, Watch};
 use tabane_ranges::LinkFacts;
 use tabane_tunnel::LinkBind;
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::budgets::{Budgets, COUNT_INTERVAL};
 use crate::lent_links::{self, Lender};
-use crate::link_policy::{LinkPolicy, Verdict};
+use crate::link_policy::Verdict;
 use crate::link_roll::LinkRoll;
 use crate::links;
 use crate::store::{RelayName, Store};
+use crate::uplinks::{COUNT_INTERVAL, Table, Tally, Uplinks};
 
 /// What a byte of a body costs on the network, in thousandths: headers of IP, TCP, TLS and HTTP in
 /// packets of 1,500 bytes.
@@ -30,9 +30,10 @@ const COST_PER_MILLE: u64 = 1_060;
 /// Keeps [`Links`] as interfaces and policy have them.
 pub(crate) struct WebLinks {
     links: Links,
-    /// The interfaces named by the user; none: all usable ones.
-    wanted: Vec<String>,
-    policy: LinkPolicy,
+    uplinks: Uplinks,
+    tables: watch::Receiver<Rc<Table>>,
+    /// The one in force here.
+    table: Rc<Table>,
     known: BTreeMap<String, LinkBind>,
     /// The neighbours whose links may be borrowed, each with the way by it.
     lenders: Vec<(Lender, Rc<dyn Way>)>,
@@ -40,8 +41,7 @@ pub(crate) struct WebLinks {
     insisted: Vec<RelayName>,
     /// Those whose links are in use.
     borrowed: BTreeSet<RelayName>,
-    budgets: Budgets,
-    roll: LinkRoll,
+    tally: Tally,
 }
 
 impl WebLinks {
@@ -52,27 +52,29 @@ impl WebLinks {
         neighbours: &[RelayName],
         store: &Store,
     ) -> Result<Self> {
-        let policy = LinkPolicy::load(store)?;
-        let interfaces = interfaces::list().await.context("links")?;
-        let lenders = match wanted.is_empty() || !neighbours.is_empty() {
+        let is_any_wanted = wanted.is_empty();
+        let uplinks = Uplinks::start(store, wanted, LinkRoll::default()).await?;
+        let mut tables = uplinks.subscribe();
+        let table = tables.borrow_and_update().clone();
+        let lenders = match is_any_wanted || !neighbours.is_empty() {
             true => ways(lent_links::find(neighbours, store)?, store)?,
             false => Vec::new(),
         };
-        if lenders.is_empty() || !wanted.is_empty() {
-            links::choose(&interfaces, &wanted, &policy)?;
+        if lenders.is_empty() || !is_any_wanted {
+            links::choose(&table.interfaces, &table.wanted, &table.policy)?;
         }
         let mut found = Self {
             links: Links::default(),
-            wanted,
-            policy,
+            uplinks,
+            tables,
+            table,
             known: BTreeMap::new(),
             lenders,
             insisted: neighbours.to_vec(),
             borrowed: BTreeSet::new(),
-            budgets: Budgets::new(),
-            roll: LinkRoll::default(),
+            tally: Tally::default(),
         };
-        found.apply(&interfaces);
+        found.apply();
         Ok(found)
     }
 
@@ -83,69 +85,42 @@ impl WebLinks {
 
     /// All that are known, used or not.
     pub(crate) fn roll(&self) -> LinkRoll {
-        self.roll.clone()
+        self.uplinks.roll().clone()
     }
 
     /// Follows changes and counts, until it is dropped.
     pub(crate) async fn follow(&mut self) {
-        let watch = Watch::start();
-        let Ok(mut watch) = watch else {
-            return std::future::pending().await;
-        };
-        let files = self.policy.watch();
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                change = watch.changed() => {
-                    if change.is_none() {
+                next = self.tables.changed() => {
+                    if next.is_err() {
                         return std::future::pending().await;
                     }
+                    // By the budgets in force until now.
+                    self.count();
+                    self.table = self.tables.borrow_and_update().clone();
+                    self.apply();
                 }
-                () = files.changed() => {
-                    let fault = self.policy.reload().err().map(|error| format!("{error:#}"));
-                    self.roll.set_policy_fault(fault.clone());
-                    if let Some(fault) = fault {
-                        tracing::warn!("the policy stays as it was: {fault}");
-                        continue;
-                    }
-                }
-                _ = counting.tick(), if !self.budgets.is_empty() => {
-                    if !self.count() {
-                        continue;
-                    }
-                }
-            }
-            match interfaces::list().await {
-                Ok(interfaces) => self.apply(&interfaces),
-                Err(error) => tracing::warn!(%error, "cannot list the interfaces"),
+                _ = counting.tick(), if self.table.has_budgets() => self.count(),
             }
         }
     }
 
-    /// What was carried since is written down.
-    pub(crate) fn save(&mut self) {
-        self.count();
-        self.budgets.save(&mut self.policy);
-    }
-
-    fn apply(&mut self, interfaces: &[Interface]) {
-        let current = links::allowed(interfaces, &self.wanted, &self.policy);
-        // By the budgets in force until now.
-        self.count();
-        let lenders = self.lenders.iter().map(|(lender, _)| lender.facts());
-        let all = interfaces.iter().map(|it| self.policy.facts(it));
-        self.budgets.renew(&self.policy, all.chain(lenders));
+    fn apply(&mut self) {
+        let table = self.table.clone();
+        let policy = &table.policy;
+        let current = table.links();
         let lent = self.lenders.iter().map(|(lender, _)| {
             let insists = self.insisted.contains(&lender.name);
-            let why = self.policy.judge(&lender.facts()).why_unused();
+            let why = policy.judge(&lender.facts()).why_unused();
             (lender, why.filter(|_| !insists))
         });
-        self.roll
-            .renew(interfaces, &self.wanted, lent.collect(), &self.policy);
+        self.uplinks.roll().renew_lent(&table, lent.collect());
         let links = &self.links;
         self.known.retain(|name, bind| {
-            let interface = interfaces.iter().find(|interface| interface.name == *name);
+            let interface = table.interface(name);
             let keep = match (current.get(name), interface) {
                 (Some(fresh), Some(interface)) => !links::is_outdated(bind, fresh, interface, true),
                 _ => false,
@@ -159,14 +134,13 @@ impl WebLinks {
         // The cheapest route first: before anything is measured, order is all there is.
         let mut current: Vec<(String, LinkBind)> = current.into_iter().collect();
         current.sort_by_key(|(name, _)| {
-            let interface = interfaces.iter().find(|interface| interface.name == *name);
+            let interface = table.interface(name);
             let routes = interface.map(|interface| interface.default_routes.iter());
             let metric = routes.and_then(|routes| routes.map(|route| route.metric).min());
             (metric.unwrap_or(u32::MAX), name.clone())
         });
         for (name, bind) in current {
-            let interface = interfaces.iter().find(|interface| interface.name == name);
-            let verdict = interface.map(|interface| self.policy.verdict(interface));
+            let verdict = table.interface(&name).map(|it| policy.verdict(it));
             let allowance = verdict.as_ref().and_then(allowance);
             let facts = facts(&bind.policy, allowance);
             if self.known.contains_key(&name) {
@@ -174,31 +148,31 @@ impl WebLinks {
             } else {
                 let way = DeviceWay::new(&name, bind.v4.is_some(), bind.v6.is_some());
                 self.links.add(&name, Rc::new(way), facts);
-                self.budgets.restart(&name);
+                self.tally.restart(&name);
             }
             self.known.insert(name, bind);
         }
         // Behind the own ones, for the same reason.
         for index in 0..self.lenders.len() {
-            self.apply_lender(index, interfaces);
+            self.apply_lender(index, &table);
         }
     }
 
-    fn apply_lender(&mut self, index: usize, interfaces: &[Interface]) {
+    fn apply_lender(&mut self, index: usize, table: &Table) {
         let (lender, way) = self.lenders[index].clone();
         let name = lender.name.as_str();
-        let verdict = self.policy.judge(&lender.facts());
+        let verdict = table.policy.judge(&lender.facts());
         let allowance = allowance(&verdict);
         let insists = self.insisted.contains(&lender.name);
         let path = verdict.path;
         let path = path.or_else(|| insists.then(PathPolicy::default));
         let is_borrowed = self.borrowed.contains(&lender.name);
-        let path = path.filter(|_| !lender.is_shadowed(interfaces));
+        let path = path.filter(|_| !lender.is_shadowed(&table.interfaces));
         match path {
             Some(path) if is_borrowed => self.links.set_facts(name, facts(&path, allowance)),
             Some(path) => {
                 self.links.add(name, way, facts(&path, allowance));
-                self.budgets.restart(name);
+                self.tally.restart(name);
                 self.borrowed.insert(lender.name);
             }
             None if is_borrowed => {
@@ -213,25 +187,22 @@ impl WebLinks {
         }
     }
 
-    /// Counts what links with a budget have carried. `true` where one is used up now, or its period
-    /// has begun anew.
-    fn count(&mut self) -> bool {
+    /// Counts what links with a budget have carried.
+    fn count(&mut self) {
         let borrowed = self.borrowed.iter().map(ToString::to_string);
         let in_use = self.known.keys().cloned().chain(borrowed);
-        let carried = in_use.map(|link| {
+        let totals = in_use.map(|link| {
             let bodies = self.links.carried(&link).get();
             let cost = bodies / 1_000 * COST_PER_MILLE + bodies % 1_000;
             (link, Bytes::new(cost))
         });
-        let is_due = self.budgets.count(&mut self.policy, carried);
-        self.roll.count(&self.policy);
-        is_due
+        self.tally.count(&self.uplinks, &self.table, totals);
     }
 }
 
 impl Drop for WebLinks {
     fn drop(&mut self) {
-        self.save();
+        self.count();
     }
 }
 

@@ -3,15 +3,13 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use tabane_base::Duration;
-use tabane_linux::interfaces::Watch;
 use tabane_tunnel::{Client, ClientConfig, ConnectError};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::SessionPlan;
 use crate::lent_paths::Answers;
-use crate::link_policy::LinkPolicy;
-use crate::links::Links;
+use crate::links::{self, Links};
 use crate::store::Store;
 
 /// The own links may take so long before neighbours are asked for the first session as well: most
@@ -44,10 +42,10 @@ impl SessionPlan {
     }
 
     async fn set_up(&self, store: &Store) -> Result<(Client, watch::Receiver<Answers>)> {
-        // Before the list, so that no change falls in between.
-        let watch = Watch::start().context("cannot watch the interfaces")?;
-        let policy = LinkPolicy::load_here(store).await?;
-        let (links, no_link) = match self.find_links(&policy).await {
+        let uplinks = self.uplinks(store).await?;
+        let table = uplinks.table();
+        let chosen = links::choose(&table.interfaces, &table.wanted, &table.policy);
+        let (links, no_link) = match chosen {
             Ok(links) => (links, None),
             // Whoever names links means these.
             Err(error) if self.lenders.is_empty() || !self.links.is_empty() => return Err(error),
@@ -77,8 +75,8 @@ impl SessionPlan {
         let lent = self.lent_paths(&client, store, None)?;
         let answers = lent.answers();
         let has_own = !links.is_empty();
-        let follower = self.follower(&client, links, policy, lent, self.roll.clone());
-        tokio::task::spawn_local(follower.run(watch));
+        let follower = self.follower(&client, uplinks, table, links, lent);
+        tokio::task::spawn_local(follower.run());
         if let Some(fault) = fault {
             self.by_any_link(&client, answers.clone(), fault, has_own)
                 .await?;

@@ -173,10 +173,13 @@ impl Door {
         }
     }
 
-    /// A link's budget is used up, or has begun anew.
-    fn is_used_up(&mut self) -> bool {
+    /// There is another table of links, be it that a budget has just ended.
+    fn has_news(&mut self) -> bool {
         match self {
-            Self::Programs { links, .. } => links.count_if_due(),
+            Self::Programs { links, .. } => {
+                links.count_if_due();
+                links.has_news()
+            }
             Self::Servers { .. } => false,
         }
     }
@@ -249,7 +252,7 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
             Happened::Links => self.follow().await?,
             Happened::Connected((endpoint, stream)) => self.on_connected(endpoint, stream),
         }
-        if self.door.is_used_up() {
+        if self.door.has_news() {
             self.follow().await?;
         }
         self.driver.turn();
@@ -293,7 +296,7 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
     async fn follow(&mut self) -> Result<()> {
         match &mut self.door {
             Door::Programs { links, .. } => {
-                let (come, gone) = links.update(&mut self.driver).await?;
+                let (come, gone) = links.update(&mut self.driver);
                 for bridge in &mut self.bridges {
                     bridge.on_links(&mut self.driver.stack, links, &come, &gone);
                 }

@@ -9,24 +9,25 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
-use tabane_linux::interfaces::{self, Interface, Watch};
+use tabane_linux::interfaces::{self, Interface};
 use tabane_sctp::LinkId;
+use tokio::sync::watch;
 
 use super::driver::Driver;
 use super::ways::Reach;
-use crate::budgets::{Budgets, COUNT_INTERVAL};
-use crate::link_policy::{LinkPolicy, PolicyWatch};
+use crate::link_roll::LinkRoll;
 use crate::links;
 use crate::store::Store;
+use crate::uplinks::{COUNT_INTERVAL, Table, Tally, Uplinks};
 
 /// Tries to find a port that is free on every link.
 const PORT_TRIES: usize = 16;
 /// The order of links that are used only when nothing else works: behind all priorities.
-const BACKUP_TIER: u16 = 256;
-const LAST_RESORT_TIER: u16 = 257;
+const BACKUP_TIER: u16 = 2 * 256;
+const LAST_RESORT_TIER: u16 = BACKUP_TIER + 1;
 
 /// A link in use.
 #[derive(Clone, Debug)]
@@ -39,12 +40,15 @@ pub(crate) struct Link {
 
 impl Link {
     /// Links of the lowest number are used while one of them works. A transfer's demand has no end,
-    /// so later priorities wait like backups.
+    /// so later priorities wait like backups, and so do metered links behind the others of their
+    /// priority.
     pub(crate) fn tier(&self) -> u16 {
         match self.policy {
             PathPolicy { weight, .. } if weight <= 0.0 => LAST_RESORT_TIER,
             PathPolicy { backup: true, .. } => BACKUP_TIER,
-            PathPolicy { priority, .. } => priority.into(),
+            PathPolicy {
+                priority, metered, ..
+            } => 2 * u16::from(priority) + u16::from(metered),
         }
     }
 
@@ -59,12 +63,12 @@ impl Link {
 
 /// All of them.
 pub(crate) struct LinkSet {
-    wanted: Vec<String>,
-    policy: LinkPolicy,
-    budgets: Budgets,
+    uplinks: Uplinks,
+    tables: watch::Receiver<Rc<Table>>,
+    /// The one in force here.
+    table: Rc<Table>,
+    tally: Tally,
     counted_at: Instant,
-    watch: Option<Watch>,
-    files: PolicyWatch,
     links: Vec<Link>,
     /// What links have carried away that are gone.
     past: Vec<(String, Bytes)>,
@@ -79,25 +83,22 @@ impl LinkSet {
         wanted: Vec<String>,
         store: &Store,
     ) -> Result<Self> {
-        let policy = LinkPolicy::load(store)?;
-        let interfaces = list().await?;
-        links::choose(&interfaces, &wanted, &policy)?;
-        let files = policy.watch();
+        let uplinks = Uplinks::start(store, wanted, LinkRoll::default()).await?;
+        let mut tables = uplinks.subscribe();
+        let table = tables.borrow_and_update().clone();
+        links::choose(&table.interfaces, &table.wanted, &table.policy)?;
+        let found = usable(&table);
         let mut set = Self {
-            wanted,
-            policy,
-            budgets: Budgets::new(),
+            uplinks,
+            tables,
+            table,
+            tally: Tally::default(),
             counted_at: Instant::now(),
-            // Without it, links that come later are not noticed.
-            watch: Watch::start().ok(),
-            files,
             links: Vec::new(),
             past: Vec::new(),
             port: 0,
             next: 1,
         };
-        set.renew_budgets(&interfaces);
-        let found = set.allowed(&interfaces);
         if found.is_empty() {
             bail!("no link has an IPv4 address, which SCTP mode needs");
         }
@@ -130,49 +131,44 @@ impl LinkSet {
         self.port = driver.open(id, Some(&link.name), link.reach.local, self.port)?;
         driver.set_cap(id, link.policy.send_cap);
         link.carried = driver.carried(id);
-        self.budgets.restart(&link.name);
+        self.tally.restart(&link.name);
         self.links.push(link);
         Ok(id)
     }
 
-    /// Waits until the interfaces or the policy may have changed.
+    /// Waits until there is another table of links.
     pub(crate) async fn changed(&mut self) {
-        tokio::select! {
-            () = self.files.changed() => {}
-            () = interfaces_changed(&mut self.watch) => {}
+        if self.tables.changed().await.is_err() {
+            std::future::pending().await
         }
     }
 
-    /// Counts what links with a budget have carried, where it is time to. `true` where one is used
-    /// up now, or its period has begun anew.
-    pub(crate) fn count_if_due(&mut self) -> bool {
-        let is_due = !self.budgets.is_empty() && self.counted_at.elapsed() >= COUNT_INTERVAL;
-        is_due && self.count()
+    /// Counts what links with a budget have carried, where it is time to. Where that ends a
+    /// budget, there is another table.
+    pub(crate) fn count_if_due(&mut self) {
+        if self.table.has_budgets() && self.counted_at.elapsed() >= COUNT_INTERVAL {
+            self.count();
+        }
     }
 
-    fn count(&mut self) -> bool {
+    /// There is another table.
+    pub(crate) fn has_news(&self) -> bool {
+        self.tables.has_changed().unwrap_or(false)
+    }
+
+    fn count(&mut self) {
         self.counted_at = Instant::now();
         let links = self.links.iter();
-        let carried = links.map(|link| (link.name.clone(), link.carried.get()));
-        self.budgets.count(&mut self.policy, carried)
+        let totals = links.map(|link| (link.name.clone(), link.carried.get()));
+        self.tally.count(&self.uplinks, &self.table, totals);
     }
 
-    fn renew_budgets(&mut self, interfaces: &[Interface]) {
-        let facts = interfaces.iter().map(|it| self.policy.facts(it));
-        self.budgets.renew(&self.policy, facts);
-    }
-
-    /// Looks again; gives the links that have come and those that have gone.
-    pub(crate) async fn update(&mut self, driver: &mut Driver) -> Result<(Vec<Link>, Vec<Link>)> {
-        let interfaces = list().await?;
+    /// Puts the newest table in force; gives the links that have come and those that have gone.
+    pub(crate) fn update(&mut self, driver: &mut Driver) -> (Vec<Link>, Vec<Link>) {
         // By the budgets in force until now.
         self.count();
-        // A faulty file changes nothing.
-        if let Err(error) = self.policy.reload() {
-            tracing::warn!("{error:#}");
-        }
-        self.renew_budgets(&interfaces);
-        let found = self.allowed(&interfaces);
+        self.table = self.tables.borrow_and_update().clone();
+        let found = usable(&self.table);
         let is_there = |known: &Link| {
             let same =
                 |link: &&Link| link.name == known.name && link.reach.local == known.reach.local;
@@ -204,26 +200,7 @@ impl LinkSet {
                 Err(error) => tracing::warn!("{error:#}"),
             }
         }
-        Ok((come, gone))
-    }
-
-    fn allowed(&self, interfaces: &[Interface]) -> Vec<Link> {
-        let binds = links::allowed(interfaces, &self.wanted, &self.policy);
-        let links = binds.into_values().filter_map(|bind| {
-            let local = bind.v4?;
-            let interface = interfaces.iter().find(|i| i.name == bind.name)?;
-            Some(Link {
-                name: bind.name.clone(),
-                reach: Reach {
-                    link: LinkId(0),
-                    local,
-                    prefix_bits: prefix_bits(interface, local),
-                },
-                policy: bind.policy,
-                carried: Rc::default(),
-            })
-        });
-        links.collect()
+        (come, gone)
     }
 
     pub(crate) fn links(&self) -> &[Link] {
@@ -262,29 +239,30 @@ impl LinkSet {
 impl Drop for LinkSet {
     fn drop(&mut self) {
         self.count();
-        self.budgets.save(&mut self.policy);
     }
+}
+
+/// The links of `table` that have an IPv4 address.
+fn usable(table: &Table) -> Vec<Link> {
+    let links = table.links().into_values().filter_map(|bind| {
+        let local = bind.v4?;
+        let interface = table.interface(&bind.name)?;
+        Some(Link {
+            name: bind.name.clone(),
+            reach: Reach {
+                link: LinkId(0),
+                local,
+                prefix_bits: prefix_bits(interface, local),
+            },
+            policy: bind.policy,
+            carried: Rc::default(),
+        })
+    });
+    links.collect()
 }
 
 fn prefix_bits(interface: &Interface, local: Ipv4Addr) -> u8 {
     let same = |address: &&interfaces::InterfaceAddress| address.address == IpAddr::V4(local);
     let found = interface.addresses.iter().find(same);
     found.map_or(32, |address| address.prefix_bits)
-}
-
-async fn interfaces_changed(watch: &mut Option<Watch>) {
-    let news = match watch {
-        Some(watch) => watch.changed().await,
-        None => None,
-    };
-    if news.is_none() {
-        *watch = None;
-        std::future::pending().await
-    }
-}
-
-async fn list() -> Result<Vec<Interface>> {
-    interfaces::list()
-        .await
-        .context("cannot list the interfaces")
 }

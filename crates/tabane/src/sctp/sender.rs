@@ -291,8 +291,9 @@ impl Sending {
         if let Some(block) = fresh {
             self.take(block);
         }
-        if changed || self.links.count_if_due() {
-            let (come, gone) = self.links.update(&mut self.driver).await?;
+        self.links.count_if_due();
+        if changed || self.links.has_news() {
+            let (come, gone) = self.links.update(&mut self.driver);
             let stack = &mut self.driver.stack;
             self.outgoing.on_links(stack, &self.links, &come, &gone);
         }

@@ -193,3 +193,20 @@ fn a_full_disk_costs_what_was_counted_and_nothing_else() {
     assert_eq!(text(&output.stdout).trim(), "8000000", "{output:?}");
     assert!(text(&output.stderr).contains("is not kept"), "{output:?}");
 }
+
+/// The accounts become a file that nobody writes to: whoever reads it waits for ever.
+#[test]
+fn a_disk_that_hangs_holds_up_no_packet() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    assert!(policy(&world, "set c2 --budget 1MB/month").status.success());
+    let settings = world.path(".config/tabane").display().to_string();
+    let hang = format!("cd {settings} && mkfifo hung && mv hung usage.toml");
+    let fetch = "curl -sS --limit-rate 4M --max-time 60 http://203.0.113.2:8000/12000000 | wc -c";
+    let before = received(&world, "c2");
+    let output = world.run(&[], &format!("{hang} && {fetch}"));
+    assert_eq!(text(&output.stdout).trim(), "12000000", "{output:?}");
+    // The budget is kept to all the same.
+    let over = received(&world, "c2") - before;
+    assert!(over < 3_000_000, "{over}");
+}

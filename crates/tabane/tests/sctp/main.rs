@@ -303,6 +303,26 @@ fn policies_are_respected() {
 }
 
 #[test]
+fn what_network_manager_calls_metered_waits() {
+    let Some(world) = World::new() else { return };
+    let file = world.file(2_000_000);
+    let receiver = world.receive(&[]);
+    let flags = ["send", "--json", "--to", BOTH, file.to_str().unwrap()];
+    let mut sender = world.tabane(world.lab.client(), &flags);
+    let nmcli = world.path("nmcli");
+    let says = "GENERAL.DEVICE:link2\\nGENERAL.METERED:yes\\n";
+    fs::write(&nmcli, format!("#!/bin/sh\nprintf '{says}'\n")).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&nmcli, executable).unwrap();
+    let directory = nmcli.parent().unwrap().display();
+    sender.env("PATH", format!("{directory}:{}", env!("PATH")));
+    let sent = success(sender.output().unwrap());
+    success(receiver.end());
+    world.assert_same(&file);
+    assert_eq!(carried(&sent, "link2"), 0, "{sent}");
+}
+
+#[test]
 fn a_receiver_that_is_not_ours_gets_the_bytes_and_nothing_else() {
     let Some(world) = World::new() else { return };
     let file = world.file(4_000_000);

@@ -106,6 +106,30 @@ fn curl_gets_the_same_through_the_proxy_and_by_both_links() {
 }
 
 #[test]
+fn what_network_manager_calls_metered_waits() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let directory = street.directory.join("bin");
+    fs::create_dir(&directory).unwrap();
+    let nmcli = directory.join("nmcli");
+    let says = "GENERAL.DEVICE:c2\\nGENERAL.METERED:yes\\n";
+    fs::write(&nmcli, format!("#!/bin/sh\nprintf '{says}'\n")).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&nmcli, executable).unwrap();
+    let url = format!("http://{SERVER}/big.bin");
+    let got = street.directory.join("got");
+    let mut get = street.tabane(&["get", "--json", &url, "-o", got.to_str().unwrap()]);
+    let path = format!("{}:{}", directory.display(), env!("PATH"));
+    let output = get.env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(fs::read(&got).unwrap() == content());
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(carried(&record, "c1") > SIZE as u64 / 2, "{record}");
+    assert!(carried(&record, "c2") < SIZE as u64 / 10, "{record}");
+}
+
+#[test]
 fn a_command_gets_the_proxy_and_a_local_address_is_split_https() {
     let Some(street) = Street::new() else {
         return;
