@@ -23,7 +23,7 @@ BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 # What packages are made with; on Debian only the compiler's tools may be missing.
 PACKAGE_DEPS := dpkg-deb=dpkg strip=binutils gzip=gzip
 
-.PHONY: help deps build demo test check bench packages install
+.PHONY: help deps build demo test check ci bench packages install
 .DEFAULT_GOAL := help
 
 help:
@@ -47,16 +47,16 @@ demo: build
 
 test: deps
 	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS)
-	$(CARGO) test --workspace --no-fail-fast
-	$(CARGO) xtask package --check --out $${CARGO_TARGET_DIR:-target}/packages-test \
-	  --binary $${CARGO_TARGET_DIR:-target}/debug/tabane
-	@if [ "$$(id -u)" = 0 ]; then \
-	  $(CARGO) xtask bench soak --minutes 3 --binary $${CARGO_TARGET_DIR:-target}/debug/tabane; \
-	else echo 'skipped: the soak (needs root)'; fi
+	$(CARGO) xtask test
 
 # `--locked`: a Cargo.lock that was not committed fails here, not at the user's.
 check: deps
 	$(CARGO) --locked xtask check
+
+# Both, as the server does through .ci/run.
+ci: deps
+	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS)
+	$(CARGO) --locked xtask ci
 
 bench: build
 	@.ci/install-missing $(BENCH_DEPS)

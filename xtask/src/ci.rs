@@ -1,14 +1,14 @@
-//! What the server runs, and what to run before a commit.
+//! What the server runs (`.ci/run`), and what to run before a commit: one list.
 //!
 //! Owns the list of steps. Every step runs even when an earlier one failed, so that one round
 //! shows everything; a step's own output goes straight to the terminal.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::tidy;
+use crate::{package, tidy};
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 const CLIPPY: &[&str] = &[
@@ -22,6 +22,16 @@ const CLIPPY: &[&str] = &[
 /// Without the advisories, which are a database of their own.
 const DENY: &[&str] = &["deny", "--locked", "check", "bans", "licenses", "sources"];
 const TEST: &[&str] = &["test", "--workspace", "--no-fail-fast"];
+const SOAK: &[&str] = &[
+    "run",
+    "--quiet",
+    "--package",
+    "tabane-bench",
+    "--",
+    "soak",
+    "--minutes",
+    "3",
+];
 
 /// Formatting, lints, tidy, and what others' crates bring with them. `false` when any of them
 /// failed.
@@ -45,10 +55,38 @@ fn supply(root: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// [`check`], and every test of the workspace.
+/// [`check`] and [`test`].
 pub(crate) fn check_and_test(root: &Path) -> Result<bool> {
-    let results = [check(root)?, cargo(root, TEST)?];
+    let results = [check(root)?, test(root)?];
     Ok(results.into_iter().all(|passed| passed))
+}
+
+/// Every test of the workspace, the packages, and a few minutes of an unquiet network, which needs
+/// root.
+pub(crate) fn test(root: &Path) -> Result<bool> {
+    let tests = cargo(root, TEST)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root.join("target"), PathBuf::from);
+    let (binary, out) = (target.join("debug/tabane"), target.join("packages-test"));
+    let (binary, out) = (binary.to_string_lossy(), out.to_string_lossy());
+    let packages = ["--check", "--out", &*out, "--binary", &*binary];
+    let packages = package::run(root, &packages).unwrap_or_else(|error| {
+        eprintln!("xtask: failed: package --check: {error:#}");
+        false
+    });
+    let soak = match is_root() {
+        true => cargo(root, &[SOAK, &["--binary", &*binary]].concat())?,
+        false => {
+            eprintln!("xtask: skipped: the soak (needs root)");
+            true
+        }
+    };
+    Ok(tests && packages && soak)
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<bool> {

@@ -1,6 +1,6 @@
 //! The project's own tools, run as `cargo xtask COMMAND`.
 //!
-//! Owns the dispatch and nothing else: one module per command. A plain `match`, because three
+//! Owns the dispatch and nothing else: one module per command. A plain `match`, because a few
 //! words need no argument parser; a command with options of its own parses what follows its name.
 
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,8 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
   tidy    what the compiler and clippy cannot check: layers, sizes, module docs, dead files
   check   fmt, clippy and tidy
-  ci      check, and every test
+  test    every test, the packages, and 3 minutes of the soak
+  ci      check and test: what the server runs
   bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help
   package a Debian package and an archive of the program; see package --help";
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     {
         ["tidy"] => tidy::run(&root),
         ["check"] => ci::check(&root),
+        ["test"] => ci::test(&root),
         ["ci"] => ci::check_and_test(&root),
         ["bench", options @ ..] => bench(&root, options),
         ["package", options @ ..] => package::run(&root, options),

@@ -58,6 +58,7 @@ fn check(tree: &Tree) -> Findings {
     names::check(&sources, &mut findings);
     words::check(&sources, &mut findings);
     size::check(tree, &sources, &mut findings);
+    size::check_crates(crates.len(), &mut findings);
     findings.sort();
     findings
 }

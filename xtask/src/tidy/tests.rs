@@ -423,31 +423,77 @@ fn sizes() {
     let path = "crates/core/src/noun.rs";
     breaks(
         path,
-        &file(801),
-        "crates/core/src/noun.rs:1: 801 lines, at most 800",
+        &file(501),
+        "crates/core/src/noun.rs:1: 501 lines, at most 500",
     );
     let mut tree = healthy();
-    tree.insert(path, file(800));
+    tree.insert(path, file(500));
     let found = check(&tree);
     assert_eq!(found.errors().count(), 0);
     assert!(
         found
             .hints()
-            .any(|hint| hint.to_string().contains("800 lines, more than 400"))
+            .any(|hint| hint.to_string().contains("500 lines, more than 400"))
+    );
+    let function = |lines: usize| {
+        let lines = "    ;\n".repeat(lines - 2);
+        format!("//! The noun.\nfn f() {{\n{lines}}}\n")
+    };
+    breaks(
+        path,
+        &function(71),
+        "crates/core/src/noun.rs:2: `f` has 71 lines, at most 70",
     );
     let mut tree = healthy();
-    tree.insert(
-        path,
-        format!("//! The noun.\nfn f() {{\n{}}}\n", "    ;\n".repeat(69)),
-    );
-    let found: Vec<_> = check(&tree).hints().map(ToString::to_string).collect();
-    assert_eq!(
-        found[0],
-        "crates/core/src/noun.rs:2: `f` has 71 lines, more than 70"
-    );
+    tree.insert(path, function(70));
+    assert_eq!(errors(&tree), [""; 0]);
     breaks(
         "docs/plot.svg",
         &"x".repeat(200_001),
         "docs/plot.svg:1: 200 KB",
+    );
+}
+
+#[test]
+fn what_waits_for_its_turn_is_a_hint_until_it_is_mended() {
+    let path = "crates/core/src/session/frames.rs";
+    let of = |name: &str, lines: usize| {
+        let lines = "    ;\n".repeat(lines);
+        format!("//! The noun.\nfn {name}() {{\n{lines}}}\n")
+    };
+    let tree = |text: String| {
+        let mut tree = healthy();
+        let session = "//! The noun.\nmod frames;\n".to_owned() + &"fn f() {}\n".repeat(500);
+        tree.insert("crates/core/src/session.rs", session);
+        let root = "//! A noun.\n#![forbid(unsafe_code)]\nmod noun;\nmod session;\n";
+        tree.insert("crates/core/src/lib.rs", root);
+        tree.insert(path, text);
+        tree
+    };
+    assert_eq!(errors(&tree(of("handle_frame", 80))), [""; 0]);
+    let mended = tree(of("handle_frame", 8));
+    expect_one(
+        &mended,
+        "crates/core/src/session/frames.rs:1: `handle_frame` is not long",
+    );
+    let mut mended = tree(of("handle_frame", 80));
+    let session = "//! The noun.\nmod frames;\n";
+    mended.insert("crates/core/src/session.rs", session);
+    expect_one(
+        &mended,
+        "crates/core/src/session.rs:1: is not large any more",
+    );
+}
+
+#[test]
+fn more_crates_than_one_keeps_in_mind() {
+    let mut findings = super::finding::Findings::default();
+    super::size::check_crates(24, &mut findings);
+    assert_eq!(findings.errors().count(), 0);
+    super::size::check_crates(25, &mut findings);
+    let found: Vec<_> = findings.errors().map(ToString::to_string).collect();
+    assert_eq!(
+        found,
+        ["Cargo.toml:1: 25 crates, at most 24: which two are one?"]
     );
 }

@@ -1,3 +1,5 @@
+//! What the table says after each kind of news, and what a disk that hangs holds up.
+
 use super::*;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
