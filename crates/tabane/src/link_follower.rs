@@ -97,7 +97,10 @@ impl LinkFollower {
         let lent = self.lent.lenders().iter().map(Lender::facts);
         self.apply_rules(&table.facts().chain(lent).collect::<Vec<_>>());
         let roll = self.uplinks.roll();
-        roll.renew_lent(&table, self.lent.all(policy));
+        // Sessions with peers know of none.
+        if !self.lent.lenders().is_empty() {
+            roll.renew_lent(&table, self.lent.all(policy));
+        }
         let mut current = table.links();
         let lent = self.lent.links(interfaces, policy);
         current.extend(lent.into_iter().map(|link| (link.name.clone(), link)));
