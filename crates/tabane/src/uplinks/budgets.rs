@@ -53,7 +53,7 @@ impl Budgets {
     pub(super) fn on_usage(&mut self, policy: &mut LinkPolicy, usage: Usage, written: &Carried) {
         for (link, bytes) in written {
             if let Some(rest) = self.unwritten.get_mut(link) {
-                *rest = *rest - *bytes;
+                *rest -= *bytes;
             }
         }
         self.unwritten.retain(|_, rest| *rest > Bytes::ZERO);
