@@ -28,6 +28,8 @@ use crate::far_ends::FarEnds;
 use crate::plain;
 use crate::plain_meter::Meter;
 use crate::plain_way::Passage;
+use crate::route::Route;
+use crate::via::Via;
 use shared_port::{SharedPort, SharedPorts, Sharing};
 
 /// Flows at once. Each may be a stream of the session, which has 4,096 in all, most for TCP.
@@ -68,33 +70,6 @@ pub(crate) struct Beginning<S> {
     pub(crate) deliver: Deliver,
     /// The program's socket, where it speaks with others as well, and what gets what these say.
     pub(crate) socket: Option<(S, Stranger)>,
-}
-
-/// Where a connection or a flow goes.
-#[derive(Debug, Clone)]
-pub(crate) struct Route {
-    /// Through the session.
-    pub(crate) target: Target,
-    /// Without it, where the session cannot serve; `None` where that is not to be.
-    pub(crate) plain: Option<SocketAddr>,
-    /// The session is not even asked.
-    pub(crate) stays_here: bool,
-    /// Whether a relay that is silent is waited for.
-    pub(crate) silence: Silence,
-    /// How the session treats it.
-    pub(crate) label: Option<Label>,
-}
-
-impl From<Target> for Route {
-    fn from(target: Target) -> Self {
-        Self {
-            target,
-            plain: None,
-            stays_here: false,
-            silence: Silence::Waits,
-            label: None,
-        }
-    }
 }
 
 /// The flows of one entrance; they end with it.
@@ -332,36 +307,35 @@ async fn carry<S: Ord + Clone>(
         Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     };
     let through = async {
-        if route.stays_here {
-            return Outcome::Unserved;
-        }
-        if let Some((peer, own)) = far_ends.straight(&route.target, route.label.as_ref()).await {
-            let peer = peer.labelled(route.label.clone());
-            let bypass = far_ends.bypass();
-            let outcome = through_session(&peer, bypass, association, own, Silence::GivesBack);
-            if matches!(outcome.await, Outcome::Over) {
+        let peer = route.peer(far_ends).await;
+        let mut last = None;
+        loop {
+            let known = route.known(far_ends, peer.is_some(), route.plain.is_some());
+            last = known.next(last);
+            let outcome = match (last, &peer, far_ends.relay()) {
+                (Some(Via::Peer), Some((peer, own)), _) => {
+                    let peer = peer.labelled(route.label.clone());
+                    let (bypass, own) = (far_ends.bypass(), own.clone());
+                    through_session(&peer, bypass, association, own, Silence::GivesBack).await
+                }
+                (Some(Via::Relay), _, Some(relay)) => {
+                    let relay = relay.labelled(route.label.clone());
+                    by_relay(
+                        &relay,
+                        far_ends.bypass(),
+                        association,
+                        &route,
+                        sharing.as_ref(),
+                    )
+                    .await
+                }
+                (Some(Via::Peer | Via::Relay), ..) => Outcome::Unserved,
+                (Some(Via::Plain) | None, ..) => return Outcome::Unserved,
+            };
+            if matches!(outcome, Outcome::Over) {
                 return Outcome::Over;
             }
         }
-        let Some(relay) = far_ends.relay() else {
-            return Outcome::Unserved;
-        };
-        let relay = relay.labelled(route.label.clone());
-        if let (Some(sharing), Target::Address(remote)) = (&sharing, &route.target) {
-            let shared = sharing.carry(&relay, association, *remote, route.silence);
-            if let Some(outcome) = shared.await {
-                return outcome;
-            }
-        }
-        let target = route.target.clone();
-        through_session(
-            &relay,
-            far_ends.bypass(),
-            association,
-            target,
-            route.silence,
-        )
-        .await
     };
     tokio::select! {
         outcome = through => match (outcome, route.plain) {
@@ -379,6 +353,25 @@ async fn carry<S: Ord + Clone>(
         },
         () = association.expired(idle) => {}
     }
+}
+
+/// By a port that the program's socket shares at the relay, where it has one; else by a stream of
+/// the flow's own.
+async fn by_relay<S: Ord + Clone>(
+    relay: &Client,
+    bypass: &Bypass,
+    association: &Rc<Association>,
+    route: &Route,
+    sharing: Option<&Sharing<S>>,
+) -> Outcome {
+    if let (Some(sharing), Target::Address(remote)) = (sharing, &route.target) {
+        let shared = sharing.carry(relay, association, *remote, route.silence);
+        if let Some(outcome) = shared.await {
+            return outcome;
+        }
+    }
+    let target = route.target.clone();
+    through_session(relay, bypass, association, target, route.silence).await
 }
 
 /// Opens the flow, sends what waits, and delivers answers until the flow is over.

@@ -19,12 +19,13 @@ use tabane_policy::{FlowFacts, Protocol};
 use tabane_proxy::Refusal;
 use tabane_tunnel::{Silence, Target, system_resolvers};
 
-use crate::associations::{Answer, Associations, Beginning, Deliver, Route, Stranger};
+use crate::associations::{Answer, Associations, Beginning, Deliver, Stranger};
 use crate::carriage::Carriage;
 use crate::far_ends::FarEnds;
 use crate::near_names::asks_for_near;
 use crate::opening::{open, refusal_of};
 use crate::plain::{self, Far};
+use crate::route::Route;
 use crate::rule_book::{RuleBook, Way};
 
 const DNS_PORT: u16 = 53;
@@ -64,9 +65,9 @@ impl Carrier {
         }
     }
 
-    /// The resolvers of this host may have changed.
-    pub(crate) fn renew_resolvers(&self) {
-        *self.resolvers.borrow_mut() = resolver_addresses();
+    /// The resolvers of this host may have changed: these are they.
+    pub(crate) fn renew_resolvers(&self, resolvers: Vec<IpAddr>) {
+        *self.resolvers.borrow_mut() = resolvers;
     }
 
     /// The flows of one entrance.

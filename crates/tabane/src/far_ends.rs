@@ -1,8 +1,7 @@
 //! The far ends of an instance: the relay, if there is one, and the peers reached straight.
 //!
-//! Owns the choice between them for a destination, as SBAM has it: straight to a machine that
-//! speaks tabane, else by the relay; what neither serves goes plainly, which is the carrier's
-//! affair. Each far end has a client of its own, side by side on one thread, with the same links,
+//! Owns which of them there are, and which peer a destination is. In which order they are tried is
+//! `via`'s. Each far end has a client of its own, side by side on one thread, with the same links,
 //! policy and rules.
 
 use std::cell::RefCell;
@@ -32,6 +31,7 @@ use crate::peers::Peer;
 use crate::plain_way::{NoPlainWay, Passage, PlainWays};
 use crate::rule_book::RuleBook;
 use crate::store::{PeerEntry, RelayName, Store};
+use crate::via::RelayState;
 use crate::wall_clock::unix_seconds;
 
 /// How long the first connections may have to wait for the names of peers.
@@ -218,6 +218,15 @@ impl FarEnds {
         };
         let client = peer.session(self.0.surroundings.as_ref()?).await?;
         Some((client, target))
+    }
+
+    /// What is known of the relay at this moment.
+    pub(crate) fn relay_state(&self) -> RelayState {
+        match self.relay() {
+            None => RelayState::Absent,
+            Some(relay) if relay.is_reachable() => RelayState::Reachable,
+            Some(_) => RelayState::Silent,
+        }
     }
 
     /// By which link what bears `label` goes to `dest` without any of them.

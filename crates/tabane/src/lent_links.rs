@@ -17,6 +17,7 @@ use tabane_neighbour::{NeighbourWay, is_there};
 use tabane_policy::LinkFacts;
 use tabane_proxy::{Destination, Host};
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::failure::Failure;
@@ -168,10 +169,14 @@ impl Lender {
         pause.set(FIRST_PAUSE);
         tracing::info!(neighbour = %self.name, %at, "the neighbour has moved");
         self.whereabouts.at.replace(at.clone());
-        let store = &self.whereabouts.store;
-        if let Err(error) = store.move_neighbour(&self.name, &self.key.to_string(), &at) {
-            tracing::warn!(neighbour = %self.name, "where it is now is not kept: {error:#}");
-        }
+        let (store, name) = (self.whereabouts.store.clone(), self.name.clone());
+        let key = self.key.to_string();
+        // No packet waits for the disk.
+        spawn_blocking(move || {
+            if let Err(error) = store.move_neighbour(&name, &key, &at) {
+                tracing::warn!(neighbour = %name, "where it is now is not kept: {error:#}");
+            }
+        });
         true
     }
 

@@ -19,7 +19,7 @@ use tabane_linux::capture::Capture;
 use tabane_linux::cgroup::Cgroup;
 use tabane_linux::hooks::{HookConfig, Hooks};
 use tabane_linux::routing::Routing;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::carrier::{Carrier, resolver_addresses};
 use crate::dead_families::{EVERYTHING, dead_families};
@@ -167,6 +167,8 @@ impl Machine {
         let prefixes = self.direct.prefixes().await?;
         let peers = self.far_ends.as_ref().map(FarEnds::peer_ranges);
         let peers = peers.unwrap_or_default();
+        // No packet waits for the disk. Without an answer there are none, as without the file.
+        let resolvers = spawn_blocking(resolver_addresses).await.unwrap_or_default();
         let captured = self.direct.not_given(peers);
         if self.only_peers && !captured.is_empty() {
             self.hooks.exclude(&EVERYTHING, &[], &captured)?;
@@ -176,12 +178,11 @@ impl Machine {
             if let Some(far_ends) = &self.far_ends {
                 left.extend(dead_families(far_ends).await);
             }
-            self.hooks
-                .exclude(&left, &resolver_addresses(), &captured)?;
+            self.hooks.exclude(&left, &resolvers, &captured)?;
         }
         self.filter.borrow_mut().set_direct(prefixes)?;
         if let Some(carrier) = &self.carrier {
-            carrier.renew_resolvers();
+            carrier.renew_resolvers(resolvers);
         }
         Ok(())
     }

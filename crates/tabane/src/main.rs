@@ -58,6 +58,7 @@ mod quantity;
 mod reach;
 mod relay_exit;
 mod relay_state;
+mod route;
 mod rule_book;
 #[cfg(test)]
 mod scratch;
@@ -73,6 +74,7 @@ mod top;
 mod udp_order;
 mod uplinks;
 mod usage;
+mod via;
 mod wall_clock;
 mod web_links;
 

@@ -1,17 +1,18 @@
-//! A connection on its way out: straight to a peer, else by the relay, else plainly.
+//! A connection on its way out, by way of whoever serves it first.
 //!
-//! Owns that order, and whose word counts where none of them gets through: the destination's own,
-//! by whichever way it was heard. How a program is told is its entrance's affair.
+//! Owns whose word counts where nobody does: the destination's own, by whichever way it was heard.
+//! In which order they are tried is `via`'s, how a program is told its entrance's affair.
 
 use std::io;
 
 use tabane_linux::abortive::AbortiveStream;
 use tabane_proxy::Refusal;
-use tabane_tunnel::{OpenError, Status, Target, TcpFlow};
+use tabane_tunnel::{OpenError, Silence, Status, Target, TcpFlow};
 
-use crate::associations::Route;
 use crate::far_ends::FarEnds;
 use crate::plain::Far;
+use crate::route::Route;
+use crate::via::Via;
 
 /// The far half of a connection: the destination has said yes.
 pub(crate) enum Opened {
@@ -42,52 +43,42 @@ pub(crate) async fn open(
     route: &Route,
     plain: impl Future<Output = Result<Far, Refusal>>,
 ) -> Result<Opened, Refusal> {
-    let said = match open_by_session(far_ends, route).await {
-        Ok(flow) => return Ok(Opened::Session(flow)),
-        Err(Some(Refusal::Refused)) => return Err(Refusal::Refused),
-        Err(said) => said,
-    };
-    match plain.await {
-        Ok(far) => {
-            if !route.stays_here {
-                far_ends.bypass().on_connection();
-            }
-            Ok(Opened::Plain(far))
-        }
-        Err(own) => Err(said.unwrap_or(own)),
-    }
-}
-
-/// What the destination said, if it was asked and said anything.
-async fn open_by_session(far_ends: &FarEnds, route: &Route) -> Result<TcpFlow, Option<Refusal>> {
     let Route { target, label, .. } = route;
-    if route.stays_here {
-        return Err(None);
-    }
-    if let Some((peer, own)) = far_ends.straight(target, label.as_ref()).await {
-        let peer = peer.labelled(label.clone());
-        match peer.open_tcp(own, tabane_tunnel::Silence::GivesBack).await {
-            Ok(flow) => return Ok(flow),
+    let peer = route.peer(far_ends).await;
+    let mut said = None;
+    let mut last = None;
+    // A name has a plain way as well: `plain` looks it up.
+    while let Some(via) = route.known(far_ends, peer.is_some(), true).next(last) {
+        last = Some(via);
+        let (client, target, silence) = match (via, &peer, far_ends.relay()) {
+            (Via::Peer, Some((peer, own)), _) => (peer, own, Silence::GivesBack),
+            (Via::Relay, _, Some(relay)) => (relay, target, route.silence),
+            (Via::Peer | Via::Relay, ..) => continue,
+            (Via::Plain, ..) => match plain.await {
+                Ok(far) => {
+                    if !route.stays_here {
+                        far_ends.bypass().on_connection();
+                    }
+                    return Ok(Opened::Plain(far));
+                }
+                Err(own) => return Err(said.unwrap_or(own)),
+            },
+        };
+        let client = client.labelled(label.clone());
+        match client.open_tcp(target.clone(), silence).await {
+            Ok(flow) => return Ok(Opened::Session(flow)),
             Err(error) => {
                 far_ends.bypass().report(target, &error);
-                // It is the destination.
-                if let Some(Refusal::Refused) = word_of(&error) {
-                    return Err(Some(Refusal::Refused));
+                match word_of(&error) {
+                    Some(Refusal::Refused) => return Err(Refusal::Refused),
+                    // What a peer says of itself otherwise, the relay may know better.
+                    word if via == Via::Relay => said = word,
+                    _ => {}
                 }
             }
         }
     }
-    let Some(relay) = far_ends.relay() else {
-        return Err(None);
-    };
-    let relay = relay.labelled(label.clone());
-    match relay.open_tcp(target.clone(), route.silence).await {
-        Ok(flow) => Ok(flow),
-        Err(error) => {
-            far_ends.bypass().report(target, &error);
-            Err(word_of(&error))
-        }
-    }
+    Err(said.unwrap_or(Refusal::NetworkUnreachable))
 }
 
 /// The destination's word in what a relay reports; `None` where the relay speaks for itself.

@@ -12,7 +12,7 @@ use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey};
 use tabane_tunnel::{Client, Happening, RelayPeer, Target};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client_session::resolve;
@@ -267,16 +267,17 @@ impl Peer {
         }
     }
 
-    /// Keeps the key of who has just been met.
+    /// Keeps the key of who has just been met; no packet waits for the disk.
     fn trust(&self, surroundings: &Surroundings) {
-        let (name, key) = (&self.name, self.key());
-        match surroundings.store.put_peer(name, &self.entry) {
+        let (name, entry, key) = (self.name.clone(), self.entry.clone(), self.key());
+        let store = surroundings.store.clone();
+        spawn_blocking(move || match store.put_peer(&name, &entry) {
             Ok(_) => tracing::warn!(
                 "{name} speaks tabane, and is trusted from here on by the key that it showed: \
                  {key} (`tabane peer remove {name}` forgets it)"
             ),
             Err(error) => tracing::warn!("{name} is a peer for this time only: {error:#}"),
-        }
+        });
     }
 
     /// Looks after its session no more; gives it away.

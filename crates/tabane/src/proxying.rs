@@ -17,11 +17,12 @@ use tabane_tunnel::{Label, Target};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 
-use crate::associations::{Answer, Associations, Beginning, Route};
+use crate::associations::{Answer, Associations, Beginning};
 use crate::carriage::Carriage;
 use crate::far_ends::FarEnds;
 use crate::opening::{open, refusal_of};
 use crate::plain::{self, Far};
+use crate::route::Route;
 use crate::rule_book::{RuleBook, Way};
 
 /// Connections at once; as many as the session has streams, less some for UDP.
