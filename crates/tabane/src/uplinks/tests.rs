@@ -98,7 +98,7 @@ fn every_reason_not_to_use_a_link_is_in_the_next_table_with_its_words() {
     assert!(next().keys().eq(["wlan0"]));
     assert_eq!(host.why(), "not there any more");
 
-    let faulty = Policy::parse("[[link]]").map_err(Into::into);
+    let faulty = Policy::parse("[[link]]\nuse = 'sometimes'\n").map_err(Into::into);
     host.uplinks.0.on_policy(faulty);
     assert!(host.uplinks.roll().policy_fault().is_some());
 }

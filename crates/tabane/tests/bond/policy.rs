@@ -199,7 +199,9 @@ fn a_full_disk_costs_what_was_counted_and_nothing_else() {
 fn a_disk_that_hangs_holds_up_no_packet() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
-    assert!(policy(&world, "set c2 --budget 1MB/month").status.success());
+    // Slow enough that the budget ends under way: it is counted five times a second.
+    let limits = "set c2 --down 16mbit --budget 1MB/month";
+    assert!(policy(&world, limits).status.success());
     let settings = world.path(".config/tabane").display().to_string();
     let hang = format!("cd {settings} && mkfifo hung && mv hung usage.toml");
     let fetch = "curl -sS --limit-rate 4M --max-time 60 http://203.0.113.2:8000/12000000 | wc -c";
