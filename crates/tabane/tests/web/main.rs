@@ -126,7 +126,8 @@ fn what_network_manager_calls_metered_waits() {
     assert!(fs::read(&got).unwrap() == content());
     let record: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(carried(&record, "c1") > SIZE as u64 / 2, "{record}");
-    assert!(carried(&record, "c2") < SIZE as u64 / 10, "{record}");
+    // Until the rates are known it may be needed; as any other link it carries a third.
+    assert!(carried(&record, "c2") < SIZE as u64 / 6, "{record}");
 }
 
 #[test]
