@@ -33,7 +33,20 @@ if sys.argv[1] == "serve":
     print("ready", flush=True)
     while True:
         threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-s = socket.create_connection(ADDRESS)
+def connect(proxy=None):
+    """Straight, or by SOCKS5 (RFC 1928) at a port of this host."""
+    if not proxy:
+        return socket.create_connection(ADDRESS)
+    s = socket.create_connection(("127.0.0.1", int(proxy)))
+    host, port = ADDRESS
+    s.sendall(b"\5\1\0" + b"\5\1\0\1" + socket.inet_aton(host) + port.to_bytes(2, "big"))
+    for expected in b"\5\0", b"\5\0\0":
+        assert s.recv(len(expected), socket.MSG_WAITALL) == expected
+    # The address that it is bound to, after its kind.
+    s.recv(7, socket.MSG_WAITALL)
+    return s
+
+s = connect(*sys.argv[2:])
 s.sendall(sys.argv[1][:1].encode())
 action = {"download": hear, "upload": say}[sys.argv[1]]
 action(s, 4_000_000)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::lan::Host;
 use crate::rules::write;
 use crate::up::{LOST, UP, Up};
-use crate::world::World;
+use crate::world::{World, first_line};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/endings.py");
 const WAYS: [&str; 2] = ["download", "upload"];
@@ -57,16 +57,16 @@ impl Drop for End {
 }
 
 /// Killed at the end, if not before.
-struct Relay(Child);
+struct Kept(Child);
 
-impl Relay {
+impl Kept {
     fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-impl Drop for Relay {
+impl Drop for Kept {
     fn drop(&mut self) {
         self.kill();
     }
@@ -89,6 +89,23 @@ fn a_client_that_is_killed_resets_its_programs() {
         up.kill();
         here.says("program ended by a reset");
         behind.says("program ended by a reset");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_killed_resets_its_programs() {
+    const PORT: &str = "1080";
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let _server = End::server(&world);
+    for way in WAYS {
+        let mut command = world.tabane(&["proxy", "--listen", &format!("127.0.0.1:{PORT}")]);
+        let mut proxy = Kept(command.stdout(Stdio::piped()).spawn().unwrap());
+        first_line(&mut proxy.0);
+        let program = End::start(world.in_client("python3"), &[way, PORT]);
+        program.says("under way");
+        proxy.kill();
+        program.says("program ended by a reset");
     }
 }
 
@@ -121,7 +138,7 @@ fn a_relay_that_is_killed_resets_servers_and_programs() {
     world.stop_relay();
     let server = End::server(&world);
     for way in WAYS {
-        let mut relay = Relay(world.spawn_relay(&[]));
+        let mut relay = Kept(world.spawn_relay(&[]));
         let up = Up::start(&world, &[]);
         up.wait_until(UP);
         let program = End::start(world.in_client("python3"), &[way]);
@@ -130,7 +147,7 @@ fn a_relay_that_is_killed_resets_servers_and_programs() {
         server.says("server ended by a reset");
         up.wait_until(LOST);
         // The next one knows nothing of it.
-        let _relay = Relay(world.spawn_relay(&[]));
+        let _relay = Kept(world.spawn_relay(&[]));
         program.says("program ended by a reset");
     }
 }

@@ -45,6 +45,14 @@ def report_of(way, token):
     s.sendall(token.encode() + b"\n")
     return everything(s).decode()
 
+@program("ffmpeg that sends 2.4 MB of raw video", "ffmpeg")
+def streams(way):
+    token = os.urandom(8).hex()
+    source = ["-f", "lavfi", "-i", "testsrc2=size=160x100:rate=25", "-frames:v", "50"]
+    to = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-method", "PUT", f"http://{V4}:8000/{token}"]
+    said = run("ffmpeg", "-nostdin", "-v", "error", *source, *to)
+    return f"{said}{report_of(way, token)} came"
+
 def git(*words):
     # Of this test's directory, whoever asks.
     return run("git", "-c", "http.proxy=", *words)

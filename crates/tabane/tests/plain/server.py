@@ -211,12 +211,25 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     def __init__(self, *arguments):
         super().__init__(*arguments, directory=sys.argv[1])
 
+    def body(self, left):
+        """The lengths of so many bytes' pieces."""
+        while left and (data := self.rfile.read1(min(left, 1 << 16))):
+            left -= len(data)
+            yield len(data)
+
+    def chunks(self):
+        """The same of a body that says its length chunk by chunk."""
+        while size := int(self.rfile.readline() or b"0", 16):
+            yield from self.body(size)
+            self.rfile.readline()
+        self.rfile.readline()
+
     def do_PUT(self):
-        left = int(self.headers["Content-Length"])
+        length = self.headers["Content-Length"]
         got = 0
         try:
-            while got < left and (data := self.rfile.read1(min(left - got, 1 << 16))):
-                got += len(data)
+            for size in self.body(int(length)) if length else self.chunks():
+                got += size
         except OSError:
             pass
         report(self.path.strip("/").encode(), str(got))

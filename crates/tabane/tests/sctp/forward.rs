@@ -187,9 +187,10 @@ fn what_one_side_resets_is_reset_at_the_other() {
     assert!(why.contains("no SCTP answer from 10.77.1.1:9899"), "{why}");
 }
 
-/// An end that is killed says nothing to the other, which resets its connections all the same.
+/// An end that is killed resets its connections, and says nothing to the other, which resets its
+/// own all the same.
 #[test]
-fn a_dead_end_resets_the_other_s_connections() {
+fn a_dead_end_resets_its_connections_and_the_other_s() {
     let Some(world) = World::new() else { return };
     let server = listen(&world);
     for dies_first in ["near", "far"] {
@@ -199,13 +200,15 @@ fn a_dead_end_resets_the_other_s_connections() {
         let (mut served, _) = server.accept().unwrap();
         let mut heard = [0; 5];
         served.read_exact(&mut heard).unwrap();
-        let (dead, mut alive, mut left) = match dies_first {
-            "near" => (near, far, served),
-            _ => (far, near, stream),
+        let (dead, mut alive, of_the_dead, left) = match dies_first {
+            "near" => (near, far, stream, served),
+            _ => (far, near, served, stream),
         };
         drop(dead);
-        let error = left.read(&mut heard).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        for mut connection in [of_the_dead, left] {
+            let error = connection.read(&mut heard).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
         let why = alive.next()["reset"].to_string();
         assert!(why.contains("nothing was heard of the peer"), "{why}");
     }
