@@ -17,7 +17,7 @@ mod transmit;
 use std::collections::VecDeque;
 
 use rustls::Side;
-use tabane_base::{Bytes, Instant};
+use tabane_base::{Bytes, Duration, Instant};
 
 use crate::close::CloseReason;
 use crate::config::{MAX_PATHS, SessionConfig};
@@ -244,6 +244,12 @@ impl Session {
     #[must_use]
     pub fn stream_limit(&self, id: StreamId) -> usize {
         self.streams.limit(id)
+    }
+
+    /// The smoothed round trip of the farthest path.
+    #[must_use]
+    pub fn farthest_round_trip(&self) -> Duration {
+        self.streams.rtt()
     }
 
     /// How far the sender of a stream may go beyond our reader: the more, the faster it reads.

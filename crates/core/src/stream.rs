@@ -211,6 +211,10 @@ impl Streams {
         self.rtt = rtt;
     }
 
+    pub(crate) fn rtt(&self) -> Duration {
+        self.rtt
+    }
+
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

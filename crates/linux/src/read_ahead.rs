@@ -1,25 +1,31 @@
-//! How much a program on this machine may write ahead of what its connection carries.
+//! How much whoever writes may be ahead of what its connection carries.
 //!
 //! Owns the receive buffer of our end of such a connection. The kernel would let it grow to
-//! megabytes, because here everything is near and fast; the links behind are neither, and what lies
-//! in the buffer is called sent by whoever wrote it. Programs of other machines are left to the
-//! kernel: their way to us needs a buffer of its own.
+//! megabytes, because the way to us is fast; the links behind are not, and what lies in the buffer
+//! is called sent by whoever wrote it. A program on this machine needs hardly any buffer; one of
+//! another machine needs what its own way to us holds as well. Where the kernel does not let us
+//! give so much, the buffer is left to the kernel.
 //!
 //! A buffer that takes fewer than two segments stops a connection: its sender waits for room for a
 //! whole one (RFC 9293 §3.8.6.2.1) and asks only every 200 ms. Loopback's segments have 64 kB, so
 //! a listener that wants small buffers asks for smaller ones.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
 
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use tabane_base::{Duration, Instant};
 use tokio::net::TcpStream;
 
+use crate::buffers;
+
 /// Of connections to a listener of ours. The kernel's offloading makes large ones of them anyway.
 const SEGMENT: u32 = 8 * 1024;
 /// Two that the window has room for, as the kernel counts its own costs, and two as a reserve.
 const LEAST_SEGMENTS: usize = 4;
+/// Of machines elsewhere: what a kernel offers everybody at first.
+const LEAST_ELSEWHERE: usize = 64 * 1024;
 /// Enough for any link.
 const MOST: usize = 4 << 20;
 
@@ -35,11 +41,22 @@ pub fn allow_small_buffers(listener: &impl AsFd) -> io::Result<()> {
 /// that a passing dip of the limit should not do it.
 const SHRINKS_AFTER: Duration = Duration::from_millis(500);
 
+/// What the next hop does with what is read here.
+#[derive(Clone, Copy, Debug)]
+pub struct Onward {
+    /// What it holds at most: some round trips of its paths.
+    pub limit: usize,
+    /// The round trip of the farthest of them.
+    pub round_trip: Duration,
+}
+
 /// Of one connection.
 #[derive(Debug)]
 pub struct ReadAhead {
-    /// Bytes the kernel takes in; `None` where that is the kernel's affair.
-    given: Option<usize>,
+    /// Bytes the kernel takes in; 0 before the first step.
+    given: usize,
+    /// The round trip to whoever writes; `None` on this machine.
+    round_trip: Option<Duration>,
     least: usize,
     /// The most wanted since `began`, and in the period before that.
     wanted: [usize; 2],
@@ -51,46 +68,116 @@ impl ReadAhead {
     #[must_use]
     pub fn of(tcp: &TcpStream) -> Self {
         let is_here = |peer: std::net::SocketAddr| peer.ip().to_canonical().is_loopback();
+        let is_here = tcp.peer_addr().is_ok_and(is_here);
         // Ours towards the program are of the size of the program's towards us.
         let segment = getsockopt(tcp, sockopt::TcpMaxSeg).map_or(usize::MAX, |size| size as usize);
         Self {
-            given: tcp.peer_addr().is_ok_and(is_here).then_some(0),
-            least: segment.saturating_mul(LEAST_SEGMENTS).min(MOST),
+            given: 0,
+            round_trip: (!is_here).then(|| round_trip(tcp)),
+            least: match is_here {
+                true => segment.saturating_mul(LEAST_SEGMENTS).min(MOST),
+                false => LEAST_ELSEWHERE,
+            },
             wanted: [0; 2],
             began: Instant::from_millis(0),
         }
     }
 
-    /// Has the kernel take in no more than an eighth of `limit`, which the next hop holds at most.
-    /// It follows upwards at once, and downwards within a second.
-    pub fn follow(&mut self, tcp: &impl AsFd, now: Instant, limit: usize) {
-        let Some(given) = self.given else {
-            return;
-        };
-        let wanted = (limit / 8).clamp(self.least, MOST);
+    /// Has the kernel take in no more than an eighth of what the next hop holds at most, and from
+    /// elsewhere what that passes on in three round trips of the way to us. It follows upwards at
+    /// once, and downwards within a second.
+    pub fn follow(&mut self, tcp: &impl AsFd, now: Instant, onward: Onward) {
         if now.since(self.began) >= SHRINKS_AFTER {
             self.wanted = [0, self.wanted[0]];
             self.began = now;
+            if let Some(known) = &mut self.round_trip {
+                *known = round_trip(tcp);
+            }
         }
+        let wanted = self.wanted(onward).clamp(self.least, MOST);
         self.wanted[0] = self.wanted[0].max(wanted);
         let wanted = self.wanted[0].max(self.wanted[1]);
-        // Each step costs a system call, and none is worth it that changes little.
-        if wanted > given.saturating_mul(5) / 4 || wanted <= given / 2 {
+        // Each step costs system calls, and none is worth them that changes little.
+        if wanted > self.given.saturating_mul(5) / 4 || wanted <= self.given / 2 {
             self.give(tcp, wanted);
         }
+    }
+
+    fn wanted(&self, onward: Onward) -> usize {
+        let way = self.round_trip.map_or(0, |own| {
+            // The limit is some three farthest round trips' worth.
+            let own = own.as_micros() * onward.limit as u128;
+            let way = own / onward.round_trip.as_micros().max(1);
+            usize::try_from(way).unwrap_or(usize::MAX)
+        });
+        (onward.limit / 8).saturating_add(way)
     }
 
     fn give(&mut self, tcp: &impl AsFd, wanted: usize) {
         // Before the first step the kernel has offered half of its own buffer, as it counts.
         let offered = || getsockopt(tcp, sockopt::RcvBuf).unwrap_or_default() / 4;
         let wanted = match self.given {
-            Some(0) => wanted.max(offered()),
+            0 => wanted.max(offered()),
             _ => wanted,
         };
-        self.given = Some(wanted);
-        if let Err(error) = setsockopt(tcp, sockopt::RcvBuf, &wanted) {
+        self.given = wanted;
+        let given = match self.round_trip {
+            None => setsockopt(tcp, sockopt::RcvBuf, &wanted).map_err(io::Error::from),
+            Some(_) => give_elsewhere(tcp, wanted),
+        };
+        if let Err(error) = given {
             tracing::debug!(%error, "SO_RCVBUF stays as it is");
         }
+    }
+}
+
+/// A buffer of `wanted` bytes for whoever needs all of it; where we may not have that much, the
+/// kernel's own.
+fn give_elsewhere(tcp: &impl AsFd, wanted: usize) -> io::Result<()> {
+    buffers::grow_receive(tcp, wanted)?;
+    if getsockopt(tcp, sockopt::RcvBuf)? < 2 * wanted {
+        return set(tcp, libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0);
+    }
+    // What it was when the connection began would hold otherwise.
+    set(tcp, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, wanted)
+}
+
+fn set(tcp: &impl AsFd, level: i32, option: i32, value: usize) -> io::Result<()> {
+    let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the descriptor is open, and the option is an int.
+    let done = unsafe {
+        libc::setsockopt(
+            tcp.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            mem::size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// To the far end of `tcp`, as the kernel measured it.
+fn round_trip(tcp: &impl AsFd) -> Duration {
+    // SAFETY: the type is plain integers.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut length = mem::size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes.
+    let done = unsafe {
+        libc::getsockopt(
+            tcp.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    match done {
+        0 => Duration::from_micros(u64::from(info.tcpi_rtt)),
+        _ => Duration::ZERO,
     }
 }
 
@@ -103,6 +190,11 @@ mod tests {
 
     const CHUNK: usize = 64 * 1024;
     const SIZE: usize = 4_096 * CHUNK;
+
+    fn onward(limit: usize) -> Onward {
+        let round_trip = Duration::from_millis(20);
+        Onward { limit, round_trip }
+    }
 
     async fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
         let address = listener.local_addr().unwrap();
@@ -125,7 +217,7 @@ mod tests {
         let mut left = SIZE;
         for limit in [[16 << 20; 5], [100_000; 5]].iter().flatten().cycle() {
             let now = Instant::from_millis(begun.elapsed().as_millis() as u64);
-            read_ahead.follow(&ours, now, *limit);
+            read_ahead.follow(&ours, now, onward(*limit));
             left -= ours.read(&mut chunk).await.unwrap();
             if left == 0 {
                 break;
@@ -155,7 +247,7 @@ mod tests {
         let (_program, ours) = pair(&listener).await;
         let mut read_ahead = ReadAhead::of(&ours);
         let mut given = |ms, limit| {
-            read_ahead.follow(&ours, Instant::from_millis(ms), limit);
+            read_ahead.follow(&ours, Instant::from_millis(ms), onward(limit));
             getsockopt(&ours, sockopt::RcvBuf).unwrap() / 2
         };
         let first = given(0, 10_000);

@@ -14,7 +14,7 @@ use socket2::SockRef;
 use tabane_base::Bytes;
 use tabane_core::{ReadState, StreamError};
 use tabane_linux::abortive::AbortiveStream;
-use tabane_linux::read_ahead::ReadAhead;
+use tabane_linux::read_ahead::{Onward, ReadAhead};
 use tokio::net::TcpStream;
 
 use crate::relay::{Meter, Way};
@@ -200,7 +200,11 @@ impl Connection {
                     Err(error) => Err(stopped(&error)),
                 };
             }
-            read_ahead.follow(&**tcp, visit.now, visit.session.stream_limit(id));
+            let onward = Onward {
+                limit: visit.session.stream_limit(id),
+                round_trip: visit.session.farthest_round_trip(),
+            };
+            read_ahead.follow(&**tcp, visit.now, onward);
             let room = visit.session.stream_capacity(id).max(MIN_READ);
             let room = room.min(visit.buffer.len()).min(allowed);
             if room == 0 {
