@@ -23,6 +23,8 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     udp            a flow of datagrams at 90 % of the sum of the rates, in order and in time
     selftest       the kernel's own multipath test: 16 MiB each way within its deadline
     share          several downloads at once on one link
+    sockets        connection setup, uploads ahead of links, readers who do not read, beside plain
+                   sockets
     lan            50 hosts with 20 connections each behind one `tabane up --lan`
     arms           table 1 of the ARMS paper with `tabane sctp`; see `bench arms --help`
     web            files from nginx by curl, aria2, `tabane get` and `tabane web`; see
