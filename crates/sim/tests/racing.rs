@@ -33,6 +33,7 @@ const MEMORY: usize = 40;
 const FIXED: std::ops::Range<u64> = 0..400;
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "how fast it goes is of interest")]
 fn whoever_races_the_handshakes_on_one_link_costs_that_link() {
     let seeds = seeds().unwrap_or(FIXED);
     let (began, first) = (clock(), seeds.start);
@@ -320,7 +321,7 @@ impl Adversary {
         let mut data = vec![0; 21 + self.rng.below(40) as usize];
         self.rng.fill(&mut data);
         data[0] = 0x40 | data[0] & 0x3f;
-        let name = packet.data.len().min(5).max(1);
+        let name = packet.data.len().clamp(1, 5);
         data[1..name].copy_from_slice(&packet.data[1..name]);
         self.tell(world, packet.to, data);
     }
