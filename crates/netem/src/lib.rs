@@ -2,23 +2,27 @@
 //! namespaces) and the loopback relays of the demonstration.
 //!
 //! Owns the [`Link`] (queue → rate or trace → delay and jitter → loss and outage), the [`Trace`]
-//! format and the [`Scenario`] files. Pure: time, chance and the contents of files are arguments.
+//! format, links of radio made by seed ([`Radio`]), and the [`Scenario`] files. Pure: time, chance and the contents of files are arguments.
 //! Knows nothing of what a packet is, nor of who uses it.
 
 #![forbid(unsafe_code)]
 
 mod counters;
+mod jitter;
 mod link;
 mod loss;
 mod quantity;
+mod radio;
 mod scenario;
 mod schedule;
 mod trace;
 mod transmitter;
 
 pub use counters::{Count, Counters, DropReason};
+pub use jitter::JitterShape;
 pub use link::{Link, LinkConfig, RateModel};
 pub use loss::{LossModel, Probability};
+pub use radio::{Radio, RadioKind, UnknownRadio};
 pub use scenario::{Direction, LinkSpec, MAX_LINKS, Scenario, ScenarioError};
 pub use schedule::{Change, Outage};
 pub use trace::{OPPORTUNITY, Trace, TraceError};

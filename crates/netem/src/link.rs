@@ -13,9 +13,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
+use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 
 use crate::counters::{Counters, DropReason};
+use crate::jitter::{Jitter, JitterShape};
 use crate::loss::{LossModel, Losses};
 use crate::schedule::{Change, Due, Outage, Schedule};
 use crate::trace::Trace;
@@ -39,8 +40,10 @@ pub struct LinkConfig {
     pub queue: Bytes,
     /// One-way delay after transmission.
     pub delay: Duration,
-    /// Further delay, uniform in 0..=`jitter`; order is kept.
+    /// Further delay, in 0..=`jitter`; order is kept.
     pub jitter: Duration,
+    /// How it is distributed.
+    pub jitter_shape: JitterShape,
     /// What gets lost by chance.
     pub loss: LossModel,
     /// Changes by time, counted from the start of the schedule.
@@ -58,6 +61,7 @@ impl LinkConfig {
             queue: Bytes::MAX,
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
+            jitter_shape: JitterShape::Uniform,
             loss: LossModel::None,
             changes: Vec::new(),
             outages: Vec::new(),
@@ -95,7 +99,7 @@ pub struct Link<P> {
     flying: VecDeque<Flying<P>>,
     delay: Duration,
     losses: Losses,
-    jitter_rng: Rng,
+    jitter: Jitter,
     schedule: Schedule,
     /// Scheduled outages that have begun and not ended.
     outages: u32,
@@ -108,6 +112,7 @@ pub struct Link<P> {
 
 #[derive(Debug)]
 struct Waiting<P> {
+    came_at: Instant,
     payload: P,
     size: Bytes,
 }
@@ -131,7 +136,7 @@ impl<P> Link<P> {
             flying: VecDeque::new(),
             delay: config.delay,
             losses: Losses::new(config.loss, seed.rng("loss")),
-            jitter_rng: seed.rng("jitter"),
+            jitter: Jitter::new(config.jitter, config.jitter_shape, seed.rng("jitter")),
             schedule: Schedule::new(&config.changes, &config.outages, start),
             outages: 0,
             cut: false,
@@ -153,7 +158,11 @@ impl<P> Link<P> {
     ) -> Result<(), DropReason> {
         self.advance(now);
         self.counters.offered.add(size);
-        let packet = Waiting { payload, size };
+        let packet = Waiting {
+            came_at: self.now,
+            payload,
+            size,
+        };
         if self.sending.is_none() {
             self.counters.inside.add(size);
             self.transmitter.begin(self.now, size, false);
@@ -249,6 +258,13 @@ impl<P> Link<P> {
         &self.config
     }
 
+    /// How long the packet has waited that is being transmitted; nothing when there is none.
+    #[must_use]
+    pub fn wait(&self, now: Instant) -> Duration {
+        let sending = self.sending.as_ref();
+        sending.map_or(Duration::ZERO, |packet| now.since(packet.came_at))
+    }
+
     /// A copy of the counters.
     #[must_use]
     pub fn snapshot(&self) -> Counters {
@@ -305,11 +321,11 @@ impl<P> Link<P> {
             self.transmitter.begin(at, next.size, true);
             self.sending = Some(next);
         }
-        let Some(Waiting { payload, size }) = sent else {
+        let Some(Waiting { payload, size, .. }) = sent else {
             return;
         };
         let lost = self.losses.strikes();
-        let jitter = self.jitter();
+        let jitter = self.jitter.draw(at);
         if self.is_out() || lost {
             let reason = if self.is_out() {
                 DropReason::Outage
@@ -326,14 +342,6 @@ impl<P> Link<P> {
             payload,
             size,
         });
-    }
-
-    fn jitter(&mut self) -> Duration {
-        let most = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(u64::MAX);
-        if most == 0 {
-            return Duration::ZERO;
-        }
-        Duration::from_nanos(self.jitter_rng.below(most.saturating_add(1)))
     }
 }
 

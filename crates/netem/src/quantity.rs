@@ -7,13 +7,30 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use tabane_base::{Quantity, scaled_number};
 
+use crate::jitter::JitterShape;
 use crate::loss::Probability;
+use crate::radio::Radio;
 
 impl Quantity for Probability {
     const EXPECTED: &'static str = "a share such as \"1.5%\", from 0% to 100%";
     fn parse(text: &str) -> Option<Self> {
         let billionths = scaled_number(text, &[("%", 10_000_000)])?;
         Self::new(billionths as f64 / 1e9)
+    }
+}
+
+impl Quantity for JitterShape {
+    const EXPECTED: &'static str = "uniform, exponential, correlated or spikes";
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|shape| shape.name() == text)
+    }
+}
+
+impl Quantity for Radio {
+    const EXPECTED: &'static str = "a kind of radio link and a seed, such as \"walk/7\" (walk, \
+                                    steps, bursts, handovers, outages, narrow, jitter, drift)";
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
     }
 }
 

@@ -16,11 +16,14 @@ use std::sync::Arc;
 use tabane_base::{Bytes, Duration, Rate};
 use toml::Spanned;
 
+use crate::jitter::JitterShape;
 use crate::link::{LinkConfig, RateModel};
+use crate::quantity::Text;
+use crate::radio::Radio;
 use crate::schedule::{Change, Outage};
 use crate::trace::Trace;
 pub use direction::Direction;
-use direction::TraceName;
+use direction::{PerDirection, TraceName};
 use file::{ChangeTable, File, LinkTable, OutageTable};
 
 /// The most links a scenario may have: more than any machine has; each costs the lab a subnet.
@@ -210,6 +213,9 @@ impl Reader<'_> {
         table: &LinkTable,
         direction: Direction,
     ) -> Result<LinkConfig, ScenarioError> {
+        if let Some(radio) = &table.radio {
+            return self.radio(table, radio, direction);
+        }
         let rate = self.rate(table, direction)?;
         let queue = table.queue.as_ref().map(|queue| queue.of(direction).0);
         let limited = rate != RateModel::Constant(Rate::MAX) || !table.change.is_empty();
@@ -227,12 +233,41 @@ impl Reader<'_> {
         Ok(LinkConfig {
             rate,
             queue: queue.unwrap_or(Bytes::MAX),
-            delay: table.delay.of(direction).0,
-            jitter: table.jitter.of(direction).0,
+            delay: time(&table.delay, direction),
+            jitter: time(&table.jitter, direction),
+            jitter_shape: (table.jitter_shape.as_ref())
+                .map_or(JitterShape::Uniform, |shape| shape.of(direction).0),
             loss: table.loss.of(direction).0,
             changes: changes(table, direction),
             outages: outages(table),
         })
+    }
+
+    /// A link made by seed, and what the file adds to it.
+    fn radio(
+        &self,
+        table: &LinkTable,
+        radio: &Spanned<Text<Radio>>,
+        direction: Direction,
+    ) -> Result<LinkConfig, ScenarioError> {
+        let owned = [
+            ("rate", table.rate.is_some()),
+            ("trace", table.trace.is_some()),
+            ("queue", table.queue.is_some()),
+            ("delay", table.delay.is_some()),
+            ("jitter", table.jitter.is_some()),
+            ("jitter_shape", table.jitter_shape.is_some()),
+        ];
+        if let Some((key, _)) = owned.into_iter().find(|(_, is_there)| *is_there) {
+            let name = table.name.get_ref();
+            let what = format!("`radio` decides `{key}` of link `{name}`: expected one of them");
+            return Err(self.invalid(radio.span(), what));
+        }
+        let mut config = radio.get_ref().0.config(direction);
+        config.loss = table.loss.of(direction).0;
+        config.changes.extend(changes(table, direction));
+        config.outages.extend(outages(table));
+        Ok(config)
     }
 
     fn rate(
@@ -335,6 +370,10 @@ impl Reader<'_> {
         let line = self.line(&span);
         ScenarioError::Invalid { line, what }
     }
+}
+
+fn time(given: &Option<PerDirection<Text<Duration>>>, direction: Direction) -> Duration {
+    (given.as_ref()).map_or(Duration::ZERO, |time| time.of(direction).0)
 }
 
 fn changes(table: &LinkTable, direction: Direction) -> Vec<Change> {

@@ -67,6 +67,14 @@ impl Trace {
         }
     }
 
+    /// A trace of opportunities at these milliseconds, sorted; it repeats after `period_ms`, which
+    /// is an opportunity as well.
+    pub(crate) fn of(mut at_ms: Vec<u64>, period_ms: u64) -> Self {
+        at_ms.retain(|at| *at < period_ms);
+        at_ms.push(period_ms.max(1));
+        Self { at_ms }
+    }
+
     /// The same trace run backwards in time.
     #[must_use]
     pub fn reversed(&self) -> Self {

@@ -89,6 +89,8 @@ struct SimLink {
     tamper: Tamper,
     /// What waited in the queues of both directions, each time somebody looked.
     queued: [Vec<Bytes>; 2],
+    /// How long whatever was next had waited, upwards and downwards, at the same moments.
+    waits: [Vec<Duration>; 2],
 }
 
 /// A datagram that reaches an end now.
@@ -131,6 +133,7 @@ impl Network {
                 present: true,
                 tamper: Tamper::default(),
                 queued: [Vec::new(), Vec::new()],
+                waits: [Vec::new(), Vec::new()],
             }
         };
         Self {
@@ -192,10 +195,12 @@ impl Network {
         }
     }
 
-    pub(crate) fn sample_queues(&mut self) {
+    pub(crate) fn sample_queues(&mut self, now: Instant) {
         for link in &mut self.links {
             link.queued[0].push(link.up.snapshot().queued);
             link.queued[1].push(link.down.snapshot().queued);
+            link.waits[0].push(link.up.wait(now));
+            link.waits[1].push(link.down.wait(now));
         }
     }
 
@@ -215,6 +220,21 @@ impl Network {
         way.config()
             .mean_rate()
             .time_for(queued.copied().unwrap_or_default())
+    }
+
+    /// How long packets wait on a link before they have left it, at a quantile over time;
+    /// jitter and delay are not part of it.
+    #[must_use]
+    pub fn wait(&self, link: LinkId, direction: Direction, quantile: f64) -> Duration {
+        let waits = &self.links[link.0].waits;
+        let mut sorted = match direction {
+            Direction::Up => waits[0].clone(),
+            Direction::Down => waits[1].clone(),
+        };
+        sorted.sort_unstable();
+        let index = (sorted.len() as f64 * quantile) as usize;
+        let wait = sorted.get(index.min(sorted.len().saturating_sub(1)));
+        wait.copied().unwrap_or_default()
     }
 
     /// Mistreats what comes out of a link from now on.

@@ -210,7 +210,7 @@ impl World {
     fn sample(&mut self) {
         self.client.sample_memory(self.now);
         self.server.sample_memory(self.now);
-        self.network.sample_queues();
+        self.network.sample_queues(self.now);
     }
 
     /// Drains both ends, and lets the application answer what they tell, until nothing is left.

@@ -306,6 +306,7 @@ fn random_config(rng: &mut Rng) -> LinkConfig {
         } else {
             Duration::ZERO
         },
+        jitter_shape: JitterShape::ALL[rng.below(4) as usize],
         loss: LossModel::Random(Probability::new(rng.unit() * 0.2).unwrap()),
         changes,
         outages,

@@ -9,8 +9,10 @@ use tabane_base::{Bytes, Duration, Quantity, Rate};
 use toml::Spanned;
 
 use super::direction::{PerDirection, TraceName};
+use crate::jitter::JitterShape;
 use crate::loss::{LossModel, Probability};
 use crate::quantity::Text;
+use crate::radio::Radio;
 
 /// Long enough for start-up not to rule the mean (the figure of `scenarios.md`).
 const DURATION_DEFAULT: Duration = Duration::from_secs(20);
@@ -37,23 +39,17 @@ pub(super) struct LinkTable {
     pub(super) name: Spanned<String>,
     pub(super) rate: Option<Spanned<PerDirection<Text<Rate>>>>,
     pub(super) trace: Option<Spanned<PerDirection<TraceName>>>,
+    pub(super) radio: Option<Spanned<Text<Radio>>>,
     pub(super) queue: Option<PerDirection<Text<Bytes>>>,
-    #[serde(default)]
-    pub(super) delay: PerDirection<Text<Duration>>,
-    #[serde(default)]
-    pub(super) jitter: PerDirection<Text<Duration>>,
+    pub(super) delay: Option<PerDirection<Text<Duration>>>,
+    pub(super) jitter: Option<PerDirection<Text<Duration>>>,
+    pub(super) jitter_shape: Option<PerDirection<Text<JitterShape>>>,
     #[serde(default)]
     pub(super) loss: PerDirection<Loss>,
     #[serde(default)]
     pub(super) change: Vec<ChangeTable>,
     #[serde(default)]
     pub(super) outage: Vec<OutageTable>,
-}
-
-impl Default for Text<Duration> {
-    fn default() -> Self {
-        Self(Duration::ZERO)
-    }
 }
 
 #[derive(Debug, Deserialize)]
