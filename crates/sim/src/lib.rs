@@ -34,7 +34,7 @@ pub use job::{Job, JobId, JobState, Pace, Transfer};
 pub use network::{Captured, Exchanged, LinkId, Network, PACKET_OVERHEAD, SERVER};
 pub use outcome::{Outcome, PathOutcome};
 pub use passage::{Mishaps, Passage, TcpHost, Way};
-pub use radio::{Comparison, Run};
+pub use radio::{RadioComparison, RadioRun, bond_of_best};
 pub use reno::{RenoReceiver, RenoSender};
 pub use series::{LinkSample, Sample, Series};
 pub use tamper::Tamper;

@@ -1,33 +1,36 @@
-//! Congestion controllers beside each other on links of radio.
+//! Congestion controllers beside each other on links of radio, and bonds of two such links.
 //!
-//! Owns what is compared: goodput, and how long packets wait on the link (the median and the 95th
-//! percentile over time), alone on one link and with two links bundled. Which seeds, and what is
-//! printed, is the caller's.
+//! Owns what is compared: goodput, and how long packets wait on a link (the median and the 95th
+//! percentile over time, jitter and delay not counted). Which seeds, and what is printed, is the
+//! caller's.
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 use tabane_core::{ControllerKind, SessionConfig};
 use tabane_netem::{Direction, LinkSpec, Radio};
 
+use crate::host::Side;
 use crate::job::Transfer;
 use crate::network::LinkId;
 use crate::outcome::Outcome;
 use crate::world::{Setup, World};
 
-/// One transfer.
+/// What a packet takes on a slow link: waits this short are nobody's queue.
+const PACKET: f64 = 1e-3;
+
+/// One download.
 #[derive(Clone, Debug)]
-pub struct Run {
-    /// What arrived.
-    pub outcome: Outcome,
+pub struct RadioRun {
     /// Over the whole transfer, start-up included.
     pub goodput: Rate,
-    /// Packets' wait on the first link.
+    /// The median of waits on the first link.
     pub wait_p50: Duration,
-    /// As above.
+    /// Their 95th percentile.
     pub wait_p95: Duration,
+    outcome: Outcome,
 }
 
-impl Run {
-    /// A download over `links` for `span`.
+impl RadioRun {
+    /// Over `links` for `span`.
     #[must_use]
     pub fn new(
         links: Vec<LinkSpec>,
@@ -48,8 +51,8 @@ impl Run {
         world.add(Transfer::download());
         let end = Instant::EPOCH + span;
         world.run_until(end);
-        let wait = |quantile| world.network().wait(LinkId(0), Direction::Down, quantile);
-        let outcome = world.outcome(crate::Side::Client).clone();
+        let wait = |quantile| (world.network()).wait(LinkId(0), Direction::Down, quantile);
+        let outcome = world.outcome(Side::Client).clone();
         Self {
             goodput: outcome.goodput(end),
             wait_p50: wait(0.5),
@@ -58,30 +61,27 @@ impl Run {
         }
     }
 
-    /// What had arrived by `at`.
+    /// What had arrived after `span`, in whole steps of 100 ms.
     #[must_use]
-    pub fn arrived_by(&self, at: Duration) -> Bytes {
-        let rate = self
-            .outcome
-            .goodput_between(Instant::EPOCH, Instant::EPOCH + at);
-        rate.amount_in(at)
+    pub fn arrived_after(&self, span: Duration) -> Bytes {
+        let (start, end) = (Instant::EPOCH, Instant::EPOCH + span);
+        self.outcome.goodput_between(start, end).amount_in(span)
     }
 }
 
 /// Every controller on one link.
 #[derive(Clone, Debug)]
-pub struct Comparison {
+pub struct RadioComparison {
     /// The link.
     pub radio: Radio,
-    /// In the order of [`ControllerKind::ALL`].
-    pub runs: Vec<Run>,
+    runs: Vec<RadioRun>,
 }
 
-impl Comparison {
-    /// Lets all of them send over `radio` for `span`.
+impl RadioComparison {
+    /// Lets all of them send over `radio` for `span`, one after the other.
     #[must_use]
     pub fn new(radio: Radio, span: Duration) -> Self {
-        let run = |kind| Run::new(vec![radio.link()], kind, Seed(radio.seed), span);
+        let run = |kind| RadioRun::new(vec![radio.link()], kind, Seed(radio.seed), span);
         Self {
             radio,
             runs: ControllerKind::ALL.map(run).into(),
@@ -89,10 +89,13 @@ impl Comparison {
     }
 
     /// How one of them fared.
+    ///
+    /// # Panics
+    /// Never: all are there.
     #[must_use]
-    pub fn of(&self, kind: ControllerKind) -> &Run {
+    pub fn of(&self, kind: ControllerKind) -> &RadioRun {
         let index = ControllerKind::ALL.iter().position(|other| *other == kind);
-        &self.runs[index.unwrap_or_default()]
+        &self.runs[index.expect("every kind ran")]
     }
 
     /// The default's goodput, of the better of cubic and BBR.
@@ -103,20 +106,36 @@ impl Comparison {
         goodput(ControllerKind::Tabane) / better.max(1e-9)
     }
 
-    /// The default's waits of BBR's: the median and the 95th percentile.
+    /// The default's waits, of BBR's: the median and the 95th percentile.
     #[must_use]
     pub fn waits_of_bbr(&self) -> (f64, f64) {
         let (ours, bbr) = (
             self.of(ControllerKind::Tabane),
             self.of(ControllerKind::Bbr),
         );
-        // A millisecond is what one packet takes on a slow link: nobody's queue.
         let part = |ours: Duration, bbr: Duration| {
-            (ours.as_secs_f64() + 1e-3) / (bbr.as_secs_f64() + 1e-3)
+            (ours.as_secs_f64() + PACKET) / (bbr.as_secs_f64() + PACKET)
         };
         (
             part(ours.wait_p50, bbr.wait_p50),
             part(ours.wait_p95, bbr.wait_p95),
         )
     }
+}
+
+/// What two links bundled had delivered after each of `spans`, of what the better of them alone
+/// had by then, with default settings.
+#[must_use]
+pub fn bond_of_best(pair: [Radio; 2], spans: &[Duration]) -> Vec<f64> {
+    let longest = spans.iter().copied().max().unwrap_or_default();
+    let seed = Seed(pair[0].seed);
+    let run = |links| RadioRun::new(links, ControllerKind::default(), seed, longest);
+    let bond = run(pair.map(Radio::link).into());
+    let alone = pair.map(|radio| run(vec![radio.link()]));
+    let of_best = |span: &Duration| {
+        let best = alone.iter().map(|run| run.arrived_after(*span)).max();
+        let best = best.unwrap_or_default().get().max(1);
+        bond.arrived_after(*span).get() as f64 / best as f64
+    };
+    spans.iter().map(of_best).collect()
 }

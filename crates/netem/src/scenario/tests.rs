@@ -214,3 +214,33 @@ fn every_scenario_of_the_project_reads() {
 fn no_trace(_: &str) -> Result<String, String> {
     Err("not here".to_owned())
 }
+
+#[test]
+fn a_radio_link_is_made_by_seed_and_decides_everything() {
+    let text = |rest: &str| {
+        let head = "name = \"x\"\nwhy = \"x\"\n[[link]]\nname = \"a\"\nradio = ";
+        format!("{head}{rest}\n")
+    };
+    let read = |rest: &str| Scenario::parse(&text(rest), None, &mut no_trace);
+    let scenario = read("\"walk/7\"\nloss = \"1%\"").unwrap();
+    let radio: crate::Radio = "walk/7".parse().unwrap();
+    assert_eq!(scenario.links[0].down.rate, radio.link().down.rate);
+    assert_ne!(scenario.links[0].down.loss, LossModel::None);
+    for (rest, words) in [
+        ("\"run/7\"", ["line 5", "walk"]),
+        ("\"walk/7\"\ndelay = \"1ms\"", ["line 5", "decides `delay`"]),
+        ("\"walk/7\"\nqueue = \"9kB\"", ["line 5", "decides `queue`"]),
+    ] {
+        let error = read(rest).unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "{rest}: no {word:?} in:\n{error}");
+        }
+    }
+    let shaped = "name = \"x\"\nwhy = \"x\"\n[[link]]\nname = \"a\"\njitter = \"5ms\"\n\
+                  jitter_shape = \"spikes\"";
+    let scenario = Scenario::parse(shaped, None, &mut no_trace).unwrap();
+    assert_eq!(
+        scenario.links[0].up.jitter_shape,
+        crate::JitterShape::Spikes
+    );
+}
