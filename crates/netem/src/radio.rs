@@ -4,7 +4,7 @@
 //! a minute, after which it repeats: any number of links alike, none the same. Rates wander in the
 //! logarithm, quickly and slowly at once, as recorded cellular links do (the model of Sprout's
 //! authors has one speed; the recorded ones lose a quarter of their correlation within 0.1 s and
-//! keep half of the rest for seconds). What is recorded is compared in `docs/figures.md`.
+//! keep half of the rest for seconds); a test holds them to that.
 
 use std::fmt;
 use std::str::FromStr;
