@@ -2,8 +2,8 @@
 //! namespaces) and the loopback relays of the demonstration.
 //!
 //! Owns the [`Link`] (queue → rate or trace → delay and jitter → loss and outage), the [`Trace`]
-//! format, links of radio made by seed ([`Radio`]), and the [`Scenario`] files. Pure: time, chance and the contents of files are arguments.
-//! Knows nothing of what a packet is, nor of who uses it.
+//! format, links of radio made by seed ([`Radio`]), and the [`Scenario`] files. Pure: time, chance
+//! and the contents of files are arguments. Knows nothing of what a packet is, nor of who uses it.
 
 #![forbid(unsafe_code)]
 

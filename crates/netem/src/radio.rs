@@ -154,9 +154,10 @@ impl Place {
         let seed = Seed(radio.seed).split(radio.kind.name());
         let mut rng = seed.rng("place");
         let down_bps = between(&mut rng, RATE_BPS);
-        let up_part = match radio.kind {
-            RadioKind::Narrow => 0.1,
-            _ => between(&mut rng, (0.2, 1.0)),
+        let up_part = if radio.kind == RadioKind::Narrow {
+            0.1
+        } else {
+            between(&mut rng, (0.2, 1.0))
         };
         let delay = Duration::from_micros((between(&mut rng, DELAY_MS) * 1e3) as u64);
         let is_shallow = rng.chance(0.3);
@@ -175,10 +176,13 @@ impl Place {
     }
 
     fn draw_gaps(&mut self, rng: &mut Rng) {
-        let (apart_s, lasts_s) = match self.kind {
-            RadioKind::Handovers => ((3.0, 12.0), (0.03, 0.3)),
-            RadioKind::Outages => ((3.0, 20.0), (0.1, 10.0)),
-            _ => return,
+        let changes_cell = self.kind == RadioKind::Handovers;
+        let (apart_s, lasts_s) = if changes_cell {
+            ((3.0, 12.0), (0.03, 0.3))
+        } else if self.kind == RadioKind::Outages {
+            ((3.0, 20.0), (0.1, 10.0))
+        } else {
+            return;
         };
         let mut at_ms = 0;
         self.cells.push((1.0, 1.0));
@@ -189,9 +193,10 @@ impl Place {
                 return;
             }
             self.gaps.push((at_ms, until));
-            let cell = match self.kind {
-                RadioKind::Handovers => (between(rng, (0.4, 2.5)), between(rng, (0.5, 2.0))),
-                _ => (1.0, 1.0),
+            let cell = if changes_cell {
+                (between(rng, (0.4, 2.5)), between(rng, (0.5, 2.0)))
+            } else {
+                (1.0, 1.0)
             };
             self.cells.push(cell);
             at_ms = until;
@@ -267,9 +272,10 @@ impl Place {
         silent: impl Fn(usize) -> bool,
     ) -> Trace {
         let mut wander = Wander::new(self.kind, rng);
-        let interval_ms = match self.kind {
-            RadioKind::Bursts => (between(rng, (5.0, 40.0))) as u64,
-            _ => 1,
+        let interval_ms = if self.kind == RadioKind::Bursts {
+            between(rng, (5.0, 40.0)) as u64
+        } else {
+            1
         };
         let (mut at_ms, mut bytes, mut part) = (Vec::new(), 0.0, 1.0);
         let (mut gap, mut held_until) = (0, 0);

@@ -233,8 +233,8 @@ impl Reader<'_> {
         Ok(LinkConfig {
             rate,
             queue: queue.unwrap_or(Bytes::MAX),
-            delay: time(&table.delay, direction),
-            jitter: time(&table.jitter, direction),
+            delay: time(table.delay.as_ref(), direction),
+            jitter: time(table.jitter.as_ref(), direction),
             jitter_shape: (table.jitter_shape.as_ref())
                 .map_or(JitterShape::Uniform, |shape| shape.of(direction).0),
             loss: table.loss.of(direction).0,
@@ -372,8 +372,8 @@ impl Reader<'_> {
     }
 }
 
-fn time(given: &Option<PerDirection<Text<Duration>>>, direction: Direction) -> Duration {
-    (given.as_ref()).map_or(Duration::ZERO, |time| time.of(direction).0)
+fn time(given: Option<&PerDirection<Text<Duration>>>, direction: Direction) -> Duration {
+    given.map_or(Duration::ZERO, |time| time.of(direction).0)
 }
 
 fn changes(table: &LinkTable, direction: Direction) -> Vec<Change> {

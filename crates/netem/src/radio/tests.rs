@@ -1,3 +1,5 @@
+//! What links of radio must look like: recorded ones, and each as its seed says.
+
 use super::*;
 
 /// Opportunities per 100 ms.
@@ -61,10 +63,8 @@ fn a_seed_is_a_link_and_names_are_understood() {
         assert_ne!(radio.link(), Radio { kind, seed: 8 }.link());
         let (up, down) = (radio.link().up, radio.link().down);
         let share = up.mean_rate().as_mbps_f64() / down.mean_rate().as_mbps_f64();
-        match kind {
-            RadioKind::Narrow => assert!(share < 0.2, "{radio}: {share}"),
-            _ => assert!(share > 0.1, "{radio}: {share}"),
-        }
+        let is_narrow = kind == RadioKind::Narrow;
+        assert_eq!(share < 0.15, is_narrow, "{radio}: {share}");
     }
     for text in ["walk", "walk/", "walk/x", "run/1", "walk/-1"] {
         assert!(text.parse::<Radio>().is_err(), "{text}");
