@@ -171,12 +171,13 @@ impl Lender {
         self.whereabouts.at.replace(at.clone());
         let (store, name) = (self.whereabouts.store.clone(), self.name.clone());
         let key = self.key.to_string();
-        // No packet waits for the disk.
-        spawn_blocking(move || {
+        // No packet waits for the disk; who looked does, so that it is kept when a command ends.
+        let keeping = spawn_blocking(move || {
             if let Err(error) = store.move_neighbour(&name, &key, &at) {
                 tracing::warn!(neighbour = %name, "where it is now is not kept: {error:#}");
             }
         });
+        let _ = keeping.await;
         true
     }
 

@@ -249,7 +249,7 @@ impl Peer {
             }
             patience = surroundings.patience();
             if !self.is_proved.replace(true) {
-                self.trust(surroundings);
+                self.trust(surroundings).await;
             }
             self.note(surroundings, None);
             surroundings.memory.on_answer(&self.key().to_string());
@@ -268,16 +268,17 @@ impl Peer {
     }
 
     /// Keeps the key of who has just been met; no packet waits for the disk.
-    fn trust(&self, surroundings: &Surroundings) {
+    async fn trust(&self, surroundings: &Surroundings) {
         let (name, entry, key) = (self.name.clone(), self.entry.clone(), self.key());
         let store = surroundings.store.clone();
-        spawn_blocking(move || match store.put_peer(&name, &entry) {
+        let keeping = spawn_blocking(move || match store.put_peer(&name, &entry) {
             Ok(_) => tracing::warn!(
                 "{name} speaks tabane, and is trusted from here on by the key that it showed: \
                  {key} (`tabane peer remove {name}` forgets it)"
             ),
             Err(error) => tracing::warn!("{name} is a peer for this time only: {error:#}"),
         });
+        let _ = keeping.await;
     }
 
     /// Looks after its session no more; gives it away.
