@@ -23,6 +23,7 @@ pub mod nfqueue;
 pub mod nft;
 pub mod packet_socket;
 mod priority;
+pub mod private_net;
 pub mod process;
 pub mod raw_ip;
 mod reactor;

@@ -19,6 +19,7 @@ use tabane_base::{Duration, Instant};
 use tokio::net::TcpStream;
 
 use crate::buffers;
+use crate::private_net::stands_for_a_program;
 
 /// Of connections to a listener of ours. The kernel's offloading makes large ones of them anyway.
 const SEGMENT: u32 = 8 * 1024;
@@ -67,7 +68,9 @@ impl ReadAhead {
     /// Of a connection with `tcp` as our end.
     #[must_use]
     pub fn of(tcp: &TcpStream) -> Self {
-        let is_here = |peer: std::net::SocketAddr| peer.ip().to_canonical().is_loopback();
+        let is_here = |peer: std::net::SocketAddr| {
+            peer.ip().to_canonical().is_loopback() || stands_for_a_program(peer)
+        };
         let is_here = tcp.peer_addr().is_ok_and(is_here);
         // Ours towards the program are of the size of the program's towards us.
         let segment = getsockopt(tcp, sockopt::TcpMaxSeg).map_or(usize::MAX, |size| size as usize);

@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::address::{AddressMessage, AddressScope};
+use rtnetlink::packet_route::IpProtocol;
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute};
+use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RulePortRange};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
@@ -77,6 +78,58 @@ impl Routing {
         found
             .map(|link| link.header.index)
             .ok_or_else(|| failed(WHAT)("it is gone"))
+    }
+
+    /// As [`bring_up`](Self::bring_up), for a device on which many packets may wait.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn bring_up_queue(
+        &self,
+        name: &str,
+        mtu: u32,
+        packets: u32,
+    ) -> Result<u32, RoutingError> {
+        let queue = LinkUnspec::new_with_name(name).txqueuelen(packets).build();
+        let set = self.handle.link().set(queue).execute().await;
+        set.map_err(failed("lengthen an interface's queue"))?;
+        self.bring_up(name, mtu).await
+    }
+
+    /// Has `table` route what goes to `port` of this machine's own loopback addresses, before the
+    /// kernel looks among its own addresses.
+    ///
+    /// # Errors
+    /// As the kernel says.
+    pub(crate) async fn divert_loopback(&self, port: u16, table: u32) -> Result<(), RoutingError> {
+        const WHAT: &str = "add a routing rule";
+        /// The kernel's table of its own addresses.
+        const LOCAL: u32 = 255;
+        /// The kernel's first rule, for its own addresses, has priority 0.
+        const OURS: u32 = 1;
+        const THEIRS: u32 = 2;
+        let rule = || self.handle.rule().add().action(RuleAction::ToTable);
+        let own = rule().v4().priority(THEIRS).table_id(LOCAL);
+        own.execute().await.map_err(failed(WHAT))?;
+        for protocol in [IpProtocol::Tcp, IpProtocol::Udp] {
+            let mut ours = rule().v4().priority(OURS).table_id(table);
+            ours = ours.destination_prefix(Ipv4Addr::new(127, 0, 0, 0), 8);
+            let ports = RulePortRange { start: port, end: port };
+            let attributes = &mut ours.message_mut().attributes;
+            attributes.push(RuleAttribute::IpProtocol(protocol));
+            attributes.push(RuleAttribute::DestinationPortRange(ports));
+            ours.execute().await.map_err(failed(WHAT))?;
+        }
+        let rules = self.handle.rule().get(IpVersion::V4).execute();
+        let rules: Vec<_> = rules.try_collect().await.map_err(failed(WHAT))?;
+        for message in rules {
+            let has_priority = |it: &RuleAttribute| matches!(it, RuleAttribute::Priority(1..));
+            if !message.attributes.iter().any(has_priority) {
+                let removed = self.handle.rule().del(message).execute().await;
+                removed.map_err(failed(WHAT))?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives an interface an address; `bits` of it are shared by those who are reached by it.

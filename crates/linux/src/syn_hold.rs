@@ -7,12 +7,13 @@
 //! non-blocking callers, to epoll and io_uring, with its own time-outs. Everything lives in
 //! descriptors: no rule of a packet filter outlives us.
 //!
-//! Owns the requests under way, and when one counts as given up. What the answer is, others say.
+//! Owns the filter and the raw sockets. The requests under way are those of `calls`; what the
+//! answer is, others say.
 
-mod packet;
+mod calls;
+pub(crate) mod packet;
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -22,26 +23,18 @@ use std::rc::Rc;
 use aya::maps::{MapData, RingBuf};
 use aya::programs::{ProgramError, SocketFilter};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
-use tabane_base::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::hooks::HookError;
 use crate::raw_ip::RawIp;
 use crate::reactor::watch_reading;
 
+pub use calls::HeldCall;
+pub(crate) use calls::{Calls, Door};
 use packet::Syn;
 pub use packet::SynRefusal;
-
-/// Requests under way; beyond that they are dropped, as by a full backlog, and repeated.
-const MAX_CALLS: usize = 4_096;
-/// A request that is not repeated for so long was given up: the first repetition comes after one
-/// second with Linux (RFC 6298 §2), after three with some others.
-const MIN_PATIENCE: Duration = Duration::from_secs(5);
-/// The same as a multiple of the time between the last two; senders double it each time.
-const PATIENCE_FACTOR: u32 = 3;
 
 /// What `struct held` in `ebpf/syn.bpf.c` has.
 const RAW_SYN: usize = 108;
@@ -59,42 +52,9 @@ pub(crate) enum Scope {
 pub(crate) struct SynHold {
     ring: RefCell<RingBuf<MapData>>,
     ready: AsyncFd<OwnedFd>,
-    table: Rc<Table>,
+    calls: Rc<Calls>,
     /// Keeps the program.
     _ebpf: Ebpf,
-}
-
-struct Table {
-    /// Sends with the mark that passes.
-    release: RawIp,
-    answer: RawIp,
-    calls: RefCell<BTreeMap<(SocketAddr, SocketAddr), Call>>,
-    next_serial: Cell<u64>,
-}
-
-/// One request under way.
-struct Call {
-    serial: u64,
-    syn: Syn,
-    patience: Patience,
-    is_released: bool,
-    accepted: oneshot::Sender<TcpStream>,
-}
-
-/// How long a sender is believed to wait still.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
-    seen_at: Instant,
-    gap: Duration,
-}
-
-/// A program that waits in `connect()`. Dropped, it goes on waiting: its next repetition is a new
-/// call, and its own time-out ends it at last.
-pub struct HeldCall {
-    table: Rc<Table>,
-    key: (SocketAddr, SocketAddr),
-    serial: u64,
-    accepted: oneshot::Receiver<TcpStream>,
 }
 
 impl SynHold {
@@ -110,7 +70,7 @@ impl SynHold {
         scope: Scope,
         mark: u32,
     ) -> Result<Self, HookError> {
-        let (mut ebpf, table) = load(scope, mark)?;
+        let (mut ebpf, door) = load(scope, mark)?;
         let ring = ebpf.take_map("held_syns").expect("the object defines it");
         let ring = RingBuf::try_from(ring).map_err(HookError::from_map)?;
         let ready = ring.as_fd().try_clone_to_owned().and_then(watch_reading);
@@ -121,7 +81,7 @@ impl SynHold {
         Ok(Self {
             ring: RefCell::new(ring),
             ready: ready.map_err(HookError::Raw)?,
-            table: Rc::new(table),
+            calls: Calls::new(Box::new(door)),
             _ebpf: ebpf,
         })
     }
@@ -135,7 +95,7 @@ impl SynHold {
             if let Some(call) = self.read() {
                 return Ok(call);
             }
-            let expiry = self.table.expire(Instant::now());
+            let expiry = self.calls.expire(Instant::now());
             tokio::select! {
                 ready = self.ready.readable() => {
                     let mut ready = ready?;
@@ -150,7 +110,7 @@ impl SynHold {
     fn read(&self) -> Option<HeldCall> {
         let mut ring = self.ring.borrow_mut();
         while let Some(item) = ring.next() {
-            let call = parse(&item).and_then(|syn| self.table.on_syn(syn, Instant::now()));
+            let call = parse(&item).and_then(|syn| self.calls.on_syn(syn, Instant::now()));
             if call.is_some() {
                 return call;
             }
@@ -163,10 +123,7 @@ impl SynHold {
         let Ok(to) = stream.local_addr() else {
             return Some(stream);
         };
-        match self.table.calls.borrow_mut().remove(&(from, to)) {
-            Some(call) => call.accepted.send(stream).err(),
-            None => Some(stream),
-        }
+        self.calls.deliver(stream, (from, to))
     }
 }
 
@@ -181,7 +138,7 @@ pub fn try_out() -> Result<(), HookError> {
 const PROGRAM: &str = "hold_syn";
 
 /// Loads the filter, and opens what answers.
-fn load(scope: Scope, mark: u32) -> Result<(Ebpf, Table), HookError> {
+fn load(scope: Scope, mark: u32) -> Result<(Ebpf, RawDoor), HookError> {
     let flows_only = u8::from(scope == Scope::Flows);
     let mut ebpf = EbpfLoader::new()
         .override_global("RELEASE_MARK", &mark, true)
@@ -193,13 +150,11 @@ fn load(scope: Scope, mark: u32) -> Result<(Ebpf, Table), HookError> {
         .map_err(HookError::from_load)?;
     program(&mut ebpf).load().map_err(refused)?;
     let open = |mark| RawIp::open(mark).map_err(HookError::Raw);
-    let table = Table {
+    let door = RawDoor {
         release: open(Some(mark))?,
         answer: open(None)?,
-        calls: RefCell::default(),
-        next_serial: Cell::new(0),
     };
-    Ok((ebpf, table))
+    Ok((ebpf, door))
 }
 
 fn program(ebpf: &mut Ebpf) -> &mut SocketFilter {
@@ -219,136 +174,23 @@ impl fmt::Debug for SynHold {
     }
 }
 
-impl Table {
-    /// A request has come; `None` for one that is under way already.
-    fn on_syn(self: &Rc<Self>, syn: Syn, now: Instant) -> Option<HeldCall> {
-        let mut calls = self.calls.borrow_mut();
-        let key = (syn.from, syn.to);
-        if let Some(call) = calls.get_mut(&key)
-            && call.syn.sequence() == syn.sequence()
-        {
-            call.patience.on_repetition(now);
-            call.syn = syn;
-            if call.is_released {
-                // The first was lost: the backlog was full.
-                self.send(&self.release, &call.syn.again());
-            }
-            return None;
-        }
-        if calls.len() >= MAX_CALLS {
-            return None;
-        }
-        let serial = self.next_serial.get();
-        self.next_serial.set(serial + 1);
-        let (sender, accepted) = oneshot::channel();
-        let call = Call {
-            serial,
-            syn,
-            patience: Patience::new(now),
-            is_released: false,
-            accepted: sender,
-        };
-        calls.insert(key, call);
-        Some(HeldCall {
-            table: self.clone(),
-            key,
-            serial,
-            accepted,
-        })
-    }
-
-    /// Forgets who has given up; says when the next may.
-    fn expire(&self, now: Instant) -> Option<Instant> {
-        let mut calls = self.calls.borrow_mut();
-        calls.retain(|_, call| call.patience.ends_at() > now);
-        calls.values().map(|call| call.patience.ends_at()).min()
-    }
-
-    fn send(&self, raw: &RawIp, packet: &[u8]) {
-        // Lost like any packet: the request is repeated.
-        if let Err(error) = raw.send(packet) {
-            tracing::debug!(%error, "cannot answer a connection request");
-        }
-    }
+/// Packets by raw sockets: the request once more with a mark that passes.
+struct RawDoor {
+    release: RawIp,
+    answer: RawIp,
 }
 
-impl Patience {
-    fn new(seen_at: Instant) -> Self {
-        let gap = Duration::ZERO;
-        Self { seen_at, gap }
+impl Door for RawDoor {
+    fn release(&self, syn: &Syn) -> io::Result<()> {
+        self.release.send(&syn.again())
     }
 
-    fn on_repetition(&mut self, now: Instant) {
-        self.gap = now - self.seen_at;
-        self.seen_at = now;
+    fn answer(&self, packet: &[u8]) -> io::Result<()> {
+        self.answer.send(packet)
     }
 
-    fn ends_at(self) -> Instant {
-        self.seen_at + MIN_PATIENCE.max(self.gap * PATIENCE_FACTOR)
-    }
-}
-
-impl HeldCall {
-    /// The program's end.
-    #[must_use]
-    pub fn from(&self) -> SocketAddr {
-        self.key.0
-    }
-
-    /// Where its packets go.
-    #[must_use]
-    pub fn to(&self) -> SocketAddr {
-        self.key.1
-    }
-
-    /// Waits until the program has given up.
-    pub async fn gone(&mut self) {
-        // Nothing is accepted before `accept` is called.
-        let _ = (&mut self.accepted).await;
-    }
-
-    /// Lets `connect()` succeed. `None` where the program has given up meanwhile.
-    pub async fn accept(mut self) -> Option<TcpStream> {
-        if let Some(call) = self.table.calls.borrow_mut().get_mut(&self.key)
-            && call.serial == self.serial
-        {
-            call.is_released = true;
-            self.table.send(&self.table.release, &call.syn.again());
-        }
-        (&mut self.accepted).await.ok()
-    }
-
-    /// Lets `connect()` fail.
-    pub fn refuse(self, why: SynRefusal) {
-        let calls = self.table.calls.borrow();
-        let Some(call) = calls.get(&self.key) else {
-            return;
-        };
-        let own = own_address(call.syn.from);
-        let answer = match why {
-            SynRefusal::Refused => call.syn.reset(),
-            SynRefusal::NetworkUnreachable => call.syn.unreachable(own, true),
-            SynRefusal::HostUnreachable => call.syn.unreachable(own, false),
-        };
-        self.table.send(&self.table.answer, &answer);
-    }
-}
-
-impl Drop for HeldCall {
-    fn drop(&mut self) {
-        let mut calls = self.table.calls.borrow_mut();
-        if calls
-            .get(&self.key)
-            .is_some_and(|call| call.serial == self.serial)
-        {
-            calls.remove(&self.key);
-        }
-    }
-}
-
-impl fmt::Debug for HeldCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HeldCall").field(&self.key).finish()
+    fn router(&self, syn: &Syn) -> IpAddr {
+        own_address(syn.from)
     }
 }
 
@@ -382,19 +224,6 @@ fn parse(raw: &[u8]) -> Option<Syn> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sender_that_doubles_its_time_is_waited_for() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut patience = Patience::new(start);
-        assert!(patience.ends_at() > at(3));
-        for (repeated, next) in [(1, 3), (3, 7), (7, 15), (15, 31), (31, 63), (63, 127)] {
-            patience.on_repetition(at(repeated));
-            assert!(patience.ends_at() > at(next), "{repeated}");
-        }
-        assert!(patience.ends_at() <= at(63 + 96));
-    }
 
     #[test]
     fn what_the_filter_writes_is_read_and_garbage_is_not() {

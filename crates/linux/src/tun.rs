@@ -1,7 +1,8 @@
 //! A TUN device: IP packets that the kernel routes to it come to us, and ours go to the kernel.
 //!
 //! Owns the device, which lives as long as this value: routes through it vanish with the process.
-//! One packet per call, without offloads: it carries what is neither TCP nor UDP, which is little.
+//! One packet per call. Without offloads where it carries what is neither TCP nor UDP, which is
+//! little.
 
 use std::ffi::c_short;
 use std::io;
@@ -13,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::reactor::watch;
 
-const DEVICE: &str = "/dev/net/tun";
+pub(crate) const DEVICE: &str = "/dev/net/tun";
 
 /// Why there is no TUN device.
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +49,7 @@ impl Tun {
     /// # Panics
     /// Outside a tokio runtime with its I/O driver enabled.
     pub fn open(template: &str) -> Result<Self, TunError> {
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(DEVICE, flags, Mode::empty())
-            .map_err(|errno| TunError::Open(errno.into()))?;
-        let name = make(&fd, template).map_err(|source| TunError::Make {
-            name: template.to_owned(),
-            source,
-        })?;
+        let (fd, name) = make_device(template, Offloads::None)?;
         let io = watch(fd).map_err(TunError::Open)?;
         Ok(Self { io, name })
     }
@@ -89,7 +84,44 @@ impl Tun {
     }
 }
 
-fn make(fd: &OwnedFd, template: &str) -> io::Result<String> {
+/// What comes with packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offloads {
+    /// Nothing.
+    None,
+    /// The kernel's note before each, both ways (`struct virtio_net_hdr`): TCP segments of the size
+    /// of a buffer, and checksums that nobody has added up.
+    Noted,
+}
+
+/// Makes a device and gives its name.
+pub(crate) fn make_device(
+    template: &str,
+    offloads: Offloads,
+) -> Result<(OwnedFd, String), TunError> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(DEVICE, flags, Mode::empty())
+        .map_err(|errno| TunError::Open(errno.into()))?;
+    let failed = |source| TunError::Make {
+        name: template.to_owned(),
+        source,
+    };
+    let name = make(&fd, template, offloads).map_err(failed)?;
+    if offloads == Offloads::Noted {
+        let wanted = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+        // SAFETY: the descriptor is open, and TUNSETOFFLOAD takes a number.
+        let result = unsafe {
+            let wanted = libc::c_ulong::from(wanted);
+            libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, wanted)
+        };
+        if result < 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+    }
+    Ok((fd, name))
+}
+
+fn make(fd: &OwnedFd, template: &str, offloads: Offloads) -> io::Result<String> {
     // SAFETY: an all-zero `ifreq` is one: integers and an unused union.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let bytes = template.as_bytes();
@@ -99,7 +131,11 @@ fn make(fd: &OwnedFd, template: &str) -> io::Result<String> {
     for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
         *to = from.cast_signed();
     }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as c_short;
+    let notes = match offloads {
+        Offloads::None => 0,
+        Offloads::Noted => libc::IFF_VNET_HDR,
+    };
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | notes) as c_short;
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which is live.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
     if result < 0 {

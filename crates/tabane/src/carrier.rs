@@ -93,7 +93,7 @@ impl Carrier {
 
     /// The way of a flow that begins with `payload`: questions for names that only the resolvers
     /// near here know stay here.
-    fn route_datagram(&self, original: Original, payload: &[u8]) -> Route {
+    pub(crate) fn route_datagram(&self, original: Original, payload: &[u8]) -> Route {
         let mut route = self.route(original);
         route.stays_here |= route.target == Target::Resolver && asks_for_near(payload);
         route

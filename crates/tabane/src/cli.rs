@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, manual, peer,
-    policy, proxy, relay, relays, run, sctp, service, share, sim, status, top, trace, up, web,
+    policy, private_network, proxy, relay, relays, run, sctp, service, share, sim, status, top, trace, up, web,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;
@@ -91,6 +91,8 @@ enum Command {
     Completion(completion::CompletionArgs),
     #[command(hide = true)]
     Manual(manual::ManualArgs),
+    #[command(hide = true)]
+    PrivateNetwork(private_network::PrivateNetworkArgs),
 }
 
 impl Cli {
@@ -138,6 +140,7 @@ impl Cli {
             Command::Sim(args) => sim::run(args),
             Command::Completion(args) => completion::run(&args),
             Command::Manual(args) => manual::run(&args),
+            Command::PrivateNetwork(args) => private_network::run(&args),
         }
     }
 }

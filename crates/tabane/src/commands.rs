@@ -14,6 +14,7 @@ pub(crate) mod links;
 pub(crate) mod manual;
 pub(crate) mod peer;
 pub(crate) mod policy;
+pub(crate) mod private_network;
 pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod relays;

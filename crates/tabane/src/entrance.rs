@@ -1,4 +1,8 @@
-//! How a command's traffic gets into the session: by hooks below it, or by a proxy it is told of.
+//! How a command's traffic gets into the session: by hooks below it, by a network of its own, or by
+//! a proxy it is told of.
+//!
+//! Owns that order: hooks need root, a network of its own what many systems give to ordinary users,
+//! and the proxy nothing but programs that ask for it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -10,6 +14,7 @@ use crate::carriage::Carriage;
 use crate::environment::proxy_variables;
 use crate::far_ends::FarEnds;
 use crate::interception::Interception;
+use crate::private_network::PrivateNetwork;
 use crate::proxying::ProxyListener;
 use crate::rule_book::RuleBook;
 
@@ -21,28 +26,46 @@ pub(crate) struct Entrance {
 
 enum Kind {
     Hooks(Box<Interception>),
+    Network(Box<PrivateNetwork>),
     /// Taken when it begins to serve.
     Proxy(Option<ProxyListener>),
 }
 
 impl Entrance {
-    /// Hooks that leave `direct` alone; needs privilege.
-    pub(crate) async fn hooks(direct: &[Prefix]) -> Result<Self> {
-        let kind = Kind::Hooks(Box::new(Interception::set_up(direct).await?));
-        Ok(Self {
+    /// The best that this user and this kernel can have; leaves `direct` alone. A command that runs
+    /// as `another` user than we do can only have hooks. Where it comes to the proxy, says so: what
+    /// does not ask for it is not carried.
+    pub(crate) async fn best(direct: &[Prefix], another: bool) -> Result<Self> {
+        let no_hooks = match Interception::set_up(direct).await {
+            Ok(interception) => return Ok(Self::of(Kind::Hooks(Box::new(interception)))),
+            Err(error) if another => return Err(error),
+            Err(error) => error,
+        };
+        tracing::info!("a network of its own instead of hooks: {no_hooks:#}");
+        match PrivateNetwork::set_up(direct) {
+            Ok(network) => Ok(Self::of(Kind::Network(Box::new(network)))),
+            Err(no_network) => {
+                eprintln!(
+                    "tabane: only programs that know proxies are carried: {no_network:#}; root \
+                     carries all (sudo tabane run --user \"$USER\" -- CMD)"
+                );
+                Self::proxy().await
+            }
+        }
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self {
             kind,
             carriage: Carriage::default(),
-        })
+        }
     }
 
     /// A proxy on a port of its own.
     pub(crate) async fn proxy() -> Result<Self> {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let kind = Kind::Proxy(Some(ProxyListener::bind(loopback).await?));
-        Ok(Self {
-            kind,
-            carriage: Carriage::default(),
-        })
+        let listener = ProxyListener::bind(loopback).await?;
+        Ok(Self::of(Kind::Proxy(Some(listener))))
     }
 
     /// Carries from here on what the child of `command` sends. Must be called within the `LocalSet`
@@ -57,6 +80,10 @@ impl Entrance {
             Kind::Hooks(interception) => {
                 interception.place_child(command)?;
                 interception.serve(far_ends, &self.carriage, rules);
+            }
+            Kind::Network(network) => {
+                network.place_child(command)?;
+                network.serve(far_ends, &self.carriage, rules);
             }
             Kind::Proxy(listener) => {
                 if let Some(listener) = listener.take() {
@@ -79,12 +106,14 @@ impl Entrance {
 
     /// Waits for what the command has sent, unless others of its group may go on for ever.
     pub(crate) async fn settle(&self, far_ends: &FarEnds) {
-        if let Kind::Hooks(interception) = &self.kind {
-            let leftovers = interception.leftovers();
-            if leftovers > 0 {
-                tracing::warn!("{leftovers} processes of the command run on, without tabane");
-                return;
-            }
+        let (leftovers, what) = match &self.kind {
+            Kind::Hooks(interception) => (interception.leftovers(), "tabane"),
+            Kind::Network(network) => (network.leftovers(), "a network"),
+            Kind::Proxy(_) => (0, "a proxy"),
+        };
+        if leftovers > 0 {
+            tracing::warn!("{leftovers} processes of the command run on, without {what}");
+            return;
         }
         self.carriage.settle(far_ends).await;
     }

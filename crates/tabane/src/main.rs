@@ -51,6 +51,7 @@ mod plain_way;
 mod policy_edit;
 mod policy_text;
 mod prefix;
+mod private_network;
 mod program;
 mod proxying;
 mod qlog;

@@ -28,16 +28,16 @@ pub enum SynRefusal {
 
 /// A connection request as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Syn {
-    pub(super) from: SocketAddr,
-    pub(super) to: SocketAddr,
+pub(crate) struct Syn {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
     /// The TCP header with its options.
     tcp: Vec<u8>,
 }
 
 impl Syn {
     /// Reads the fixed part of an IP header and a whole TCP header. `None` for anything else.
-    pub(super) fn parse(ip: &[u8], tcp: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(ip: &[u8], tcp: &[u8]) -> Option<Self> {
         if tcp.len() < TCP_HEADER || tcp.len() > 60 || tcp.len() != usize::from(tcp[12] >> 4) * 4 {
             return None;
         }
@@ -70,19 +70,19 @@ impl Syn {
     }
 
     /// Where the connection's bytes begin.
-    pub(super) fn sequence(&self) -> u32 {
+    pub(crate) fn sequence(&self) -> u32 {
         u32::from_be_bytes([self.tcp[4], self.tcp[5], self.tcp[6], self.tcp[7]])
     }
 
     /// The request once more, without what data it may have brought: the sender repeats that.
-    pub(super) fn again(&self) -> Vec<u8> {
+    pub(crate) fn again(&self) -> Vec<u8> {
         let mut tcp = self.tcp.clone();
         fill_checksum(&mut tcp, 16, self.from.ip(), self.to.ip(), TCP);
         packet(self.from.ip(), self.to.ip(), TCP, &tcp)
     }
 
     /// What a closed port answers (RFC 9293 §3.10.7.1).
-    pub(super) fn reset(&self) -> Vec<u8> {
+    pub(crate) fn reset(&self) -> Vec<u8> {
         let mut tcp = vec![0; TCP_HEADER];
         tcp[..2].copy_from_slice(&self.to.port().to_be_bytes());
         tcp[2..4].copy_from_slice(&self.from.port().to_be_bytes());
@@ -96,7 +96,7 @@ impl Syn {
 
     /// What a router at `own` answers that knows no way on. An unspecified `own` of IPv4 is filled
     /// in by the kernel.
-    pub(super) fn unreachable(&self, own: IpAddr, is_network: bool) -> Vec<u8> {
+    pub(crate) fn unreachable(&self, own: IpAddr, is_network: bool) -> Vec<u8> {
         let is_v4 = self.from.is_ipv4();
         let whole = self.again();
         let shown = match is_v4 {
@@ -125,7 +125,7 @@ impl Syn {
 }
 
 /// An IP packet; the kernel fills in the checksum of an IPv4 header that is sent raw.
-fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let length = |header: usize| {
         let total = u16::try_from(header + payload.len()).expect("headers fit a packet");
         total.to_be_bytes()
@@ -173,7 +173,7 @@ fn fill_checksum(payload: &mut [u8], at: usize, from: IpAddr, to: IpAddr, protoc
 }
 
 /// RFC 1071.
-fn checksum(bytes: &[u8], begin: u32) -> u16 {
+pub(crate) fn checksum(bytes: &[u8], begin: u32) -> u16 {
     let mut sum = begin + words(bytes);
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
@@ -181,7 +181,7 @@ fn checksum(bytes: &[u8], begin: u32) -> u16 {
     !(sum as u16)
 }
 
-fn words(bytes: &[u8]) -> u32 {
+pub(crate) fn words(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| (*low).into());
     bytes.chunks(2).map(word).sum()
 }

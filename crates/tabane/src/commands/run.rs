@@ -38,10 +38,11 @@ const FAREWELL: Signal = Signal::SIGHUP;
 
 /// Run a command with all its TCP, UDP and DNS carried over all links
 ///
-/// The command's sockets are redirected below it, so it needs to know nothing, static binaries
-/// included. Needs root (or CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and a writable cgroup-v2); --proxy
-/// does without. Ends with the command's exit status, 128+n if signal n killed it, 126 or 127 if it
-/// cannot be started.
+/// What the command sends is captured below it, so it needs to know nothing, static binaries
+/// included. As root (or with CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN and a writable cgroup-v2), its
+/// sockets are redirected. As an ordinary user, it gets a network of its own, where the system
+/// allows that (user namespaces and /dev/net/tun); else a proxy, with a line that says why. Ends
+/// with the command's exit status, 128+n if signal n killed it, 126 or 127 if it cannot be started.
 ///
 /// Under sudo the command is root's: use --user to run it as yourself, and `sudo -E` to keep your
 /// environment, e.g. `sudo -E tabane run --user "$USER" -- firefox`.
@@ -50,7 +51,7 @@ pub(crate) struct RunArgs {
     /// The command and its arguments; put -- before it if it begins with a dash
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
-    /// Do not redirect sockets; give the command a proxy by environment variables (no privilege)
+    /// Capture nothing; give the command a proxy by environment variables
     #[arg(long)]
     proxy: bool,
     /// Run the command as this user
@@ -118,7 +119,8 @@ async fn run_program(
         Entrance::proxy().await?
     } else {
         let direct = args.direct.iter().chain(&plan.direct);
-        Entrance::hooks(&direct.map(|prefix| prefix.0).collect::<Vec<_>>()).await?
+        let direct: Vec<_> = direct.map(|prefix| prefix.0).collect();
+        Entrance::best(&direct, account.is_some()).await?
     };
     let far_ends = tokio::select! {
         far_ends = plan.connect_all(store) => far_ends?,

@@ -1,0 +1,23 @@
+//! The hidden command that makes a network for `tabane run`: see `linux::private_net`.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tabane_linux::private_net::make_for_parent;
+
+/// Make a network for one command, and hand it over on standard input
+#[derive(Debug, Args)]
+pub(crate) struct PrivateNetworkArgs {
+    /// Its IPv4 address
+    v4: Ipv4Addr,
+    /// Its IPv6 address
+    v6: Ipv6Addr,
+}
+
+pub(crate) fn run(args: &PrivateNetworkArgs) -> Result<ExitCode> {
+    make_for_parent(args.v4, args.v6)
+        .context("only `tabane run` calls this: standard input is not its socket")?;
+    Ok(ExitCode::SUCCESS)
+}
