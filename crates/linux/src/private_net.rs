@@ -107,6 +107,14 @@ pub enum Arrival<'a> {
     Icmp(&'a [u8]),
 }
 
+/// Whether `helper` can make such a network; nothing is left behind.
+///
+/// # Errors
+/// What stands in the way.
+pub fn try_out(helper: Command) -> Result<(), PrivateNetError> {
+    maker::ask(helper).map(drop)
+}
+
 impl Entry {
     /// Has the child that `command` will start live in the network, as the user it would have been
     /// anyway. Its parent must be the user who made the network.

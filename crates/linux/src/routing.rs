@@ -6,8 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::address::{AddressMessage, AddressScope};
 use rtnetlink::packet_route::IpProtocol;
+use rtnetlink::packet_route::address::{AddressMessage, AddressScope};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RulePortRange};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
@@ -114,7 +114,10 @@ impl Routing {
         for protocol in [IpProtocol::Tcp, IpProtocol::Udp] {
             let mut ours = rule().v4().priority(OURS).table_id(table);
             ours = ours.destination_prefix(Ipv4Addr::new(127, 0, 0, 0), 8);
-            let ports = RulePortRange { start: port, end: port };
+            let ports = RulePortRange {
+                start: port,
+                end: port,
+            };
             let attributes = &mut ours.message_mut().attributes;
             attributes.push(RuleAttribute::IpProtocol(protocol));
             attributes.push(RuleAttribute::DestinationPortRange(ports));

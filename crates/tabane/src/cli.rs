@@ -11,7 +11,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, manual, peer,
-    policy, private_network, proxy, relay, relays, run, sctp, service, share, sim, status, top, trace, up, web,
+    policy, private_network, proxy, relay, relays, run, sctp, service, share, sim, status, top,
+    trace, up, web,
 };
 use crate::log::{self, LogFormat};
 use crate::store::Store;

@@ -42,7 +42,7 @@ impl Entrance {
             Err(error) => error,
         };
         tracing::info!("a network of its own instead of hooks: {no_hooks:#}");
-        match PrivateNetwork::set_up(direct) {
+        match PrivateNetwork::set_up(direct).await {
             Ok(network) => Ok(Self::of(Kind::Network(Box::new(network)))),
             Err(no_network) => {
                 eprintln!(

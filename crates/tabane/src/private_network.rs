@@ -10,7 +10,8 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tabane_base::{Duration, Prefix};
-use tabane_linux::private_net::{Arrival, Entry, PrivateNet, Voice};
+use tabane_linux::interfaces::{self, Interface};
+use tabane_linux::private_net::{self, Arrival, Entry, PrivateNet, PrivateNetError, Voice};
 use tabane_tunnel::PacketFlow;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -23,8 +24,10 @@ use crate::far_ends::FarEnds;
 use crate::route::Route;
 use crate::rule_book::RuleBook;
 
-/// The hidden command that [`PrivateNet::make`] starts.
-pub(crate) const HELPER: &str = "private-network";
+/// The hidden command that makes the network.
+const HELPER: &str = "private-network";
+/// The device, where this machine has none with an address.
+const NAME: &str = "tabane0";
 /// Where this machine has no IPv4 of its own (RFC 7335).
 const NO_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 2);
 /// The same for IPv6: a unique local address, so that `getaddrinfo` puts IPv6 last (RFC 6724).
@@ -45,11 +48,13 @@ pub(crate) struct PrivateNetwork {
 
 impl PrivateNetwork {
     /// Makes the network; what goes to `direct` is not carried.
-    pub(crate) fn set_up(direct: &[Prefix]) -> Result<Self> {
-        let mut helper = Command::new("/proc/self/exe");
-        helper.arg(HELPER).args(own_addresses());
-        helper.stderr(Stdio::null());
-        let (net, entry) = PrivateNet::make(helper)?;
+    pub(crate) async fn set_up(direct: &[Prefix]) -> Result<Self> {
+        let own = own_addresses();
+        let interfaces = interfaces::list().await.unwrap_or_default();
+        let has = |it: &&Interface| it.addresses.iter().any(|one| own.contains(&one.address));
+        // As programs know it, which may bind to it.
+        let name = interfaces.iter().find(has).map(|it| it.name.as_str());
+        let (net, entry) = PrivateNet::make(helper(name.unwrap_or(NAME), own))?;
         Ok(Self {
             entry,
             net: Some(net),
@@ -90,8 +95,23 @@ impl Drop for PrivateNetwork {
     }
 }
 
+/// Whether this user can have such a network.
+pub(crate) fn try_out() -> Result<(), PrivateNetError> {
+    private_net::try_out(helper(NAME, [NO_V4.into(), NO_V6.into()]))
+}
+
+/// Makes the network in a process of its own.
+fn helper(device: &str, own: [IpAddr; 2]) -> Command {
+    let mut helper = Command::new("/proc/self/exe");
+    helper
+        .args([HELPER, device])
+        .args(own.map(|own| own.to_string()));
+    helper.stderr(Stdio::null());
+    helper
+}
+
 /// What this machine calls itself towards the world.
-fn own_addresses() -> [String; 2] {
+fn own_addresses() -> [IpAddr; 2] {
     let towards = |unspecified: IpAddr, dest: IpAddr| {
         // Nothing is sent.
         let socket = UdpSocket::bind((unspecified, 0)).ok()?;
@@ -108,7 +128,7 @@ fn own_addresses() -> [String; 2] {
         Ipv6Addr::UNSPECIFIED.into(),
         Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     );
-    [v4.unwrap_or(NO_V4.into()), v6.unwrap_or(NO_V6.into())].map(|own| own.to_string())
+    [v4.unwrap_or(NO_V4.into()), v6.unwrap_or(NO_V6.into())]
 }
 
 /// Takes what the command does for ever.

@@ -1,9 +1,11 @@
-//! Sockets behave as if nothing stood between: the same program runs plainly and through `run`,
-//! `up`, `up --lan` and proxies, and sees the same. Skipped, with a line that says so, without
+//! Sockets behave as if nothing stood between: the same program runs plainly and through `run`
+//! (as root and as an ordinary user), `up`, `up --lan` and proxies, and sees the same. Skipped, with a line that says so, without
 //! root.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+#[path = "plain/ordinary.rs"]
+mod ordinary;
 #[path = "bond/process.rs"]
 mod process;
 #[path = "plain/table.rs"]
@@ -48,6 +50,9 @@ fn compare(world: &World, table: &mut Table) {
     };
     table.add("plain", cells(program(Place::Host, "sockets")));
     table.add("run", cells(through(&[], "sockets")));
+    let mut unprivileged = world.ordinary_user(&["run", "--", "python3"]);
+    unprivileged.arg(world::script("program.py")).arg("sockets");
+    table.add("no root", cells(unprivileged));
     table.add("socks", cells(through(&["--proxy"], "socks")));
     table.add("connect", cells(through(&["--proxy"], "connect")));
     let up = world.up();

@@ -24,7 +24,6 @@ use crate::read_ahead::allow_small_buffers;
 use crate::routing::Routing;
 use crate::tun::{self, Offloads};
 
-const NAME: &str = "tabane%d";
 /// The widest there is, so that no datagram comes in fragments.
 const MTU: u32 = 65_535;
 /// Packets that may wait for us: thousands of connections that all begin at once.
@@ -86,7 +85,9 @@ fn receive(ours: &OwnedFd) -> Result<Made, PrivateNetError> {
     for control in message.cmsgs().map_err(failed)? {
         if let ControlMessageOwned::ScmRights(given) = control {
             // SAFETY: the kernel has just made these for us, and nobody else knows them.
-            let owned = given.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+            let owned = given
+                .into_iter()
+                .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
             descriptors.extend(owned);
         }
     }
@@ -109,15 +110,15 @@ fn receive(ours: &OwnedFd) -> Result<Made, PrivateNetError> {
     })
 }
 
-/// Makes the namespaces and hands them over on standard input, a socket. For the helper's process,
-/// which must have one thread only.
+/// Makes the namespaces, with a TUN device of that name and addresses, and hands them over on
+/// standard input, a socket. For the helper's process, which must have one thread only.
 ///
 /// # Errors
 /// The other end is gone; any other failure is told there.
-pub fn make_for_parent(v4: Ipv4Addr, v6: Ipv6Addr) -> io::Result<()> {
+pub fn make_for_parent(device: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> io::Result<()> {
     let parent = io::stdin();
     let parent = parent.as_raw_fd();
-    match make(v4, v6) {
+    match make(device, v4, v6) {
         Ok(made) => {
             let first = [&made.tun, &made.user, &made.net];
             let descriptors: Vec<_> = first
@@ -137,11 +138,14 @@ fn send(parent: RawFd, text: &[u8], control: &[ControlMessage<'_>]) -> io::Resul
     Ok(())
 }
 
-fn make(v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Made, String> {
+fn make(device: &str, v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Made, String> {
     enter()?;
-    let (tun, name) = tun::make_device(NAME, Offloads::Noted).map_err(|error| error.to_string())?;
+    let (tun, name) =
+        tun::make_device(device, Offloads::Noted).map_err(|error| error.to_string())?;
     settle(&name);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build();
     let runtime = runtime.map_err(|error| format!("no event loop: {error}"))?;
     let has_v6 = runtime
         .block_on(connect(&name, v4, v6))
@@ -165,7 +169,10 @@ fn make(v4: Ipv4Addr, v6: Ipv6Addr) -> Result<Made, String> {
 fn enter() -> Result<(), String> {
     let (user, group) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).map_err(|errno| {
-        format!("this kernel lets no ordinary user make namespaces ({errno}{})", why_not())
+        format!(
+            "this kernel lets no ordinary user make namespaces ({errno}{})",
+            why_not()
+        )
     })?;
     let put = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text)
@@ -245,7 +252,11 @@ async fn connect(
 }
 
 fn listen(own: IpAddr) -> io::Result<OwnedFd> {
-    let domain = if own.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+    let domain = if own.is_ipv4() {
+        Domain::IPV4
+    } else {
+        Domain::IPV6
+    };
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     allow_small_buffers(&socket)?;
     socket.set_nonblocking(true)?;
@@ -262,7 +273,8 @@ pub(super) fn processes(net: BorrowedFd<'_>) -> io::Result<usize> {
         let other = fs::metadata(format!("/proc/{name}/ns/net"));
         other.is_ok_and(|other| (other.dev(), other.ino()) == (own.dev(), own.ino()))
     };
-    let names = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names =
+        fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let pids = names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
     Ok(pids.filter(|name| is_there(name)).count())
 }

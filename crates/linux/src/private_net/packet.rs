@@ -55,7 +55,13 @@ pub(super) fn parse(packet: &[u8]) -> Option<Header> {
                 let octets = [header[at], header[at + 1], header[at + 2], header[at + 3]];
                 IpAddr::V4(Ipv4Addr::from(octets))
             };
-            (header[9], address(12), address(16), header[1] >> 2, transport)
+            (
+                header[9],
+                address(12),
+                address(16),
+                header[1] >> 2,
+                transport,
+            )
         }
         6 => {
             let header: &[u8; IPV6_HEADER] = packet.first_chunk()?;
@@ -130,7 +136,12 @@ pub(super) fn readdress(noted: &mut [u8], header: &Header, from: SocketAddr, to:
     let summed = |packet: &[u8]| {
         let pseudo = words(&packet[addresses.clone()]);
         // The ports are not in the pseudo-header.
-        pseudo + if is_partial { 0 } else { words(&packet[ports.clone()]) }
+        pseudo
+            + if is_partial {
+                0
+            } else {
+                words(&packet[ports.clone()])
+            }
     };
     let before = summed(packet);
     put_ip(&mut packet[addresses.start..], from.ip(), to.ip());
@@ -223,8 +234,18 @@ mod tests {
 
     fn addresses(v6: bool) -> [SocketAddr; 4] {
         let all = match v6 {
-            false => ["192.0.2.1:4001", "198.51.100.7:80", "198.18.3.9:2000", "192.0.2.1:5"],
-            true => ["[2001:db8::1]:4001", "[2001:db8::7]:80", "[2001:2::3]:9", "[fd00::1]:5"],
+            false => [
+                "192.0.2.1:4001",
+                "198.51.100.7:80",
+                "198.18.3.9:2000",
+                "192.0.2.1:5",
+            ],
+            true => [
+                "[2001:db8::1]:4001",
+                "[2001:db8::7]:80",
+                "[2001:2::3]:9",
+                "[fd00::1]:5",
+            ],
         };
         all.map(|text| text.parse().unwrap())
     }

@@ -54,10 +54,7 @@ struct Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It goes on with these addresses.
-    Forward {
-        from: SocketAddr,
-        to: SocketAddr,
-    },
+    Forward { from: SocketAddr, to: SocketAddr },
     /// It asks for a connection.
     Request,
     /// It belongs to none.
@@ -96,7 +93,11 @@ impl Translation {
         let is_request = flags & (SYN | ACK) == SYN;
         let flow = known.and_then(|index| Some((index, self.flows.get_mut(&index)?)));
         let Some((index, flow)) = flow else {
-            return if is_request { Verdict::Request } else { Verdict::Drop };
+            return if is_request {
+                Verdict::Request
+            } else {
+                Verdict::Drop
+            };
         };
         // The program's port is used again.
         if is_request && flow.sequence != header.sequence(packet) {
@@ -218,7 +219,7 @@ fn index_of(address: SocketAddr) -> Option<u32> {
         },
     };
     let low = u32::from(address.port().checked_sub(FIRST_PORT)?);
-    (high < INDICES / PORTS && low < PORTS).then_some(high * PORTS + low)
+    (high < INDICES / PORTS && low < PORTS).then(|| high * PORTS + low)
 }
 
 /// Whether a connection from `peer` is one of a program of this machine.
@@ -284,7 +285,10 @@ mod tests {
             assert_eq!(bench.table.begin(key, 7, bench.now), Some((from, to)));
             assert_eq!(bench.see(key, SYN, 7), Verdict::Forward { from, to });
             assert_eq!(bench.see(key, ACK, 8), Verdict::Forward { from, to });
-            let back = Verdict::Forward { from: key.1, to: key.0 };
+            let back = Verdict::Forward {
+                from: key.1,
+                to: key.0,
+            };
             assert_eq!(bench.see((to, from), SYN | ACK, 1), back);
             assert_eq!(bench.see((to, key.1), ACK, 1), Verdict::Drop);
         }
@@ -306,7 +310,10 @@ mod tests {
         bench.now += FAREWELL;
         bench.table.prune(bench.now);
         assert_eq!(bench.table.flows.len(), 1);
-        assert_eq!(bench.see(key, ACK, 71), Verdict::Forward { from: other, to });
+        assert_eq!(
+            bench.see(key, ACK, 71),
+            Verdict::Forward { from: other, to }
+        );
         // A reset ends both directions.
         bench.see((to, other), RST, 1);
         bench.now += FAREWELL;
@@ -330,7 +337,13 @@ mod tests {
                 assert_eq!(index_of(address_of(index, is_v4)), Some(index));
             }
         }
-        for other in ["198.17.255.255:2000", "198.18.64.0:2000", "198.18.0.1:80", "[2001:2::1:1]:2000"] {
+        for other in [
+            "198.17.255.255:2000",
+            "198.18.64.0:2000",
+            "198.18.0.1:80",
+            "203.0.113.2:7001",
+            "[2001:2::1:1]:2000",
+        ] {
             assert_eq!(index_of(other.parse().unwrap()), None, "{other}");
         }
     }

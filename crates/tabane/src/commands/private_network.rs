@@ -10,6 +10,8 @@ use tabane_linux::private_net::make_for_parent;
 /// Make a network for one command, and hand it over on standard input
 #[derive(Debug, Args)]
 pub(crate) struct PrivateNetworkArgs {
+    /// The name of its device
+    device: String,
     /// Its IPv4 address
     v4: Ipv4Addr,
     /// Its IPv6 address
@@ -17,7 +19,7 @@ pub(crate) struct PrivateNetworkArgs {
 }
 
 pub(crate) fn run(args: &PrivateNetworkArgs) -> Result<ExitCode> {
-    make_for_parent(args.v4, args.v6)
+    make_for_parent(&args.device, args.v4, args.v6)
         .context("only `tabane run` calls this: standard input is not its socket")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,6 +11,8 @@ use tabane_linux::cgroup::Cgroup;
 use tabane_linux::hooks::{HookConfig, Hooks};
 use tabane_linux::syn_hold;
 
+use crate::private_network;
+
 /// Any port but 0: nothing is ever sent to it.
 const TRIAL_PORT: u16 = 9;
 
@@ -35,6 +37,8 @@ pub(crate) struct Machine {
     pub(crate) hooks: Result<(), String>,
     /// Programs can be kept in `connect()` until their destination has answered.
     pub(crate) holds_requests: Result<(), String>,
+    /// A network for one command, made and thrown away.
+    pub(crate) private_network: Result<(), String>,
     /// `/dev/net/tun`, opened.
     pub(crate) tun: Result<(), String>,
     /// A TPROXY rule in a namespace of its own; by which program it went.
@@ -70,6 +74,7 @@ impl Machine {
             cgroup: cgroup_mount(&read("/proc/self/mounts")),
             hooks: try_hooks(),
             holds_requests: syn_hold::try_out().map_err(|error| error.to_string()),
+            private_network: private_network::try_out().map_err(|error| error.to_string()),
             tun: OpenOptions::new()
                 .read(true)
                 .write(true)

@@ -79,6 +79,13 @@ const DAEMONS: [(&str, &str, &str); 3] = [
     ),
 ];
 
+/// Most systems let everybody have TUN devices; where this one does not, here it does.
+const ORDINARY: &str = "home=$1; shift; test -c tun || mknod -m 666 tun c 10 200
+    mkdir -p $home; chown nobody $home; mount --bind ${TUN-tun} /dev/net/tun
+    test ! -e key || test -e $home/key || install -m 600 -o nobody key $home/key
+    export HOME=$home TABANE_RUNTIME=$home/runtime SSH_KEY=$home/key
+    exec setpriv --reuid nobody --regid nogroup --clear-groups \"$@\"";
+
 pub(crate) struct World {
     lan: String,
     servers: String,
@@ -269,6 +276,8 @@ impl World {
         self.children.push(child);
         let joined = self.tabane(&["join", &join]).output().unwrap();
         assert!(joined.status.success(), "{joined:?}");
+        let joined = self.ordinary_user(&["join", &join]).output().unwrap();
+        assert!(joined.status.success(), "{joined:?}");
     }
 
     fn name(&self, place: Place) -> &str {
@@ -304,6 +313,20 @@ impl World {
         let mut command = self.command(Place::Host, TABANE);
         command.args(arguments);
         command
+    }
+
+    /// `tabane`, as one who has no rights, on a system that lets him have a network of his own. He
+    /// has joined the relay, and is at home elsewhere.
+    pub(crate) fn ordinary_user(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(Place::Host, "sh");
+        command.args(["-ec", ORDINARY, "sh"]).arg(self.home());
+        command.arg(TABANE).args(arguments);
+        command
+    }
+
+    /// Where that one is at home.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.directory.join("home")
     }
 
     /// `tabane up` for the host and the one behind it.

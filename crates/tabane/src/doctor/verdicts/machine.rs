@@ -15,6 +15,8 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 
 /// Those that take up connections of programs where they are made.
 const HOOKED: [Mode; 2] = [Mode::Run, Mode::Up];
+/// The same where a command can have a network of its own instead.
+const HOOKED_ALWAYS: [Mode; 1] = [Mode::Up];
 /// Those that take up what others send.
 const ROUTING: [Mode; 2] = [Mode::Up, Mode::Gateway];
 
@@ -31,54 +33,72 @@ pub(super) fn privileges(machine: &Machine) -> Vec<Finding> {
 }
 
 /// What `tabane run` and `up` need to take up programs' connections.
-fn hooks(machine: &Machine) -> [Finding; 4] {
+fn hooks(machine: &Machine) -> [Finding; 5] {
+    let (hooked, network): (&[Mode], _) = match &machine.private_network {
+        Ok(()) => (
+            &HOOKED_ALWAYS,
+            Finding::good("network of its own", &[Mode::Run], "made and thrown away"),
+        ),
+        Err(_) if machine.hooks.is_ok() => (
+            &HOOKED,
+            Finding::good("network of its own", &[Mode::Run], "none; hooks do without"),
+        ),
+        Err(why) => (
+            &HOOKED,
+            Finding::bad(
+                Grade::Poor,
+                "network of its own",
+                &[Mode::Run],
+                why,
+                "allow user namespaces and /dev/net/tun for all, or sudo tabane run -- CMD",
+            ),
+        ),
+    };
     let root = match machine.is_root {
-        true => Finding::good("root", &HOOKED, "yes"),
+        true => Finding::good("root", hooked, "yes"),
         false => Finding::bad(
             Grade::Poor,
             "root",
-            &HOOKED,
+            hooked,
             "no",
             "sudo tabane …; `tabane run --proxy` and `tabane proxy` do without",
         ),
     };
     let cgroup = match &machine.cgroup {
-        Some(place) => Finding::good("cgroup v2", &HOOKED, place.display().to_string()),
+        Some(place) => Finding::good("cgroup v2", hooked, place.display().to_string()),
         // Root can make a mount of its own, which the trial of the hooks has done.
-        None if machine.hooks.is_ok() => Finding::good(
-            "cgroup v2",
-            &HOOKED,
-            "not mounted; a mount of our own works",
-        ),
+        None if machine.hooks.is_ok() => {
+            Finding::good("cgroup v2", hooked, "not mounted; a mount of our own works")
+        }
         None => Finding::bad(
             Grade::Missing,
             "cgroup v2",
-            &HOOKED,
+            hooked,
             "not mounted",
             "mount -t cgroup2 none /sys/fs/cgroup",
         ),
     };
     let hooks = match &machine.hooks {
-        Ok(()) => Finding::good("socket hooks", &HOOKED, "attached and detached"),
+        Ok(()) => Finding::good("socket hooks", hooked, "attached and detached"),
         Err(why) => {
             let remedy = match machine.is_root {
                 true => "tabane run --proxy -- CMD, or tabane proxy: they need no hooks",
                 false => "sudo tabane run -- CMD; or tabane run --proxy -- CMD",
             };
-            Finding::bad(Grade::Missing, "socket hooks", &HOOKED, why, remedy)
+            Finding::bad(Grade::Missing, "socket hooks", hooked, why, remedy)
         }
     };
     let waits = match &machine.holds_requests {
-        Ok(()) => Finding::good("connect() waits", &HOOKED, "for the destination's answer"),
+        Ok(()) => Finding::good("connect() waits", hooked, "for the destination's answer"),
         Err(why) => Finding::bad(
             Grade::Poor,
             "connect() waits",
-            &HOOKED,
+            hooked,
             format!("no: it succeeds at once, and a failure is a reset later: {why}"),
             "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, on Linux 5.12 or newer",
         ),
     };
-    [root, cgroup, hooks, waits]
+    [root, cgroup, hooks, waits, network]
 }
 
 /// What takes up what is not a program's connection.

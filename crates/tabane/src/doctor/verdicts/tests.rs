@@ -17,6 +17,7 @@ fn machine() -> Machine {
         cgroup: Some("/sys/fs/cgroup".into()),
         hooks: Ok(()),
         holds_requests: Ok(()),
+        private_network: Ok(()),
         tun: Ok(()),
         tproxy: Ok("nft"),
         queues: Ok(()),
@@ -80,12 +81,15 @@ fn what_is_missing_stops_the_modes_that_need_it_and_no_others() {
     user.has_net_admin = false;
     user.hooks = refused();
     user.holds_requests = refused();
+    user.private_network = refused();
     user.tun = refused();
     user.tproxy = Err("no nft".to_owned());
     user.namespace = refused();
     user.queues = refused();
     let needs_root = [Mode::Run, Mode::Up, Mode::Gateway, Mode::Lab];
     assert_eq!(broken(&user, &network()), needs_root);
+    user.private_network = Ok(());
+    assert_eq!(broken(&user, &network()), needs_root[1..]);
 
     let mut container = machine();
     container.tun = refused();
