@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::IpProtocol;
-use rtnetlink::packet_route::address::{AddressMessage, AddressScope};
+use rtnetlink::packet_route::address::{AddressHeaderFlags, AddressMessage, AddressScope};
 use rtnetlink::packet_route::route::{RouteMessage, RouteScope, RouteType};
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RulePortRange};
 use rtnetlink::{Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
@@ -145,7 +145,10 @@ impl Routing {
         address: IpAddr,
         bits: u8,
     ) -> Result<(), RoutingError> {
-        let request = self.handle.address().add(index, address, bits).replace();
+        let mut request = self.handle.address().add(index, address, bits).replace();
+        // Nobody else is asked about it, so it can be used as soon as it is there.
+        let flags = &mut request.message_mut().header.flags;
+        *flags |= AddressHeaderFlags::Nodad;
         request.execute().await.map_err(failed("add an address"))
     }
 
