@@ -1,6 +1,6 @@
-//! Sockets behave as if nothing stood between: the same program runs plainly and through `run`
-//! (as root and as an ordinary user), `up`, `up --lan` and proxies, and sees the same. Skipped, with a line that says so, without
-//! root.
+//! Sockets behave as if nothing stood between: the same program runs plainly and through `run` (as
+//! root and as an ordinary user), `up`, `up --lan` and proxies, and sees the same. Skipped, with a
+//! line that says so, without root.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
