@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::process::Running;
+use super::process::{Cpu, Running};
 use super::scratch::Scratch;
 use super::stage::Stage;
 
@@ -95,7 +95,7 @@ impl Bond {
     }
 
     /// Processor time of the relay so far.
-    pub(super) fn relay_cpu(&self) -> Duration {
+    pub(super) fn relay_cpu(&self) -> Cpu {
         self.relay.cpu()
     }
 

@@ -12,7 +12,7 @@ use tabane_netem::Scenario;
 use super::bond::Bond;
 use super::iperf::{self, Goodput};
 use super::options::{Direction, Options};
-use super::process::{Finished, Running};
+use super::process::{Cpu, Finished, Running};
 use super::record::Measurement;
 use super::stage::{Mark, Stage};
 use super::stream::{self, StreamReport};
@@ -176,10 +176,10 @@ impl Bench {
         let relay_cpu_before = relay_cpu();
         let done = if self.is_stream {
             self.stream(contender)
-                .map(|(r, client)| (Outcome::Stream(r), client))
+                .map(|(r, client)| (Outcome::Stream(r), client.total()))
         } else {
             self.bulk(contender)
-                .map(|(goodput, client)| (Outcome::Bulk(goodput), client))
+                .map(|(goodput, client)| (Outcome::Bulk(goodput), client.total()))
         };
         let mut measured = match done {
             Ok((outcome, client_cpu)) => {
@@ -188,8 +188,8 @@ impl Bench {
                     Outcome::Stream(report) => Measurement::stream(contender, repeat, report),
                 };
                 if contender.is_ours() {
-                    let cpu = client_cpu + relay_cpu().saturating_sub(relay_cpu_before);
-                    measured.cpu_s = Some(cpu.as_secs_f64());
+                    let relay = relay_cpu().since(relay_cpu_before);
+                    measured.cpu_s = Some((client_cpu + relay.total()).as_secs_f64());
                 }
                 measured
             }
@@ -203,7 +203,7 @@ impl Bench {
     }
 
     /// iperf3; with the processor time of the program that carried it at the client.
-    fn bulk(&self, contender: &Contender) -> Result<(Goodput, Duration)> {
+    pub(super) fn bulk(&self, contender: &Contender) -> Result<(Goodput, Cpu)> {
         let mut server = self.server(contender, "iperf3");
         iperf::server(&mut server);
         let mut server = Running::start("iperf3 server", &mut server)?;
@@ -226,7 +226,7 @@ impl Bench {
     }
 
     /// The stream whose every byte is known.
-    fn stream(&self, contender: &Contender) -> Result<(StreamReport, Duration)> {
+    fn stream(&self, contender: &Contender) -> Result<(StreamReport, Cpu)> {
         let own = std::env::current_exe().context("cannot find this program's own file")?;
         let own = own.to_string_lossy();
         let mut sender = self.server(contender, &own);
@@ -276,7 +276,7 @@ impl Bench {
         })
     }
 
-    fn bond(&self) -> Result<&Bond> {
+    pub(super) fn bond(&self) -> Result<&Bond> {
         match &self.bond {
             Some(Ok(bond)) => Ok(bond),
             Some(Err(error)) => Err(anyhow!("{error}")),

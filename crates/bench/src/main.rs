@@ -15,6 +15,7 @@ use tabane_netem::Scenario;
 mod arms;
 mod bond;
 mod contender;
+mod cost;
 pub(crate) mod ends;
 mod fetch;
 mod figure;
@@ -24,6 +25,7 @@ mod goodput;
 mod iperf;
 mod lan;
 mod latency;
+mod load;
 mod machine;
 mod options;
 mod process;
@@ -125,6 +127,7 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         std::env::current_exe().unwrap_or_default().display(),
         arguments.join(" ")
     );
+    let _load = options.busy.then(load::Load::on_every_core).transpose()?;
     match options.kind {
         Kind::Share => share::run(&binary, &options),
         Kind::Lan => lan::run(root, &binary, &options),
@@ -134,7 +137,7 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
             print!("{}", table::print(&record, options.markdown));
             Ok(record.has_values())
         }
-        Kind::Latency | Kind::Fetch | Kind::Udp | Kind::Selftest | Kind::Sockets => {
+        Kind::Latency | Kind::Fetch | Kind::Udp | Kind::Selftest | Kind::Sockets | Kind::Cost => {
             let sheet = sheet(root, &binary, &options, |sheet| keep(&options, sheet))?;
             print!("{}", sheet.print(options.markdown));
             Ok(sheet.has_values())
@@ -228,6 +231,7 @@ fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Optio
         Kind::Udp => udp::measure(scenario, direction, binary, options),
         Kind::Selftest => selftest::measure(scenario, binary, options),
         Kind::Sockets => sockets::measure(scenario, binary, options),
+        Kind::Cost => cost::measure(scenario, direction, binary, options),
         Kind::Goodput | Kind::Share | Kind::Lan | Kind::Figures => {
             unreachable!("they have no sheet")
         }

@@ -22,6 +22,7 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     fetch          10 KB to 20 MB against the best single link; 100 KB beside a bulk
     udp            a flow of datagrams at 90 % of the sum of the rates, in order and in time
     selftest       the kernel's own multipath test: 16 MiB each way within its deadline
+    cost           processor time for a gigabit, of client and relay apart, both ways
     share          several downloads at once on one link
     sockets        connection setup, uploads ahead of links, readers who do not read, beside plain
                    sockets
@@ -43,6 +44,7 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
   --upload         upload alone; with --download, both
   --congestion NAME  how tabane sends on each link [its default]
   --only LIST      of tcp, mptcp, tabane; separated by commas
+  --busy           beside a busy loop on each core
   --binary FILE    a tabane built elsewhere
   --json FILE      everything that was measured
   --date TEXT      goes into the JSON
@@ -59,6 +61,7 @@ pub(super) enum Kind {
     Sockets,
     Share,
     Lan,
+    Cost,
     Figures,
 }
 
@@ -73,6 +76,7 @@ impl Kind {
             Self::Sockets,
             Self::Share,
             Self::Lan,
+            Self::Cost,
             Self::Figures,
         ];
         all.into_iter().find(|kind| kind.name() == word)
@@ -88,6 +92,7 @@ impl Kind {
             Self::Sockets => "sockets",
             Self::Share => "share",
             Self::Lan => "lan",
+            Self::Cost => "cost",
             Self::Figures => "figures",
         }
     }
@@ -99,6 +104,7 @@ impl Kind {
             Self::Latency => &["unequal", "bloat", "far", "wide"],
             Self::Fetch => &["twin", "unequal", "far", "drag"],
             Self::Udp => &["unequal", "wide", "far"],
+            Self::Cost => &["wire"],
             Self::Figures => &["all"],
             // They make their own.
             Self::Selftest | Self::Sockets | Self::Share | Self::Lan => &[],
@@ -108,6 +114,7 @@ impl Kind {
     fn repeats(self) -> u64 {
         match self {
             Self::Selftest => 10,
+            Self::Cost => 1,
             Self::Goodput
             | Self::Latency
             | Self::Fetch
@@ -128,7 +135,8 @@ impl Kind {
             | Self::Selftest
             | Self::Sockets
             | Self::Share
-            | Self::Lan => true,
+            | Self::Lan
+            | Self::Cost => true,
             Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
             Self::Udp => !is_wire && scenario.links.iter().all(is_steady),
         }
@@ -164,6 +172,8 @@ pub(super) struct Options {
     pub(super) directions: Vec<Direction>,
     pub(super) congestion: Option<String>,
     pub(super) groups: Vec<Group>,
+    /// Somebody else wants all cores meanwhile.
+    pub(super) busy: bool,
     pub(super) binary: Option<PathBuf>,
     pub(super) json: Option<PathBuf>,
     pub(super) date: Option<String>,
@@ -185,6 +195,7 @@ impl Options {
             directions: Vec::new(),
             congestion: None,
             groups: Group::ALL.to_vec(),
+            busy: false,
             binary: None,
             json: None,
             date: None,
@@ -210,6 +221,7 @@ impl Options {
                     let groups = value()?.split(',').map(Group::from_str);
                     options.groups = groups.collect::<Result<_>>()?;
                 }
+                "--busy" => options.busy = true,
                 "--binary" => options.binary = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
                 "--date" => options.date = Some(value()?.to_owned()),
@@ -231,7 +243,8 @@ impl Options {
         if options.directions.is_empty() {
             options.add(Direction::Download);
             let is_all = options.names.iter().any(|name| name == "all");
-            if is_all && matches!(kind, Kind::Goodput | Kind::Figures) {
+            let is_both = is_all && matches!(kind, Kind::Goodput | Kind::Figures);
+            if is_both || kind == Kind::Cost {
                 options.add(Direction::Upload);
             }
         }

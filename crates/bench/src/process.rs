@@ -48,7 +48,29 @@ pub(super) struct Finished {
     pub(super) stdout: String,
     stderr: String,
     /// Of the program itself, without those it started.
-    pub(super) cpu: Duration,
+    pub(super) cpu: Cpu,
+}
+
+/// Processor time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Cpu {
+    /// In the program's own code.
+    pub(super) user: Duration,
+    /// In the kernel on its behalf.
+    pub(super) system: Duration,
+}
+
+impl Cpu {
+    pub(super) fn total(self) -> Duration {
+        self.user + self.system
+    }
+
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(before.user),
+            system: self.system.saturating_sub(before.system),
+        }
+    }
 }
 
 impl Running {
@@ -101,7 +123,7 @@ impl Running {
     }
 
     /// Processor time so far.
-    pub(super) fn cpu(&self) -> Duration {
+    pub(super) fn cpu(&self) -> Cpu {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
         stat.ok().and_then(|text| cpu_of(&text)).unwrap_or_default()
     }
@@ -244,14 +266,17 @@ fn last_line(text: &str) -> String {
 }
 
 /// Fields 14 and 15 of `/proc/PID/stat`, counted after the name, which may contain anything.
-fn cpu_of(stat: &str) -> Option<Duration> {
+fn cpu_of(stat: &str) -> Option<Cpu> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(Duration::from_secs_f64(
-        (user + system) as f64 / TICKS_PER_SECOND,
-    ))
+    let mut time = || -> Option<Duration> {
+        let ticks: u64 = fields.next()?.parse().ok()?;
+        Some(Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND))
+    };
+    Some(Cpu {
+        user: time()?,
+        system: time()?,
+    })
 }
 
 #[cfg(test)]

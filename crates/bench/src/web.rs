@@ -337,7 +337,7 @@ impl Bench {
         self.stage.begin()?;
         let began_at = Instant::now();
         let program = Running::start("fetch", &mut command)?;
-        let cpu = program.finish(fetch.within)?.succeeded()?.cpu;
+        let cpu = program.finish(fetch.within)?.succeeded()?.cpu.total();
         let wall = began_at.elapsed();
         ensure!(
             std::fs::read(&out)? == contents(fetch.bytes),

@@ -107,7 +107,10 @@ pub(super) fn run(binary: &Path) -> Result<Cost> {
 
 fn waits_in_turns(worlds: &[World]) -> Result<Vec<Waits>> {
     let mut rounds = WAYS.map(|_| Vec::new());
-    let cpu = |world: &World| world.gateway().map_or(Duration::ZERO, Running::cpu);
+    let cpu = |world: &World| {
+        let cpu = |gateway: &Running| gateway.cpu().total();
+        world.gateway().map_or(Duration::ZERO, cpu)
+    };
     let before: Vec<Duration> = worlds.iter().map(cpu).collect();
     for _ in 0..ROUNDS {
         for ((way, world), rounds) in WAYS.iter().zip(worlds).zip(&mut rounds) {
