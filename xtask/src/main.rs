@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 mod ci;
+mod instructions;
 mod package;
 mod tidy;
 
@@ -18,6 +19,7 @@ usage: cargo xtask COMMAND
   test    every test, the packages, and 3 minutes of the soak
   ci      check and test: what the server runs
   bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help
+  instructions  what packets take in core, counted by valgrind; see crates/core/benches
   package a Debian package and an archive of the program; see package --help";
 
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         ["test"] => ci::test(&root),
         ["ci"] => ci::check_and_test(&root),
         ["bench", options @ ..] => bench(&root, options),
+        ["instructions", options @ ..] => instructions::run(&root, options),
         ["package", options @ ..] => package::run(&root, options),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
