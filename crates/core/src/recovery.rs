@@ -60,6 +60,34 @@ pub(crate) enum SentFrame {
     Ping,
 }
 
+impl SentFrame {
+    /// Both as one, where `next` begins where the data of this one ends.
+    pub(crate) fn joined(self, next: Self) -> Option<Self> {
+        match (self, next) {
+            (
+                Self::Stream {
+                    id,
+                    offset,
+                    len,
+                    fin: false,
+                },
+                Self::Stream {
+                    id: next_id,
+                    offset: next_offset,
+                    len: next_len,
+                    fin,
+                },
+            ) if id == next_id && offset + u64::from(len) == next_offset => Some(Self::Stream {
+                id,
+                offset,
+                len: len.checked_add(next_len)?,
+                fin,
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// The frames of one packet; the usual single one costs no allocation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SentFrames {
@@ -392,6 +420,34 @@ mod tests {
         let result = recovery.on_ack(&ack(ranges), |s| settled.push((s.pn, s.was_lost)));
         assert_eq!(result, Ok(()));
         settled
+    }
+
+    #[test]
+    fn data_that_stands_together_is_joined_and_nothing_else() {
+        let data = |id: u64, offset, len, fin| SentFrame::Stream {
+            id: StreamId(id),
+            offset,
+            len,
+            fin,
+        };
+        let first = data(4, 100, 50, false);
+        assert_eq!(
+            first.joined(data(4, 150, 7, true)),
+            Some(data(4, 100, 57, true))
+        );
+        for other in [
+            data(4, 151, 7, false),
+            data(4, 100, 50, false),
+            data(8, 150, 7, false),
+            SentFrame::Ping,
+        ] {
+            assert_eq!(first.joined(other), None);
+        }
+        assert_eq!(data(4, 100, 50, true).joined(data(4, 150, 0, true)), None);
+        assert_eq!(
+            data(4, 0, u32::MAX, false).joined(data(4, u32::MAX.into(), 1, false)),
+            None
+        );
     }
 
     #[test]

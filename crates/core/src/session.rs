@@ -102,6 +102,8 @@ pub struct Session {
     data_at: Instant,
     /// When everything had left that window, pacer and scheduler let out.
     drained_at: Instant,
+    /// What streams may hold follows the paths' windows, which may have moved since it was set.
+    windows_moved: bool,
     /// A stream packet last went in this poll's turn; datagrams and streams alternate.
     datagram_turn: bool,
     shedding: Shedding,
@@ -154,6 +156,7 @@ impl Session {
             last_received_at: now,
             data_at: now,
             drained_at: now,
+            windows_moved: false,
             datagram_turn: false,
             shedding: Shedding::new(now),
             drops: Drops::default(),
@@ -270,6 +273,23 @@ impl Session {
         data: &[u8],
     ) -> Result<usize, StreamError> {
         self.streams.write(id, data)
+    }
+
+    /// Where to put up to `most` bytes for [`filled`](Self::filled), which saves copying them as
+    /// [`write`](Self::write) does; nothing where there is no room.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write) has them.
+    pub fn room(&mut self, id: StreamId, most: usize) -> Result<&mut [u8], StreamError> {
+        self.streams.room(id, most)
+    }
+
+    /// The first `n` bytes of the [`room`](Self::room) given last are written.
+    ///
+    /// # Panics
+    /// There was less room.
+    pub fn filled(&mut self, _now: Instant, id: StreamId, n: usize) {
+        self.streams.filled(id, n);
     }
 
     /// Ends our side of a stream after what was written.

@@ -8,6 +8,7 @@ mod flights;
 mod hold;
 mod news;
 mod receive;
+mod ring;
 mod send;
 mod sending;
 mod turns;

@@ -1,9 +1,9 @@
 //! One TCP connection carried on one stream, from beginning to end.
 //!
 //! Owns the mapping of TCP's life to a stream's: data, half-closes and resets, each in its own
-//! direction. Bytes go from the socket into core's buffer and from core's buffer into the socket
-//! by one copy each. Backpressure is the buffers being full: what core does not take stays in the
-//! socket, what the socket does not take stays in core.
+//! direction. The kernel copies bytes from the socket into core's buffer and from core's buffer
+//! into the socket; nothing copies them in between. Backpressure is the buffers being full: what
+//! core does not take stays in the socket, what the socket does not take stays in core.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,11 +12,12 @@ use std::task::{Context, Poll};
 
 use socket2::SockRef;
 use tabane_base::Bytes;
-use tabane_core::{ReadState, StreamError};
+use tabane_core::{ReadState, StreamError, StreamId};
 use tabane_linux::abortive::AbortiveStream;
 use tabane_linux::read_ahead::{Onward, ReadAhead};
 use tokio::net::TcpStream;
 
+use crate::engine::Visit;
 use crate::relay::{Meter, Way};
 use crate::request::Status;
 use crate::stream::{Abandon, Stream};
@@ -34,6 +35,8 @@ const UNSENT_PART: usize = 32;
 /// Bytes read from the socket when core has hardly any room. They wait in the connection, which
 /// makes core tell when it has room again; small, because every connection may hold so many.
 const MIN_READ: usize = 4_096;
+/// Bytes read by one call at the most: other tasks wait meanwhile.
+const MAX_READ: usize = 256 * 1024;
 
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,25 +208,11 @@ impl Connection {
                 round_trip: visit.session.farthest_round_trip(),
             };
             read_ahead.follow(&**tcp, visit.now, onward);
-            let room = visit.session.stream_capacity(id).max(MIN_READ);
-            let room = room.min(visit.buffer.len()).min(allowed);
-            if room == 0 {
-                return Ok(Read::NoRoom);
+            let read = read_into(visit, id, tcp, leftover, allowed)?;
+            if matches!(read, Read::Bytes(_)) {
+                visit.touch();
             }
-            let n = match tcp.try_read(&mut visit.buffer[..room]) {
-                Ok(0) => return Ok(Read::End),
-                Ok(n) => n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Read::Nothing);
-                }
-                Err(_) => return Err(Ending::ResetHere),
-            };
-            match visit.session.write(visit.now, id, &visit.buffer[..n]) {
-                Ok(taken) => leftover.extend_from_slice(&visit.buffer[taken..n]),
-                Err(error) => return Err(stopped(&error)),
-            }
-            visit.touch();
-            Ok(Read::Bytes(n))
+            Ok(read)
         });
         match outcome.ok_or(Ending::SessionLost)?? {
             Read::Bytes(n) => {
@@ -347,6 +336,40 @@ enum Read {
     NoRoom,
     End,
     Stopped,
+}
+
+/// One read of at most `most` bytes, straight to where core sends them from. Where core has hardly
+/// any room, what it does not take is left over.
+fn read_into(
+    visit: &mut Visit<'_>,
+    id: StreamId,
+    tcp: &TcpStream,
+    leftover: &mut Vec<u8>,
+    most: usize,
+) -> Result<Read, Ending> {
+    if most == 0 {
+        return Ok(Read::NoRoom);
+    }
+    let is_direct = visit.session.stream_capacity(id) >= MIN_READ;
+    let room = match is_direct {
+        true => visit.session.room(id, most.min(MAX_READ)),
+        false => Ok(&mut visit.buffer[..MIN_READ.min(most)]),
+    };
+    let n = match tcp.try_read(room.map_err(|error| stopped(&error))?) {
+        Ok(0) => return Ok(Read::End),
+        Ok(n) => n,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Read::Nothing),
+        Err(_) => return Err(Ending::ResetHere),
+    };
+    if is_direct {
+        visit.session.filled(visit.now, id, n);
+    } else {
+        match visit.session.write(visit.now, id, &visit.buffer[..n]) {
+            Ok(taken) => leftover.extend_from_slice(&visit.buffer[taken..n]),
+            Err(error) => return Err(stopped(&error)),
+        }
+    }
+    Ok(Read::Bytes(n))
 }
 
 enum Written {

@@ -61,6 +61,8 @@ impl Session {
                 return Err(Violation::BeforeAdmission);
             }
             is_for_application |= frame.is_for_application();
+            // Data moves nothing at its receiver; all else may make, move or end a path.
+            self.windows_moved |= !matches!(frame, Frame::Stream { .. } | Frame::Padding);
             self.handle_frame(arrival, frame)?;
             if !self.is_established() {
                 break;

@@ -135,6 +135,7 @@ impl Session {
         let mut path = Path::new(now, id, tuple, self.config.controller, size, seed);
         path.set_peer_ack_delay(self.peer.max_ack_delay);
         self.paths.push(path);
+        self.windows_moved = true;
         self.paths.len() - 1
     }
 
@@ -142,6 +143,7 @@ impl Session {
         let mut news = std::mem::take(&mut self.news);
         self.paths[index].give_up_in_flight(now, &mut news);
         let path = self.paths.remove(index);
+        self.windows_moved = true;
         let retired = self.retired.insert(path.id);
         self.settle(&mut news);
         self.news = news;

@@ -170,7 +170,9 @@ impl Session {
                         .on_received(now, pn, ack_eliciting);
                     self.review_address(now, path, tuple, is_newest);
                 }
-                self.review_send_limit();
+                if std::mem::take(&mut self.windows_moved) {
+                    self.review_send_limit();
+                }
             }
             Err(violation) => self.close(now, CloseReason::ProtocolViolation(violation)),
         }

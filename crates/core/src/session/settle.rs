@@ -96,6 +96,7 @@ impl Session {
 
     /// Settles what a path reports of its packets and of itself.
     pub(super) fn apply(&mut self, now: Instant, index: usize, news: &mut News) {
+        self.windows_moved = true;
         let id = self.paths[index].id;
         if let Some(trace) = &mut self.trace {
             trace.record_news(now, &self.paths[index], news);
@@ -121,16 +122,26 @@ impl Session {
 
     /// Tells the owners of frames what became of them.
     pub(super) fn settle(&mut self, news: &mut News) {
-        for settled in news.acked.drain(..) {
+        // Packets that left together carry what stands together: their streams hear of it as one.
+        let mut run: Option<SentFrame> = None;
+        for settled in &news.acked {
             if let Some(keys) = &mut self.keys {
                 keys.on_acked(settled.packet.key_generation.into());
             }
-            settled
-                .packet
-                .frames
-                .iter()
-                .for_each(|frame| self.streams.on_acked(frame));
+            for frame in settled.packet.frames.iter() {
+                match run.and_then(|run| run.joined(frame)) {
+                    Some(longer) => run = Some(longer),
+                    None => {
+                        let before = run.replace(frame);
+                        before
+                            .into_iter()
+                            .for_each(|run| self.streams.on_acked(run));
+                    }
+                }
+            }
         }
+        run.into_iter().for_each(|run| self.streams.on_acked(run));
+        news.acked.clear();
         // Backwards, because what is lost goes to the front of the queues.
         for settled in news.lost.drain(..).rev() {
             for frame in settled.packet.frames.iter() {

@@ -74,6 +74,28 @@ impl Streams {
         Ok(n)
     }
 
+    /// Where to put up to `most` bytes of a stream, as far as there is room for them.
+    pub(crate) fn room(&mut self, id: StreamId, most: usize) -> Result<&mut [u8], StreamError> {
+        let most = most.min(self.capacity(id));
+        let stream = self.get(id)?;
+        if !stream.send.is_open() {
+            return Err(StreamError::Finished);
+        }
+        Ok(match most {
+            0 => &mut [],
+            _ => stream.send.room(most),
+        })
+    }
+
+    /// The first `n` bytes of [`room`](Self::room) are written.
+    pub(crate) fn filled(&mut self, id: StreamId, n: usize) {
+        if let Ok(stream) = self.get(id) {
+            stream.send.filled(n);
+            stream.send.writer_waits = false;
+            self.enqueue(id);
+        }
+    }
+
     /// The class of a stream; those that are not there are ordinary.
     pub(crate) fn class(&self, id: StreamId) -> ClassId {
         let stream = self.streams.get(&id);

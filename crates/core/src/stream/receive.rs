@@ -10,6 +10,23 @@ use crate::close::Violation;
 
 /// What a piece of early data costs besides its bytes: the map's entry and the allocation.
 const EARLY_OVERHEAD: usize = 64;
+/// Early pieces that stand together are kept together up to so many bytes: what one path brings
+/// while another is behind is a run of packets, and each by itself would cost an allocation.
+const EARLY_RUN: usize = 16 * 1024;
+
+/// Data that came before what stands in front of it.
+#[derive(Debug)]
+struct Early {
+    bytes: Vec<u8>,
+    /// How many pieces it came in, each of which counts with its overhead.
+    pieces: usize,
+}
+
+impl Early {
+    fn memory(&self) -> usize {
+        self.bytes.len() + self.pieces * EARLY_OVERHEAD
+    }
+}
 
 /// What a reader finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +48,7 @@ pub(crate) struct ReceiveHalf {
     ready: VecDeque<u8>,
     read_to: u64,
     /// Ahead of order, disjoint, by offset.
-    early: BTreeMap<u64, Vec<u8>>,
+    early: BTreeMap<u64, Early>,
     early_memory: usize,
     /// One beyond the highest byte seen.
     highest: u64,
@@ -160,20 +177,37 @@ impl ReceiveHalf {
         let end = offset + data.len() as u64;
         let mut at = offset;
         if let Some((start, held)) = self.early.range(..=offset).next_back() {
-            at = at.max(start + held.len() as u64);
+            at = at.max(start + held.bytes.len() as u64);
         }
         while at < end {
             let next = self.early.range(at..end).next();
             let (stop, resume) = next.map_or((end, end), |(start, held)| {
-                (*start, start + held.len() as u64)
+                (*start, start + held.bytes.len() as u64)
             });
             if stop > at {
-                let piece = data[(at - offset) as usize..(stop - offset) as usize].to_vec();
+                let piece = &data[(at - offset) as usize..(stop - offset) as usize];
                 self.early_memory += piece.len() + EARLY_OVERHEAD;
-                self.early.insert(at, piece);
+                self.keep(at, piece);
             }
             at = resume.max(stop);
         }
+    }
+
+    /// Keeps what is not held yet, with what stands directly in front of it where that is short.
+    fn keep(&mut self, at: u64, piece: &[u8]) {
+        if let Some((start, before)) = self.early.range_mut(..at).next_back()
+            && start + before.bytes.len() as u64 == at
+            && before.bytes.len() + piece.len() <= EARLY_RUN
+        {
+            before.bytes.extend_from_slice(piece);
+            before.pieces += 1;
+            return;
+        }
+        let early = Early {
+            bytes: piece.to_vec(),
+            pieces: 1,
+        };
+        self.early.insert(at, early);
     }
 
     /// Moves what has come into order.
@@ -184,10 +218,10 @@ impl ReceiveHalf {
             if start > expected {
                 return;
             }
-            let piece = entry.remove();
-            self.early_memory -= piece.len() + EARLY_OVERHEAD;
-            let skip = ((expected - start) as usize).min(piece.len());
-            self.ready.extend(&piece[skip..]);
+            let early = entry.remove();
+            self.early_memory -= early.memory();
+            let skip = ((expected - start) as usize).min(early.bytes.len());
+            self.ready.extend(&early.bytes[skip..]);
         }
     }
 
@@ -320,7 +354,7 @@ mod tests {
                 let fin = end == whole.len();
                 let inserted = half.insert(start as u64, &whole[start..end], fin);
                 assert!(inserted.is_ok(), "seed {seed}");
-                let held: usize = half.early.values().map(|p| p.len() + EARLY_OVERHEAD).sum();
+                let held: usize = half.early.values().map(Early::memory).sum();
                 assert_eq!(half.early_memory, held, "seed {seed}");
                 while let ReadState::Data(data) = half.peek() {
                     let n = data.len();
@@ -332,6 +366,19 @@ mod tests {
             assert_eq!(half.peek(), ReadState::Finished);
             assert_eq!(half.memory(), 0);
         }
+    }
+
+    #[test]
+    fn a_run_of_early_packets_is_kept_as_few_and_counted_as_all() {
+        let mut half = ReceiveHalf::new(Window::new(1 << 20, 1 << 20));
+        for packet in 1..=40_u64 {
+            let data = [packet as u8; 1_000];
+            assert!(half.insert(packet * 1_000, &data, false).is_ok());
+        }
+        assert_eq!(half.early.len(), 40_000_usize.div_ceil(EARLY_RUN));
+        assert_eq!(half.memory(), 40 * (1_000 + EARLY_OVERHEAD));
+        assert!(half.insert(0, &[0; 1_000], false).is_ok());
+        assert_eq!((half.unread(), half.memory()), (41_000, 41_000));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The sending half of a stream: what is written, what is on its way, what must go again.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use tabane_base::Instant;
 
 use super::flights::Flights;
+use super::ring::Ring;
 use crate::memory_pool::{Holding, SessionPool};
 use crate::ranges::RangeSet;
 
@@ -62,7 +62,7 @@ pub(crate) struct Terms {
 #[derive(Debug)]
 pub(crate) struct SendHalf {
     /// Bytes from `acked_to` on.
-    buffer: VecDeque<u8>,
+    buffer: Ring,
     /// As long as `buffer`.
     holding: Holding,
     acked_to: u64,
@@ -94,7 +94,7 @@ pub(crate) struct SendHalf {
 impl SendHalf {
     pub(crate) fn new(credit: u64, pool: &SessionPool) -> Self {
         Self {
-            buffer: VecDeque::new(),
+            buffer: Ring::new(),
             holding: Holding::none_of(pool),
             acked_to: 0,
             acked: RangeSet::default(),
@@ -138,6 +138,17 @@ impl SendHalf {
         self.holding.set(self.buffer.len());
     }
 
+    /// Where to put up to `most` bytes, which count as written once they are
+    /// [`filled`](Self::filled).
+    pub(crate) fn room(&mut self, most: usize) -> &mut [u8] {
+        self.buffer.room(most)
+    }
+
+    pub(crate) fn filled(&mut self, n: usize) {
+        self.buffer.filled(n);
+        self.holding.set(self.buffer.len());
+    }
+
     pub(crate) fn finish(&mut self) {
         if self.end == End::Open {
             self.end = End::Pending;
@@ -150,7 +161,7 @@ impl SendHalf {
             return None;
         }
         self.reset = Some((code, false));
-        self.buffer = VecDeque::new();
+        self.buffer = Ring::new();
         self.holding.set(0);
         self.waiting = RangeSet::default();
         self.flights = Flights::default();
@@ -342,13 +353,9 @@ impl SendHalf {
     pub(crate) fn copy(&self, range: Range<u64>, out: &mut Vec<u8>) {
         let from = (range.start - self.acked_to) as usize;
         let to = (range.end - self.acked_to) as usize;
-        let (front, back) = self.buffer.as_slices();
-        if from < front.len() {
-            out.extend_from_slice(&front[from..to.min(front.len())]);
-        }
-        if to > front.len() {
-            out.extend_from_slice(&back[from.saturating_sub(front.len())..to - front.len()]);
-        }
+        let (front, back) = self.buffer.slices(from, to);
+        out.extend_from_slice(front);
+        out.extend_from_slice(back);
     }
 
     /// The peer has `range`.
@@ -372,10 +379,10 @@ impl SendHalf {
             to = to.max(next.end);
             self.acked.forget_first();
         }
-        self.buffer.drain(..(to - self.acked_to) as usize);
+        self.buffer.consume((to - self.acked_to) as usize);
         self.holding.set(self.buffer.len());
         if self.buffer.is_empty() && self.buffer.capacity() > KEPT {
-            self.buffer = VecDeque::new();
+            self.buffer = Ring::new();
         }
         self.acked_to = to;
         self.recovery = self.recovery.filter(|(recovered, _)| to < *recovered);
