@@ -166,6 +166,8 @@ enum AnyAlgorithm {
     Bbr(Box<Bbr>),
     RmTcp(Box<RmTcp>),
     Tabane(Box<Tabane>),
+    /// Over a byte stream.
+    Ordered(Box<Bbr>),
 }
 
 impl Controller {
@@ -181,6 +183,15 @@ impl Controller {
         })
     }
 
+    /// A fresh controller for a path over a byte stream, whose own sender answers to congestion.
+    /// All that is left to us is to keep no more in it than fills the path, for what waits in it
+    /// can take no other: a model of the path does that, by what is delivered. What counts as
+    /// lost there was only given to other paths.
+    #[must_use]
+    pub(crate) fn ordered(mtu: Bytes, now: Instant, rng: Rng) -> Self {
+        Self(AnyAlgorithm::Ordered(Box::new(Bbr::new(mtu, now, rng))))
+    }
+
     /// `bytes` leave while `in_flight` (without them) is in flight.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight: Bytes) {
         self.algorithm_mut().on_sent(now, bytes, in_flight);
@@ -193,6 +204,9 @@ impl Controller {
 
     /// Packets are declared lost.
     pub(crate) fn on_loss(&mut self, event: &LossEvent) {
+        if let AnyAlgorithm::Ordered(_) = self.0 {
+            return;
+        }
         self.algorithm_mut().on_loss(event);
     }
 
@@ -243,7 +257,7 @@ impl Controller {
     fn algorithm(&self) -> &dyn Algorithm {
         match &self.0 {
             AnyAlgorithm::Cubic(cubic) => cubic.as_ref(),
-            AnyAlgorithm::Bbr(bbr) => bbr.as_ref(),
+            AnyAlgorithm::Bbr(bbr) | AnyAlgorithm::Ordered(bbr) => bbr.as_ref(),
             AnyAlgorithm::RmTcp(rmtcp) => rmtcp.as_ref(),
             AnyAlgorithm::Tabane(tabane) => tabane.as_ref(),
         }
@@ -252,7 +266,7 @@ impl Controller {
     fn algorithm_mut(&mut self) -> &mut dyn Algorithm {
         match &mut self.0 {
             AnyAlgorithm::Cubic(cubic) => cubic.as_mut(),
-            AnyAlgorithm::Bbr(bbr) => bbr.as_mut(),
+            AnyAlgorithm::Bbr(bbr) | AnyAlgorithm::Ordered(bbr) => bbr.as_mut(),
             AnyAlgorithm::RmTcp(rmtcp) => rmtcp.as_mut(),
             AnyAlgorithm::Tabane(tabane) => tabane.as_mut(),
         }

@@ -42,9 +42,28 @@ impl StreamId {
     }
 }
 
-/// The driver's name for one of its UDP sockets: one per interface at a client, one at a relay.
+/// The driver's name for one of its sockets: a UDP socket (one per interface at a client, one at a
+/// relay), or a byte stream that carries packets in order and loses none ([`Self::ordered`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId(pub u32);
+
+impl SocketId {
+    /// Set in the names of byte streams.
+    const ORDERED: u32 = 1 << 31;
+
+    /// The name of the `index`th byte stream. Beneath its packets somebody else repeats what is
+    /// lost and holds back what is too much.
+    #[must_use]
+    pub const fn ordered(index: u32) -> Self {
+        Self(index | Self::ORDERED)
+    }
+
+    /// Whether packets go over a byte stream.
+    #[must_use]
+    pub const fn is_ordered(self) -> bool {
+        self.0 & Self::ORDERED != 0
+    }
+}
 
 /// Where a datagram came from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -134,6 +134,8 @@ pub(crate) struct Path {
     /// Whether `tuple` proved that it receives what we send.
     validated: bool,
     unvalidated_credit: Bytes,
+    /// What the byte stream beneath takes; no limit where there is none.
+    stream_room: Bytes,
     /// Probe packets that a timeout asks for.
     pub(crate) probes_due: u8,
     pub(crate) keep_alive_due: bool,
@@ -164,7 +166,12 @@ impl Path {
         seed: Seed,
     ) -> Self {
         let packet = Bytes::new(BASE_SIZE.into());
-        let controller = Controller::new(controller, packet, now, seed.rng("controller"));
+        let rng = seed.rng("controller");
+        let is_ordered = tuple.socket.is_ordered();
+        let controller = match is_ordered {
+            true => Controller::ordered(packet, now, rng),
+            false => Controller::new(controller, packet, now, rng),
+        };
         let headers = if tuple.remote.is_ipv6() { 20 } else { 0 };
         Self {
             id,
@@ -185,6 +192,7 @@ impl Path {
             response: None,
             validated: false,
             unvalidated_credit: Bytes::ZERO,
+            stream_room: Bytes::MAX,
             probes_due: 0,
             keep_alive_due: false,
             frequency_due: false,

@@ -12,6 +12,7 @@ mod attendance;
 mod hosted;
 mod notice;
 mod sockets;
+mod streams;
 mod turn;
 mod volume;
 
@@ -24,6 +25,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tabane_base::{Duration, Instant};
+use tabane_carrier::BoxStream;
 use tabane_core::{
     ConnectError, Endpoint, EndpointCounters, FlowId, FourTuple, PublicKey, Session, SessionHandle,
     SessionSnapshot, SocketId, StreamId,
@@ -93,6 +95,12 @@ impl Engine {
         // The loop has to ask the new socket once before the kernel tells it anything.
         state.wake();
         Ok(id)
+    }
+
+    /// Carries packets over a connection from here on, over what the monitor calls `link`.
+    pub(crate) fn attach(&self, link: &str, stream: BoxStream, remote: SocketAddr) -> SocketId {
+        let mut state = self.0.borrow_mut();
+        state.sockets.streams.attach(link, stream, remote)
     }
 
     /// Closes a socket. Sessions must have been told before.

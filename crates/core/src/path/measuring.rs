@@ -24,7 +24,12 @@ impl Path {
 
     fn may_probe(&self) -> bool {
         let pair = Bytes::new(LEAST * self.packet_size() as u64);
-        self.is_active() && self.validated && !self.policies.metered() && self.window_room() >= pair
+        // Through a byte stream packets come as its sender pleases, which says nothing of the link.
+        self.is_active()
+            && self.validated
+            && !self.policies.metered()
+            && !self.tuple.socket.is_ordered()
+            && self.window_room() >= pair
     }
 
     /// A train of probes begins, if there is room for it.

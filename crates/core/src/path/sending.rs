@@ -27,6 +27,9 @@ impl Path {
         self.totals.sent += bytes;
         self.totals.sent_packets += 1;
         self.last_sent_at = now;
+        if self.tuple.socket.is_ordered() {
+            self.stream_room -= bytes;
+        }
         if !self.validated {
             self.unvalidated_credit -= bytes;
         }
@@ -82,9 +85,15 @@ impl Path {
         }
     }
 
-    /// Bytes the window still lets through.
+    /// Bytes that the window, and the byte stream beneath where there is one, still let through.
     pub(crate) fn window_room(&self) -> Bytes {
-        self.controller.cwnd() - self.recovery.in_flight()
+        let window = self.controller.cwnd() - self.recovery.in_flight();
+        window.min(self.stream_room)
+    }
+
+    /// The byte stream beneath takes so much more.
+    pub(crate) fn set_stream_room(&mut self, room: Bytes) {
+        self.stream_room = room;
     }
 
     /// Bytes that may leave now, by window and pacer.

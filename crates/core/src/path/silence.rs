@@ -12,6 +12,10 @@ const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 /// A question on a silent path stands at least for so long, before what comes by it asks again.
 const ASKED_FOR: Duration = Duration::from_millis(100);
 
+/// A byte stream is silent while its sender repeats what was lost, for a round trip or its shortest
+/// timeout (200 ms with Linux); what is given up meanwhile arrives all the same, and is sent twice.
+const STREAM_PATIENCE: Duration = Duration::from_millis(250);
+
 /// After so many probes in vain, a minute at least, what is in flight on the only path is lost: a
 /// peer that never acknowledges must not make us keep it for ever.
 const HOPELESS: u32 = 64;
@@ -54,6 +58,10 @@ impl Path {
     fn pto_at(&self) -> Option<Instant> {
         let at = self.recovery.pto_at(&self.rtt, self.peer_ack_delay)?;
         let excused = self.excuse.until.since(self.last_eliciting_at);
+        let at = match self.tuple.socket.is_ordered() {
+            true => at.max(self.last_eliciting_at + self.rtt.smoothed() + STREAM_PATIENCE),
+            false => at,
+        };
         let at = at + excused;
         // Back-off must not make a path that has come back wait long to be noticed.
         let latest = self.last_eliciting_at

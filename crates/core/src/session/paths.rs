@@ -3,7 +3,7 @@
 //! Owns that nothing of a path's is lost with it. What a path is doing is its own affair.
 
 use rustls::Side;
-use tabane_base::{Instant, Seed};
+use tabane_base::{Bytes, Instant, Seed};
 use thiserror::Error;
 
 use super::Session;
@@ -127,6 +127,22 @@ impl Session {
             self.due.abandon.push_back(self.paths[index].id);
             self.remove_path(now, index, PathDownReason::InterfaceGone);
         }
+    }
+
+    /// How much more each byte stream takes at present. To be said before each
+    /// [`poll_transmit`](Self::poll_transmit); what has no room goes by other paths.
+    pub fn set_stream_rooms(&mut self, room: impl Fn(SocketId) -> Bytes) {
+        for path in &mut self.paths {
+            if path.tuple.socket.is_ordered() {
+                path.set_stream_room(room(path.tuple.socket));
+            }
+        }
+    }
+
+    /// Whether a path of it goes by this socket.
+    #[must_use]
+    pub fn uses(&self, socket: SocketId) -> bool {
+        self.paths.iter().any(|path| path.tuple.socket == socket)
     }
 
     pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> usize {

@@ -1,4 +1,5 @@
-//! The engine's UDP sockets: by number, and with what a full socket could not take.
+//! The engine's sockets: UDP sockets, by number and with what a full one could not take, and the
+//! byte streams beside them.
 //!
 //! Owns what happens to a packet that cannot be sent. A socket whose buffer is full holds what
 //! core has already given out, up to [`MAX_HELD`], and drops beyond that, as any full queue does:
@@ -14,6 +15,7 @@ use tabane_core::{FourTuple, SocketId, Transmit, TransmitBatch};
 use tabane_linux::udp::Meta;
 use tabane_linux::{RecvBatch, SendFault, UdpBind, UdpError, UdpSocket};
 
+use super::streams::Streams;
 use super::volume::Volume;
 
 /// Bytes held for a socket that takes no more: what one transmit batch may bring.
@@ -21,6 +23,7 @@ const MAX_HELD: usize = 512 * 1024;
 
 #[derive(Default)]
 pub(super) struct Sockets {
+    pub(super) streams: Streams,
     sockets: Vec<Entry>,
     next_id: u32,
     /// Lost since the owner last asked.
@@ -88,6 +91,9 @@ impl Sockets {
     }
 
     pub(super) fn unbind(&mut self, id: SocketId) {
+        if let Some((link, volume)) = self.streams.detach(id) {
+            *self.past.entry(link).or_default() += volume;
+        }
         for closed in self.sockets.extract_if(.., |entry| entry.id == id) {
             *self.past.entry(closed.link).or_default() += closed.volume;
         }
@@ -97,6 +103,10 @@ impl Sockets {
     pub(super) fn send(&mut self, batch: &TransmitBatch) {
         for transmit in batch.iter() {
             let id = transmit.tuple.socket;
+            if id.is_ordered() {
+                self.streams.send(&transmit);
+                continue;
+            }
             let Some(entry) = self.sockets.iter_mut().find(|entry| entry.id == id) else {
                 continue;
             };
@@ -180,6 +190,7 @@ impl Sockets {
         let present = self.sockets.iter().map(|it| (&it.link, &it.volume));
         let of = past
             .chain(present)
+            .chain(self.streams.volumes())
             .filter(|(name, _)| link.is_none_or(|link| link == *name));
         of.fold(Volume::default(), |mut sum, (_, volume)| {
             sum += *volume;
@@ -189,6 +200,9 @@ impl Sockets {
 
     /// What the monitor calls the link of a socket.
     pub(super) fn link(&self, id: SocketId) -> Option<&str> {
+        if id.is_ordered() {
+            return self.streams.link(id);
+        }
         let entry = self.sockets.iter().find(|entry| entry.id == id)?;
         Some(&entry.link)
     }
@@ -200,7 +214,8 @@ impl Sockets {
     /// Whether there are sockets and none of them takes anything.
     pub(super) fn all_blocked(&self) -> bool {
         let blocked = |entry: &Entry| !entry.held.is_empty();
-        !self.sockets.is_empty() && self.sockets.iter().all(blocked)
+        let is_some = !self.sockets.is_empty() && self.streams.is_empty();
+        is_some && self.sockets.iter().all(blocked)
     }
 
     pub(super) fn local_addr(&self, id: SocketId) -> Option<SocketAddr> {

@@ -106,6 +106,7 @@ impl State {
             .is_some_and(|waker| waker.will_wake(cx.waker()))
         {
             self.waker = Some(cx.waker().clone());
+            self.sockets.streams.set_waker(cx.waker());
         }
         if self.sockets.flush(cx) {
             self.touch_all();
@@ -113,6 +114,7 @@ impl State {
         let now = self.now();
         let is_late = self.attendance.begin(now);
         let mut again = self.receive(cx, is_late);
+        self.attend_streams();
         if is_late {
             self.excuse();
         }
@@ -186,6 +188,40 @@ impl State {
         again
     }
 
+    /// Takes in what connections have brought, and their ends.
+    fn attend_streams(&mut self) {
+        for id in self.sockets.streams.take_ringing() {
+            self.last = self.last.max(self.clock.now());
+            let Self {
+                endpoint, sockets, ..
+            } = self;
+            let mut moved = Vec::new();
+            let news = sockets.streams.attend(id, |tuple, packet| {
+                let handle = endpoint.handle_datagram(self.last, tuple, packet);
+                moved.extend(handle.filter(|handle| moved.last() != Some(handle)));
+            });
+            moved.into_iter().for_each(|handle| self.touch(handle));
+            if !news.has_room && !news.has_ended {
+                continue;
+            }
+            let now = self.now();
+            for handle in self.endpoint.handles() {
+                let session = self.endpoint.session_mut(handle);
+                let Some(session) = session.filter(|session| session.uses(id)) else {
+                    continue;
+                };
+                if news.has_ended {
+                    session.handle_socket_lost(now, id);
+                }
+                self.touch(handle);
+            }
+            if news.has_ended {
+                self.sockets.unbind(id);
+                self.notices.push(Notice::SocketLost(id));
+            }
+        }
+    }
+
     /// Tells sessions that their time has come.
     fn expire(&mut self) {
         let now = self.now();
@@ -250,6 +286,7 @@ impl State {
         if !self.sockets.all_blocked() {
             for sends in 0.. {
                 self.transmits.clear();
+                session.set_stream_rooms(|socket| self.sockets.streams.room(socket));
                 while session.poll_transmit(now, &mut self.transmits) {}
                 if self.transmits.is_empty() {
                     break;
