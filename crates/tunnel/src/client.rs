@@ -5,6 +5,8 @@
 //! link's. Invariant: when a call here fails, nothing of it is left in the session.
 
 mod backoff;
+mod carrier;
+mod carriers;
 mod config;
 mod failure;
 mod families;
@@ -40,7 +42,8 @@ use crate::stream::Stream;
 use crate::target::Target;
 use crate::trace::SessionTrace;
 
-pub use config::{ClientConfig, RelayPeer, SessionNumbers};
+pub use carrier::{Carrier, CarrierKind, CarrierWish};
+pub use config::{ClientConfig, RelayPeer, SessionNumbers, TlsPeer};
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkBind, LinkError, LinkWish};
 pub use mapping::{UdpArrival, UdpMapping};

@@ -35,8 +35,8 @@ use std::io;
 pub use access::Access;
 pub use assignment::{Assignment, Lodging};
 pub use client::{
-    Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
-    LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, RelayPeer, SessionNumbers,
+    Carrier, CarrierKind, CarrierWish, Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
+    LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, RelayPeer, SessionNumbers, TlsPeer,
     Silence, TcpFlow, UdpArrival, UdpFlow, UdpMapping,
 };
 pub use connection::{Carried, Ending};
@@ -48,7 +48,7 @@ pub use monitor::HostMonitor;
 pub use relay::{
     Applicant, Authorise, DestinationRule, Destinations, ExitConfig, GuestSnapshot,
     PacketsSnapshot, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RuleError, User,
-    UserLimits, UserUsage, Verdict,
+    UserLimits, UserUsage, Verdict, WebDoor,
 };
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

@@ -21,6 +21,7 @@ mod rules;
 mod shaper;
 mod udp;
 mod user;
+mod web_door;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use tabane_base::Duration;
 use tabane_core::{CloseReason, ConfigError, Endpoint, Event, PublicKey};
 use tabane_linux::{UdpBind, UdpError};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::access::Access;
@@ -51,6 +53,7 @@ pub use monitor::{GuestSnapshot, RelayMonitor};
 pub use rules::{DestinationRule, Destinations, RuleError};
 pub(crate) use user::{Meter, Way};
 pub use user::{User, UserLimits, UserUsage};
+pub use web_door::WebDoor;
 
 /// How long good-byes are given to arrive when the relay goes down; clients that miss theirs find
 /// out by a stateless reset from the next relay, or by silence.
@@ -88,6 +91,9 @@ pub struct Relay {
         mpsc::UnboundedReceiver<Answer>,
     ),
     guests: BTreeMap<u64, Guest>,
+    doors: Vec<WebDoor>,
+    /// Who takes in visitors; they go with the relay.
+    doormen: JoinSet<()>,
 }
 
 /// Where mail servers take mail of one another (RFC 5321 §4.5.4.2).
@@ -155,6 +161,9 @@ impl Relay {
             let socket = engine.bind(&link, bind, config.mark, true)?;
             addresses.extend(engine.local_addr(socket));
         }
+        for door in &config.web_doors {
+            config.monitor.on_link(&door.link(), false);
+        }
         Ok(Self {
             engine,
             shared: Rc::new(Shared {
@@ -174,6 +183,8 @@ impl Relay {
             authorise: config.authorise,
             answers: mpsc::unbounded_channel(),
             guests: BTreeMap::new(),
+            doors: config.web_doors,
+            doormen: JoinSet::new(),
         })
     }
 
@@ -209,6 +220,9 @@ impl Relay {
         // Before the first stream can ask.
         self.shared.own.look().await;
         let shared = self.shared.clone();
+        for door in self.doors.drain(..) {
+            self.doormen.spawn_local(door.serve(self.engine.clone()));
+        }
         let own = async {
             shared.own.follow().await;
             std::future::pending().await

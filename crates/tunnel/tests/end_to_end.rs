@@ -6,6 +6,7 @@
 mod end_to_end {
     mod attacks;
     mod cables;
+    mod carriers;
     mod endings;
     mod monitor;
     mod packets;

@@ -21,6 +21,17 @@ pub struct RelayPeer {
     pub addrs: Vec<SocketAddr>,
     /// What lets us in the first time.
     pub token: Option<Vec<u8>>,
+    /// Where it takes in TLS, if it does.
+    pub tls: Option<TlsPeer>,
+}
+
+/// Where a relay takes in TLS: at its addresses, by this port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsPeer {
+    /// The TCP port.
+    pub port: u16,
+    /// The name to ask for (SNI), by which a proxy before the relay tells whom it is for.
+    pub name: Option<String>,
 }
 
 /// What a client needs to know.

@@ -28,12 +28,17 @@ pub(super) struct Won {
 /// A link's head start over the next; a round trip over the slowest usual link is shorter.
 const HEAD_START: Duration = Duration::from_millis(250);
 
+/// What a dial and the handshake in it may take.
+const TLS_PATIENCE: Duration = Duration::from_secs(12);
+
 /// A relay that is being tried.
 struct Trying {
     relay: usize,
     /// Links, and addresses of the relay, that were not tried yet.
     waiting: VecDeque<FourTuple>,
     next_at: Instant,
+    /// While it may be reached by TLS alone it is waited for until then.
+    until: Instant,
     /// What the first handshake told that got any answer.
     reason: Option<CloseReason>,
 }
@@ -67,6 +72,7 @@ impl Handshakes {
                     relay,
                     waiting,
                     next_at: now,
+                    until: now + TLS_PATIENCE,
                     reason: None,
                 }),
                 Err(error) => self.on_failed(relay, error),
@@ -77,6 +83,7 @@ impl Handshakes {
             while trying.next_at <= now
                 && let Some(tuple) = trying.waiting.pop_front()
             {
+                self.shared.on_udp_asked(tuple.socket);
                 let relay = trying.relay;
                 let peer = &self.shared.config.relays[relay];
                 let engine = &self.shared.engine;
@@ -90,13 +97,52 @@ impl Handshakes {
         for (relay, error) in failed {
             self.give_up(relay, error);
         }
+        self.give_up_hopeless(now);
+    }
+
+    /// Ends with those that only TLS could reach, and did not.
+    fn give_up_hopeless(&mut self, now: Instant) {
+        let is_begun = |relay: usize| self.begun.iter().any(|it| it.relay == relay);
+        let hopeless = self.trying.iter().filter(|it| {
+            it.until <= now && it.waiting.is_empty() && !is_begun(it.relay)
+        });
+        for relay in hopeless.map(|it| it.relay).collect::<Vec<_>>() {
+            self.give_up(relay, self.failure(relay, &CloseReason::HandshakeTimeout));
+        }
+    }
+
+    /// Dials relays that take in TLS, over links whose UDP is late.
+    pub(super) fn dial(&self) {
+        let mut relays = self.trying.iter().map(|it| it.relay);
+        let has_tls = |relay: &usize| self.shared.config.relays[*relay].tls.is_some();
+        match relays.find(has_tls) {
+            Some(relay) => self.shared.dial(relay),
+            None => self.shared.dial_in_vain(),
+        }
+    }
+
+    /// Begins one more, over a connection that has come about.
+    pub(super) fn begin(&mut self, relay: usize, tuple: FourTuple) {
+        if !self.trying.iter().any(|it| it.relay == relay) {
+            return;
+        }
+        let peer = &self.shared.config.relays[relay];
+        let engine = &self.shared.engine;
+        match engine.connect(peer.key, peer.token.clone(), vec![tuple]) {
+            Ok(session) => self.begun.push(Won { relay, session }),
+            Err(error) => self.give_up(relay, error.into()),
+        }
     }
 
     /// When [`step`](Self::step) has something to do.
     pub(super) fn next_at(&self) -> Option<Instant> {
         let waiting = self.trying.iter().filter(|it| !it.waiting.is_empty());
+        let hopeless = self.trying.iter().filter(|it| {
+            it.waiting.is_empty() && !self.begun.iter().any(|begun| begun.relay == it.relay)
+        });
         waiting
             .map(|it| it.next_at)
+            .chain(hopeless.map(|it| it.until))
             .chain(self.race.next_at())
             .min()
     }
@@ -196,7 +242,13 @@ impl Handshakes {
         let addrs = shared.addrs.borrow();
         let mut links = shared.links.borrow_mut();
         let mut failure = None;
+        let mut may_dial = false;
         for link in links.iter_mut() {
+            if !link.choice.uses_udp() {
+                link.choice.on_udp_asked(Instant::now());
+                may_dial = config.relays[relay].tls.is_some();
+                continue;
+            }
             if let Err(error) = link.prepare(&shared.engine, &addrs, config.mark) {
                 tracing::warn!("{error}");
                 failure.get_or_insert(error);
@@ -215,7 +267,7 @@ impl Handshakes {
             })
             .copied()
             .collect();
-        if tuples.is_empty() {
+        if tuples.is_empty() && !may_dial {
             return Err(failure.map_or_else(
                 || ConnectError::NoUsableLink {
                     relay: addrs[relay].clone(),

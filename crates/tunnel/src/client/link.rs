@@ -11,9 +11,11 @@ use tabane_core::{
     FourTuple, PathError, PathId, PathPolicy, PathSnapshot, SessionSnapshot, SocketId,
 };
 use tabane_linux::{UdpBind, UdpError};
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::LinkSnapshot;
+use super::carrier::{CarrierWish, Choice};
 use crate::engine::{Engine, SessionId};
 use crate::monitor::HostMonitor;
 
@@ -38,6 +40,8 @@ pub struct LinkBind {
     pub relay_addrs: Option<Vec<Vec<SocketAddr>>>,
     /// How it may be used, from its first packet on.
     pub policy: PathPolicy,
+    /// What may carry its packets.
+    pub carrier: CarrierWish,
 }
 
 impl LinkBind {
@@ -51,6 +55,7 @@ impl LinkBind {
             v6,
             relay_addrs: None,
             policy: PathPolicy::default(),
+            carrier: CarrierWish::default(),
         }
     }
 
@@ -75,6 +80,7 @@ impl LinkBind {
             v6: Some(Ipv6Addr::UNSPECIFIED),
             relay_addrs: None,
             policy: PathPolicy::default(),
+            carrier: CarrierWish::default(),
         }
     }
 
@@ -84,7 +90,7 @@ impl LinkBind {
         Self { policy, ..self }
     }
 
-    fn local(&self, remote: &SocketAddr) -> Option<SocketAddr> {
+    pub(super) fn local(&self, remote: &SocketAddr) -> Option<SocketAddr> {
         match remote {
             SocketAddr::V4(_) => self.v4.map(|ip| SocketAddr::new(ip.into(), 0)),
             SocketAddr::V6(_) => self.v6.map(|ip| SocketAddr::new(ip.into(), 0)),
@@ -135,8 +141,16 @@ pub enum LinkError {
     },
 }
 
+/// A TLS connection over a link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tls {
+    pub(super) tuple: FourTuple,
+    /// To which relay.
+    pub(super) relay: usize,
+}
+
 pub(super) struct Link {
-    bind: LinkBind,
+    pub(super) bind: LinkBind,
     /// For IPv4 and IPv6.
     sockets: [Option<SocketId>; 2],
     /// By relay: where it is found, as it was when the sockets were opened.
@@ -144,6 +158,12 @@ pub(super) struct Link {
     /// By relay: address pairs over which it may be reached, the preferred first.
     candidates: Vec<Vec<FourTuple>>,
     path: Option<PathId>,
+    pub(super) choice: Choice,
+    /// The path beside it, by the other carrier, that has not answered yet.
+    pub(super) trial: Option<PathId>,
+    pub(super) tls: Option<Tls>,
+    /// A TLS connection in the making.
+    pub(super) dialing: Option<AbortHandle>,
     /// When to try again. `None` while a path is open; links without one are always due at once
     /// or later.
     retry_at: Option<Instant>,
@@ -154,12 +174,17 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(bind: LinkBind) -> Self {
+        let choice = Choice::new(bind.carrier.kind);
         Self {
             bind,
             sockets: [None; 2],
             remotes: Vec::new(),
             candidates: Vec::new(),
             path: None,
+            choice,
+            trial: None,
+            tls: None,
+            dialing: None,
             retry_at: None,
             failures: 0,
             problem: None,
@@ -283,15 +308,36 @@ impl Link {
 
     /// All address pairs for a relay.
     pub(super) fn candidates(&self, relay: usize) -> &[FourTuple] {
-        self.candidates.get(relay).map_or(&[], Vec::as_slice)
+        match self.choice.uses_udp() {
+            true => self.candidates.get(relay).map_or(&[], Vec::as_slice),
+            false => &[],
+        }
+    }
+
+    /// How a relay that is found here is dialed: its address, and ours.
+    pub(super) fn dials(&self, relay: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
+        // Others pass on datagrams alone.
+        let local = self.bind.local(&relay)?;
+        self.bind.relay_addrs.is_none().then_some((relay, local))
     }
 
     pub(super) fn owns(&self, socket: SocketId) -> bool {
-        self.sockets.contains(&Some(socket))
+        self.tls.is_some_and(|tls| tls.tuple.socket == socket)
+            || self.sockets.contains(&Some(socket))
     }
 
     pub(super) const fn path(&self) -> Option<PathId> {
         self.path
+    }
+
+    pub(super) const fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The path that carries it from here on is another; gives the one that did.
+    pub(super) fn replace_path(&mut self, path: PathId) -> Option<PathId> {
+        self.retry_at = None;
+        self.path.replace(path)
     }
 
     pub(super) fn is_path(&self, path: PathId) -> bool {
@@ -330,8 +376,15 @@ impl Link {
     /// The session is gone, and every path with it.
     pub(super) fn on_session_ended(&mut self) {
         self.path = None;
+        self.trial = None;
         self.retry_at = None;
         self.failures = 0;
+        self.choice.on_session_ended();
+    }
+
+    /// It may be tried at once.
+    pub(super) fn retry_at_once(&mut self) {
+        self.retry_at = None;
     }
 
     /// Gives the sockets back; the next [`prepare`](Self::prepare) opens others.
@@ -340,6 +393,17 @@ impl Link {
             engine.unbind(socket);
         }
         self.candidates.clear();
+    }
+
+    /// Gives up TLS, be it in the making.
+    pub(super) fn discard_tls(&mut self, engine: &Engine) {
+        if let Some(tls) = self.tls.take() {
+            engine.unbind(tls.tuple.socket);
+        }
+        if let Some(dialing) = self.dialing.take() {
+            dialing.abort();
+            self.choice.on_dial_dropped();
+        }
     }
 
     /// Ends the link: its path is closed and its sockets with it.
@@ -366,14 +430,18 @@ impl Link {
                     // A path that core has given up already needs no closing.
                     let _ = visit.session.close_path(visit.now, path);
                 }
-                for socket in self.sockets.iter().flatten() {
-                    visit.session.handle_socket_lost(visit.now, *socket);
+                let tls = self.tls.map(|tls| tls.tuple.socket);
+                for socket in self.sockets.iter().copied().flatten().chain(tls) {
+                    visit.session.handle_socket_lost(visit.now, socket);
                 }
                 visit.touch();
             });
         }
         self.path = None;
+        self.trial = None;
         self.discard_sockets(engine);
+        self.discard_tls(engine);
+        self.choice = Choice::new(self.bind.carrier.kind);
     }
 
     pub(super) fn snapshot(
@@ -392,6 +460,8 @@ impl Link {
         LinkSnapshot {
             name: self.bind.name.clone(),
             policy: self.bind.policy,
+            carrier: self.choice.carrier(),
+            carrier_why: self.choice.why(Instant::now()),
             path: session.and_then(path),
             volume: engine.volume(&self.bind.name),
             estimate: monitor.link(&self.bind.name),

@@ -6,6 +6,7 @@
 use tabane_core::{PathDownReason, PathError, PathId, PathSnapshot, PathStatus};
 use tokio::time::Instant;
 
+use super::carrier::Carrier;
 use super::left;
 use super::link::Link;
 use super::standing::Shared;
@@ -22,6 +23,7 @@ impl Shared {
             let mut links = self.links.borrow_mut();
             if let Some(link) = links.iter_mut().find(|link| link.owns(path.tuple.socket)) {
                 link.on_opened(path.id);
+                self.on_carried(link, path.tuple.socket.is_ordered());
                 self.on_link_up(link);
                 self.engine.visit(session, |visit| {
                     visit.touch();
@@ -42,7 +44,12 @@ impl Shared {
         let addrs = self.addrs.borrow();
         let mut links = self.links.borrow_mut();
         for link in links.iter_mut() {
+            self.open_trial(session, link, relay);
             if !link.is_due(now) {
+                continue;
+            }
+            link.choice.on_udp_asked(now);
+            if !link.choice.uses_udp() {
                 continue;
             }
             if let Err(error) = link.prepare(&self.engine, &addrs, self.config.mark) {
@@ -79,9 +86,11 @@ impl Shared {
 
     /// A path carries data.
     pub(super) fn on_path_up(&self, path: PathId) {
+        self.promote(path);
         let mut links = self.links.borrow_mut();
         if let Some(link) = links.iter_mut().find(|link| link.is_path(path)) {
-            tracing::info!(link = link.name(), %path, "path up");
+            let carrier = link.choice.carrier();
+            tracing::info!(link = link.name(), %path, %carrier, "path up");
             self.on_link_up(link);
         }
         self.update_reach();
@@ -101,7 +110,12 @@ impl Shared {
 
     /// A path carries no data, for the time being or for good.
     pub(super) fn on_path_down(&self, path: PathId, reason: PathDownReason) {
+        let now = Instant::now();
         let mut links = self.links.borrow_mut();
+        if let Some(link) = links.iter_mut().find(|link| link.trial == Some(path)) {
+            self.on_trial_failed(link, path);
+            return;
+        }
         let Some(link) = links.iter_mut().find(|link| link.is_path(path)) else {
             return;
         };
@@ -112,13 +126,22 @@ impl Shared {
         });
         match reason {
             // Core goes on probing it and tells when it is back.
-            PathDownReason::NoAnswer => {}
+            PathDownReason::NoAnswer => link.choice.on_silent(now),
             PathDownReason::NotValidated | PathDownReason::Closed => {
-                link.on_failed(Instant::now(), reason.to_string());
+                // Another is opened in its place.
+                self.close_path(path);
+                link.on_failed(now, reason.to_string());
+            }
+            PathDownReason::InterfaceGone if link.choice.carrier() == Carrier::Tls => {
+                link.discard_tls(&self.engine);
+                link.choice.on_tls_gone(now);
+                link.on_failed(now, "the TLS connection ended".to_owned());
+                link.retry_at_once();
+                self.links_changed.notify_one();
             }
             PathDownReason::InterfaceGone => {
                 link.discard_sockets(&self.engine);
-                link.on_failed(Instant::now(), reason.to_string());
+                link.on_failed(now, reason.to_string());
             }
         }
     }
@@ -133,6 +156,7 @@ impl Shared {
     pub(super) fn renew_sockets(&self) {
         for link in self.links.borrow_mut().iter_mut() {
             link.discard_sockets(&self.engine);
+            link.discard_tls(&self.engine);
         }
     }
 }

@@ -5,6 +5,7 @@ use tabane_core::{CloseReason, EndpointCounters, PathPolicy, PathSnapshot, Sessi
 use tabane_monitor::LinkEstimate;
 
 use super::Client;
+use super::carrier::Carrier;
 use super::packets::PacketsCarried;
 use super::standing::Standing;
 use crate::engine::Volume;
@@ -48,6 +49,10 @@ pub struct LinkSnapshot {
     pub name: String,
     /// How it may be used.
     pub policy: PathPolicy,
+    /// What carries its packets.
+    pub carrier: Carrier,
+    /// Why that, where it is not as usual.
+    pub carrier_why: Option<String>,
     /// The path over it, where there is one.
     pub path: Option<PathSnapshot>,
     /// What this client has sent and received over it, by whatever session.

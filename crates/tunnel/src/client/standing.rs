@@ -10,6 +10,7 @@ use tabane_core::{ClassId, ClassRule, CloseReason, Endpoint, PathId};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
+use super::carriers::Dials;
 use super::config::ClientConfig;
 use super::failure::{ConnectError, OpenError};
 use super::labelled::Labelled;
@@ -65,6 +66,7 @@ pub(super) struct Shared {
     pub(super) forsaken: Cell<bool>,
     /// Sessions whose relays go down, and which carry what they had. The oldest first.
     pub(super) left: RefCell<Vec<Left>>,
+    pub(super) dials: Rc<Dials>,
 }
 
 impl Shared {
@@ -95,6 +97,7 @@ impl Shared {
             labelled: RefCell::default(),
             forsaken: Cell::new(false),
             left: RefCell::default(),
+            dials: Rc::default(),
             config,
         }))
     }

@@ -120,11 +120,20 @@ impl Supervisor {
             }
             tokio::select! {
                 notice = shared.engine.notice() => {
+                    if let Notice::SocketLost(socket) = &notice {
+                        shared.on_socket_lost(*socket);
+                    }
                     if let Some(won) = handshakes.handle(&notice) {
                         return Ok(won);
                     }
                 }
+                dialed = shared.dials.next() => {
+                    if let Some((relay, tuple)) = shared.on_dialed(dialed) {
+                        handshakes.begin(relay, tuple);
+                    }
+                }
                 () = until(handshakes.next_at()) => {}
+                () = until(shared.carriers_at()) => handshakes.dial(),
             }
         }
     }
@@ -232,6 +241,11 @@ impl Supervisor {
                     self.roster.renew(Instant::now());
                 }
                 () = until(self.shared.link_retry_at()) => self.shared.open_paths(session),
+                dialed = shared.dials.next() => {
+                    shared.on_dialed(dialed);
+                    shared.open_paths(session);
+                }
+                () = until(shared.carriers_at()) => shared.tend_carriers(session),
                 () = until(begin_at) => {}
             }
         }
@@ -294,6 +308,7 @@ impl Supervisor {
                 _ => {}
             },
             Notice::SocketLost(socket) => {
+                self.shared.on_socket_lost(socket);
                 self.shared.engine.visit(session, |visit| {
                     visit.session.handle_socket_lost(visit.now, socket);
                     visit.touch();

@@ -6,6 +6,7 @@ use tabane_core::{Identity, ServerConfig, SessionConfig};
 
 use super::applicant::Authorise;
 use super::exit::ExitConfig;
+use super::web_door::WebDoor;
 use crate::access::Access;
 use crate::monitor::HostMonitor;
 
@@ -39,6 +40,8 @@ pub struct RelayConfig {
     /// By which packets that are neither TCP nor UDP leave, with addresses of a pool; without,
     /// pings alone are served.
     pub exit: Option<ExitConfig>,
+    /// Where clients come by TLS.
+    pub web_doors: Vec<WebDoor>,
 }
 
 /// What one client may have at once.

@@ -80,12 +80,12 @@ fn a_session_outlives_the_loss_of_every_link() {
 }
 
 /// A download without end, and how far it has come.
-struct Stream {
-    received: Rc<Cell<u64>>,
+pub(crate) struct Stream {
+    pub(crate) received: Rc<Cell<u64>>,
 }
 
 impl Stream {
-    async fn start(client: &Client, server: SocketAddr) -> Self {
+    pub(crate) async fn start(client: &Client, server: SocketAddr) -> Self {
         let (mut program, carried) = pair().await;
         spawn_local(carry(client, carried, Target::Address(server)));
         let received = Rc::new(Cell::new(0));
@@ -102,13 +102,13 @@ impl Stream {
         Self { received }
     }
 
-    async fn grows(&self, when: &str) {
+    pub(crate) async fn grows(&self, when: &str) {
         let before = self.received.get();
         eventually(when, || self.received.get() > before + 4_000_000).await;
     }
 }
 
-fn is_active(client: &Client, link: &str) -> bool {
+pub(crate) fn is_active(client: &Client, link: &str) -> bool {
     let snapshot = client.snapshot();
     let link = snapshot.links.iter().find(|it| it.name == link);
     link.and_then(|link| link.path.as_ref())
@@ -116,15 +116,15 @@ fn is_active(client: &Client, link: &str) -> bool {
 }
 
 /// Two namespaces and the links between them; removed when dropped.
-struct Cables {
-    client: Netns,
-    relay: Netns,
-    server: Cell<Option<SocketAddr>>,
+pub(crate) struct Cables {
+    pub(crate) client: Netns,
+    pub(crate) relay: Netns,
+    pub(crate) server: Cell<Option<SocketAddr>>,
 }
 
 impl Cables {
     /// `None` without privilege.
-    fn new(name: &str) -> Option<Self> {
+    pub(crate) fn new(name: &str) -> Option<Self> {
         let make = |side: &str| {
             let name = format!("tbn-{name}-{side}-{}", std::process::id());
             match Netns::create(&name) {
@@ -160,11 +160,11 @@ impl Cables {
         ip(&self.relay, &format!("link set {name} up"));
     }
 
-    fn client(&self, command: &str) {
+    pub(crate) fn client(&self, command: &str) {
         ip(&self.client, command);
     }
 
-    fn server(&self) -> SocketAddr {
+    pub(crate) fn server(&self) -> SocketAddr {
         self.server.get().unwrap()
     }
 }
@@ -177,7 +177,7 @@ impl Drop for Cables {
     }
 }
 
-fn ip(netns: &Netns, command: &str) {
+pub(crate) fn ip(netns: &Netns, command: &str) {
     let status = Command::new("ip")
         .args(["-n", netns.name()])
         .args(command.split(' '))

@@ -77,6 +77,7 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
             v6: None,
             mtu: MTU,
         }),
+        web_doors: Vec::new(),
     })
     .unwrap();
     let monitor = relay.monitor();
@@ -85,6 +86,7 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
         key: identity.public_key(),
         addrs: relay.local_addrs().to_vec(),
         token: Some(TOKEN.to_vec()),
+        tls: None,
     };
     tokio::task::spawn_local(relay.run(std::future::pending()));
     (monitor, peer)

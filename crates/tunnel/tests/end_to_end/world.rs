@@ -11,13 +11,14 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tabane_base::Duration;
+use tabane_carrier::{Acceptor, Certificate};
 use tabane_core::{
     CloseReason, DatagramOrder, EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig,
 };
 use tabane_linux::UdpError;
 use tabane_tunnel::{
     Access, Carried, Client, ClientConfig, HostMonitor, LinkBind, OpenError, Relay, RelayConfig,
-    RelayError, RelayLimits, RelayPeer, SessionNumbers, Silence, Target, Verdict,
+    RelayError, RelayLimits, RelayPeer, SessionNumbers, Silence, Target, Verdict, WebDoor,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -47,6 +48,8 @@ pub(crate) struct RelayOptions {
     pub(crate) resolvers: Vec<SocketAddr>,
     /// Have a server beside the relay, whose bytes count through 0..251.
     pub(crate) server: bool,
+    /// Take in TLS, by this port.
+    pub(crate) tls: Option<u16>,
 }
 
 impl Default for RelayOptions {
@@ -58,6 +61,7 @@ impl Default for RelayOptions {
             limits: RelayLimits::default(),
             resolvers: Vec::new(),
             server: false,
+            tls: None,
         }
     }
 }
@@ -151,6 +155,7 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             monitor: HostMonitor::default(),
             seed: [2; 32],
             exit: None,
+            web_doors: options.tls.map(|port| web_door(port, &identity)).into_iter().collect(),
         });
         match bound {
             Ok(relay) => return relay,
@@ -165,12 +170,23 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
     panic!("{} stays in use", options.listen);
 }
 
+fn web_door(port: u16, identity: &Identity) -> WebDoor {
+    let listener = std::net::TcpListener::bind(("0.0.0.0", port)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let certificate = Certificate::made_up("localhost").unwrap();
+    WebDoor {
+        listener: TcpListener::from_std(listener).unwrap(),
+        acceptor: Acceptor::new(&identity.public_key().0, certificate).unwrap(),
+    }
+}
+
 pub(crate) fn relay_peer(relay: &RunningRelay) -> RelayPeer {
     RelayPeer {
         name: "relay".to_owned(),
         key: relay.key,
         addrs: vec![relay.address],
         token: Some(TOKEN.to_vec()),
+        tls: None,
     }
 }
 
@@ -197,6 +213,7 @@ pub(crate) fn link(name: &str, host: u8) -> LinkBind {
         v6: None,
         relay_addrs: None,
         policy: tabane_core::PathPolicy::default(),
+        carrier: tabane_tunnel::CarrierWish::default(),
     }
 }
 

@@ -1,0 +1,283 @@
+//! Carries out what a link's choice of carriers asks for: dials TLS, opens paths by the other
+//! carrier beside the one in use, and moves the link there when they answer.
+//!
+//! The path that carried a link before is closed once the other one is up; what it had in flight
+//! goes by the others at once, so nothing waits.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use tabane_carrier::{BoxStream, Dial, DialError};
+use tabane_core::{FourTuple, PathError, PathId, SocketId};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::carrier::Carrier;
+use super::left;
+use super::link::{Link, Tls};
+use super::standing::Shared;
+use crate::engine::SessionId;
+
+/// What dials came to, for whoever attends the client.
+#[derive(Default)]
+pub(super) struct Dials {
+    ended: RefCell<VecDeque<Dialed>>,
+    notify: Notify,
+}
+
+/// A dial that ended.
+pub(super) struct Dialed {
+    link: String,
+    relay: usize,
+    to: SocketAddr,
+    result: Result<BoxStream, DialError>,
+}
+
+impl Dials {
+    fn push(&self, dialed: Dialed) {
+        self.ended.borrow_mut().push_back(dialed);
+        self.notify.notify_one();
+    }
+
+    pub(super) async fn next(&self) -> Dialed {
+        loop {
+            if let Some(dialed) = self.ended.borrow_mut().pop_front() {
+                return dialed;
+            }
+            self.notify.notified().await;
+        }
+    }
+}
+
+impl Shared {
+    /// When there is something to do for a link.
+    pub(super) fn carriers_at(&self) -> Option<Instant> {
+        let links = self.links.borrow();
+        let used = links.iter().filter(|link| !link.is_paused());
+        let at = used.flat_map(|link| [link.choice.dial_at(), link.choice.ask_at()]);
+        at.flatten().min()
+    }
+
+    /// Does what is due while there is a session.
+    pub(super) fn tend_carriers(&self, session: SessionId) {
+        let Some(relay) = self.relay.get() else {
+            return;
+        };
+        match self.config.relays[relay].tls {
+            Some(_) => self.dial(relay),
+            None => self.dial_in_vain(),
+        }
+        let now = Instant::now();
+        for link in self.links.borrow_mut().iter_mut() {
+            if link.choice.ask_at().is_none_or(|at| at > now) {
+                continue;
+            }
+            link.choice.on_ask();
+            // The socket may be one of a session that is over.
+            let _ = link.prepare(&self.engine, &self.addrs.borrow(), self.config.mark);
+            let tuple = link.candidate(relay).filter(|_| link.trial.is_none());
+            match tuple.and_then(|tuple| self.open_beside(session, link, tuple)) {
+                Some(path) => link.trial = Some(path),
+                None => link.choice.on_ask_failed(now),
+            }
+        }
+    }
+
+    /// Dials a relay over every link that is due for it.
+    pub(super) fn dial(&self, relay: usize) {
+        let now = Instant::now();
+        let peer = &self.config.relays[relay];
+        let Some(tls) = &peer.tls else {
+            return;
+        };
+        let addrs = self.addrs.borrow();
+        for link in self.links.borrow_mut().iter_mut() {
+            if link.is_paused() || link.choice.dial_at().is_none_or(|at| at > now) {
+                continue;
+            }
+            let ways: Vec<_> = addrs[relay].iter().filter_map(|at| link.dials(*at)).collect();
+            let turn = link.choice.dial_failures() as usize % ways.len().max(1);
+            let Some((to, local)) = ways.get(turn).copied() else {
+                let why = "no address of a family that the relay has".to_owned();
+                link.choice.on_dial_failed(now, Some(why));
+                continue;
+            };
+            let to = SocketAddr::new(to.ip(), tls.port);
+            let dial = Dial {
+                interface: link.bind.interface.clone(),
+                local: Some(local.ip()).filter(|ip| !ip.is_unspecified()),
+                mark: self.config.mark,
+                relay: to,
+                name: tls.name.clone(),
+                relay_key: peer.key.0,
+                proxy: link.bind.carrier.proxy.clone(),
+            };
+            tracing::debug!(link = link.name(), %to, "dialing TLS");
+            link.choice.on_dial();
+            let (dials, name) = (self.dials.clone(), link.name().to_owned());
+            let task = tokio::task::spawn_local(async move {
+                let result = dial.connect().await;
+                dials.push(Dialed {
+                    link: name,
+                    relay,
+                    to,
+                    result,
+                });
+            });
+            link.dialing = Some(task.abort_handle());
+        }
+    }
+
+    /// There is no relay that takes in TLS.
+    pub(super) fn dial_in_vain(&self) {
+        let now = Instant::now();
+        for link in self.links.borrow_mut().iter_mut() {
+            if link.choice.dial_at().is_some_and(|at| at <= now) {
+                let why = "the relay takes none in".to_owned();
+                link.choice.on_dial_failed(now, Some(why));
+            }
+        }
+    }
+
+    /// Follows a dial; gives the way there is now.
+    pub(super) fn on_dialed(&self, dialed: Dialed) -> Option<(usize, FourTuple)> {
+        let now = Instant::now();
+        let mut links = self.links.borrow_mut();
+        let link = links.iter_mut().find(|link| link.name() == dialed.link)?;
+        // Whoever was given up meanwhile is not waited for.
+        link.dialing.take()?;
+        match dialed.result {
+            Ok(stream) => {
+                let socket = self.engine.attach(link.name(), stream, dialed.to);
+                let tuple = FourTuple {
+                    socket,
+                    local_ip: None,
+                    remote: dialed.to,
+                };
+                let relay = dialed.relay;
+                if let Some(old) = link.tls.replace(Tls { tuple, relay }) {
+                    self.engine.unbind(old.tuple.socket);
+                }
+                Some((relay, tuple))
+            }
+            Err(error) => {
+                tracing::warn!(link = link.name(), "no TLS: {error}");
+                link.choice.on_dial_failed(now, Some(error.to_string()));
+                None
+            }
+        }
+    }
+
+    /// A connection has ended; what it carried is told of apart.
+    pub(super) fn on_socket_lost(&self, socket: SocketId) {
+        let mut links = self.links.borrow_mut();
+        let is_its = |link: &&mut Link| link.tls.is_some_and(|tls| tls.tuple.socket == socket);
+        let Some(link) = links.iter_mut().find(is_its) else {
+            return;
+        };
+        link.tls = None;
+        if link.choice.carrier() == Carrier::Udp {
+            let why = "the connection ended before anything was carried".to_owned();
+            link.choice.on_dial_failed(Instant::now(), Some(why));
+        }
+    }
+
+    /// A handshake is begun by this socket.
+    pub(super) fn on_udp_asked(&self, socket: SocketId) {
+        let mut links = self.links.borrow_mut();
+        if let Some(link) = links.iter_mut().find(|link| link.owns(socket)) {
+            link.choice.on_udp_asked(Instant::now());
+        }
+    }
+
+    /// Opens a path over a link's TLS connection, if that has none.
+    pub(super) fn open_trial(&self, session: SessionId, link: &mut Link, relay: usize) {
+        let tls = link.tls.filter(|tls| tls.relay == relay);
+        let is_free = link.trial.is_none() && link.choice.carrier() == Carrier::Udp;
+        if let Some(tls) = tls.filter(|_| is_free && !link.is_paused()) {
+            link.trial = self.open_beside(session, link, tls.tuple);
+            if link.trial.is_none() {
+                self.fail_dial(link, "no path could be opened");
+            }
+        }
+    }
+
+    fn open_beside(&self, session: SessionId, link: &Link, tuple: FourTuple) -> Option<PathId> {
+        let opened = self.engine.visit(session, |visit| {
+            visit.touch();
+            let path = visit.session.open_path(visit.now, tuple)?;
+            let policy = link.policy();
+            visit.session.set_path_policy(visit.now, path, policy)?;
+            Ok::<_, PathError>(path)
+        });
+        opened?.ok()
+    }
+
+    /// A path is up: where it was opened beside the one in use, the link goes by it from here on.
+    pub(super) fn promote(&self, path: PathId) {
+        let Some(session) = self.session() else {
+            return;
+        };
+        let mut links = self.links.borrow_mut();
+        let is_its = |link: &&mut Link| link.trial == Some(path) || link.is_path(path);
+        let Some(link) = links.iter_mut().find(is_its) else {
+            return;
+        };
+        let carrier = link.choice.carrier();
+        if link.trial != Some(path) {
+            self.on_carried(link, carrier == Carrier::Tls);
+            return;
+        }
+        link.trial = None;
+        let old = link.replace_path(path);
+        self.on_carried(link, carrier == Carrier::Udp);
+        let (name, carrier) = (link.name().to_owned(), link.choice.carrier());
+        // Before the old one goes, so that classes which name their links have one throughout.
+        self.tell_classes(session, &left::paths(&links));
+        if let Some(old) = old {
+            self.close_path(old);
+        }
+        tracing::info!(link = name, %carrier, "carried otherwise from here on");
+    }
+
+    /// A link is carried by TLS, or by UDP; what the other one had under way is given up.
+    pub(super) fn on_carried(&self, link: &mut Link, by_tls: bool) {
+        let now = Instant::now();
+        if by_tls {
+            link.choice.on_tls_up(now);
+            return;
+        }
+        if let Some(trial) = link.trial.take() {
+            self.close_path(trial);
+        }
+        link.choice.on_udp_up(now);
+        link.discard_tls(&self.engine);
+    }
+
+    /// The path by the other carrier does not work.
+    pub(super) fn on_trial_failed(&self, link: &mut Link, path: PathId) {
+        self.close_path(path);
+        link.trial = None;
+        match link.choice.carrier() {
+            Carrier::Tls => link.choice.on_ask_failed(Instant::now()),
+            Carrier::Udp => self.fail_dial(link, "the relay does not answer through it"),
+        }
+    }
+
+    fn fail_dial(&self, link: &mut Link, why: &str) {
+        link.discard_tls(&self.engine);
+        link.choice
+            .on_dial_failed(Instant::now(), Some(why.to_owned()));
+    }
+
+    pub(super) fn close_path(&self, path: PathId) {
+        if let Some(session) = self.session() {
+            self.engine.visit(session, |visit| {
+                // One that core has given up needs no closing.
+                let _ = visit.session.close_path(visit.now, path);
+                visit.touch();
+            });
+        }
+    }
+}
