@@ -199,6 +199,12 @@ pub struct Link {
     /// What the policy in force says of it.
     #[serde(default)]
     pub policy: Option<PolicyInForce>,
+    /// What carries its packets: udp or tls. None where there is no path.
+    #[serde(default)]
+    pub carrier: Option<String>,
+    /// Why that, where it is not as usual; or why there is none.
+    #[serde(default)]
+    pub carrier_reason: Option<String>,
     /// The path over it, where there is one.
     pub path: Option<Path>,
 }
@@ -598,6 +604,8 @@ pub(crate) mod tests {
             metered: false,
             budget: None,
             policy: None,
+            carrier: None,
+            carrier_reason: None,
             path: Some(path()),
         }
     }

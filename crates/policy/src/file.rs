@@ -8,7 +8,7 @@ use toml::de::DeTable;
 
 use crate::budget::{Budget, Period};
 use crate::glob;
-use crate::link::{Decision, LinkFacts, LinkUse, MAX_PRIORITY};
+use crate::link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
 use crate::reader::{Fields, Reader, number, share};
 use crate::rule::{FlowFacts, Rule, Treatment};
 
@@ -62,9 +62,11 @@ struct Entry {
     budget_from: Option<u8>,
     down: Option<Rate>,
     up: Option<Rate>,
+    carrier: Carriers,
+    proxy: Option<String>,
 }
 
-const LINK_KEYS: [&str; 10] = [
+const LINK_KEYS: [&str; 12] = [
     "name",
     "kind",
     "use",
@@ -75,7 +77,11 @@ const LINK_KEYS: [&str; 10] = [
     "budget-from",
     "down",
     "up",
+    "carrier",
+    "proxy",
 ];
+
+const PROXY_EXPECTED: &str = "http://[USER:PASSWORD@]HOST[:PORT] or socks5://…";
 
 impl Policy {
     /// Reads a policy file.
@@ -152,6 +158,8 @@ impl Policy {
             budget: entry.budget(),
             down: entry.down,
             up: entry.up,
+            carrier: entry.carrier,
+            proxy: entry.proxy.clone(),
             line: Some(entry.line),
         }
     }
@@ -228,6 +236,22 @@ impl Entry {
             }),
             down: reader.quantity(fields, "down"),
             up: reader.quantity(fields, "up"),
+            carrier: reader
+                .value(fields, "carrier", "\"auto\", \"udp\" or \"tls\"", |value| {
+                    match value.as_str()? {
+                        "auto" => Some(Carriers::Auto),
+                        "udp" => Some(Carriers::Udp),
+                        "tls" => Some(Carriers::Tls),
+                        _ => None,
+                    }
+                })
+                .unwrap_or_default(),
+            proxy: reader.value(fields, "proxy", PROXY_EXPECTED, |value| {
+                let text = value.as_str()?;
+                let is_known = |scheme: &&str| text.starts_with(*scheme);
+                let known = ["http://", "socks5://"].iter().find(|it| is_known(it))?;
+                (text.len() > known.len()).then(|| text.to_owned())
+            }),
         };
         reader.finish_fields(fields, &LINK_KEYS);
         entry.check_together(reader);
@@ -255,6 +279,9 @@ impl Entry {
         if self.priority.is_some() && self.usage != LinkUse::Normal {
             let what = "priority: only links with use = \"normal\" have one";
             reader.fault(self.line, what);
+        }
+        if self.proxy.is_some() && self.carrier == Carriers::Udp {
+            reader.fault(self.line, "proxy: proxies carry TLS, not carrier = \"udp\"");
         }
         for (key, rate) in [("down", self.down), ("up", self.up)] {
             if rate == Some(Rate::ZERO) {
@@ -357,6 +384,9 @@ mod tests {
             ("[[link]]\npriority = 16", "0 to 15"),
             ("[[link]]\npriority = 1\nuse = \"backup\"", "normal"),
             ("[[link]]\nuse = \"sometimes\"", "normal"),
+            ("[[link]]\ncarrier = \"tcp\"", "\"auto\", \"udp\""),
+            ("[[link]]\nproxy = \"proxy:80\"", "http://"),
+            ("[[link]]\nproxy = \"http://a\"\ncarrier = \"udp\"", "TLS"),
             ("[link]\nname = \"x\"", "line 1"),
         ] {
             let error = Policy::parse(text).expect_err(text).to_string();

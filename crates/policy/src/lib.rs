@@ -21,6 +21,6 @@ pub use budget::{Budget, Period};
 pub use calendar::UnixDay;
 pub use file::{Fault, MAX_CLASSES, Policy, PolicyError};
 pub use hours::Hours;
-pub use link::{Decision, LinkFacts, LinkUse, MAX_PRIORITY};
+pub use link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
 pub use rule::{FlowFacts, Order, Protocol, Rule, Treatment};
 pub use usage::Usage;

@@ -32,6 +32,18 @@ pub enum LinkUse {
     Never,
 }
 
+/// What may carry the packets of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carriers {
+    /// UDP, and TLS where that does not pass.
+    #[default]
+    Auto,
+    /// UDP alone.
+    Udp,
+    /// TLS alone.
+    Tls,
+}
+
 /// How a link is to be used, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -50,6 +62,10 @@ pub struct Decision {
     pub down: Option<Rate>,
     /// The most from this host.
     pub up: Option<Rate>,
+    /// What may carry its packets.
+    pub carrier: Carriers,
+    /// The proxy by which TLS goes there: a URL.
+    pub proxy: Option<String>,
     /// The line of the entry that decided; `None` where none fits.
     pub line: Option<usize>,
 }
@@ -66,6 +82,8 @@ impl Decision {
             budget: None,
             down: None,
             up: None,
+            carrier: Carriers::Auto,
+            proxy: None,
             line: None,
         }
     }
@@ -90,6 +108,14 @@ impl fmt::Display for Decision {
         }
         if let Some(rate) = self.up {
             write!(f, ", at most {rate} up")?;
+        }
+        match self.carrier {
+            Carriers::Auto => {}
+            Carriers::Udp => f.write_str(", by UDP alone")?,
+            Carriers::Tls => f.write_str(", by TLS alone")?,
+        }
+        if self.proxy.is_some() {
+            f.write_str(", by a proxy where it is TLS")?;
         }
         if let Some(budget) = self.budget {
             write!(f, ", {budget}")?;

@@ -13,7 +13,9 @@ use tabane_base::Duration;
 use tabane_core::{ClassId, ControllerKind, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{Interface, Watch};
 use tabane_proxy::{Destination, Host};
-use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers};
+use tabane_tunnel::{
+    Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers, TlsPeer,
+};
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -26,6 +28,7 @@ use crate::link_roll::LinkRoll;
 use crate::links::Links;
 use crate::prefix::DirectPrefix;
 use crate::rule_book::RuleBook;
+use crate::relay_doors::TLS_PORT;
 use crate::secret;
 use crate::store::{PeerEntry, RelayEntry, RelayName, Settings, Store};
 use crate::udp_order::UdpOrder;
@@ -401,6 +404,13 @@ impl SessionPlan {
                 key: relay.key,
                 addrs,
                 token: Some(relay.token.as_str().as_bytes().to_vec()),
+                tls: Some(TlsPeer {
+                    port: TLS_PORT,
+                    name: relay.addresses.iter().find_map(|it| match &it.host {
+                        Host::Name(name) => Some(name.clone()),
+                        Host::Ip(_) => None,
+                    }),
+                }),
             });
         }
         (peers, fault)

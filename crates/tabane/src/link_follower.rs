@@ -112,6 +112,7 @@ impl LinkFollower {
             let carries = link.is_some_and(|link| link.path.is_some());
             let keep = match (current.get(name), interface) {
                 (Some(fresh), _) if fresh.relay_addrs != bind.relay_addrs => false,
+                (Some(fresh), _) if fresh.carrier != bind.carrier => false,
                 (Some(fresh), None) => fresh.relay_addrs.is_some(),
                 (Some(fresh), Some(interface)) => {
                     !links::is_outdated(bind, fresh, interface, carries)
@@ -120,7 +121,7 @@ impl LinkFollower {
             };
             if !keep {
                 let why = roll.why_unused(name);
-                let why = why.unwrap_or_else(|| "its addresses have changed".to_owned());
+                let why = why.unwrap_or_else(|| "its addresses or carriers have changed".to_owned());
                 client.remove_link(name, &why);
                 tracing::info!(link = name, why, "link not used");
             }

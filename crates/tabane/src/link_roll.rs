@@ -158,6 +158,8 @@ fn unused(name: &str, why: &str, traffic: Traffic) -> Link {
         metered: false,
         budget: None,
         policy: None,
+        carrier: None,
+        carrier_reason: None,
         path: None,
     }
 }

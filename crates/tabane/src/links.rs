@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::{Result, bail};
+use tabane_carrier::Proxy;
 use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{Interface, Unusable};
-use tabane_tunnel::LinkBind;
+use tabane_policy::{Carriers, Decision};
+use tabane_tunnel::{CarrierKind, CarrierWish, LinkBind};
 
 use crate::failure::Failure;
 use crate::link_policy::LinkPolicy;
@@ -62,12 +64,29 @@ pub(crate) fn allowed(interfaces: &[Interface], wanted: &[String], policy: &Link
         .into_iter()
         .filter_map(|(name, bind)| {
             let interface = interfaces.iter().find(|interface| interface.name == name)?;
-            let path = policy.verdict(interface).path;
+            let verdict = policy.verdict(interface);
+            let path = verdict.path;
             let is_named = wanted.contains(&name);
             let path = path.or_else(|| is_named.then_some(insists))?;
-            Some((name, bind.with_policy(path)))
+            let carrier = carrier_wish(&name, &verdict.decision);
+            Some((name, LinkBind { carrier, ..bind.with_policy(path) }))
         });
     allowed.collect()
+}
+
+/// What may carry a link's packets, as the policy says.
+fn carrier_wish(link: &str, decision: &Decision) -> CarrierWish {
+    let proxy = decision.proxy.as_ref().and_then(|text| {
+        let parsed = text.parse::<Proxy>();
+        let complain = |error| tracing::warn!("link {link}: the policy's proxy: {error}");
+        parsed.map_err(complain).ok()
+    });
+    let kind = match decision.carrier {
+        Carriers::Auto => CarrierKind::Auto,
+        Carriers::Udp => CarrierKind::Udp,
+        Carriers::Tls => CarrierKind::Tls,
+    };
+    CarrierWish { kind, proxy }
 }
 
 /// The links that can be used at this moment; maybe none.

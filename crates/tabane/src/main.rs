@@ -57,6 +57,7 @@ mod proxying;
 mod qlog;
 mod quantity;
 mod reach;
+mod relay_doors;
 mod relay_exit;
 mod relay_state;
 mod route;

@@ -209,6 +209,7 @@ impl Peer {
             key: self.key(),
             addrs: self.addrs(),
             token: self.entry.token.as_ref().map(|it| it.as_str().into()),
+            tls: None,
         };
         let (client, follower) = match surroundings.start(relay).await {
             Ok(started) => started,

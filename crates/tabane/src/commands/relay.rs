@@ -35,6 +35,7 @@ use crate::notify;
 use crate::output;
 use crate::plain;
 use crate::quantity::Span;
+use crate::relay_doors::DoorArgs;
 use crate::relay_exit::{self, PoolRange};
 use crate::relay_state::RelayState;
 use crate::secret;
@@ -93,6 +94,8 @@ pub(crate) struct RelayArgs {
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
     #[command(flatten)]
+    doors: DoorArgs,
+    #[command(flatten)]
     sending: SendingArgs,
     /// How long connections may take to finish when the relay is told to go down: 10s, 5min, never
     #[arg(long, value_name = "SPAN", default_value = "10s")]
@@ -146,6 +149,8 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let (gatekeeper, newcomers) = Gatekeeper::open(&state, door)?;
     let considering = gatekeeper.clone();
     let (exit, exit_rules) = relay_exit::set_up(&args.pool).await?.unzip();
+    let name = public_name(&args.public);
+    let web_doors = args.doors.open(identity.public_key(), name.as_deref()).await?;
     let relay = Relay::bind(RelayConfig {
         identity: identity.clone(),
         listen: vec![listen],
@@ -164,6 +169,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         // On a machine that is up itself, the relay's sockets are not for its hooks.
         mark: plain::may_mark().then_some(plain::MARK),
         exit,
+        web_doors,
     })
     .map_err(|error| match error {
         RelayError::Listen(_) => anyhow::Error::new(error)
@@ -258,6 +264,16 @@ fn public_ips(given: &[String]) -> Vec<IpAddr> {
         Host::Name(_) => None,
     };
     parsed.filter_map(ip).collect()
+}
+
+/// The first name among what `--public` says.
+fn public_name(given: &[String]) -> Option<String> {
+    given.iter().find_map(|text| {
+        match parse_public(text, DEFAULT_PORT).ok()?.host {
+            Host::Name(name) => Some(name),
+            Host::Ip(_) => None,
+        }
+    })
 }
 
 /// What join strings announce: what was given, else what can be seen from here.

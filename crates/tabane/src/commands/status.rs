@@ -194,25 +194,32 @@ fn links(links: &[Link]) -> String {
     output::table(&headings, &rows)
 }
 
-/// Why links are not used, and what budgets have left.
+/// Why links are not used, or are carried as they are, and what budgets have left.
 fn unused(links: &[Link]) -> Option<String> {
-    let line = |link: &Link| {
+    let unused = |link: &Link| {
         let why = link.problem.as_ref();
-        let why = why.filter(|_| link.state == LinkState::Unused);
-        let left = link.budget.as_ref().filter(|budget| !budget.is_spent());
-        match (why, left) {
-            (Some(why), _) => Some(format!("{} is not used: {why}", link.name)),
-            (None, Some(budget)) => Some(format!(
-                "{} has {} of {} MB left until {}",
-                link.name,
-                megabytes(budget.amount_bytes - budget.used_bytes),
-                megabytes(budget.amount_bytes),
-                budget.renews
-            )),
-            (None, None) => None,
-        }
+        let why = why.filter(|_| link.state == LinkState::Unused)?;
+        Some(format!("{} is not used: {why}", link.name))
     };
-    let lines: Vec<String> = links.iter().filter_map(line).collect();
+    let left = |link: &Link| {
+        let budget = link.budget.as_ref().filter(|budget| !budget.is_spent())?;
+        Some(format!(
+            "{} has {} of {} MB left until {}",
+            link.name,
+            megabytes(budget.amount_bytes - budget.used_bytes),
+            megabytes(budget.amount_bytes),
+            budget.renews
+        ))
+    };
+    let carried = |link: &Link| {
+        let why = link.carrier_reason.as_ref()?;
+        Some(match &link.carrier {
+            Some(carrier) => format!("{} is carried by {carrier}: {why}", link.name),
+            None => format!("{}: {why}", link.name),
+        })
+    };
+    let lines = |link: &Link| [unused(link).or_else(|| left(link)), carried(link)];
+    let lines: Vec<String> = links.iter().flat_map(lines).flatten().collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 

@@ -61,6 +61,8 @@ impl WebView {
                 metered: link.facts().metered,
                 budget: None,
                 policy: None,
+                carrier: None,
+                carrier_reason: None,
                 path: None,
             });
         }

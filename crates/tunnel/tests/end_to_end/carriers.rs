@@ -139,7 +139,7 @@ impl World {
         let netns = self.cables.relay.name();
         let net = if cable == "left" { 1 } else { 2 };
         let status = Command::new("ip")
-            .args(["netns", "exec", netns, "ss", "-K", "dst"])
+            .args(["netns", "exec", netns, "ss", "-K", "-t", "dst"])
             .arg(format!("10.79.{net}.1"))
             .status()
             .unwrap();

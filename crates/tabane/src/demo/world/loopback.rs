@@ -94,6 +94,7 @@ impl ProxySession {
             v6: None,
             relay_addrs: Some(vec![vec![link.address]]),
             policy: tabane_core::PathPolicy::default(),
+            carrier: tabane_tunnel::CarrierWish::default(),
         };
         let config = ClientConfig {
             identity: Identity::from_seed(secret::random()),
@@ -102,6 +103,7 @@ impl ProxySession {
                 key: relay.key,
                 addrs: links.iter().map(|link| link.address).collect(),
                 token: Some(relay.token.as_str().as_bytes().to_vec()),
+                tls: None,
             }],
             links: links.iter().map(bind).collect(),
             session: SessionConfig::default(),
