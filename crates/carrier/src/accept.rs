@@ -81,9 +81,7 @@ impl Acceptor {
     ) -> Result<Self, CertificateError> {
         let config = ServerConfig::builder_with_provider(provider());
         let config = config.with_protocol_versions(&[&TLS13])?;
-        let mut config = config
-            .with_no_client_auth()
-            .with_single_cert(chain, key)?;
+        let mut config = config.with_no_client_auth().with_single_cert(chain, key)?;
         config.alpn_protocols = vec![HTTP_1.to_vec()];
         Ok(Self {
             tls: TlsAcceptor::from(Arc::new(config)),

@@ -186,9 +186,7 @@ impl Dial {
         };
         let connector = TlsConnector::from(Arc::new(config));
         let made = timeout(STEP_TIME, connector.connect(name, stream)).await;
-        let mut stream = made
-            .map_err(|late| failed(late.into()))?
-            .map_err(failed)?;
+        let mut stream = made.map_err(|late| failed(late.into()))?.map_err(failed)?;
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         Ok(stream)
     }
@@ -223,7 +221,9 @@ impl Dial {
             status => Err(DialError::NoRelay {
                 to,
                 status,
-                server: answer.server.map_or_else(String::new, |it| format!(" ({it})")),
+                server: answer
+                    .server
+                    .map_or_else(String::new, |it| format!(" ({it})")),
             }),
         }
     }

@@ -14,9 +14,7 @@ impl Door {
         let mut text = b"tabane door 1".to_vec();
         text.extend_from_slice(relay_key);
         let hash = digest(&SHA256, &text);
-        let hex = hash.as_ref()[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"));
+        let hex = hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}"));
         Self(format!("/{}", hex.collect::<String>()))
     }
 

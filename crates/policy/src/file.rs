@@ -237,14 +237,17 @@ impl Entry {
             down: reader.quantity(fields, "down"),
             up: reader.quantity(fields, "up"),
             carrier: reader
-                .value(fields, "carrier", "\"auto\", \"udp\" or \"tls\"", |value| {
-                    match value.as_str()? {
+                .value(
+                    fields,
+                    "carrier",
+                    "\"auto\", \"udp\" or \"tls\"",
+                    |value| match value.as_str()? {
                         "auto" => Some(Carriers::Auto),
                         "udp" => Some(Carriers::Udp),
                         "tls" => Some(Carriers::Tls),
                         _ => None,
-                    }
-                })
+                    },
+                )
                 .unwrap_or_default(),
             proxy: reader.value(fields, "proxy", PROXY_EXPECTED, |value| {
                 let text = value.as_str()?;

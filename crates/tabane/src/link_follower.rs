@@ -121,7 +121,8 @@ impl LinkFollower {
             };
             if !keep {
                 let why = roll.why_unused(name);
-                let why = why.unwrap_or_else(|| "its addresses or carriers have changed".to_owned());
+                let why =
+                    why.unwrap_or_else(|| "its addresses or carriers have changed".to_owned());
                 client.remove_link(name, &why);
                 tracing::info!(link = name, why, "link not used");
             }

@@ -69,7 +69,13 @@ pub(crate) fn allowed(interfaces: &[Interface], wanted: &[String], policy: &Link
             let is_named = wanted.contains(&name);
             let path = path.or_else(|| is_named.then_some(insists))?;
             let carrier = carrier_wish(&name, &verdict.decision);
-            Some((name, LinkBind { carrier, ..bind.with_policy(path) }))
+            Some((
+                name,
+                LinkBind {
+                    carrier,
+                    ..bind.with_policy(path)
+                },
+            ))
         });
     allowed.collect()
 }

@@ -35,9 +35,10 @@ use std::io;
 pub use access::Access;
 pub use assignment::{Assignment, Lodging};
 pub use client::{
-    Carrier, CarrierKind, CarrierWish, Client, ClientConfig, ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError,
-    LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, RelayPeer, SessionNumbers, TlsPeer,
-    Silence, TcpFlow, UdpArrival, UdpFlow, UdpMapping,
+    Carrier, CarrierKind, CarrierWish, Client, ClientConfig, ClientSnapshot, ClientState,
+    ConnectError, LinkBind, LinkError, LinkSnapshot, LinkWish, OpenError, PacketFlow,
+    PacketsCarried, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UdpArrival, UdpFlow,
+    UdpMapping,
 };
 pub use connection::{Carried, Ending};
 pub use engine::Volume;

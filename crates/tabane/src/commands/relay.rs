@@ -150,7 +150,10 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let considering = gatekeeper.clone();
     let (exit, exit_rules) = relay_exit::set_up(&args.pool).await?.unzip();
     let name = public_name(&args.public);
-    let web_doors = args.doors.open(identity.public_key(), name.as_deref()).await?;
+    let web_doors = args
+        .doors
+        .open(identity.public_key(), name.as_deref())
+        .await?;
     let relay = Relay::bind(RelayConfig {
         identity: identity.clone(),
         listen: vec![listen],
@@ -268,12 +271,12 @@ fn public_ips(given: &[String]) -> Vec<IpAddr> {
 
 /// The first name among what `--public` says.
 fn public_name(given: &[String]) -> Option<String> {
-    given.iter().find_map(|text| {
-        match parse_public(text, DEFAULT_PORT).ok()?.host {
+    given
+        .iter()
+        .find_map(|text| match parse_public(text, DEFAULT_PORT).ok()?.host {
             Host::Name(name) => Some(name),
             Host::Ip(_) => None,
-        }
-    })
+        })
 }
 
 /// What join strings announce: what was given, else what can be seen from here.

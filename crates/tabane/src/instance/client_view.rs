@@ -144,7 +144,10 @@ impl ClientView {
         let is_active = |(path, _): &&(PathSnapshot, Instant)| path.status == PathStatus::Active;
         let best = paths.iter().find(is_active).or_else(|| paths.first());
         let path = best.map(|(path, at)| self::path(path, *at));
-        let carrying = of.iter().find(|(_, link)| link.path.is_some()).or(of.first());
+        let carrying = of
+            .iter()
+            .find(|(_, link)| link.path.is_some())
+            .or(of.first());
         let carried = carrying.map(|(_, link)| link.carrier.to_string());
         let carrier_reason = carrying.and_then(|(_, link)| link.carrier_why.clone());
         let paused = of.iter().any(|(_, link)| link.paused);

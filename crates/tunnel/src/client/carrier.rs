@@ -174,7 +174,10 @@ impl Choice {
             self.dial_failures = 0;
             self.dial = Dial::NotBefore(None);
         } else {
-            self.on_dial_failed(now, Some("its connections end soon after they began".to_owned()));
+            self.on_dial_failed(
+                now,
+                Some("its connections end soon after they began".to_owned()),
+            );
         }
     }
 

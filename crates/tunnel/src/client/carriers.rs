@@ -96,7 +96,10 @@ impl Shared {
             if link.is_paused() || link.choice.dial_at().is_none_or(|at| at > now) {
                 continue;
             }
-            let ways: Vec<_> = addrs[relay].iter().filter_map(|at| link.dials(*at)).collect();
+            let ways: Vec<_> = addrs[relay]
+                .iter()
+                .filter_map(|at| link.dials(*at))
+                .collect();
             let turn = link.choice.dial_failures() as usize % ways.len().max(1);
             let Some((to, local)) = ways.get(turn).copied() else {
                 let why = "no address of a family that the relay has".to_owned();

@@ -103,9 +103,10 @@ impl Handshakes {
     /// Ends with those that only TLS could reach, and did not.
     fn give_up_hopeless(&mut self, now: Instant) {
         let is_begun = |relay: usize| self.begun.iter().any(|it| it.relay == relay);
-        let hopeless = self.trying.iter().filter(|it| {
-            it.until <= now && it.waiting.is_empty() && !is_begun(it.relay)
-        });
+        let hopeless = self
+            .trying
+            .iter()
+            .filter(|it| it.until <= now && it.waiting.is_empty() && !is_begun(it.relay));
         for relay in hopeless.map(|it| it.relay).collect::<Vec<_>>() {
             self.give_up(relay, self.failure(relay, &CloseReason::HandshakeTimeout));
         }

@@ -28,64 +28,84 @@ const TLS_PORT: u16 = 8443;
 
 #[test]
 fn where_udp_does_not_pass_the_session_goes_by_tls() {
-    with_walls("both", &["left", "right"], |_| {}, |world, client| async move {
-        assert!(world.took < Duration::from_secs(3), "{:?}", world.took);
-        world.carried(&client, "left", Carrier::Tls).await;
-        world.carried(&client, "right", Carrier::Tls).await;
-        let stream = Stream::start(&client, world.cables.server()).await;
-        for _ in 0..5 {
-            stream.grows("by TLS").await;
-        }
-        let why = world.link(&client, "left").carrier_why;
-        assert!(why.unwrap().contains("UDP"));
-    });
+    with_walls(
+        "both",
+        &["left", "right"],
+        |_| {},
+        |world, client| async move {
+            assert!(world.took < Duration::from_secs(3), "{:?}", world.took);
+            world.carried(&client, "left", Carrier::Tls).await;
+            world.carried(&client, "right", Carrier::Tls).await;
+            let stream = Stream::start(&client, world.cables.server()).await;
+            for _ in 0..5 {
+                stream.grows("by TLS").await;
+            }
+            let why = world.link(&client, "left").carrier_why;
+            assert!(why.unwrap().contains("UDP"));
+        },
+    );
 }
 
 #[test]
 fn a_link_without_udp_joins_one_with_it() {
-    with_walls("one", &["right"], |_| {}, |world, client| async move {
-        world.carried(&client, "right", Carrier::Tls).await;
-        world.carried(&client, "left", Carrier::Udp).await;
-        let stream = Stream::start(&client, world.cables.server()).await;
-        stream.grows("over both").await;
-        let path = world.link(&client, "right").path.unwrap();
-        assert!(path.received.get() > 100_000, "{}", path.received.get());
-    });
+    with_walls(
+        "one",
+        &["right"],
+        |_| {},
+        |world, client| async move {
+            world.carried(&client, "right", Carrier::Tls).await;
+            world.carried(&client, "left", Carrier::Udp).await;
+            let stream = Stream::start(&client, world.cables.server()).await;
+            stream.grows("over both").await;
+            let path = world.link(&client, "right").path.unwrap();
+            assert!(path.received.get() > 100_000, "{}", path.received.get());
+        },
+    );
 }
 
 #[test]
 fn udp_that_is_lost_under_way_is_replaced_and_nothing_is_lost() {
-    with_walls("midway", &[], |_| {}, |world, client| async move {
-        let stream = Stream::start(&client, world.cables.server()).await;
-        stream.grows("by UDP").await;
-        world.wall("left");
-        world.wall("right");
-        let begun = Instant::now();
-        stream.grows("by TLS").await;
-        let took = begun.elapsed();
-        assert!(took < Duration::from_secs(10), "{took:?}");
-        world.carried(&client, "left", Carrier::Tls).await;
-        world.carried(&client, "right", Carrier::Tls).await;
-        // One link's connections are cut: the others go on, and it is dialed again.
-        world.cut("left");
-        stream.grows("with one connection cut").await;
-        world.carried(&client, "left", Carrier::Tls).await;
-        stream.grows("by both again").await;
-        assert_eq!(client.snapshot().sessions, 1);
-    });
+    with_walls(
+        "midway",
+        &[],
+        |_| {},
+        |world, client| async move {
+            let stream = Stream::start(&client, world.cables.server()).await;
+            stream.grows("by UDP").await;
+            world.wall("left");
+            world.wall("right");
+            let begun = Instant::now();
+            stream.grows("by TLS").await;
+            let took = begun.elapsed();
+            assert!(took < Duration::from_secs(10), "{took:?}");
+            world.carried(&client, "left", Carrier::Tls).await;
+            world.carried(&client, "right", Carrier::Tls).await;
+            // One link's connections are cut: the others go on, and it is dialed again.
+            world.cut("left");
+            stream.grows("with one connection cut").await;
+            world.carried(&client, "left", Carrier::Tls).await;
+            stream.grows("by both again").await;
+            assert_eq!(client.snapshot().sessions, 1);
+        },
+    );
 }
 
 #[test]
 fn where_udp_passes_nobody_is_dialed() {
-    with_walls("none", &[], |_| {}, |world, client| async move {
-        let stream = Stream::start(&client, world.cables.server()).await;
-        world.carried(&client, "left", Carrier::Udp).await;
-        world.carried(&client, "right", Carrier::Udp).await;
-        stream.grows("by UDP").await;
-        // Every SYN towards the port is counted.
-        let counters = world.nft("list counters");
-        assert!(counters.contains("packets 0"), "{counters}");
-    });
+    with_walls(
+        "none",
+        &[],
+        |_| {},
+        |world, client| async move {
+            let stream = Stream::start(&client, world.cables.server()).await;
+            world.carried(&client, "left", Carrier::Udp).await;
+            world.carried(&client, "right", Carrier::Udp).await;
+            stream.grows("by UDP").await;
+            // Every SYN towards the port is counted.
+            let counters = world.nft("list counters");
+            assert!(counters.contains("packets 0"), "{counters}");
+        },
+    );
 }
 
 #[test]
@@ -152,7 +172,10 @@ impl World {
 }
 
 fn wall(netns: &Netns, cable: &str) {
-    nft(netns, &format!("add rule inet walls in iifname {cable} meta l4proto udp drop"));
+    nft(
+        netns,
+        &format!("add rule inet walls in iifname {cable} meta l4proto udp drop"),
+    );
 }
 
 fn nft(netns: &Netns, rule: &str) -> String {

@@ -155,7 +155,11 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             monitor: HostMonitor::default(),
             seed: [2; 32],
             exit: None,
-            web_doors: options.tls.map(|port| web_door(port, &identity)).into_iter().collect(),
+            web_doors: options
+                .tls
+                .map(|port| web_door(port, &identity))
+                .into_iter()
+                .collect(),
         });
         match bound {
             Ok(relay) => return relay,
