@@ -165,7 +165,11 @@ impl Shared {
                 Some((relay, tuple))
             }
             Err(error) => {
-                tracing::warn!(link = link.name(), "no TLS: {error}");
+                // Once is enough: what shows the client's state says it as long as it is so.
+                match link.choice.dial_failures() {
+                    0 => tracing::info!(link = link.name(), "UDP is silent, and no TLS: {error}"),
+                    _ => tracing::debug!(link = link.name(), "no TLS: {error}"),
+                }
                 link.choice.on_dial_failed(now, Some(error.to_string()));
                 None
             }
