@@ -329,8 +329,10 @@ mod tests {
     #[test]
     fn processor_time_is_read_past_odd_names() {
         let stat = "42 (a) b) S 1 1 1 0 -1 4194560 100 0 0 0 150 50 7 7 20 0 1 0 100 0 0";
-        assert_eq!(cpu_of(stat), Some(Duration::from_secs(2)));
+        let (user, system) = (Duration::from_millis(1_500), Duration::from_millis(500));
+        assert_eq!(cpu_of(stat), Some(Cpu { user, system }));
         let busy = shell("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
-        assert!(busy.finish(Duration::from_secs(20)).unwrap().cpu > Duration::ZERO);
+        let cpu = busy.finish(Duration::from_secs(20)).unwrap().cpu;
+        assert!(cpu.total() > Duration::ZERO);
     }
 }

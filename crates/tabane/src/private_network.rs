@@ -29,9 +29,9 @@ const HELPER: &str = "private-network";
 /// The device, where this machine has none with an address.
 const NAME: &str = "tabane0";
 /// Where this machine has no IPv4 of its own (RFC 7335).
-const NO_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 2);
+const NO_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 0, 2));
 /// The same for IPv6: a unique local address, so that `getaddrinfo` puts IPv6 last (RFC 6724).
-const NO_V6: Ipv6Addr = Ipv6Addr::new(0xfd74, 0x6162, 0x616e, 0, 0, 0, 0, 1);
+const NO_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd74, 0x6162, 0x616e, 0, 0, 0, 0, 1));
 /// Pings that wait for the relay; more are lost like any packet.
 const MAX_PINGS: usize = 64;
 /// Pause before a relay that serves no pings is asked again.
@@ -97,7 +97,7 @@ impl Drop for PrivateNetwork {
 
 /// Whether this user can have such a network.
 pub(crate) fn try_out() -> Result<(), PrivateNetError> {
-    private_net::try_out(helper(NAME, [NO_V4.into(), NO_V6.into()]))
+    private_net::try_out(helper(NAME, [NO_V4, NO_V6]))
 }
 
 /// Makes the network in a process of its own.
@@ -128,7 +128,7 @@ fn own_addresses() -> [IpAddr; 2] {
         Ipv6Addr::UNSPECIFIED.into(),
         Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     );
-    [v4.unwrap_or(NO_V4.into()), v6.unwrap_or(NO_V6.into())]
+    [v4.unwrap_or(NO_V4), v6.unwrap_or(NO_V6)]
 }
 
 /// Takes what the command does for ever.

@@ -23,7 +23,7 @@ const LARGE_FILES: [&str; 5] = [
 /// A screen.
 const FUNCTION_HARD: usize = 70;
 /// Functions beyond a screen that wait for their turn: file and name.
-const LONG_FUNCTIONS: [(&str, &str); 13] = [
+const LONG_FUNCTIONS: [(&str, &str); 12] = [
     ("crates/bench/src/arms.rs", "transfer"),
     ("crates/core/src/path/answers.rs", "on_ack"),
     ("crates/core/src/session/frames.rs", "handle_frame"),
@@ -36,7 +36,6 @@ const LONG_FUNCTIONS: [(&str, &str); 13] = [
     ("crates/tabane/src/commands/relay.rs", "serve"),
     ("crates/tabane/src/commands/share/serve.rs", "serve"),
     ("crates/tabane/src/instance.rs", "event"),
-    ("crates/tunnel/src/connection.rs", "step_up"),
 ];
 /// Each crate is one more thing to know before anything is found.
 const MOST_MANIFESTS: usize = 24;

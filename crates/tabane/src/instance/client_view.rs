@@ -147,7 +147,7 @@ impl ClientView {
         let carrying = of
             .iter()
             .find(|(_, link)| link.path.is_some())
-            .or(of.first());
+            .or_else(|| of.first());
         let carried = carrying.map(|(_, link)| link.carrier.to_string());
         let carrier_reason = carrying.and_then(|(_, link)| link.carrier_why.clone());
         let paused = of.iter().any(|(_, link)| link.paused);

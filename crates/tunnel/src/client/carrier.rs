@@ -205,7 +205,7 @@ impl Choice {
         let wait = FIRST_DIAL * 2_u32.pow(self.dial_failures.min(8));
         self.dial = Dial::NotBefore(Some(now + wait.min(LAST_DIAL)));
         self.dial_failures += 1;
-        self.problem = problem.or(self.problem.take());
+        self.problem = problem.or_else(|| self.problem.take());
     }
 
     /// Nothing is under way any more.

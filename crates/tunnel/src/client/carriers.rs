@@ -143,6 +143,12 @@ impl Shared {
         }
     }
 
+    /// The session's paths are opened over what was dialed.
+    pub(super) fn take_up(&self, session: SessionId, dialed: Dialed) {
+        self.on_dialed(dialed);
+        self.open_paths(session);
+    }
+
     /// Follows a dial; gives the way there is now.
     pub(super) fn on_dialed(&self, dialed: Dialed) -> Option<(usize, FourTuple)> {
         let now = Instant::now();

@@ -241,10 +241,7 @@ impl Supervisor {
                     self.roster.renew(Instant::now());
                 }
                 () = until(self.shared.link_retry_at()) => self.shared.open_paths(session),
-                dialed = shared.dials.next() => {
-                    shared.on_dialed(dialed);
-                    shared.open_paths(session);
-                }
+                dialed = shared.dials.next() => shared.take_up(session, dialed),
                 () = until(shared.carriers_at()) => shared.tend_carriers(session),
                 () = until(begin_at) => {}
             }
