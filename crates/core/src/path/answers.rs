@@ -67,8 +67,7 @@ impl Path {
             let sample = now.since(sent_at).saturating_sub(behind);
             let delay = ack.delay.min(self.peer_ack_delay);
             self.rtt.update(now, sample, delay);
-            // Earlier ones may have been longer than the mean.
-            let longest = sample.max(self.rtt.pto_base());
+            let longest = sample.max(self.rtt.smoothed());
             if !self.forward.on_sample(sent_at, ack.largest_at, longest) {
                 news.clock_leapt = true;
                 self.controller.on_clock_leap();
