@@ -8,6 +8,7 @@ use crate::memory_pool::MemoryPool;
 use crate::parameters::Parameters;
 use crate::probe;
 use crate::scheduler::SchedulerKind;
+use crate::stream::window;
 
 /// Paths that may be open in one session at once: more links than a machine has, few enough that
 /// walking over all of them per packet costs nothing.
@@ -22,9 +23,6 @@ const MAX_CREDIT: Bytes = Bytes::mega(16);
 /// Half of AES-GCM's confidentiality limit of 2^23 packets (RFC 9001 §6.6), which leaves the other
 /// half to a peer slow to answer a change of keys.
 const PACKETS_PER_KEY_MAX: u64 = 1 << 22;
-/// What a stream is granted at first: 25 Mbit/s over the round trip of a satellite; streams that
-/// can use more are granted more. Of those that nobody reads the sender keeps the rest [P-6.9].
-const FIRST_WINDOW: Bytes = Bytes::mega(1);
 /// Memory for received data that fast and far paths use up; with more nothing is sent again in
 /// advance, and readers who stand still may have some of it.
 pub(crate) const LITTLE_MEMORY: u64 = 8_000_000;
@@ -162,6 +160,16 @@ impl SessionConfig {
         wanted.min(MAX_CREDIT.max(self.receive_memory))
     }
 
+    /// What a stream is granted at first. Little memory goes with little waste, and data that waits
+    /// for order needs the credit.
+    fn stream_credit(&self) -> Bytes {
+        let first = match self.receive_memory.get() {
+            0..LITTLE_MEMORY => window::STEADY,
+            _ => window::UNPROVED,
+        };
+        self.credit().min(Bytes::new(first))
+    }
+
     /// What all streams together may be ahead of their readers. What is left unread counts, and
     /// what was sent in vain of streams that were held since [P-6.9].
     fn session_credit(&self) -> Bytes {
@@ -175,7 +183,7 @@ impl SessionConfig {
     pub(crate) fn parameters(&self, reset_token: Option<[u8; 16]>) -> Parameters {
         Parameters {
             session_credit: self.session_credit(),
-            stream_credit: self.credit().min(FIRST_WINDOW),
+            stream_credit: self.stream_credit(),
             streams: MAX_STREAMS,
             idle_timeout: self.idle_timeout,
             max_ack_delay: MAX_ACK_DELAY,

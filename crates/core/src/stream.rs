@@ -12,7 +12,7 @@ mod ring;
 mod send;
 mod sending;
 mod turns;
-mod window;
+pub(crate) mod window;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
