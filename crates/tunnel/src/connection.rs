@@ -264,7 +264,9 @@ impl Connection {
             }
             let n = match visit.session.peek(id) {
                 Ok(ReadState::Data(data)) => {
-                    match tcp.try_write(&data[..data.len().min(allowed)]) {
+                    // The kernel takes a large write whole, whatever it has unsent already.
+                    let most = allowed.min(*unsent);
+                    match tcp.try_write(&data[..data.len().min(most)]) {
                         Ok(n) => n,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             visit.session.on_reader_blocked(id);

@@ -14,7 +14,7 @@ const GROWS_WITHIN_AT_LEAST: Duration = Duration::from_millis(20);
 
 /// What the two sockets of a program's connection take in although the program never reads: 165 to
 /// 181 kB on loopback, Linux 6.18. Who has come beyond that is a reader.
-const TAKEN_UNREAD: u64 = 185_000;
+const TAKEN_UNREAD: u64 = 215_000;
 /// The window of readers to begin with: 25 Mbit/s over the round trip of a satellite. Of those that
 /// stop reading the sender keeps the rest [P-6.9].
 pub(crate) const STEADY: u64 = 1_000_000;
@@ -110,8 +110,8 @@ mod tests {
             assert!(!window.on_read(at(ms), RTT, read_to));
         }
         assert_eq!(window.credit(), UNPROVED);
-        assert!(window.on_read(at(3), RTT, 190_000));
-        assert_eq!(window.credit(), 190_000 + STEADY);
+        assert!(window.on_read(at(3), RTT, 216_000));
+        assert_eq!(window.credit(), 216_000 + STEADY);
     }
 
     #[test]
