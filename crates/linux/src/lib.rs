@@ -39,6 +39,6 @@ pub mod udp;
 pub mod undelivered;
 
 pub use directory_watch::DirectoryWatch;
-pub use priority::raise_priority;
+pub use priority::{prefer_this_thread, raise_priority};
 pub use timer::{HostClock, Timer, minimize_timer_slack};
 pub use udp::{Datagram, Meta, RecvBatch, SendFault, Transmit, UdpBind, UdpError, UdpSocket};

@@ -59,7 +59,7 @@ pub use target::{HostName, NameError, Target};
 pub use trace::SessionTrace;
 
 /// Runs `future` with what clients and relays need around them: a runtime of this one thread, a
-/// `LocalSet`, and timers that end on time.
+/// `LocalSet`, timers that end on time, and a thread that goes before ordinary ones.
 ///
 /// # Errors
 /// The kernel gave no descriptors for the runtime.
@@ -67,6 +67,9 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     // Late timers cost throughput only, so a kernel that refuses is no reason to stop.
     if let Err(error) = tabane_linux::minimize_timer_slack() {
         tracing::debug!(%error, "timers stay up to 50 µs late");
+    }
+    if let Err(error) = tabane_linux::prefer_this_thread() {
+        tracing::debug!(%error, "packets wait while other programs run");
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
