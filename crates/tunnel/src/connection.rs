@@ -265,8 +265,7 @@ impl Connection {
             let n = match visit.session.peek(id) {
                 Ok(ReadState::Data(data)) => {
                     // The kernel takes a large write whole, whatever it has unsent already.
-                    let most = allowed.min(*unsent);
-                    match tcp.try_write(&data[..data.len().min(most)]) {
+                    match tcp.try_write(&data[..data.len().min(allowed).min(*unsent)]) {
                         Ok(n) => n,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             visit.session.on_reader_blocked(id);
