@@ -43,6 +43,7 @@ mod dip;
 mod ramp;
 mod rival;
 mod sense;
+mod silence;
 mod startup;
 mod steady;
 mod swing;
@@ -60,6 +61,7 @@ use dip::Dip;
 use ramp::Ramp;
 use rival::Rivalry;
 use sense::{Sense, Standing};
+use silence::Silence;
 use startup::{STARTUP_GAIN, Startup};
 use swing::{HOLD_MAX, Swing};
 
@@ -99,6 +101,7 @@ pub(super) struct Tabane {
     rng: Rng,
     model: Model,
     sense: Sense,
+    silence: Silence,
     chance: Chance,
     swing: Swing,
     rivalry: Rivalry,
@@ -150,6 +153,7 @@ impl Tabane {
             rng,
             model: Model::new(mtu, now),
             sense: Sense::new(now),
+            silence: Silence::new(now),
             chance: Chance::default(),
             swing: Swing::new(now),
             rivalry: Rivalry::new(now),
@@ -281,8 +285,10 @@ impl Tabane {
                 };
                 let window = self.rate.amount_in(self.min_rtt() + self.target());
                 self.cwnd = self.cwnd.min(window);
-                let chance = scale(CEILING_HOLD, self.rng.unit());
-                self.ceiling = Some((self.rate, now + CEILING_HOLD + chance));
+                let hold = scale(CEILING_HOLD, 1.0 - self.swing.hold() / HOLD_MAX);
+                let hold = hold.max(self.min_rtt() * 2);
+                let chance = scale(hold, self.rng.unit());
+                self.ceiling = Some((self.rate, now + hold + chance));
                 self.gain = GAIN_CEILING;
                 self.velocity = 0;
             }
@@ -341,6 +347,7 @@ impl Algorithm for Tabane {
     fn on_sent(&mut self, now: Instant, bytes: Bytes, in_flight: Bytes) {
         if in_flight == Bytes::ZERO {
             self.model.on_restart(now);
+            self.silence.on_restart(now);
         }
         if let Phase::Compete(cubic) = &mut self.phase {
             cubic.on_sent(now, bytes, in_flight);
@@ -351,6 +358,9 @@ impl Algorithm for Tabane {
         let had_rtt = self.model.min_rtt().is_some();
         let mut sample = *event.sample;
         sample.rtt = self.usual_trip(event);
+        if had_rtt && !self.silence.on_ack(event, self.min_rtt()) {
+            (sample.rtt, sample.rate) = (None, None);
+        }
         let event = &AckEvent {
             sample: &sample,
             ..*event
@@ -393,6 +403,10 @@ impl Algorithm for Tabane {
     }
 
     fn on_loss(&mut self, event: &LossEvent) {
+        let is_silence = (self.silence).explains(event.now, event.largest_lost_sent_at, self.min_rtt());
+        if is_silence && self.model.min_rtt().is_some() {
+            return;
+        }
         self.model.on_lost(event.lost);
         if event.persistent {
             self.cwnd = self.min_window();

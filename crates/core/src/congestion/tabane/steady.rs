@@ -125,7 +125,7 @@ impl Tabane {
             if now < until {
                 self.rate = self.rate.min(ceiling);
                 self.gain = 1.0;
-                window = window.min(self.cwnd);
+                window = window.min(self.cwnd.max(ceiling.amount_in(self.min_rtt() + target)));
             } else {
                 self.ceiling = None;
                 self.velocity = 0;
