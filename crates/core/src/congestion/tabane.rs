@@ -116,6 +116,8 @@ pub(super) struct Tabane {
     ramp_pause: u64,
     /// The latest dip left a queue.
     is_doubted: bool,
+    /// A silence ended: what follows may be another path.
+    may_have_moved: bool,
     /// How often one was due.
     ramps: u32,
     /// The highest rate of late: how fast the link is, whatever our share.
@@ -165,6 +167,7 @@ impl Tabane {
             ramp_in: None,
             ramp_pause: ramp::PAUSE_MIN,
             is_doubted: false,
+            may_have_moved: false,
             ramps: 0,
             peak: Rate::ZERO,
             velocity: 0,
@@ -360,6 +363,8 @@ impl Algorithm for Tabane {
         sample.rtt = self.usual_trip(event);
         if had_rtt && !self.silence.on_ack(event, self.min_rtt()) {
             (sample.rtt, sample.rate) = (None, None);
+            self.may_have_moved = true;
+            self.ramp_in = Some(self.model.rounds + ramp::AFTER_SILENCE);
         }
         let event = &AckEvent {
             sample: &sample,

@@ -14,6 +14,8 @@ use crate::congestion::scaled;
 
 /// After a dip, until two rounds of Steady are seen.
 pub(super) const AFTER_DIP: u64 = 3;
+/// After a silence, likewise.
+pub(super) const AFTER_SILENCE: u64 = 3;
 /// Until what a step does has been seen for two rounds.
 const ROUNDS: u32 = 3;
 /// Each step.
@@ -101,6 +103,8 @@ impl Tabane {
             (false, false) => jump + jitter > usual * JUMPS,
             (false, true) => jump > usual * JUMPS_IN_DOUBT,
         };
+        let has_moved = std::mem::take(&mut self.may_have_moved);
+        let is_jittery = is_jittery || has_moved;
         // A window that is not used up says nothing of the pipe.
         let is_used = |level: &Level| level.window >= scaled(self.cwnd, USED);
         let level = self.level().filter(is_used);
@@ -154,7 +158,7 @@ impl Tabane {
                     self.resume_startup(now);
                 }
             }
-            (Way::Up, Some((_, true))) if ramp.steps == 0 => {
+            (Way::Up, Some((_, true))) if ramp.steps == 0 && !self.load.is_zero() => {
                 self.step(ramp.from, Way::Down, 1);
             }
             (Way::Down, Some((level, true))) if ramp.steps < DOWN_MAX => {
