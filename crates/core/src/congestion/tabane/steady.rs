@@ -125,7 +125,7 @@ impl Tabane {
             if now < until {
                 self.rate = self.rate.min(ceiling);
                 self.gain = 1.0;
-                window = window.min(self.cwnd.max(ceiling.amount_in(self.min_rtt() + target)));
+                window = window.min(self.cwnd);
             } else {
                 self.ceiling = None;
                 self.velocity = 0;
@@ -164,8 +164,12 @@ impl Tabane {
             .get()
             .saturating_mul(speed);
         let step = Bytes::new(step).max(self.mtu);
-        let most =
-            scaled(in_use, GROWTH_MAX - 1.0).min(self.rate.amount_in(self.aim().queue_max()));
+        let faster = match self.swing.hold() > 0.0 {
+            true => self.velocity.saturating_sub(1).max(1),
+            false => 1,
+        };
+        let queue_max = self.aim().queue_max() * faster;
+        let most = scaled(in_use, GROWTH_MAX - 1.0).min(self.rate.amount_in(queue_max));
         in_use + step.min(most.max(self.mtu))
     }
 
