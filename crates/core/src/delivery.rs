@@ -64,6 +64,8 @@ pub(crate) struct DeliveryEstimator {
     delivered_at: Instant,
     first_sent_at: Instant,
     lost: Bytes,
+    /// The latest rate that was the path's and not the application's.
+    rate: Option<Rate>,
     /// While `Some(mark)`: packets sent are app-limited until more than `mark` is delivered.
     app_limited_until: Option<Bytes>,
     /// The acknowledgement being taken in.
@@ -87,6 +89,7 @@ impl DeliveryEstimator {
             delivered_at: now,
             first_sent_at: now,
             lost: Bytes::ZERO,
+            rate: None,
             app_limited_until: None,
             ack: AckInProgress::default(),
         }
@@ -126,6 +129,12 @@ impl DeliveryEstimator {
     #[must_use]
     pub(crate) fn is_app_limited(&self) -> bool {
         self.app_limited_until.is_some()
+    }
+
+    /// The latest rate measured that was the path's.
+    #[must_use]
+    pub(crate) const fn rate(&self) -> Option<Rate> {
+        self.rate
     }
 
     /// An acknowledgement is about to be taken in, packet by packet.
@@ -192,6 +201,7 @@ impl DeliveryEstimator {
         if sample.interval >= min_rtt && sample.interval > Duration::ZERO {
             sample.rate = Some(Rate::of(sample.delivered, sample.interval));
         }
+        self.rate = (sample.rate.filter(|_| !sample.is_app_limited)).or(self.rate);
         sample
     }
 }

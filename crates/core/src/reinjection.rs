@@ -36,9 +36,13 @@ pub(crate) fn reinject(
     for view in views.iter().filter(|view| view.index != fast.index) {
         let path = &mut paths[view.index];
         let overdue = path.rtt.smoothed() + 4 * path.rtt.variation() + MARGIN;
+        // A link that has become slow brings the last of what it was given much later.
+        let arrival = path.arrival(view.delay);
+        let mut ahead = Bytes::ZERO;
         for packet in path.recovery.in_flight_mut() {
             let size = Bytes::new(packet.size.into());
-            let arrives = packet.sent_at + view.delay;
+            ahead += size;
+            let arrives = (packet.sent_at + view.delay).max(now + arrival.of(ahead));
             // On its way and late, or so old that it may well be lost.
             let late = arrives > earliest || packet.sent_at + overdue < now;
             if packet.reinjected || !late {

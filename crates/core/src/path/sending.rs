@@ -3,10 +3,25 @@
 //!
 //! Owns what a packet that leaves means for everything that is measured on the path.
 
-use tabane_base::{Bytes, Instant, Rate};
+use tabane_base::{Bytes, Duration, Instant, Rate};
 
 use super::Path;
 use crate::recovery::{SentFrames, SentPacket};
+
+/// How a path brings what is in flight on it, at the rate at which it has delivered of late.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    rate: Option<Rate>,
+    way_back: Duration,
+}
+
+impl Arrival {
+    /// How long from now until so much has arrived, oldest first; nothing where it is not known.
+    pub(crate) fn of(self, amount: Bytes) -> Duration {
+        let time = self.rate.map(|rate| rate.time_for(amount));
+        time.unwrap_or_default().saturating_sub(self.way_back)
+    }
+}
 
 impl Path {
     /// Nothing to send though the path would take it: what is measured is the application.
@@ -118,6 +133,15 @@ impl Path {
             .min(Rate::of(self.cwnd(), self.rtt.smoothed()))
     }
 
+    /// When what is in flight arrives; the way there takes `delay`.
+    pub(crate) fn arrival(&self, delay: Duration) -> Arrival {
+        Arrival {
+            rate: self.delivery.rate(),
+            // What has arrived, and its acknowledgement has not, counts as in flight.
+            way_back: self.rtt.smoothed().saturating_sub(delay),
+        }
+    }
+
     pub(crate) fn cwnd(&self) -> Bytes {
         self.controller.cwnd()
     }
@@ -128,7 +152,7 @@ mod tests {
     use super::*;
     use crate::congestion::Kind;
     use crate::id::{FourTuple, PathId, SocketId};
-    use tabane_base::{Duration, Seed};
+    use tabane_base::Seed;
 
     /// A path whose packets may leave far faster than its window comes back: what the scheduler
     /// counts upon is the window's rate. It left the other link idle once.
