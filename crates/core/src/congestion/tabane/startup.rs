@@ -136,8 +136,9 @@ impl Startup {
         self.acks += 1;
         self.far = if queue > far { self.far + 1 } else { 0 };
         let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS);
-        (self.far >= FAR_SAMPLES && is_enough)
-            .then(|| Rate::of(self.acked, event.now.since(self.queued_from)))
+        let span = event.now.since(self.queued_from);
+        (self.far >= FAR_SAMPLES && is_enough && !span.is_zero())
+            .then(|| Rate::of(self.acked, span))
     }
 }
 
@@ -148,6 +149,9 @@ impl Tabane {
         if let Some(rate) = bottleneck
             && startup.falls < FALLS
         {
+            // Acknowledgements that waited together for the way back come faster than anything
+            // was sent.
+            let rate = rate.min(self.pacing_rate);
             // It was our queue that grew.
             self.sense.forget_jitter();
             self.leave_startup(event.now, rate);
@@ -217,6 +221,56 @@ impl Tabane {
         self.pacing_rate = self.pacing_rate.max(bandwidth.scaled(STARTUP_GAIN));
         if self.cwnd < self.model.window() || event.sample.total_delivered < initial {
             self.cwnd += event.sample.newly_acked;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::Algorithm as _;
+    use crate::delivery::RateSample;
+    use crate::rtt::RttEstimator;
+    use tabane_base::Seed;
+
+    const MTU: Bytes = Bytes::new(1_500);
+
+    /// A link whose way back comes in bursts: what piled up for 50 ms is acknowledged at once. The
+    /// rate of nothing in no time was believed, and 600 kB left on a link of 13 Mbit/s.
+    #[test]
+    fn acknowledgements_at_one_moment_do_not_make_a_link_infinitely_fast() {
+        for apart in [Duration::ZERO, Duration::from_nanos(1)] {
+            let mut path = Tabane::new(MTU, Instant::EPOCH, Seed(1).rng("path"));
+            let mut number = 0;
+            let mut acknowledge = |path: &mut Tabane, now: Instant, rtt_ms: u64| {
+                number += 4;
+                let sample = RateSample {
+                    newly_acked: Bytes::new(MTU.get() * 4),
+                    total_delivered: Bytes::new(MTU.get() * number),
+                    prior_delivered: Bytes::new(MTU.get() * (number - 4)),
+                    rtt: Some(Duration::from_millis(rtt_ms)),
+                    rate: Some(Rate::from_mbps(10)),
+                    tx_in_flight: Bytes::new(MTU.get() * 40),
+                    ..RateSample::default()
+                };
+                path.on_ack(&AckEvent {
+                    now,
+                    sample: &sample,
+                    trip: None,
+                    way_back: None,
+                    rtt: &RttEstimator::default(),
+                    in_flight_after: MTU,
+                    largest_acked_sent_at: now - Duration::from_millis(rtt_ms),
+                });
+            };
+            for ms in 100..104 {
+                acknowledge(&mut path, Instant::from_millis(ms), 70);
+            }
+            let sent_at = path.pacing_rate();
+            for ack in 0..12 {
+                acknowledge(&mut path, Instant::from_millis(154) + apart * ack, 90);
+            }
+            assert!(path.rate <= sent_at, "{} apart: {}", apart.as_nanos(), path.rate);
         }
     }
 }
