@@ -408,7 +408,8 @@ impl Algorithm for Tabane {
     }
 
     fn on_loss(&mut self, event: &LossEvent) {
-        let is_silence = (self.silence).explains(event.now, event.largest_lost_sent_at, self.min_rtt());
+        let is_silence =
+            (self.silence).explains(event.now, event.largest_lost_sent_at, self.min_rtt());
         if is_silence && self.model.min_rtt().is_some() {
             return;
         }

@@ -190,6 +190,17 @@ fn tabane_keeps_the_queue_short_whatever_the_link_does() {
     );
 }
 
+/// A handover every three seconds: nothing passes for 300 ms, and what was under way waits. The rate
+/// over that time was taken for the link's, and the way back up took a second.
+#[test]
+fn a_silence_is_no_slow_link() {
+    let steps = |millis: u128| (millis / link::STEP.as_millis()) as usize;
+    let goes = std::iter::repeat_n(Rate::from_mbps(20), steps(2_700));
+    let stands = std::iter::repeat_n(Rate::ZERO, steps(300));
+    let link = varying("silent", goes.chain(stands).collect(), 45, 500);
+    check(Kind::Tabane, SPAN, &[(link, 0.95, 400)]);
+}
+
 #[test]
 fn cubic_fills_links() {
     check(

@@ -270,7 +270,12 @@ mod tests {
             for ack in 0..12 {
                 acknowledge(&mut path, Instant::from_millis(154) + apart * ack, 90);
             }
-            assert!(path.rate <= sent_at, "{} apart: {}", apart.as_nanos(), path.rate);
+            assert!(
+                path.rate <= sent_at,
+                "{} apart: {}",
+                apart.as_nanos(),
+                path.rate
+            );
         }
     }
 }
