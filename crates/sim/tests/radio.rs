@@ -57,6 +57,16 @@ fn controllers_on_links_of_radio() {
     compare(&table);
 }
 
+/// Ten packets that start-up gives a link of 0.4 Mbit/s arrive a quarter of a second late, and all
+/// that the fast link brings waits behind them: they go again by it as soon as it has nothing else.
+#[test]
+fn a_slow_link_beside_a_fast_one_costs_little_at_the_start() {
+    let (fast, slow) = (RadioKind::Jitter, RadioKind::Walk);
+    let pair = [(fast, 2), (slow, 502)].map(|(kind, seed)| Radio { kind, seed });
+    let of_best = bond_of_best(pair, &[Duration::from_secs(1)]);
+    assert!(of_best[0] >= 0.9, "{of_best:?}");
+}
+
 fn row(comparison: &RadioComparison) -> String {
     let down = comparison.radio.config(Direction::Down);
     let mut row = format!(

@@ -4,7 +4,9 @@
 //! the denser: a window that shrinks for it finds no end. Whether the pipe is full shows in what a
 //! larger window does. Full: by Little's law every round trip gets longer by as much as the window.
 //! Not full: hardly any does, and more is delivered. A `Ramp` asks that, upwards step by step, and
-//! what delay there is where the pipe was not full belongs to the path.
+//! what delay there is where the pipe was not full belongs to the path. Downwards it goes only to
+//! find less of such delay than is known. After a silence it is asked as well: a handover may have
+//! made the path longer.
 
 use tabane_base::{Bytes, Duration, Instant, scale};
 
@@ -14,7 +16,7 @@ use crate::congestion::scaled;
 
 /// After a dip, until two rounds of Steady are seen.
 pub(super) const AFTER_DIP: u64 = 3;
-/// After a silence, likewise.
+/// After a silence, until what waited in it is delivered and two rounds are seen.
 pub(super) const AFTER_SILENCE: u64 = 3;
 /// Until what a step does has been seen for two rounds.
 const ROUNDS: u32 = 3;
