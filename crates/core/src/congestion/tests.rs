@@ -190,8 +190,8 @@ fn tabane_keeps_the_queue_short_whatever_the_link_does() {
     );
 }
 
-/// A handover every three seconds: nothing passes for 300 ms, and what was under way waits. The rate
-/// over that time was taken for the link's, and the way back up took a second.
+/// A handover every three seconds: nothing passes for 300 ms, and what was under way waits. The
+/// rate over that time was taken for the link's, and the way back up took a second.
 #[test]
 fn a_silence_is_no_slow_link() {
     let steps = |millis: u128| (millis / link::STEP.as_millis()) as usize;
