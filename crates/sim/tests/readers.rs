@@ -108,3 +108,31 @@ fn little_memory_costs_speed_and_never_more_memory() {
         );
     }
 }
+
+/// What was granted at first is on its way when its reader stops. Streams held then had it shed,
+/// and sent again whenever the program's socket took a little more: 290 kB of 230 were drawn.
+#[test]
+fn who_stops_within_the_first_grant_draws_that_and_no_more() {
+    const READERS: usize = 20;
+    let mut world = World::new(setup());
+    world.connect();
+    let jobs: Vec<_> = (0..READERS)
+        .map(|_| world.add(Transfer::download()))
+        .collect();
+    for ms in 0..3_000 {
+        world.run_until(Instant::from_millis(ms));
+        for &job in &jobs {
+            if world.job(job).read(Side::Client) > Bytes::kilo(100) {
+                world.set_pace(job, Side::Client, Pace::Stalled);
+            }
+        }
+    }
+    let session = world.session(Side::Client).expect("a session");
+    let snapshot = session.snapshot(world.now());
+    assert_eq!(snapshot.drops.of(DropReason::Shed), 0);
+    let drawn: u64 = (snapshot.paths.iter())
+        .map(|path| path.received.get())
+        .sum();
+    let each = drawn / READERS as u64;
+    assert!(each < 256_000, "{each} bytes each");
+}

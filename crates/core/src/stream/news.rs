@@ -98,7 +98,11 @@ impl Streams {
         // Half of the memory is for those who stand still, in falling parts, and the more for who
         // has read much.
         let left = (self.memory_max() / 2).saturating_sub(self.memory());
-        let window = |stream: &Stream| stream.receive.window() / WINDOWS_PART;
+        // Of a first grant all is on its way by then: what was not taken would come twice.
+        let window = |stream: &Stream| match stream.receive.is_unproved() {
+            true => stream.receive.window(),
+            false => stream.receive.window() / WINDOWS_PART,
+        };
         let has_read = self.streams.get(&id).map_or(0, window);
         let enough = (left / 8).min(has_read).max(ENOUGH);
         if self.memory() <= enough {

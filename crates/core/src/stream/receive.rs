@@ -108,6 +108,11 @@ impl ReceiveHalf {
         self.window.size() as usize
     }
 
+    /// Whether nobody is known to read yet.
+    pub(crate) const fn is_unproved(&self) -> bool {
+        self.window.is_unproved()
+    }
+
     /// Bytes in order that wait for their reader.
     pub(crate) fn unread(&self) -> usize {
         self.ready.len()

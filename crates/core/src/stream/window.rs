@@ -52,6 +52,11 @@ impl Window {
         self.size
     }
 
+    /// Nobody is known to read, and no more is granted before.
+    pub(crate) const fn is_unproved(&self) -> bool {
+        self.is_unproved
+    }
+
     /// Offsets below this were granted.
     pub(crate) const fn credit(&self) -> u64 {
         self.credit
