@@ -122,8 +122,8 @@ fn the_policy_may_ask_for_tls_and_for_a_proxy() {
         world.carried(&client, "right", Carrier::Tls).await;
         let stream = Stream::start(&client, world.cables.server()).await;
         stream.grows("by TLS, and by a proxy").await;
-        let path = world.link(&client, "right").path.unwrap();
-        assert!(path.received.get() > 100_000, "{}", path.received.get());
+        let received = || world.link(&client, "right").path.unwrap().received.get();
+        eventually("data by the proxy", || received() > 100_000).await;
     });
 }
 
