@@ -15,6 +15,7 @@ use tabane_base::Bytes;
 use tabane_core::{ReadState, StreamError, StreamId};
 use tabane_linux::abortive::AbortiveStream;
 use tabane_linux::read_ahead::{Onward, ReadAhead};
+use tabane_linux::tcp_info::Reading;
 use tokio::net::TcpStream;
 
 use crate::engine::Visit;
@@ -69,6 +70,7 @@ pub(crate) struct Connection {
     stream: Stream,
     tcp: AbortiveStream,
     read_ahead: ReadAhead,
+    reading: Reading,
     /// What the socket takes beyond what it can send.
     unsent: usize,
     /// Since the socket has said all: its failure, which reading tells no more.
@@ -101,6 +103,7 @@ impl Connection {
         Self {
             stream,
             read_ahead: ReadAhead::of(&tcp),
+            reading: Reading::of(&*tcp),
             tcp,
             unsent: LEAST_UNSENT,
             broken: None,
@@ -253,6 +256,7 @@ impl Connection {
         let Self {
             stream,
             tcp,
+            reading,
             unsent,
             ..
         } = self;
@@ -285,6 +289,9 @@ impl Connection {
                 Ok(ReadState::Finished) => return Ok(Written::End),
                 Ok(ReadState::Reset(_)) | Err(_) => return Err(Ending::ResetThere),
             };
+            if visit.session.reader_is_unknown(id) && reading.is_shown(&**tcp) {
+                visit.session.on_reader_known(id);
+            }
             visit.session.consume(visit.now, id, n);
             visit.touch();
             Ok(Written::Bytes(n))
