@@ -1,9 +1,9 @@
 //! What people and programs write: policies, counters, scenarios, recorded links, hosts, headers,
 //! JSON.
 
+use tabane_base::{Destination, Host};
 use tabane_control::{LinkChange, State, render_metrics};
 use tabane_policy::{Policy, UnixDay, Usage};
-use tabane_proxy::{Destination, Host};
 use tabane_ranges::{ContentRange, EntityTag};
 
 const DAY: UnixDay = UnixDay(20_778);

@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tabane_base::{Destination, Host};
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::Way;
 use tabane_linux::RecvBatch;
-use tabane_proxy::{Destination, Host, HttpRequest, parse_request};
+use tabane_proxy::{HttpRequest, parse_request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;

@@ -4,12 +4,12 @@
 //! the program's address becomes the only one heard and answered, so no third party can use the
 //! association or be flooded by it.
 
-use crate::destination::Destination;
 use crate::socks5;
 use socket2::SockRef;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use tabane_base::Destination;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 

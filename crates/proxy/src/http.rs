@@ -5,7 +5,7 @@
 //! request (`Connection: close`), so that everything after its head can be passed on as it comes
 //! and a program cannot reuse the connection for another host.
 
-use crate::destination::{Destination, DestinationError};
+use tabane_base::{Destination, DestinationError};
 
 /// Most bytes a request head may have. Twice the largest limit of common servers (nginx: 4 × 8 kB),
 /// and what one connection can make us hold before it is told to go away.

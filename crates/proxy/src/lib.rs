@@ -9,14 +9,12 @@
 //! Invariant: names are never looked up here; they travel to the relay as they were written.
 
 mod association;
-mod destination;
 mod http;
 mod negotiation;
 mod refusal;
 mod socks5;
 
 pub use association::{Incoming, UdpAssociation, UdpSender};
-pub use destination::{Destination, DestinationError, Host};
 pub use http::{HttpError, HttpRequest, MAX_HEAD, parse_request};
 pub use negotiation::{Accepted, NegotiationError, Request, TcpRequest, UdpRequest, negotiate};
 pub use refusal::Refusal;

@@ -4,13 +4,13 @@
 //! destination and then accepts or refuses, so a program learns the truth in its own dialect.
 
 use crate::association::UdpAssociation;
-use crate::destination::Destination;
 use crate::http::{HttpError, HttpRequest, parse_request};
 use crate::refusal::Refusal;
 use crate::socks5::{self, Command, Socks5Error};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
+use tabane_base::Destination;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

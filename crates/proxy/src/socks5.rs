@@ -3,8 +3,8 @@
 //! Pure: bytes to values and back. Every parser is total. On a stream, `Ok(None)` means "valid so
 //! far, more bytes needed", and a parsed value comes with the number of bytes it took.
 
-use crate::destination::{Destination, Host};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use tabane_base::{Destination, Host};
 
 /// The version byte every SOCKS5 message on a stream begins with.
 pub(crate) const VERSION: u8 = 5;

@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use tabane_core::PublicKey;
 
-use crate::join_string::Token;
+use tabane_store::Token;
 
 pub(crate) use file::AccessFile;
 pub(crate) use token::{TokenEntry, TokenUses};

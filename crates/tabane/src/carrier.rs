@@ -11,10 +11,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use tabane_base::Duration;
-use tabane_linux::caller::Caller;
-use tabane_linux::capture::{CaptureListener, CaptureSender, CaptureUdp, CapturedFlow};
-use tabane_linux::hooks::{self, FlowTable, Original};
-use tabane_linux::syn_hold::SynRefusal;
+use tabane_linux::{
+    caller::Caller,
+    capture::{CaptureListener, CaptureSender, CaptureUdp, CapturedFlow},
+    hooks::{self, FlowTable, Original},
+    syn_hold::SynRefusal,
+};
 use tabane_policy::{FlowFacts, Protocol};
 use tabane_proxy::Refusal;
 use tabane_tunnel::{Silence, Target, system_resolvers};

@@ -9,10 +9,9 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tabane_base::Duration;
+use tabane_base::{Destination, Duration, Host};
 use tabane_core::{ClassId, ControllerKind, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{Interface, Watch};
-use tabane_proxy::{Destination, Host};
 use tabane_tunnel::{
     Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers, TlsPeer,
 };
@@ -26,13 +25,11 @@ use crate::lent_paths::LentPaths;
 use crate::link_follower::LinkFollower;
 use crate::link_roll::LinkRoll;
 use crate::links::Links;
-use crate::prefix::DirectPrefix;
 use crate::relay_doors::TLS_PORT;
 use crate::rule_book::RuleBook;
-use crate::secret;
-use crate::store::{PeerEntry, RelayEntry, RelayName, Settings, Store};
 use crate::udp_order::UdpOrder;
 use crate::uplinks::{Table, Uplinks};
+use tabane_store::{DirectPrefix, PeerEntry, RelayEntry, RelayName, Settings, Store, secret};
 
 mod first_answer;
 

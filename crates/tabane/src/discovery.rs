@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 use crate::commands::relay::DEFAULT_PORT;
 use crate::far_ends::Surroundings;
 use crate::plain;
-use crate::secret;
+use tabane_store::secret;
 
 /// Waits for an answer: after the first datagram and, one may have been lost, the second.
 const ANSWER_WAITS: [Duration; 2] = [Duration::from_millis(700), Duration::from_secs(2)];

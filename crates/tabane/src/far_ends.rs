@@ -10,9 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use anyhow::Result;
-use tabane_base::{Duration, Prefix};
+use tabane_base::{Duration, Host, Prefix};
 use tabane_core::{ClassId, CloseReason, PublicKey};
-use tabane_proxy::Host;
 use tabane_tunnel::{
     Client, ClientSnapshot, Families, Journal, Label, LinkBind, LinkError, LinkWish, RelayPeer,
     Target,
@@ -30,9 +29,8 @@ use crate::peer_memory::PeerMemory;
 use crate::peers::Peer;
 use crate::plain_way::{NoPlainWay, Passage, PlainWays};
 use crate::rule_book::RuleBook;
-use crate::store::{PeerEntry, RelayName, Store};
 use crate::via::RelayState;
-use crate::wall_clock::unix_seconds;
+use tabane_store::{PeerEntry, RelayName, Store, wall_clock::unix_seconds};
 
 /// How long the first connections may have to wait for the names of peers.
 const NAMES_WAIT: Duration = Duration::from_secs(1);

@@ -19,10 +19,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::{AccessFile, AccessList, UserName, Verdict};
-use crate::failure::Failure;
 use crate::relay_state::RelayState;
 use crate::usage::{Usage, UsageFile};
-use crate::wall_clock::unix_seconds;
+use tabane_store::{Mistake, wall_clock::unix_seconds};
 
 /// How often counters are written: what a crash loses.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -77,7 +76,7 @@ impl Gatekeeper {
         if let Door::Open(Some(name)) = &gatekeeper.door
             && gatekeeper.list.borrow().user(name).is_none()
         {
-            return Err(Failure::usage(format!(
+            return Err(Mistake::new(format!(
                 "there is no user {name}: `tabane relay user set {name} …` makes one"
             ))
             .into());

@@ -11,9 +11,11 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tabane_base::Prefix;
-use tabane_linux::capture::Capture;
-use tabane_linux::cgroup::{Cgroup, Leftovers};
-use tabane_linux::hooks::{HookConfig, Hooks};
+use tabane_linux::{
+    capture::Capture,
+    cgroup::{Cgroup, Leftovers},
+    hooks::{HookConfig, Hooks},
+};
 use tokio::task::JoinHandle;
 
 use crate::carriage::Carriage;

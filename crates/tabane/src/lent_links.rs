@@ -9,21 +9,18 @@ use std::io;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use tabane_base::Duration;
+use tabane_base::{Destination, Duration, Host};
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::{Connecting, DeviceWay, Way};
 use tabane_linux::interfaces::Interface;
 use tabane_neighbour::{NeighbourWay, is_there};
 use tabane_policy::LinkFacts;
-use tabane_proxy::{Destination, Host};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use crate::failure::Failure;
 use crate::near_by;
-use crate::store::{NeighbourEntry, RelayName, Store};
-use crate::wall_clock::unix_seconds;
+use tabane_store::{Mistake, NeighbourEntry, RelayName, Store, wall_clock::unix_seconds};
 
 /// The word that policy files have for a neighbour's link.
 pub(crate) const KIND: &str = "neighbour";
@@ -70,7 +67,7 @@ pub(crate) fn find(wanted: &[RelayName], store: &Store) -> Result<Vec<Lender>> {
     for name in wanted {
         if known.iter().all(|(other, _)| other != name) {
             let text = format!("no neighbour is called '{name}'; `tabane share list` lists them");
-            return Err(Failure::usage(text).into());
+            return Err(Mistake::new(text).into());
         }
     }
     let is_wanted = |name: &RelayName| wanted.is_empty() || wanted.contains(name);

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use crate::lent_links::{Lender, place};
 use crate::link_policy::LinkPolicy;
-use crate::store::RelayName;
+use tabane_store::RelayName;
 
 /// Pauses before a neighbour that is away is asked again: first and longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

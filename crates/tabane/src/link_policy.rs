@@ -5,25 +5,15 @@
 //! crate's; `uplinks` follows and writes them.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{Interface, Kind};
 use tabane_policy::{Budget, Decision, LinkFacts, LinkUse, Policy, Usage};
 
-use crate::atomic_file;
 use crate::network_manager::metered_links;
-use crate::store::Store;
-use crate::wall_clock::{self, today};
-
-/// The policy file's name in the directory of settings.
-pub(crate) const POLICY_FILE: &str = "policy.toml";
-pub(crate) const POLICY_FILE_NAME: &CStr = c"policy.toml";
-pub(crate) const USAGE_FILE: &str = "usage.toml";
-pub(crate) const USAGE_FILE_NAME: &CStr = c"usage.toml";
+use tabane_store::{POLICY_FILE, Store, USAGE_FILE, read_policy, read_usage, wall_clock::today};
 
 /// What links may be used for, and what they have carried.
 #[derive(Debug, Clone)]
@@ -180,23 +170,4 @@ fn kind_word(kind: Kind) -> &'static str {
         Kind::Loopback => "loopback",
         Kind::Other => "other",
     }
-}
-
-/// The policy in `directory`; nothing is wished where there is no file.
-pub(crate) fn read_policy(directory: &Path) -> Result<Policy> {
-    let path = directory.join(POLICY_FILE);
-    let text = atomic_file::read(&path)?.unwrap_or_default();
-    Policy::parse(&text).with_context(|| path.display().to_string())
-}
-
-/// The accounts in a file; none where there is no file.
-pub(crate) fn read_usage(path: &Path) -> Result<Usage> {
-    let text = atomic_file::read(path)?.unwrap_or_default();
-    // Only an older form asks for it.
-    let written = std::fs::metadata(path).and_then(|meta| meta.modified());
-    let written = written.map_or_else(|_| wall_clock::today(), wall_clock::day);
-    Usage::parse(&text, written).with_context(|| {
-        let path = path.display();
-        format!("{path} is damaged; remove it to begin the budgets' periods anew")
-    })
 }

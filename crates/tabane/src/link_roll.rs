@@ -15,7 +15,7 @@ use crate::lent_links::Lender;
 use crate::link_policy::{LinkPolicy, Verdict};
 use crate::links;
 use crate::uplinks::Table;
-use crate::wall_clock::today;
+use tabane_store::wall_clock::today;
 
 /// Why a link is not used whose interface, or neighbour, is not there any more.
 const GONE: &str = "not there any more";

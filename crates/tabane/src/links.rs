@@ -12,8 +12,8 @@ use tabane_linux::interfaces::{Interface, Unusable};
 use tabane_policy::{Carriers, Decision};
 use tabane_tunnel::{CarrierKind, CarrierWish, LinkBind};
 
-use crate::failure::Failure;
 use crate::link_policy::LinkPolicy;
+use tabane_store::Mistake;
 
 /// Links by name.
 pub(crate) type Links = BTreeMap<String, LinkBind>;
@@ -28,7 +28,7 @@ pub(crate) fn choose(
         if !interfaces.iter().any(|interface| interface.name == *name) {
             let known: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
             let known = known.join(", ");
-            return Err(Failure::usage(format!(
+            return Err(Mistake::new(format!(
                 "there is no interface called '{name}'; there are: {known}"
             ))
             .into());
@@ -175,8 +175,8 @@ fn bind(interface: &Interface) -> LinkBind {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::store::Store;
     use tabane_linux::interfaces::{DefaultRoute, InterfaceAddress, Kind, Scope, State};
+    use tabane_store::Store;
 
     pub(crate) fn interface(name: &str, addresses: &[&str]) -> Interface {
         let address = |text: &&str| InterfaceAddress {

@@ -15,10 +15,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use tabane_linux::capture::Capture;
-use tabane_linux::cgroup::Cgroup;
-use tabane_linux::hooks::{HookConfig, Hooks};
-use tabane_linux::routing::Routing;
+use tabane_linux::{
+    capture::Capture,
+    cgroup::Cgroup,
+    hooks::{HookConfig, Hooks},
+    routing::Routing,
+};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::carrier::{Carrier, resolver_addresses};

@@ -5,7 +5,6 @@
 
 mod access;
 mod associations;
-mod atomic_file;
 mod bypass;
 mod carriage;
 mod carrier;
@@ -25,7 +24,6 @@ mod gatekeeper;
 mod gateway;
 mod instance;
 mod interception;
-mod join_string;
 mod last_run;
 mod last_words;
 mod ledger;
@@ -50,26 +48,19 @@ mod plain_meter;
 mod plain_way;
 mod policy_edit;
 mod policy_text;
-mod prefix;
 mod private_network;
 mod program;
 mod proxying;
 mod qlog;
-mod quantity;
 mod reach;
 mod relay_doors;
 mod relay_exit;
 mod relay_state;
 mod route;
 mod rule_book;
-#[cfg(test)]
-mod scratch;
 mod sctp;
-mod secret;
 mod signals;
-mod span;
 mod statistics;
-mod store;
 #[cfg(test)]
 mod strangers;
 mod top;
@@ -77,7 +68,7 @@ mod udp_order;
 mod uplinks;
 mod usage;
 mod via;
-mod wall_clock;
+mod web_ca;
 mod web_links;
 
 use std::process::ExitCode;

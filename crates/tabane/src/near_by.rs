@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
+use tabane_base::{Destination, Host};
 use tabane_core::PublicKey;
 use tabane_linux::interfaces::{self, Scope};
-use tabane_proxy::{Destination, Host};
 use tokio::time::{Instant, timeout_at};
 
 const SERVICE: &str = "_tabane._tcp.local.";

@@ -11,9 +11,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
-use crate::atomic_file;
-use crate::store::xdg_directory;
-use crate::wall_clock::unix_seconds;
+use tabane_store::{atomic_file, wall_clock::unix_seconds, xdg_directory};
 
 /// How long a peer is left alone, first and at most.
 const FIRST_SECONDS: u64 = 30;
@@ -121,7 +119,7 @@ impl PeerMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use tabane_store::Scratch;
 
     #[test]
     fn who_does_not_answer_is_asked_ever_more_rarely_and_waited_for_after_an_answer() {
@@ -145,7 +143,7 @@ mod tests {
 
     #[test]
     fn damage_is_no_knowledge_and_a_clock_set_back_holds_nobody_off() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("peers.json");
         std::fs::write(&path, "{").unwrap();
         let memory = PeerMemory::at(Some(path));

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::client_session::resolve;
 use crate::far_ends::Surroundings;
 use crate::peer_memory::Absence;
-use crate::store::{PeerEntry, RelayName};
+use tabane_store::{PeerEntry, RelayName};
 
 /// How long a connection waits for a session that is being set up: two round trips over the
 /// slowest links in use. After that it goes another way.

@@ -9,8 +9,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use tabane_linux::abortive::AbortiveStream;
-use tabane_linux::join::{Buffer, join};
+use tabane_linux::{
+    abortive::AbortiveStream,
+    join::{Buffer, join},
+};
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, UdpSocket};
 

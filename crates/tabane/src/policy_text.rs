@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use tabane_control::{LinkEntry, LinkEntryChange, PolicyFile, PolicyRefusal};
 use tabane_policy::Policy;
 
-use crate::atomic_file;
-use crate::link_policy::POLICY_FILE;
 use crate::policy_edit::{self, Whose};
-use crate::store::Store;
+use tabane_store::{POLICY_FILE, Store, atomic_file};
 
 /// The policy file beside the other settings.
 #[derive(Debug, Clone)]

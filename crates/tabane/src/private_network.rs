@@ -10,8 +10,10 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tabane_base::{Duration, Prefix};
-use tabane_linux::interfaces::{self, Interface};
-use tabane_linux::private_net::{self, Arrival, Entry, PrivateNet, PrivateNetError, Voice};
+use tabane_linux::{
+    interfaces::{self, Interface},
+    private_net::{self, Arrival, Entry, PrivateNet, PrivateNetError, Voice},
+};
 use tabane_tunnel::PacketFlow;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

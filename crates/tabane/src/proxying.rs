@@ -8,11 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use tabane_base::Duration;
+use tabane_base::{Destination, Duration, Host};
 use tabane_policy::{FlowFacts, Protocol};
-use tabane_proxy::{
-    Accepted, Destination, Host, Refusal, Request, TcpRequest, UdpRequest, negotiate,
-};
+use tabane_proxy::{Accepted, Refusal, Request, TcpRequest, UdpRequest, negotiate};
 use tabane_tunnel::{Label, Target};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::Semaphore;

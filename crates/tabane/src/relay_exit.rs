@@ -1,7 +1,7 @@
 //! A relay's address pool as the machine has it: a TUN device with the pool's route, and packet
 //! filter rules that give what leaves from it the machine's own address (NAT).
 //!
-//! Owns what a pool may be, and the order of setting up. The device ends with the process; the
+//! Owns the order of setting up. The device ends with the process; the
 //! rules may outlive it and do nothing then, for nothing comes from the pool's addresses any more.
 //! The next start removes them. Forwarding is the owner's to switch on: it concerns every
 //! interface, and for IPv6 it takes away what routers announce.
@@ -9,19 +9,18 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
-use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Deserializer};
 use tabane_base::Prefix;
-use tabane_linux::interfaces::{self, Interface};
-use tabane_linux::nft;
-use tabane_linux::routing::Routing;
-use tabane_linux::tun::Tun;
+use tabane_linux::{
+    interfaces::{self, Interface},
+    nft,
+    routing::Routing,
+    tun::Tun,
+};
 use tabane_tunnel::ExitConfig;
 
-use crate::failure::Failure;
-use crate::prefix::PRIVATE;
+use tabane_store::{Mistake, PoolRange};
 
 /// One pool per machine: another relay finds the name taken.
 const TUN: &str = "tabane-pool";
@@ -29,47 +28,9 @@ const TABLE: &str = "tabane-relay";
 /// In one piece over paths of 1,500 bytes, with what the session puts around it [P-T.5].
 const MTU: u16 = 1_400;
 
-/// A range of addresses for clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PoolRange(Prefix);
-
 /// What [`set_up`] has put in place beside the device.
 #[derive(Debug)]
 pub(crate) struct ExitRules(());
-
-impl FromStr for PoolRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let prefix = Prefix::parse(text).ok_or_else(|| {
-            format!("'{text}' is no address range; write it like 100.64.16.0/20 or fd00:1::/64")
-        })?;
-        let width = if prefix.address.is_ipv4() { 32 } else { 128 };
-        let is_private = PRIVATE.iter().any(|range| {
-            let range = Prefix::parse(range).expect("the list has ranges only");
-            range.contains(prefix.address) && range.bits <= prefix.bits
-        });
-        if !is_private {
-            return Err(format!(
-                "{text} is not within {}: a pool takes addresses that nobody on the internet has",
-                PRIVATE.join(", ")
-            ));
-        }
-        if width - prefix.bits < 2 {
-            return Err(format!(
-                "{text} has no room: one address is the relay's own"
-            ));
-        }
-        Ok(Self(prefix))
-    }
-}
-
-impl<'de> Deserialize<'de> for PoolRange {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
 
 /// Makes the device and the rules for these ranges, if there are any, and clears away what a relay
 /// that was killed has left.
@@ -85,14 +46,12 @@ pub(crate) async fn set_up(ranges: &[PoolRange]) -> Result<Option<(ExitConfig, E
         let mut found = ranges.iter().filter(|it| it.0.address.is_ipv4() == is_v4);
         match (found.next(), found.next()) {
             (first, None) => Ok(first.map(|range| range.0)),
-            (_, Some(_)) => Err(Failure::usage(
-                "a pool has one range of each family at most",
-            )),
+            (_, Some(_)) => Err(Mistake::new("a pool has one range of each family at most")),
         }
     };
     let (v4, v6) = (of_family(true)?, of_family(false)?);
     if !nix::unistd::geteuid().is_root() {
-        return Err(Failure::usage("--pool needs root: it makes a TUN device").into());
+        return Err(Mistake::new("--pool needs root: it makes a TUN device").into());
     }
     let interfaces = interfaces::list().await;
     let interfaces = interfaces.context("cannot list the interfaces")?;
@@ -145,7 +104,7 @@ fn check(range: Prefix, interfaces: &[Interface]) -> Result<()> {
                 bits: own.prefix_bits,
             };
             if network.overlaps(&range) {
-                return Err(Failure::usage(format!(
+                return Err(Mistake::new(format!(
                     "the pool {range} overlaps {network}, the network of {}: choose another range",
                     interface.name
                 ))
@@ -194,32 +153,4 @@ fn rules(v4: Option<Prefix>, v6: Option<Prefix>) -> String {
          iifname \"{TUN}\" oifname != \"{TUN}\" ct state invalid drop\n}}\n"
     );
     rules
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pool_is_private_and_has_room() {
-        for good in [
-            "100.64.16.0/20",
-            "10.9.0.0/30",
-            "fd00:1::/64",
-            "192.168.9.0/24",
-        ] {
-            assert!(good.parse::<PoolRange>().is_ok(), "{good}");
-        }
-        for (bad, word) in [
-            ("8.8.8.0/24", "nobody on the internet"),
-            ("10.0.0.0/7", "nobody on the internet"),
-            ("2001:db8::/64", "nobody on the internet"),
-            ("100.64.0.1", "no room"),
-            ("fd00::/127", "no room"),
-            ("pool", "no address range"),
-        ] {
-            let error = bad.parse::<PoolRange>().unwrap_err();
-            assert!(error.contains(word), "{bad}: {error}");
-        }
-    }
 }

@@ -7,16 +7,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use tabane_base::Destination;
 use tabane_core::Identity;
-use tabane_proxy::Destination;
 
 use crate::access::{AccessFile, AccessList, TokenEntry, TokenUses, UserName};
-use crate::join_string::{JoinString, Token};
-use crate::quantity::Span;
-use crate::store::{read_toml, xdg_directory};
 use crate::usage::UsageFile;
-use crate::wall_clock::unix_seconds;
-use crate::{atomic_file, secret};
+use tabane_store::{
+    JoinString, Token, atomic_file, quantity::Span, read_toml, secret, wall_clock::unix_seconds,
+    xdg_directory,
+};
 
 /// Where root's relay keeps its state (FHS 3.0 §5.8).
 const ROOT_DIRECTORY: &str = "/var/lib/tabane";
@@ -142,11 +141,11 @@ impl RelayState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use tabane_store::Scratch;
 
     #[test]
     fn a_reusable_token_is_printed_again_and_a_burnt_one_is_not() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let state = RelayState::locate(Some(scratch.path().join("state"))).unwrap();
         let many = state.current_token(TokenUses::Many).unwrap();
         assert_eq!(state.current_token(TokenUses::Many).unwrap(), many);
@@ -167,7 +166,7 @@ mod tests {
 
     #[test]
     fn addresses_are_remembered() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let state = RelayState::locate(Some(scratch.path().to_owned())).unwrap();
         let error = format!("{:#}", state.announced().unwrap_err());
         assert!(error.contains("start `tabane relay` once"), "{error}");

@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tabane_base::{Rng, Seed};
 
 use crate::dns_answer::addresses;
-use crate::join_string::JoinString;
 use crate::near_names::{asks_for_near, question};
 use crate::sctp::conversation::{Note, NoteReader};
+use tabane_store::JoinString;
 
 const EXECUTIONS: u32 = 20_000;
 

@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 
 use crate::link_policy::LinkPolicy;
 use crate::link_roll::LinkRoll;
-use crate::store::Store;
+use tabane_store::Store;
 
 mod budgets;
 mod files;

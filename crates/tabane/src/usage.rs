@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 use tabane_base::Bytes;
 
 use crate::access::{UserEntry, UserName};
-use crate::atomic_file;
-use crate::store::read_toml;
+use tabane_store::{atomic_file, read_toml};
 
 /// The counters of all users with a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +116,7 @@ impl UsageFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use tabane_store::Scratch;
 
     const DAY: u64 = 86_400;
 
@@ -130,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_new_period_begins_at_nothing_and_an_old_one_does_not_come_back() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let file = UsageFile::new(scratch.path());
         let ann = user("1GB/day");
         let mut usage = file.read().unwrap();
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_named() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("usage.toml");
         std::fs::write(&path, "[[user]]\nname = \"ann\"\nperiod = 5\n").unwrap();
         let error = format!("{:#}", UsageFile::new(scratch.path()).read().unwrap_err());

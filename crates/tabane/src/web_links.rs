@@ -20,8 +20,8 @@ use crate::lent_links::{self, Lender};
 use crate::link_policy::Verdict;
 use crate::link_roll::LinkRoll;
 use crate::links;
-use crate::store::{RelayName, Store};
 use crate::uplinks::{COUNT_INTERVAL, Table, Tally, Uplinks};
+use tabane_store::{RelayName, Store};
 
 /// What a byte of a body costs on the network, in thousandths: headers of IP, TCP, TLS and HTTP in
 /// packets of 1,500 bytes.

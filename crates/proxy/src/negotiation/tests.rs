@@ -1,8 +1,8 @@
 //! Real programs' words over loopback sockets.
 
 use super::*;
-use crate::destination::Host;
 use crate::socks5::emit_datagram;
+use tabane_base::Host;
 use tokio::net::{TcpListener, UdpSocket};
 
 async fn pair() -> (TcpStream, TcpStream) {

@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::AccessList;
-use crate::atomic_file;
-use crate::store::read_toml;
+use tabane_store::{atomic_file, read_toml};
 
 /// `access.toml` in a relay's state directory.
 #[derive(Debug, Clone)]
@@ -94,12 +93,12 @@ mod tests {
     use super::*;
     use crate::access::tests::{KEYS, entry, name, shown, token};
     use crate::access::{TokenUses, UserEntry, Verdict};
-    use crate::scratch::Scratch;
     use tabane_core::PublicKey;
+    use tabane_store::Scratch;
 
     #[test]
     fn users_are_written_and_read_again_and_contradictions_are_named() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let file = AccessFile::new(scratch.path());
         let user = UserEntry {
             rate_down: Some("50Mbit/s".parse().unwrap()),
@@ -145,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_file_keeps_the_list_and_burns_for_good() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let file = AccessFile::new(scratch.path());
         file.update(|list| list.add_token(entry(1, TokenUses::ONE)))
             .unwrap()
@@ -164,7 +163,7 @@ mod tests {
 
     #[test]
     fn of_many_clients_with_one_token_one_is_admitted() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let file = AccessFile::new(scratch.path());
         file.update(|list| list.add_token(entry(1, TokenUses::ONE)))
             .unwrap()
@@ -190,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_an_error_not_an_open_door() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         fs::write(scratch.path().join("access.toml"), "[[token]]\nkey = 1\n").unwrap();
         let file = AccessFile::new(scratch.path());
         let error = format!("{:#}", file.update(|list| list.clone()).unwrap_err());

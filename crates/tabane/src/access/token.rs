@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{UserName, as_text};
-use crate::join_string::Token;
+use tabane_store::Token;
 
 /// How often a token admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

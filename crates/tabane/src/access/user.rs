@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tabane_tunnel::{DestinationRule, Destinations, UserLimits};
 
 use super::as_text;
-use crate::quantity::{RateText, Volume};
+use tabane_store::quantity::{RateText, Volume};
 
 /// The most a name may have; it stands in lists and in the log.
 const MAX_NAME: usize = 64;

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::SessionPlan;
 use crate::lent_paths::Answers;
 use crate::links::{self, Links};
-use crate::store::Store;
+use tabane_store::Store;
 
 /// The own links may take so long before neighbours are asked for the first session as well: most
 /// round trips, several times.

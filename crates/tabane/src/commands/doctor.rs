@@ -10,7 +10,7 @@ use super::relay::DEFAULT_PORT;
 use crate::doctor::{Finding, Grade, Machine, Mode, Network, judge, works};
 use crate::output;
 use crate::sctp;
-use crate::store::Store;
+use tabane_store::Store;
 
 /// Look for what is missing on this machine, and say what mends it
 ///

@@ -29,9 +29,8 @@ use crate::output;
 use crate::policy_text::PolicyTextFile;
 use crate::program;
 use crate::signals;
-use crate::span::Span;
-use crate::store::{RelayName, Store};
 use crate::web_links::WebLinks;
+use tabane_store::{RelayName, Span, Store};
 
 mod meter;
 mod partial;

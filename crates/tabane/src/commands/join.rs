@@ -7,10 +7,9 @@ use clap::Args;
 
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
-use crate::join_string::JoinString;
 use crate::output;
 use crate::reach::look;
-use crate::store::{Joined, RelayEntry, RelayName, Store};
+use tabane_store::{JoinString, Joined, RelayEntry, RelayName, Store};
 
 /// Remember a relay, by the line that `tabane relay` printed
 ///

@@ -16,9 +16,8 @@ use crate::lent_links::{self, KIND, Lender};
 use crate::link_policy::LinkPolicy;
 use crate::output;
 use crate::reach::measure;
-use crate::store::Store;
-use crate::wall_clock::unix_seconds;
 use crate::{last_run, links};
+use tabane_store::{Store, wall_clock::unix_seconds};
 
 /// Show the interfaces of this machine and the neighbours who lend theirs, and why each is a link
 ///

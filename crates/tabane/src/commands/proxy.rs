@@ -15,7 +15,7 @@ use crate::policy_text::PolicyTextFile;
 use crate::program;
 use crate::proxying::ProxyListener;
 use crate::signals;
-use crate::store::Store;
+use tabane_store::Store;
 
 /// Serve SOCKS5 and HTTP proxy requests on one port, without privilege, until stopped
 ///

@@ -14,13 +14,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
-use tabane_base::Duration;
+use tabane_base::{Destination, Duration, Host};
 use tabane_control::Kind;
 use tabane_core::{ServerConfig, SessionConfig};
-use tabane_linux::descriptors;
-use tabane_linux::interfaces::{self, Interface};
-use tabane_linux::signals::Signals;
-use tabane_proxy::{Destination, Host};
+use tabane_linux::{
+    descriptors,
+    interfaces::{self, Interface},
+    signals::Signals,
+};
 use tabane_tunnel::{
     Access, HostMonitor, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
     system_resolvers,
@@ -34,13 +35,11 @@ use crate::instance::{ControlArgs, Description, Instance};
 use crate::notify;
 use crate::output;
 use crate::plain;
-use crate::quantity::Span;
 use crate::relay_doors::DoorArgs;
-use crate::relay_exit::{self, PoolRange};
+use crate::relay_exit;
 use crate::relay_state::RelayState;
-use crate::secret;
 use crate::signals;
-use crate::store::Store;
+use tabane_store::{PoolRange, Store, quantity::Span, secret};
 
 /// A grace time without end.
 const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
@@ -317,7 +316,7 @@ async fn public_addresses(given: &[String], bound: SocketAddr) -> Result<Vec<Des
 }
 
 /// `ADDR` or `ADDR:PORT`, IPv6 with or without brackets.
-fn parse_public(text: &str, port: u16) -> Result<Destination, tabane_proxy::DestinationError> {
+fn parse_public(text: &str, port: u16) -> Result<Destination, tabane_base::DestinationError> {
     match text.parse::<Ipv6Addr>() {
         Ok(ip) => Ok(Destination {
             host: Host::Ip(ip.into()),

@@ -12,11 +12,12 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
-use tabane_linux::child::{self, Account};
-use tabane_linux::signals::Signals;
+use tabane_linux::{
+    child::{self, Account},
+    signals::Signals,
+};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::atomic_file;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::entrance::Entrance;
 use crate::failure::Failure;
@@ -24,11 +25,10 @@ use crate::far_ends::FarEnds;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::last_run;
 use crate::policy_text::PolicyTextFile;
-use crate::prefix::DirectPrefix;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
 use crate::statistics::{Report, Statistics};
-use crate::store::Store;
+use tabane_store::{DirectPrefix, Store, atomic_file};
 
 /// How often counters are read, so that those of a path that vanishes are at most so old.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);

@@ -15,8 +15,7 @@ use crate::sctp::forward::Carried;
 use crate::sctp::report::{Report, megabytes};
 use crate::sctp::scheduler::Scheduler;
 use crate::sctp::{PORT, UDP_PORT, forward, receiver, sender};
-use crate::span::Span;
-use crate::store::Store;
+use tabane_store::{Span, Store};
 
 /// Send over all paths to an SCTP endpoint at once; only the sender is changed
 ///

@@ -13,9 +13,7 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
-use tabane_linux::descriptors;
-use tabane_linux::interfaces::Watch;
-use tabane_linux::signals::Signals;
+use tabane_linux::{descriptors, interfaces::Watch, signals::Signals};
 
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
@@ -25,10 +23,8 @@ use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
 use crate::plain;
 use crate::policy_text::PolicyTextFile;
-use crate::prefix::DirectPrefix;
 use crate::signals;
-use crate::span::Span;
-use crate::store::Store;
+use tabane_store::{DirectPrefix, Span, Store};
 
 /// Where a daemon in the background writes what it has to say.
 const LOG: &str = "/run/tabane/up.log";

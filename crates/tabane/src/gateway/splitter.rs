@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use tabane_base::{Duration, Prefix};
 use tabane_control::GatewayMode;
-use tabane_linux::abortive::AbortiveStream;
-use tabane_linux::join::{Pipe, join};
-use tabane_linux::transparent::Transparent;
+use tabane_linux::{
+    abortive::AbortiveStream,
+    join::{Pipe, join},
+    transparent::Transparent,
+};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};

@@ -5,10 +5,12 @@
 
 use anyhow::{Context, Result};
 use tabane_base::Prefix;
-use tabane_linux::hooks::MAX_EXCLUDED;
-use tabane_linux::interfaces::{self, Interface};
+use tabane_linux::{
+    hooks::MAX_EXCLUDED,
+    interfaces::{self, Interface},
+};
 
-use crate::prefix::{DirectPrefix, PRIVATE};
+use tabane_store::{DirectPrefix, PRIVATE};
 
 /// Room that is left in the hooks' table for resolvers and peers.
 const MAX_PREFIXES: usize = MAX_EXCLUDED - 256;

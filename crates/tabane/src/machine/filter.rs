@@ -9,8 +9,10 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use tabane_base::Prefix;
-use tabane_linux::nft;
-use tabane_linux::routing::{MarkRule, Routing};
+use tabane_linux::{
+    nft,
+    routing::{MarkRule, Routing},
+};
 
 const TABLE: &str = "tabane";
 /// Pings, every other protocol that the relay serves, and what comes back for them: by the TUN

@@ -8,9 +8,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use tabane_linux::raw_ip::{RawIp, port_unreachable};
-use tabane_linux::routing::Routing;
-use tabane_linux::transparent::Transparent;
+use tabane_linux::{
+    raw_ip::{RawIp, port_unreachable},
+    routing::Routing,
+    transparent::Transparent,
+};
 use tabane_policy::Protocol;
 
 use super::filter::{LAN, RELEASED};

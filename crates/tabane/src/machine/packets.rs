@@ -14,9 +14,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use tabane_base::{Duration, Prefix};
-use tabane_linux::interfaces;
-use tabane_linux::routing::Routing;
-use tabane_linux::tun::Tun;
+use tabane_linux::{interfaces, routing::Routing, tun::Tun};
 use tabane_tunnel::{Assignment, Client, Lodging, OpenError, PacketFlow};
 use tokio::time::{interval, sleep};
 

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::atomic_file;
+use tabane_store::atomic_file;
 
 /// Bytes read at a time.
 const BLOCK: usize = 64 * 1024;
@@ -221,7 +221,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use tabane_store::Scratch;
 
     fn read(source: &mut Source) -> (u64, Option<String>) {
         let mut total = 0;
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_file_that_grows_while_it_is_read_is_told_of() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("file");
         let more = BLOCK * (BLOCKS + 8);
         fs::write(&path, vec![1; more]).unwrap();
@@ -254,7 +254,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sink_has_another_name_until_it_is_complete() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("file");
         let mut sink = Sink::create(&path).unwrap();
         sink.write(b"bytes");

@@ -11,10 +11,8 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tabane_base::Duration;
-use tabane_linux::abortive::AbortiveStream;
-use tabane_linux::signals::Signals;
-use tabane_sctp::path::ASSOCIATIONS_MAX;
-use tabane_sctp::{EndpointId, Event, Incoming};
+use tabane_linux::{abortive::AbortiveStream, signals::Signals};
+use tabane_sctp::{EndpointId, Event, Incoming, path::ASSOCIATIONS_MAX};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -24,7 +22,7 @@ use super::home::Home;
 use super::links::LinkSet;
 use super::outgoing::Outgoing;
 use super::scheduler::Scheduler;
-use crate::store::Store;
+use tabane_store::Store;
 
 /// After a connection could not be accepted (no descriptors, say), others wait so long.
 const REST: Duration = Duration::from_millis(200);

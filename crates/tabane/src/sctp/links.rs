@@ -20,8 +20,8 @@ use super::driver::Driver;
 use super::ways::Reach;
 use crate::link_roll::LinkRoll;
 use crate::links;
-use crate::store::Store;
 use crate::uplinks::{COUNT_INTERVAL, Table, Tally, Uplinks};
+use tabane_store::Store;
 
 /// Tries to find a port that is free on every link.
 const PORT_TRIES: usize = 16;

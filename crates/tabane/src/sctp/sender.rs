@@ -16,7 +16,7 @@ use super::links::LinkSet;
 use super::outgoing::{Outgoing, Stage};
 use super::report::{LinkReport, PathReport, Progress, Report};
 use super::scheduler::Scheduler;
-use crate::store::Store;
+use tabane_store::Store;
 
 /// How often paths are looked after.
 const TEND: Duration = Duration::from_millis(200);

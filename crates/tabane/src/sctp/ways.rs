@@ -5,8 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use tabane_sctp::path::SLOTS;
-use tabane_sctp::{LinkId, Way};
+use tabane_sctp::{LinkId, Way, path::SLOTS};
 
 /// A link as far as this goes.
 #[derive(Clone, Copy, Debug)]

@@ -16,10 +16,7 @@ use tabane_base::{Bytes, Duration};
 use tabane_policy::{Policy, Usage};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::atomic_file;
-use crate::link_policy::{USAGE_FILE, read_policy, read_usage};
-use crate::store::Store;
-use crate::wall_clock::today;
+use tabane_store::{Store, USAGE_FILE, atomic_file, read_policy, read_usage, wall_clock::today};
 
 /// How often what was counted is written down: what a crash loses.
 const SAVE_INTERVAL: Duration = Duration::from_secs(2);

@@ -7,16 +7,17 @@ use std::path::PathBuf;
 use std::rc::Weak;
 
 use tabane_base::Duration;
-use tabane_linux::DirectoryWatch;
-use tabane_linux::interfaces::{self, Watch};
+use tabane_linux::{
+    DirectoryWatch,
+    interfaces::{self, Watch},
+};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 use super::files::News;
 use super::{COUNT_INTERVAL, Shared};
-use crate::link_policy::{POLICY_FILE_NAME, USAGE_FILE_NAME};
 use crate::network_manager::metered_links;
-use crate::store::Store;
+use tabane_store::{POLICY_FILE_NAME, Store, USAGE_FILE_NAME};
 
 /// How often NetworkManager is asked which links are metered, beside whenever interfaces change.
 const ASK_INTERVAL: Duration = Duration::from_secs(60);

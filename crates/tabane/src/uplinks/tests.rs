@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::link_policy::{POLICY_FILE, USAGE_FILE};
 use crate::links::tests::interface;
-use crate::scratch::Scratch;
+use tabane_store::{POLICY_FILE, Scratch, USAGE_FILE};
 
 /// A host with Wi-Fi and a phone, and the settings' files in a directory of its own.
 struct Host {
@@ -24,7 +23,7 @@ const NEVER: &str = "[[link]]\nname = 'usb0'\nuse = 'never'\n";
 
 impl Host {
     fn new(policy: &str) -> Self {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let store = Store::locate(Some(scratch.path().to_owned())).unwrap();
         std::fs::write(store.root().join(POLICY_FILE), policy).unwrap();
         let (files, news) = Files::start(&store).unwrap();

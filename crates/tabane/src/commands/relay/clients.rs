@@ -9,7 +9,7 @@ use tabane_core::PublicKey;
 
 use crate::output;
 use crate::relay_state::RelayState;
-use crate::wall_clock::unix_seconds;
+use tabane_store::wall_clock::unix_seconds;
 
 /// List the clients that were admitted, or turn one away
 #[derive(Debug, Args)]

@@ -29,8 +29,10 @@ use crate::near_by::Announcement;
 use crate::output;
 use crate::program;
 use crate::signals;
-use crate::store::{FriendEntry, Store};
-use crate::wall_clock::{today, unix_seconds};
+use tabane_store::{
+    FriendEntry, Store,
+    wall_clock::{today, unix_seconds},
+};
 
 /// How often friends and their terms are looked up, and what they carried is counted.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -9,11 +9,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use tabane_base::Seed;
+use tabane_base::{Host, Seed};
 use tabane_core::{Identity, SessionConfig};
 use tabane_lab::{Control, Loopback, LoopbackLink};
 use tabane_netem::Scenario;
-use tabane_proxy::Host;
 use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers};
 use tokio::task::JoinHandle;
 
@@ -23,9 +22,8 @@ use crate::carriage::Carriage;
 use crate::demo::directory::Directory;
 use crate::demo::web_server::WebServer;
 use crate::proxying::ProxyListener;
-use crate::secret;
-use crate::store::RelayEntry;
 use crate::udp_order::UdpOrder;
+use tabane_store::{RelayEntry, secret};
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub(crate) struct Scratch(PathBuf);
+/// The directory.
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    pub(crate) fn new() -> Self {
+    /// An empty one, in the directory for temporary files.
+    pub fn make() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tabane-test-{}-{number}", std::process::id());
@@ -15,7 +17,8 @@ impl Scratch {
         Self(path)
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -7,35 +7,38 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use tabane_base::{Destination, Host};
 use tabane_core::Identity;
 use tabane_policy::{Budget, Hours, Usage};
-use tabane_proxy::{Destination, Host};
 
 use super::{RelayName, Store, read_toml};
-use crate::link_policy::read_usage;
+use crate::atomic_file;
+use crate::policy_files::read_usage;
 use crate::quantity::RateText;
-use crate::{atomic_file, secret};
+use crate::secret;
 
 /// The offer's file in the directory.
-pub(crate) const OFFER_FILE: &str = "offer.toml";
+pub const OFFER_FILE: &str = "offer.toml";
 
 /// Somebody whose link may be borrowed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NeighbourEntry {
+pub struct NeighbourEntry {
     /// `HOST:PORT`, where it listens.
-    pub(crate) address: String,
+    pub address: String,
     /// The key it must prove.
-    pub(crate) key: String,
+    pub key: String,
 }
 
 /// Somebody who may borrow this machine's link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "FriendFile")]
-pub(crate) struct FriendEntry {
-    pub(crate) key: String,
+pub struct FriendEntry {
+    /// The key it proves, as text.
+    pub key: String,
+    /// What it may carry.
     #[serde(flatten)]
-    pub(crate) terms: TermsText,
+    pub terms: TermsText,
 }
 
 /// As it stands in the file, where a misspelt limit must not mean none.
@@ -70,69 +73,78 @@ struct LendingFile {
 
 /// What a friend may carry, as it was typed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TermsText {
+pub struct TermsText {
+    /// How much in a day, a week or a month.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) budget: Option<String>,
+    pub budget: Option<String>,
+    /// How fast.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) rate: Option<String>,
+    pub rate: Option<String>,
+    /// When.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) hours: Option<String>,
+    pub hours: Option<String>,
 }
 
 /// A code that waits for a friend, and how that ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct OfferEntry {
-    pub(crate) code: String,
+pub struct OfferEntry {
+    /// The code, as it is typed.
+    pub code: String,
     /// Seconds since 1970.
-    pub(crate) ends_at: u64,
-    pub(crate) attempts_left: u8,
+    pub ends_at: u64,
+    /// After so many wrong ones it is void.
+    pub attempts_left: u8,
     /// The friend, once it came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) paired: Option<String>,
-    pub(crate) terms: TermsText,
+    pub paired: Option<String>,
+    /// What the friend may carry.
+    pub terms: TermsText,
 }
 
 impl TermsText {
     /// Whether every limit that was written can be kept. A misspelt one must not mean none.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         self.budget.is_some() == self.budget().is_some()
             && self.rate.is_some() == self.rate().is_some()
             && self.hours.is_some() == self.hours().is_some()
     }
 
-    pub(crate) fn budget(&self) -> Option<Budget> {
+    /// How much may be carried; `None` for no limit.
+    pub fn budget(&self) -> Option<Budget> {
         self.budget.as_deref().and_then(Budget::parse)
     }
 
-    pub(crate) fn hours(&self) -> Option<Hours> {
+    /// When something may be carried; `None` for always.
+    pub fn hours(&self) -> Option<Hours> {
         self.hours.as_deref().and_then(Hours::parse)
     }
 
-    pub(crate) fn rate(&self) -> Option<RateText> {
+    /// How fast; `None` for no limit.
+    pub fn rate(&self) -> Option<RateText> {
         self.rate.as_deref().and_then(|text| text.parse().ok())
     }
 }
 
 impl Store {
     /// The key that neighbours know this machine by, made on first use.
-    pub(crate) fn neighbour_identity(&self) -> Result<Identity> {
+    pub fn neighbour_identity(&self) -> Result<Identity> {
         Ok(secret::load_or_create(&self.root().join("neighbour.key"))?.0)
     }
 
     /// Whose links may be borrowed, by name.
-    pub(crate) fn neighbours(&self) -> Result<Vec<(RelayName, NeighbourEntry)>> {
+    pub fn neighbours(&self) -> Result<Vec<(RelayName, NeighbourEntry)>> {
         self.entries(&self.root().join("neighbours"))
     }
 
     /// Who may borrow, by name.
-    pub(crate) fn friends(&self) -> Result<Vec<(RelayName, FriendEntry)>> {
+    pub fn friends(&self) -> Result<Vec<(RelayName, FriendEntry)>> {
         self.entries(&self.root().join("friends"))
     }
 
     /// Remembers somebody whose link may be borrowed, by a name like this one which no link of ours
     /// has, as `taken` lists them. Whoever has the same key is replaced.
-    pub(crate) fn put_neighbour(
+    pub fn put_neighbour(
         &self,
         name: &str,
         entry: &NeighbourEntry,
@@ -147,12 +159,7 @@ impl Store {
 
     /// The neighbour of this key listens there from now on. One that was forgotten meanwhile, or
     /// has got another key, is left as it is.
-    pub(crate) fn move_neighbour(
-        &self,
-        name: &RelayName,
-        key: &str,
-        at: &Destination,
-    ) -> Result<()> {
+    pub fn move_neighbour(&self, name: &RelayName, key: &str, at: &Destination) -> Result<()> {
         let path = self.entry_path("neighbours", name);
         match read_toml::<NeighbourEntry>(&path)? {
             Some(known) if known.key == key => {
@@ -164,7 +171,7 @@ impl Store {
     }
 
     /// Remembers somebody who may borrow, in the same way.
-    pub(crate) fn put_friend(&self, name: &str, entry: &FriendEntry) -> Result<RelayName> {
+    pub fn put_friend(&self, name: &str, entry: &FriendEntry) -> Result<RelayName> {
         let known = self.friends()?;
         let known = known.iter().map(|(name, entry)| (name, &*entry.key));
         let name = free_name(name, &entry.key, &known.collect::<Vec<_>>(), &[]);
@@ -173,21 +180,22 @@ impl Store {
     }
 
     /// Forgets somebody whose link was borrowed; false if there was none.
-    pub(crate) fn remove_neighbour(&self, name: &RelayName) -> Result<bool> {
+    pub fn remove_neighbour(&self, name: &RelayName) -> Result<bool> {
         remove(&self.entry_path("neighbours", name))
     }
 
     /// Lends to somebody no longer; false if there was none.
-    pub(crate) fn remove_friend(&self, name: &RelayName) -> Result<bool> {
+    pub fn remove_friend(&self, name: &RelayName) -> Result<bool> {
         remove(&self.entry_path("friends", name))
     }
 
     /// What friends have carried in the present periods of their budgets, by their keys.
-    pub(crate) fn lent(&self) -> Result<Usage> {
+    pub fn lent(&self) -> Result<Usage> {
         read_usage(&self.root().join("lent.toml"))
     }
 
-    pub(crate) fn put_lent(&self, usage: &Usage) -> Result<()> {
+    /// Keeps what friends have carried.
+    pub fn put_lent(&self, usage: &Usage) -> Result<()> {
         let text = usage.to_toml();
         atomic_file::replace(
             &self.root().join("lent.toml"),
@@ -196,29 +204,34 @@ impl Store {
         )
     }
 
-    pub(crate) fn offer(&self) -> Result<Option<OfferEntry>> {
+    /// The code that is to pair, if there is one.
+    pub fn offer(&self) -> Result<Option<OfferEntry>> {
         read_toml(&self.root().join(OFFER_FILE))
     }
 
-    pub(crate) fn put_offer(&self, offer: &OfferEntry) -> Result<()> {
+    /// Keeps the code that is to pair.
+    pub fn put_offer(&self, offer: &OfferEntry) -> Result<()> {
         write(&self.root().join(OFFER_FILE), offer)
     }
 
-    pub(crate) fn remove_offer(&self) -> Result<bool> {
+    /// Forgets the code; false if there was none.
+    pub fn remove_offer(&self) -> Result<bool> {
         remove(&self.root().join(OFFER_FILE))
     }
 
     /// Where `tabane share` listens, or did when it was killed.
-    pub(crate) fn lending_port(&self) -> Result<Option<u16>> {
+    pub fn lending_port(&self) -> Result<Option<u16>> {
         let file = read_toml::<LendingFile>(&self.root().join("lending.toml"))?;
         Ok(file.map(|file| file.port))
     }
 
-    pub(crate) fn put_lending_port(&self, port: u16) -> Result<()> {
+    /// Keeps where `tabane share` listens.
+    pub fn put_lending_port(&self, port: u16) -> Result<()> {
         write(&self.root().join("lending.toml"), &LendingFile { port })
     }
 
-    pub(crate) fn remove_lending_port(&self) -> Result<bool> {
+    /// Forgets the port; false if there was none.
+    pub fn remove_lending_port(&self) -> Result<bool> {
         remove(&self.root().join("lending.toml"))
     }
 
@@ -263,7 +276,7 @@ mod tests {
 
     #[test]
     fn friends_have_names_of_their_own_and_one_each() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let store = Store::locate(Some(scratch.path().join("config"))).unwrap();
         let friend = |key: &str| FriendEntry {
             key: key.to_owned(),

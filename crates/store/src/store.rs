@@ -3,39 +3,40 @@
 //! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`),
 //! `relays/order` (names, the preferred first, written by `tabane relays prefer`),
 //! `peers/NAME.toml` (0600, written by `tabane peer`), what `tabane share` keeps (`neighbours.rs`),
-//! the authority of `tabane web ca` (`web_ca.rs`) and `config.toml` (written by the user). Owns
-//! their form and places, never what they are used for.
+//! and `config.toml` (written by the user). Owns their form and places, never what they are used
+//! for.
 
 mod neighbours;
 mod peers;
 mod relay_entry;
 mod settings;
-mod web_ca;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
+use tabane_base::Destination;
 use tabane_core::Identity;
-use tabane_proxy::Destination;
 
-pub(crate) use neighbours::{FriendEntry, NeighbourEntry, OFFER_FILE, OfferEntry, TermsText};
-pub(crate) use peers::PeerEntry;
-pub(crate) use relay_entry::{RelayEntry, RelayName};
-pub(crate) use settings::Settings;
+pub use neighbours::{FriendEntry, NeighbourEntry, OFFER_FILE, OfferEntry, TermsText};
+pub use peers::PeerEntry;
+pub use relay_entry::{RelayEntry, RelayName};
+pub use settings::{Settings, UpSettings};
 
-use crate::{atomic_file, secret};
+use crate::atomic_file;
+use crate::secret;
 
 /// A client's directory.
 #[derive(Debug, Clone)]
-pub(crate) struct Store {
+pub struct Store {
     root: PathBuf,
 }
 
 /// What [`Store::put_relay`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Joined {
+pub enum Joined {
+    /// It was not known.
     Added,
     /// The same relay was known; its addresses or token changed or were confirmed.
     Updated,
@@ -43,7 +44,7 @@ pub(crate) enum Joined {
 
 impl Store {
     /// The directory given (by flag or TABANE_CONFIG), or the user's usual one.
-    pub(crate) fn locate(given: Option<PathBuf>) -> Result<Self> {
+    pub fn locate(given: Option<PathBuf>) -> Result<Self> {
         let root = match given {
             Some(root) => root,
             None => xdg_directory("XDG_CONFIG_HOME", ".config")
@@ -53,22 +54,22 @@ impl Store {
     }
 
     /// The directory itself.
-    pub(crate) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         &self.root
     }
 
     /// The client's key, made on first use.
-    pub(crate) fn identity(&self) -> Result<Identity> {
+    pub fn identity(&self) -> Result<Identity> {
         Ok(secret::load_or_create(&self.root.join("client.key"))?.0)
     }
 
     /// The user's settings; all default when there is no `config.toml`.
-    pub(crate) fn settings(&self) -> Result<Settings> {
+    pub fn settings(&self) -> Result<Settings> {
         read_toml(&self.root.join("config.toml")).map(Option::unwrap_or_default)
     }
 
     /// Every known relay, by name.
-    pub(crate) fn relays(&self) -> Result<Vec<(RelayName, RelayEntry)>> {
+    pub fn relays(&self) -> Result<Vec<(RelayName, RelayEntry)>> {
         self.entries(&self.relays_directory())
     }
 
@@ -100,7 +101,7 @@ impl Store {
     }
 
     /// The relays to use, the preferred first: those named, else all in order.
-    pub(crate) fn choose_relays(&self, named: &[String]) -> Result<Vec<(RelayName, RelayEntry)>> {
+    pub fn choose_relays(&self, named: &[String]) -> Result<Vec<(RelayName, RelayEntry)>> {
         let relays = self.relays_in_order()?;
         if relays.is_empty() {
             bail!(
@@ -124,7 +125,7 @@ impl Store {
 
     /// Every known relay, the preferred first: the one in the settings, those that
     /// `tabane relays prefer` has named, the last named before the others, the rest by name.
-    pub(crate) fn relays_in_order(&self) -> Result<Vec<(RelayName, RelayEntry)>> {
+    pub fn relays_in_order(&self) -> Result<Vec<(RelayName, RelayEntry)>> {
         let mut relays = self.relays()?;
         let preferred = self.preferred()?;
         let place = |name: &RelayName| {
@@ -141,7 +142,7 @@ impl Store {
     }
 
     /// Puts a relay before all others; gives the one that was first.
-    pub(crate) fn prefer_relay(&self, name: &RelayName) -> Result<Option<RelayName>> {
+    pub fn prefer_relay(&self, name: &RelayName) -> Result<Option<RelayName>> {
         let relays = self.relays_in_order()?;
         find_relay(&relays, name.as_str())?;
         if let Some(first) = self.settings()?.relay
@@ -173,7 +174,7 @@ impl Store {
     }
 
     /// What the relay is called that has one of these addresses, where it is the only one.
-    pub(crate) fn relay_at(&self, addresses: &[Destination]) -> Result<Option<RelayName>> {
+    pub fn relay_at(&self, addresses: &[Destination]) -> Result<Option<RelayName>> {
         let relays = self.relays()?.into_iter();
         let mut there = relays.filter(|(_, relay)| {
             let mut own = relay.addresses.iter();
@@ -186,12 +187,7 @@ impl Store {
     }
 
     /// Remembers a relay under a name that no other relay has, or in the place of that one.
-    pub(crate) fn put_relay(
-        &self,
-        name: &RelayName,
-        relay: &RelayEntry,
-        replace: bool,
-    ) -> Result<Joined> {
+    pub fn put_relay(&self, name: &RelayName, relay: &RelayEntry, replace: bool) -> Result<Joined> {
         let path = self.relay_path(name);
         let text = toml::to_string(relay).context("cannot write the relay as TOML")?;
         let known: Option<RelayEntry> = read_toml(&path)?;
@@ -214,7 +210,7 @@ impl Store {
     }
 
     /// Forgets a relay; false if there was none of that name.
-    pub(crate) fn remove_relay(&self, name: &RelayName) -> Result<bool> {
+    pub fn remove_relay(&self, name: &RelayName) -> Result<bool> {
         let path = self.relay_path(name);
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
@@ -245,7 +241,7 @@ fn find_relay<'a>(
 
 /// `$VARIABLE/tabane`, else `$HOME/FALLBACK/tabane` (XDG base directories: relative paths are
 /// ignored).
-pub(crate) fn xdg_directory(variable: &str, fallback: &str) -> Option<PathBuf> {
+pub fn xdg_directory(variable: &str, fallback: &str) -> Option<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
@@ -256,7 +252,7 @@ pub(crate) fn xdg_directory(variable: &str, fallback: &str) -> Option<PathBuf> {
 }
 
 /// Reads a TOML file; `None` if there is none. Faults name file, line and key in one line.
-pub(crate) fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+pub fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let Some(text) = atomic_file::read(path)? else {
         return Ok(None);
     };

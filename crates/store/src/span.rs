@@ -7,7 +7,7 @@ use tabane_base::Duration;
 
 /// A span of whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span(pub(crate) Duration);
+pub struct Span(pub Duration);
 
 impl FromStr for Span {
     type Err = String;

@@ -9,8 +9,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tabane_base::{Destination, DestinationError};
 use tabane_core::{KeyParseError, PublicKey};
-use tabane_proxy::{Destination, DestinationError};
 use thiserror::Error;
 
 const SCHEME: &str = "tabane://";
@@ -30,61 +30,74 @@ const SUM_LENGTH: usize = CHECK_LENGTH * CHECKED.len();
 
 /// What admits a client that the relay does not know yet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Token(String);
+pub struct Token(String);
 
 /// How to find, recognise and enter a relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JoinString {
+pub struct JoinString {
     /// Where the relay listens; at least one. Names are resolved when connecting.
-    pub(crate) addresses: Vec<Destination>,
+    pub addresses: Vec<Destination>,
     /// The key it must prove.
-    pub(crate) key: PublicKey,
+    pub key: PublicKey,
     /// What it wants to see from a client it does not know.
-    pub(crate) token: Token,
+    pub token: Token,
 }
 
 /// Why a text is no join string.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum JoinStringError {
+pub enum JoinStringError {
+    /// It does not begin as one.
     #[error("a join string begins with {SCHEME} (the relay prints it when it starts)")]
     Scheme,
+    /// A part is not there.
     #[error("the join string is cut short: it has no {0}; copy the whole line, in quotes")]
     Missing(&'static str),
+    /// The key is none.
     #[error("the join string is cut short or damaged: {0}; copy the whole line, in quotes")]
     Key(KeyParseError),
+    /// The token is too short or too long: so many characters.
     #[error(
         "the join string is cut short or damaged: a token has {TOKEN_LENGTH} characters, this has \
          {0}; copy the whole line, in quotes"
     )]
     TokenLength(usize),
+    /// A token has no such character.
     #[error("the join string is damaged: {0:?} does not occur in a token")]
     TokenCharacter(char),
+    /// An address is none.
     #[error("the join string's address {text:?} is not valid: {source}")]
     Address {
+        /// As it stands there.
         text: String,
+        /// Why it is none.
         source: DestinationError,
     },
+    /// More addresses than a relay has.
     #[error("the join string has more than {MAX_ADDRESSES} addresses")]
     TooManyAddresses,
+    /// A part stands there twice.
     #[error("the join string has '{0}' twice")]
     Repeated(&'static str),
+    /// These parts do not fit their checks.
     #[error(
         "the join string is mistyped in its {0}: it does not match the check in `sum`; compare it \
          with what the relay printed, or copy the whole line"
     )]
     Mistyped(String),
+    /// The checks themselves are damaged.
     #[error(
         "the join string is cut short or damaged: its sum has {SUM_LENGTH} letters and digits; \
          copy the whole line, in quotes"
     )]
     Sum,
+    /// A part that no join string has.
     #[error("the join string has an unknown part {0:?}; perhaps the relay is newer: update tabane")]
     UnknownPart(String),
 }
 
 impl Token {
     /// A fresh token from 22 random bytes.
-    pub(crate) fn from_random(random: [u8; TOKEN_LENGTH]) -> Self {
+    pub fn from_random(random: [u8; TOKEN_LENGTH]) -> Self {
         Self(
             random
                 .map(|byte| char::from(TOKEN_SYMBOLS[usize::from(byte & 63)]))
@@ -94,12 +107,12 @@ impl Token {
     }
 
     /// What is shown to the relay.
-    pub(crate) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Enough to tell tokens apart in a list and in logs without giving them away.
-    pub(crate) fn label(&self) -> &str {
+    pub fn label(&self) -> &str {
         &self.0[..6]
     }
 }

@@ -11,13 +11,21 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tabane_web::KeptAuthority;
 
-use super::{Store, read_toml};
-use crate::{atomic_file, secret};
+use tabane_store::{Store, atomic_file, read_toml, secret};
 
-impl Store {
+/// The directory of the authority.
+#[derive(Debug, Clone)]
+pub(crate) struct WebCa(PathBuf);
+
+impl WebCa {
+    /// Where the authority of whoever has this store is.
+    pub(crate) fn of(store: &Store) -> Self {
+        Self(store.root().join("web-ca"))
+    }
+
     /// The authority, if one was made.
-    pub(crate) fn web_ca(&self) -> Result<Option<KeptAuthority>> {
-        let path = self.web_ca_path();
+    pub(crate) fn kept(&self) -> Result<Option<KeptAuthority>> {
+        let path = self.path();
         let kept = read_toml(&path)?;
         if kept.is_some() {
             secret::check_mode(&path)?;
@@ -26,14 +34,14 @@ impl Store {
     }
 
     /// Keeps an authority in the place of the one before.
-    pub(crate) fn put_web_ca(&self, kept: &KeptAuthority) -> Result<()> {
+    pub(crate) fn put(&self, kept: &KeptAuthority) -> Result<()> {
         let text = toml::to_string(kept).context("cannot write the authority as TOML")?;
-        atomic_file::replace(&self.web_ca_path(), text.as_bytes(), atomic_file::SECRET)?;
-        self.publish_web_ca(kept)
+        atomic_file::replace(&self.path(), text.as_bytes(), atomic_file::SECRET)?;
+        self.publish(kept)
     }
 
     /// Writes what programs read. The system's authorities change now and then.
-    pub(crate) fn publish_web_ca(&self, kept: &KeptAuthority) -> Result<()> {
+    pub(crate) fn publish(&self, kept: &KeptAuthority) -> Result<()> {
         let own = &kept.certificate;
         let found = rustls_native_certs::load_native_certs();
         for error in &found.errors {
@@ -44,25 +52,17 @@ impl Store {
             .into_iter()
             .map(|it| pem::encode(&pem::Pem::new("CERTIFICATE", it.to_vec())));
         let all: String = std::iter::once(own.clone()).chain(system).collect();
-        for (path, text) in [
-            (self.web_ca_certificate(), own),
-            (self.web_ca_bundle(), &all),
-        ] {
+        for (path, text) in [(self.certificate(), own), (self.bundle(), &all)] {
             atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
         }
         Ok(())
     }
 
     /// A file called `name` with its certificate and those of `others`.
-    pub(crate) fn join_web_ca(
-        &self,
-        kept: &KeptAuthority,
-        others: &Path,
-        name: &str,
-    ) -> Result<PathBuf> {
+    pub(crate) fn join(&self, kept: &KeptAuthority, others: &Path, name: &str) -> Result<PathBuf> {
         let others = fs::read_to_string(others)
             .with_context(|| format!("cannot read {}", others.display()))?;
-        let path = self.web_ca_directory().join(format!("{name}.pem"));
+        let path = self.0.join(format!("{name}.pem"));
         let text = format!("{}{others}", kept.certificate);
         atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
         Ok(path)
@@ -75,40 +75,36 @@ impl Store {
             |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut settings = own.map(read).transpose()?.unwrap_or_default();
         let bundle = match trusted_by_wget(&String::from_utf8_lossy(&settings)) {
-            Some(others) => self.join_web_ca(kept, &others, "WGETRC")?,
-            None => self.web_ca_bundle(),
+            Some(others) => self.join(kept, &others, "WGETRC")?,
+            None => self.bundle(),
         };
         let line = format!("\nca_certificate = {}\n", bundle.display());
         settings.extend_from_slice(line.as_bytes());
-        let path = self.web_ca_directory().join("wgetrc");
+        let path = self.0.join("wgetrc");
         atomic_file::replace(&path, &settings, atomic_file::SECRET)?;
         Ok(path)
     }
 
     /// Forgets the authority and its key.
-    pub(crate) fn remove_web_ca(&self) -> Result<()> {
-        let directory = self.web_ca_directory();
-        fs::remove_dir_all(&directory)
+    pub(crate) fn remove(&self) -> Result<()> {
+        let Self(directory) = self;
+        fs::remove_dir_all(directory)
             .with_context(|| format!("cannot remove {}", directory.display()))
     }
 
     /// Its certificate.
-    pub(crate) fn web_ca_certificate(&self) -> PathBuf {
-        self.web_ca_directory().join("ca.pem")
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.0.join("ca.pem")
     }
 
     /// Its certificate and the system's.
-    pub(crate) fn web_ca_bundle(&self) -> PathBuf {
-        self.web_ca_directory().join("bundle.pem")
+    pub(crate) fn bundle(&self) -> PathBuf {
+        self.0.join("bundle.pem")
     }
 
     /// Where its key is.
-    pub(crate) fn web_ca_path(&self) -> PathBuf {
-        self.web_ca_directory().join("ca.toml")
-    }
-
-    fn web_ca_directory(&self) -> PathBuf {
-        self.root.join("web-ca")
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.join("ca.toml")
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::scratch::Scratch;
+use tabane_base::Destination;
 use tabane_core::PublicKey;
-use tabane_proxy::Destination;
 
 fn entry(key: u8) -> RelayEntry {
     RelayEntry {
@@ -14,7 +14,7 @@ fn entry(key: u8) -> RelayEntry {
 }
 
 fn store() -> (Scratch, Store) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::make();
     let store = Store::locate(Some(scratch.path().join("config"))).unwrap();
     (scratch, store)
 }
@@ -136,7 +136,7 @@ fn names_are_file_names_and_words() {
         assert!(bad.parse::<RelayName>().is_err(), "{bad}");
     }
     for host in ["relay.example", "192.0.2.1", "2001:db8::1", "::1"] {
-        let host = tabane_proxy::Host::parse(host).unwrap();
+        let host = tabane_base::Host::parse(host).unwrap();
         let derived = RelayName::from_host(&host);
         assert_eq!(derived.as_str().parse::<RelayName>().as_ref(), Ok(&derived));
     }

@@ -3,46 +3,46 @@
 use serde::Deserialize;
 use tabane_core::{ControllerKind, SchedulerKind};
 
+use crate::pool_range::PoolRange;
 use crate::prefix::DirectPrefix;
-use crate::relay_exit::PoolRange;
 use crate::span::Span;
 
 /// Every setting; each has a flag of the same name.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Settings {
+pub struct Settings {
     /// The relay that is preferred when several are known.
-    pub(crate) relay: Option<String>,
+    pub relay: Option<String>,
     /// The interfaces to use; empty means all usable ones.
-    pub(crate) links: Vec<String>,
+    pub links: Vec<String>,
     /// Destinations left to each command's own network.
-    pub(crate) direct: Vec<DirectPrefix>,
+    pub direct: Vec<DirectPrefix>,
     /// How packets are spread over links.
     #[serde(deserialize_with = "by_name")]
-    pub(crate) scheduler: Option<SchedulerKind>,
+    pub scheduler: Option<SchedulerKind>,
     /// How fast each link is used.
     #[serde(deserialize_with = "by_name")]
-    pub(crate) congestion: Option<ControllerKind>,
+    pub congestion: Option<ControllerKind>,
     /// Whether destinations are asked if they speak tabane, and believed who they are.
-    pub(crate) trust_first_use: bool,
+    pub trust_first_use: bool,
     /// The addresses that `tabane relay` gives to clients.
-    pub(crate) relay_pool: Vec<PoolRange>,
+    pub relay_pool: Vec<PoolRange>,
     /// What `tabane up` does.
-    pub(crate) up: UpSettings,
+    pub up: UpSettings,
 }
 
 /// The table `[up]`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct UpSettings {
+pub struct UpSettings {
     /// Carry private ranges and connected networks as well.
-    pub(crate) all: bool,
+    pub all: bool,
     /// The interfaces with hosts behind them that are carried, too.
-    pub(crate) lan: Vec<String>,
+    pub lan: Vec<String>,
     /// Whether pings are carried.
-    pub(crate) ping: Option<bool>,
+    pub ping: Option<bool>,
     /// How long connections wait for a relay that does not answer.
-    pub(crate) wait: Option<Span>,
+    pub wait: Option<Span>,
 }
 
 /// A value given by its name, as on the command line.

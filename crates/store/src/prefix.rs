@@ -7,7 +7,7 @@ use tabane_base::Prefix;
 
 /// Ranges that are nobody's on the internet, and mean something else beyond a relay (RFC 1918,
 /// RFC 6598, RFC 4193).
-pub(crate) const PRIVATE: [&str; 5] = [
+pub const PRIVATE: [&str; 5] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
     "172.16.0.0/12",
@@ -17,7 +17,7 @@ pub(crate) const PRIVATE: [&str; 5] = [
 
 /// A range that goes its own way, without the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DirectPrefix(pub(crate) Prefix);
+pub struct DirectPrefix(pub Prefix);
 
 impl FromStr for DirectPrefix {
     type Err = String;

@@ -4,18 +4,21 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tabane_base::{Destination, Host};
 use tabane_core::PublicKey;
-use tabane_proxy::{Destination, Host};
 
 use crate::join_string::{JoinString, Token};
 
 /// A relay's entry: what its join string said.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, try_from = "RelayFile", into = "RelayFile")]
-pub(crate) struct RelayEntry {
-    pub(crate) addresses: Vec<Destination>,
-    pub(crate) key: PublicKey,
-    pub(crate) token: Token,
+pub struct RelayEntry {
+    /// Where it listens; at least one.
+    pub addresses: Vec<Destination>,
+    /// The key it must prove.
+    pub key: PublicKey,
+    /// What admits a client that it does not know yet.
+    pub token: Token,
 }
 
 /// The same as text.
@@ -67,14 +70,14 @@ impl TryFrom<RelayFile> for RelayEntry {
 
 /// A relay's name: a file name on every system, and a word in a shell.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RelayName(String);
+pub struct RelayName(String);
 
 /// The longest name, so that `NAME.toml` fits everywhere.
 const MAX_NAME: usize = 64;
 
 impl RelayName {
     /// A name made of the relay's first address.
-    pub(crate) fn from_host(host: &Host) -> Self {
+    pub fn from_host(host: &Host) -> Self {
         let text: String = host
             .to_string()
             .chars()
@@ -87,7 +90,8 @@ impl RelayName {
         }
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }

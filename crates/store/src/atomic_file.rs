@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 
 /// Readable by its owner only: keys and tokens.
-pub(crate) const SECRET: u32 = 0o600;
+pub const SECRET: u32 = 0o600;
 /// Readable by everyone.
-pub(crate) const PUBLIC: u32 = 0o644;
+pub const PUBLIC: u32 = 0o644;
 
 /// Replaces `path` by `contents`, durably, making its directory if need be.
-pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<()> {
+pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<()> {
     stage(path, contents, mode, |staged| fs::rename(staged, path))
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes `path` unless it exists; false if it does. Of two processes that try, one succeeds.
-pub(crate) fn create(path: &Path, contents: &[u8], mode: u32) -> Result<bool> {
+pub fn create(path: &Path, contents: &[u8], mode: u32) -> Result<bool> {
     let linked = stage(path, contents, mode, |staged| {
         let linked = fs::hard_link(staged, path);
         fs::remove_file(staged)?;
@@ -37,7 +37,7 @@ pub(crate) fn create(path: &Path, contents: &[u8], mode: u32) -> Result<bool> {
 
 /// Opens a file that is written where it is until it is whole. What a link of its name leads to is
 /// not ours: in a directory of everybody's, anybody may have put it there.
-pub(crate) fn open_part(path: &Path) -> Result<File> {
+pub fn open_part(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true);
     let opened = options.custom_flags(nix::libc::O_NOFOLLOW).open(path);
@@ -51,7 +51,7 @@ pub(crate) fn open_part(path: &Path) -> Result<File> {
 }
 
 /// Reads a text file; `None` if there is none.
-pub(crate) fn read(path: &Path) -> Result<Option<String>> {
+pub fn read(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn replaces_with_the_mode_asked_and_leaves_no_litter() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("deep/er/file");
         replace(&path, b"one", SECRET).unwrap();
         replace(&path, b"two", SECRET).unwrap();
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_part_is_never_what_a_link_leads_to() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let (part, other) = (scratch.path().join("f.part"), scratch.path().join("other"));
         fs::write(&other, b"precious").unwrap();
         for there in [&other, &scratch.path().join("nothing")] {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn create_never_overwrites() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("key");
         assert!(create(&path, b"first", SECRET).unwrap());
         assert!(!create(&path, b"second", SECRET).unwrap());
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_reader_never_sees_half_a_file() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("file");
         let texts = ["a".repeat(100_000), "b".repeat(70_000)];
         replace(&path, texts[0].as_bytes(), PUBLIC).unwrap();
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn of_many_creators_one_wins() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("key");
         let wins = std::thread::scope(|scope| {
             let path = &path;

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use tabane_base::Prefix;
+use tabane_base::{Destination, Host, Prefix};
 use tabane_core::PublicKey;
-use tabane_proxy::{Destination, Host};
 
 use super::{Joined, RelayName, Store, read_toml};
 use crate::atomic_file;
@@ -18,17 +17,18 @@ use crate::join_string::{JoinString, Token};
 /// A peer: where it is, which key it must prove, and what else leads to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, try_from = "PeerFile", into = "PeerFile")]
-pub(crate) struct PeerEntry {
+pub struct PeerEntry {
     /// Where it listens; connections to these hosts are for it.
-    pub(crate) addresses: Vec<Destination>,
-    pub(crate) key: PublicKey,
+    pub addresses: Vec<Destination>,
+    /// The key it must prove.
+    pub key: PublicKey,
     /// What lets us in the first time, where it asks for that.
-    pub(crate) token: Option<Token>,
+    pub token: Option<Token>,
     /// Further addresses of it.
-    pub(crate) also: Vec<Prefix>,
+    pub also: Vec<Prefix>,
     /// Its key is the one that was shown when it was met first, then (seconds since 1970); `None`:
     /// the user said which.
-    pub(crate) first_use: Option<u64>,
+    pub first_use: Option<u64>,
 }
 
 /// The same as text.
@@ -47,7 +47,7 @@ struct PeerFile {
 
 impl PeerEntry {
     /// What a join string says, with further addresses.
-    pub(crate) fn new(join: JoinString, also: Vec<Prefix>) -> Self {
+    pub fn new(join: JoinString, also: Vec<Prefix>) -> Self {
         Self {
             addresses: join.addresses,
             key: join.key,
@@ -58,7 +58,7 @@ impl PeerEntry {
     }
 
     /// Somebody met at `address` who showed `key`.
-    pub(crate) fn met(address: SocketAddr, key: PublicKey, now: u64) -> Self {
+    pub fn met(address: SocketAddr, key: PublicKey, now: u64) -> Self {
         Self {
             addresses: vec![address.into()],
             key,
@@ -69,7 +69,7 @@ impl PeerEntry {
     }
 
     /// Whether it is called so.
-    pub(crate) fn is_called(&self, name: &str) -> bool {
+    pub fn is_called(&self, name: &str) -> bool {
         let name = name.trim_end_matches('.');
         self.addresses.iter().any(|address| match &address.host {
             Host::Name(own) => own.trim_end_matches('.').eq_ignore_ascii_case(name),
@@ -78,7 +78,7 @@ impl PeerEntry {
     }
 
     /// Whether an address is known to lead to it, without looking up its names.
-    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+    pub fn has_address(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         let listed = self.addresses.iter().any(|address| match &address.host {
             Host::Ip(own) => own.to_canonical() == ip,
@@ -130,12 +130,12 @@ impl TryFrom<PeerFile> for PeerEntry {
 
 impl Store {
     /// Every known peer, by name.
-    pub(crate) fn peers(&self) -> Result<Vec<(RelayName, PeerEntry)>> {
+    pub fn peers(&self) -> Result<Vec<(RelayName, PeerEntry)>> {
         self.entries(&self.peers_directory())
     }
 
     /// Remembers a peer under a name that no other peer has.
-    pub(crate) fn put_peer(&self, name: &RelayName, peer: &PeerEntry) -> Result<Joined> {
+    pub fn put_peer(&self, name: &RelayName, peer: &PeerEntry) -> Result<Joined> {
         let path = self.peer_path(name);
         let text = toml::to_string(peer).context("cannot write the peer as TOML")?;
         let known: Option<PeerEntry> = read_toml(&path)?;
@@ -156,7 +156,7 @@ impl Store {
     }
 
     /// Forgets a peer; false if there was none of that name.
-    pub(crate) fn remove_peer(&self, name: &RelayName) -> Result<bool> {
+    pub fn remove_peer(&self, name: &RelayName) -> Result<bool> {
         let path = self.peer_path(name);
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_remembered_by_its_key() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let store = Store::locate(Some(scratch.path().join("config"))).unwrap();
         let name: RelayName = "build".parse().unwrap();
         assert_eq!(store.put_peer(&name, &peer(1)).unwrap(), Joined::Added);

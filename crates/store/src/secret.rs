@@ -10,19 +10,19 @@ use tabane_core::Identity;
 use crate::atomic_file;
 
 /// `N` bytes that nobody can guess.
-pub(crate) fn random<const N: usize>() -> [u8; N] {
+pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes).expect("the kernel has random numbers");
     bytes
 }
 
 /// A secret for a file or a header.
-pub(crate) fn token() -> String {
+pub fn token() -> String {
     to_hex(random())
 }
 
 /// The key in `path`, made there if there is none yet. True if it was made.
-pub(crate) fn load_or_create(path: &Path) -> Result<(Identity, bool)> {
+pub fn load_or_create(path: &Path) -> Result<(Identity, bool)> {
     let mut created = false;
     let text = match atomic_file::read(path)? {
         Some(text) => text,
@@ -44,7 +44,7 @@ pub(crate) fn load_or_create(path: &Path) -> Result<(Identity, bool)> {
 }
 
 /// Fails for a file that others can read.
-pub(crate) fn check_mode(path: &Path) -> Result<()> {
+pub fn check_mode(path: &Path) -> Result<()> {
     let mode = fs::metadata(path)?.permissions().mode();
     if mode & 0o077 != 0 {
         bail!(
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_key_is_made_once_and_kept() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("client.key");
         let (first, created) = load_or_create(&path).unwrap();
         let (second, again) = load_or_create(&path).unwrap();
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn damaged_or_open_keys_are_refused_in_one_line() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("k");
         fs::write(&path, "short").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();

@@ -13,29 +13,33 @@ const LEAST_RATE: u64 = 16_000;
 
 /// A rate, in bits per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RateText(pub(crate) Rate);
+pub struct RateText(pub Rate);
 
 /// How much may pass in a day or a month.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Volume {
-    pub(crate) bytes: Bytes,
-    pub(crate) per: Period,
+pub struct Volume {
+    /// How much.
+    pub bytes: Bytes,
+    /// In which time.
+    pub per: Period,
 }
 
 /// When counting begins anew, by the calendar in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Period {
+pub enum Period {
+    /// From midnight to midnight.
     Day,
+    /// From the first to the last.
     Month,
 }
 
 /// A span of time; `None` is for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span(pub(crate) Option<Duration>);
+pub struct Span(pub Option<Duration>);
 
 /// A limit to set, or `none` to lift it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Setting<T>(pub(crate) Option<T>);
+pub struct Setting<T>(pub Option<T>);
 
 const BITS: [(&str, u64); 4] = [
     ("gbit", 1_000_000_000),
@@ -138,7 +142,7 @@ impl fmt::Display for Volume {
 }
 
 /// `100GB`, exactly.
-pub(crate) fn bytes_text(bytes: Bytes) -> String {
+pub fn bytes_text(bytes: Bytes) -> String {
     let (number, unit) = exact(bytes.get(), &BYTES);
     let unit = match unit {
         "kb" => "kB".to_owned(),
@@ -159,7 +163,7 @@ impl fmt::Display for Period {
 impl Period {
     /// The name of the period that a moment is in: `2026-11` or `2026-11-21`. Later ones of a kind
     /// sort later.
-    pub(crate) fn name_at(self, unix_seconds: u64) -> String {
+    pub fn name_at(self, unix_seconds: u64) -> String {
         let (year, month, day) = civil(unix_seconds / 86_400);
         match self {
             Self::Day => format!("{year:04}-{month:02}-{day:02}"),
