@@ -20,16 +20,17 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::far_ends::FarEnds;
-use crate::lent_links::{self, Lender};
 use crate::lent_paths::LentPaths;
 use crate::link_follower::LinkFollower;
-use crate::link_roll::LinkRoll;
-use crate::links::Links;
 use crate::relay_doors::TLS_PORT;
 use crate::rule_book::RuleBook;
 use crate::udp_order::UdpOrder;
-use crate::uplinks::{Table, Uplinks};
 use tabane_store::{DirectPrefix, PeerEntry, RelayEntry, RelayName, Settings, Store, secret};
+use tabane_uplinks::{
+    LinkRoll, Table, Uplinks,
+    lent_links::{self, Lender},
+    links::Links,
+};
 
 mod first_answer;
 

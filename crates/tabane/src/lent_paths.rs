@@ -19,9 +19,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::lent_links::{Lender, place};
-use crate::link_policy::LinkPolicy;
 use tabane_store::RelayName;
+use tabane_uplinks::{
+    LinkPolicy,
+    lent_links::{Lender, place},
+};
 
 /// Pauses before a neighbour that is away is asked again: first and longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

@@ -10,11 +10,13 @@ use tabane_policy::LinkFacts;
 use tabane_tunnel::{Client, Volume};
 use tokio::time::MissedTickBehavior;
 
-use crate::lent_links::Lender;
 use crate::lent_paths::LentPaths;
-use crate::links::{self, Links};
 use crate::rule_book::RuleBook;
-use crate::uplinks::{COUNT_INTERVAL, Table, Tally, Uplinks};
+use tabane_uplinks::{
+    COUNT_INTERVAL, Table, Tally, Uplinks,
+    lent_links::Lender,
+    links::{self, Links},
+};
 
 /// What a packet costs on the network beside its payload: the headers of IPv4 and UDP.
 const PACKET_OVERHEAD: u64 = 28;

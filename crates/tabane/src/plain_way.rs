@@ -20,8 +20,8 @@ use tokio::task::AbortHandle;
 use crate::client_session::SessionPlan;
 use crate::plain;
 use crate::plain_meter::{Carried, Meter};
-use crate::uplinks::{COUNT_INTERVAL, Uplinks};
 use tabane_store::Store;
+use tabane_uplinks::{COUNT_INTERVAL, Uplinks};
 
 /// The way of a connection without a session.
 #[derive(Debug, Clone, PartialEq, Eq)]

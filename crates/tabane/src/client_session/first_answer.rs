@@ -9,8 +9,8 @@ use tokio::time::{sleep, timeout};
 
 use super::SessionPlan;
 use crate::lent_paths::Answers;
-use crate::links::{self, Links};
 use tabane_store::Store;
+use tabane_uplinks::links::{self, Links};
 
 /// The own links may take so long before neighbours are asked for the first session as well: most
 /// round trips, several times.

@@ -12,12 +12,15 @@ use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
 use crate::client_session::{SessionArgs, SessionPlan};
-use crate::lent_links::{self, KIND, Lender};
-use crate::link_policy::LinkPolicy;
+use crate::last_run;
 use crate::output;
 use crate::reach::measure;
-use crate::{last_run, links};
 use tabane_store::{Store, wall_clock::unix_seconds};
+use tabane_uplinks::{
+    LinkPolicy,
+    lent_links::{self, KIND, Lender},
+    links,
+};
 
 /// Show the interfaces of this machine and the neighbours who lend theirs, and why each is a link
 ///

@@ -11,11 +11,11 @@ use crate::carriage::Carriage;
 use crate::client_session::{SessionArgs, SessionPlan};
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
-use crate::policy_text::PolicyTextFile;
 use crate::program;
 use crate::proxying::ProxyListener;
 use crate::signals;
 use tabane_store::Store;
+use tabane_uplinks::PolicyTextFile;
 
 /// Serve SOCKS5 and HTTP proxy requests on one port, without privilege, until stopped
 ///

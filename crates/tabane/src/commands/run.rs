@@ -24,11 +24,11 @@ use crate::failure::Failure;
 use crate::far_ends::FarEnds;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::last_run;
-use crate::policy_text::PolicyTextFile;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
 use crate::statistics::{Report, Statistics};
 use tabane_store::{DirectPrefix, Store, atomic_file};
+use tabane_uplinks::PolicyTextFile;
 
 /// How often counters are read, so that those of a path that vanishes are at most so old.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);

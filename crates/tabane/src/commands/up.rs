@@ -22,9 +22,9 @@ use crate::instance::{ControlArgs, Description, Instance};
 use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
 use crate::plain;
-use crate::policy_text::PolicyTextFile;
 use crate::signals;
 use tabane_store::{DirectPrefix, Span, Store};
+use tabane_uplinks::PolicyTextFile;
 
 /// Where a daemon in the background writes what it has to say.
 const LOG: &str = "/run/tabane/up.log";

@@ -26,12 +26,11 @@ use crate::environment::web_variables;
 use crate::failure::Failure;
 use crate::instance::{Description, Instance, WebView};
 use crate::output;
-use crate::policy_text::PolicyTextFile;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
 use crate::web_ca::WebCa;
-use crate::web_links::WebLinks;
 use tabane_store::{RelayName, Store};
+use tabane_uplinks::{PolicyTextFile, WebLinks};
 
 mod ca;
 mod trust;

@@ -7,9 +7,9 @@ use tabane_tunnel::Lodging;
 use tokio::time::timeout;
 
 use crate::client_session::{SessionArgs, SessionPlan};
-use crate::link_policy::LinkPolicy;
 use crate::reach::measure;
 use tabane_store::Store;
+use tabane_uplinks::LinkPolicy;
 
 /// Relays asked; each that does not answer takes ten seconds.
 const MAX_RELAYS: usize = 4;

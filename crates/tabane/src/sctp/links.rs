@@ -18,10 +18,8 @@ use tokio::sync::watch;
 
 use super::driver::Driver;
 use super::ways::Reach;
-use crate::link_roll::LinkRoll;
-use crate::links;
-use crate::uplinks::{COUNT_INTERVAL, Table, Tally, Uplinks};
 use tabane_store::Store;
+use tabane_uplinks::{COUNT_INTERVAL, LinkRoll, Table, Tally, Uplinks, links};
 
 /// Tries to find a port that is free on every link.
 const PORT_TRIES: usize = 16;

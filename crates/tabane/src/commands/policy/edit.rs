@@ -9,8 +9,8 @@ use toml_edit::Value;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::policy_edit::{self, Values, Whose};
 use tabane_store::atomic_file;
+use tabane_uplinks::policy_edit::{self, Values, Whose};
 
 /// Set how a link may be used; what is not named stays as it was
 ///

@@ -18,8 +18,6 @@ use tokio::time::timeout;
 use super::invitation::Invitation;
 use super::{PORT, budget, hours, own_name, rate};
 use crate::failure::Failure;
-use crate::lent_links::place;
-use crate::near_by;
 use crate::output;
 use crate::program;
 use crate::signals;
@@ -27,6 +25,7 @@ use tabane_store::{
     NeighbourEntry, OFFER_FILE, OfferEntry, RelayName, Store, TermsText, secret,
     wall_clock::unix_seconds,
 };
+use tabane_uplinks::{lent_links::place, near_by};
 
 /// How long a code is worth something: a walk to the other machine.
 const OFFER_TIME: u64 = 600;

@@ -20,7 +20,8 @@ use crate::lent_links::{self, Lender};
 use crate::link_policy::Verdict;
 use crate::link_roll::LinkRoll;
 use crate::links;
-use crate::uplinks::{COUNT_INTERVAL, Table, Tally, Uplinks};
+use crate::table::Table;
+use crate::uplinks::{COUNT_INTERVAL, Tally, Uplinks};
 use tabane_store::{RelayName, Store};
 
 /// What a byte of a body costs on the network, in thousandths: headers of IP, TCP, TLS and HTTP in
@@ -28,7 +29,7 @@ use tabane_store::{RelayName, Store};
 const COST_PER_MILLE: u64 = 1_060;
 
 /// Keeps [`Links`] as interfaces and policy have them.
-pub(crate) struct WebLinks {
+pub struct WebLinks {
     links: Links,
     uplinks: Uplinks,
     tables: watch::Receiver<Rc<Table>>,
@@ -47,7 +48,7 @@ pub(crate) struct WebLinks {
 impl WebLinks {
     /// The links there are now, with those of `neighbours`: of all that are known, where none is
     /// named and no interface either. Fails, with the reasons, where there is no link.
-    pub(crate) async fn find(
+    pub async fn find(
         wanted: Vec<String>,
         neighbours: &[RelayName],
         store: &Store,
@@ -79,17 +80,17 @@ impl WebLinks {
     }
 
     /// What fetches use.
-    pub(crate) fn links(&self) -> Links {
+    pub fn links(&self) -> Links {
         self.links.clone()
     }
 
     /// All that are known, used or not.
-    pub(crate) fn roll(&self) -> LinkRoll {
+    pub fn roll(&self) -> LinkRoll {
         self.uplinks.roll().clone()
     }
 
     /// Follows changes and counts, until it is dropped.
-    pub(crate) async fn follow(&mut self) {
+    pub async fn follow(&mut self) {
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -9,16 +9,18 @@ use toml_edit::{ArrayOfTables, Document, DocumentMut, Item, Table, Value};
 
 /// Which links an entry is for. One for links of a kind among them is another one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Whose<'a> {
-    pub(crate) name: Option<&'a str>,
-    pub(crate) kind: Option<&'a str>,
+pub struct Whose<'a> {
+    /// One link's, or all links'.
+    pub name: Option<&'a str>,
+    /// A kind of links, or every kind.
+    pub kind: Option<&'a str>,
 }
 
 /// Keys with what they are to be; `None`: not there.
-pub(crate) type Values = Vec<(&'static str, Option<Value>)>;
+pub type Values = Vec<(&'static str, Option<Value>)>;
 
 /// All that an entry says, and what it does not say.
-pub(crate) fn values(entry: &LinkEntry) -> Values {
+pub fn values(entry: &LinkEntry) -> Values {
     let text = |text: &Option<String>| text.as_deref().map(Value::from);
     vec![
         ("use", text(&entry.usage)),
@@ -33,7 +35,7 @@ pub(crate) fn values(entry: &LinkEntry) -> Values {
 }
 
 /// The entries of a text; none where it is not sound.
-pub(crate) fn entries(text: &str) -> Vec<LinkEntry> {
+pub fn entries(text: &str) -> Vec<LinkEntry> {
     if Policy::parse(text).is_err() {
         return Vec::new();
     }
@@ -67,7 +69,7 @@ fn entry(file: &str, table: &Table) -> LinkEntry {
 }
 
 /// Changes the entry, or puts a new one in front of all others, so that it decides.
-pub(crate) fn set(text: &str, whose: Whose<'_>, values: Values) -> Result<String> {
+pub fn set(text: &str, whose: Whose<'_>, values: Values) -> Result<String> {
     let mut document: DocumentMut = text.parse()?;
     let entries = entries_of(&mut document)?;
     match position(entries, whose).and_then(|place| entries.get_mut(place)) {
@@ -93,7 +95,7 @@ pub(crate) fn set(text: &str, whose: Whose<'_>, values: Values) -> Result<String
 }
 
 /// Takes the entry out.
-pub(crate) fn unset(text: &str, whose: Whose<'_>) -> Result<String> {
+pub fn unset(text: &str, whose: Whose<'_>) -> Result<String> {
     let mut document: DocumentMut = text.parse()?;
     let entries = entries_of(&mut document)?;
     let links = whose.name.unwrap_or("*");

@@ -14,7 +14,8 @@ use tabane_policy::Budget;
 use crate::lent_links::Lender;
 use crate::link_policy::{LinkPolicy, Verdict};
 use crate::links;
-use crate::uplinks::Table;
+use crate::table::Table;
+
 use tabane_store::wall_clock::today;
 
 /// Why a link is not used whose interface, or neighbour, is not there any more.
@@ -22,7 +23,7 @@ const GONE: &str = "not there any more";
 
 /// The roll, and whether the policy file is followed. Copies are the same.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LinkRoll(Rc<RefCell<Inner>>);
+pub struct LinkRoll(Rc<RefCell<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -34,11 +35,11 @@ struct Inner {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Known {
     /// Why it is not used.
-    pub(crate) unused: Option<String>,
-    pub(crate) metered: bool,
-    pub(crate) budget: Option<(Budget, Bytes)>,
+    pub unused: Option<String>,
+    pub metered: bool,
+    pub budget: Option<(Budget, Bytes)>,
     policy: PolicyInForce,
-    pub(crate) is_lent: bool,
+    pub is_lent: bool,
 }
 
 impl Known {
@@ -58,7 +59,7 @@ impl Known {
 
 impl LinkRoll {
     /// What is known of the own links now.
-    pub(crate) fn renew(&self, table: &Table) {
+    pub fn renew(&self, table: &Table) {
         let (wanted, policy) = (&table.wanted, &table.policy);
         let known = &mut self.0.borrow_mut().links;
         for link in known.values_mut().filter(|link| !link.is_lent) {
@@ -75,7 +76,7 @@ impl LinkRoll {
     }
 
     /// The neighbours' links, each with why it is not used.
-    pub(crate) fn renew_lent(&self, table: &Table, lent: Vec<(&Lender, Option<String>)>) {
+    pub fn renew_lent(&self, table: &Table, lent: Vec<(&Lender, Option<String>)>) {
         let known = &mut self.0.borrow_mut().links;
         for link in known.values_mut().filter(|link| link.is_lent) {
             link.unused = Some(GONE.to_owned());
@@ -92,7 +93,7 @@ impl LinkRoll {
     }
 
     /// What budgets' links have carried by now.
-    pub(crate) fn count(&self, policy: &LinkPolicy) {
+    pub fn count(&self, policy: &LinkPolicy) {
         for (name, link) in &mut self.0.borrow_mut().links {
             if let Some((budget, used)) = &mut link.budget {
                 *used = policy.used(name, budget);
@@ -101,7 +102,7 @@ impl LinkRoll {
     }
 
     /// Why a link is not used, where it is known and is not.
-    pub(crate) fn why_unused(&self, name: &str) -> Option<String> {
+    pub fn why_unused(&self, name: &str) -> Option<String> {
         self.0.borrow().links.get(name)?.unused.clone()
     }
 
@@ -110,13 +111,14 @@ impl LinkRoll {
         self.0.borrow_mut().policy_fault = fault;
     }
 
-    pub(crate) fn policy_fault(&self) -> Option<String> {
+    /// What is wrong with the policy file, if anything.
+    pub fn policy_fault(&self) -> Option<String> {
         self.0.borrow().policy_fault.clone()
     }
 
     /// Completes `links`, those in use, by what is known of them and by those that are not;
     /// `carried` says what these have carried so far.
-    pub(crate) fn complete(&self, links: &mut Vec<Link>, carried: impl Fn(&str) -> Traffic) {
+    pub fn complete(&self, links: &mut Vec<Link>, carried: impl Fn(&str) -> Traffic) {
         for (name, known) in &self.0.borrow().links {
             let found = links.iter_mut().find(|link| link.name == *name);
             let link = match (found, &known.unused) {

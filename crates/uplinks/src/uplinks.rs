@@ -26,11 +26,10 @@ use tabane_store::Store;
 mod budgets;
 mod files;
 mod follower;
-mod table;
 mod tally;
 
-pub(crate) use table::Table;
-pub(crate) use tally::{COUNT_INTERVAL, Tally};
+use crate::table::Table;
+pub use tally::{COUNT_INTERVAL, Tally};
 
 use budgets::Budgets;
 use files::{Files, News};
@@ -38,7 +37,7 @@ use files::{Files, News};
 /// The links of the process. Copies are the same; the last one ends the follower, and writes down
 /// what was counted.
 #[derive(Clone)]
-pub(crate) struct Uplinks(Rc<Shared>);
+pub struct Uplinks(Rc<Shared>);
 
 struct Shared {
     table: watch::Sender<Rc<Table>>,
@@ -66,7 +65,7 @@ impl Uplinks {
     ///
     /// # Errors
     /// A file is faulty, or the kernel does not list its interfaces.
-    pub(crate) async fn start(store: &Store, wanted: Vec<String>, roll: LinkRoll) -> Result<Self> {
+    pub async fn start(store: &Store, wanted: Vec<String>, roll: LinkRoll) -> Result<Self> {
         // Before the first look, so that no change falls in between.
         let watch = Watch::start().inspect_err(|error| {
             tracing::warn!(%error, "links that come and go are not noticed");
@@ -110,23 +109,23 @@ impl Uplinks {
     }
 
     /// The links as they are now.
-    pub(crate) fn table(&self) -> Rc<Table> {
+    pub fn table(&self) -> Rc<Table> {
         self.0.table.borrow().clone()
     }
 
     /// The table in force, and its successors.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Rc<Table>> {
+    pub fn subscribe(&self) -> watch::Receiver<Rc<Table>> {
         self.0.table.subscribe()
     }
 
     /// Every link that is known, used or not, and why it is not.
-    pub(crate) fn roll(&self) -> &LinkRoll {
+    pub fn roll(&self) -> &LinkRoll {
         &self.0.roll
     }
 
     /// A link has carried so much more. Where that ends its budget, there is another table when
     /// this returns.
-    pub(crate) fn count(&self, link: &str, bytes: Bytes) {
+    pub fn count(&self, link: &str, bytes: Bytes) {
         self.0.count(link, bytes);
     }
 }

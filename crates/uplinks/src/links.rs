@@ -16,14 +16,10 @@ use crate::link_policy::LinkPolicy;
 use tabane_store::Mistake;
 
 /// Links by name.
-pub(crate) type Links = BTreeMap<String, LinkBind>;
+pub type Links = BTreeMap<String, LinkBind>;
 
 /// The links to begin with; fails, with the reasons, where there is none.
-pub(crate) fn choose(
-    interfaces: &[Interface],
-    wanted: &[String],
-    policy: &LinkPolicy,
-) -> Result<Links> {
+pub fn choose(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) -> Result<Links> {
     for name in wanted {
         if !interfaces.iter().any(|interface| interface.name == *name) {
             let known: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
@@ -58,7 +54,7 @@ pub(crate) fn choose(
 
 /// The links that can be used at this moment and may be, as the policy says; maybe none. Who names
 /// a link insists on it.
-pub(crate) fn allowed(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) -> Links {
+pub fn allowed(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) -> Links {
     let insists = PathPolicy::default();
     let allowed = usable(interfaces, wanted)
         .into_iter()
@@ -108,7 +104,7 @@ fn usable(interfaces: &[Interface], wanted: &[String]) -> Links {
 /// Whether a link must be given up for `fresh`. Not while its addresses are still there: privacy
 /// addresses come and go, and each change would cost a path what it has learnt. A family that is
 /// new counts only where nothing is carried yet.
-pub(crate) fn is_outdated(
+pub fn is_outdated(
     bind: &LinkBind,
     fresh: &LinkBind,
     interface: &Interface,
@@ -127,11 +123,7 @@ pub(crate) fn is_outdated(
 }
 
 /// Why an interface is not used as a link, where that is so, of those that `wanted` has, or of all.
-pub(crate) fn why_unused(
-    interface: &Interface,
-    wanted: &[String],
-    policy: &LinkPolicy,
-) -> Option<String> {
+pub fn why_unused(interface: &Interface, wanted: &[String], policy: &LinkPolicy) -> Option<String> {
     let is_named = wanted.contains(&interface.name);
     if let Some(reason) = why_not(interface, is_named) {
         return Some(reason.to_string());

@@ -11,12 +11,13 @@ use tabane_store::{POLICY_FILE, Store, atomic_file};
 
 /// The policy file beside the other settings.
 #[derive(Debug, Clone)]
-pub(crate) struct PolicyTextFile {
+pub struct PolicyTextFile {
     path: PathBuf,
 }
 
 impl PolicyTextFile {
-    pub(crate) fn of(store: &Store) -> Self {
+    /// The one that is followed with this store.
+    pub fn of(store: &Store) -> Self {
         Self {
             path: store.root().join(POLICY_FILE),
         }

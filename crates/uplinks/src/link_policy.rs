@@ -17,7 +17,7 @@ use tabane_store::{POLICY_FILE, Store, USAGE_FILE, read_policy, read_usage, wall
 
 /// What links may be used for, and what they have carried.
 #[derive(Debug, Clone)]
-pub(crate) struct LinkPolicy {
+pub struct LinkPolicy {
     policy: Policy,
     /// As it was kept, and what was counted since.
     usage: Usage,
@@ -27,17 +27,18 @@ pub(crate) struct LinkPolicy {
 
 /// What the policy comes to for a link at this moment.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Verdict {
-    pub(crate) decision: Decision,
+pub struct Verdict {
+    /// What the policy says.
+    pub decision: Decision,
     /// Carried in the present period of its budget.
-    pub(crate) used: Option<Bytes>,
+    pub used: Option<Bytes>,
     /// How its path is used; `None`: not at all.
-    pub(crate) path: Option<PathPolicy>,
+    pub path: Option<PathPolicy>,
 }
 
 impl LinkPolicy {
     /// Reads both files; where there is none, nothing was wished or carried.
-    pub(crate) fn load(store: &Store) -> Result<Self> {
+    pub fn load(store: &Store) -> Result<Self> {
         Ok(Self {
             policy: read_policy(store.root())?,
             usage: read_usage(&store.root().join(USAGE_FILE))?,
@@ -46,7 +47,7 @@ impl LinkPolicy {
     }
 
     /// The same, with what NetworkManager says of links.
-    pub(crate) async fn load_here(store: &Store) -> Result<Self> {
+    pub async fn load_here(store: &Store) -> Result<Self> {
         let mut policy = Self::load(store)?;
         policy.metered = metered_links().await;
         Ok(policy)
@@ -59,7 +60,7 @@ impl LinkPolicy {
     }
 
     /// An interface as policy files know it.
-    pub(crate) fn facts<'a>(&self, interface: &'a Interface) -> LinkFacts<'a> {
+    pub fn facts<'a>(&self, interface: &'a Interface) -> LinkFacts<'a> {
         LinkFacts {
             name: &interface.name,
             kind: kind_word(interface.kind),
@@ -68,7 +69,7 @@ impl LinkPolicy {
     }
 
     /// The policy file is another.
-    pub(crate) fn set_policy(&mut self, policy: Policy) {
+    pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
@@ -78,17 +79,17 @@ impl LinkPolicy {
     }
 
     /// What is wished.
-    pub(crate) fn policy(&self) -> &Policy {
+    pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
     /// How an interface is to be used now.
-    pub(crate) fn verdict(&self, interface: &Interface) -> Verdict {
+    pub fn verdict(&self, interface: &Interface) -> Verdict {
         self.judge(&self.facts(interface))
     }
 
     /// How a link is to be used now, whatever it is.
-    pub(crate) fn judge(&self, link: &LinkFacts<'_>) -> Verdict {
+    pub fn judge(&self, link: &LinkFacts<'_>) -> Verdict {
         let decision = self.policy.decide(link);
         let used = decision.budget.map(|budget| self.used(link.name, &budget));
         let is_used_up = decision
@@ -111,24 +112,24 @@ impl LinkPolicy {
     }
 
     /// What a link has carried in the present period of its budget.
-    pub(crate) fn used(&self, link: &str, budget: &Budget) -> Bytes {
+    pub fn used(&self, link: &str, budget: &Budget) -> Bytes {
         self.usage.used(link, budget, today())
     }
 
     /// A link has carried so much more.
-    pub(crate) fn count(&mut self, link: &str, bytes: Bytes) {
+    pub fn count(&mut self, link: &str, bytes: Bytes) {
         self.usage.add(link, today(), bytes);
     }
 
     /// Whether a link may carry no more until its next period.
-    pub(crate) fn is_used_up(&self, link: &str, budget: &Budget) -> bool {
+    pub fn is_used_up(&self, link: &str, budget: &Budget) -> bool {
         self.usage.is_used_up(link, budget, today())
     }
 }
 
 impl Verdict {
     /// Why it is not to be used, where that is so.
-    pub(crate) fn why_unused(&self) -> Option<String> {
+    pub fn why_unused(&self) -> Option<String> {
         let Decision { usage, line, .. } = self.decision;
         match (self.path, usage, self.decision.budget.zip(self.used)) {
             (Some(_), _, _) => None,
@@ -143,7 +144,7 @@ impl Verdict {
     }
 
     /// In a few words, for tables.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match (self.decision.budget, self.used, self.why_unused()) {
             (Some(_), Some(_), Some(why)) if self.decision.usage != LinkUse::Never => {
                 format!("not used: {why}")

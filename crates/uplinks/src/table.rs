@@ -12,13 +12,15 @@ use crate::links::{self, Links};
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Table {
-    pub(crate) interfaces: Vec<Interface>,
-    pub(crate) policy: LinkPolicy,
+pub struct Table {
+    /// All that the host has, links or not.
+    pub interfaces: Vec<Interface>,
+    /// What they may be used for and have carried.
+    pub policy: LinkPolicy,
     /// The interfaces that the user named; none: all usable ones.
-    pub(crate) wanted: Vec<String>,
+    pub wanted: Vec<String>,
     /// Counts the policies so far.
-    pub(crate) revision: u64,
+    pub revision: u64,
     /// The links that have a data budget, be they in use or not.
     budgets: BTreeSet<String>,
 }
@@ -48,16 +50,17 @@ impl Table {
     }
 
     /// The own links that can be used and may be; maybe none.
-    pub(crate) fn links(&self) -> Links {
+    pub fn links(&self) -> Links {
         links::allowed(&self.interfaces, &self.wanted, &self.policy)
     }
 
-    pub(crate) fn interface(&self, name: &str) -> Option<&Interface> {
+    /// The interface of this name.
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|it| it.name == name)
     }
 
     /// All interfaces as policy files know them.
-    pub(crate) fn facts(&self) -> impl Iterator<Item = LinkFacts<'_>> {
+    pub fn facts(&self) -> impl Iterator<Item = LinkFacts<'_>> {
         self.interfaces.iter().map(|it| self.policy.facts(it))
     }
 
@@ -78,11 +81,13 @@ impl Table {
         self.facts().chain(lent)
     }
 
-    pub(crate) fn has_budget(&self, link: &str) -> bool {
+    /// Whether the link has a budget.
+    pub fn has_budget(&self, link: &str) -> bool {
         self.budgets.contains(link)
     }
 
-    pub(crate) fn has_budgets(&self) -> bool {
+    /// Whether any link has a budget.
+    pub fn has_budgets(&self) -> bool {
         !self.budgets.is_empty()
     }
 }

@@ -23,7 +23,7 @@ use crate::near_by;
 use tabane_store::{Mistake, NeighbourEntry, RelayName, Store, wall_clock::unix_seconds};
 
 /// The word that policy files have for a neighbour's link.
-pub(crate) const KIND: &str = "neighbour";
+pub const KIND: &str = "neighbour";
 /// How long a neighbour on the local network may take to prove that it is there.
 const NEAR_TIME: Duration = Duration::from_secs(1);
 /// What a neighbour does not acknowledge for so long it will not: its network is ours. One that
@@ -37,9 +37,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(240);
 
 /// A neighbour who lends its link. Copies are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Lender {
-    pub(crate) name: RelayName,
-    pub(crate) key: PublicKey,
+pub struct Lender {
+    /// What the user calls it.
+    pub name: RelayName,
+    /// The key it proves.
+    pub key: PublicKey,
     whereabouts: Rc<Whereabouts>,
 }
 
@@ -62,7 +64,7 @@ struct LentWay {
 
 /// The neighbours that are named; all that are known, where none is. One that is not there costs
 /// nothing but a try.
-pub(crate) fn find(wanted: &[RelayName], store: &Store) -> Result<Vec<Lender>> {
+pub fn find(wanted: &[RelayName], store: &Store) -> Result<Vec<Lender>> {
     let known = store.neighbours()?;
     for name in wanted {
         if known.iter().all(|(other, _)| other != name) {
@@ -94,12 +96,12 @@ impl Lender {
     }
 
     /// Where it listens, as far as is known.
-    pub(crate) fn at(&self) -> Destination {
+    pub fn at(&self) -> Destination {
         self.whereabouts.at.borrow().clone()
     }
 
     /// Its link as policy files know it.
-    pub(crate) fn facts(&self) -> LinkFacts<'_> {
+    pub fn facts(&self) -> LinkFacts<'_> {
         LinkFacts {
             name: self.name.as_str(),
             kind: KIND,
@@ -108,12 +110,12 @@ impl Lender {
     }
 
     /// Whether an interface has its name: that is the link, then, and this one is not used.
-    pub(crate) fn is_shadowed(&self, interfaces: &[Interface]) -> bool {
+    pub fn is_shadowed(&self, interfaces: &[Interface]) -> bool {
         interfaces.iter().any(|it| it.name == self.name.as_str())
     }
 
     /// The way to the web by its link.
-    pub(crate) fn way(&self, identity: &Identity) -> Result<Rc<dyn Way>> {
+    pub fn way(&self, identity: &Identity) -> Result<Rc<dyn Way>> {
         let way = RefCell::new((self.at(), self.way_by_present_place(identity)?));
         Ok(Rc::new(LentWay {
             lender: self.clone(),
@@ -130,7 +132,7 @@ impl Lender {
     }
 
     /// Whether it is where it was last, shown by its key.
-    pub(crate) async fn answers(&self, identity: &Identity, mark: Option<u32>) -> io::Result<()> {
+    pub async fn answers(&self, identity: &Identity, mark: Option<u32>) -> io::Result<()> {
         self.proves(identity, &self.at(), mark).await
     }
 
@@ -147,7 +149,7 @@ impl Lender {
 
     /// Looks for it on the local networks if it is not where it was, and not too often in vain.
     /// `true` where it was found elsewhere; that is remembered. Sockets carry `mark`.
-    pub(crate) async fn look(&self, identity: &Identity, mark: Option<u32>) -> bool {
+    pub async fn look(&self, identity: &Identity, mark: Option<u32>) -> bool {
         let Whereabouts { look_at, pause, .. } = &*self.whereabouts;
         let now = Instant::now();
         if look_at.get().is_some_and(|at| now < at) {
@@ -272,7 +274,7 @@ async fn is_doubtful(outcome: oneshot::Receiver<bool>) -> bool {
 }
 
 /// Host and port, as sockets are told.
-pub(crate) fn place(at: &Destination) -> (String, u16) {
+pub fn place(at: &Destination) -> (String, u16) {
     let host = at.host.to_string();
     (host.trim_matches(['[', ']']).to_owned(), at.port)
 }

@@ -7,25 +7,26 @@ use std::collections::BTreeMap;
 
 use tabane_base::{Bytes, Duration};
 
-use super::{Table, Uplinks};
+use super::Uplinks;
+use crate::table::Table;
 
 /// How often what links carry is counted: a fast link goes beyond its budget by no more than it
 /// carries in this time.
-pub(crate) const COUNT_INTERVAL: Duration = Duration::from_millis(200);
+pub const COUNT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Tally(BTreeMap<String, Bytes>);
+pub struct Tally(BTreeMap<String, Bytes>);
 
 impl Tally {
     /// The link's own total begins at nothing again.
-    pub(crate) fn restart(&mut self, link: &str) {
+    pub fn restart(&mut self, link: &str) {
         self.0.remove(link);
     }
 
     /// Tells `uplinks` of what links have carried under `table`: `totals` are each one's since it
     /// began. To be called every [`COUNT_INTERVAL`], and before another table is put in force.
-    pub(crate) fn count(
+    pub fn count(
         &mut self,
         uplinks: &Uplinks,
         table: &Table,

@@ -25,22 +25,23 @@ const ADDRESSES_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_FOUND: usize = 64;
 
 /// Says on the local networks that this machine lends its link, until it is dropped.
-pub(crate) struct Announcement {
+pub struct Announcement {
     daemon: ServiceDaemon,
     name: String,
 }
 
 /// Somebody who announces itself.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Found {
-    pub(crate) key: PublicKey,
+pub struct Found {
+    /// The key it says it has; to be proved there.
+    pub key: PublicKey,
     /// Where it says it listens, IPv4 first.
-    pub(crate) at: Vec<Destination>,
+    pub at: Vec<Destination>,
 }
 
 impl Announcement {
     /// Begins to announce this machine by `name`, where it listens on `port`.
-    pub(crate) fn start(name: &str, port: u16, key: PublicKey) -> Result<Self> {
+    pub fn start(name: &str, port: u16, key: PublicKey) -> Result<Self> {
         let key = key.to_string();
         let daemon = ServiceDaemon::new().context("multicast DNS")?;
         let interval = u32::try_from(ADDRESSES_INTERVAL.as_secs()).unwrap_or(u32::MAX);
@@ -67,7 +68,7 @@ impl Drop for Announcement {
 }
 
 /// Those who announce themselves, until one is what was looked for or the time is over.
-pub(crate) async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> Result<Vec<Found>> {
+pub async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> Result<Vec<Found>> {
     let deadline = Instant::now() + time;
     let daemon = ServiceDaemon::new().context("multicast DNS")?;
     let events = daemon.browse(SERVICE).context("DNS-SD")?;
@@ -92,7 +93,7 @@ pub(crate) async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> 
 }
 
 /// Where everybody on a local network hears what is sent to this port.
-pub(crate) async fn networks(port: u16) -> Vec<SocketAddr> {
+pub async fn networks(port: u16) -> Vec<SocketAddr> {
     let interfaces = interfaces::list().await;
     let interfaces =
         interfaces.inspect_err(|error| tracing::debug!(%error, "cannot list the interfaces"));
