@@ -33,6 +33,8 @@ pub const TARGETS: &[Target] = &[
     ("files", 3_000, texts::files),
     ("headers", 20_000, texts::headers),
     ("destination", 20_000, texts::destination),
+    ("join_string", 20_000, texts::join_string),
+    ("sctp_notes", 20_000, tabane_sctp::fuzz_notes),
     ("tunnel", 20_000, requests::tunnel),
     ("socks", 20_000, requests::socks),
     ("http", 20_000, requests::http),

@@ -50,7 +50,6 @@ mod relay_exit;
 mod relay_state;
 mod route;
 mod rule_book;
-mod sctp;
 mod signals;
 mod statistics;
 #[cfg(test)]

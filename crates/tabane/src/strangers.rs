@@ -9,46 +9,22 @@ use tabane_base::{Rng, Seed};
 
 use crate::dns_answer::addresses;
 use crate::near_names::{asks_for_near, question};
-use crate::sctp::conversation::{Note, NoteReader};
-use tabane_store::JoinString;
 
 const EXECUTIONS: u32 = 20_000;
 
 /// A name, its real inputs, and what takes one.
 type Door = (&'static str, &'static [&'static [u8]], fn(&[u8]));
 
-const DOORS: [Door; 3] = [
-    (
-        "dns",
-        &[
-            b"\0\x07\x81\x80\0\x01\0\x03\0\0\0\0\x03Www\x07example\x03org\0\0\x01\0\x01\
+const DOORS: [Door; 1] = [(
+    "dns",
+    &[
+        b"\0\x07\x81\x80\0\x01\0\x03\0\0\0\0\x03Www\x07example\x03org\0\0\x01\0\x01\
               \xc0\x0c\0\x05\0\x01\0\0\0\x3c\0\x04\x01a\xc0\x10\
               \x01a\xc0\x10\0\x01\0\x01\0\0\0\x3c\0\x04\xc0\0\x02\x07",
-            b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x07printer\x03lan\0\0\x01\0\x01",
-        ],
-        dns,
-    ),
-    (
-        "join",
-        &[
-            b"tabane://relay.example:4510?key=6kpsY-KcUgq-9VB7Ey7F-ZVHdq6-vnuSQh7qaRRG0iw\
-              &token=oUEyuexCSnJnLZBCvxvntZ",
-            b"tabane://[2001:db8::1]:4510?addr=192.0.2.1:4510&addr=relay:1\
-              &key=6kpsY-KcUgq-9VB7Ey7F-ZVHdq6-vnuSQh7qaRRG0iw&token=oUEyuexCSnJnLZBCvxvntZ",
-        ],
-        join,
-    ),
-    (
-        "note",
-        &[
-            b"{\"Sent\":{\"length\":7,\"sha256\":\"00\"}}",
-            b"{\"sent\":{\"length\":7,\"sha256\":\"00\"}}",
-            b"\"End\"",
-            b"\"end\"",
-        ],
-        note,
-    ),
-];
+        b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x07printer\x03lan\0\0\x01\0\x01",
+    ],
+    dns,
+)];
 
 /// Answers and questions of the DNS.
 fn dns(message: &[u8]) {
@@ -60,30 +36,6 @@ fn dns(message: &[u8]) {
     if let Some((_, found)) = addresses(message) {
         assert!(found.len() * 4 <= message.len(), "more than it can hold");
     }
-}
-
-/// Join strings: what is taken is taken the same when it is printed.
-fn join(text: &[u8]) {
-    let Ok(text) = std::str::from_utf8(text) else {
-        return;
-    };
-    match text.parse::<JoinString>() {
-        Ok(joined) => assert_eq!(joined.to_string().parse(), Ok(joined)),
-        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
-    }
-}
-
-/// What two ends of `tabane sctp` say to each other, whole and in pieces.
-fn note(bytes: &[u8]) {
-    let whole = Note::parse(bytes);
-    let mut reader = NoteReader::default();
-    let (first, second) = bytes.split_at(bytes.len() / 2);
-    assert!(reader.read(first, false).is_none(), "not complete");
-    let read = reader.read(second, true);
-    assert_eq!(
-        read.map(|note| note.to_bytes()),
-        whole.map(|note| note.to_bytes())
-    );
 }
 
 /// Some bytes flipped, set, cut out, repeated or put in.

@@ -19,9 +19,9 @@ const BLOCKS: usize = 64;
 /// What is to be sent.
 pub(crate) struct Source {
     /// Its length, where that is known.
-    pub(crate) length: Option<u64>,
+    pub length: Option<u64>,
     /// Blocks; the last is an error or none.
-    pub(crate) blocks: mpsc::Receiver<Result<Vec<u8>>>,
+    pub blocks: mpsc::Receiver<Result<Vec<u8>>>,
 }
 
 impl Source {

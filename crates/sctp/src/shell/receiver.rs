@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::{AssociationId, Event, Incoming, Message, Settings};
 use anyhow::{Result, anyhow, bail};
 use tabane_base::{Bytes, Duration};
-use tabane_sctp::{AssociationId, Event, Incoming, Message, Settings};
 
 use super::conversation::{NOTES, Note, NoteReader, STREAM, Tally};
 use super::driver::Driver;
@@ -20,17 +20,21 @@ use super::report::{Progress, Report, megabytes};
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// What was asked for.
-pub(crate) struct Order {
-    pub(crate) file: PathBuf,
-    pub(crate) port: u16,
-    pub(crate) udp_port: u16,
-    pub(crate) receive_buffer: Option<Bytes>,
+pub struct Order {
+    /// Where the data goes; `-` is standard output.
+    pub file: PathBuf,
+    /// The SCTP port.
+    pub port: u16,
+    /// Where SCTP comes in UDP.
+    pub udp_port: u16,
+    /// How much the stack may hold for us; `None` for its own measure.
+    pub receive_buffer: Option<Bytes>,
     /// How long the sender may be silent.
-    pub(crate) patience: Duration,
+    pub patience: Duration,
 }
 
 /// Waits for a sender, and takes what it sends.
-pub(crate) async fn receive(order: &Order, ready: impl FnOnce()) -> Result<Report> {
+pub async fn receive(order: &Order, ready: impl FnOnce()) -> Result<Report> {
     let mut settings = Settings::default();
     if let Some(buffer) = order.receive_buffer {
         settings.receive_buffer = buffer;

@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
+use crate::{LinkId, Settings, Stack, packet};
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration, Rate};
 use tabane_linux::udp::{RecvBatch, SendFault, Transmit, UdpBind, UdpSocket};
-use tabane_sctp::{LinkId, Settings, Stack, packet};
 
 /// How often the stack's timers run at least. Its own thread would run them every 10 ms.
 const TICK: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ struct Cap {
 
 /// See the module.
 pub(crate) struct Driver {
-    pub(crate) stack: Stack,
+    pub stack: Stack,
     links: BTreeMap<LinkId, Link>,
     batch: RecvBatch,
     ticked_at: Instant,

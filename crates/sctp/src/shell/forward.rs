@@ -7,12 +7,12 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::task::Poll;
 use std::time::Instant;
 
+use crate::{EndpointId, Event, Incoming, path::ASSOCIATIONS_MAX};
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tabane_base::Duration;
 use tabane_linux::{abortive::AbortiveStream, signals::Signals};
-use tabane_sctp::{EndpointId, Event, Incoming, path::ASSOCIATIONS_MAX};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -28,43 +28,54 @@ use tabane_store::Store;
 const REST: Duration = Duration::from_millis(200);
 
 /// What was asked for.
-pub(crate) struct Order {
-    pub(crate) end: End,
+pub struct Order {
+    /// Which end this is.
+    pub end: End,
     /// The SCTP port: the peer's at the programs' end, ours at the servers'.
-    pub(crate) port: u16,
+    pub port: u16,
     /// How long a peer may be silent.
-    pub(crate) patience: Duration,
+    pub patience: Duration,
 }
 
 /// Which end this is.
-pub(crate) enum End {
+pub enum End {
     /// Takes TCP connections.
     Programs {
+        /// Where connections are taken.
         listen: SocketAddr,
+        /// The peer's addresses, with the UDP port.
         remotes: Vec<SocketAddrV4>,
+        /// The links to use; none for all that may be.
         links: Vec<String>,
+        /// Which path a message takes.
         scheduler: Scheduler,
         /// How long the set-up of an association may take.
         timeout: Duration,
     },
     /// Takes associations, and connects each to `server`.
-    Servers { server: String, udp_port: u16 },
+    Servers {
+        /// The TCP server, host and port.
+        server: String,
+        /// Where SCTP comes in UDP.
+        udp_port: u16,
+    },
 }
 
 /// A connection that has ended.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Carried {
+pub struct Carried {
     /// From TCP to SCTP.
-    pub(crate) sent_bytes: u64,
+    pub sent_bytes: u64,
     /// From SCTP to TCP.
-    pub(crate) received_bytes: u64,
-    pub(crate) seconds: f64,
+    pub received_bytes: u64,
+    /// From its beginning to its end.
+    pub seconds: f64,
     /// Why both sides were reset; `None` where both ended in good order.
-    pub(crate) reset: Option<String>,
+    pub reset: Option<String>,
 }
 
 /// Serves until a signal comes. `ready` is told where, `tell` of every connection that has ended.
-pub(crate) async fn forward(
+pub async fn forward(
     order: Order,
     store: &Store,
     ready: impl FnOnce(&str),

@@ -9,9 +9,9 @@ use std::io;
 use std::task::Context;
 use std::time::Instant;
 
+use crate::{AssociationId, EndpointId, Event, Incoming, Message, Sent, Stack};
 use tabane_base::Duration;
 use tabane_linux::abortive::AbortiveStream;
-use tabane_sctp::{AssociationId, EndpointId, Event, Incoming, Message, Sent, Stack};
 
 use super::conversation::{BYTES, INDICATION, MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM};
 use super::driver::Driver;
@@ -27,7 +27,7 @@ const TEND: Duration = Duration::from_millis(200);
 
 /// See the module.
 pub(crate) struct Bridge {
-    pub(crate) endpoint: EndpointId,
+    pub endpoint: EndpointId,
     association: AssociationId,
     /// At the programs' end.
     outgoing: Option<Outgoing>,
@@ -37,7 +37,7 @@ pub(crate) struct Bridge {
     /// Why it is reset, once it is.
     fault: Option<String>,
     peer_is_ours: bool,
-    pub(crate) begun_at: Instant,
+    pub begun_at: Instant,
     tended_at: Instant,
     /// Read from TCP, not yet sent.
     pending: Vec<u8>,
@@ -53,8 +53,8 @@ pub(crate) struct Bridge {
     written_end: bool,
     is_ending: bool,
     /// Bytes from TCP to the association, and from there to TCP.
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
+    pub sent: u64,
+    pub received: u64,
 }
 
 impl Bridge {

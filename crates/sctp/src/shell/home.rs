@@ -5,9 +5,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::{EndpointId, LinkId};
 use anyhow::{Context, Result};
 use tabane_linux::interfaces::{self, Watch};
-use tabane_sctp::{EndpointId, LinkId};
 
 use super::conversation::INDICATION;
 use super::driver::Driver;
@@ -17,7 +17,7 @@ const SOCKET: LinkId = LinkId(0);
 
 /// See the module.
 pub(crate) struct Home {
-    pub(crate) endpoint: EndpointId,
+    pub endpoint: EndpointId,
     locals: Vec<Ipv4Addr>,
     watch: Option<Watch>,
 }

@@ -5,15 +5,15 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use tabane_sctp::{LinkId, Way, path::SLOTS};
+use crate::{LinkId, Way, path::SLOTS};
 
 /// A link as far as this goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    pub(crate) link: LinkId,
-    pub(crate) local: Ipv4Addr,
+    pub link: LinkId,
+    pub local: Ipv4Addr,
     /// How many leading bits its neighbours share.
-    pub(crate) prefix_bits: u8,
+    pub prefix_bits: u8,
 }
 
 impl Reach {

@@ -7,12 +7,12 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
-use anyhow::{Result, anyhow};
-use tabane_base::Duration;
-use tabane_sctp::{
+use crate::{
     AssociationId, EndpointId, Event, Message, PathId, PathState, PathStatus, SctpError, Sent,
     Stack, Way,
 };
+use anyhow::{Result, anyhow};
+use tabane_base::Duration;
 
 use super::conversation::{BYTES, INDICATION, STREAM};
 use super::driver::Driver;
@@ -39,11 +39,11 @@ pub(crate) enum Stage {
 
 /// See the module.
 pub(crate) struct Outgoing {
-    pub(crate) endpoint: EndpointId,
-    pub(crate) association: AssociationId,
-    pub(crate) stage: Stage,
+    pub endpoint: EndpointId,
+    pub association: AssociationId,
+    pub stage: Stage,
     /// The peer is one of our programs.
-    pub(crate) is_ours: bool,
+    pub is_ours: bool,
     remotes: Vec<SocketAddrV4>,
     distribution: Distribution,
     /// What was chosen for a message for which there was no room yet.

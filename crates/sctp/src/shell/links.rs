@@ -9,11 +9,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Instant;
 
+use crate::LinkId;
 use anyhow::{Result, bail};
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{self, Interface};
-use tabane_sctp::LinkId;
 use tokio::sync::watch;
 
 use super::driver::Driver;
@@ -30,9 +30,9 @@ const LAST_RESORT_TIER: u16 = BACKUP_TIER + 1;
 /// A link in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
-    pub(crate) name: String,
-    pub(crate) reach: Reach,
-    pub(crate) policy: PathPolicy,
+    pub name: String,
+    pub reach: Reach,
+    pub policy: PathPolicy,
     carried: Rc<Cell<Bytes>>,
 }
 

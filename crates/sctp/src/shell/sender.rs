@@ -4,9 +4,9 @@ use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::{Event, Incoming, Message, PathState, PathStatus, Sent};
 use anyhow::{Result, bail};
 use tabane_base::{Bytes, Duration};
-use tabane_sctp::{Event, Incoming, Message, PathState, PathStatus, Sent};
 use tokio::sync::mpsc::error::TryRecvError;
 
 use super::conversation::{MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM, Tally};
@@ -24,20 +24,25 @@ const TEND: Duration = Duration::from_millis(200);
 const VERDICT: Duration = Duration::from_secs(60);
 
 /// What was asked for.
-pub(crate) struct Order {
-    pub(crate) file: Option<PathBuf>,
-    pub(crate) remotes: Vec<SocketAddrV4>,
-    pub(crate) port: u16,
-    pub(crate) links: Vec<String>,
-    pub(crate) scheduler: Scheduler,
+pub struct Order {
+    /// What is sent; `None` or `-` is standard input.
+    pub file: Option<PathBuf>,
+    /// The peer's addresses, with the UDP port.
+    pub remotes: Vec<SocketAddrV4>,
+    /// The peer's SCTP port.
+    pub port: u16,
+    /// The links to use; none for all that may be.
+    pub links: Vec<String>,
+    /// Which path a message takes.
+    pub scheduler: Scheduler,
     /// How long the set-up may take.
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
     /// And how long the receiver may be silent after that.
-    pub(crate) patience: Duration,
+    pub patience: Duration,
 }
 
 /// Sends it; what is told comes after the receiver has everything.
-pub(crate) async fn send(order: Order, store: &Store) -> Result<Report> {
+pub async fn send(order: Order, store: &Store) -> Result<Report> {
     let source = Source::open(order.file.as_deref())?;
     let mut driver = Driver::start(&order.scheduler.settings())?;
     let links = LinkSet::open(&mut driver, order.links.clone(), store).await?;

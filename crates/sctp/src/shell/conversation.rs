@@ -70,7 +70,7 @@ impl NoteReader {
 /// Length and SHA-256 of what has passed so far.
 #[derive(Clone)]
 pub(crate) struct Tally {
-    pub(crate) length: u64,
+    pub length: u64,
     digest: Context,
 }
 
@@ -93,6 +93,20 @@ impl Tally {
         let hex = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
         hex.collect()
     }
+}
+
+/// What two ends of `tabane sctp` say to each other, whole and in pieces, as strangers may change
+/// it; for fuzz targets.
+pub fn fuzz_notes(bytes: &[u8]) {
+    let whole = Note::parse(bytes);
+    let mut reader = NoteReader::default();
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    assert!(reader.read(first, false).is_none(), "not complete");
+    let read = reader.read(second, true);
+    assert_eq!(
+        read.map(|note| note.to_bytes()),
+        whole.map(|note| note.to_bytes())
+    );
 }
 
 #[cfg(test)]

@@ -12,43 +12,56 @@ const PROGRESS: Duration = Duration::from_millis(500);
 
 /// A path at the end of a transfer.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct PathReport {
-    pub(crate) link: String,
-    pub(crate) remote: String,
-    pub(crate) state: &'static str,
-    pub(crate) cwnd_bytes: u64,
+pub struct PathReport {
+    /// The link of ours.
+    pub link: String,
+    /// The peer's address.
+    pub remote: String,
+    /// Whether it is used.
+    pub state: &'static str,
+    /// Its congestion window.
+    pub cwnd_bytes: u64,
     /// Sent and not known to have arrived.
-    pub(crate) outstanding_bytes: u64,
-    pub(crate) srtt_ms: u64,
-    pub(crate) rto_ms: u64,
-    pub(crate) mtu_bytes: u32,
+    pub outstanding_bytes: u64,
+    /// Its smoothed round-trip time.
+    pub srtt_ms: u64,
+    /// Its retransmission timeout.
+    pub rto_ms: u64,
+    /// The largest packet it carries.
+    pub mtu_bytes: u32,
 }
 
 /// A link at the end of a transfer.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct LinkReport {
-    pub(crate) link: String,
+pub struct LinkReport {
+    /// The link of ours.
+    pub link: String,
     /// User data it carried away, repetitions included.
-    pub(crate) sent_bytes: u64,
+    pub sent_bytes: u64,
 }
 
 /// A transfer.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
-    pub(crate) bytes: u64,
+pub struct Report {
+    /// What was transferred.
+    pub bytes: u64,
     /// From the first message to the end, without the set-up.
-    pub(crate) seconds: f64,
-    pub(crate) mbit_per_s: f64,
+    pub seconds: f64,
+    /// The rate, of user data.
+    pub mbit_per_s: f64,
     /// The longest time in which nothing came, after the first bytes; of a receiver.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) longest_silence_ms: Option<u64>,
-    pub(crate) sha256: String,
+    pub longest_silence_ms: Option<u64>,
+    /// Its digest, in hexadecimal.
+    pub sha256: String,
     /// The other end has compared length and digest.
-    pub(crate) confirmed: bool,
+    pub confirmed: bool,
+    /// Of a sender: what each link carried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) links: Vec<LinkReport>,
+    pub links: Vec<LinkReport>,
+    /// Of a sender: the paths as they were at the end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) paths: Vec<PathReport>,
+    pub paths: Vec<PathReport>,
 }
 
 impl Report {
@@ -123,7 +136,7 @@ impl Progress {
 }
 
 /// For people.
-pub(crate) fn megabytes(bytes: u64) -> String {
+pub fn megabytes(bytes: u64) -> String {
     match bytes {
         0..100_000 => format!("{bytes} B"),
         _ => format!("{:.1} MB", bytes as f64 / 1e6),

@@ -5,20 +5,19 @@
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 
-use clap::ValueEnum;
-use tabane_sctp::{Multipath, PathId, PathState, PathStatus, Settings};
+use crate::{Multipath, PathId, PathState, PathStatus, Settings};
 
 /// How messages are spread over paths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Scheduler {
-    /// All paths at once, each as its window allows (CMT); by weights where the policy has some
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheduler {
+    /// All paths at once, each as its window allows (CMT); by weights where the policy has some.
     #[default]
     Tabane,
-    /// ARMS by the letter: cwnd bytes to each path, then all cwnds are read again (CMT off)
+    /// ARMS by the letter: cwnd bytes to each path, then all cwnds are read again (CMT off).
     Cwnd,
-    /// One message to each path in turn
+    /// One message to each path in turn.
     RoundRobin,
-    /// The primary path alone, as SCTP does by itself; the others when it fails
+    /// The primary path alone, as SCTP does by itself; the others when it fails.
     Primary,
 }
 
@@ -27,7 +26,7 @@ const PAPER_SEND_BUFFER: u64 = 233_016;
 
 impl Scheduler {
     /// What the stack has to be set to.
-    pub(crate) fn settings(self) -> Settings {
+    pub fn settings(self) -> Settings {
         let mut settings = Settings::default();
         match self {
             Self::Tabane | Self::RoundRobin => {}
@@ -152,10 +151,10 @@ fn active(paths: Vec<(PathStatus, f64)>) -> Vec<(PathStatus, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{LinkId, Way};
     use std::net::{Ipv4Addr, SocketAddrV4};
     use std::time::Duration;
     use tabane_base::Bytes;
-    use tabane_sctp::{LinkId, Way};
 
     fn path(number: u8, cwnd: u64, srtt_ms: u64) -> PathStatus {
         let address = Ipv4Addr::new(10, 0, 0, number);
