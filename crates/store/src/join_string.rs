@@ -13,6 +13,10 @@ use tabane_base::{Destination, DestinationError};
 use tabane_core::{KeyParseError, PublicKey};
 use thiserror::Error;
 
+/// Where relays listen if nothing else is said: "45" + "10", unassigned by IANA, easy to remember,
+/// not below 1024.
+pub const DEFAULT_PORT: u16 = 4510;
+
 const SCHEME: &str = "tabane://";
 /// More addresses than a relay has; keeps the string one line.
 const MAX_ADDRESSES: usize = 8;

@@ -19,7 +19,7 @@ mod span;
 mod store;
 pub mod wall_clock;
 
-pub use join_string::{JoinString, JoinStringError, Token};
+pub use join_string::{DEFAULT_PORT, JoinString, JoinStringError, Token};
 pub use mistake::Mistake;
 pub use policy_files::{
     POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, read_policy, read_usage,

@@ -22,9 +22,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::far_ends::FarEnds;
 use crate::lent_paths::LentPaths;
 use crate::link_follower::LinkFollower;
-use crate::relay_doors::TLS_PORT;
 use crate::rule_book::RuleBook;
 use crate::udp_order::UdpOrder;
+use tabane_relay::TLS_PORT;
 use tabane_store::{DirectPrefix, PeerEntry, RelayEntry, RelayName, Settings, Store, secret};
 use tabane_uplinks::{
     LinkRoll, Table, Uplinks,

@@ -15,10 +15,9 @@ use tabane_core::{ClassId, Inquiry, InquiryAnswer, PathPolicy, PublicKey};
 use tabane_tunnel::Access;
 use tokio::time::{Instant, timeout};
 
-use crate::commands::relay::DEFAULT_PORT;
 use crate::far_ends::Surroundings;
 use crate::plain;
-use tabane_store::secret;
+use tabane_store::{DEFAULT_PORT, secret};
 
 /// Waits for an answer: after the first datagram and, one may have been lost, the second.
 const ANSWER_WAITS: [Duration; 2] = [Duration::from_millis(700), Duration::from_secs(2)];

@@ -22,14 +22,13 @@ use tokio::time::{Instant, timeout};
 
 use crate::bypass::Bypass;
 use crate::client_session::SessionPlan;
-use crate::commands::relay::DEFAULT_PORT;
 use crate::discovery::{self, Discovery};
 use crate::peer_memory::PeerMemory;
 use crate::peers::Peer;
 use crate::plain_way::{NoPlainWay, Passage, PlainWays};
 use crate::rule_book::RuleBook;
 use crate::via::RelayState;
-use tabane_store::{PeerEntry, RelayName, Store, wall_clock::unix_seconds};
+use tabane_store::{DEFAULT_PORT, PeerEntry, RelayName, Store, wall_clock::unix_seconds};
 use tabane_uplinks::LinkRoll;
 
 /// How long the first connections may have to wait for the names of peers.

@@ -22,8 +22,8 @@ use crate::carriage::Carriage;
 use crate::carrier::{Carrier, resolver_addresses};
 use crate::dead_families::dead_families;
 use crate::far_ends::FarEnds;
-use crate::plain;
 use crate::rule_book::RuleBook;
+use tabane_tunnel::RELEASE_MARK;
 
 /// What to do where this kernel, or this user, cannot have hooks.
 const ADVICE: &str = "`tabane run --proxy` needs no privilege and serves programs that know \
@@ -162,7 +162,7 @@ fn leave_alone(hooks: &RefCell<Hooks>, direct: &[Prefix], dead: &[Prefix], far_e
 
 /// Has programs wait in `connect()` for their destination's answer, where the kernel lets them.
 pub(crate) fn hold_requests(capture: &mut Capture) {
-    if let Err(error) = capture.listener.hold_requests(plain::RELEASE_MARK) {
+    if let Err(error) = capture.listener.hold_requests(RELEASE_MARK) {
         tracing::info!("programs are connected before their destination has answered: {error}");
     }
 }

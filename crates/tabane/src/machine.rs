@@ -27,8 +27,8 @@ use crate::carrier::{Carrier, resolver_addresses};
 use crate::dead_families::{EVERYTHING, dead_families};
 use crate::far_ends::FarEnds;
 use crate::interception::{hold_requests, show_plain_names};
-use crate::plain;
 use crate::rule_book::RuleBook;
+use tabane_tunnel::OWN_MARK;
 
 pub(crate) use direct::DirectRanges;
 pub(crate) use filter::clear_leftovers;
@@ -68,7 +68,7 @@ impl Machine {
         const WHAT: &str = "cannot capture this machine's traffic";
         clear_leftovers().await?;
         let cgroup = Cgroup::root().context(WHAT)?;
-        let mut capture = Capture::open(Some(plain::MARK)).context(WHAT)?;
+        let mut capture = Capture::open(Some(OWN_MARK)).context(WHAT)?;
         hold_requests(&mut capture);
         let config = HookConfig {
             port: capture.port,
@@ -76,7 +76,7 @@ impl Machine {
             capture_udp: true,
             capture_udp6: capture.udp.has_v6(),
             exclude: Vec::new(),
-            bypass_mark: Some(plain::MARK),
+            bypass_mark: Some(OWN_MARK),
             open: false,
         };
         let mut machine = Self {

@@ -3,7 +3,6 @@
 //! Owns the command line, the files in the user's directories and the words users read. Everything
 //! that moves packets is in the crates below; each command has its file in `commands/`.
 
-mod access;
 mod associations;
 mod bypass;
 mod carriage;
@@ -20,7 +19,6 @@ mod entrance;
 mod environment;
 mod failure;
 mod far_ends;
-mod gatekeeper;
 mod gateway;
 mod instance;
 mod interception;
@@ -45,9 +43,6 @@ mod program;
 mod proxying;
 mod qlog;
 mod reach;
-mod relay_doors;
-mod relay_exit;
-mod relay_state;
 mod route;
 mod rule_book;
 mod signals;
@@ -56,7 +51,6 @@ mod statistics;
 mod strangers;
 mod top;
 mod udp_order;
-mod usage;
 mod via;
 mod web_ca;
 

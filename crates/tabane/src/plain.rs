@@ -1,8 +1,7 @@
 //! The way without the session: sockets of ours to the very destination, as the program would have
 //! had without us.
 //!
-//! Owns the marks by which our own hooks and listeners know what is ours. Which link such sockets
-//! take is `plain_way`'s choice.
+//! Owns how such a socket is made and marked as ours. Which link it takes is `plain_way`'s choice.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,23 +12,12 @@ use tabane_linux::{
     abortive::AbortiveStream,
     join::{Buffer, join},
 };
+use tabane_tunnel::OWN_MARK;
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, UdpSocket};
 
 use crate::plain_meter::Meter;
 use crate::plain_way::{Passage, PlainWay};
-
-/// `SO_MARK` of every socket of ours that leaves this machine: clear of the bits that container
-/// networks (0x4000, 0x8000), Tailscale (0xff0000) and Calico (0xffff0000) use.
-pub(crate) const MARK: u32 = 0x1062;
-
-/// The mark of connection requests that we have held back and let go on.
-pub(crate) const RELEASE_MARK: u32 = 0x1067;
-
-/// Whether we may mark sockets (`CAP_NET_ADMIN`).
-pub(crate) fn may_mark() -> bool {
-    std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).is_ok_and(|socket| mark(&socket).is_ok())
-}
 
 /// A connection of which every byte counts.
 #[derive(Debug)]
@@ -118,5 +106,5 @@ fn mark_if_allowed(socket: &impl AsFd) -> io::Result<()> {
 }
 
 fn mark(socket: &impl AsFd) -> io::Result<()> {
-    Ok(setsockopt(socket, sockopt::Mark, &MARK)?)
+    Ok(setsockopt(socket, sockopt::Mark, &OWN_MARK)?)
 }

@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::{Result, bail};
-use tabane_carrier::Proxy;
 use tabane_core::PathPolicy;
 use tabane_linux::interfaces::{Interface, Unusable};
 use tabane_policy::{Carriers, Decision};
-use tabane_tunnel::{CarrierKind, CarrierWish, LinkBind};
+use tabane_tunnel::{CarrierKind, CarrierWish, LinkBind, carrier::Proxy};
 
 use crate::link_policy::LinkPolicy;
 use tabane_store::Mistake;

@@ -6,11 +6,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
-use super::relay::DEFAULT_PORT;
 use crate::doctor::{Finding, Grade, Machine, Mode, Network, judge, works};
 use crate::output;
 use tabane_sctp::shell::UDP_PORT;
-use tabane_store::Store;
+use tabane_store::{DEFAULT_PORT, Store};
 
 /// Look for what is missing on this machine, and say what mends it
 ///

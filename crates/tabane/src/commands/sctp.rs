@@ -11,9 +11,13 @@ use tabane_base::{Bytes, Duration};
 
 use crate::failure::Failure;
 use crate::output;
-use tabane_sctp::shell::forward::Carried;
-use tabane_sctp::shell::report::{Report, megabytes};
-use tabane_sctp::shell::{PORT, Scheduler, UDP_PORT, forward, receiver, sender};
+use tabane_sctp::shell::{
+    PORT, Scheduler, UDP_PORT,
+    forward::{self, Carried},
+    receiver,
+    report::{Report, megabytes},
+    sender,
+};
 use tabane_store::{Span, Store};
 
 /// Send over all paths to an SCTP endpoint at once; only the sender is changed

@@ -21,9 +21,9 @@ use crate::far_ends::FarEnds;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
-use crate::plain;
 use crate::signals;
 use tabane_store::{DirectPrefix, Span, Store};
+use tabane_tunnel::OWN_MARK;
 use tabane_uplinks::PolicyTextFile;
 
 /// Where a daemon in the background writes what it has to say.
@@ -142,7 +142,7 @@ async fn serve(
     tokio::task::spawn_local(notify::keep_alive());
     tracing::info!("up; new connections go as without tabane until the relay answers");
     let far_ends = tokio::select! {
-        far_ends = plan.start_all(store, plain::MARK) => Some(far_ends?),
+        far_ends = plan.start_all(store, OWN_MARK) => Some(far_ends?),
         () = until_told(&signals) => None,
     };
     let instance = far_ends.as_ref().map(|far_ends| {

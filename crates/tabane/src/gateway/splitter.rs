@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 use super::joined::{Connection, Joined};
 use super::{report, rules};
 use crate::instance::Asked;
-use crate::plain;
 use crate::signals::Signals;
+use tabane_tunnel::OWN_MARK;
 
 /// How long a server may take to answer.
 const CONNECTING: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ impl Splitter {
         congestion: &str,
         visible: Asked,
     ) -> Result<Self> {
-        let sockets = Transparent::open(plain::MARK).context("cannot open sockets")?;
+        let sockets = Transparent::open(OWN_MARK).context("cannot open sockets")?;
         sockets.set_congestion(congestion).with_context(|| {
             format!(
                 "no TCP {congestion}; choose with --congestion what \

@@ -18,7 +18,7 @@ use tabane_policy::Protocol;
 use super::filter::{LAN, RELEASED};
 use crate::associations::{Answer, Beginning, Deliver, Stranger};
 use crate::carrier::{ACCEPT_PAUSE, Carrier};
-use crate::plain;
+use tabane_tunnel::OWN_MARK;
 
 const MAX_DATAGRAM: usize = 65_535;
 /// Addresses that a socket hears of without having asked, which are remembered with a socket each.
@@ -32,7 +32,7 @@ pub(super) struct Lan {
 
 impl Lan {
     pub(super) async fn set_up(routing: &Routing) -> Result<Self> {
-        let sockets = Transparent::open(plain::MARK);
+        let sockets = Transparent::open(OWN_MARK);
         let mut sockets = sockets.context("cannot open sockets for hosts behind this one")?;
         if let Err(error) = sockets.hold_requests(RELEASED.mark) {
             tracing::warn!(
@@ -74,7 +74,7 @@ impl Lan {
         let sockets = self.sockets.clone();
         async move {
             let associations = carrier.associations::<(SocketAddr, SocketAddr), SocketAddr>();
-            let errors = RawIp::open(Some(plain::MARK)).ok().map(Rc::new);
+            let errors = RawIp::open(Some(OWN_MARK)).ok().map(Rc::new);
             let mut buffer = vec![0; MAX_DATAGRAM];
             loop {
                 let (length, from, dest) = match sockets.recv(&mut buffer).await {

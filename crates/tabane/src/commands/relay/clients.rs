@@ -8,7 +8,7 @@ use serde::Serialize;
 use tabane_core::PublicKey;
 
 use crate::output;
-use crate::relay_state::RelayState;
+use tabane_relay::RelayState;
 use tabane_store::wall_clock::unix_seconds;
 
 /// List the clients that were admitted, or turn one away

@@ -7,10 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tabane_tunnel::DestinationRule;
 
-use crate::access::{AccessList, UserEntry, UserName};
 use crate::output;
-use crate::relay_state::RelayState;
-use crate::usage::Usage;
+use tabane_relay::{AccessList, RelayState, Usage, UserEntry, UserName};
 use tabane_store::{
     quantity::{RateText, Setting, Volume, bytes_text},
     wall_clock::unix_seconds,

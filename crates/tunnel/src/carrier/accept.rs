@@ -16,9 +16,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::certificate::{Certificate, CertificateError};
-use crate::door::Door;
-use crate::{BoxStream, HTTP_1, provider, socket};
+use super::certificate::{Certificate, CertificateError};
+use super::door::Door;
+use super::{BoxStream, HTTP_1, provider, socket};
 
 /// A visitor says what is wanted within this.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::head::read_answer;
+use super::head::read_answer;
 
 const HTTP_PORT: u16 = 8080;
 const SOCKS_PORT: u16 = 1080;

@@ -7,8 +7,6 @@
 //! sizes and times. What is in the packets, when a link needs this carrier and which is better is
 //! for others to say.
 
-#![forbid(unsafe_code)]
-
 mod accept;
 mod certificate;
 mod dial;

@@ -14,49 +14,58 @@ const MAX_NAME: usize = 64;
 
 /// A user's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct UserName(String);
+pub struct UserName(String);
 
 /// One user. A limit that is not there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct UserEntry {
+pub struct UserEntry {
+    /// What the user is called.
     #[serde(with = "as_text")]
-    pub(crate) name: UserName,
+    pub name: UserName,
     /// Seconds since 1970.
-    pub(crate) created_at: u64,
+    pub created_at: u64,
+    /// To the user.
     #[serde(
         default,
         with = "as_text::option",
         skip_serializing_if = "Option::is_none"
     )]
-    pub(crate) rate_down: Option<RateText>,
+    pub rate_down: Option<RateText>,
+    /// From the user.
     #[serde(
         default,
         with = "as_text::option",
         skip_serializing_if = "Option::is_none"
     )]
-    pub(crate) rate_up: Option<RateText>,
+    pub rate_up: Option<RateText>,
+    /// How much in a day or month, both ways.
     #[serde(
         default,
         with = "as_text::option",
         skip_serializing_if = "Option::is_none"
     )]
-    pub(crate) volume: Option<Volume>,
+    pub volume: Option<Volume>,
+    /// Sessions at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sessions: Option<u32>,
+    pub sessions: Option<u32>,
+    /// Streams at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) streams: Option<u32>,
+    pub streams: Option<u32>,
+    /// The only destinations, where there are any.
     #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
-    pub(crate) allow: Vec<DestinationRule>,
+    pub allow: Vec<DestinationRule>,
+    /// Destinations that are refused.
     #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
-    pub(crate) deny: Vec<DestinationRule>,
+    pub deny: Vec<DestinationRule>,
+    /// Whether private addresses may be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) private: bool,
+    pub private: bool,
 }
 
 impl UserEntry {
     /// A user without limits.
-    pub(crate) fn new(name: UserName, now: u64) -> Self {
+    pub fn new(name: UserName, now: u64) -> Self {
         Self {
             name,
             created_at: now,
@@ -72,7 +81,7 @@ impl UserEntry {
     }
 
     /// As the running relay has them.
-    pub(crate) fn limits(&self) -> UserLimits {
+    pub fn limits(&self) -> UserLimits {
         let count = |limit: Option<u32>| limit.map(|limit| limit as usize);
         UserLimits {
             rate_down: self.rate_down.map(|rate| rate.0),
@@ -90,7 +99,8 @@ impl UserEntry {
 }
 
 impl UserName {
-    pub(crate) fn as_str(&self) -> &str {
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }

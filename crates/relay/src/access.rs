@@ -18,9 +18,9 @@ use tabane_core::PublicKey;
 
 use tabane_store::Token;
 
-pub(crate) use file::AccessFile;
-pub(crate) use token::{TokenEntry, TokenUses};
-pub(crate) use user::{UserEntry, UserName};
+pub use file::AccessFile;
+pub use token::{TokenEntry, TokenUses};
+pub use user::{UserEntry, UserName};
 
 /// Clients remembered; each is some 150 bytes of a file that is rewritten per enrolment.
 const MAX_CLIENTS: usize = 4_096;
@@ -34,7 +34,7 @@ const SHORTEST_LABEL: usize = 4;
 /// Everything the relay knows about its clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct AccessList {
+pub struct AccessList {
     #[serde(rename = "user", skip_serializing_if = "Vec::is_empty")]
     users: Vec<UserEntry>,
     #[serde(rename = "token")]
@@ -46,28 +46,29 @@ pub(crate) struct AccessList {
 /// A client that was admitted once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ClientEntry {
+pub struct ClientEntry {
+    /// The key it has proved.
     #[serde(with = "as_text")]
-    pub(crate) key: PublicKey,
+    pub key: PublicKey,
     /// Seconds since 1970.
-    pub(crate) enrolled_at: u64,
+    pub enrolled_at: u64,
     /// The first letters of the token that admitted it.
-    pub(crate) token_label: String,
+    pub token_label: String,
     /// Whose it is.
     #[serde(
         default,
         with = "as_text::option",
         skip_serializing_if = "Option::is_none"
     )]
-    pub(crate) user: Option<UserName>,
+    pub user: Option<UserName>,
     /// Turned away whatever token it shows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) revoked: bool,
+    pub revoked: bool,
 }
 
 /// What the relay answers a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Admitted before, for this user.
     Known(Option<UserName>),
     /// Admitted now, by its token; to be written down first.
@@ -83,12 +84,7 @@ pub(crate) enum Verdict {
 impl AccessList {
     /// What can be answered without a change: `None` where the token has to be looked at, and
     /// perhaps used up.
-    pub(crate) fn recognise(
-        &self,
-        key: PublicKey,
-        token: Option<&[u8]>,
-        now: u64,
-    ) -> Option<Verdict> {
+    pub fn recognise(&self, key: PublicKey, token: Option<&[u8]>, now: u64) -> Option<Verdict> {
         let client = self.clients.iter().find(|client| client.key == key);
         match client {
             Some(client) if client.revoked => Some(Verdict::RefusedRevoked),
@@ -118,7 +114,7 @@ impl AccessList {
     }
 
     /// Decides about a client that proved `key` and showed `token`.
-    pub(crate) fn authorise(&mut self, key: PublicKey, token: Option<&[u8]>, now: u64) -> Verdict {
+    pub fn authorise(&mut self, key: PublicKey, token: Option<&[u8]>, now: u64) -> Verdict {
         self.forget_expired(now);
         if let Some(verdict) = self.recognise(key, token, now) {
             return verdict;
@@ -174,20 +170,23 @@ impl AccessList {
         Ok(())
     }
 
-    pub(crate) fn users(&self) -> &[UserEntry] {
+    /// Everybody who has limits of their own.
+    pub fn users(&self) -> &[UserEntry] {
         &self.users
     }
 
-    pub(crate) fn user(&self, name: &UserName) -> Option<&UserEntry> {
+    /// The user of this name.
+    pub fn user(&self, name: &UserName) -> Option<&UserEntry> {
         self.users.iter().find(|user| user.name == *name)
     }
 
-    pub(crate) fn user_mut(&mut self, name: &UserName) -> Option<&mut UserEntry> {
+    /// The user of this name, to be changed.
+    pub fn user_mut(&mut self, name: &UserName) -> Option<&mut UserEntry> {
         self.users.iter_mut().find(|user| user.name == *name)
     }
 
     /// Adds a user.
-    pub(crate) fn add_user(&mut self, user: UserEntry) -> Result<()> {
+    pub fn add_user(&mut self, user: UserEntry) -> Result<()> {
         if self.user(&user.name).is_some() {
             bail!(
                 "there is already a user '{}'; `tabane relay user set` changes it",
@@ -203,7 +202,7 @@ impl AccessList {
 
     /// Takes a user away with its tokens, and revokes its clients; how many those were, or `None`
     /// if there is no such user.
-    pub(crate) fn remove_user(&mut self, name: &UserName) -> Option<usize> {
+    pub fn remove_user(&mut self, name: &UserName) -> Option<usize> {
         self.user(name)?;
         self.users.retain(|user| user.name != *name);
         self.tokens
@@ -230,7 +229,7 @@ impl AccessList {
 
     /// Makes the token beginning with `label` worthless; false if none or several begin so, or it
     /// is too short to be meant.
-    pub(crate) fn revoke_token(&mut self, label: &str) -> bool {
+    pub fn revoke_token(&mut self, label: &str) -> bool {
         let matching = |entry: &TokenEntry| entry.token.as_str().starts_with(label);
         let found = self.tokens.iter().filter(|entry| matching(entry)).count();
         let is_one = label.len() >= SHORTEST_LABEL && found == 1;
@@ -241,7 +240,7 @@ impl AccessList {
     }
 
     /// Turns a client away, or lets it in again; false if it is unknown.
-    pub(crate) fn set_revoked(&mut self, key: PublicKey, revoked: bool) -> Result<bool> {
+    pub fn set_revoked(&mut self, key: PublicKey, revoked: bool) -> Result<bool> {
         let place = self.clients.iter().position(|client| client.key == key);
         let Some(place) = place else {
             return Ok(false);
@@ -264,11 +263,13 @@ impl AccessList {
         self.tokens.iter().rfind(fits).map(|entry| &entry.token)
     }
 
-    pub(crate) fn tokens(&self) -> &[TokenEntry] {
+    /// Every token that may still admit somebody, or did.
+    pub fn tokens(&self) -> &[TokenEntry] {
         &self.tokens
     }
 
-    pub(crate) fn clients(&self) -> &[ClientEntry] {
+    /// Every client that was admitted.
+    pub fn clients(&self) -> &[ClientEntry] {
         &self.clients
     }
 }

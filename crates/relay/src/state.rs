@@ -22,7 +22,7 @@ const ROOT_DIRECTORY: &str = "/var/lib/tabane";
 
 /// A relay's state directory.
 #[derive(Debug, Clone)]
-pub(crate) struct RelayState {
+pub struct RelayState {
     root: PathBuf,
 }
 
@@ -36,7 +36,7 @@ struct Announcement {
 
 impl RelayState {
     /// The directory given, or the usual one of this user.
-    pub(crate) fn locate(given: Option<PathBuf>) -> Result<Self> {
+    pub fn locate(given: Option<PathBuf>) -> Result<Self> {
         let root = match given {
             Some(root) => root,
             None if nix::unistd::geteuid().is_root() => PathBuf::from(ROOT_DIRECTORY),
@@ -47,17 +47,17 @@ impl RelayState {
     }
 
     /// The relay's key, made on first use.
-    pub(crate) fn identity(&self) -> Result<Identity> {
+    pub fn identity(&self) -> Result<Identity> {
         Ok(secret::load_or_create(&self.root.join("relay.key"))?.0)
     }
 
     /// Who may use it.
-    pub(crate) fn access(&self) -> AccessFile {
+    pub fn access(&self) -> AccessFile {
         AccessFile::new(&self.root)
     }
 
     /// Remembers under which addresses clients reach the relay.
-    pub(crate) fn announce(&self, addresses: &[Destination]) -> Result<()> {
+    pub fn announce(&self, addresses: &[Destination]) -> Result<()> {
         let addresses = addresses.iter().map(ToString::to_string).collect();
         let text = toml::to_string(&Announcement { addresses })
             .context("cannot write the relay's addresses as TOML")?;
@@ -69,7 +69,7 @@ impl RelayState {
     }
 
     /// The addresses of the last start.
-    pub(crate) fn announced(&self) -> Result<Vec<Destination>> {
+    pub fn announced(&self) -> Result<Vec<Destination>> {
         let path = self.root.join("relay.toml");
         let announcement: Announcement = read_toml(&path)?.unwrap_or_default();
         if announcement.addresses.is_empty() {
@@ -87,12 +87,7 @@ impl RelayState {
     }
 
     /// A new token, on disk when this returns.
-    pub(crate) fn new_token(
-        &self,
-        uses: TokenUses,
-        lasts: Span,
-        user: Option<UserName>,
-    ) -> Result<Token> {
+    pub fn new_token(&self, uses: TokenUses, lasts: Span, user: Option<UserName>) -> Result<Token> {
         let now = unix_seconds();
         let token = Token::from_random(secret::random());
         let entry = TokenEntry {
@@ -115,16 +110,12 @@ impl RelayState {
     }
 
     /// What users have used.
-    pub(crate) fn usage(&self) -> UsageFile {
+    pub fn usage(&self) -> UsageFile {
         UsageFile::new(&self.root)
     }
 
     /// The line for clients.
-    pub(crate) fn join_string(
-        &self,
-        addresses: Vec<Destination>,
-        token: Token,
-    ) -> Result<JoinString> {
+    pub fn join_string(&self, addresses: Vec<Destination>, token: Token) -> Result<JoinString> {
         Ok(JoinString {
             addresses,
             key: self.identity()?.public_key(),
@@ -133,7 +124,7 @@ impl RelayState {
     }
 
     /// Where it is.
-    pub(crate) fn root(&self) -> &Path {
+    pub fn root(&self) -> &Path {
         &self.root
     }
 }

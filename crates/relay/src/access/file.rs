@@ -16,23 +16,23 @@ use tabane_store::{atomic_file, read_toml};
 
 /// `access.toml` in a relay's state directory.
 #[derive(Debug, Clone)]
-pub(crate) struct AccessFile {
+pub struct AccessFile {
     path: PathBuf,
 }
 
 impl AccessFile {
     /// The file's name in its directory.
-    pub(crate) const NAME: &CStr = c"access.toml";
+    pub const NAME: &CStr = c"access.toml";
 
     /// The file in `directory`; it need not exist yet.
-    pub(crate) fn new(directory: &Path) -> Self {
+    pub fn new(directory: &Path) -> Self {
         Self {
             path: directory.join(OsStr::from_bytes(Self::NAME.to_bytes())),
         }
     }
 
     /// The list as it is on disk.
-    pub(crate) fn read(&self) -> Result<AccessList> {
+    pub fn read(&self) -> Result<AccessList> {
         self.read_if_any().map(Option::unwrap_or_default)
     }
 
@@ -47,7 +47,7 @@ impl AccessFile {
     }
 
     /// Changes the list; nobody else changes it meanwhile, and it is on disk when this returns.
-    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut AccessList) -> T) -> Result<T> {
+    pub fn update<T>(&self, change: impl FnOnce(&mut AccessList) -> T) -> Result<T> {
         self.update_and_read(change).map(|(outcome, _)| outcome)
     }
 

@@ -17,11 +17,11 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::accept::TLS_BUFFER;
-use crate::door::Door;
-use crate::head::read_answer;
-use crate::proxy::{Proxy, ProxyError};
-use crate::{BoxStream, HTTP_1, provider, socket};
+use super::accept::TLS_BUFFER;
+use super::door::Door;
+use super::head::read_answer;
+use super::proxy::{Proxy, ProxyError};
+use super::{BoxStream, HTTP_1, provider, socket};
 
 /// Each step of a dial is given so long: connection, proxy, TLS, the door.
 const STEP_TIME: Duration = Duration::from_secs(5);

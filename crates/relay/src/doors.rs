@@ -8,36 +8,31 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use clap::Args;
-use tabane_carrier::{Acceptor, Certificate};
 use tabane_core::PublicKey;
-use tabane_tunnel::WebDoor;
+use tabane_tunnel::{
+    WebDoor,
+    carrier::{Acceptor, Certificate},
+};
 use tokio::net::TcpListener;
 
 /// Where clients look for it, as browsers do.
-pub(crate) const TLS_PORT: u16 = 443;
+pub const TLS_PORT: u16 = 443;
 
 /// How TLS is taken in.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct DoorArgs {
-    /// TCP address to take in TLS on, for clients whose networks drop UDP; they ask at port 443,
-    /// and strangers get a web page. Behind a web server that forwards by name (nginx's
-    /// ssl_preread), listen elsewhere and give the name with --public. "no": none [default:
-    /// [::]:443 where it is to be had]
-    #[arg(long, value_name = "ADDR:PORT")]
-    tls_listen: Option<TlsListen>,
-    /// Certificate chain (PEM) to show there [default: one made up at each start; clients know the
-    /// relay by its own key]
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-    /// The certificate's private key (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+#[derive(Debug, Clone)]
+pub struct Doors {
+    /// Where it was asked for; `None`: at [`TLS_PORT`], where that is to be had.
+    pub listen: Option<TlsListen>,
+    /// The files of a certificate chain and its key (PEM); one is made up where there is none.
+    pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
+/// Where TLS is to be taken in.
 #[derive(Debug, Clone, Copy)]
-enum TlsListen {
+pub enum TlsListen {
+    /// Nowhere.
     No,
+    /// At this TCP address.
     At(SocketAddr),
 }
 
@@ -55,10 +50,10 @@ impl FromStr for TlsListen {
     }
 }
 
-impl DoorArgs {
+impl Doors {
     /// Opens what is to be had. Only what was asked for must be.
-    pub(crate) async fn open(&self, key: PublicKey, name: Option<&str>) -> Result<Vec<WebDoor>> {
-        let listener = match self.tls_listen {
+    pub async fn open(&self, key: PublicKey, name: Option<&str>) -> Result<Vec<WebDoor>> {
+        let listener = match self.listen {
             Some(TlsListen::No) => return Ok(Vec::new()),
             Some(TlsListen::At(address)) => TcpListener::bind(address)
                 .await
@@ -75,9 +70,9 @@ impl DoorArgs {
             },
         };
         let read = |path: &PathBuf| fs::read(path).with_context(|| path.display().to_string());
-        let certificate = match (&self.tls_cert, &self.tls_key) {
-            (Some(chain), Some(key)) => Certificate::from_pem(&read(chain)?, &read(key)?),
-            _ => Certificate::made_up(name.unwrap_or("localhost")),
+        let certificate = match &self.certificate {
+            Some((chain, key)) => Certificate::from_pem(&read(chain)?, &read(key)?),
+            None => Certificate::made_up(name.unwrap_or("localhost")),
         };
         let acceptor = Acceptor::new(&key.0, certificate.context("--tls-cert, --tls-key")?)?;
         tracing::info!(

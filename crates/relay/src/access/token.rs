@@ -13,7 +13,7 @@ use tabane_store::Token;
 
 /// How often a token admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TokenUses {
+pub enum TokenUses {
     /// So many more clients; with the last it is worthless.
     Left(u32),
     /// Any number of clients, until it expires or is revoked.
@@ -21,7 +21,8 @@ pub(crate) enum TokenUses {
 }
 
 impl TokenUses {
-    pub(crate) const ONE: Self = Self::Left(1);
+    /// One client.
+    pub const ONE: Self = Self::Left(1);
     /// What it is after one more client; `None` when it is worthless then.
     pub(super) fn less_one(self) -> Option<Self> {
         match self {
@@ -60,23 +61,25 @@ impl fmt::Display for TokenUses {
 /// A token that still admits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TokenEntry {
+pub struct TokenEntry {
+    /// What is shown.
     #[serde(with = "as_text")]
-    pub(crate) token: Token,
+    pub token: Token,
+    /// How many more clients it admits.
     #[serde(with = "as_text")]
-    pub(crate) uses: TokenUses,
+    pub uses: TokenUses,
     /// Seconds since 1970.
-    pub(crate) created_at: u64,
+    pub created_at: u64,
     /// Worthless from then on, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) expires_at: Option<u64>,
+    pub expires_at: Option<u64>,
     /// Whose the clients are that it admits.
     #[serde(
         default,
         with = "as_text::option",
         skip_serializing_if = "Option::is_none"
     )]
-    pub(crate) user: Option<UserName>,
+    pub user: Option<UserName>,
 }
 
 impl TokenEntry {
@@ -86,7 +89,7 @@ impl TokenEntry {
     }
 
     /// Whether it is worthless at `now`, in seconds since 1970.
-    pub(crate) fn is_expired(&self, now: u64) -> bool {
+    pub fn is_expired(&self, now: u64) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 }

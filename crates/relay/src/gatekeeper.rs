@@ -19,7 +19,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::{AccessFile, AccessList, UserName, Verdict};
-use crate::relay_state::RelayState;
+use crate::state::RelayState;
 use crate::usage::{Usage, UsageFile};
 use tabane_store::{Mistake, wall_clock::unix_seconds};
 
@@ -44,7 +44,8 @@ pub(crate) struct Gatekeeper {
 
 /// Who is let in without being known or having a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Door {
+pub enum Door {
+    /// Nobody.
     Shut,
     /// Anybody, all together within the limits of this user if there is one.
     Open(Option<UserName>),

@@ -15,7 +15,7 @@ use tabane_store::{atomic_file, read_toml};
 /// The counters of all users with a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Usage {
+pub struct Usage {
     #[serde(rename = "user")]
     counters: Vec<Counter>,
 }
@@ -32,7 +32,7 @@ struct Counter {
 
 impl Usage {
     /// What `user` has used in the period that `now` (seconds since 1970) is in.
-    pub(crate) fn of(&self, user: &UserEntry, now: u64) -> Bytes {
+    pub fn of(&self, user: &UserEntry, now: u64) -> Bytes {
         let counter = self.counter(&user.name);
         match counter {
             Some(counter) if !self.is_over(user, now) => Bytes::new(counter.bytes),
@@ -42,7 +42,7 @@ impl Usage {
 
     /// Whether what is counted for `user` belongs to a day or month before `now`. A clock that was
     /// set back does not begin anew: what was counted stays counted.
-    pub(crate) fn is_over(&self, user: &UserEntry, now: u64) -> bool {
+    pub fn is_over(&self, user: &UserEntry, now: u64) -> bool {
         match (self.counter(&user.name), user.volume) {
             (Some(counter), Some(volume)) => {
                 let period = volume.per.name_at(now);
@@ -53,7 +53,7 @@ impl Usage {
     }
 
     /// Notes what `user` has used by `now`.
-    pub(crate) fn set(&mut self, user: &UserEntry, bytes: Bytes, now: u64) {
+    pub fn set(&mut self, user: &UserEntry, bytes: Bytes, now: u64) {
         let Some(volume) = user.volume else {
             return;
         };
@@ -79,7 +79,7 @@ impl Usage {
     }
 
     /// Forgets users that are no more.
-    pub(crate) fn retain(&mut self, is_user: impl Fn(&str) -> bool) {
+    pub fn retain(&mut self, is_user: impl Fn(&str) -> bool) {
         self.counters.retain(|counter| is_user(&counter.name));
     }
 
@@ -91,7 +91,7 @@ impl Usage {
 
 /// `usage.toml` in a relay's state directory.
 #[derive(Debug, Clone)]
-pub(crate) struct UsageFile {
+pub struct UsageFile {
     path: PathBuf,
 }
 
@@ -103,7 +103,7 @@ impl UsageFile {
     }
 
     /// The counters as they were last written.
-    pub(crate) fn read(&self) -> Result<Usage> {
+    pub fn read(&self) -> Result<Usage> {
         read_toml(&self.path).map(Option::unwrap_or_default)
     }
 
