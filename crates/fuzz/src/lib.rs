@@ -32,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("control", 3_000, texts::control),
     ("files", 3_000, texts::files),
     ("headers", 20_000, texts::headers),
+    ("dns", 20_000, tabane_client::fuzz_dns),
     ("destination", 20_000, texts::destination),
     ("join_string", 20_000, texts::join_string),
     ("sctp_notes", 20_000, tabane_sctp::fuzz_notes),

@@ -4,7 +4,7 @@
 //! its front: there each says that more is needed, or the same.
 
 use tabane_base::Destination;
-use tabane_proxy::{
+use tabane_client::proxy::{
     HttpRequest, emit_datagram, parse_datagram, parse_greeting, parse_request, parse_socks5_request,
 };
 use tabane_tunnel::Request;

@@ -11,12 +11,9 @@ use anyhow::{Context, Result};
 use tabane_core::PublicKey;
 use tabane_tunnel::{
     WebDoor,
-    carrier::{Acceptor, Certificate},
+    carrier::{Acceptor, Certificate, TLS_PORT},
 };
 use tokio::net::TcpListener;
-
-/// Where clients look for it, as browsers do.
-pub const TLS_PORT: u16 = 443;
 
 /// How TLS is taken in.
 #[derive(Debug, Clone)]

@@ -18,7 +18,7 @@ mod state;
 mod usage;
 
 pub use access::{AccessFile, AccessList, ClientEntry, TokenEntry, TokenUses, UserEntry, UserName};
-pub use doors::{Doors, TLS_PORT, TlsListen};
+pub use doors::{Doors, TlsListen};
 pub use gatekeeper::Door;
 pub use service::{RelayOrder, RelayService};
 pub use state::RelayState;

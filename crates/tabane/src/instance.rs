@@ -31,10 +31,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::commands::status;
-use crate::far_ends::FarEnds;
 pub(crate) use asked::Asked;
 use client_view::ClientView;
 use relay_view::RelayView;
+use tabane_client::FarEnds;
 use tabane_store::{secret, wall_clock::unix_millis};
 use tabane_uplinks::PolicyTextFile;
 pub(crate) use web_view::WebView;

@@ -25,6 +25,9 @@ pub use frame::{FrameError, MAX_PACKET, Unframer, frame};
 pub use head::{Answer, parse_answer};
 pub use proxy::{Proxy, ProxyError, ProxyParseError};
 
+/// Where clients look for it, as browsers do.
+pub const TLS_PORT: u16 = 443;
+
 /// Bytes in both directions.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
 

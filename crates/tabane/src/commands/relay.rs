@@ -24,9 +24,10 @@ use tabane_relay::{
 use tabane_store::{PoolRange, Store, quantity::Span};
 use tabane_tunnel::{Access, RelayMonitor};
 
-use crate::client_session::SendingArgs;
 use crate::instance::{ControlArgs, Description, Instance};
+use crate::session_args::SendingArgs;
 use crate::{notify, output, signals};
+use tabane_client::Sending;
 
 /// A grace time without end.
 const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
@@ -146,7 +147,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         tracing::warn!(%error, "no more descriptors than usual");
     }
     let mut session = SessionConfig::default();
-    args.sending.apply(&mut session);
+    Sending::from(args.sending).apply(&mut session);
     let order = RelayOrder {
         listen: args.listen,
         public: args.public,

@@ -15,13 +15,15 @@ use tabane_base::Duration;
 use tabane_control::Kind;
 use tabane_linux::{descriptors, interfaces::Watch, signals::Signals};
 
-use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
-use crate::far_ends::FarEnds;
 use crate::instance::{ControlArgs, Description, Instance};
-use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
+use crate::session_args::SessionArgs;
 use crate::signals;
+use tabane_client::{
+    FarEnds, SessionPlan,
+    machine::{DirectRanges, Extent, Lock, Machine},
+};
 use tabane_store::{DirectPrefix, Span, Store};
 use tabane_tunnel::OWN_MARK;
 use tabane_uplinks::PolicyTextFile;
@@ -80,7 +82,7 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         .into());
     }
     let settings = store.settings()?.up;
-    let mut plan = SessionPlan::new(args.session.clone(), store)?;
+    let mut plan = SessionPlan::new(args.session.clone().into(), store)?;
     if !plan.has_relays() && plan.peers.is_empty() {
         return Err(Failure::usage(
             "neither a relay nor a peer is known: run `tabane join STRING` or `tabane peer add \

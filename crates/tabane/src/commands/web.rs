@@ -22,13 +22,13 @@ use tabane_linux::{child, signals::Signals};
 use tabane_web::{Carried, Hosts, Journal, Map, Record, Web};
 use tokio::net::TcpListener;
 
-use crate::environment::web_variables;
 use crate::failure::Failure;
 use crate::instance::{Description, Instance, WebView};
 use crate::output;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
 use crate::web_ca::WebCa;
+use tabane_client::environment::web_variables;
 use tabane_store::{RelayName, Store};
 use tabane_uplinks::{PolicyTextFile, WebLinks};
 

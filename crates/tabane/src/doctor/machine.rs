@@ -13,7 +13,7 @@ use tabane_linux::{
     syn_hold,
 };
 
-use crate::private_network;
+use tabane_client::private_network;
 
 /// Any port but 0: nothing is ever sent to it.
 const TRIAL_PORT: u16 = 9;

@@ -6,7 +6,7 @@ use tabane_control::{Link, LinkState, State, Traffic};
 use tabane_fetch::Links;
 use tabane_ranges::LinkId;
 
-use crate::ledger::add;
+use tabane_client::ledger::add;
 use tabane_uplinks::LinkRoll;
 
 /// The links of a process that fetches, with what they carried.

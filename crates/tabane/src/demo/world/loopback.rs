@@ -18,11 +18,9 @@ use tokio::task::JoinHandle;
 
 use super::relay::RelayProcess;
 use super::{Fetch, Way, curl};
-use crate::carriage::Carriage;
 use crate::demo::directory::Directory;
 use crate::demo::web_server::WebServer;
-use crate::proxying::ProxyListener;
-use crate::udp_order::UdpOrder;
+use tabane_client::{Carriage, ProxyListener, UdpOrder};
 use tabane_store::{RelayEntry, secret};
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -118,7 +116,7 @@ impl ProxySession {
             serving: tokio::task::spawn_local(listener.serve(
                 client.clone().into(),
                 Carriage::default(),
-                crate::rule_book::RuleBook::default(),
+                tabane_client::RuleBook::default(),
             )),
             client,
         })
