@@ -1,10 +1,11 @@
-//! The words every other crate speaks: time, sizes, rates, address ranges, seeded chance.
+//! The words every other crate speaks: time, sizes, rates, addresses, destinations, seeded chance.
 //!
 //! Owns units that carry their dimension in the type, so that arithmetic reads like the formula
 //! and a bare integer never crosses a function border. Knows no protocol of ours, reads no clock.
 
 #![forbid(unsafe_code)]
 
+mod destination;
 mod prefix;
 mod quantity;
 mod rate;
@@ -12,6 +13,7 @@ mod rng;
 mod size;
 mod time;
 
+pub use destination::{Destination, DestinationError, Host};
 pub use prefix::Prefix;
 pub use quantity::{Quantity, scaled_number};
 pub use rate::Rate;

@@ -3,9 +3,9 @@
 //! All of them arrive in pieces, so whatever is taken from a whole must not be taken otherwise from
 //! its front: there each says that more is needed, or the same.
 
-use tabane_proxy::{
-    Destination, HttpRequest, emit_datagram, parse_datagram, parse_greeting, parse_request,
-    parse_socks5_request,
+use tabane_base::Destination;
+use tabane_client::proxy::{
+    HttpRequest, emit_datagram, parse_datagram, parse_greeting, parse_request, parse_socks5_request,
 };
 use tabane_tunnel::Request;
 

@@ -1,10 +1,11 @@
 //! What people and programs write: policies, counters, scenarios, recorded links, hosts, headers,
-//! JSON.
+//! JSON, join strings.
 
+use tabane_base::{Destination, Host};
 use tabane_control::{LinkChange, State, render_metrics};
 use tabane_policy::{Policy, UnixDay, Usage};
-use tabane_proxy::{Destination, Host};
 use tabane_ranges::{ContentRange, EntityTag};
+use tabane_store::JoinString;
 
 const DAY: UnixDay = UnixDay(20_778);
 
@@ -65,6 +66,17 @@ pub fn destination(data: &[u8]) {
     if let Ok(host) = Host::parse(text) {
         let destination = Destination { host, port: 443 };
         check(&destination);
+    }
+}
+
+/// Join strings: what is taken is taken the same when it is printed.
+pub fn join_string(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    match text.parse::<JoinString>() {
+        Ok(joined) => assert_eq!(joined.to_string().parse(), Ok(joined)),
+        Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
     }
 }
 

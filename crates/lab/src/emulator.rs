@@ -12,10 +12,12 @@ use std::thread::{self, JoinHandle};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tabane_base::{Bytes, Duration, Instant, Seed};
-use tabane_linux::HostClock;
-use tabane_linux::netns::Netns;
-use tabane_linux::packet_socket::{Frame, FramePool, PacketSocket};
-use tabane_linux::raise_priority;
+use tabane_linux::{
+    HostClock,
+    netns::Netns,
+    packet_socket::{Frame, FramePool, PacketSocket},
+    raise_priority,
+};
 use tabane_netem::{Direction, MAX_LINKS, Scenario};
 
 use crate::control::{Control, Orders, control};

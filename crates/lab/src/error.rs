@@ -3,8 +3,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use tabane_linux::netns::NetnsError;
-use tabane_linux::packet_socket::{OffloadError, PacketSocketError};
+use tabane_linux::{
+    netns::NetnsError,
+    packet_socket::{OffloadError, PacketSocketError},
+};
 use tabane_netem::ScenarioError;
 
 /// A lab could not be built, found or asked.

@@ -19,8 +19,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
-use tabane_linux::netns::Netns;
-use tabane_linux::packet_socket::disable_offloads;
+use tabane_linux::{netns::Netns, packet_socket::disable_offloads};
 use tabane_netem::Scenario;
 
 use crate::error::LabError;

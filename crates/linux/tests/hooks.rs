@@ -29,9 +29,11 @@ use std::time::Duration;
 
 use attached::attached;
 use tabane_base::Prefix;
-use tabane_linux::capture::{Capture, CapturedCall, CapturedDatagram, CapturedFlow};
-use tabane_linux::cgroup::Cgroup;
-use tabane_linux::hooks::{HookConfig, HookError, Hooks, MAX_EXCLUDED, Original, Protocol};
+use tabane_linux::{
+    capture::{Capture, CapturedCall, CapturedDatagram, CapturedFlow},
+    cgroup::Cgroup,
+    hooks::{HookConfig, HookError, Hooks, MAX_EXCLUDED, Original, Protocol},
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -18,8 +18,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use cables::{ip, with_cables};
-use tabane_linux::interfaces::{self, Kind, Scope, Unusable, Watch};
-use tabane_linux::{RecvBatch, SendFault, Transmit, UdpBind, UdpSocket};
+use tabane_linux::{
+    RecvBatch, SendFault, Transmit, UdpBind, UdpSocket,
+    interfaces::{self, Kind, Scope, Unusable, Watch},
+};
 use tokio::time::timeout;
 
 /// A test that takes longer hangs.

@@ -14,8 +14,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tabane_linux::udp::MAX_TRANSMIT_BYTES;
-use tabane_linux::{RecvBatch, Transmit, UdpBind, UdpError, UdpSocket};
+use tabane_linux::{RecvBatch, Transmit, UdpBind, UdpError, UdpSocket, udp::MAX_TRANSMIT_BYTES};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};
 

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tabane_base::{Destination, Host};
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::Way;
 use tabane_linux::RecvBatch;
-use tabane_proxy::{Destination, Host, HttpRequest, parse_request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -300,11 +300,7 @@ pub(crate) async fn read_datagram_request(
     stream: &mut (impl AsyncReadExt + Unpin),
 ) -> io::Result<Option<SocketAddr>> {
     let head = read_head(stream, MAX_REQUEST).await?;
-    let mut headers = [httparse::EMPTY_HEADER; 32];
-    let mut request = httparse::Request::new(&mut headers);
-    let parsed = request.parse(&head).is_ok() && request.method == Some(METHOD);
-    let to = request.path.and_then(|path| path.parse().ok());
-    Ok(to.filter(|_| parsed))
+    Ok(asked_for(&head, METHOD, |target| target.parse().ok()))
 }
 
 /// Where a CONNECT leads; `None`: it asks for something else.
@@ -312,10 +308,16 @@ pub(crate) async fn read_request(
     stream: &mut (impl AsyncReadExt + Unpin),
 ) -> io::Result<Option<Destination>> {
     let head = read_head(stream, MAX_REQUEST).await?;
-    match parse_request(&head) {
-        Ok(Some(HttpRequest::Connect { destination, .. })) => Ok(Some(destination)),
-        _ => Ok(None),
-    }
+    let read = |target: &str| Destination::parse(target, None).ok();
+    Ok(asked_for(&head, "CONNECT", read))
+}
+
+/// The target of a request by `method`.
+fn asked_for<T>(head: &[u8], method: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut request = httparse::Request::new(&mut headers);
+    let parsed = request.parse(head).is_ok() && request.method == Some(method);
+    request.path.filter(|_| parsed).and_then(read)
 }
 
 /// The head of a message, byte by byte, so that what follows is left to whom it is for; from TLS's

@@ -6,10 +6,12 @@
 use tabane_base::{Duration, Seed};
 use tabane_core::{DatagramOrder, SchedulerKind};
 use tabane_ranges::Rule;
-use tabane_sim::papers::rmtcp::{self, DISTRIBUTION, LOWER_MS, NEAR_MS, ROUND_ROBIN};
-use tabane_sim::papers::sbam::{self, AS_SHIPPED, Environment, MEDIA, OpenLoop};
-use tabane_sim::papers::shake::{self, FAR, phs};
-use tabane_sim::papers::{Experiment, Sequence, arms};
+use tabane_sim::papers::{
+    Experiment, Sequence, arms,
+    rmtcp::{self, DISTRIBUTION, LOWER_MS, NEAR_MS, ROUND_ROBIN},
+    sbam::{self, AS_SHIPPED, Environment, MEDIA, OpenLoop},
+    shake::{self, FAR, phs},
+};
 
 const SEED: Seed = Seed(1);
 

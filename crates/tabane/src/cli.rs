@@ -15,7 +15,7 @@ use crate::commands::{
     trace, up, web,
 };
 use crate::log::{self, LogFormat};
-use crate::store::Store;
+use tabane_store::Store;
 
 /// Makes all links of this machine work as one, for programs that know nothing of it.
 ///

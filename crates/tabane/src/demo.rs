@@ -21,11 +21,11 @@ use anyhow::{Context, Result};
 use tabane_base::{Bytes, Rate};
 use tabane_netem::{LinkSpec, Scenario};
 
-use crate::atomic_file;
 use download::Download;
 use plot::Plot;
 use summary::EmulatorSummary;
 pub(crate) use summary::Summary;
+use tabane_store::atomic_file;
 pub(crate) use view::{Style, View};
 use world::Way;
 pub(crate) use world::World;

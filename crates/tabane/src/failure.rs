@@ -8,6 +8,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use tabane_store::Mistake;
 
 /// The command line asks for something impossible.
 const USAGE: u8 = 2;
@@ -64,8 +65,9 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     }
     let status = error
         .downcast_ref::<Failure>()
-        .map_or(FAILURE, Failure::status);
-    ExitCode::from(status)
+        .map(Failure::status)
+        .or_else(|| error.downcast_ref::<Mistake>().map(|_| USAGE));
+    ExitCode::from(status.unwrap_or(FAILURE))
 }
 
 /// Prints what clap has to say: help and version as they are, errors in one line.

@@ -31,13 +31,12 @@ use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::commands::status;
-use crate::far_ends::FarEnds;
-use crate::policy_text::PolicyTextFile;
-use crate::secret;
-use crate::wall_clock::unix_millis;
 pub(crate) use asked::Asked;
 use client_view::ClientView;
 use relay_view::RelayView;
+use tabane_client::FarEnds;
+use tabane_store::{secret, wall_clock::unix_millis};
+use tabane_uplinks::PolicyTextFile;
 pub(crate) use web_view::WebView;
 
 /// How often the data path is looked at: twice in the second that rates are taken over.

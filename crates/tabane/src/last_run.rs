@@ -5,10 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic_file;
 use crate::statistics::Report;
-use crate::store::xdg_directory;
-use crate::wall_clock::unix_seconds;
+use tabane_store::{atomic_file, wall_clock::unix_seconds, xdg_directory};
 
 /// The note.
 #[derive(Debug, Serialize, Deserialize)]

@@ -3,82 +3,26 @@
 //! Owns the command line, the files in the user's directories and the words users read. Everything
 //! that moves packets is in the crates below; each command has its file in `commands/`.
 
-mod access;
-mod associations;
-mod atomic_file;
-mod bypass;
-mod carriage;
-mod carrier;
 mod cli;
-mod client_session;
 mod commands;
-mod dead_families;
 mod demo;
-mod discovery;
-mod dns_answer;
 mod doctor;
-mod entrance;
-mod environment;
 mod failure;
-mod far_ends;
-mod gatekeeper;
 mod gateway;
 mod instance;
-mod interception;
-mod join_string;
 mod last_run;
 mod last_words;
-mod ledger;
-mod lent_links;
-mod lent_paths;
-mod link_follower;
-mod link_policy;
-mod link_roll;
-mod links;
 mod log;
-mod machine;
-mod near_by;
-mod near_names;
-mod network_manager;
 mod notify;
-mod opening;
 mod output;
-mod peer_memory;
-mod peers;
-mod plain;
-mod plain_meter;
-mod plain_way;
-mod policy_edit;
-mod policy_text;
-mod prefix;
-mod private_network;
 mod program;
-mod proxying;
 mod qlog;
-mod quantity;
 mod reach;
-mod relay_doors;
-mod relay_exit;
-mod relay_state;
-mod route;
-mod rule_book;
-#[cfg(test)]
-mod scratch;
-mod sctp;
-mod secret;
+mod session_args;
 mod signals;
-mod span;
 mod statistics;
-mod store;
-#[cfg(test)]
-mod strangers;
 mod top;
-mod udp_order;
-mod uplinks;
-mod usage;
-mod via;
-mod wall_clock;
-mod web_links;
+mod web_ca;
 
 use std::process::ExitCode;
 

@@ -120,8 +120,8 @@ pub(crate) fn signal_code(signal: Signal) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
     use std::fs;
+    use tabane_store::Scratch;
 
     fn status_of(name: &str, path: &Path) -> String {
         let words = [name.into()];
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn commands_are_found_as_a_shell_finds_them() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let at = scratch.path();
         fs::write(at.join("plain"), "").unwrap();
         fs::create_dir(at.join("dir")).unwrap();

@@ -8,9 +8,11 @@ use tabane_control::Traffic;
 use tabane_core::PathSnapshot;
 use tabane_tunnel::{LinkEstimate, LinkSnapshot};
 
-use crate::far_ends::Seen;
-use crate::ledger::{Ledger, of_link};
 use crate::output;
+use tabane_client::{
+    Seen,
+    ledger::{Ledger, of_link},
+};
 
 /// The shortest time that says something about a rate.
 const MIN_SAMPLE: Duration = Duration::from_millis(100);
@@ -261,7 +263,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Source;
+    use tabane_client::ledger::Source;
 
     fn carried(sent_bytes: u64) -> Traffic {
         Traffic {

@@ -23,9 +23,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use crate::carrier::BoxStream;
 use bytes::Bytes;
 use tabane_base::{Duration, Instant};
-use tabane_carrier::BoxStream;
 use tabane_core::{
     ConnectError, Endpoint, EndpointCounters, FlowId, FourTuple, PublicKey, Session, SessionHandle,
     SessionSnapshot, SocketId, StreamId,

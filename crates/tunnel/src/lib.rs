@@ -12,6 +12,7 @@
 
 mod access;
 mod assignment;
+pub mod carrier;
 mod client;
 mod connection;
 mod echo;
@@ -22,6 +23,7 @@ mod journal;
 mod label;
 mod lookups;
 mod mapping;
+mod marks;
 mod monitor;
 mod relay;
 mod request;
@@ -45,6 +47,7 @@ pub use engine::Volume;
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
 pub use journal::{Entry, Happening, Journal};
 pub use label::{Label, LinkClass, Tally, Treatment, WeakLabel};
+pub use marks::{OWN_MARK, RELEASE_MARK, may_mark};
 pub use monitor::HostMonitor;
 pub use relay::{
     Applicant, Authorise, DestinationRule, Destinations, ExitConfig, GuestSnapshot,

@@ -3,8 +3,7 @@
 use std::io::ErrorKind;
 use std::process::Stdio;
 
-use tabane_linux::abortive::AbortiveStream;
-use tabane_linux::syn_hold::SynRefusal;
+use tabane_linux::{abortive::AbortiveStream, syn_hold::SynRefusal};
 use tokio::io::AsyncReadExt;
 
 use super::{Accepted, finish, with_hooks};

@@ -4,8 +4,7 @@ use std::future::Future;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tabane_linux::netns::Netns;
-use tabane_linux::{UdpBind, UdpSocket};
+use tabane_linux::{UdpBind, UdpSocket, netns::Netns};
 use tokio::time::timeout;
 
 /// The namespace beyond the cables.

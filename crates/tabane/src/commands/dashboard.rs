@@ -11,7 +11,8 @@ use tabane_control::Bridge;
 use tokio::task::LocalSet;
 
 use super::status::InstanceArgs;
-use crate::{output, secret};
+use crate::output;
+use tabane_store::secret;
 
 /// Watch and steer a running tabane in a browser: live charts, links, sessions, events, policy
 ///

@@ -6,11 +6,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
-use super::relay::DEFAULT_PORT;
 use crate::doctor::{Finding, Grade, Machine, Mode, Network, judge, works};
 use crate::output;
-use crate::sctp;
-use crate::store::Store;
+use tabane_sctp::shell::UDP_PORT;
+use tabane_store::{DEFAULT_PORT, Store};
 
 /// Look for what is missing on this machine, and say what mends it
 ///
@@ -43,7 +42,7 @@ struct ModeReport {
 }
 
 pub(crate) fn run(args: &DoctorArgs, store: &Store) -> Result<ExitCode> {
-    let machine = Machine::look(DEFAULT_PORT, sctp::UDP_PORT);
+    let machine = Machine::look(DEFAULT_PORT, UDP_PORT);
     let network = tabane_tunnel::block_on(Network::look(store, args.offline))
         .context("cannot set up the event loop")?;
     let mut findings = judge(&machine, &network);

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::commands::up::END_PATIENCE;
 use crate::failure::Failure;
-use crate::machine::{Running, clear_leftovers};
 use crate::output;
+use tabane_client::machine::{Running, clear_leftovers};
 
 /// End `tabane up`, and leave the machine as it was before
 ///

@@ -16,10 +16,9 @@ use tabane_gateway::{Config, Mode, UNTOUCHED_PORTS};
 use crate::failure::Failure;
 use crate::gateway::{self, Forwarder, QUEUE_FIRST, Splitter};
 use crate::instance::{Asked, ControlArgs, Description};
-use crate::prefix::DirectPrefix;
 use crate::signals;
-use crate::span::Span;
 use crate::{notify, output};
+use tabane_store::{DirectPrefix, Span};
 
 /// How often `top` looks.
 const LOOK: Duration = Duration::from_secs(1);

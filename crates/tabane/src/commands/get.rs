@@ -24,14 +24,11 @@ use tokio::time::sleep;
 
 use crate::failure::Failure;
 use crate::instance::{Description, Instance, WebView};
-use crate::link_roll::LinkRoll;
 use crate::output;
-use crate::policy_text::PolicyTextFile;
 use crate::program;
 use crate::signals;
-use crate::span::Span;
-use crate::store::{RelayName, Store};
-use crate::web_links::WebLinks;
+use tabane_store::{RelayName, Span, Store};
+use tabane_uplinks::{LinkRoll, PolicyTextFile, WebLinks};
 
 mod meter;
 mod partial;

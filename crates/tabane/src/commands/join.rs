@@ -5,12 +5,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
-use crate::join_string::JoinString;
 use crate::output;
 use crate::reach::look;
-use crate::store::{Joined, RelayEntry, RelayName, Store};
+use tabane_client::{SessionOrder, SessionPlan};
+use tabane_store::{JoinString, Joined, RelayEntry, RelayName, Store};
 
 /// Remember a relay, by the line that `tabane relay` printed
 ///
@@ -53,7 +52,7 @@ pub(crate) fn run(args: JoinArgs, store: &Store) -> Result<ExitCode> {
         "{what} relay {name}; try `tabane run -- curl https://example.org/`"
     ))?;
     if args.check {
-        let plan = SessionPlan::new(SessionArgs::to_relay(&name), store)?;
+        let plan = SessionPlan::new(SessionOrder::to_relay(&name), store)?;
         tabane_tunnel::block_on(check(&plan, store))
             .context("cannot set up the event loop")?
             .with_context(|| format!("relay {name} is remembered, but cannot be used yet"))?;

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::output;
-use crate::store::{RelayName, Store};
+use tabane_store::{RelayName, Store};
 
 /// Forget a relay
 #[derive(Debug, Args)]

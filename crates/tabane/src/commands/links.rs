@@ -11,14 +11,17 @@ use tabane_core::Identity;
 use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
-use crate::client_session::{SessionArgs, SessionPlan};
-use crate::lent_links::{self, KIND, Lender};
-use crate::link_policy::LinkPolicy;
+use crate::last_run;
 use crate::output;
 use crate::reach::measure;
-use crate::store::Store;
-use crate::wall_clock::unix_seconds;
-use crate::{last_run, links};
+use crate::session_args::SessionArgs;
+use tabane_client::{SessionOrder, SessionPlan};
+use tabane_store::{Store, wall_clock::unix_seconds};
+use tabane_uplinks::{
+    LinkPolicy,
+    lent_links::{self, KIND, Lender},
+    links,
+};
 
 /// Show the interfaces of this machine and the neighbours who lend theirs, and why each is a link
 ///
@@ -87,11 +90,12 @@ impl Row {
 
 pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
     // Before anything is shown: without a relay there is nothing to measure.
+    let order = SessionOrder::from(args.session.clone());
     let plan = match args.measure {
-        true => Some(SessionPlan::new(args.session.clone(), store)?),
+        true => Some(SessionPlan::new(order.clone(), store)?),
         false => None,
     };
-    let mut rows = tabane_tunnel::block_on(look(plan, &args.session, store))
+    let mut rows = tabane_tunnel::block_on(look(plan, &order, store))
         .context("cannot set up the event loop")??;
     let note = last_run::recall();
     for link in note.iter().flat_map(|note| &note.report.links) {
@@ -122,8 +126,8 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn look(plan: Option<SessionPlan>, session: &SessionArgs, store: &Store) -> Result<Vec<Row>> {
-    let wanted = session.wanted_links(store)?;
+async fn look(plan: Option<SessionPlan>, order: &SessionOrder, store: &Store) -> Result<Vec<Row>> {
+    let wanted = order.wanted_links(store)?;
     let policy = LinkPolicy::load_here(store).await?;
     let interfaces = interfaces::list()
         .await
@@ -140,7 +144,7 @@ async fn look(plan: Option<SessionPlan>, session: &SessionArgs, store: &Store) -
             // All at once: those that are away take some seconds each.
             let row = |lender: Lender| {
                 let is_shadowed = lender.is_shadowed(&interfaces);
-                let unused = match session.leaves_out(&lender.name, &wanted) {
+                let unused = match order.leaves_out(&lender.name, &wanted) {
                     true => Some("other links were chosen".to_owned()),
                     false => policy.judge(&lender.facts()).why_unused(),
                 };

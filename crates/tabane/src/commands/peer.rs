@@ -12,9 +12,8 @@ use tokio::runtime;
 
 use super::relays::running;
 use crate::failure::Failure;
-use crate::join_string::JoinString;
 use crate::output;
-use crate::store::{Joined, PeerEntry, RelayName, Store};
+use tabane_store::{JoinString, Joined, PeerEntry, RelayName, Store};
 
 /// Reach machines that run tabane themselves straight, without the relay
 ///

@@ -12,12 +12,11 @@ use serde::Serialize;
 use tabane_linux::interfaces::{self, Interface};
 use tabane_policy::{LinkFacts, LinkUse, Policy};
 
-use crate::lent_links;
-use crate::link_policy::{LinkPolicy, POLICY_FILE};
 use crate::output;
-use crate::store::Store;
 use edit::SetArgs;
 use explain::ExplainArgs;
+use tabane_store::{POLICY_FILE, Store};
+use tabane_uplinks::{LinkPolicy, lent_links};
 
 /// Say how links may be used, by what, and what they may cost, and show what comes of it
 ///

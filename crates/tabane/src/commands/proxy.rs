@@ -7,15 +7,14 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tabane_control::Kind;
 
-use crate::carriage::Carriage;
-use crate::client_session::{SessionArgs, SessionPlan};
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
-use crate::policy_text::PolicyTextFile;
 use crate::program;
-use crate::proxying::ProxyListener;
+use crate::session_args::SessionArgs;
 use crate::signals;
-use crate::store::Store;
+use tabane_client::{Carriage, ProxyListener, SessionPlan};
+use tabane_store::Store;
+use tabane_uplinks::PolicyTextFile;
 
 /// Serve SOCKS5 and HTTP proxy requests on one port, without privilege, until stopped
 ///
@@ -33,7 +32,7 @@ pub(crate) struct ProxyArgs {
 }
 
 pub(crate) fn run(args: ProxyArgs, store: &Store) -> Result<ExitCode> {
-    let plan = SessionPlan::new(args.session.clone(), store)?;
+    let plan = SessionPlan::new(args.session.clone().into(), store)?;
     tabane_tunnel::block_on(serve(args.listen, &args.control, &plan, store))
         .context("cannot set up the event loop")?
 }

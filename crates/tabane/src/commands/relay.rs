@@ -1,13 +1,13 @@
 //! `tabane relay`: the far end of everybody's sessions.
 //!
-//! Owns the flags, the choice of the addresses that join strings announce, and what signals do.
-//! Who is let in is the gatekeeper's affair, serving is the tunnel's.
+//! Owns the flags and what signals do. Serving, who is let in and which addresses are announced is
+//! `tabane-relay`'s affair.
 
 mod clients;
 mod token;
 mod user;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,37 +16,21 @@ use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
-use tabane_core::{ServerConfig, SessionConfig};
-use tabane_linux::descriptors;
-use tabane_linux::interfaces::{self, Interface};
-use tabane_linux::signals::Signals;
-use tabane_proxy::{Destination, Host};
-use tabane_tunnel::{
-    Access, HostMonitor, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
-    system_resolvers,
+use tabane_core::SessionConfig;
+use tabane_linux::{descriptors, signals::Signals};
+use tabane_relay::{
+    Door, Doors, RelayOrder, RelayService, RelayState, TlsListen, TokenUses, UserName,
 };
+use tabane_store::{PoolRange, Store, quantity::Span};
+use tabane_tunnel::{Access, RelayMonitor};
 
-use crate::access::{TokenUses, UserName};
-use crate::client_session::SendingArgs;
-use crate::failure::Failure;
-use crate::gatekeeper::{Door, Gatekeeper};
 use crate::instance::{ControlArgs, Description, Instance};
-use crate::notify;
-use crate::output;
-use crate::plain;
-use crate::quantity::Span;
-use crate::relay_doors::DoorArgs;
-use crate::relay_exit::{self, PoolRange};
-use crate::relay_state::RelayState;
-use crate::secret;
-use crate::signals;
-use crate::store::Store;
+use crate::session_args::SendingArgs;
+use crate::{notify, output, signals};
+use tabane_client::Sending;
 
 /// A grace time without end.
 const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
-
-/// "45" + "10": unassigned by IANA, easy to remember, not below 1024.
-pub(crate) const DEFAULT_PORT: u16 = 4510;
 
 /// Serve sessions: the far end, on a machine with a public address
 ///
@@ -105,6 +89,33 @@ pub(crate) struct RelayArgs {
     control: ControlArgs,
 }
 
+/// How TLS is taken in.
+#[derive(Debug, Clone, Args)]
+struct DoorArgs {
+    /// TCP address to take in TLS on, for clients whose networks drop UDP; they ask at port 443,
+    /// and strangers get a web page. Behind a web server that forwards by name (nginx's
+    /// ssl_preread), listen elsewhere and give the name with --public. "no": none [default:
+    /// [::]:443 where it is to be had]
+    #[arg(long, value_name = "ADDR:PORT")]
+    tls_listen: Option<TlsListen>,
+    /// Certificate chain (PEM) to show there [default: one made up at each start; clients know the
+    /// relay by its own key]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+}
+
+impl From<DoorArgs> for Doors {
+    fn from(args: DoorArgs) -> Self {
+        Self {
+            listen: args.tls_listen,
+            certificate: args.tls_cert.zip(args.tls_key),
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum RelayCommand {
     User(Box<user::UserArgs>),
@@ -135,54 +146,24 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     if let Err(error) = descriptors::raise_limit() {
         tracing::warn!(%error, "no more descriptors than usual");
     }
-    let listen = args.listen.unwrap_or_else(default_listen);
-    let access = match (args.peer, args.allow_private) {
-        (true, _) => Access::Own,
-        (false, true) => Access::Private,
-        (false, false) => Access::Public,
-    };
-    let identity = state.identity()?;
     let mut session = SessionConfig::default();
-    args.sending.apply(&mut session);
-    let door = args.open.clone().map_or(Door::Shut, Door::Open);
-    let is_open = door != Door::Shut;
-    let (gatekeeper, newcomers) = Gatekeeper::open(&state, door)?;
-    let considering = gatekeeper.clone();
-    let (exit, exit_rules) = relay_exit::set_up(&args.pool).await?.unzip();
-    let name = public_name(&args.public);
-    let web_doors = args
-        .doors
-        .open(identity.public_key(), name.as_deref())
-        .await?;
-    let relay = Relay::bind(RelayConfig {
-        identity: identity.clone(),
-        listen: vec![listen],
-        access,
-        limits: RelayLimits::default(),
-        server: ServerConfig {
-            is_open,
-            ..ServerConfig::default()
+    Sending::from(args.sending).apply(&mut session);
+    let order = RelayOrder {
+        listen: args.listen,
+        public: args.public,
+        access: match (args.peer, args.allow_private) {
+            (true, _) => Access::Own,
+            (false, true) => Access::Private,
+            (false, false) => Access::Public,
         },
+        door: args.open.map_or(Door::Shut, Door::Open),
+        pool: args.pool,
+        token_uses: args.token_uses,
+        doors: args.doors.into(),
         session,
-        own_addresses: public_ips(&args.public),
-        authorise: Box::new(move |applicant| considering.consider(applicant)),
-        resolvers: system_resolvers(),
-        monitor: HostMonitor::default(),
-        seed: secret::random(),
-        // On a machine that is up itself, the relay's sockets are not for its hooks.
-        mark: plain::may_mark().then_some(plain::MARK),
-        exit,
-        web_doors,
-    })
-    .map_err(|error| match error {
-        RelayError::Listen(_) => anyhow::Error::new(error)
-            .context("the relay cannot start (is one running? --listen chooses another address)"),
-        error => error.into(),
-    })?;
-    let bound = relay.local_addrs().first().copied().unwrap_or(listen);
-    let addresses = public_addresses(&args.public, bound).await?;
-    state.announce(&addresses)?;
-    let token = state.current_token(args.token_uses)?;
+    };
+    let service = RelayService::open(order, &state).await?;
+    let bound = service.bound();
     tracing::info!(
         listen = %bound,
         state = %state.root().display(),
@@ -191,7 +172,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         if args.peer { "peer" } else { "relay" },
         if args.peer { "peer add" } else { "join" },
     );
-    let monitor = relay.monitor();
+    let monitor = service.monitor();
     let description = Description {
         kind: Kind::Relay,
         name: format!("relay-{}", bound.port()),
@@ -202,20 +183,14 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         relays: Vec::new(),
         policy: None,
     };
-    let instance = Instance::of_relay(&args.control, description, monitor.clone())?;
-    output::line(&state.join_string(addresses, token)?.to_string())?;
+    let _instance = Instance::of_relay(&args.control, description, monitor.clone())?;
+    output::line(&service.join_string().to_string())?;
     notify::ready();
     tokio::task::spawn_local(notify::keep_alive());
     let grace = args.drain.0.unwrap_or(FOR_EVER);
     let told = until_told(&signals, &monitor);
     let told_again = until_told(&signals, &monitor);
-    tokio::select! {
-        () = relay.run_and_drain(told, grace, told_again) => {}
-        never = gatekeeper.work(newcomers, monitor.clone()) => never,
-    }
-    drop(instance);
-    drop(exit_rules);
-    gatekeeper.save_now();
+    service.run(told, grace, told_again).await;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -245,121 +220,4 @@ fn log_status(monitor: &RelayMonitor) {
         ?counters,
         "status"
     );
-}
-
-/// `[::]` takes IPv4 as well, but is not to be had where IPv6 is switched off.
-fn default_listen() -> SocketAddr {
-    let any_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
-    let any = match UdpSocket::bind((any_v6, 0)) {
-        Ok(_) => any_v6,
-        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
-    };
-    SocketAddr::new(any, DEFAULT_PORT)
-}
-
-/// The literal addresses among what `--public` says: they lead here.
-fn public_ips(given: &[String]) -> Vec<IpAddr> {
-    let parsed = given
-        .iter()
-        .filter_map(|text| parse_public(text, DEFAULT_PORT).ok());
-    let ip = |destination: Destination| match destination.host {
-        Host::Ip(ip) => Some(ip.to_canonical()),
-        Host::Name(_) => None,
-    };
-    parsed.filter_map(ip).collect()
-}
-
-/// The first name among what `--public` says.
-fn public_name(given: &[String]) -> Option<String> {
-    given
-        .iter()
-        .find_map(|text| match parse_public(text, DEFAULT_PORT).ok()?.host {
-            Host::Name(name) => Some(name),
-            Host::Ip(_) => None,
-        })
-}
-
-/// What join strings announce: what was given, else what can be seen from here.
-async fn public_addresses(given: &[String], bound: SocketAddr) -> Result<Vec<Destination>> {
-    if !given.is_empty() {
-        let parse = |text: &String| {
-            parse_public(text, bound.port())
-                .map_err(|error| Failure::usage(format!("--public {text}: {error}")).into())
-        };
-        return given.iter().map(parse).collect();
-    }
-    if !bound.ip().is_unspecified() {
-        return Ok(vec![bound.into()]);
-    }
-    let interfaces = interfaces::list()
-        .await
-        .context("cannot list the interfaces")?;
-    let guessed = guess_addresses(&interfaces, bound.ip().is_ipv4());
-    let is_private = guessed.iter().all(|ip| !Access::Public.allows(*ip));
-    if guessed.is_empty() {
-        return Err(Failure::usage(
-            "this machine has no address that clients could reach: give one with --public",
-        )
-        .into());
-    }
-    if is_private {
-        tracing::warn!(
-            "only private addresses here: clients elsewhere need --public ADDR, and a port \
-             forwarded to this machine"
-        );
-    } else {
-        tracing::info!("announcing the addresses of this machine; --public ADDR names others");
-    }
-    Ok(guessed
-        .into_iter()
-        .map(|ip| SocketAddr::new(ip, bound.port()).into())
-        .collect())
-}
-
-/// `ADDR` or `ADDR:PORT`, IPv6 with or without brackets.
-fn parse_public(text: &str, port: u16) -> Result<Destination, tabane_proxy::DestinationError> {
-    match text.parse::<Ipv6Addr>() {
-        Ok(ip) => Ok(Destination {
-            host: Host::Ip(ip.into()),
-            port,
-        }),
-        Err(_) => Destination::parse(text, Some(port)),
-    }
-}
-
-/// The addresses of this machine by which others may reach it: public ones, else private ones;
-/// those of links first, then any other (servers carry public addresses on `lo`, too).
-fn guess_addresses(interfaces: &[Interface], only_v4: bool) -> Vec<IpAddr> {
-    /// Of each kind; a join string should stay one line.
-    const MOST: usize = 4;
-    let of = |links_only: bool, public_only: bool| -> Vec<IpAddr> {
-        interfaces
-            .iter()
-            .filter(|interface| interface.usable().is_ok() || !links_only)
-            .flat_map(Interface::global_addresses)
-            .filter(|ip| ip.is_ipv4() || !only_v4)
-            .filter(|ip| !ip.is_loopback())
-            .filter(|ip| Access::Public.allows(*ip) || !public_only)
-            .take(MOST)
-            .collect()
-    };
-    let tiers = [(true, true), (false, true), (true, false), (false, false)];
-    let mut guesses = tiers.into_iter().map(|(links, public)| of(links, public));
-    guesses.find(|guess| !guess.is_empty()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn public_addresses_may_have_a_port() {
-        let of = |text| parse_public(text, 4510).map(|destination| destination.to_string());
-        assert_eq!(of("192.0.2.1").as_deref(), Ok("192.0.2.1:4510"));
-        assert_eq!(of("192.0.2.1:99").as_deref(), Ok("192.0.2.1:99"));
-        assert_eq!(of("2001:db8::1").as_deref(), Ok("[2001:db8::1]:4510"));
-        assert_eq!(of("[2001:db8::1]:99").as_deref(), Ok("[2001:db8::1]:99"));
-        assert_eq!(of("relay.example").as_deref(), Ok("relay.example:4510"));
-        assert!(of("relay.example:x").is_err());
-    }
 }

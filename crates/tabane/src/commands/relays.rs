@@ -10,7 +10,7 @@ use tabane_control::{Client, Directory, State};
 use tokio::time::timeout;
 
 use crate::output;
-use crate::store::{RelayName, Store};
+use tabane_store::{RelayName, Store};
 
 /// List the relays that were joined, the preferred first
 ///

@@ -12,23 +12,22 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
-use tabane_linux::child::{self, Account};
-use tabane_linux::signals::Signals;
+use tabane_linux::{
+    child::{self, Account},
+    signals::Signals,
+};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::atomic_file;
-use crate::client_session::{SessionArgs, SessionPlan};
-use crate::entrance::Entrance;
 use crate::failure::Failure;
-use crate::far_ends::FarEnds;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::last_run;
-use crate::policy_text::PolicyTextFile;
-use crate::prefix::DirectPrefix;
 use crate::program::{self, Program};
+use crate::session_args::SessionArgs;
 use crate::signals::{self, pass_on};
 use crate::statistics::{Report, Statistics};
-use crate::store::Store;
+use tabane_client::{Entrance, FarEnds, SessionPlan};
+use tabane_store::{DirectPrefix, Store, atomic_file};
+use tabane_uplinks::PolicyTextFile;
 
 /// How often counters are read, so that those of a path that vanishes are at most so old.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -76,7 +75,7 @@ pub(crate) fn run(args: RunArgs, store: &Store) -> Result<ExitCode> {
     let program = Program::find(&args.command)?;
     let account = args.user.as_deref().map(Account::find).transpose();
     let account = account.map_err(|error| Failure::usage(error.to_string()))?;
-    let plan = SessionPlan::new(args.session.clone(), store)?;
+    let plan = SessionPlan::new(args.session.clone().into(), store)?;
     tabane_tunnel::block_on(run_program(args, &plan, store, &program, account))
         .context("cannot set up the event loop")?
 }

@@ -6,17 +6,19 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use tabane_base::{Bytes, Duration};
 
 use crate::failure::Failure;
 use crate::output;
-use crate::sctp::forward::Carried;
-use crate::sctp::report::{Report, megabytes};
-use crate::sctp::scheduler::Scheduler;
-use crate::sctp::{PORT, UDP_PORT, forward, receiver, sender};
-use crate::span::Span;
-use crate::store::Store;
+use tabane_sctp::shell::{
+    PORT, Scheduler, UDP_PORT,
+    forward::{self, Carried},
+    receiver,
+    report::{Report, megabytes},
+    sender,
+};
+use tabane_store::{Span, Store};
 
 /// Send over all paths to an SCTP endpoint at once; only the sender is changed
 ///
@@ -39,6 +41,30 @@ enum SctpCommand {
 ///
 /// With `tabane sctp recv` at the other end, length and digest are compared before either command
 /// ends with status 0. From any other receiver there is only SCTP's word that all was taken.
+/// How messages are spread over paths.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Spread {
+    /// All paths at once, each as its window allows (CMT); by weights where the policy has some
+    Tabane,
+    /// ARMS by the letter: cwnd bytes to each path, then all cwnds are read again (CMT off)
+    Cwnd,
+    /// One message to each path in turn
+    RoundRobin,
+    /// The primary path alone, as SCTP does by itself; the others when it fails
+    Primary,
+}
+
+impl From<Spread> for Scheduler {
+    fn from(spread: Spread) -> Self {
+        match spread {
+            Spread::Tabane => Self::Tabane,
+            Spread::Cwnd => Self::Cwnd,
+            Spread::RoundRobin => Self::RoundRobin,
+            Spread::Primary => Self::Primary,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
     /// The file; - or nothing is standard input
@@ -48,7 +74,7 @@ pub(crate) struct SendArgs {
     peer: PeerArgs,
     /// How messages are spread over paths
     #[arg(long, value_name = "NAME", default_value = "tabane")]
-    scheduler: Scheduler,
+    scheduler: Spread,
     /// Give up after so long without a sign of life from the other end, 3s at least
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = patience)]
     patience: Span,
@@ -118,7 +144,7 @@ pub(crate) struct ForwardArgs {
         default_value = "tabane",
         conflicts_with = "serve"
     )]
-    scheduler: Scheduler,
+    scheduler: Spread,
     /// How long to wait for the peer's first answer, in seconds
     #[arg(
         long,
@@ -206,7 +232,7 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
                 remotes: resolve(&args.peer.to, UDP_PORT)?,
                 port: args.peer.port,
                 links: args.peer.links,
-                scheduler: args.scheduler,
+                scheduler: args.scheduler.into(),
                 timeout: Duration::from_secs(args.peer.timeout),
                 patience: args.patience.0,
             };
@@ -251,7 +277,7 @@ fn forward_order(args: ForwardArgs) -> Result<forward::Order> {
             listen,
             remotes: resolve(&args.to, UDP_PORT)?,
             links: args.links,
-            scheduler: args.scheduler,
+            scheduler: args.scheduler.into(),
             timeout: Duration::from_secs(args.timeout),
         },
         (None, Some(server)) => forward::End::Servers {

@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::atomic_file;
 use crate::failure::Failure;
 use crate::output;
+use tabane_store::atomic_file;
 
 /// Where an administrator's units are (systemd.unit(5)).
 const UNITS: &str = "/etc/systemd/system";
@@ -319,7 +319,7 @@ fn quote(word: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use tabane_store::Scratch;
 
     #[test]
     fn words_reach_the_program_as_they_were() {
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn systemd_finds_no_fault_in_the_units() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         // The program must exist, or that is the fault.
         let program = std::env::current_exe().unwrap();
         for service in [Service::Up, Service::Relay] {

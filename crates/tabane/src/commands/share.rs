@@ -13,9 +13,7 @@ use tabane_base::Bytes;
 use tabane_policy::{Budget, Hours};
 
 use crate::output;
-use crate::quantity::RateText;
-use crate::store::{RelayName, Store, TermsText};
-use crate::wall_clock::today;
+use tabane_store::{RelayName, Store, TermsText, quantity::RateText, wall_clock::today};
 
 mod invitation;
 mod pairing;

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use crate::atomic_file;
+use tabane_store::atomic_file;
 
 /// Simulate bonds in virtual time: scenario files, and the experiments of the papers
 ///

@@ -16,8 +16,8 @@ use tabane_control::{
     Traffic,
 };
 
-use crate::wall_clock::unix_millis;
 use crate::{gateway, output};
+use tabane_store::wall_clock::unix_millis;
 
 /// Sessions of a relay in the table; `--json` has more.
 const MAX_ROWS: usize = 20;

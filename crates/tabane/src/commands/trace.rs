@@ -13,9 +13,10 @@ use tabane_control::{Client, TraceUpdates};
 use tokio::time::{Instant, timeout_at};
 
 use super::status::InstanceArgs;
+use crate::output;
 use crate::qlog::Qlog;
-use crate::span::Span;
-use crate::{atomic_file, output, signals};
+use crate::signals;
+use tabane_store::{Span, atomic_file};
 
 /// The most that is recorded: some 2 GB of traffic, in 800 MB of memory.
 const MAX_EVENTS: usize = 2_000_000;

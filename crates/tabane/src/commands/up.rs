@@ -13,22 +13,20 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
-use tabane_linux::descriptors;
-use tabane_linux::interfaces::Watch;
-use tabane_linux::signals::Signals;
+use tabane_linux::{descriptors, interfaces::Watch, signals::Signals};
 
-use crate::client_session::{SessionArgs, SessionPlan};
 use crate::failure::Failure;
-use crate::far_ends::FarEnds;
 use crate::instance::{ControlArgs, Description, Instance};
-use crate::machine::{DirectRanges, Extent, Lock, Machine};
 use crate::notify::{self, Heard};
-use crate::plain;
-use crate::policy_text::PolicyTextFile;
-use crate::prefix::DirectPrefix;
+use crate::session_args::SessionArgs;
 use crate::signals;
-use crate::span::Span;
-use crate::store::Store;
+use tabane_client::{
+    FarEnds, SessionPlan,
+    machine::{DirectRanges, Extent, Lock, Machine},
+};
+use tabane_store::{DirectPrefix, Span, Store};
+use tabane_tunnel::OWN_MARK;
+use tabane_uplinks::PolicyTextFile;
 
 /// Where a daemon in the background writes what it has to say.
 const LOG: &str = "/run/tabane/up.log";
@@ -84,7 +82,7 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         .into());
     }
     let settings = store.settings()?.up;
-    let mut plan = SessionPlan::new(args.session.clone(), store)?;
+    let mut plan = SessionPlan::new(args.session.clone().into(), store)?;
     if !plan.has_relays() && plan.peers.is_empty() {
         return Err(Failure::usage(
             "neither a relay nor a peer is known: run `tabane join STRING` or `tabane peer add \
@@ -146,7 +144,7 @@ async fn serve(
     tokio::task::spawn_local(notify::keep_alive());
     tracing::info!("up; new connections go as without tabane until the relay answers");
     let far_ends = tokio::select! {
-        far_ends = plan.start_all(store, plain::MARK) => Some(far_ends?),
+        far_ends = plan.start_all(store, OWN_MARK) => Some(far_ends?),
         () = until_told(&signals) => None,
     };
     let instance = far_ends.as_ref().map(|far_ends| {

@@ -18,20 +18,19 @@ use serde_json::json;
 use tabane_base::{Bytes, Rate};
 use tabane_control::Kind;
 use tabane_fetch::{Client, Patience, Proxies};
-use tabane_linux::child;
-use tabane_linux::signals::Signals;
+use tabane_linux::{child, signals::Signals};
 use tabane_web::{Carried, Hosts, Journal, Map, Record, Web};
 use tokio::net::TcpListener;
 
-use crate::environment::web_variables;
 use crate::failure::Failure;
 use crate::instance::{Description, Instance, WebView};
 use crate::output;
-use crate::policy_text::PolicyTextFile;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
-use crate::store::{RelayName, Store};
-use crate::web_links::WebLinks;
+use crate::web_ca::WebCa;
+use tabane_client::environment::web_variables;
+use tabane_store::{RelayName, Store};
+use tabane_uplinks::{PolicyTextFile, WebLinks};
 
 mod ca;
 mod trust;
@@ -116,7 +115,7 @@ struct Sums {
 
 pub(crate) fn run(args: WebArgs, store: &Store) -> Result<ExitCode> {
     let args = match args.command {
-        Some(WebCommand::Ca(args)) => return ca::run(args, store),
+        Some(WebCommand::Ca(args)) => return ca::run(args, &WebCa::of(store)),
         None => args.serve,
     };
     let maps = args.maps.iter().map(|text| text.parse::<Map>());
@@ -145,7 +144,7 @@ async fn serve(
     let signals = signals::catch()?;
     let intercepted = match args.intercepted.is_empty() {
         true => None,
-        false => Some(ca::open(args.intercepted.clone(), store)?),
+        false => Some(ca::open(args.intercepted.clone(), &WebCa::of(store))?),
     };
     let mut found = WebLinks::find(args.links.clone(), &args.neighbours, store).await?;
     let links = found.links();
@@ -176,7 +175,7 @@ async fn serve(
         }
     }
     let trust = match (&intercepted, program) {
-        (Some((_, kept)), Some(_)) => ca::variables(kept, store),
+        (Some((_, kept)), Some(_)) => ca::variables(kept, &WebCa::of(store)),
         _ => Vec::new(),
     };
     let interception = intercepted.map(|(interception, _)| interception);

@@ -61,11 +61,11 @@ fn remove_stale(parent: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use tabane_store::Scratch;
 
     #[test]
     fn what_a_dead_process_left_is_removed_and_nothing_else() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         dead.wait().unwrap();
         let named = |tail: &str| scratch.path().join(format!("{PREFIX}{tail}"));

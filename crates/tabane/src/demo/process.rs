@@ -16,7 +16,7 @@ use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::environment::proxy_variables;
+use tabane_client::environment::proxy_variables;
 
 /// What is kept of a program's complaints, from their beginning, in bytes.
 const COMPLAINTS_MAX: usize = 16 * 1024;

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use tabane_linux::cgroup::Cgroup;
-use tabane_linux::hooks::{HookConfig, Hooks};
-use tabane_linux::syn_hold;
+use tabane_linux::{
+    cgroup::Cgroup,
+    hooks::{HookConfig, Hooks},
+    syn_hold,
+};
 
-use crate::private_network;
+use tabane_client::private_network;
 
 /// Any port but 0: nothing is ever sent to it.
 const TRIAL_PORT: u16 = 9;

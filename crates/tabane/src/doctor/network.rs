@@ -6,10 +6,10 @@ use tabane_linux::interfaces;
 use tabane_tunnel::Lodging;
 use tokio::time::timeout;
 
-use crate::client_session::{SessionArgs, SessionPlan};
-use crate::link_policy::LinkPolicy;
 use crate::reach::measure;
-use crate::store::Store;
+use tabane_client::{SessionOrder, SessionPlan};
+use tabane_store::Store;
+use tabane_uplinks::LinkPolicy;
 
 /// Relays asked; each that does not answer takes ten seconds.
 const MAX_RELAYS: usize = 4;
@@ -86,7 +86,7 @@ impl Network {
         for (name, _) in relays.iter().take(MAX_RELAYS) {
             let reached = match offline {
                 true => Ok((Vec::new(), None)),
-                false => reach(SessionArgs::to_relay(name), store).await,
+                false => reach(SessionOrder::to_relay(name), store).await,
             };
             let (reached, lodging) = match reached {
                 Ok((reached, lodging)) => (Ok(reached), lodging),
@@ -121,7 +121,7 @@ fn faults(store: &Store) -> Vec<(String, String)> {
     faults.collect()
 }
 
-async fn reach(args: SessionArgs, store: &Store) -> Result<(Vec<Reached>, Option<Lodging>)> {
+async fn reach(args: SessionOrder, store: &Store) -> Result<(Vec<Reached>, Option<Lodging>)> {
     let plan = SessionPlan::new(args, store)?;
     let (client, lent) = plan.connect_by_all(store).await?;
     let snapshot = measure(&client, &lent).await;

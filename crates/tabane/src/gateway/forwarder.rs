@@ -10,10 +10,12 @@ use anyhow::{Context, Result};
 use tabane_base::Duration;
 use tabane_control::GatewayMode;
 use tabane_gateway::{Checksum, Config, Gateway, Mode, Side, Survey, Verdict};
-use tabane_linux::HostClock;
-use tabane_linux::nflog::PacketLog;
-use tabane_linux::nfqueue::{PacketQueue, QueueVerdict};
-use tabane_linux::raw_ip::RawIp;
+use tabane_linux::{
+    HostClock,
+    nflog::PacketLog,
+    nfqueue::{PacketQueue, QueueVerdict},
+    raw_ip::RawIp,
+};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 

@@ -7,8 +7,10 @@
 
 use anyhow::{Context, Result};
 use tabane_gateway::probe_length_max;
-use tabane_linux::routing::{MarkRule, Routing};
-use tabane_linux::{iptables, nft};
+use tabane_linux::{
+    iptables, nft,
+    routing::{MarkRule, Routing},
+};
 
 /// Of the log and the queue of packets to the mobile hosts; the next is that of the queue for those
 /// from them.

@@ -7,9 +7,11 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use tabane_base::{Duration, Prefix};
 use tabane_control::GatewayMode;
-use tabane_linux::abortive::AbortiveStream;
-use tabane_linux::join::{Pipe, join};
-use tabane_linux::transparent::Transparent;
+use tabane_linux::{
+    abortive::AbortiveStream,
+    join::{Pipe, join},
+    transparent::Transparent,
+};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -17,8 +19,8 @@ use tokio::time::{sleep, timeout};
 use super::joined::{Connection, Joined};
 use super::{report, rules};
 use crate::instance::Asked;
-use crate::plain;
 use crate::signals::Signals;
+use tabane_tunnel::OWN_MARK;
 
 /// How long a server may take to answer.
 const CONNECTING: Duration = Duration::from_secs(30);
@@ -43,7 +45,7 @@ impl Splitter {
         congestion: &str,
         visible: Asked,
     ) -> Result<Self> {
-        let sockets = Transparent::open(plain::MARK).context("cannot open sockets")?;
+        let sockets = Transparent::open(OWN_MARK).context("cannot open sockets")?;
         sockets.set_congestion(congestion).with_context(|| {
             format!(
                 "no TCP {congestion}; choose with --congestion what \

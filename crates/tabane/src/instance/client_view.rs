@@ -11,9 +11,10 @@ use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatu
 use tabane_policy::{FlowFacts, Protocol};
 use tabane_tunnel::{LinkSnapshot, LinkWish, PacketsCarried, SessionTrace};
 
-use crate::far_ends::{FarEnds, Seen};
-use crate::ledger::{Ledger, add, of_link, of_path};
-use crate::rule_book::RuleBook;
+use tabane_client::{
+    FarEnds, RuleBook, Seen,
+    ledger::{Ledger, add, of_link, of_path},
+};
 
 /// Why a session is not recorded.
 pub(super) const NO_TRACE: &str = "there is no such session, or it is being recorded already";
@@ -195,15 +196,7 @@ impl ClientView {
 
     /// Has a session recorded: the relay's, where none is named.
     pub(super) fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
-        let ends = self.far_ends.clients();
-        let mut numbered = ends
-            .iter()
-            .map(|end| (end.client.snapshot().number, &end.client));
-        let found = match session {
-            None => numbered.next(),
-            Some(wanted) => numbered.find(|(number, _)| *number == wanted),
-        };
-        let traced = found.and_then(|(_, client)| client.trace());
+        let traced = self.far_ends.trace(session);
         traced.ok_or_else(|| NO_TRACE.to_owned())
     }
 
@@ -218,7 +211,7 @@ impl ClientView {
     }
 }
 
-fn rule_use(of: crate::rule_book::RuleUse) -> RuleUse {
+fn rule_use(of: tabane_client::RuleUse) -> RuleUse {
     RuleUse {
         rule: of.rule,
         text: of.text,

@@ -7,7 +7,7 @@ use tabane_core::SessionStatus;
 use tabane_tunnel::{PacketsSnapshot, RelayMonitor, SessionTrace};
 
 use super::client_view::{NO_TRACE, drops, session};
-use crate::ledger::{Ledger, Source, of_path, of_volume};
+use tabane_client::ledger::{Ledger, Source, of_path, of_volume};
 
 /// A relay with what its sessions carried.
 pub(super) struct RelayView {

@@ -6,8 +6,8 @@ use tabane_control::{Link, LinkState, State, Traffic};
 use tabane_fetch::Links;
 use tabane_ranges::LinkId;
 
-use crate::ledger::add;
-use crate::link_roll::LinkRoll;
+use tabane_client::ledger::add;
+use tabane_uplinks::LinkRoll;
 
 /// The links of a process that fetches, with what they carried.
 pub(crate) struct WebView {

@@ -13,8 +13,8 @@
 
 use std::fmt;
 
+use crate::carrier::Proxy;
 use tabane_base::Duration;
-use tabane_carrier::Proxy;
 use tokio::time::Instant;
 
 /// UDP is given so long before TLS is tried beside it: an answer over the slowest usual link takes

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use tabane_carrier::{BoxStream, Dial, DialError};
+use crate::carrier::{BoxStream, Dial, DialError};
 use tabane_core::{FourTuple, PathError, PathId, SocketId};
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -12,8 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll};
 
 use tabane_core::{FourTuple, SocketId, Transmit, TransmitBatch};
-use tabane_linux::udp::Meta;
-use tabane_linux::{RecvBatch, SendFault, UdpBind, UdpError, UdpSocket};
+use tabane_linux::{RecvBatch, SendFault, UdpBind, UdpError, UdpSocket, udp::Meta};
 
 use super::streams::Streams;
 use super::volume::Volume;

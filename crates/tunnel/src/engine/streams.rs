@@ -14,8 +14,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use crate::carrier::{BoxStream, Unframer, frame};
 use tabane_base::Bytes;
-use tabane_carrier::{BoxStream, Unframer, frame};
 use tabane_core::{FourTuple, SocketId, Transmit};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;

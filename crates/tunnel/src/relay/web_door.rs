@@ -7,8 +7,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::carrier::{Acceptor, Visit};
 use tabane_base::Duration;
-use tabane_carrier::{Acceptor, Visit};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 

@@ -5,9 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tabane_base::{Duration, Prefix};
 use tabane_core::{Identity, ServerConfig, SessionConfig};
-use tabane_linux::netns::Netns;
-use tabane_linux::routing::Routing;
-use tabane_linux::tun::Tun;
+use tabane_linux::{netns::Netns, routing::Routing, tun::Tun};
 use tabane_tunnel::{
     Access, Client, ClientConfig, DestinationRule, Destinations, ExitConfig, HostMonitor, Lodging,
     PacketFlow, Relay, RelayConfig, RelayLimits, RelayMonitor, RelayPeer, SessionNumbers, User,

@@ -11,7 +11,6 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tabane_base::Duration;
-use tabane_carrier::{Acceptor, Certificate};
 use tabane_core::{
     CloseReason, DatagramOrder, EndpointCounters, Identity, PublicKey, ServerConfig, SessionConfig,
 };
@@ -19,6 +18,7 @@ use tabane_linux::UdpError;
 use tabane_tunnel::{
     Access, Carried, Client, ClientConfig, HostMonitor, LinkBind, OpenError, Relay, RelayConfig,
     RelayError, RelayLimits, RelayPeer, SessionNumbers, Silence, Target, Verdict, WebDoor,
+    carrier::{Acceptor, Certificate},
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tabane_fetch::{Data, Parts, Sink, Url};
 use tabane_ranges::{EntityTag, Span, Spans, Version};
 
-use crate::atomic_file;
+use tabane_store::atomic_file;
 
 /// How often what is there is noted. A kill costs what came since.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
@@ -285,7 +285,7 @@ fn remove(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use tabane_store::Scratch;
 
     fn urls(text: &str) -> Vec<Url> {
         vec![Url::parse(text).unwrap()]
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_was_there_is_there_again() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("file");
         let urls = urls("http://a/file");
         let (mut partial, begun) = Partial::open(&path, &urls, false).unwrap();
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn what_is_of_something_else_is_not_continued() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("file");
         for (url, restart, spoil) in [
             ("http://a/other", false, None),
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_continued_leaves_nothing() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::make();
         let path = scratch.path().join("file");
         let (mut partial, _) = Partial::open(&path, &urls("http://a/file"), false).unwrap();
         some(&mut partial);

@@ -7,8 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_lab::{Lab, LabOptions, SERVICE, SERVICE6};
-use tabane_linux::child;
-use tabane_linux::signals::Signals;
+use tabane_linux::{child, signals::Signals};
 
 use super::ScenarioArgs;
 use crate::program::{self, Program};

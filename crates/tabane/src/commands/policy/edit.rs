@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use tabane_policy::Policy;
 use toml_edit::Value;
 
-use crate::atomic_file;
 use crate::failure::Failure;
 use crate::output;
-use crate::policy_edit::{self, Values, Whose};
+use tabane_store::atomic_file;
+use tabane_uplinks::policy_edit::{self, Values, Whose};
 
 /// Set how a link may be used; what is not named stays as it was
 ///

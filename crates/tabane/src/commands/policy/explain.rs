@@ -19,10 +19,12 @@ use tabane_policy::{FlowFacts, LinkFacts, LinkUse, Protocol, Rule};
 
 use crate::commands::status::{InstanceArgs, percent};
 use crate::failure::Failure;
-use crate::lent_links::{self, Lender};
-use crate::link_policy::{LinkPolicy, POLICY_FILE};
 use crate::output;
-use crate::store::{PeerEntry, RelayName, Store};
+use tabane_store::{POLICY_FILE, PeerEntry, RelayName, Store};
+use tabane_uplinks::{
+    LinkPolicy,
+    lent_links::{self, Lender},
+};
 
 const DEFAULT_PORT: u16 = 443;
 /// Below this share of what is carried now a link is hardly used.

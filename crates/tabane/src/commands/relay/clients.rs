@@ -8,8 +8,8 @@ use serde::Serialize;
 use tabane_core::PublicKey;
 
 use crate::output;
-use crate::relay_state::RelayState;
-use crate::wall_clock::unix_seconds;
+use tabane_relay::RelayState;
+use tabane_store::wall_clock::unix_seconds;
 
 /// List the clients that were admitted, or turn one away
 #[derive(Debug, Args)]

@@ -6,11 +6,9 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::access::{TokenUses, UserName};
 use crate::output;
-use crate::quantity::Span;
-use crate::relay_state::RelayState;
-use crate::wall_clock::unix_seconds;
+use tabane_relay::{RelayState, TokenUses, UserName};
+use tabane_store::{quantity::Span, wall_clock::unix_seconds};
 
 /// Make, list and revoke tokens; a running relay notices at once
 #[derive(Debug, Args)]

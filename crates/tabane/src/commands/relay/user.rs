@@ -7,12 +7,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tabane_tunnel::DestinationRule;
 
-use crate::access::{AccessList, UserEntry, UserName};
 use crate::output;
-use crate::quantity::{RateText, Setting, Volume, bytes_text};
-use crate::relay_state::RelayState;
-use crate::usage::Usage;
-use crate::wall_clock::unix_seconds;
+use tabane_relay::{AccessList, RelayState, Usage, UserEntry, UserName};
+use tabane_store::{
+    quantity::{RateText, Setting, Volume, bytes_text},
+    wall_clock::unix_seconds,
+};
 
 /// Manage users and their limits; a running relay notices at once
 ///

@@ -8,9 +8,9 @@ use std::str::FromStr;
 
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
+use tabane_base::{Destination, Host};
 use tabane_linux::interfaces::{Interface, Kind};
 use tabane_neighbour::Code;
-use tabane_proxy::{Destination, Host};
 
 use super::PORT;
 

@@ -7,25 +7,25 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use tabane_base::Destination;
 use tabane_core::PublicKey;
 use tabane_fetch::DeviceWay;
 use tabane_linux::{DirectoryWatch, interfaces};
 use tabane_neighbour::{ATTEMPTS, Code, PairError, Paired, pair};
-use tabane_proxy::Destination;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::invitation::Invitation;
 use super::{PORT, budget, hours, own_name, rate};
 use crate::failure::Failure;
-use crate::lent_links::place;
-use crate::near_by;
 use crate::output;
 use crate::program;
-use crate::secret;
 use crate::signals;
-use crate::store::{NeighbourEntry, OFFER_FILE, OfferEntry, RelayName, Store, TermsText};
-use crate::wall_clock::unix_seconds;
+use tabane_store::{
+    NeighbourEntry, OFFER_FILE, OfferEntry, RelayName, Store, TermsText, secret,
+    wall_clock::unix_seconds,
+};
+use tabane_uplinks::{lent_links::place, near_by};
 
 /// How long a code is worth something: a walk to the other machine.
 const OFFER_TIME: u64 = 600;

@@ -23,14 +23,14 @@ use tokio::time::MissedTickBehavior;
 
 use super::surroundings::Surroundings;
 use super::{PORT, ServeArgs, counted_by, own_name};
-use crate::link_policy::LinkPolicy;
-use crate::links;
-use crate::near_by::Announcement;
 use crate::output;
 use crate::program;
 use crate::signals;
-use crate::store::{FriendEntry, Store};
-use crate::wall_clock::{today, unix_seconds};
+use tabane_store::{
+    FriendEntry, Store,
+    wall_clock::{today, unix_seconds},
+};
+use tabane_uplinks::{LinkPolicy, links, near_by::Announcement};
 
 /// How often friends and their terms are looked up, and what they carried is counted.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

@@ -11,8 +11,10 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 use tabane_base::Seed;
-use tabane_sim::papers::{Experiment, Part, Report};
-use tabane_sim::{Figure, Table};
+use tabane_sim::{
+    Figure, Table,
+    papers::{Experiment, Part, Report},
+};
 
 use super::{picture, write_picture};
 use crate::failure::Failure;

@@ -1,7 +1,7 @@
 //! `tabane web ca`: the certificate authority by which `tabane web --intercept` answers for hosts.
 //!
 //! Owns the flags, the question before one is made, and what is told of the one there is. What it
-//! can do is `tabane-web`'s, where it is kept `store`'s, who is to trust it the user's (`trust`).
+//! can do is `tabane-web`'s, where it is kept `web_ca`'s, who is to trust it the user's (`trust`).
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use tabane_web::{Authority, Hosts, Interception, KeptAuthority};
 
 use super::trust;
 use crate::failure::Failure;
-use crate::store::Store;
-use crate::wall_clock::unix_seconds;
-use crate::{output, secret};
+use crate::output;
+use crate::web_ca::WebCa;
+use tabane_store::{secret, wall_clock::unix_seconds};
 
 /// The variables by which single programs are told of a file with all authorities.
 const ONE_PROGRAMS: [&str; 7] = [
@@ -93,19 +93,19 @@ struct ShowArgs {
     json: bool,
 }
 
-pub(super) fn run(args: CaArgs, store: &Store) -> Result<ExitCode> {
+pub(super) fn run(args: CaArgs, home: &WebCa) -> Result<ExitCode> {
     match args.command {
-        CaCommand::Create(args) => create(&args, store)?,
-        CaCommand::Show(args) => show(&args, store)?,
-        CaCommand::Remove => remove(store)?,
+        CaCommand::Create(args) => create(&args, home)?,
+        CaCommand::Show(args) => show(&args, home)?,
+        CaCommand::Remove => remove(home)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What `--intercept` needs, for these hosts.
-pub(super) fn open(hosts: Vec<Hosts>, store: &Store) -> Result<(Interception, KeptAuthority)> {
+pub(super) fn open(hosts: Vec<Hosts>, home: &WebCa) -> Result<(Interception, KeptAuthority)> {
     let domains = || hosts.iter().map(|hosts| hosts.domain().to_owned());
-    let Some(kept) = store.web_ca()? else {
+    let Some(kept) = home.kept()? else {
         bail!(
             "--intercept needs a certificate authority of this machine's own: `{}` tells what \
              that risks, and makes one",
@@ -129,26 +129,26 @@ pub(super) fn open(hosts: Vec<Hosts>, store: &Store) -> Result<(Interception, Ke
             another()
         );
     }
-    let interception = Interception::new(authority(&kept, store)?, hosts.clone());
+    let interception = Interception::new(authority(&kept, home)?, hosts.clone());
     let interception = interception.map_err(|beyond| {
         anyhow!(
             "{beyond}: `{}` makes another, which programs have to be told to trust anew",
             another()
         )
     })?;
-    store.publish_web_ca(&kept)?;
+    home.publish(&kept)?;
     Ok((interception, kept))
 }
 
 /// The variables that have a command trust the authority, beside whom it trusts anyway: the
 /// system's, or those in a file that a variable names already.
-pub(super) fn variables(kept: &KeptAuthority, store: &Store) -> Vec<(&'static str, PathBuf)> {
-    let (bundle, own) = (store.web_ca_bundle(), store.web_ca_certificate());
+pub(super) fn variables(kept: &KeptAuthority, home: &WebCa) -> Vec<(&'static str, PathBuf)> {
+    let (bundle, own) = (home.bundle(), home.certificate());
     // OpenSSL, Go and rustls read this one; what it names is among the system's.
     let mut variables = vec![("SSL_CERT_FILE", bundle.clone())];
     for name in ONE_PROGRAMS {
         let named = std::env::var_os(name).filter(|path| !path.is_empty());
-        let joined = named.map(|path| store.join_web_ca(kept, Path::new(&path), name));
+        let joined = named.map(|path| home.join(kept, Path::new(&path), name));
         match joined {
             Some(Ok(path)) => variables.push((name, path)),
             Some(Err(error)) => tracing::warn!("{name} stays as it is: {error:#}"),
@@ -157,7 +157,7 @@ pub(super) fn variables(kept: &KeptAuthority, store: &Store) -> Vec<(&'static st
             None => variables.push((name, bundle.clone())),
         }
     }
-    match store.join_wgetrc(kept, wgetrc().as_deref()) {
+    match home.join_wgetrc(kept, wgetrc().as_deref()) {
         Ok(path) => variables.push((WGET, path)),
         Err(error) => tracing::warn!("{WGET} stays as it is: {error:#}"),
     }
@@ -173,11 +173,11 @@ fn wgetrc() -> Option<PathBuf> {
     })
 }
 
-fn authority(kept: &KeptAuthority, store: &Store) -> Result<Authority> {
+fn authority(kept: &KeptAuthority, home: &WebCa) -> Result<Authority> {
     Authority::open(kept).with_context(|| {
         format!(
             "{} is damaged; restore it, or `tabane web ca remove`",
-            store.web_ca_path().display()
+            home.path().display()
         )
     })
 }
@@ -194,8 +194,8 @@ fn creation(domains: impl Iterator<Item = String>, is_other: bool) -> String {
     format!("tabane web ca create {}{replace}", named.join(" "))
 }
 
-fn create(args: &CreateArgs, store: &Store) -> Result<()> {
-    let before = store.web_ca()?;
+fn create(args: &CreateArgs, home: &WebCa) -> Result<()> {
+    let before = home.kept()?;
     if let Some(before) = before.as_ref().filter(|_| !args.replace) {
         bail!(
             "there is one already, {} for {}; --replace makes another in its place, which \
@@ -216,11 +216,11 @@ fn create(args: &CreateArgs, store: &Store) -> Result<()> {
     let life = Duration::from_secs(args.days * DAY);
     let title = format!("tabane local CA {number:08x}");
     let made = KeptAuthority::make(&title, domains, SystemTime::now(), life)?;
-    eprintln!("{}\n", trust::risks(&made, &store.web_ca_path()));
+    eprintln!("{}\n", trust::risks(&made, &home.path()));
     if !args.yes && !is_confirmed()? {
         bail!("nothing was made");
     }
-    store.put_web_ca(&made)?;
+    home.put(&made)?;
     let hosts: Vec<_> = args.hosts.iter().map(ToString::to_string).collect();
     output::line(&trust::made(&made, &date(&made), &hosts))?;
     match before {
@@ -240,15 +240,15 @@ fn is_confirmed() -> Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES"))
 }
 
-fn show(args: &ShowArgs, store: &Store) -> Result<()> {
-    let kept = known(store)?;
+fn show(args: &ShowArgs, home: &WebCa) -> Result<()> {
+    let kept = known(home)?;
     if args.pem {
         return output::line(kept.certificate.trim_end());
     }
-    let digest = fingerprint(&authority(&kept, store)?);
-    let paths = [store.web_ca_certificate(), store.web_ca_bundle()];
+    let digest = fingerprint(&authority(&kept, home)?);
+    let paths = [home.certificate(), home.bundle()];
     // A copy from elsewhere, or a new list of the system's.
-    store.publish_web_ca(&kept)?;
+    home.publish(&kept)?;
     let [certificate, bundle] = paths.map(|path| path.display().to_string());
     if args.json {
         return output::json(&json!({
@@ -280,15 +280,15 @@ fn show(args: &ShowArgs, store: &Store) -> Result<()> {
     output::line(&format!("\n{}", trust::how(&kept, &certificate, &bundle)))
 }
 
-fn remove(store: &Store) -> Result<()> {
-    let kept = match known(store) {
-        Err(error) if store.web_ca_path().exists() => {
-            store.remove_web_ca()?;
+fn remove(home: &WebCa) -> Result<()> {
+    let kept = match known(home) {
+        Err(error) if home.path().exists() => {
+            home.remove()?;
             return output::line(&format!("removed what was damaged: {error:#}"));
         }
         known => known?,
     };
-    store.remove_web_ca()?;
+    home.remove()?;
     output::line(&format!(
         "removed {} and its key; a `tabane web --intercept` that runs has it until it is \
          stopped\n\n{}",
@@ -297,9 +297,9 @@ fn remove(store: &Store) -> Result<()> {
     ))
 }
 
-fn known(store: &Store) -> Result<KeptAuthority> {
+fn known(home: &WebCa) -> Result<KeptAuthority> {
     let none = "there is no certificate authority; `tabane web ca create HOST` makes one";
-    store.web_ca()?.context(none)
+    home.kept()?.context(none)
 }
 
 /// `5F:0C:…`, as browsers show it.

@@ -9,23 +9,19 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use tabane_base::Seed;
+use tabane_base::{Host, Seed};
 use tabane_core::{Identity, SessionConfig};
 use tabane_lab::{Control, Loopback, LoopbackLink};
 use tabane_netem::Scenario;
-use tabane_proxy::Host;
 use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers};
 use tokio::task::JoinHandle;
 
 use super::relay::RelayProcess;
 use super::{Fetch, Way, curl};
-use crate::carriage::Carriage;
 use crate::demo::directory::Directory;
 use crate::demo::web_server::WebServer;
-use crate::proxying::ProxyListener;
-use crate::secret;
-use crate::store::RelayEntry;
-use crate::udp_order::UdpOrder;
+use tabane_client::{Carriage, ProxyListener, UdpOrder};
+use tabane_store::{RelayEntry, secret};
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -120,7 +116,7 @@ impl ProxySession {
             serving: tokio::task::spawn_local(listener.serve(
                 client.clone().into(),
                 Carriage::default(),
-                crate::rule_book::RuleBook::default(),
+                tabane_client::RuleBook::default(),
             )),
             client,
         })

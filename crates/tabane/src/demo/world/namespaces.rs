@@ -18,7 +18,7 @@ use super::{Fetch, Way, curl};
 use crate::demo::directory::Directory;
 use crate::demo::process::Process;
 use crate::demo::web_server::WebServer;
-use crate::store::{RelayName, Store};
+use tabane_store::{RelayName, Store};
 
 const WEB_PORT: u16 = 80;
 const RELAY_PORT: u16 = 4510;

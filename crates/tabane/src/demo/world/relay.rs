@@ -10,8 +10,7 @@ use tokio::time::timeout;
 
 use crate::demo::directory::Directory;
 use crate::demo::process::Process;
-use crate::join_string::JoinString;
-use crate::store::RelayEntry;
+use tabane_store::{JoinString, RelayEntry};
 
 /// How long it may take to listen; it takes some 20 ms.
 const START_WAIT: Duration = Duration::from_secs(10);

@@ -12,9 +12,9 @@ use tabane_sim::papers::{Experiment, Report};
 
 use super::super::{picture, write_picture};
 use super::markdown;
-use crate::atomic_file;
 use crate::failure::Failure;
 use crate::output;
+use tabane_store::atomic_file;
 
 /// Fills in what the reports say, and names the files it wrote.
 pub(super) fn write(directory: &Path, reports: &[(Experiment, Report)]) -> Result<()> {

@@ -1,0 +1,473 @@
+//! UDP flows through the tunnel, by whatever names them on this side.
+//!
+//! UDP has no connections, so somebody must say when a flow begins and ends: it begins with the
+//! first datagram of a key and ends when nothing has passed for a while, when the relay ends it, or
+//! when too many are open (the longest silent goes). Owns that table, and going without the session
+//! where that will never answer and the route allows it; where datagrams come from and where
+//! answers go is the user's affair. Flows of one socket have one port at the relay (`shared_port`),
+//! but for those to a name, to a resolver, to a peer or of a connected socket.
+
+mod shared_port;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+
+use anyhow::Result;
+use tabane_base::Duration;
+use tabane_tunnel::{Client, FlowError, Label, OpenError, Silence, Status, Target, UdpFlow};
+use tokio::net::UdpSocket;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::bypass::Bypass;
+use crate::far_ends::FarEnds;
+use crate::plain;
+use crate::plain_meter::Meter;
+use crate::plain_way::Passage;
+use crate::route::Route;
+use crate::via::Via;
+use shared_port::{SharedPort, SharedPorts, Sharing};
+
+/// Flows at once. Each may be a stream of the session, which has 4,096 in all, most for TCP.
+const MAX_FLOWS: usize = 1_024;
+/// Datagrams kept until a flow is open, or has answered: more than a program sends before it
+/// expects an answer.
+const MAX_FIRST: usize = 16;
+/// Bytes of them.
+const MAX_FIRST_BYTES: usize = 64 * 1024;
+/// The longest datagram there is.
+const MAX_DATAGRAM: usize = 65_535;
+/// Silence that ends a flow with a port of its own at the relay, which ends it then as well.
+const IDLE: Duration = Duration::from_secs(60);
+/// The same where it shares one (RFC 4787 REQ-5: not less).
+const IDLE_SHARED: Duration = Duration::from_secs(120);
+/// The same for DNS, where a flow is one question.
+const IDLE_RESOLVER: Duration = Duration::from_secs(10);
+
+/// Takes what comes for one flow to the program.
+pub(crate) type Deliver = Box<dyn Fn(Answer<'_>)>;
+
+/// Takes to the program what comes from an address that its socket has not asked.
+pub(crate) type Stranger = Box<dyn Fn(SocketAddr, &[u8])>;
+
+/// What comes for a flow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Answer<'a> {
+    Datagram(&'a [u8]),
+    /// Nobody takes what was sent.
+    Refused,
+}
+
+/// How a flow begins.
+pub(crate) struct Beginning<S> {
+    /// Where it goes.
+    pub route: Route,
+    /// What gets the answers.
+    pub deliver: Deliver,
+    /// The program's socket, where it speaks with others as well, and what gets what these say.
+    pub socket: Option<(S, Stranger)>,
+}
+
+/// The flows of one entrance; they end with it.
+pub(crate) struct Associations<K, S> {
+    far_ends: FarEnds,
+    ports: Rc<SharedPorts<S>>,
+    table: Rc<RefCell<Table<K>>>,
+}
+
+type Table<K> = BTreeMap<K, Rc<Association>>;
+
+struct Association {
+    way: RefCell<Way>,
+    deliver: Deliver,
+    label: Option<Label>,
+    /// What the relay has said of it, where it shares a port, or that it has to look for another.
+    said: Cell<Option<Said>>,
+    news: Notify,
+    /// What the program has sent, while it may have to be sent again.
+    first: RefCell<Option<Vec<Vec<u8>>>>,
+    last_used_at: Cell<Instant>,
+    /// Carries the flow; aborting it ends the flow. Set right after it is started.
+    task: OnceCell<AbortHandle>,
+}
+
+enum Way {
+    /// Waits for the relay.
+    Opening,
+    Session(Rc<UdpFlow>),
+    Shared(Rc<SharedPort>, SocketAddr),
+    Plain(Rc<UdpSocket>, Meter),
+}
+
+/// What is said of a flow that shares a port.
+#[derive(Debug, Clone, Copy)]
+enum Said {
+    Undelivered(Status),
+    /// The rules treat it otherwise now than what shares its port.
+    Relabelled,
+}
+
+/// What became of a flow through the session.
+#[derive(Debug, Clone, Copy)]
+enum Outcome {
+    Over,
+    /// It never answered, and will not.
+    Unserved,
+}
+
+impl<K: Ord + Clone + 'static, S: Ord + Clone + 'static> Associations<K, S> {
+    /// No flows yet, through `far_ends`.
+    pub(crate) fn new(far_ends: FarEnds) -> Self {
+        Self {
+            far_ends,
+            ports: Rc::default(),
+            table: Rc::default(),
+        }
+    }
+
+    /// Sends `payload` on the flow called `key`. If that is new, `begin` says what it is. Must be
+    /// called within the `LocalSet` of the client.
+    pub(crate) fn send(&self, key: &K, payload: &[u8], begin: impl FnOnce() -> Beginning<S>) {
+        if let Some(association) = self.table.borrow().get(key) {
+            association.send(payload);
+            return;
+        }
+        let Beginning {
+            route,
+            deliver,
+            socket,
+        } = begin();
+        let label = route.label.clone();
+        let association = Rc::new(Association::new(payload, deliver, label));
+        self.make_room();
+        self.table
+            .borrow_mut()
+            .insert(key.clone(), association.clone());
+        let table = Rc::downgrade(&self.table);
+        let (far_ends, key, own) = (self.far_ends.clone(), key.clone(), association.clone());
+        let sharing = socket.map(|(socket, stranger)| Sharing {
+            ports: self.ports.clone(),
+            bypass: self.far_ends.bypass().clone(),
+            socket,
+            stranger: Rc::new(stranger),
+        });
+        let task = tokio::task::spawn_local(async move {
+            carry(&far_ends, &own, route, sharing).await;
+            forget(&table, &key, &own);
+        });
+        // Not set before: the association is new.
+        let _ = association.task.set(task.abort_handle());
+    }
+
+    /// Ends the longest silent flow where there are too many.
+    fn make_room(&self) {
+        let mut table = self.table.borrow_mut();
+        if table.len() < MAX_FLOWS {
+            return;
+        }
+        let oldest = table
+            .iter()
+            .min_by_key(|(_, association)| association.last_used_at.get());
+        if let Some(key) = oldest.map(|(key, _)| key.clone())
+            && let Some(association) = table.remove(&key)
+        {
+            association.end();
+        }
+    }
+}
+
+impl<K, S> Drop for Associations<K, S> {
+    fn drop(&mut self) {
+        self.table
+            .borrow()
+            .values()
+            .for_each(|association| association.end());
+    }
+}
+
+impl Association {
+    fn new(first: &[u8], deliver: Deliver, label: Option<Label>) -> Self {
+        Self {
+            way: RefCell::new(Way::Opening),
+            deliver,
+            label,
+            said: Cell::new(None),
+            news: Notify::new(),
+            first: RefCell::new(Some(vec![first.to_vec()])),
+            last_used_at: Cell::new(Instant::now()),
+            task: OnceCell::new(),
+        }
+    }
+
+    fn end(&self) {
+        if let Some(task) = self.task.get() {
+            task.abort();
+        }
+    }
+
+    fn send(&self, payload: &[u8]) {
+        self.last_used_at.set(Instant::now());
+        self.leave_if_relabelled();
+        if let Some(first) = &mut *self.first.borrow_mut() {
+            let bytes: usize = first.iter().map(Vec::len).sum();
+            if first.len() < MAX_FIRST && bytes + payload.len() <= MAX_FIRST_BYTES {
+                first.push(payload.to_vec());
+            }
+        }
+        self.way.borrow().send(payload);
+    }
+
+    /// Sends by `way` from here on, beginning with what was sent first; `keep` it for once more.
+    fn go(&self, way: Way, keep: bool) {
+        let first = match keep {
+            true => self.first.borrow().clone(),
+            false => self.first.take(),
+        };
+        for payload in first.into_iter().flatten() {
+            way.send(&payload);
+        }
+        self.way.replace(way);
+    }
+
+    fn on_answer(&self) {
+        self.last_used_at.set(Instant::now());
+        self.first.take();
+    }
+
+    fn is_unanswered(&self) -> bool {
+        self.first.borrow().is_some()
+    }
+
+    /// Nobody takes what was sent: an answer, too.
+    fn on_refused(&self) {
+        self.on_answer();
+        (self.deliver)(Answer::Refused);
+    }
+
+    fn tell(&self, said: Said) {
+        self.said.set(Some(said));
+        self.news.notify_one();
+    }
+
+    /// What the rules treat otherwise now may not go by a port that it shared.
+    fn leave_if_relabelled(&self) {
+        let stays = match &*self.way.borrow() {
+            Way::Shared(port, _) => port.suits(self.label.as_ref()),
+            Way::Opening | Way::Session(_) | Way::Plain(..) => true,
+        };
+        if !stays {
+            self.way.replace(Way::Opening);
+            self.first.borrow_mut().get_or_insert_default();
+            self.tell(Said::Relabelled);
+        }
+    }
+
+    /// Waits until nothing has passed for `idle`.
+    async fn expired(&self, idle: Duration) {
+        loop {
+            let expires_at = self.last_used_at.get() + idle;
+            if expires_at <= Instant::now() {
+                return;
+            }
+            sleep_until(expires_at).await;
+        }
+    }
+}
+
+impl Way {
+    fn send(&self, payload: &[u8]) {
+        match self {
+            Self::Opening => {}
+            // Lost like any datagram; what ended the flow shows when receiving.
+            Self::Session(flow) => drop(flow.send(payload)),
+            Self::Shared(port, remote) => port.send(*remote, payload),
+            Self::Plain(socket, meter) => {
+                if socket.try_send(payload).is_ok() {
+                    meter.on_datagram(payload);
+                }
+            }
+        }
+    }
+}
+
+/// Carries the flow until it is over.
+async fn carry<S: Ord + Clone>(
+    far_ends: &FarEnds,
+    association: &Rc<Association>,
+    route: Route,
+    sharing: Option<Sharing<S>>,
+) {
+    let idle = match route.target {
+        Target::Resolver => IDLE_RESOLVER,
+        Target::Address(_) if sharing.is_some() => IDLE_SHARED,
+        Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
+    };
+    let through = async {
+        let peer = route.peer(far_ends).await;
+        let mut last = None;
+        loop {
+            let known = route.known(far_ends, peer.is_some(), route.plain.is_some());
+            last = known.next(last);
+            let outcome = match (last, &peer, far_ends.relay()) {
+                (Some(Via::Peer), Some((peer, own)), _) => {
+                    let peer = peer.labelled(route.label.clone());
+                    let (bypass, own) = (far_ends.bypass(), own.clone());
+                    through_session(&peer, bypass, association, own, Silence::GivesBack).await
+                }
+                (Some(Via::Relay), _, Some(relay)) => {
+                    let relay = relay.labelled(route.label.clone());
+                    by_relay(
+                        &relay,
+                        far_ends.bypass(),
+                        association,
+                        &route,
+                        sharing.as_ref(),
+                    )
+                    .await
+                }
+                (Some(Via::Peer | Via::Relay), ..) => Outcome::Unserved,
+                (Some(Via::Plain) | None, ..) => return Outcome::Unserved,
+            };
+            if matches!(outcome, Outcome::Over) {
+                return Outcome::Over;
+            }
+        }
+    };
+    tokio::select! {
+        outcome = through => match (outcome, route.plain) {
+            (Outcome::Unserved, Some(dest)) => {
+                if !route.stays_here {
+                    far_ends.bypass().on_flow();
+                }
+                let plainly = plainly(far_ends, association, dest, route.label.as_ref());
+                tokio::select! {
+                    Err(error) = plainly => tracing::debug!(%dest, "a UDP flow failed: {error:#}"),
+                    () = association.expired(idle) => {}
+                }
+            }
+            (Outcome::Unserved | Outcome::Over, _) => {}
+        },
+        () = association.expired(idle) => {}
+    }
+}
+
+/// By a port that the program's socket shares at the relay, where it has one; else by a stream of
+/// the flow's own.
+async fn by_relay<S: Ord + Clone>(
+    relay: &Client,
+    bypass: &Bypass,
+    association: &Rc<Association>,
+    route: &Route,
+    sharing: Option<&Sharing<S>>,
+) -> Outcome {
+    if let (Some(sharing), Target::Address(remote)) = (sharing, &route.target) {
+        let shared = sharing.carry(relay, association, *remote, route.silence);
+        if let Some(outcome) = shared.await {
+            return outcome;
+        }
+    }
+    let target = route.target.clone();
+    through_session(relay, bypass, association, target, route.silence).await
+}
+
+/// Opens the flow, sends what waits, and delivers answers until the flow is over.
+async fn through_session(
+    client: &Client,
+    bypass: &Bypass,
+    association: &Association,
+    target: Target,
+    silence: Silence,
+) -> Outcome {
+    let gives_back = silence == Silence::GivesBack;
+    if gives_back && !client.is_reachable() {
+        return Outcome::Unserved;
+    }
+    let told = target.clone();
+    let flow = match client.open_udp(target).await {
+        Ok(flow) => Rc::new(flow),
+        Err(error) => {
+            bypass.report(&told, &error);
+            return Outcome::Unserved;
+        }
+    };
+    association.go(Way::Session(flow.clone()), true);
+    loop {
+        tokio::select! {
+            received = flow.recv() => match received {
+                Ok(payload) => {
+                    association.on_answer();
+                    (association.deliver)(Answer::Datagram(&payload));
+                }
+                Err(FlowError::Undelivered(Status::Refused)) => association.on_refused(),
+                Err(FlowError::Undelivered(status)) => tracing::debug!(%told, %status, "UDP"),
+                Err(error) => {
+                    tracing::debug!(%error, "a UDP flow ended");
+                    let is_unserved = match error {
+                        FlowError::Refused(status) => {
+                            bypass.report(&told, &OpenError::Refused(status));
+                            status != Status::Refused
+                        }
+                        FlowError::SessionLost => true,
+                        // Served, and nobody answered.
+                        FlowError::Ended | FlowError::TooLarge | FlowError::Undelivered(_) => false,
+                    };
+                    return match association.is_unanswered() && is_unserved {
+                        true => Outcome::Unserved,
+                        false => Outcome::Over,
+                    };
+                }
+            },
+            () = client.until_reachable(false), if gives_back && association.is_unanswered() => {
+                return Outcome::Unserved;
+            }
+        }
+    }
+}
+
+/// The same without the session.
+async fn plainly(
+    far_ends: &FarEnds,
+    association: &Association,
+    dest: SocketAddr,
+    label: Option<&Label>,
+) -> Result<()> {
+    let Passage { way, meter } = far_ends.plain_way(dest, label).await?;
+    let socket = Rc::new(plain::connect_udp(dest, &way).await?);
+    // A new socket takes nothing before the reactor has seen it.
+    socket.writable().await?;
+    association.go(Way::Plain(socket.clone(), meter.clone()), false);
+    let mut buffer = vec![0; MAX_DATAGRAM];
+    loop {
+        let received = tokio::select! {
+            received = socket.recv(&mut buffer) => received,
+            error = plain::failed(&socket) => Err(error),
+        };
+        match received {
+            Ok(length) => {
+                meter.on_datagram(&buffer[..length]);
+                association.on_answer();
+                (association.deliver)(Answer::Datagram(&buffer[..length]));
+            }
+            // ICMP errors surface here, as they would at the program.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => association.on_refused(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The key may stand for a newer flow by now.
+fn forget<K: Ord>(table: &Weak<RefCell<Table<K>>>, key: &K, association: &Rc<Association>) {
+    if let Some(table) = table.upgrade() {
+        let mut table = table.borrow_mut();
+        if table
+            .get(key)
+            .is_some_and(|current| Rc::ptr_eq(current, association))
+        {
+            table.remove(key);
+        }
+    }
+}

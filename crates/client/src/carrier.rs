@@ -1,0 +1,294 @@
+//! What is done with captured traffic: through the session, to the relay's resolver, or plainly.
+//!
+//! Owns that choice for each connection and flow, and the loops that take them from the capture
+//! sockets. What the session cannot serve goes the way it would have gone without us, by links that
+//! the policy allows: no program gets an error from us that a bare machine would not give. While no
+//! link leads to the relay, one command waits; the whole machine does not.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use crate::proxy::Refusal;
+use tabane_base::Duration;
+use tabane_linux::{
+    caller::Caller,
+    capture::{CaptureListener, CaptureSender, CaptureUdp, CapturedFlow},
+    hooks::{self, FlowTable, Original},
+    syn_hold::SynRefusal,
+};
+use tabane_policy::{FlowFacts, Protocol};
+use tabane_tunnel::{Silence, Target, system_resolvers};
+
+use crate::associations::{Answer, Associations, Beginning, Deliver, Stranger};
+use crate::carriage::Carriage;
+use crate::far_ends::FarEnds;
+use crate::near_names::asks_for_near;
+use crate::opening::{open, refusal_of};
+use crate::plain::{self, Far};
+use crate::route::Route;
+use crate::rule_book::{RuleBook, Way};
+
+const DNS_PORT: u16 = 53;
+/// Addresses that a socket hears of without having asked, which are remembered.
+const MAX_STRANGERS: usize = 256;
+/// Pause after `accept` failed for want of descriptors: some close meanwhile.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Carries captured traffic. Copies do the same.
+#[derive(Clone)]
+pub(crate) struct Carrier {
+    far_ends: FarEnds,
+    carriage: Carriage,
+    /// The resolvers of this host: a question to them is one to the relay's.
+    resolvers: Rc<RefCell<Vec<IpAddr>>>,
+    rules: RuleBook,
+    silence: Silence,
+}
+
+impl Carrier {
+    /// For one command, which asked for the session: a silent one is waited for.
+    pub(crate) fn for_command(far_ends: FarEnds, carriage: Carriage, rules: RuleBook) -> Self {
+        Self {
+            far_ends,
+            carriage,
+            resolvers: Rc::new(RefCell::new(resolver_addresses())),
+            rules,
+            silence: Silence::Waits,
+        }
+    }
+
+    /// For the whole machine, where nobody asked the programs.
+    pub(crate) fn for_machine(far_ends: FarEnds, rules: RuleBook) -> Self {
+        Self {
+            silence: Silence::GivesBack,
+            ..Self::for_command(far_ends, Carriage::default(), rules)
+        }
+    }
+
+    /// The resolvers of this host may have changed: these are they.
+    pub(crate) fn renew_resolvers(&self, resolvers: Vec<IpAddr>) {
+        *self.resolvers.borrow_mut() = resolvers;
+    }
+
+    /// The flows of one entrance.
+    pub(crate) fn associations<K, S>(&self) -> Associations<K, S>
+    where
+        K: Ord + Clone + 'static,
+        S: Ord + Clone + 'static,
+    {
+        Associations::new(self.far_ends.clone())
+    }
+
+    /// The way of a flow that a program began. A resolver of this host, or of the network a link
+    /// is in, is often unreachable from the relay, and knows the way from here instead of from
+    /// there.
+    pub(crate) fn route(&self, original: Original) -> Route {
+        let flow = self.describe(original);
+        let mut route = self.route_of(original.dest, flow);
+        if original.captured_dns {
+            route.target = Target::Resolver;
+        }
+        route
+    }
+
+    /// The way of a flow that begins with `payload`: questions for names that only the resolvers
+    /// near here know stay here.
+    pub(crate) fn route_datagram(&self, original: Original, payload: &[u8]) -> Route {
+        let mut route = self.route(original);
+        route.stays_here |= route.target == Target::Resolver && asks_for_near(payload);
+        route
+    }
+
+    /// The way to `dest`, for who knows no more of who asks than how.
+    pub(crate) fn route_to(&self, dest: SocketAddr, protocol: Protocol) -> Route {
+        let flow = FlowFacts {
+            address: Some(dest.ip()),
+            port: dest.port(),
+            protocol,
+            ..FlowFacts::default()
+        };
+        self.route_of(dest, flow)
+    }
+
+    /// What rules may ask for of a captured flow.
+    fn describe(&self, original: Original) -> FlowFacts {
+        let pid = original.pid.filter(|_| self.rules.asks_for_process());
+        FlowFacts {
+            domains: Vec::new(),
+            address: Some(original.dest.ip()),
+            port: original.dest.port(),
+            protocol: match original.protocol {
+                hooks::Protocol::Tcp => Protocol::Tcp,
+                hooks::Protocol::Udp => Protocol::Udp,
+            },
+            process: pid.and_then(program_name),
+            dscp: original.dscp,
+        }
+    }
+
+    /// The way to `dest` as the rules have it.
+    fn route_of(&self, dest: SocketAddr, flow: FlowFacts) -> Route {
+        let is_resolver = dest.port() == DNS_PORT && self.resolvers.borrow().contains(&dest.ip());
+        let target = if is_resolver {
+            Target::Resolver
+        } else {
+            Target::Address(dest)
+        };
+        let way = self.rules.admit(flow);
+        let is_direct = matches!(way, Way::Direct);
+        Route {
+            target,
+            plain: Some(dest),
+            stays_here: is_direct,
+            silence: self.silence,
+            label: match way {
+                Way::Carried(label) => Some(label),
+                Way::Direct => None,
+            },
+        }
+    }
+
+    /// Answers to the questions of this flow tell the names of addresses.
+    pub(crate) fn listen(&self, dest: SocketAddr, deliver: Deliver) -> Deliver {
+        if dest.port() != DNS_PORT {
+            return deliver;
+        }
+        let rules = self.rules.clone();
+        Box::new(move |answer| {
+            if let Answer::Datagram(payload) = answer {
+                rules.see_answer(payload);
+            }
+            deliver(answer);
+        })
+    }
+
+    /// Takes connections for ever.
+    pub(crate) async fn serve_tcp(self, listener: CaptureListener, flows: FlowTable) {
+        loop {
+            match listener.accept(&flows).await {
+                Ok(call) => {
+                    let route = self.route(call.original);
+                    self.carry(call.caller, route);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a captured connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Carries one connection, in a task of its own.
+    pub(crate) fn carry(&self, caller: Caller, route: Route) {
+        let (far_ends, carriage) = (self.far_ends.clone(), self.carriage.clone());
+        tokio::task::spawn_local(async move { serve(&far_ends, &carriage, caller, &route).await });
+    }
+
+    /// Takes datagrams for ever.
+    pub(crate) async fn serve_udp(self, mut capture: CaptureUdp, flows: FlowTable) {
+        let sender = capture.sender();
+        let associations = self.associations();
+        loop {
+            let received = capture.recv(&flows, |datagram| {
+                let payload = &*datagram.payload;
+                associations.send(&datagram.flow, payload, || {
+                    let (original, flow) = (datagram.original, datagram.flow);
+                    let is_shared = !original.is_connected;
+                    let stranger = || stranger(sender.clone(), flows.clone(), flow);
+                    Beginning {
+                        route: self.route_datagram(original, payload),
+                        deliver: self.listen(original.dest, deliver(sender.clone(), flow)),
+                        socket: is_shared.then(|| (flow.socket, stranger())),
+                    }
+                });
+            });
+            if let Err(error) = received.await {
+                tracing::warn!(%error, "cannot receive captured datagrams");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Takes what comes for a captured flow to the program.
+fn deliver(sender: CaptureSender, flow: CapturedFlow) -> Deliver {
+    Box::new(move |answer| {
+        // Lost like any datagram where the program's socket is full.
+        let _ = match answer {
+            Answer::Datagram(payload) => sender.try_send(flow, payload, None),
+            Answer::Refused => sender.refuse(flow),
+        };
+    })
+}
+
+/// Takes to the socket of `flow` what comes from elsewhere.
+fn stranger(sender: CaptureSender, flows: FlowTable, flow: CapturedFlow) -> Stranger {
+    let known = RefCell::new(BTreeMap::new());
+    Box::new(move |from, payload| {
+        let mut known = known.borrow_mut();
+        if known.len() >= MAX_STRANGERS {
+            known.clear();
+        }
+        let flow = known
+            .entry(from)
+            .or_insert_with(|| sender.stranger(&flows, flow, from));
+        if let Some(flow) = flow {
+            let _ = sender.try_send(*flow, payload, None);
+        }
+    })
+}
+
+/// Opens the far half first: until then the program waits in `connect()`.
+async fn serve(far_ends: &FarEnds, carriage: &Carriage, mut caller: Caller, route: &Route) {
+    let opened = tokio::select! {
+        opened = open(far_ends, route, connect_plainly(far_ends, route)) => opened,
+        () = caller.gone() => return,
+    };
+    match opened {
+        Ok(far) => {
+            if let Some(program) = caller.accept().await {
+                // Not before: who has given up is not waited for.
+                let passenger = carriage.board();
+                far.carry(program, Vec::new(), &route.target).await;
+                drop(passenger);
+            }
+        }
+        Err(Refusal::Refused) => caller.refuse(SynRefusal::Refused),
+        // The program's own patience ends it; until then each repetition asks again.
+        Err(Refusal::TimedOut) => drop(caller),
+        Err(Refusal::HostUnreachable) => caller.refuse(SynRefusal::HostUnreachable),
+        Err(
+            Refusal::NetworkUnreachable
+            | Refusal::NameNotFound
+            | Refusal::Denied
+            | Refusal::Unsupported,
+        ) => caller.refuse(SynRefusal::NetworkUnreachable),
+    }
+}
+
+/// As the program would have done by itself.
+async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result<Far, Refusal> {
+    let dest = route.plain.ok_or(Refusal::NetworkUnreachable)?;
+    let passage = far_ends.plain_way(dest, route.label.as_ref()).await;
+    let passage = passage.map_err(|error| {
+        tracing::warn!("{dest}: {error}");
+        Refusal::NetworkUnreachable
+    })?;
+    let connected = plain::connect(dest, passage).await;
+    connected.map_err(|error| refusal_of(&error))
+}
+
+/// The name of the file that a process runs.
+fn program_name(pid: u32) -> Option<String> {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = exe.file_name()?.to_string_lossy().into_owned();
+    // What was replaced while it runs is marked so.
+    Some(name.trim_end_matches(" (deleted)").to_owned())
+}
+
+/// The resolvers of this host.
+pub(crate) fn resolver_addresses() -> Vec<IpAddr> {
+    system_resolvers().iter().map(SocketAddr::ip).collect()
+}

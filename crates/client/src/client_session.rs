@@ -1,0 +1,469 @@
+//! A session for a command: the relay chosen, its names resolved, links found, and the session kept
+//! on the links that come and go.
+//!
+//! Owns what may be asked of a session, what was asked before settings before defaults. How a
+//! command waits for its first session is `first_answer`'s, what is carried through the session the
+//! entrances' affair.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, bail};
+use tabane_base::{Destination, Duration, Host};
+use tabane_core::{ClassId, ControllerKind, SchedulerKind, SessionConfig};
+use tabane_linux::interfaces::{Interface, Watch};
+use tabane_tunnel::{
+    Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers, TlsPeer,
+    carrier::TLS_PORT,
+};
+use tokio::sync::OnceCell;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::far_ends::FarEnds;
+use crate::lent_paths::LentPaths;
+use crate::link_follower::LinkFollower;
+use crate::rule_book::RuleBook;
+use crate::udp_order::UdpOrder;
+use tabane_store::{DirectPrefix, PeerEntry, RelayEntry, RelayName, Settings, Store, secret};
+use tabane_uplinks::{
+    LinkRoll, Table, Uplinks,
+    lent_links::{self, Lender},
+    links::Links,
+};
+
+mod first_answer;
+
+/// Pauses before a relay's name is looked up again: first and longest.
+const FIRST_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
+const LAST_RESOLVE_PAUSE: Duration = Duration::from_secs(15);
+/// How long a command waits for a silent relay before it begins with the peers alone.
+const RELAY_WAIT: Duration = Duration::from_secs(3);
+/// Names that are known are looked up again after this.
+const NAMES_LAST: Duration = Duration::from_secs(600);
+
+/// What is asked of a session; what is left out, the settings say.
+#[derive(Debug, Clone, Default)]
+pub struct SessionOrder {
+    /// The interfaces to use; none: every usable one.
+    pub links: Vec<String>,
+    /// The neighbours whose links are borrowed as well; none: all that are known, unless links are
+    /// chosen.
+    pub neighbours: Vec<RelayName>,
+    /// The relays to use, the preferred first; none: every one that is known.
+    pub relays: Vec<String>,
+    /// How this end sends.
+    pub sending: Sending,
+    /// How UDP flows come out at the other end.
+    pub udp_order: Option<UdpOrder>,
+    /// Destinations are asked whether they speak tabane, and believed who they are.
+    pub trust_first_use: bool,
+}
+
+/// How this end sends; the other end has its own say on what it sends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sending {
+    /// How packets are spread over links.
+    pub scheduler: Option<SchedulerKind>,
+    /// How fast each link is used.
+    pub congestion: Option<ControllerKind>,
+}
+
+impl Sending {
+    /// What was given, else what `other` has.
+    fn or(self, other: Self) -> Self {
+        Self {
+            scheduler: self.scheduler.or(other.scheduler),
+            congestion: self.congestion.or(other.congestion),
+        }
+    }
+
+    /// Puts what was given into `session`.
+    pub fn apply(self, session: &mut SessionConfig) {
+        if let Some(scheduler) = self.scheduler {
+            session.scheduler = scheduler;
+        }
+        if let Some(controller) = self.congestion {
+            session.controller = controller;
+        }
+    }
+}
+
+impl SessionOrder {
+    /// As if `--relay NAME` were all that was given.
+    pub fn to_relay(name: &RelayName) -> Self {
+        Self {
+            relays: vec![name.to_string()],
+            ..Self::default()
+        }
+    }
+
+    /// The interfaces to use, by flag or by the settings; none named: every usable one.
+    pub fn wanted_links(&self, store: &Store) -> Result<Vec<String>> {
+        match self.links.is_empty() {
+            true => Ok(store.settings()?.links),
+            false => Ok(self.links.clone()),
+        }
+    }
+
+    /// Whether this neighbour's link is left out because links were chosen.
+    pub fn leaves_out(&self, neighbour: &RelayName, wanted: &[String]) -> bool {
+        match self.neighbours.is_empty() {
+            true => !wanted.is_empty(),
+            false => !self.neighbours.contains(neighbour),
+        }
+    }
+}
+
+/// Everything that is known before the network is touched.
+#[derive(Debug, Clone)]
+pub struct SessionPlan {
+    /// The preferred first; none only where there are peers.
+    relays: Vec<(RelayName, RelayEntry)>,
+    /// The machines that are reached straight.
+    pub peers: Vec<(RelayName, PeerEntry)>,
+    /// The ranges that `config.toml` leaves to the commands' own network.
+    pub direct: Vec<DirectPrefix>,
+    links: Vec<String>,
+    /// The neighbours whose links are paths of the session with a relay.
+    lenders: Vec<Lender>,
+    /// Those among them that were named.
+    insisted: Vec<RelayName>,
+    session: SessionConfig,
+    /// One per host: plans of one process share it.
+    pub monitor: HostMonitor,
+    /// One per plan: what follows the policy file, and what is carried, share it.
+    pub rules: RuleBook,
+    /// One per plan: the links that are known, used or not.
+    pub roll: LinkRoll,
+    /// One per plan, once it is asked for.
+    uplinks: Rc<OnceCell<Uplinks>>,
+    /// One per plan: its sessions are shown together.
+    numbers: SessionNumbers,
+    udp_order: UdpOrder,
+    /// Destinations are asked whether they speak tabane, those in private ranges only if `true`.
+    pub discovers: Option<bool>,
+}
+
+impl SessionPlan {
+    /// Flags before settings before defaults.
+    pub fn new(order: SessionOrder, store: &Store) -> Result<Self> {
+        let settings: Settings = store.settings()?;
+        let peers = store.peers()?;
+        let discovers = order.trust_first_use || settings.trust_first_use;
+        let has_relays = !order.relays.is_empty() || !store.relays()?.is_empty();
+        let relays = match has_relays || peers.is_empty() && !discovers {
+            true => store.choose_relays(&order.relays)?,
+            false => Vec::new(),
+        };
+        let mut session = SessionConfig::default();
+        let set = Sending {
+            scheduler: settings.scheduler,
+            congestion: settings.congestion,
+        };
+        order.sending.or(set).apply(&mut session);
+        let links = order.wanted_links(store)?;
+        let lenders = match links.is_empty() || !order.neighbours.is_empty() {
+            true => lent_links::find(&order.neighbours, store)?,
+            false => Vec::new(),
+        };
+        Ok(Self {
+            relays,
+            peers,
+            direct: settings.direct,
+            links,
+            lenders,
+            insisted: order.neighbours,
+            session,
+            monitor: HostMonitor::default(),
+            rules: RuleBook::default(),
+            roll: LinkRoll::default(),
+            uplinks: Rc::default(),
+            numbers: SessionNumbers::default(),
+            udp_order: order.udp_order.unwrap_or_default(),
+            discovers: discovers.then_some(true),
+        })
+    }
+
+    /// The relays' names and keys, for display.
+    pub fn relays(&self) -> Vec<(String, String)> {
+        let pairs = self.relays.iter();
+        let pairs = pairs.map(|(name, relay)| (name.to_string(), relay.key.to_string()));
+        pairs.collect()
+    }
+
+    /// What an error is about.
+    fn subject(&self) -> String {
+        let names: Vec<_> = self.relays.iter().map(|(name, _)| name.as_str()).collect();
+        match names[..] {
+            [only] => format!("relay {only}"),
+            _ => format!("relays {}", names.join(", ")),
+        }
+    }
+
+    /// The session with the relay, if one is known, and the peers beside it. A silent relay is
+    /// waited for only where there is nothing else. Must be called within a `LocalSet`.
+    pub async fn connect_all(&self, store: &Store) -> Result<FarEnds> {
+        let relay = match (self.has_relays(), self.peers.is_empty()) {
+            (true, true) => Some(self.connect(store).await?),
+            (true, false) => Some(self.connect_or_go_on(store).await?),
+            (false, _) => None,
+        };
+        Ok(FarEnds::new(relay, self, store, None).await)
+    }
+
+    /// A session with the relay, or one that is still being set up when [`RELAY_WAIT`] is over.
+    async fn connect_or_go_on(&self, store: &Store) -> Result<Client> {
+        let client = self.start(store, None).await?;
+        tokio::select! {
+            () = client.until_reachable(true) => {}
+            reason = client.closed() => bail!("{}: {reason}", self.subject()),
+            () = sleep(RELAY_WAIT) => tracing::warn!(
+                "{} does not answer yet: peers are reached, the rest waits",
+                self.subject()
+            ),
+        }
+        Ok(client)
+    }
+
+    /// The same as [`start`](Self::start) has it.
+    pub async fn start_all(&self, store: &Store, mark: u32) -> Result<FarEnds> {
+        let relay = match self.has_relays() {
+            true => Some(self.start(store, Some(mark)).await?),
+            false => None,
+        };
+        Ok(FarEnds::new(relay, self, store, Some(mark)).await)
+    }
+
+    /// Whether any relay is known.
+    pub fn has_relays(&self) -> bool {
+        !self.relays.is_empty()
+    }
+
+    /// Begins to set up a session with `peer`, as [`start`](Self::start) does; the second is what
+    /// follows links and policy for it.
+    pub async fn start_peer(
+        &self,
+        store: &Store,
+        peer: RelayPeer,
+        mark: Option<u32>,
+    ) -> Result<(Client, AbortHandle)> {
+        let uplinks = self.uplinks(store).await?;
+        let table = uplinks.table();
+        let links = table.links();
+        let config = ClientConfig {
+            mark,
+            ..self.config(store, vec![peer], &links)?
+        };
+        let client = Client::start(config)?;
+        // Neighbours' links are the relay's session's alone.
+        let follower = self.follower(&client, uplinks, table, links, LentPaths::default());
+        let following = tokio::task::spawn_local(follower.run());
+        Ok((client, following.abort_handle()))
+    }
+
+    /// The links of this host. Must be called within a `LocalSet`.
+    pub async fn uplinks(&self, store: &Store) -> Result<Uplinks> {
+        let start = || Uplinks::start(store, self.links.clone(), self.roll.clone());
+        Ok(self.uplinks.get_or_try_init(start).await?.clone())
+    }
+
+    /// Those of `table` that may carry what belongs to `class`.
+    pub fn allowed(&self, table: &Table, class: ClassId) -> Vec<LinkBind> {
+        let facts: Vec<_> = table.facts().collect();
+        let mut links: Vec<LinkBind> = table.links().into_values().collect();
+        if let Some(allowed) = self.rules.links_of(class, &facts) {
+            links.retain(|link| allowed.contains(&link.name));
+        }
+        links
+    }
+
+    /// Whether nothing forbids what belongs to `class` to leave by an interface that is no link.
+    pub(crate) fn tolerates(&self, interface: &Interface, table: &Table, class: ClassId) -> bool {
+        let is_wanted = table.wanted.is_empty() || table.wanted.contains(&interface.name);
+        let facts = [table.policy.facts(interface)];
+        let by_rules = self.rules.links_of(class, &facts);
+        is_wanted
+            && by_rules.is_none_or(|allowed| !allowed.is_empty())
+            && table.policy.verdict(interface).path.is_some()
+    }
+
+    /// How long a session that has fallen silent is waited for.
+    pub fn patience(&self) -> Duration {
+        self.session.idle_timeout
+    }
+
+    /// Begins to set up the session, over the links there are and those that will be, however long
+    /// that takes; its sockets carry `mark`. Relays whose names cannot be resolved are looked up
+    /// again and again: at boot there may be no network yet. Must be called within a `LocalSet`.
+    pub async fn start(&self, store: &Store, mark: Option<u32>) -> Result<Client> {
+        let uplinks = self.uplinks(store).await?;
+        let table = uplinks.table();
+        let links = table.links();
+        let (peers, fault) = self.resolve().await;
+        if let Some(fault) = fault {
+            tracing::warn!("{fault:#}");
+        }
+        let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
+        let config = ClientConfig {
+            mark,
+            ..self.config(store, peers, &links)?
+        };
+        let client = Client::start(config);
+        let client = client.with_context(|| self.subject())?;
+        self.follow_names(&client, known)?;
+        // What changed while the name was resolved shows with the next change, or at once.
+        let lent = self.lent_paths(&client, store, mark)?;
+        let follower = self.follower(&client, uplinks, table, links, lent);
+        tokio::task::spawn_local(follower.run());
+        Ok(client)
+    }
+
+    /// Tells `client` of the relays' addresses as they come to be known, or change.
+    fn follow_names(&self, client: &Client, known: Vec<Vec<SocketAddr>>) -> Result<()> {
+        let is_name = |address: &Destination| matches!(address.host, Host::Name(_));
+        let mut relays = self.relays.iter();
+        if relays.any(|(_, relay)| relay.addresses.iter().any(is_name)) {
+            let watch = Watch::start().context("cannot watch the interfaces")?;
+            let following = follow_names(client.clone(), self.relays.clone(), known, watch);
+            tokio::task::spawn_local(following);
+        }
+        Ok(())
+    }
+
+    fn follower(
+        &self,
+        client: &Client,
+        uplinks: Uplinks,
+        table: Rc<Table>,
+        links: Links,
+        lent: LentPaths,
+    ) -> LinkFollower {
+        let (client, rules) = (client.clone(), self.rules.clone());
+        LinkFollower::new(client, uplinks, table, links, rules, lent)
+    }
+
+    /// The neighbours' links for a session with a relay; a peer is near or reached by own links.
+    fn lent_paths(&self, client: &Client, store: &Store, mark: Option<u32>) -> Result<LentPaths> {
+        if self.lenders.is_empty() {
+            return Ok(LentPaths::default());
+        }
+        let identity = store.neighbour_identity()?;
+        let (lenders, insisted) = (self.lenders.clone(), self.insisted.clone());
+        Ok(LentPaths::start(lenders, insisted, identity, client, mark))
+    }
+
+    /// Connections wait so long for a relay that does not answer.
+    pub fn wait_at_most(&mut self, wait: Duration) {
+        self.session.idle_timeout = wait;
+    }
+
+    fn config(&self, store: &Store, relays: Vec<RelayPeer>, links: &Links) -> Result<ClientConfig> {
+        Ok(ClientConfig {
+            identity: store.identity()?,
+            relays,
+            links: links.values().cloned().collect(),
+            session: self.session.clone(),
+            monitor: self.monitor.clone(),
+            udp_order: self.udp_order.0,
+            seed: secret::random(),
+            numbers: self.numbers.clone(),
+            mark: None,
+        })
+    }
+
+    /// The relays with their addresses, and why one has none. Such a one is kept, so that its place
+    /// in the list says who it is; it cannot be reached until its name is known.
+    async fn resolve(&self) -> (Vec<RelayPeer>, Option<anyhow::Error>) {
+        let mut peers = Vec::new();
+        let mut fault = None;
+        for (name, relay) in &self.relays {
+            let addrs = resolve(&relay.addresses).await.unwrap_or_else(|error| {
+                fault = Some(error);
+                Vec::new()
+            });
+            peers.push(RelayPeer {
+                name: name.to_string(),
+                key: relay.key,
+                addrs,
+                token: Some(relay.token.as_str().as_bytes().to_vec()),
+                tls: Some(TlsPeer {
+                    port: TLS_PORT,
+                    name: relay.addresses.iter().find_map(|it| match &it.host {
+                        Host::Name(name) => Some(name.clone()),
+                        Host::Ip(_) => None,
+                    }),
+                }),
+            });
+        }
+        (peers, fault)
+    }
+}
+
+/// Looks up relays' names for ever: those without an address ever more rarely, and whenever
+/// interfaces change; those with one now and then, for they may move.
+async fn follow_names(
+    client: Client,
+    relays: Vec<(RelayName, RelayEntry)>,
+    mut known: Vec<Vec<SocketAddr>>,
+    mut watch: Watch,
+) {
+    let mut pause = FIRST_RESOLVE_PAUSE;
+    let mut renew_at = Instant::now() + NAMES_LAST;
+    loop {
+        let is_missing = known.iter().any(Vec::is_empty);
+        let next_at = match is_missing {
+            true => renew_at.min(Instant::now() + pause),
+            false => renew_at,
+        };
+        tokio::select! {
+            () = sleep_until(next_at) => pause = (pause * 2).min(LAST_RESOLVE_PAUSE),
+            Some(()) = watch.changed(), if is_missing => pause = FIRST_RESOLVE_PAUSE,
+        }
+        let is_renewal = renew_at <= Instant::now();
+        if is_renewal {
+            renew_at = Instant::now() + NAMES_LAST;
+        }
+        for (place, (name, relay)) in relays.iter().enumerate() {
+            if !is_renewal && !known[place].is_empty() {
+                continue;
+            }
+            match resolve(&relay.addresses).await {
+                Ok(found) if !is_same(&found, &known[place]) => {
+                    tracing::info!(relay = %name, addresses = ?found, "found");
+                    known[place].clone_from(&found);
+                    client.set_relay_addrs(place, found);
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(relay = %name, "{error:#}"),
+            }
+        }
+    }
+}
+
+/// The same addresses; resolvers give them in any order.
+fn is_same(some: &[SocketAddr], others: &[SocketAddr]) -> bool {
+    some.len() == others.len() && some.iter().all(|one| others.contains(one))
+}
+
+/// A relay's or a peer's addresses; names by this host's resolver, outside the session.
+pub(crate) async fn resolve(destinations: &[Destination]) -> Result<Vec<SocketAddr>> {
+    let mut addresses = Vec::new();
+    let mut fault = None;
+    for destination in destinations {
+        match &destination.host {
+            Host::Ip(ip) => addresses.push(SocketAddr::new(*ip, destination.port)),
+            Host::Name(name) => {
+                match tokio::net::lookup_host((name.as_str(), destination.port)).await {
+                    Ok(found) => addresses.extend(found),
+                    Err(error) => fault = Some(format!("{name}: {error}")),
+                }
+            }
+        }
+    }
+    if addresses.is_empty() {
+        let fault = fault.unwrap_or_default();
+        bail!("cannot resolve the relay's name ({fault}); does DNS work here?");
+    }
+    Ok(addresses)
+}

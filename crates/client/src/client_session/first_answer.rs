@@ -1,0 +1,154 @@
+//! How a command waits for its session: over the own links, and by neighbours' links where the own
+//! ones do not lead to the relay, or there are none.
+
+use anyhow::{Context, Result, anyhow, bail};
+use tabane_base::Duration;
+use tabane_tunnel::{Client, ClientConfig, ConnectError};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::SessionPlan;
+use crate::lent_paths::Answers;
+use tabane_store::Store;
+use tabane_uplinks::links::{self, Links};
+
+/// The own links may take so long before neighbours are asked for the first session as well: most
+/// round trips, several times.
+const OWN_LINKS_TIME: Duration = Duration::from_secs(2);
+/// How long the relay may then take to answer by whichever link: a neighbour has to be found and
+/// to let us in first.
+const LENT_TIME: Duration = Duration::from_secs(12);
+/// How long neighbours may take to say whether they lend their links.
+const ANSWERS_TIME: Duration = Duration::from_secs(6);
+
+impl SessionPlan {
+    /// Sets up the session over all links, and goes on to follow interfaces that come and go. Must
+    /// be called within a `LocalSet`.
+    pub async fn connect(&self, store: &Store) -> Result<Client> {
+        Ok(self.set_up(store).await?.0)
+    }
+
+    /// The same, and waits until every neighbour has said whether it lends its link. The second
+    /// are those that do: links that are there in a moment, if the policy lets them.
+    pub async fn connect_by_all(&self, store: &Store) -> Result<(Client, Vec<String>)> {
+        let (client, mut answers) = self.set_up(store).await?;
+        let all = answers.wait_for(|answers| answers.len() == self.lenders.len());
+        // Those that have said nothing by then do not lend now.
+        let _ = timeout(ANSWERS_TIME, all).await;
+        let lent = answers.borrow();
+        let lent = lent.iter().filter(|(_, answer)| answer.is_ok());
+        let lent = lent.map(|(name, _)| name.to_string()).collect();
+        Ok((client, lent))
+    }
+
+    async fn set_up(&self, store: &Store) -> Result<(Client, watch::Receiver<Answers>)> {
+        let uplinks = self.uplinks(store).await?;
+        let table = uplinks.table();
+        let chosen = links::choose(&table.interfaces, &table.wanted, &table.policy);
+        let (links, no_link) = match chosen {
+            Ok(links) => (links, None),
+            // Whoever names links means these.
+            Err(error) if self.lenders.is_empty() || !self.links.is_empty() => return Err(error),
+            Err(error) => (Links::new(), Some(error)),
+        };
+        let (peers, fault) = self.resolve().await;
+        if let Some(fault) = fault {
+            if peers.iter().all(|peer| peer.addrs.is_empty()) {
+                return Err(fault);
+            }
+            tracing::warn!("{fault:#}");
+        }
+        let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
+        let config = self.config(store, peers, &links)?;
+        let connected = match no_link {
+            Some(no_link) => Err(no_link),
+            None => self.by_own_links(config.clone()).await?,
+        };
+        let (client, fault) = match connected {
+            Ok(client) => (client, None),
+            Err(fault) => {
+                let client = Client::start(config).with_context(|| self.subject())?;
+                (client, Some(fault))
+            }
+        };
+        self.follow_names(&client, known)?;
+        let lent = self.lent_paths(&client, store, None)?;
+        let answers = lent.answers();
+        let has_own = !links.is_empty();
+        let follower = self.follower(&client, uplinks, table, links, lent);
+        tokio::task::spawn_local(follower.run());
+        if let Some(fault) = fault {
+            self.by_any_link(&client, answers.clone(), fault, has_own)
+                .await?;
+        }
+        Ok((client, answers))
+    }
+
+    /// A session over the own links; `Err` within, where neighbours' links may help.
+    async fn by_own_links(&self, config: ClientConfig) -> Result<Result<Client>> {
+        let limit = match self.lenders.is_empty() {
+            true => Duration::MAX,
+            false => OWN_LINKS_TIME,
+        };
+        let Ok(connected) = timeout(limit, Client::connect(config)).await else {
+            return Ok(Err(anyhow!(
+                "the relay does not answer over this machine's links"
+            )));
+        };
+        match connected {
+            Ok(client) => Ok(Ok(client)),
+            Err(error) if self.lenders.is_empty() || !is_for_want_of_links(&error) => {
+                Err(error).with_context(|| self.subject())
+            }
+            Err(error) => Ok(Err(error.into())),
+        }
+    }
+
+    /// Waits until the relay answers by any link. `fault` is what the own ones came to.
+    async fn by_any_link(
+        &self,
+        client: &Client,
+        mut answers: watch::Receiver<Answers>,
+        fault: anyhow::Error,
+        has_own: bool,
+    ) -> Result<()> {
+        let count = self.lenders.len();
+        let nobody = async {
+            let is_nobody =
+                |answers: &Answers| answers.len() == count && answers.values().all(Result::is_err);
+            let _ = answers.wait_for(is_nobody).await;
+        };
+        tokio::select! {
+            () = client.until_reachable(true) => return Ok(()),
+            reason = client.closed() => bail!("{}: {reason}", self.subject()),
+            // What is slow may still answer, where there is anything at all.
+            () = nobody, if !has_own => {}
+            () = sleep(LENT_TIME) => {}
+        }
+        let answers = answers.borrow();
+        let neighbours = self.lenders.iter().map(|lender| {
+            let why = match answers.get(&lender.name) {
+                Some(Ok(())) => "the relay does not answer by its link",
+                Some(Err(why)) => why,
+                None => "no answer",
+            };
+            format!("neighbour {}: {why}", lender.name)
+        });
+        let neighbours: Vec<_> = neighbours.collect();
+        bail!("{}: {fault:#}; {}", self.subject(), neighbours.join("; "))
+    }
+}
+
+/// Whether another link could mend it.
+fn is_for_want_of_links(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::NoAnswer { .. }
+        | ConnectError::NoRelay(_)
+        | ConnectError::NoUsableLink { .. }
+        | ConnectError::Link(_) => true,
+        ConnectError::Refused(_)
+        | ConnectError::Config(_)
+        | ConnectError::Endpoint(_)
+        | ConnectError::Runtime(_) => false,
+    }
+}

@@ -1,0 +1,127 @@
+//! How a command's traffic gets into the session: by hooks below it, by a network of its own, or by
+//! a proxy it is told of.
+//!
+//! Owns that order: hooks need root, a network of its own what many systems give to ordinary users,
+//! and the proxy nothing but programs that ask for it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+
+use anyhow::Result;
+use tabane_base::Prefix;
+
+use crate::carriage::Carriage;
+use crate::environment::proxy_variables;
+use crate::far_ends::FarEnds;
+use crate::interception::Interception;
+use crate::private_network::PrivateNetwork;
+use crate::proxying::ProxyListener;
+use crate::rule_book::RuleBook;
+
+/// An entrance for one command.
+pub struct Entrance {
+    kind: Kind,
+    carriage: Carriage,
+}
+
+enum Kind {
+    Hooks(Box<Interception>),
+    Network(Box<PrivateNetwork>),
+    /// Taken when it begins to serve.
+    Proxy(Option<ProxyListener>),
+}
+
+impl Entrance {
+    /// The best that this user and this kernel can have; leaves `direct` alone. A command that runs
+    /// as `another` user than we do can only have hooks. Where it comes to the proxy, says so: what
+    /// does not ask for it is not carried.
+    pub async fn best(direct: &[Prefix], another: bool) -> Result<Self> {
+        let no_hooks = match Interception::set_up(direct).await {
+            Ok(interception) => return Ok(Self::of(Kind::Hooks(Box::new(interception)))),
+            Err(error) if another => return Err(error),
+            Err(error) => error,
+        };
+        tracing::info!("a network of its own instead of hooks: {no_hooks:#}");
+        match PrivateNetwork::set_up(direct).await {
+            Ok(network) => Ok(Self::of(Kind::Network(Box::new(network)))),
+            Err(no_network) => {
+                eprintln!(
+                    "tabane: only programs that know proxies are carried: {no_network:#}; root \
+                     carries all (sudo tabane run --user \"$USER\" -- CMD)"
+                );
+                Self::proxy().await
+            }
+        }
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            carriage: Carriage::default(),
+        }
+    }
+
+    /// A proxy on a port of its own.
+    pub async fn proxy() -> Result<Self> {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = ProxyListener::bind(loopback).await?;
+        Ok(Self::of(Kind::Proxy(Some(listener))))
+    }
+
+    /// Carries from here on what the child of `command` sends. Must be called within the `LocalSet`
+    /// of the client.
+    pub fn admit(
+        &mut self,
+        command: &mut Command,
+        far_ends: &FarEnds,
+        rules: &RuleBook,
+    ) -> Result<()> {
+        match &mut self.kind {
+            Kind::Hooks(interception) => {
+                interception.place_child(command)?;
+                interception.serve(far_ends, &self.carriage, rules);
+            }
+            Kind::Network(network) => {
+                network.place_child(command)?;
+                network.serve(far_ends, &self.carriage, rules);
+            }
+            Kind::Proxy(listener) => {
+                if let Some(listener) = listener.take() {
+                    command.envs(proxy_variables(listener.address().port()));
+                    let serving =
+                        listener.serve(far_ends.clone(), self.carriage.clone(), rules.clone());
+                    tokio::task::spawn_local(serving);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what the command's first look at the network depends on.
+    pub async fn ready(&self, far_ends: &FarEnds) {
+        if let Kind::Hooks(interception) = &self.kind {
+            interception.ready(far_ends).await;
+        }
+    }
+
+    /// Waits for what the command has sent, unless others of its group may go on for ever.
+    pub async fn settle(&self, far_ends: &FarEnds) {
+        let (leftovers, what) = match &self.kind {
+            Kind::Hooks(interception) => (interception.leftovers(), "tabane"),
+            Kind::Network(network) => (network.leftovers(), "a network"),
+            Kind::Proxy(_) => (0, "a proxy"),
+        };
+        if leftovers > 0 {
+            tracing::warn!("{leftovers} processes of the command run on, without {what}");
+            return;
+        }
+        self.carriage.settle(far_ends).await;
+    }
+
+    /// Removes everything.
+    pub fn tear_down(self) {
+        if let Kind::Hooks(interception) = self.kind {
+            interception.tear_down();
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The variables that point programs at a proxy.
+//!
+//! There is no standard; the names and spellings are what curl, Go, Python and most others read.
+//! `socks5h` leaves the resolving of names to the proxy. Loopback is excepted: "this machine" must
+//! not become the relay's.
+
+/// What to set for a program whose proxy listens on `port` of 127.0.0.1.
+pub fn proxy_variables(port: u16) -> Vec<(&'static str, String)> {
+    let http = format!("http://127.0.0.1:{port}");
+    let socks = format!("socks5h://127.0.0.1:{port}");
+    let none = "localhost,127.0.0.1,::1";
+    vec![
+        ("http_proxy", http.clone()),
+        ("HTTP_PROXY", http.clone()),
+        ("https_proxy", http.clone()),
+        ("HTTPS_PROXY", http.clone()),
+        ("ftp_proxy", socks.clone()),
+        ("FTP_PROXY", socks.clone()),
+        ("all_proxy", socks.clone()),
+        ("ALL_PROXY", socks),
+        ("no_proxy", none.to_owned()),
+        ("NO_PROXY", none.to_owned()),
+    ]
+}
+
+/// What to set for a program whose web proxy listens on `port` of 127.0.0.1. `excepted` is what it
+/// was told before to reach without a proxy.
+pub fn web_variables(port: u16, excepted: Option<&str>) -> Vec<(&'static str, String)> {
+    let mut variables = proxy_variables(port);
+    let is_http = |name: &str| name.to_ascii_lowercase().starts_with("http");
+    variables.retain(|(name, _)| is_http(name) || name.eq_ignore_ascii_case("no_proxy"));
+    for (name, value) in &mut variables {
+        if let Some(excepted) = excepted.filter(|hosts| !hosts.is_empty() && !is_http(name)) {
+            *value = format!("{value},{excepted}");
+        }
+    }
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_agree() {
+        let variables = proxy_variables(1080);
+        for (name, value) in &variables {
+            let other = if name.chars().all(|c| c.is_uppercase() || c == '_') {
+                name.to_lowercase()
+            } else {
+                name.to_uppercase()
+            };
+            assert!(
+                variables.iter().any(|(n, v)| *n == other && v == value),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_web_proxy_is_for_the_web_and_keeps_exceptions() {
+        let variables = web_variables(4512, Some("nas.lan"));
+        let value = |wanted: &str| {
+            let found = variables.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| value.as_str())
+        };
+        assert_eq!(value("https_proxy"), Some("http://127.0.0.1:4512"));
+        assert_eq!(value("no_proxy"), Some("localhost,127.0.0.1,::1,nas.lan"));
+        assert_eq!((value("all_proxy"), variables.len()), (None, 6));
+    }
+}

@@ -1,0 +1,50 @@
+//! The client engine: how programs' traffic gets in, by which way it goes, and the sessions it goes
+//! through.
+//!
+//! Owns the entrances (hooks, a network of its own, the whole machine, hosts behind it, a proxy),
+//! the rules of connections, the choice of the far end (a peer, the relay, or plainly by which
+//! link), how peers are found, the sessions with all of them on the links that come and go, and
+//! what went which way. Links are `tabane-uplinks`', a session's packets `tabane-tunnel`'s. Nothing
+//! here reads a command line or speaks to a terminal.
+
+#![forbid(unsafe_code)]
+
+mod associations;
+mod bypass;
+mod carriage;
+mod carrier;
+mod client_session;
+mod dead_families;
+mod discovery;
+mod dns_answer;
+mod entrance;
+pub mod environment;
+mod far_ends;
+mod interception;
+pub mod ledger;
+mod lent_paths;
+mod link_follower;
+pub mod machine;
+mod near_names;
+mod opening;
+mod peer_memory;
+mod peers;
+mod plain;
+mod plain_meter;
+mod plain_way;
+pub mod private_network;
+pub mod proxy;
+mod proxying;
+mod route;
+mod rule_book;
+mod udp_order;
+mod via;
+
+pub use carriage::Carriage;
+pub use client_session::{Sending, SessionOrder, SessionPlan};
+pub use dns_answer::fuzz_dns;
+pub use entrance::Entrance;
+pub use far_ends::{FarEnds, Seen};
+pub use proxying::ProxyListener;
+pub use rule_book::{RuleBook, RuleUse};
+pub use udp_order::{NoOrder, UdpOrder};

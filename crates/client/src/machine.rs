@@ -1,0 +1,198 @@
+//! The whole machine's traffic, captured: hooks on the root group and what belongs to them.
+//!
+//! Owns the order of setting up and what follows the network: which destinations are left alone,
+//! and whether anything is captured at all (only while the relay answers). What takes traffic up
+//! lives in descriptors of this process, so that its end, by whatever signal, leaves the machine as
+//! it was; the packet filter rules that may outlive it do nothing without it.
+
+mod direct;
+mod filter;
+mod lan;
+mod lock;
+mod packets;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use tabane_linux::{
+    capture::Capture,
+    cgroup::Cgroup,
+    hooks::{HookConfig, Hooks},
+    routing::Routing,
+};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::carrier::{Carrier, resolver_addresses};
+use crate::dead_families::{EVERYTHING, dead_families};
+use crate::far_ends::FarEnds;
+use crate::interception::{hold_requests, show_plain_names};
+use crate::rule_book::RuleBook;
+use tabane_tunnel::OWN_MARK;
+
+pub use direct::DirectRanges;
+pub use filter::clear_leftovers;
+pub use lock::{Lock, Running};
+
+use filter::Filter;
+use lan::Lan;
+use packets::Packets;
+
+/// What to carry beside the TCP and UDP of this machine's own programs.
+#[derive(Debug, Clone)]
+pub struct Extent {
+    /// What is neither, where that is possible: pings at least.
+    pub ping: bool,
+    /// The interfaces with hosts behind them.
+    pub lan: Vec<String>,
+}
+
+/// A machine with hooks.
+pub struct Machine {
+    hooks: Hooks,
+    direct: DirectRanges,
+    filter: Rc<RefCell<Filter>>,
+    packets: Option<Packets>,
+    lan: Option<Lan>,
+    capture: Option<Capture>,
+    carrier: Option<Carrier>,
+    far_ends: Option<FarEnds>,
+    /// There is no relay to carry anything else.
+    only_peers: bool,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Machine {
+    /// Attaches hooks that leave everything alone until [`set_open`](Self::set_open).
+    pub async fn set_up(direct: DirectRanges, extent: Extent) -> Result<Self> {
+        const WHAT: &str = "cannot capture this machine's traffic";
+        clear_leftovers().await?;
+        let cgroup = Cgroup::root().context(WHAT)?;
+        let mut capture = Capture::open(Some(OWN_MARK)).context(WHAT)?;
+        hold_requests(&mut capture);
+        let config = HookConfig {
+            port: capture.port,
+            capture_tcp: true,
+            capture_udp: true,
+            capture_udp6: capture.udp.has_v6(),
+            exclude: Vec::new(),
+            bypass_mark: Some(OWN_MARK),
+            open: false,
+        };
+        let mut machine = Self {
+            hooks: Hooks::attach(&cgroup, &config).context(WHAT)?,
+            direct,
+            filter: Rc::default(),
+            packets: None,
+            lan: None,
+            capture: Some(capture),
+            carrier: None,
+            far_ends: None,
+            only_peers: true,
+            tasks: Vec::new(),
+        };
+        show_plain_names(&mut machine.hooks).await;
+        machine.extend(extent).await?;
+        machine.follow_network().await?;
+        Ok(machine)
+    }
+
+    async fn extend(&mut self, extent: Extent) -> Result<()> {
+        let routing = Rc::new(Routing::open()?);
+        let direct = self.direct.prefixes().await?;
+        self.filter.borrow_mut().set_direct(direct)?;
+        if !extent.lan.is_empty() {
+            let lan = Lan::set_up(&routing).await?;
+            self.filter.borrow_mut().set_lan(extent.lan, lan.port())?;
+            self.lan = Some(lan);
+        }
+        if extent.ping {
+            // Less than all is better than nothing.
+            if let Err(error) = self.carry_packets(routing).await {
+                tracing::warn!("pings and other protocols are not carried: {error:#}");
+                self.filter.borrow_mut().set_tun(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn carry_packets(&mut self, routing: Rc<Routing>) -> Result<()> {
+        let packets = Packets::set_up(routing, self.filter.clone()).await?;
+        self.filter.borrow_mut().set_tun(Some(packets.name()))?;
+        self.packets = Some(packets);
+        Ok(())
+    }
+
+    /// Carries what is captured from here on. Must be called within the `LocalSet` of the clients.
+    pub fn serve(&mut self, far_ends: &FarEnds, rules: &RuleBook) {
+        self.far_ends = Some(far_ends.clone());
+        let Some(capture) = self.capture.take() else {
+            return;
+        };
+        let carrier = Carrier::for_machine(far_ends.clone(), rules.clone());
+        let flows = self.hooks.flows();
+        let tcp = carrier.clone().serve_tcp(capture.listener, flows.clone());
+        let udp = carrier.clone().serve_udp(capture.udp, flows);
+        self.tasks.push(tokio::task::spawn_local(tcp));
+        self.tasks.push(tokio::task::spawn_local(udp));
+        if let Some(lan) = self.lan.take() {
+            let (tcp, udp) = (
+                lan.serve_tcp(carrier.clone()),
+                lan.serve_udp(carrier.clone()),
+            );
+            self.tasks.push(tokio::task::spawn_local(tcp));
+            self.tasks.push(tokio::task::spawn_local(udp));
+        }
+        if let (Some(packets), Some(relay)) = (self.packets.take(), far_ends.relay()) {
+            let packets = packets.serve(relay.clone());
+            self.tasks.push(tokio::task::spawn_local(packets));
+        }
+        self.carrier = Some(carrier);
+    }
+
+    /// Captures what is new, or leaves it alone as if we were not there, but for what goes to
+    /// peers, which need no relay.
+    pub async fn set_open(&mut self, open: bool) -> Result<()> {
+        self.only_peers = !open;
+        let has_peers = self.far_ends.as_ref().is_some_and(FarEnds::has_peers);
+        if has_peers {
+            // Before the gate opens for less than everything.
+            self.follow_network().await?;
+        }
+        self.hooks
+            .set_open(open || has_peers)
+            .context("cannot switch the hooks over")
+    }
+
+    /// Addresses, routes or resolvers may have changed.
+    pub async fn follow_network(&mut self) -> Result<()> {
+        let prefixes = self.direct.prefixes().await?;
+        let peers = self.far_ends.as_ref().map(FarEnds::peer_ranges);
+        let peers = peers.unwrap_or_default();
+        // No packet waits for the disk. Without an answer there are none, as without the file.
+        let resolvers = spawn_blocking(resolver_addresses).await.unwrap_or_default();
+        let captured = self.direct.not_given(peers);
+        if self.only_peers && !captured.is_empty() {
+            self.hooks.exclude(&EVERYTHING, &[], &captured)?;
+        } else {
+            // Questions to a resolver in them are carried all the same: the relay has one, too.
+            let mut left = prefixes.clone();
+            if let Some(far_ends) = &self.far_ends {
+                left.extend(dead_families(far_ends).await);
+            }
+            self.hooks.exclude(&left, &resolvers, &captured)?;
+        }
+        self.filter.borrow_mut().set_direct(prefixes)?;
+        if let Some(carrier) = &self.carrier {
+            carrier.renew_resolvers(resolvers);
+        }
+        Ok(())
+    }
+
+    /// Takes everything away.
+    pub async fn tear_down(self) -> Result<()> {
+        drop(self.hooks);
+        self.tasks.iter().for_each(JoinHandle::abort);
+        clear_leftovers().await
+    }
+}

@@ -1,0 +1,241 @@
+//! Our table of packet filter rules, and the routing that goes with it.
+//!
+//! Owns the rules' text. They stay behind when the process is killed, and do nothing then: marked
+//! packets find an empty routing table and go on by the machine's own, and a TPROXY rule without a
+//! listener passes packets on unmarked. So nothing here can cut anybody off.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use anyhow::{Context, Result};
+use tabane_base::Prefix;
+use tabane_linux::{
+    nft,
+    routing::{MarkRule, Routing},
+};
+
+const TABLE: &str = "tabane";
+/// Pings, every other protocol that the relay serves, and what comes back for them: by the TUN
+/// device, while the relay answers.
+pub(super) const ECHO: MarkRule = MarkRule {
+    priority: 10_620,
+    mark: 0x1063,
+    table: 10_620,
+};
+/// What hosts behind this machine send: to the sockets here.
+pub(super) const LAN: MarkRule = MarkRule {
+    priority: 10_621,
+    mark: 0x1064,
+    table: 10_621,
+};
+/// Connection requests of theirs that were held back, on their way to the sockets once more.
+pub(super) const RELEASED: MarkRule = MarkRule {
+    priority: 10_622,
+    mark: 0x1068,
+    table: LAN.table,
+};
+/// Never carried, whatever the user says: this host, the wire, groups.
+const NEVER_V4: &str = "127.0.0.0/8, 169.254.0.0/16, 224.0.0.0/3";
+const NEVER_V6: &str = "::1/128, fe80::/10, ff00::/8";
+
+/// What the kernel remembers of flows that go by the TUN device under its address.
+const LODGED: u32 = 0x1066;
+
+/// What the rules are to do.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    /// The TUN device for what is neither TCP nor UDP.
+    tun: Option<String>,
+    /// Interfaces with hosts behind them, and the port of the sockets for those.
+    lan: Option<(Vec<String>, u16)>,
+    /// The families that the device has addresses of.
+    lodged: Lodged,
+    direct: Vec<Prefix>,
+    /// What is in force.
+    text: Option<String>,
+}
+
+/// The families of which every protocol goes by the TUN device; of the others, only pings.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lodged {
+    pub(super) v4: bool,
+    pub(super) v6: bool,
+}
+
+impl Filter {
+    /// Takes up what hosts behind these interfaces send, to the sockets on `port`.
+    pub(super) fn set_lan(&mut self, interfaces: Vec<String>, port: u16) -> Result<()> {
+        self.lan = Some((interfaces, port));
+        self.apply()
+    }
+
+    /// Takes up what is neither TCP nor UDP for this device; for none, leaves it alone.
+    pub(super) fn set_tun(&mut self, name: Option<&str>) -> Result<()> {
+        self.tun = name.map(ToOwned::to_owned);
+        self.apply()
+    }
+
+    /// The device has addresses of these families from here on.
+    pub(super) fn set_lodged(&mut self, lodged: Lodged) -> Result<()> {
+        self.lodged = lodged;
+        self.apply()
+    }
+
+    /// Leaves these destinations alone.
+    pub(super) fn set_direct(&mut self, direct: Vec<Prefix>) -> Result<()> {
+        self.direct = direct;
+        self.apply()
+    }
+
+    /// Puts the rules in force.
+    fn apply(&mut self) -> Result<()> {
+        if self.tun.is_none() && self.lan.is_none() {
+            return Ok(());
+        }
+        let text = self.rules();
+        if self.text.as_ref() != Some(&text) {
+            nft::replace_table(TABLE, &text).context("cannot set up packet filter rules")?;
+            self.text = Some(text);
+        }
+        Ok(())
+    }
+
+    fn rules(&self) -> String {
+        const LEFT_ALONE: &str = "ip daddr @direct4 return\nip6 daddr @direct6 return\n";
+        let mut rules = sets(&self.direct);
+        if let Some(tun) = &self.tun {
+            rules += &self.device_rules(tun);
+            rules += &format!(
+                "chain own {{\ntype route hook output priority mangle\n\
+                 meta mark != 0 return\n{LEFT_ALONE}jump beside\n}}\n"
+            );
+        }
+        if let Some((interfaces, port)) = &self.lan {
+            let names: Vec<String> = interfaces
+                .iter()
+                .map(|name| format!("\"{name}\""))
+                .collect();
+            let released = RELEASED.mark;
+            rules += "chain lan {\ntype filter hook prerouting priority mangle\n";
+            // Their mark brings them here, and past the sockets' hold.
+            rules += &to_sockets(&format!("iifname \"lo\" meta mark {released}"), *port, "");
+            rules += &format!(
+                "iifname != {{ {} }} return\n\
+                 fib daddr type {{ local, broadcast, multicast, anycast }} return\n{LEFT_ALONE}",
+                names.join(", ")
+            );
+            if self.tun.is_some() {
+                rules += "jump beside\n";
+            }
+            rules += &to_sockets("", *port, &format!("meta mark set {}", LAN.mark));
+            rules += "}\n";
+        }
+        rules
+    }
+
+    /// What goes by the device, and what comes in by it.
+    fn device_rules(&self, tun: &str) -> String {
+        let echo = ECHO.mark;
+        let families = [
+            ("ipv4", "icmp", self.lodged.v4),
+            ("ipv6", "icmpv6", self.lodged.v6),
+        ];
+        let mut beside = "chain beside {\nmeta l4proto { tcp, udp } return\n".to_owned();
+        let mut names = String::new();
+        // What nobody asked for, whatever the relay lets through: a stranger there would be within
+        // this machine's firewall.
+        let mut asked = "chain asked {\ntype filter hook prerouting priority mangle\n".to_owned();
+        let from = format!("iifname \"{tun}\"");
+        for (version, icmp, lodged) in families {
+            if !lodged {
+                beside += &format!("{icmp} type echo-request meta mark set {echo}\n");
+                asked += &format!(
+                    "{from} {icmp} type echo-reply accept\n{from} meta nfproto {version} drop\n"
+                );
+                continue;
+            }
+            // Flows that began before, or the other way, go on as they are: addresses are chosen
+            // with a flow's first packet. Of ICMP only questions begin one, and errors follow what
+            // they are about.
+            let of = format!("meta nfproto {version}");
+            beside += &format!(
+                "{of} ct mark {LODGED} meta mark set {echo} return\n\
+                 {of} ct state {{ invalid, untracked }} return\n\
+                 {of} ct status confirmed return\n\
+                 {of} ct direction reply return\n\
+                 {icmp} type != echo-request return\n\
+                 {of} meta mark set {echo} return\n"
+            );
+            asked += &format!(
+                "{from} {of} ct state != {{ established, related }} drop\n\
+                 {from} {of} ct mark != {LODGED} drop\n"
+            );
+            names += &format!("{of} oifname \"{tun}\" ct mark set {LODGED} masquerade\n");
+        }
+        beside += "}\n";
+        beside += &asked;
+        beside += "}\n";
+        if !names.is_empty() {
+            // Before anybody else names what leaves here.
+            beside += &format!(
+                "chain names {{\ntype nat hook postrouting priority srcnat - 1\n{names}}}\n"
+            );
+        }
+        // Marked before firewalls ask whether this is the interface that the sender is reached by;
+        // for hosts behind, routed without.
+        beside
+            + &format!(
+                "chain answers {{\ntype filter hook prerouting priority -310\n\
+                 {from} meta mark set {echo}\n}}\n\
+                 chain behind {{\ntype filter hook prerouting priority dstnat + 10\n\
+                 {from} fib daddr type != local meta mark set 0\n}}\n"
+            )
+    }
+}
+
+/// Hands the TCP and UDP that `matches` to the sockets on `port`, and does `also`.
+fn to_sockets(matches: &str, port: u16, also: &str) -> String {
+    let rule = |(version, family, host)| {
+        format!(
+            "{matches} meta nfproto {version} meta l4proto {{ tcp, udp }} \
+             tproxy {family} to {host}:{port} {also} accept\n"
+        )
+    };
+    [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")]
+        .map(rule)
+        .concat()
+}
+
+fn sets(direct: &[Prefix]) -> String {
+    let mut v4 = NEVER_V4.to_owned();
+    let mut v6 = NEVER_V6.to_owned();
+    for prefix in direct {
+        let Prefix { address, bits } = prefix;
+        // Writing into a `String` cannot fail.
+        let _ = match address {
+            IpAddr::V4(_) => write!(v4, ", {address}/{bits}"),
+            IpAddr::V6(_) => write!(v6, ", {address}/{bits}"),
+        };
+    }
+    let set = |name, kind, elements| {
+        format!(
+            "set {name} {{\ntype {kind}\nflags interval\nauto-merge\n\
+             elements = {{ {elements} }}\n}}\n"
+        )
+    };
+    set("direct4", "ipv4_addr", v4) + &set("direct6", "ipv6_addr", v6)
+}
+
+/// Removes what a daemon of this network namespace has left, or may have left.
+pub async fn clear_leftovers() -> Result<()> {
+    let routing = Routing::open()?;
+    for rule in [ECHO, LAN, RELEASED] {
+        routing.remove_rule(rule).await?;
+    }
+    routing.remove_local(LAN.table).await?;
+    match nft::remove_table(TABLE) {
+        // Without the program there are no rules of ours.
+        Ok(()) | Err(nft::NftError::Start(_)) => Ok(()),
+        Err(error) => Err(error).context("cannot remove our packet filter rules"),
+    }
+}

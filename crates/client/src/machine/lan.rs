@@ -1,0 +1,142 @@
+//! Hosts behind this machine: what they send through it, taken up by TPROXY and carried.
+//!
+//! Owns the sockets. Which packets come here is the filter's affair; where they go, the carrier's.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use tabane_linux::{
+    raw_ip::{RawIp, port_unreachable},
+    routing::Routing,
+    transparent::Transparent,
+};
+use tabane_policy::Protocol;
+
+use super::filter::{LAN, RELEASED};
+use crate::associations::{Answer, Beginning, Deliver, Stranger};
+use crate::carrier::{ACCEPT_PAUSE, Carrier};
+use tabane_tunnel::OWN_MARK;
+
+const MAX_DATAGRAM: usize = 65_535;
+/// Addresses that a socket hears of without having asked, which are remembered with a socket each.
+const MAX_STRANGERS: usize = 16;
+
+/// The sockets for hosts behind this machine.
+#[derive(Debug)]
+pub(super) struct Lan {
+    sockets: Rc<Transparent>,
+}
+
+impl Lan {
+    pub(super) async fn set_up(routing: &Routing) -> Result<Self> {
+        let sockets = Transparent::open(OWN_MARK);
+        let mut sockets = sockets.context("cannot open sockets for hosts behind this one")?;
+        if let Err(error) = sockets.hold_requests(RELEASED.mark) {
+            tracing::warn!(
+                "hosts of the LAN are connected before their destination has answered: {error}"
+            );
+        }
+        routing.add_local(LAN.table).await?;
+        for rule in [LAN, RELEASED] {
+            routing.add_rule(rule).await?;
+        }
+        let sockets = Rc::new(sockets);
+        Ok(Self { sockets })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.sockets.port()
+    }
+
+    /// Takes connections for ever.
+    pub(super) fn serve_tcp(&self, carrier: Carrier) -> impl Future<Output = ()> + use<> {
+        let sockets = self.sockets.clone();
+        async move {
+            loop {
+                match sockets.accept().await {
+                    Ok((caller, dest)) => {
+                        carrier.carry(caller, carrier.route_to(dest, Protocol::Tcp));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection of the LAN");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes datagrams for ever.
+    pub(super) fn serve_udp(&self, carrier: Carrier) -> impl Future<Output = ()> + use<> {
+        let sockets = self.sockets.clone();
+        async move {
+            let associations = carrier.associations::<(SocketAddr, SocketAddr), SocketAddr>();
+            let errors = RawIp::open(Some(OWN_MARK)).ok().map(Rc::new);
+            let mut buffer = vec![0; MAX_DATAGRAM];
+            loop {
+                let (length, from, dest) = match sockets.recv(&mut buffer).await {
+                    Ok(received) => received,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot receive datagrams of the LAN");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                };
+                associations.send(&(from, dest), &buffer[..length], || {
+                    let deliver = deliver(&sockets, errors.clone(), from, dest);
+                    Beginning {
+                        route: carrier.route_to(dest, Protocol::Udp),
+                        deliver: carrier.listen(dest, deliver),
+                        socket: Some((from, stranger(sockets.clone(), from))),
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Takes what comes from `dest` to the host's socket `to`, in the name of `dest`.
+fn deliver(
+    sockets: &Transparent,
+    errors: Option<Rc<RawIp>>,
+    to: SocketAddr,
+    dest: SocketAddr,
+) -> Deliver {
+    let impostor = sockets.impostor(dest);
+    if let Err(error) = &impostor {
+        tracing::warn!(%error, %dest, "cannot answer the LAN");
+    }
+    Box::new(move |answer| match answer {
+        Answer::Datagram(payload) => {
+            if let Ok(impostor) = &impostor {
+                // Lost like any datagram.
+                let _ = impostor.try_send(to, payload);
+            }
+        }
+        Answer::Refused => {
+            if let (Some(errors), Some(packet)) = (&errors, port_unreachable(to, dest)) {
+                let _ = errors.send(&packet);
+            }
+        }
+    })
+}
+
+/// Takes to the host's socket `to` what comes from elsewhere.
+fn stranger(sockets: Rc<Transparent>, to: SocketAddr) -> Stranger {
+    let known = RefCell::new(BTreeMap::new());
+    Box::new(move |from, payload| {
+        let mut known = known.borrow_mut();
+        if known.len() >= MAX_STRANGERS {
+            known.clear();
+        }
+        let impostor = known
+            .entry(from)
+            .or_insert_with(|| sockets.impostor(from).ok());
+        if let Some(impostor) = impostor {
+            let _ = impostor.try_send(to, payload);
+        }
+    })
+}

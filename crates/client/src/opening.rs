@@ -1,0 +1,114 @@
+//! A connection on its way out, by way of whoever serves it first.
+//!
+//! Owns whose word counts where nobody does: the destination's own, by whichever way it was heard.
+//! In which order they are tried is `via`'s, how a program is told its entrance's affair.
+
+use std::io;
+
+use crate::proxy::Refusal;
+use tabane_linux::abortive::AbortiveStream;
+use tabane_tunnel::{OpenError, Silence, Status, Target, TcpFlow};
+
+use crate::far_ends::FarEnds;
+use crate::plain::Far;
+use crate::route::Route;
+use crate::via::Via;
+
+/// The far half of a connection: the destination has said yes.
+pub(crate) enum Opened {
+    Session(TcpFlow),
+    Plain(Far),
+}
+
+impl Opened {
+    /// Carries `program`, of which `early` has been read, until both directions have ended.
+    pub(crate) async fn carry(self, program: AbortiveStream, early: Vec<u8>, target: &Target) {
+        match self {
+            Self::Session(flow) => {
+                let carried = flow.carry_after(&early, program).await;
+                tracing::debug!(%target, ?carried, "connection over");
+            }
+            Self::Plain(far) => {
+                if let Err(error) = far.carry(program, early).await {
+                    tracing::debug!(%target, %error, "ended without the session");
+                }
+            }
+        }
+    }
+}
+
+/// Connects as `route` says; by `plain` where no session serves it.
+pub(crate) async fn open(
+    far_ends: &FarEnds,
+    route: &Route,
+    plain: impl Future<Output = Result<Far, Refusal>>,
+) -> Result<Opened, Refusal> {
+    let Route { target, label, .. } = route;
+    let peer = route.peer(far_ends).await;
+    let mut said = None;
+    let mut last = None;
+    // A name has a plain way as well: `plain` looks it up.
+    while let Some(via) = route.known(far_ends, peer.is_some(), true).next(last) {
+        last = Some(via);
+        let (client, target, silence) = match (via, &peer, far_ends.relay()) {
+            (Via::Peer, Some((peer, own)), _) => (peer, own, Silence::GivesBack),
+            (Via::Relay, _, Some(relay)) => (relay, target, route.silence),
+            (Via::Peer | Via::Relay, ..) => continue,
+            (Via::Plain, ..) => match plain.await {
+                Ok(far) => {
+                    if !route.stays_here {
+                        far_ends.bypass().on_connection();
+                    }
+                    return Ok(Opened::Plain(far));
+                }
+                Err(own) => return Err(said.unwrap_or(own)),
+            },
+        };
+        let client = client.labelled(label.clone());
+        match client.open_tcp(target.clone(), silence).await {
+            Ok(flow) => return Ok(Opened::Session(flow)),
+            Err(error) => {
+                far_ends.bypass().report(target, &error);
+                match word_of(&error) {
+                    Some(Refusal::Refused) => return Err(Refusal::Refused),
+                    // What a peer says of itself otherwise, the relay may know better.
+                    word if via == Via::Relay => said = word,
+                    _ => {}
+                }
+            }
+        }
+    }
+    Err(said.unwrap_or(Refusal::NetworkUnreachable))
+}
+
+/// The destination's word in what a relay reports; `None` where the relay speaks for itself.
+fn word_of(error: &OpenError) -> Option<Refusal> {
+    match error {
+        OpenError::Refused(Status::Refused) => Some(Refusal::Refused),
+        OpenError::Refused(Status::HostUnreachable) => Some(Refusal::HostUnreachable),
+        OpenError::Refused(Status::TimedOut) => Some(Refusal::TimedOut),
+        OpenError::Refused(Status::NameNotFound) => Some(Refusal::NameNotFound),
+        OpenError::Refused(
+            Status::Open
+            | Status::Unreachable
+            | Status::Denied
+            | Status::Limit
+            | Status::Malformed
+            | Status::VolumeUsedUp,
+        )
+        | OpenError::NoSession(_)
+        | OpenError::SessionLost
+        | OpenError::TimedOut
+        | OpenError::Limit(_) => None,
+    }
+}
+
+/// What a failure to connect from here says.
+pub(crate) fn refusal_of(error: &io::Error) -> Refusal {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Refusal::Refused,
+        io::ErrorKind::TimedOut => Refusal::TimedOut,
+        io::ErrorKind::HostUnreachable => Refusal::HostUnreachable,
+        _ => Refusal::NetworkUnreachable,
+    }
+}

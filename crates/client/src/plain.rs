@@ -1,0 +1,110 @@
+//! The way without the session: sockets of ours to the very destination, as the program would have
+//! had without us.
+//!
+//! Owns how such a socket is made and marked as ours. Which link it takes is `plain_way`'s choice.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use tabane_linux::{
+    abortive::AbortiveStream,
+    join::{Buffer, join},
+};
+use tabane_tunnel::OWN_MARK;
+use tokio::io::Interest;
+use tokio::net::{TcpSocket, UdpSocket};
+
+use crate::plain_meter::Meter;
+use crate::plain_way::{Passage, PlainWay};
+
+/// A connection of which every byte counts.
+#[derive(Debug)]
+pub(crate) struct Far {
+    tcp: AbortiveStream,
+    meter: Meter,
+}
+
+/// Connects to `dest`, past our hooks.
+pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Far> {
+    let socket = match dest {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    mark_if_allowed(&socket)?;
+    take(&socket, &passage.way)?;
+    let tcp = socket.connect(dest).await?.into();
+    let meter = passage.meter;
+    Ok(Far { tcp, meter })
+}
+
+impl Far {
+    /// Joins it with `program`, of which `early` has been read, until both directions have ended.
+    pub(crate) async fn carry(self, program: AbortiveStream, early: Vec<u8>) -> io::Result<()> {
+        let Self { tcp, meter } = self;
+        meter.on_stream(early.len());
+        let holds = (Buffer::holding(early), Buffer::default());
+        join(program, tcp, holds, |bytes| meter.on_stream(bytes)).await
+    }
+}
+
+/// A UDP socket that speaks with `dest` alone, past our hooks.
+pub(crate) async fn connect_udp(dest: SocketAddr, way: &PlainWay) -> io::Result<UdpSocket> {
+    let any = match dest {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let socket = UdpSocket::bind(any).await?;
+    mark_if_allowed(&socket)?;
+    take(&socket, way)?;
+    socket.connect(dest).await?;
+    Ok(socket)
+}
+
+/// Waits until something was said of what the socket has sent: nobody who waits for datagrams is
+/// woken by that.
+pub(crate) async fn failed(socket: &UdpSocket) -> io::Error {
+    loop {
+        if let Err(error) = socket.ready(Interest::ERROR).await {
+            return error;
+        }
+        let seen = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = socket.try_io(Interest::ERROR, seen);
+        if let Ok(Some(error)) = socket.take_error() {
+            return error;
+        }
+    }
+}
+
+/// The same over one interface, from its address `local`.
+pub(crate) async fn connect_udp_over(
+    interface: &str,
+    local: SocketAddr,
+    dest: SocketAddr,
+) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(local).await?;
+    mark_if_allowed(&socket)?;
+    take(&socket, &PlainWay::Over(interface.to_owned()))?;
+    socket.connect(dest).await?;
+    Ok(socket)
+}
+
+fn take(socket: &impl AsFd, way: &PlainWay) -> io::Result<()> {
+    match way {
+        PlainWay::Routed => Ok(()),
+        PlainWay::Over(link) => Ok(setsockopt(socket, sockopt::BindToDevice, &link.into())?),
+    }
+}
+
+/// Who has hooks may mark; others need no mark.
+fn mark_if_allowed(socket: &impl AsFd) -> io::Result<()> {
+    match mark(socket) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn mark(socket: &impl AsFd) -> io::Result<()> {
+    Ok(setsockopt(socket, sockopt::Mark, &OWN_MARK)?)
+}

@@ -1,0 +1,82 @@
+//! What goes by a link without a session counts against its budget as well.
+//!
+//! Owns the counts until they are booked. Whose budget it is, and by
+//! which link a connection goes, is `plain_way`'s.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tabane_base::Bytes;
+use tokio::sync::Notify;
+
+/// Of each datagram: the headers of IPv4 and UDP.
+const UDP_HEADERS: u64 = 28;
+/// The headers of IPv4 and TCP with timestamps, 52 bytes, are this part of a full segment's 1448.
+const TCP_HEADERS_PART: u64 = 28;
+
+/// By link, what is not booked yet.
+#[derive(Debug, Default)]
+pub(crate) struct Carried {
+    links: RefCell<BTreeMap<String, Bytes>>,
+    /// There is something.
+    pub news: Notify,
+}
+
+/// Counts for one connection or flow.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Meter(Option<(String, Rc<Carried>)>);
+
+impl Carried {
+    /// What there is; it must be booked.
+    pub(crate) fn take(&self) -> BTreeMap<String, Bytes> {
+        self.links.take()
+    }
+}
+
+impl Meter {
+    /// For what goes by `link`.
+    pub(crate) fn new(link: String, carried: Rc<Carried>) -> Self {
+        Self(Some((link, carried)))
+    }
+
+    /// A datagram passed, in either direction.
+    pub(crate) fn on_datagram(&self, payload: &[u8]) {
+        self.add(Bytes::from(payload.len()) + Bytes::new(UDP_HEADERS));
+    }
+
+    /// A part of a connection passed, in either direction.
+    pub(crate) fn on_stream(&self, payload: usize) {
+        let payload = Bytes::from(payload);
+        self.add(payload + Bytes::new(payload.get() / TCP_HEADERS_PART));
+    }
+
+    fn add(&self, bytes: Bytes) {
+        if let Some((link, carried)) = &self.0 {
+            let mut links = carried.links.borrow_mut();
+            match links.get_mut(link) {
+                Some(sum) => *sum += bytes,
+                None => drop(links.insert(link.clone(), bytes)),
+            }
+            carried.news.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_passes_is_counted_once_with_its_headers() {
+        let carried = Rc::new(Carried::default());
+        let meter = Meter::new("usb0".to_owned(), carried.clone());
+        meter.on_stream(2_800);
+        meter.on_datagram(&[0; 100]);
+        carried.news.notified().await;
+        let usb0 = Bytes::new(2_800 + 100 + 128);
+        assert_eq!(carried.take(), [("usb0".to_owned(), usb0)].into());
+        assert!(carried.take().is_empty());
+        Meter::default().on_datagram(&[0; 100]);
+    }
+}

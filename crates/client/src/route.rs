@@ -1,0 +1,56 @@
+//! Where one connection or flow goes, as its entrance and the rules have it.
+
+use std::net::SocketAddr;
+
+use tabane_tunnel::{Client, Label, Silence, Target};
+
+use crate::far_ends::FarEnds;
+use crate::via::Known;
+
+/// Where a connection or a flow goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// Through the session.
+    pub target: Target,
+    /// Without it, where the session cannot serve; `None` where that is not to be.
+    pub plain: Option<SocketAddr>,
+    /// The session is not even asked.
+    pub(crate) stays_here: bool,
+    /// Whether a relay that is silent is waited for.
+    pub silence: Silence,
+    /// How the session treats it.
+    pub label: Option<Label>,
+}
+
+impl Route {
+    /// The peer that serves it, and what to ask for there; nobody is asked for what stays here.
+    pub(crate) async fn peer(&self, far_ends: &FarEnds) -> Option<(Client, Target)> {
+        match self.stays_here {
+            true => None,
+            false => far_ends.straight(&self.target, self.label.as_ref()).await,
+        }
+    }
+
+    /// What is known at this moment of who could serve it.
+    pub(crate) fn known(&self, far_ends: &FarEnds, has_peer: bool, has_plain: bool) -> Known {
+        Known {
+            stays_here: self.stays_here,
+            has_peer,
+            relay: far_ends.relay_state(),
+            waits: self.silence == Silence::Waits,
+            has_plain,
+        }
+    }
+}
+
+impl From<Target> for Route {
+    fn from(target: Target) -> Self {
+        Self {
+            target,
+            plain: None,
+            stays_here: false,
+            silence: Silence::Waits,
+            label: None,
+        }
+    }
+}

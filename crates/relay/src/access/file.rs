@@ -1,0 +1,201 @@
+//! `access.toml` in a relay's state directory: the access list on disk.
+//!
+//! Owns the lock under which it is changed and that a change is durable before anybody hears of
+//! it. What the list says is [`AccessList`]'s.
+
+use std::ffi::{CStr, OsStr};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::AccessList;
+use tabane_store::{atomic_file, read_toml};
+
+/// `access.toml` in a relay's state directory.
+#[derive(Debug, Clone)]
+pub struct AccessFile {
+    path: PathBuf,
+}
+
+impl AccessFile {
+    /// The file's name in its directory.
+    pub const NAME: &CStr = c"access.toml";
+
+    /// The file in `directory`; it need not exist yet.
+    pub fn new(directory: &Path) -> Self {
+        Self {
+            path: directory.join(OsStr::from_bytes(Self::NAME.to_bytes())),
+        }
+    }
+
+    /// The list as it is on disk.
+    pub fn read(&self) -> Result<AccessList> {
+        self.read_if_any().map(Option::unwrap_or_default)
+    }
+
+    /// The same; `None` if there is no file.
+    pub(crate) fn read_if_any(&self) -> Result<Option<AccessList>> {
+        let list: Option<AccessList> = read_toml(&self.path)?;
+        if let Some(list) = &list {
+            list.check()
+                .with_context(|| self.path.display().to_string())?;
+        }
+        Ok(list)
+    }
+
+    /// Changes the list; nobody else changes it meanwhile, and it is on disk when this returns.
+    pub fn update<T>(&self, change: impl FnOnce(&mut AccessList) -> T) -> Result<T> {
+        self.update_and_read(change).map(|(outcome, _)| outcome)
+    }
+
+    /// Changes the list and gives it as it is then; see [`update`](Self::update).
+    pub(crate) fn update_and_read<T>(
+        &self,
+        change: impl FnOnce(&mut AccessList) -> T,
+    ) -> Result<(T, AccessList)> {
+        let _lock = self.lock()?;
+        let before = self.read()?;
+        let mut list = before.clone();
+        let outcome = change(&mut list);
+        if list != before {
+            let text = toml::to_string(&list).context("cannot write the access list as TOML")?;
+            atomic_file::replace(&self.path, text.as_bytes(), atomic_file::SECRET)?;
+        }
+        Ok((outcome, list))
+    }
+
+    /// The lock is a file of its own, because the list's file is replaced at every change.
+    fn lock(&self) -> Result<File> {
+        let path = self.path.with_extension("lock");
+        let open = || {
+            if let Some(directory) = path.parent() {
+                fs::create_dir_all(directory)?;
+            }
+            let mut options = OpenOptions::new();
+            let file = options
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)?;
+            file.lock()?;
+            Ok::<_, std::io::Error>(file)
+        };
+        open().with_context(|| format!("cannot lock {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::tests::{KEYS, entry, name, shown, token};
+    use crate::access::{TokenUses, UserEntry, Verdict};
+    use tabane_core::PublicKey;
+    use tabane_store::Scratch;
+
+    #[test]
+    fn users_are_written_and_read_again_and_contradictions_are_named() {
+        let scratch = Scratch::make();
+        let file = AccessFile::new(scratch.path());
+        let user = UserEntry {
+            rate_down: Some("50Mbit/s".parse().unwrap()),
+            volume: Some("100GB/month".parse().unwrap()),
+            sessions: Some(3),
+            allow: vec!["192.0.2.0/24:80,443".parse().unwrap()],
+            private: true,
+            ..UserEntry::new(name("ann"), 7)
+        };
+        file.update(|list| list.add_user(user.clone()))
+            .unwrap()
+            .unwrap();
+        assert_eq!(file.read().unwrap().users(), [user]);
+
+        let path = scratch.path().join("access.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        for (bad, word) in [
+            (
+                format!("{text}{}", &text[text.find("[[user]]").unwrap()..]),
+                "two users 'ann'",
+            ),
+            (text.replace("50Mbit/s", "fast"), "no rate"),
+            (text.replace("sessions", "sessoins"), "sessoins"),
+            (text[..text.len() - 4].to_owned(), "access.toml"),
+            (
+                format!(
+                    "{}[[client]]\nkey = \"{}\"\nenrolled_at = 0\n\
+                         token_label = \"x\"\nuser = \"eve\"\n",
+                    text.replace("client = []\n", ""),
+                    KEYS[0]
+                ),
+                "no such user",
+            ),
+        ] {
+            fs::write(&path, bad).unwrap();
+            let error = format!("{:#}", file.read().unwrap_err());
+            assert!(
+                error.contains("access.toml") && error.contains(word),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_file_keeps_the_list_and_burns_for_good() {
+        let scratch = Scratch::make();
+        let file = AccessFile::new(scratch.path());
+        file.update(|list| list.add_token(entry(1, TokenUses::ONE)))
+            .unwrap()
+            .unwrap();
+        let verdict = file
+            .update(|list| list.authorise(KEYS[0], shown(&token(1)), 6))
+            .unwrap();
+        assert_eq!(verdict, Verdict::Enrolled(None));
+        let reopened = AccessFile::new(scratch.path());
+        let verdict = reopened
+            .update(|list| list.authorise(KEYS[1], shown(&token(1)), 7))
+            .unwrap();
+        assert_eq!(verdict, Verdict::RefusedUnknown);
+        assert_eq!(reopened.read().unwrap().clients()[0].key, KEYS[0]);
+    }
+
+    #[test]
+    fn of_many_clients_with_one_token_one_is_admitted() {
+        let scratch = Scratch::make();
+        let file = AccessFile::new(scratch.path());
+        file.update(|list| list.add_token(entry(1, TokenUses::ONE)))
+            .unwrap()
+            .unwrap();
+        let admitted = std::thread::scope(|scope| {
+            let file = &file;
+            let tries: Vec<_> = (0..8)
+                .map(|i| {
+                    scope.spawn(move || {
+                        let key = PublicKey([i; 32]);
+                        file.update(|list| list.authorise(key, shown(&token(1)), 6))
+                            .unwrap()
+                    })
+                })
+                .collect();
+            let verdicts = tries.into_iter().filter_map(|one| one.join().ok());
+            verdicts
+                .filter(|verdict| *verdict == Verdict::Enrolled(None))
+                .count()
+        });
+        assert_eq!(admitted, 1);
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_not_an_open_door() {
+        let scratch = Scratch::make();
+        fs::write(scratch.path().join("access.toml"), "[[token]]\nkey = 1\n").unwrap();
+        let file = AccessFile::new(scratch.path());
+        let error = format!("{:#}", file.update(|list| list.clone()).unwrap_err());
+        assert!(
+            error.contains("access.toml:") && !error.contains('\n'),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! A relay from its start to its end: what is opened in which order, and what is put away.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use anyhow::Result;
+use tabane_base::Duration;
+use tabane_core::{ServerConfig, SessionConfig};
+use tabane_store::{JoinString, PoolRange, secret};
+use tabane_tunnel::{
+    Access, HostMonitor, OWN_MARK, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
+    may_mark, system_resolvers,
+};
+
+use crate::access::TokenUses;
+use crate::addresses::{default_listen, public_addresses, public_ips, public_name};
+use crate::doors::Doors;
+use crate::exit::{self, ExitRules};
+use crate::gatekeeper::{Door, Gatekeeper, Newcomers};
+use crate::state::RelayState;
+
+/// What a relay is asked to be.
+#[derive(Debug)]
+pub struct RelayOrder {
+    /// Where it listens for UDP; `None`: at the usual port of every address.
+    pub listen: Option<SocketAddr>,
+    /// Under which addresses clients reach it (`ADDR` or `ADDR:PORT`); none: those of this machine.
+    pub public: Vec<String>,
+    /// Which destinations it lets clients reach.
+    pub access: Access,
+    /// Whether strangers are let in.
+    pub door: Door,
+    /// The addresses it gives to clients.
+    pub pool: Vec<PoolRange>,
+    /// How many clients the token of the join string admits.
+    pub token_uses: TokenUses,
+    /// How it takes in TLS.
+    pub doors: Doors,
+    /// How its sessions send.
+    pub session: SessionConfig,
+}
+
+/// A relay that listens.
+pub struct RelayService {
+    relay: Relay,
+    gatekeeper: Rc<Gatekeeper>,
+    newcomers: Newcomers,
+    exit_rules: Option<ExitRules>,
+    bound: SocketAddr,
+    join_string: JoinString,
+}
+
+impl RelayService {
+    /// Opens everything, and writes down under which addresses it is known.
+    ///
+    /// # Errors
+    /// Each says what to do about it.
+    pub async fn open(order: RelayOrder, state: &RelayState) -> Result<Self> {
+        let listen = order.listen.unwrap_or_else(default_listen);
+        let identity = state.identity()?;
+        let is_open = order.door != Door::Shut;
+        let (gatekeeper, newcomers) = Gatekeeper::open(state, order.door)?;
+        let considering = gatekeeper.clone();
+        let (exit, exit_rules) = exit::set_up(&order.pool).await?.unzip();
+        let name = public_name(&order.public);
+        let doors = order.doors.open(identity.public_key(), name.as_deref());
+        let web_doors = doors.await?;
+        let relay = Relay::bind(RelayConfig {
+            identity: identity.clone(),
+            listen: vec![listen],
+            access: order.access,
+            limits: RelayLimits::default(),
+            server: ServerConfig {
+                is_open,
+                ..ServerConfig::default()
+            },
+            session: order.session,
+            own_addresses: public_ips(&order.public),
+            authorise: Box::new(move |applicant| considering.consider(applicant)),
+            resolvers: system_resolvers(),
+            monitor: HostMonitor::default(),
+            seed: secret::random(),
+            // On a machine that is up itself, the relay's sockets are not for its hooks.
+            mark: may_mark().then_some(OWN_MARK),
+            exit,
+            web_doors,
+        })
+        .map_err(cannot_start)?;
+        let bound = relay.local_addrs().first().copied().unwrap_or(listen);
+        let addresses = public_addresses(&order.public, bound).await?;
+        state.announce(&addresses)?;
+        let token = state.current_token(order.token_uses)?;
+        Ok(Self {
+            relay,
+            gatekeeper,
+            newcomers,
+            exit_rules,
+            bound,
+            join_string: state.join_string(addresses, token)?,
+        })
+    }
+
+    /// What can be seen and done of it while it runs.
+    #[must_use]
+    pub fn monitor(&self) -> RelayMonitor {
+        self.relay.monitor()
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn bound(&self) -> SocketAddr {
+        self.bound
+    }
+
+    /// The line for clients.
+    #[must_use]
+    pub fn join_string(&self) -> &JoinString {
+        &self.join_string
+    }
+
+    /// Serves until `told`, then lets connections finish for `grace` or until `told_again`.
+    pub async fn run(
+        self,
+        told: impl Future<Output = ()>,
+        grace: Duration,
+        told_again: impl Future<Output = ()>,
+    ) {
+        let monitor = self.relay.monitor();
+        tokio::select! {
+            () = self.relay.run_and_drain(told, grace, told_again) => {}
+            never = self.gatekeeper.work(self.newcomers, monitor) => never,
+        }
+        drop(self.exit_rules);
+        self.gatekeeper.save_now();
+    }
+}
+
+fn cannot_start(error: RelayError) -> anyhow::Error {
+    match error {
+        RelayError::Listen(_) => anyhow::Error::new(error)
+            .context("the relay cannot start (is one running? --listen chooses another address)"),
+        error => error.into(),
+    }
+}

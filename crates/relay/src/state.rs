@@ -1,0 +1,169 @@
+//! What a relay keeps: its key, who may use it, and under which addresses it is known.
+//!
+//! One directory: `relay.key` (0600), `access.toml` (0600), `usage.toml` and `relay.toml`, which
+//! remembers the addresses so that `tabane relay token new` can print a whole join string.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use tabane_base::Destination;
+use tabane_core::Identity;
+
+use crate::access::{AccessFile, AccessList, TokenEntry, TokenUses, UserName};
+use crate::usage::UsageFile;
+use tabane_store::{
+    JoinString, Token, atomic_file, quantity::Span, read_toml, secret, wall_clock::unix_seconds,
+    xdg_directory,
+};
+
+/// Where root's relay keeps its state (FHS 3.0 §5.8).
+const ROOT_DIRECTORY: &str = "/var/lib/tabane";
+
+/// A relay's state directory.
+#[derive(Debug, Clone)]
+pub struct RelayState {
+    root: PathBuf,
+}
+
+/// `relay.toml`.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Announcement {
+    /// `HOST:PORT`, as join strings have them.
+    addresses: Vec<String>,
+}
+
+impl RelayState {
+    /// The directory given, or the usual one of this user.
+    pub fn locate(given: Option<PathBuf>) -> Result<Self> {
+        let root = match given {
+            Some(root) => root,
+            None if nix::unistd::geteuid().is_root() => PathBuf::from(ROOT_DIRECTORY),
+            None => xdg_directory("XDG_STATE_HOME", ".local/state")
+                .context("cannot tell where to keep the relay's state: set HOME, or use --state")?,
+        };
+        Ok(Self { root })
+    }
+
+    /// The relay's key, made on first use.
+    pub fn identity(&self) -> Result<Identity> {
+        Ok(secret::load_or_create(&self.root.join("relay.key"))?.0)
+    }
+
+    /// Who may use it.
+    pub fn access(&self) -> AccessFile {
+        AccessFile::new(&self.root)
+    }
+
+    /// Remembers under which addresses clients reach the relay.
+    pub fn announce(&self, addresses: &[Destination]) -> Result<()> {
+        let addresses = addresses.iter().map(ToString::to_string).collect();
+        let text = toml::to_string(&Announcement { addresses })
+            .context("cannot write the relay's addresses as TOML")?;
+        atomic_file::replace(
+            &self.root.join("relay.toml"),
+            text.as_bytes(),
+            atomic_file::PUBLIC,
+        )
+    }
+
+    /// The addresses of the last start.
+    pub fn announced(&self) -> Result<Vec<Destination>> {
+        let path = self.root.join("relay.toml");
+        let announcement: Announcement = read_toml(&path)?.unwrap_or_default();
+        if announcement.addresses.is_empty() {
+            bail!(
+                "no relay has been started with the state in {}: start `tabane relay` once, or \
+                 name its directory with --state",
+                self.root.display()
+            );
+        }
+        let parse = |text: &String| {
+            let parsed = Destination::parse(text, None);
+            parsed.with_context(|| format!("{}: address '{text}'", path.display()))
+        };
+        announcement.addresses.iter().map(parse).collect()
+    }
+
+    /// A new token, on disk when this returns.
+    pub fn new_token(&self, uses: TokenUses, lasts: Span, user: Option<UserName>) -> Result<Token> {
+        let now = unix_seconds();
+        let token = Token::from_random(secret::random());
+        let entry = TokenEntry {
+            token: token.clone(),
+            uses,
+            created_at: now,
+            expires_at: lasts.0.map(|span| now.saturating_add(span.as_secs())),
+            user,
+        };
+        self.access()
+            .update(|list: &mut AccessList| list.add_token(entry))??;
+        Ok(token)
+    }
+
+    /// The token to print at a start: the one of the last start if it still admits, else a new one.
+    pub(crate) fn current_token(&self, uses: TokenUses) -> Result<Token> {
+        let list = self.access().read()?;
+        let new = || self.new_token(uses, Span(None), None);
+        list.standing_token(uses).cloned().map_or_else(new, Ok)
+    }
+
+    /// What users have used.
+    pub fn usage(&self) -> UsageFile {
+        UsageFile::new(&self.root)
+    }
+
+    /// The line for clients.
+    pub fn join_string(&self, addresses: Vec<Destination>, token: Token) -> Result<JoinString> {
+        Ok(JoinString {
+            addresses,
+            key: self.identity()?.public_key(),
+            token,
+        })
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tabane_store::Scratch;
+
+    #[test]
+    fn a_reusable_token_is_printed_again_and_a_burnt_one_is_not() {
+        let scratch = Scratch::make();
+        let state = RelayState::locate(Some(scratch.path().join("state"))).unwrap();
+        let many = state.current_token(TokenUses::Many).unwrap();
+        assert_eq!(state.current_token(TokenUses::Many).unwrap(), many);
+        let one = state.current_token(TokenUses::ONE).unwrap();
+        assert_eq!(state.current_token(TokenUses::ONE).unwrap(), one);
+        let key = secret::load_or_create(&scratch.path().join("k"))
+            .unwrap()
+            .0
+            .public_key();
+        let shown = Some(one.as_str().as_bytes());
+        state
+            .access()
+            .update(|list| list.authorise(key, shown, 0))
+            .unwrap();
+        assert_ne!(state.current_token(TokenUses::ONE).unwrap(), one);
+        assert_eq!(state.current_token(TokenUses::Many).unwrap(), many);
+    }
+
+    #[test]
+    fn addresses_are_remembered() {
+        let scratch = Scratch::make();
+        let state = RelayState::locate(Some(scratch.path().to_owned())).unwrap();
+        let error = format!("{:#}", state.announced().unwrap_err());
+        assert!(error.contains("start `tabane relay` once"), "{error}");
+        let addresses =
+            ["192.0.2.1:4510", "[2001:db8::1]:4510"].map(|a| Destination::parse(a, None).unwrap());
+        state.announce(&addresses).unwrap();
+        assert_eq!(state.announced().unwrap(), addresses);
+    }
+}

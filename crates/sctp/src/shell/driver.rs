@@ -1,0 +1,257 @@
+//! The stack with its sockets and its clock.
+//!
+//! Owns one UDP socket per link, bound to it, or one for all where the peer chooses; moves packets
+//! between them and the stack. A link's cap is kept here, by holding packets back.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Instant;
+
+use crate::{LinkId, Settings, Stack, packet};
+use anyhow::{Context, Result};
+use tabane_base::{Bytes, Duration, Rate};
+use tabane_linux::udp::{RecvBatch, SendFault, Transmit, UdpBind, UdpSocket};
+
+/// How often the stack's timers run at least. Its own thread would run them every 10 ms.
+const TICK: Duration = Duration::from_millis(5);
+/// And how often at most: before packets are handed in, so that round trips are measured finely.
+const STEP: Duration = Duration::from_millis(1);
+/// Packets that may wait for a link's cap or a full socket; beyond that they are dropped, as a
+/// router's queue would do.
+const WAITING_MAX: usize = 256;
+/// What a capped link may send at once after a pause.
+const BURST: Duration = Duration::from_millis(20);
+
+/// What IP and UDP add to a packet.
+const OVERHEAD: usize = 28;
+
+/// One socket.
+struct Link {
+    socket: UdpSocket,
+    local: Option<Ipv4Addr>,
+    waiting: VecDeque<(SocketAddrV4, Option<Ipv4Addr>, Vec<u8>)>,
+    cap: Option<Cap>,
+    sent: u64,
+    /// In both directions, with the headers of UDP and IP.
+    carried: Rc<Cell<Bytes>>,
+}
+
+/// A link's limit: bytes that may leave now.
+struct Cap {
+    rate: Rate,
+    credit: f64,
+    refilled_at: Instant,
+}
+
+/// See the module.
+pub(crate) struct Driver {
+    pub stack: Stack,
+    links: BTreeMap<LinkId, Link>,
+    batch: RecvBatch,
+    ticked_at: Instant,
+    /// Datagrams that were no SCTP, or damaged.
+    strangers: u64,
+}
+
+impl Driver {
+    pub(crate) fn start(settings: &Settings) -> Result<Self> {
+        Ok(Self {
+            stack: Stack::start(settings)?,
+            links: BTreeMap::new(),
+            batch: RecvBatch::new(),
+            ticked_at: Instant::now(),
+            strangers: 0,
+        })
+    }
+
+    /// Opens a link's socket on `port`; gives the port, which the kernel chose where it was 0.
+    pub(crate) fn open(
+        &mut self,
+        id: LinkId,
+        interface: Option<&str>,
+        local: Ipv4Addr,
+        port: u16,
+    ) -> Result<u16> {
+        let bind = UdpBind {
+            interface,
+            local: SocketAddrV4::new(local, port).into(),
+        };
+        let socket = UdpSocket::bind(bind)?;
+        let port = socket.local_addr().context("a UDP socket has no address")?;
+        let link = Link {
+            socket,
+            local: (!local.is_unspecified()).then_some(local),
+            waiting: VecDeque::new(),
+            cap: None,
+            sent: 0,
+            carried: Rc::default(),
+        };
+        self.links.insert(id, link);
+        Ok(port.port())
+    }
+
+    /// Closes a link's socket.
+    pub(crate) fn close(&mut self, id: LinkId) {
+        self.links.remove(&id);
+    }
+
+    /// Limits what a link sends.
+    pub(crate) fn set_cap(&mut self, id: LinkId, rate: Option<Rate>) {
+        if let Some(link) = self.links.get_mut(&id) {
+            let is_same = link.cap.as_ref().map(|cap| cap.rate) == rate;
+            if !is_same {
+                link.cap = rate.map(|rate| Cap {
+                    rate,
+                    credit: 0.0,
+                    refilled_at: Instant::now(),
+                });
+            }
+        }
+    }
+
+    /// User data that a link has carried away, repetitions included.
+    pub(crate) fn sent(&self, id: LinkId) -> Bytes {
+        Bytes::new(self.links.get(&id).map_or(0, |link| link.sent))
+    }
+
+    /// Where a link's packets are counted, headers included, longer than it is here.
+    pub(crate) fn carried(&self, id: LinkId) -> Rc<Cell<Bytes>> {
+        let link = self.links.get(&id);
+        link.map(|link| link.carried.clone()).unwrap_or_default()
+    }
+
+    /// How many datagrams were no SCTP.
+    pub(crate) fn strangers(&self) -> u64 {
+        self.strangers + self.stack.bad_checksums() + self.stack.bad_lists()
+    }
+
+    /// Waits until something has come, or it is time for the timers.
+    pub(crate) async fn wait(&self) {
+        let tick = tokio::time::sleep_until((self.ticked_at + TICK).into());
+        let readable = poll_fn(|cx| {
+            let mut ready = self
+                .links
+                .values()
+                .map(|link| link.socket.poll_readable(cx));
+            // All of them are asked, so that each wakes us.
+            match ready.by_ref().filter(Poll::is_ready).count() {
+                0 => Poll::Pending,
+                _ => Poll::Ready(()),
+            }
+        });
+        tokio::select! {
+            () = tick => {}
+            () = readable => {}
+        }
+    }
+
+    /// Runs the timers when they are due, takes in what has come, and sends what there is.
+    pub(crate) fn turn(&mut self) {
+        let elapsed = self.ticked_at.elapsed();
+        if elapsed >= STEP {
+            self.ticked_at += elapsed;
+            self.stack.handle_timers(elapsed);
+        }
+        for (id, link) in &mut self.links {
+            while let Ok(1..) = link.socket.try_recv(&mut self.batch) {
+                for datagram in self.batch.datagrams() {
+                    count(&link.carried, datagram.payload);
+                    let SocketAddr::V4(remote) = datagram.meta.remote else {
+                        continue;
+                    };
+                    let local = match datagram.meta.local_ip {
+                        Some(IpAddr::V4(local)) => local,
+                        _ => link.local.unwrap_or(Ipv4Addr::UNSPECIFIED),
+                    };
+                    if packet::ports(datagram.payload).is_none() {
+                        self.strangers += 1;
+                    }
+                    let local = link.local.unwrap_or(local);
+                    self.stack
+                        .handle_packet(*id, local, remote, datagram.payload);
+                }
+                // Answers leave before more is read.
+                if self.stack.wants_to_transmit() {
+                    break;
+                }
+            }
+        }
+        self.flush();
+    }
+
+    /// Sends what the stack has.
+    pub(crate) fn flush(&mut self) {
+        while let Some(transmit) = self.stack.poll_transmit() {
+            let link = transmit.link.and_then(|id| self.links.get_mut(&id));
+            // A way over a link that has just gone, or nobody's in particular.
+            let link = match (link, transmit.link) {
+                (None, None) => self.links.values_mut().next(),
+                (link, _) => link,
+            };
+            let Some(link) = link else { continue };
+            if link.waiting.len() < WAITING_MAX {
+                let packet = (transmit.remote, transmit.local, transmit.payload);
+                link.waiting.push_back(packet);
+            }
+        }
+        for link in self.links.values_mut() {
+            link.send();
+        }
+    }
+}
+
+impl Link {
+    fn send(&mut self) {
+        while let Some((remote, local, payload)) = self.waiting.front() {
+            if let Some(cap) = &mut self.cap
+                && !cap.admits(payload.len())
+            {
+                return;
+            }
+            let sent = self.socket.try_send(Transmit {
+                remote: (*remote).into(),
+                local_ip: local.map(IpAddr::V4),
+                segment_size: None,
+                contents: payload,
+            });
+            match sent {
+                Ok(()) => {
+                    self.sent += packet::data_bytes(payload) as u64;
+                    count(&self.carried, payload);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // It counts as lost, as on the network.
+                Err(error) => {
+                    let fault = SendFault::of(&error);
+                    tracing::debug!(%error, ?fault, "a packet was not sent");
+                }
+            }
+            self.waiting.pop_front();
+        }
+    }
+}
+
+fn count(carried: &Cell<Bytes>, payload: &[u8]) {
+    carried.set(carried.get() + Bytes::from(payload.len() + OVERHEAD));
+}
+
+impl Cap {
+    fn admits(&mut self, len: usize) -> bool {
+        let per_second = self.rate.as_bps() as f64 / 8.0;
+        let most = (per_second * BURST.as_secs_f64()).max(3_000.0);
+        let elapsed = self.refilled_at.elapsed().as_secs_f64();
+        self.refilled_at = Instant::now();
+        self.credit = (self.credit + elapsed * per_second).min(most);
+        let cost = (len + OVERHEAD) as f64;
+        let admitted = self.credit >= cost;
+        if admitted {
+            self.credit -= cost;
+        }
+        admitted
+    }
+}

@@ -1,0 +1,34 @@
+//! What tabane keeps in files: keys, relays, peers, neighbours, settings, policies and accounts.
+//!
+//! Owns names, forms, modes and durability of these files, and how what stands in them is written
+//! (rates, spans of time, address ranges, join strings). What is done with any of it is others'
+//! business: nothing here opens a socket, waits or decides.
+
+#![forbid(unsafe_code)]
+
+pub mod atomic_file;
+mod join_string;
+mod mistake;
+mod policy_files;
+mod pool_range;
+mod prefix;
+pub mod quantity;
+mod scratch;
+pub mod secret;
+mod span;
+mod store;
+pub mod wall_clock;
+
+pub use join_string::{DEFAULT_PORT, JoinString, JoinStringError, Token};
+pub use mistake::Mistake;
+pub use policy_files::{
+    POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, read_policy, read_usage,
+};
+pub use pool_range::PoolRange;
+pub use prefix::{DirectPrefix, PRIVATE};
+pub use scratch::Scratch;
+pub use span::Span;
+pub use store::{
+    FriendEntry, Joined, NeighbourEntry, OFFER_FILE, OfferEntry, PeerEntry, RelayEntry, RelayName,
+    Settings, Store, TermsText, UpSettings, read_toml, xdg_directory,
+};

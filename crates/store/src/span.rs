@@ -1,0 +1,56 @@
+//! Spans of time as users write them: `90s`, `5m`, `2h`.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer};
+use tabane_base::Duration;
+
+/// A span of whole seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let advice = || format!("'{text}' is no span of time; write it like 90s, 5m or 2h");
+        let unit = text.chars().last().ok_or_else(advice)?;
+        let seconds = match unit {
+            's' => 1,
+            'm' => 60,
+            'h' => 3_600,
+            _ => return Err(advice()),
+        };
+        let number = &text[..text.len() - 1];
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let number: u64 = number
+            .parse()
+            .ok()
+            .filter(|_| is_number)
+            .ok_or_else(advice)?;
+        Ok(Self(Duration::from_secs(number.saturating_mul(seconds))))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_a_unit() {
+        let seconds = |text: &str| text.parse::<Span>().map(|span| span.0.as_secs());
+        assert_eq!(seconds("90s"), Ok(90));
+        assert_eq!(seconds("5m"), Ok(300));
+        assert_eq!(seconds("2h"), Ok(7_200));
+        for bad in ["", "5", "m", "-1s", "+1s", "1.5h", "5 m", "5ä"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! One relay as a client remembers it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tabane_base::{Destination, Host};
+use tabane_core::PublicKey;
+
+use crate::join_string::{JoinString, Token};
+
+/// A relay's entry: what its join string said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, try_from = "RelayFile", into = "RelayFile")]
+pub struct RelayEntry {
+    /// Where it listens; at least one.
+    pub addresses: Vec<Destination>,
+    /// The key it must prove.
+    pub key: PublicKey,
+    /// What admits a client that it does not know yet.
+    pub token: Token,
+}
+
+/// The same as text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RelayFile {
+    addresses: Vec<String>,
+    key: String,
+    token: String,
+}
+
+impl From<JoinString> for RelayEntry {
+    fn from(join: JoinString) -> Self {
+        Self {
+            addresses: join.addresses,
+            key: join.key,
+            token: join.token,
+        }
+    }
+}
+
+impl From<RelayEntry> for RelayFile {
+    fn from(entry: RelayEntry) -> Self {
+        Self {
+            addresses: entry.addresses.iter().map(Destination::to_string).collect(),
+            key: entry.key.to_string(),
+            token: entry.token.as_str().to_owned(),
+        }
+    }
+}
+
+impl TryFrom<RelayFile> for RelayEntry {
+    type Error = String;
+
+    fn try_from(file: RelayFile) -> Result<Self, String> {
+        let parse = |text: &String| {
+            Destination::parse(text, None).map_err(|e| format!("addresses: '{text}': {e}"))
+        };
+        if file.addresses.is_empty() {
+            return Err("addresses: at least one is needed".into());
+        }
+        Ok(Self {
+            addresses: file.addresses.iter().map(parse).collect::<Result<_, _>>()?,
+            key: file.key.parse().map_err(|e| format!("key: {e}"))?,
+            token: file.token.parse().map_err(|e| format!("token: {e}"))?,
+        })
+    }
+}
+
+/// A relay's name: a file name on every system, and a word in a shell.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RelayName(String);
+
+/// The longest name, so that `NAME.toml` fits everywhere.
+const MAX_NAME: usize = 64;
+
+impl RelayName {
+    /// A name made of the relay's first address.
+    pub fn from_host(host: &Host) -> Self {
+        let text: String = host
+            .to_string()
+            .chars()
+            .map(|c| if c == ':' { '-' } else { c })
+            .take(MAX_NAME)
+            .collect();
+        match text.trim_start_matches(['-', '.']) {
+            "" => Self("relay".to_owned()),
+            name => Self(name.to_owned()),
+        }
+    }
+
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for RelayName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let symbol = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let begins_well = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        if !begins_well || !text.chars().all(symbol) || text.len() > MAX_NAME {
+            return Err(format!(
+                "a name has 1 to {MAX_NAME} letters, digits, '-', '_' or '.', and begins with a \
+                 letter or digit"
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for RelayName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

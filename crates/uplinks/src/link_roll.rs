@@ -1,0 +1,167 @@
+//! Every link that is known, used or not: why it is not, and what its budget has left.
+//!
+//! Written by whoever follows links and policy, read for display. A link that was here once stays
+//! on the roll until the process ends, so that nobody has to guess what became of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tabane_base::Bytes;
+use tabane_control::{Link, LinkBudget, LinkState, PolicyInForce, Traffic};
+use tabane_policy::Budget;
+
+use crate::lent_links::Lender;
+use crate::link_policy::{LinkPolicy, Verdict};
+use crate::links;
+use crate::table::Table;
+
+use tabane_store::wall_clock::today;
+
+/// Why a link is not used whose interface, or neighbour, is not there any more.
+const GONE: &str = "not there any more";
+
+/// The roll, and whether the policy file is followed. Copies are the same.
+#[derive(Debug, Clone, Default)]
+pub struct LinkRoll(Rc<RefCell<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    links: BTreeMap<String, Known>,
+    policy_fault: Option<String>,
+}
+
+/// A link on the roll.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Known {
+    /// Why it is not used.
+    pub unused: Option<String>,
+    pub metered: bool,
+    pub budget: Option<(Budget, Bytes)>,
+    policy: PolicyInForce,
+    pub is_lent: bool,
+}
+
+impl Known {
+    fn new(verdict: &Verdict, unused: Option<String>) -> Self {
+        Self {
+            unused,
+            metered: verdict.decision.metered,
+            budget: verdict.decision.budget.zip(verdict.used),
+            policy: PolicyInForce {
+                text: verdict.decision.to_string(),
+                line: verdict.decision.line,
+            },
+            is_lent: false,
+        }
+    }
+}
+
+impl LinkRoll {
+    /// What is known of the own links now.
+    pub fn renew(&self, table: &Table) {
+        let (wanted, policy) = (&table.wanted, &table.policy);
+        let known = &mut self.0.borrow_mut().links;
+        for link in known.values_mut().filter(|link| !link.is_lent) {
+            link.unused = Some(GONE.to_owned());
+        }
+        for interface in &table.interfaces {
+            let unused = links::why_unused(interface, wanted, policy);
+            let was_link = known.contains_key(&interface.name);
+            if interface.usable().is_ok() || unused.is_none() || was_link {
+                let verdict = policy.verdict(interface);
+                known.insert(interface.name.clone(), Known::new(&verdict, unused));
+            }
+        }
+    }
+
+    /// The neighbours' links, each with why it is not used.
+    pub fn renew_lent(&self, table: &Table, lent: Vec<(&Lender, Option<String>)>) {
+        let known = &mut self.0.borrow_mut().links;
+        for link in known.values_mut().filter(|link| link.is_lent) {
+            link.unused = Some(GONE.to_owned());
+        }
+        for (lender, unused) in lent {
+            let name = lender.name.to_string();
+            // An interface of this name has precedence.
+            if !lender.is_shadowed(&table.interfaces) {
+                let link = Known::new(&table.policy.judge(&lender.facts()), unused);
+                let is_lent = true;
+                known.insert(name, Known { is_lent, ..link });
+            }
+        }
+    }
+
+    /// What budgets' links have carried by now.
+    pub fn count(&self, policy: &LinkPolicy) {
+        for (name, link) in &mut self.0.borrow_mut().links {
+            if let Some((budget, used)) = &mut link.budget {
+                *used = policy.used(name, budget);
+            }
+        }
+    }
+
+    /// Why a link is not used, where it is known and is not.
+    pub fn why_unused(&self, name: &str) -> Option<String> {
+        self.0.borrow().links.get(name)?.unused.clone()
+    }
+
+    /// The policy file was read again: what was wrong with it, if anything.
+    pub(crate) fn set_policy_fault(&self, fault: Option<String>) {
+        self.0.borrow_mut().policy_fault = fault;
+    }
+
+    /// What is wrong with the policy file, if anything.
+    pub fn policy_fault(&self) -> Option<String> {
+        self.0.borrow().policy_fault.clone()
+    }
+
+    /// Completes `links`, those in use, by what is known of them and by those that are not;
+    /// `carried` says what these have carried so far.
+    pub fn complete(&self, links: &mut Vec<Link>, carried: impl Fn(&str) -> Traffic) {
+        for (name, known) in &self.0.borrow().links {
+            let found = links.iter_mut().find(|link| link.name == *name);
+            let link = match (found, &known.unused) {
+                (Some(link), _) => link,
+                (None, Some(why)) => {
+                    links.push(unused(name, why, carried(name)));
+                    let Some(link) = links.last_mut() else {
+                        continue;
+                    };
+                    link
+                }
+                // It comes to be used at this moment.
+                (None, None) => continue,
+            };
+            link.metered = known.metered;
+            link.is_lent = known.is_lent;
+            link.policy = Some(known.policy.clone());
+            link.budget = known.budget.as_ref().map(|(budget, used)| LinkBudget {
+                amount_bytes: budget.amount.get(),
+                used_bytes: used.get(),
+                renews: budget.period.next(today()).to_string(),
+            });
+        }
+    }
+}
+
+fn unused(name: &str, why: &str, traffic: Traffic) -> Link {
+    Link {
+        name: name.to_owned(),
+        state: LinkState::Unused,
+        problem: Some(why.to_owned()),
+        weight: 1.0,
+        paused: false,
+        share: 0.0,
+        share_now: None,
+        traffic,
+        failures: 0,
+        is_lent: false,
+        metered: false,
+        budget: None,
+        policy: None,
+        carrier: None,
+        carrier_reason: None,
+        path: None,
+    }
+}

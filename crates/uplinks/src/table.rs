@@ -1,0 +1,93 @@
+//! The links of this host at one moment: interfaces, and what the policy says of each.
+//!
+//! Pure, and never changed: a change is another table.
+
+use std::collections::BTreeSet;
+
+use tabane_linux::interfaces::Interface;
+use tabane_policy::LinkFacts;
+
+use crate::link_policy::LinkPolicy;
+use crate::links::{self, Links};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Table {
+    /// All that the host has, links or not.
+    pub interfaces: Vec<Interface>,
+    /// What they may be used for and have carried.
+    pub policy: LinkPolicy,
+    /// The interfaces that the user named; none: all usable ones.
+    pub wanted: Vec<String>,
+    /// Counts the policies so far.
+    pub revision: u64,
+    /// The links that have a data budget, be they in use or not.
+    budgets: BTreeSet<String>,
+}
+
+impl Table {
+    pub(super) fn empty(policy: LinkPolicy) -> Self {
+        Self::new(&[], &[], &policy, 0)
+    }
+
+    pub(super) fn new(
+        interfaces: &[Interface],
+        wanted: &[String],
+        policy: &LinkPolicy,
+        revision: u64,
+    ) -> Self {
+        Self {
+            interfaces: interfaces.to_vec(),
+            policy: policy.clone(),
+            wanted: wanted.to_vec(),
+            revision,
+            budgets: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn with_budgets(self, budgets: BTreeSet<String>) -> Self {
+        Self { budgets, ..self }
+    }
+
+    /// The own links that can be used and may be; maybe none.
+    pub fn links(&self) -> Links {
+        links::allowed(&self.interfaces, &self.wanted, &self.policy)
+    }
+
+    /// The interface of this name.
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
+        self.interfaces.iter().find(|it| it.name == name)
+    }
+
+    /// All interfaces as policy files know them.
+    pub fn facts(&self) -> impl Iterator<Item = LinkFacts<'_>> {
+        self.interfaces.iter().map(|it| self.policy.facts(it))
+    }
+
+    /// The same, and the links of these neighbours.
+    pub(super) fn facts_with<'a>(
+        &'a self,
+        neighbours: &'a [String],
+    ) -> impl Iterator<Item = LinkFacts<'a>> {
+        // An interface of its name has precedence.
+        let lent = neighbours
+            .iter()
+            .filter(|name| self.interface(name).is_none());
+        let lent = lent.map(|name| LinkFacts {
+            name,
+            kind: crate::lent_links::KIND,
+            metered: None,
+        });
+        self.facts().chain(lent)
+    }
+
+    /// Whether the link has a budget.
+    pub fn has_budget(&self, link: &str) -> bool {
+        self.budgets.contains(link)
+    }
+
+    /// Whether any link has a budget.
+    pub fn has_budgets(&self) -> bool {
+        !self.budgets.is_empty()
+    }
+}

@@ -1,0 +1,262 @@
+//! This host's links, for everything in the process that uses them: one follower, one table.
+//!
+//! Owns the table in force. A table is made anew when interfaces, the policy file, NetworkManager's
+//! word or a budget change, and sent to all who subscribe: sessions, web mode, SCTP, plain
+//! connections. None of them lists interfaces or reads the policy itself, so that none disagrees
+//! with another. Who uses links tells here what they carry ([`Uplinks::count`]).
+//!
+//! The settings' files are read and written by a thread of their own (`files`): a disk that hangs
+//! delays news of the policy, and no packet.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use tabane_base::Bytes;
+use tabane_linux::interfaces::{self, Interface, Watch};
+use tabane_policy::Policy;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::link_policy::LinkPolicy;
+use crate::link_roll::LinkRoll;
+use tabane_store::Store;
+
+mod budgets;
+mod files;
+mod follower;
+mod tally;
+
+use crate::table::Table;
+pub use tally::{COUNT_INTERVAL, Tally};
+
+use budgets::Budgets;
+use files::{Files, News};
+
+/// The links of the process. Copies are the same; the last one ends the follower, and writes down
+/// what was counted.
+#[derive(Clone)]
+pub struct Uplinks(Rc<Shared>);
+
+struct Shared {
+    table: watch::Sender<Rc<Table>>,
+    state: RefCell<State>,
+    /// Every link that is known, for display.
+    roll: LinkRoll,
+    /// The interfaces that the user named; none: all usable ones.
+    wanted: Vec<String>,
+    /// The neighbours' names: their links may have budgets, too.
+    neighbours: Vec<String>,
+    revision: Cell<u64>,
+    files: Files,
+    follower: OnceCell<AbortHandle>,
+}
+
+struct State {
+    interfaces: Vec<Interface>,
+    policy: LinkPolicy,
+    budgets: Budgets,
+}
+
+impl Uplinks {
+    /// Reads everything once, and follows from then on: all usable interfaces, or those of
+    /// `wanted`. Links are put on `roll`. Must be called within a `LocalSet`.
+    ///
+    /// # Errors
+    /// A file is faulty, or the kernel does not list its interfaces.
+    pub async fn start(store: &Store, wanted: Vec<String>, roll: LinkRoll) -> Result<Self> {
+        // Before the first look, so that no change falls in between.
+        let watch = Watch::start().inspect_err(|error| {
+            tracing::warn!(%error, "links that come and go are not noticed");
+        });
+        let follower = follower::Follower::new(watch.ok(), store);
+        let policy = LinkPolicy::load_here(store).await?;
+        let interfaces = interfaces::list().await;
+        let interfaces = interfaces.context("cannot list the interfaces")?;
+        let (files, news) = Files::start(store)?;
+        let uplinks = Self::with(interfaces, policy, wanted, roll, files, names(store));
+        let following = tokio::task::spawn_local(follower.run(Rc::downgrade(&uplinks.0), news));
+        // Nobody else has set it.
+        let _ = uplinks.0.follower.set(following.abort_handle());
+        Ok(uplinks)
+    }
+
+    fn with(
+        interfaces: Vec<Interface>,
+        policy: LinkPolicy,
+        wanted: Vec<String>,
+        roll: LinkRoll,
+        files: Files,
+        neighbours: Vec<String>,
+    ) -> Self {
+        let shared = Shared {
+            table: watch::Sender::new(Rc::new(Table::empty(policy.clone()))),
+            state: RefCell::new(State {
+                interfaces,
+                policy,
+                budgets: Budgets::default(),
+            }),
+            roll,
+            wanted,
+            neighbours,
+            revision: Cell::new(0),
+            files,
+            follower: OnceCell::new(),
+        };
+        shared.publish();
+        Self(Rc::new(shared))
+    }
+
+    /// The links as they are now.
+    pub fn table(&self) -> Rc<Table> {
+        self.0.table.borrow().clone()
+    }
+
+    /// The table in force, and its successors.
+    pub fn subscribe(&self) -> watch::Receiver<Rc<Table>> {
+        self.0.table.subscribe()
+    }
+
+    /// Every link that is known, used or not, and why it is not.
+    pub fn roll(&self) -> &LinkRoll {
+        &self.0.roll
+    }
+
+    /// A link has carried so much more. Where that ends its budget, there is another table when
+    /// this returns.
+    pub fn count(&self, link: &str, bytes: Bytes) {
+        self.0.count(link, bytes);
+    }
+}
+
+impl std::fmt::Debug for Uplinks {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_tuple("Uplinks")
+            .field(&self.table())
+            .finish()
+    }
+}
+
+/// The neighbours that are known.
+fn names(store: &Store) -> Vec<String> {
+    let known = store.neighbours().inspect_err(|error| {
+        tracing::debug!("neighbours' budgets are not kept: {error:#}");
+    });
+    let known = known.unwrap_or_default().into_iter();
+    known.map(|(name, _)| name.to_string()).collect()
+}
+
+impl Shared {
+    /// Makes the table of what is known now, and sends it to everybody.
+    fn publish(&self) {
+        let mut state = self.state.borrow_mut();
+        let State {
+            interfaces,
+            policy,
+            budgets,
+        } = &mut *state;
+        let table = Table::new(interfaces, &self.wanted, policy, self.revision.get());
+        budgets.renew(policy, table.facts_with(&self.neighbours));
+        let table = Rc::new(table.with_budgets(budgets.links()));
+        drop(state);
+        self.roll.renew(&table);
+        // No table is lent out meanwhile: whoever reads one takes a copy of the pointer.
+        self.table.send_replace(table);
+    }
+
+    fn count(&self, link: &str, bytes: Bytes) {
+        let mut state = self.state.borrow_mut();
+        let State {
+            policy, budgets, ..
+        } = &mut *state;
+        budgets.count(policy, link, bytes);
+        self.roll.count(policy);
+        let has_turned = budgets.has_turned(policy);
+        drop(state);
+        // Other programs are to know of a budget that is spent before they begin.
+        self.files.carried(link, bytes, has_turned);
+        if has_turned {
+            self.publish();
+        }
+    }
+
+    fn on_interfaces(&self, interfaces: Vec<Interface>) {
+        self.state.borrow_mut().interfaces = interfaces;
+        self.publish();
+    }
+
+    /// A budget's period may be over.
+    fn on_tick(&self) {
+        let state = self.state.borrow();
+        let has_turned = state.budgets.has_turned(&state.policy);
+        drop(state);
+        if has_turned {
+            self.publish();
+        }
+    }
+
+    fn on_metered(&self, metered: BTreeMap<String, bool>) {
+        if self.state.borrow_mut().policy.set_metered(metered) {
+            tracing::info!("NetworkManager calls other links metered");
+            self.publish();
+        }
+    }
+
+    fn on_news(&self, news: News) {
+        match news {
+            News::Policy(policy) => self.on_policy(policy),
+            News::Usage { usage, written } => {
+                let mut state = self.state.borrow_mut();
+                let State {
+                    policy, budgets, ..
+                } = &mut *state;
+                budgets.on_usage(policy, usage, &written);
+                self.roll.count(policy);
+                let has_turned = budgets.has_turned(policy);
+                drop(state);
+                if has_turned {
+                    self.publish();
+                }
+            }
+        }
+    }
+
+    /// A faulty file changes nothing.
+    fn on_policy(&self, read: Result<Policy>) {
+        match read {
+            Ok(policy) => {
+                self.roll.set_policy_fault(None);
+                let mut state = self.state.borrow_mut();
+                if *state.policy.policy() == policy {
+                    return;
+                }
+                tracing::info!("new policy");
+                state.policy.set_policy(policy);
+                drop(state);
+                self.revision.set(self.revision.get() + 1);
+                self.publish();
+            }
+            Err(error) => {
+                tracing::warn!("the policy stays as it was: {error:#}");
+                self.roll.set_policy_fault(Some(format!("{error:#}")));
+            }
+        }
+    }
+
+    fn has_budgets(&self) -> bool {
+        !self.state.borrow().budgets.is_empty()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(follower) = self.follower.get() {
+            follower.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

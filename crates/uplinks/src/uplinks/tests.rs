@@ -1,0 +1,203 @@
+//! What the table says after each kind of news, and what a disk that hangs holds up.
+
+use super::*;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::links::tests::interface;
+use tabane_store::{POLICY_FILE, Scratch, USAGE_FILE};
+
+/// A host with Wi-Fi and a phone, and the settings' files in a directory of its own.
+struct Host {
+    uplinks: Uplinks,
+    store: Store,
+    news: UnboundedReceiver<News>,
+    _scratch: Scratch,
+}
+
+const WITH_BUDGET: &str = "[[link]]\nname = 'usb0'\nbudget = '1MB/month'\n";
+const NEVER: &str = "[[link]]\nname = 'usb0'\nuse = 'never'\n";
+
+impl Host {
+    fn new(policy: &str) -> Self {
+        let scratch = Scratch::make();
+        let store = Store::locate(Some(scratch.path().to_owned())).unwrap();
+        std::fs::write(store.root().join(POLICY_FILE), policy).unwrap();
+        let (files, news) = Files::start(&store).unwrap();
+        let policy = LinkPolicy::load(&store).unwrap();
+        let interfaces = vec![
+            interface("usb0", &["192.0.2.1"]),
+            interface("wlan0", &["198.51.100.1"]),
+        ];
+        let roll = LinkRoll::default();
+        Self {
+            uplinks: Uplinks::with(interfaces, policy, Vec::new(), roll, files, Vec::new()),
+            store,
+            news,
+            _scratch: scratch,
+        }
+    }
+
+    fn set_policy(&self, text: &str) {
+        self.uplinks.0.on_policy(Ok(Policy::parse(text).unwrap()));
+    }
+
+    fn why(&self) -> String {
+        self.uplinks.roll().why_unused("usb0").unwrap_or_default()
+    }
+
+    /// What other programs read of the phone's account.
+    fn written(&self) -> Option<Bytes> {
+        let policy = LinkPolicy::load(&self.store).unwrap();
+        policy.verdict(&interface("usb0", &[])).used
+    }
+
+    /// Waits until the thread has written so much.
+    fn await_written(&self, expected: Bytes) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.written() != Some(expected) {
+            assert!(Instant::now() < deadline, "{:?}", self.written());
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn every_reason_not_to_use_a_link_is_in_the_next_table_with_its_words() {
+    let host = Host::new(WITH_BUDGET);
+    let mut tables = host.uplinks.subscribe();
+    tables.borrow_and_update();
+    let mut next = || {
+        assert!(tables.has_changed().unwrap());
+        tables.borrow_and_update().links()
+    };
+    host.uplinks
+        .0
+        .on_metered([("usb0".to_owned(), true)].into());
+    assert!(next()["usb0"].policy.metered);
+
+    host.uplinks.count("usb0", Bytes::kilo(999));
+    assert!(host.uplinks.table().links().contains_key("usb0"));
+    host.uplinks.count("usb0", Bytes::kilo(1));
+    assert!(next().keys().eq(["wlan0"]));
+    assert!(host.why().contains("used up"), "{}", host.why());
+
+    host.set_policy(NEVER);
+    assert!(next().keys().eq(["wlan0"]));
+    assert!(host.why().contains("says never"), "{}", host.why());
+    host.set_policy("");
+    assert!(next()["usb0"].policy.metered);
+    assert_eq!(host.why(), "");
+
+    let wifi = vec![interface("wlan0", &["198.51.100.1"])];
+    host.uplinks.0.on_interfaces(wifi);
+    assert!(next().keys().eq(["wlan0"]));
+    assert_eq!(host.why(), "not there any more");
+
+    let faulty = Policy::parse("[[link]]\nuse = 'sometimes'\n").map_err(Into::into);
+    host.uplinks.0.on_policy(faulty);
+    assert!(host.uplinks.roll().policy_fault().is_some());
+}
+
+#[test]
+fn every_byte_counts_once_from_when_there_is_a_budget() {
+    let host = Host::new(WITH_BUDGET);
+    let mut tally = Tally::default();
+    let mut count = |kilo: u64, table: &Table| {
+        tally.count(
+            &host.uplinks,
+            table,
+            [("usb0".to_owned(), Bytes::kilo(kilo))],
+        );
+    };
+    count(100, &host.uplinks.table());
+    count(100, &host.uplinks.table());
+    host.await_written(Bytes::kilo(100));
+
+    // Carried without a budget: nobody's.
+    host.set_policy("");
+    count(700, &host.uplinks.table());
+    host.set_policy(WITH_BUDGET);
+    count(701, &host.uplinks.table());
+    assert!(host.uplinks.table().links().contains_key("usb0"));
+    // A link that counts anew.
+    tally.restart("usb0");
+    let mut count = |kilo: u64| {
+        let table = host.uplinks.table();
+        tally.count(
+            &host.uplinks,
+            &table,
+            [("usb0".to_owned(), Bytes::kilo(kilo))],
+        );
+    };
+    count(898);
+    assert!(host.uplinks.table().links().contains_key("usb0"));
+    count(899);
+    assert!(!host.uplinks.table().links().contains_key("usb0"));
+    host.await_written(Bytes::kilo(1_000));
+}
+
+#[test]
+fn what_another_process_has_counted_ends_a_budget_here_too() {
+    let mut host = Host::new(WITH_BUDGET);
+    host.uplinks.count("usb0", Bytes::kilo(400));
+    host.await_written(Bytes::kilo(400));
+    // Not written for two seconds.
+    host.uplinks.count("usb0", Bytes::kilo(100));
+    let other = Uplinks::with(
+        vec![interface("usb0", &["192.0.2.1"])],
+        LinkPolicy::load(&host.store).unwrap(),
+        Vec::new(),
+        LinkRoll::default(),
+        Files::start(&host.store).unwrap().0,
+        Vec::new(),
+    );
+    other.count("usb0", Bytes::kilo(500));
+    drop(other);
+    host.uplinks.0.files.read_usage();
+    while host.uplinks.table().links().contains_key("usb0") {
+        host.uplinks.0.on_news(host.news.blocking_recv().unwrap());
+    }
+    assert!(host.why().contains("used up"), "{}", host.why());
+}
+
+/// A file that nobody writes to yet: whoever reads it waits.
+#[test]
+fn a_disk_that_hangs_holds_up_nothing_but_what_is_written() {
+    const COUNTS: usize = 1_000;
+    let host = Host::new(WITH_BUDGET);
+    let usage = host.store.root().join(USAGE_FILE);
+    nix::unistd::mkfifo(&usage, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    host.uplinks.count("usb0", Bytes::kilo(1));
+    let mut open = OpenOptions::new();
+    open.write(true).custom_flags(nix::libc::O_NONBLOCK);
+    // Succeeds as soon as the thread stands there.
+    let disk = loop {
+        match open.open(&usage) {
+            Ok(disk) => break disk,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    let count = |_| {
+        let began_at = Instant::now();
+        host.uplinks.count("usb0", Bytes::kilo(1));
+        began_at.elapsed()
+    };
+    let mut times: Vec<Duration> = (0..COUNTS).map(count).collect();
+    // The links are others at once.
+    assert!(!host.uplinks.table().links().contains_key("usb0"));
+    assert!(host.why().contains("used up"), "{}", host.why());
+    // On a busy machine this thread has to wait for a processor now and then.
+    times.sort_unstable();
+    let most = times[COUNTS * 99 / 100];
+    assert!(most < Duration::from_millis(5), "{most:?}");
+    drop(disk);
+    // A file takes its place; until then whoever reads it here would wait as well.
+    while std::fs::metadata(&usage).unwrap().file_type().is_fifo() {
+        std::thread::yield_now();
+    }
+    host.await_written(Bytes::kilo(1 + COUNTS as u64));
+}
