@@ -168,7 +168,7 @@ pub(super) fn run(own: &Path, arguments: &[&str]) -> Result<bool> {
         None => own.join("tabane"),
     };
     ensure!(binary.is_file(), "{} is missing", binary.display());
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::new()?;
     let file = scratch.path().join("file");
     std::fs::write(&file, contents(options.bytes))?;
     let mut results = Results {

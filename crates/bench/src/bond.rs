@@ -30,7 +30,7 @@ pub(super) struct Bond {
 impl Bond {
     /// Starts the relay and joins it.
     pub(super) fn up(stage: &Stage, binary: &Path, congestion: Option<&str>) -> Result<Self> {
-        let scratch = Scratch::make()?;
+        let scratch = Scratch::new()?;
         let (relay, join_string) = start_relay(stage, binary, congestion, scratch.path())?;
         let mut join = stage.at_client(&binary.to_string_lossy());
         private(&mut join, scratch.path());

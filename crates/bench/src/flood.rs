@@ -43,7 +43,7 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         _ => bail!("usage: {USAGE}"),
     };
     let programs = Programs::build(root, "release", binary)?;
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::new()?;
     let relay = Relay::start(&programs, &scratch)?;
     let source = source()?;
     let known = |first| Crowd {

@@ -311,7 +311,7 @@ fn link(root: &Path, name: &str) -> Result<Scenario> {
              delay = \"{TRACE_DELAY}\"\nqueue = \"{QUEUE}\"\n"
         )
     };
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::new()?;
     let file = scratch.path().join("link.toml");
     std::fs::write(&file, text)?;
     let traces = trace_directories(&root.join("scenarios"));

@@ -40,7 +40,7 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         }
     }
     let programs = Programs::build(root, profile, binary)?;
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::new()?;
     let relay = Relay::start(&programs, &scratch)?;
     let source = source()?;
 

@@ -205,7 +205,7 @@ struct Bench {
 
 impl Bench {
     fn set_up(cell: &str, sizes: &[u64], binary: &Path) -> Result<Self> {
-        let (mut stage, scratch) = (Stage::up(&scenario(cell)?)?, Scratch::make()?);
+        let (mut stage, scratch) = (Stage::up(&scenario(cell)?)?, Scratch::new()?);
         stage.add_service(SERVICE)?;
         let site = scratch.path().join("site");
         std::fs::create_dir(&site)?;

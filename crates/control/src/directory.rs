@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_dead_instance_s_socket_is_replaced_and_a_living_one_s_is_not() {
-        let scratch = Scratch::make();
+        let scratch = Scratch::new();
         let directory = &scratch.0;
         let (listener, first) = directory.bind("up", Naming::Exclusive).unwrap();
         assert!(matches!(
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn what_dead_instances_left_is_swept() {
-        let scratch = Scratch::make();
+        let scratch = Scratch::new();
         let directory = &scratch.0;
         let (listener, dead) = directory.bind("run-1", Naming::Exclusive).unwrap();
         fs::write(directory.token_file("run-1"), "x").unwrap();
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn the_default_is_up_then_the_only_one_and_several_are_listed() {
-        let scratch = Scratch::make();
+        let scratch = Scratch::new();
         let directory = &scratch.0;
         assert!(matches!(directory.find(None), Err(FindError::None { .. })));
         let _a = directory.bind("run-1", Naming::Exclusive).unwrap();
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn it_is_private_and_never_somebody_else_s() {
-        let scratch = Scratch::make();
+        let scratch = Scratch::new();
         let path = scratch.0.path();
         fs::create_dir(path).unwrap();
         fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
