@@ -16,7 +16,6 @@ mod log;
 mod notify;
 mod output;
 mod program;
-mod qlog;
 mod reach;
 mod session_args;
 mod signals;

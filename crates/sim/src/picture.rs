@@ -5,7 +5,6 @@
 
 mod bars;
 
-use anyhow::{Result, anyhow};
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::{Circle, PathElement, Rectangle, Text};
 use plotters::prelude::{
@@ -13,7 +12,8 @@ use plotters::prelude::{
     IntoFont, LineSeries, RGBColor, SVGBackend,
 };
 use plotters::style::{TextStyle, WHITE};
-use tabane_sim::{Curve, Figure, Panel, Style};
+
+use crate::figure::{Curve, Figure, Panel, Style};
 
 const WIDTH: u32 = 1_000;
 /// Height of a panel that has a row to itself, and of one that shares it.
@@ -49,8 +49,16 @@ struct Entry<'a> {
     place: usize,
 }
 
+/// A figure that cannot be drawn, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot draw: {0}")]
+pub struct DrawError(String);
+
 /// The figure as an SVG document.
-pub(super) fn svg(figure: &Figure) -> Result<String> {
+///
+/// # Errors
+/// The drawing does not work out; of our own figures none is known for which it does not.
+pub fn svg(figure: &Figure) -> Result<String, DrawError> {
     let entries = entries(figure);
     let lines = lines(&entries);
     let legend = LEGEND_LINE * lines.len() as u32;
@@ -60,9 +68,9 @@ pub(super) fn svg(figure: &Figure) -> Result<String> {
     {
         let root = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
         let drawn = draw(figure, &lines, &root, (columns, rows, legend));
-        drawn.map_err(|error| anyhow!("cannot draw: {error}"))?;
+        drawn.map_err(|error| DrawError(error.to_string()))?;
         root.present()
-            .map_err(|error| anyhow!("cannot draw: {error}"))?;
+            .map_err(|error| DrawError(error.to_string()))?;
     }
     Ok(text)
 }

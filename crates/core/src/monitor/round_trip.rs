@@ -2,7 +2,7 @@
 
 use tabane_base::{Duration, Instant, scale};
 
-use crate::sliding::SlidingWindow;
+use super::sliding::SlidingWindow;
 
 /// Weight of a new difference in the jitter: one sixteenth, as in RFC 3550 §6.4.1.
 const JITTER_SHIFT: u32 = 4;

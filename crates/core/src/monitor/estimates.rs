@@ -2,10 +2,10 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
-use crate::pair::{PairFilter, Train};
-use crate::round_trip::RoundTrip;
-use crate::table::{Direction, MonitorSettings};
-use crate::traffic::Traffic;
+use super::pair::{PairFilter, Train};
+use super::round_trip::RoundTrip;
+use super::table::{Direction, MonitorSettings};
+use super::traffic::Traffic;
 
 /// Weight of a new one-way delay: one eighth, as for round trips in RFC 6298.
 const FORWARD_SHIFT: u32 = 3;

@@ -1,7 +1,7 @@
 //! A packet's frames in the words of qlog.
 
+use crate::trace::TraceFrame;
 use serde_json::{Map, Value, json};
-use tabane_control::TraceFrame;
 
 /// A frame of a packet on `path`. Types that QUIC does not have are `unknown` to qlog; ours is then
 /// told beside it.

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
-use crate::estimates::{ClockId, Estimates};
-use crate::pair::Train;
-use crate::snapshot::{LinkEstimate, PathEstimate};
-use crate::traffic::share;
+use super::estimates::{ClockId, Estimates};
+use super::pair::Train;
+use super::snapshot::{LinkEstimate, PathEstimate};
+use super::traffic::share;
 
 /// Links remembered, those that are gone included: several times what a machine has.
 pub const MAX_LINKS: usize = 64;

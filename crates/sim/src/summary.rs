@@ -4,25 +4,31 @@ use serde::Serialize;
 use tabane_base::{Bytes, Rate, Seed};
 use tabane_core::{ControllerKind, SchedulerKind};
 use tabane_netem::{Direction, Scenario};
-use tabane_sim::{Curve, Figure, LinkId, Panel, Sample, Series, World};
 
-use crate::output;
+use crate::figure::{Curve, Figure, Panel};
+use crate::network::LinkId;
+use crate::series::{Sample, Series};
+use crate::world::World;
 
 /// Points of a curve in the picture.
 const POINTS: usize = 200;
 
 /// How the sessions were set.
 #[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) scheduler: SchedulerKind,
-    pub(super) congestion: ControllerKind,
-    pub(super) receive_memory: Bytes,
-    pub(super) seed: Seed,
+pub struct RunSettings {
+    /// Both ends' scheduler.
+    pub scheduler: SchedulerKind,
+    /// Both ends' congestion controller.
+    pub congestion: ControllerKind,
+    /// What a receiver may hold.
+    pub receive_memory: Bytes,
+    /// What chance came from.
+    pub seed: Seed,
 }
 
 /// Everything about a run.
 #[derive(Debug, Serialize)]
-pub(super) struct Summary {
+pub struct Summary {
     scenario: String,
     direction: &'static str,
     scheduler: &'static str,
@@ -71,12 +77,8 @@ struct LinkCurves {
 }
 
 impl Summary {
-    pub(super) fn new(
-        settings: Settings,
-        scenario: &Scenario,
-        world: &World,
-        series: &Series,
-    ) -> Self {
+    /// What came of a run of `scenario`.
+    pub fn new(settings: RunSettings, scenario: &Scenario, world: &World, series: &Series) -> Self {
         let outcome = world.outcome(series.reader());
         let (direction, rate) = match series.direction {
             Direction::Down => ("download", scenario.rate_down()),
@@ -103,8 +105,8 @@ impl Summary {
         }
     }
 
-    /// For people.
-    pub(super) fn text(&self) -> String {
+    /// For people; `table` lays rows out under their headings.
+    pub fn text(&self, table: impl Fn(&[&str], &[Vec<String>]) -> String) -> String {
         let optional = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.1}"));
         let row = |link: &LinkSummary| {
             vec![
@@ -139,7 +141,7 @@ impl Summary {
             self.scheduler,
             self.congestion,
             self.seed,
-            output::table(&headings, &rows),
+            table(&headings, &rows),
             mbps(self.goodput_bps),
             100.0 * self.goodput_bps as f64 / (self.links_bps as f64).max(1.0),
             mbps(self.links_bps),
@@ -149,7 +151,7 @@ impl Summary {
     }
 
     /// Four panels over time.
-    pub(super) fn figure(&self) -> Figure {
+    pub fn figure(&self) -> Figure {
         let seconds = &self.series.seconds;
         let points = |values: &mut dyn Iterator<Item = Option<f64>>| -> Vec<(f64, f64)> {
             let timed = seconds.iter().zip(values);

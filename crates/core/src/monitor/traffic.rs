@@ -2,7 +2,7 @@
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
-use crate::sliding::SlidingWindow;
+use super::sliding::SlidingWindow;
 
 /// The delivery rate is looked at in seconds, and the best of ten is remembered: shorter spans
 /// would take acknowledgements that were squeezed together for a fast link.

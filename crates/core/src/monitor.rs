@@ -6,8 +6,6 @@
 //! decides nothing: when to probe is the sessions' affair, what follows from an estimate is that
 //! of schedulers and policy.
 
-#![forbid(unsafe_code)]
-
 mod estimates;
 mod pair;
 mod round_trip;

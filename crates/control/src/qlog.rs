@@ -8,7 +8,9 @@
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
-use tabane_control::{Kind, State, TraceEntry, TraceWhat};
+
+use crate::state::{Kind, State};
+use crate::trace::{TraceEntry, TraceWhat};
 
 mod frames;
 
@@ -16,7 +18,7 @@ mod frames;
 const RECORD_SEPARATOR: u8 = 0x1e;
 
 /// A record in the making.
-pub(crate) struct Qlog {
+pub struct Qlog {
     text: Vec<u8>,
     /// Paths by number, and what they are called.
     names: Vec<(u32, String)>,
@@ -28,7 +30,7 @@ pub(crate) struct Qlog {
 
 impl Qlog {
     /// A record without events that began then. `state` names instance and links.
-    pub(crate) fn new(began: SystemTime, state: &State) -> Self {
+    pub fn new(began: SystemTime, state: &State) -> Self {
         let names = state.links.iter().filter_map(|link| {
             let id = link.path.as_ref()?.id;
             Some((id, format!("path {id}: {}", link.name)))
@@ -45,17 +47,17 @@ impl Qlog {
     }
 
     /// How many events it has.
-    pub(crate) const fn len(&self) -> usize {
+    pub const fn events(&self) -> usize {
         self.events
     }
 
     /// How many events it lacks.
-    pub(crate) const fn missed(&self) -> u64 {
+    pub const fn missed(&self) -> u64 {
         self.missed
     }
 
     /// So many events were lost before the next ones.
-    pub(crate) fn add_missed(&mut self, missed: u64) {
+    pub fn add_missed(&mut self, missed: u64) {
         if missed > 0 {
             self.missed += missed;
             let message = format!("{missed} events are missing here");
@@ -67,7 +69,8 @@ impl Qlog {
         }
     }
 
-    pub(crate) fn add(&mut self, entry: &TraceEntry) {
+    /// Adds an event.
+    pub fn add(&mut self, entry: &TraceEntry) {
         self.at_ms = entry.at_us as f64 / 1e3;
         let name = self.names.iter().find(|(id, _)| *id == entry.path);
         let group = name.map_or_else(|| format!("path {}", entry.path), |(_, it)| it.clone());
@@ -78,7 +81,7 @@ impl Qlog {
     }
 
     /// The whole file.
-    pub(crate) fn into_text(self) -> Vec<u8> {
+    pub fn into_text(self) -> Vec<u8> {
         self.text
     }
 
@@ -181,14 +184,14 @@ mod tests {
 
     #[test]
     fn a_record_is_a_head_and_events_each_of_its_path_s_group() {
-        let state: State = serde_json::from_str(include_str!("top/example.json")).unwrap();
+        let state: State = serde_json::from_str(include_str!("example.json")).unwrap();
         let mut qlog = Qlog::new(SystemTime::UNIX_EPOCH, &state);
         let mut add = |at_us, path, what| qlog.add(&TraceEntry { at_us, path, what });
         add(1_500, 1, TraceWhat::Lost { pn: 7, size: 1_452 });
         add(21_500, 0, TraceWhat::Acked { first: 5, last: 7 });
         qlog.add_missed(0);
         qlog.add_missed(3);
-        assert_eq!((qlog.len(), qlog.missed()), (2, 3));
+        assert_eq!((qlog.events(), qlog.missed()), (2, 3));
         let text = String::from_utf8(qlog.into_text()).unwrap();
         let records: Vec<Value> = text
             .split_inclusive('\n')

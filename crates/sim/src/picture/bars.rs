@@ -3,9 +3,9 @@
 use plotters::element::{PathElement, Rectangle, Text};
 use plotters::prelude::Color;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use tabane_sim::{Curve, Panel, Style};
 
 use super::{Area, Drawn, FAINT, GREY, INK, colour, font, plain};
+use crate::figure::{Curve, Panel, Style};
 
 /// Height of one bar, and the room between categories.
 const BAR: i32 = 11;
