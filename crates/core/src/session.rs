@@ -335,6 +335,19 @@ impl Session {
         self.streams.on_reader_blocked(id);
     }
 
+    /// Whether a stream gets no more than its first grant, because sockets take so much for
+    /// programs that never read [P-6.4]. Much that was used shows a reader, too, only later than
+    /// [`on_reader_known`](Self::on_reader_known).
+    #[must_use]
+    pub fn reader_is_unknown(&self, id: StreamId) -> bool {
+        self.streams.reader_is_unknown(id)
+    }
+
+    /// A program is known to read what was used of a stream.
+    pub fn on_reader_known(&mut self, id: StreamId) {
+        self.streams.on_reader_known(id);
+    }
+
     /// `n` bytes of what [`peek`](Self::peek) showed were used.
     pub fn consume(&mut self, now: Instant, id: StreamId, n: usize) {
         self.streams.consume(now, id, n);

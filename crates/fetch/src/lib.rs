@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod abortive;
 mod connection;
 mod device;
 mod engine;
@@ -23,6 +24,7 @@ mod sink;
 mod url;
 mod way;
 
+pub use abortive::Abortive;
 pub use bytes::Bytes as Data;
 pub use connection::{Client, Patience, RequestError};
 pub use device::DeviceWay;

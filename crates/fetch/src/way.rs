@@ -3,14 +3,48 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::time::Duration;
 
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, Empty};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 /// Bytes in both directions.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
+    /// Whether closing it, or the end of this process, resets the connection (`SO_LINGER` of 0 s).
+    /// Where there is no connection of the kernel's, nothing happens.
+    fn set_abortive(&self, _is_abortive: bool) {}
+}
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+impl Stream for TcpStream {
+    fn set_abortive(&self, is_abortive: bool) {
+        let linger = is_abortive.then_some(Duration::ZERO);
+        if let Err(error) = SockRef::from(self).set_linger(linger) {
+            tracing::debug!(%error, "a connection may end otherwise than it should");
+        }
+    }
+}
+
+impl<S: Stream> Stream for TlsStream<S> {
+    fn set_abortive(&self, is_abortive: bool) {
+        self.get_ref().0.set_abortive(is_abortive);
+    }
+}
+
+impl Stream for BoxStream {
+    fn set_abortive(&self, is_abortive: bool) {
+        (**self).set_abortive(is_abortive);
+    }
+}
+
+impl Stream for Empty {}
+
+/// What is left of an HTTP connection whose own stream is not to be had.
+impl Stream for TokioIo<Upgraded> {}
 
 /// A connection by some way.
 pub type BoxStream = Box<dyn Stream>;

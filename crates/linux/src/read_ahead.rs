@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 
 use crate::buffers;
 use crate::private_net::stands_for_a_program;
+use crate::tcp_info::round_trip;
 
 /// Of connections to a listener of ours. The kernel's offloading makes large ones of them anyway.
 const SEGMENT: u32 = 8 * 1024;
@@ -160,27 +161,6 @@ fn set(tcp: &impl AsFd, level: i32, option: i32, value: usize) -> io::Result<()>
     match done {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// To the far end of `tcp`, as the kernel measured it.
-fn round_trip(tcp: &impl AsFd) -> Duration {
-    // SAFETY: the type is plain integers.
-    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
-    let mut length = mem::size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes.
-    let done = unsafe {
-        libc::getsockopt(
-            tcp.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
-            &raw mut length,
-        )
-    };
-    match done {
-        0 => Duration::from_micros(u64::from(info.tcpi_rtt)),
-        _ => Duration::ZERO,
     }
 }
 

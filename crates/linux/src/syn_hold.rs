@@ -27,6 +27,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
+use crate::heap;
 use crate::hooks::HookError;
 use crate::raw_ip::RawIp;
 use crate::reactor::watch_reading;
@@ -71,6 +72,7 @@ impl SynHold {
         mark: u32,
     ) -> Result<Self, HookError> {
         let (mut ebpf, door) = load(scope, mark)?;
+        heap::trim();
         let ring = ebpf.take_map("held_syns").expect("the object defines it");
         let ring = RingBuf::try_from(ring).map_err(HookError::from_map)?;
         let ready = ring.as_fd().try_clone_to_owned().and_then(watch_reading);

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
+use tabane_fetch::{Abortive, BoxStream};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::time::{Instant, sleep_until};
 
@@ -22,14 +23,14 @@ enum Stop {
 }
 
 /// Passes bytes on until both sides have said all, and then closes both. When it ends early they
-/// are dropped without a farewell, so that the friend notices that something is missing.
-pub(crate) async fn carry<A, B>(friend: &Friend, near: A, far: B) -> &'static str
+/// are dropped without a farewell, so that the friend and the far end notice that something is
+/// missing.
+pub(crate) async fn carry<A>(friend: &Friend, near: A, far: BoxStream) -> &'static str
 where
     A: AsyncRead + AsyncWrite + Unpin,
-    B: AsyncRead + AsyncWrite + Unpin,
 {
     let (near_read, near_write) = split(near);
-    let (far_read, far_write) = split(far);
+    let (far_read, far_write) = split(Abortive::from(far));
     let last_at = Cell::new(Instant::now());
     let both = async {
         tokio::try_join!(

@@ -16,6 +16,9 @@ const CHUNK: usize = 65_536;
 /// A limited reader comes for so much at once.
 const SIP: Bytes = Bytes::kilo(16);
 
+/// What a program on a real machine has read when its kernel's offers show that it reads.
+const READER_KNOWN_AFTER: u64 = 65_536;
+
 /// A job, by the order in which they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub usize);
@@ -339,6 +342,9 @@ impl Job {
                 Err(StreamError::Unknown) => break,
                 Err(error) => panic!("{side:?}: stream {id} cannot be read: {error}"),
             };
+            if end.read >= READER_KNOWN_AFTER {
+                session.on_reader_known(id);
+            }
             session.consume(clock, id, n);
             end.read += n as u64;
             allowed -= n as u64;

@@ -13,10 +13,9 @@ use std::task::{Context, Poll};
 use socket2::SockRef;
 use tabane_base::Bytes;
 use tabane_core::{ReadState, StreamError, StreamId};
-use tabane_linux::{
-    abortive::AbortiveStream,
-    read_ahead::{Onward, ReadAhead},
-};
+use tabane_linux::abortive::AbortiveStream;
+use tabane_linux::read_ahead::{Onward, ReadAhead};
+use tabane_linux::tcp_info::Reading;
 use tokio::net::TcpStream;
 
 use crate::engine::Visit;
@@ -71,6 +70,7 @@ pub(crate) struct Connection {
     stream: Stream,
     tcp: AbortiveStream,
     read_ahead: ReadAhead,
+    reading: Reading,
     /// What the socket takes beyond what it can send.
     unsent: usize,
     /// Since the socket has said all: its failure, which reading tells no more.
@@ -103,6 +103,7 @@ impl Connection {
         Self {
             stream,
             read_ahead: ReadAhead::of(&tcp),
+            reading: Reading::of(&*tcp),
             tcp,
             unsent: LEAST_UNSENT,
             broken: None,
@@ -255,6 +256,7 @@ impl Connection {
         let Self {
             stream,
             tcp,
+            reading,
             unsent,
             ..
         } = self;
@@ -264,32 +266,20 @@ impl Connection {
                 *unsent = wanted;
                 limit_unsent(tcp, wanted);
             }
-            let n = match visit.session.peek(id) {
-                Ok(ReadState::Data(data)) => {
-                    // The kernel takes a large write whole, whatever it has unsent already.
-                    match tcp.try_write(&data[..data.len().min(allowed).min(*unsent)]) {
-                        Ok(n) => n,
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            visit.session.on_reader_blocked(id);
-                            // A reset does not wait for a reader.
-                            return match visit.session.is_reset(id) {
-                                true => Err(Ending::ResetThere),
-                                false => Ok(Written::Blocked),
-                            };
-                        }
-                        Err(_) => return Err(Ending::ResetHere),
+            // The kernel takes a large write whole, whatever it has unsent already.
+            let written = write_out(visit, id, tcp, allowed.min(*unsent))?;
+            match written {
+                Written::Bytes(n) => {
+                    if visit.session.reader_is_unknown(id) && reading.is_shown(&**tcp) {
+                        visit.session.on_reader_known(id);
                     }
+                    visit.session.consume(visit.now, id, n);
+                    visit.touch();
                 }
-                Ok(ReadState::Empty) => {
-                    visit.park_reader(id, cx);
-                    return Ok(Written::Empty);
-                }
-                Ok(ReadState::Finished) => return Ok(Written::End),
-                Ok(ReadState::Reset(_)) | Err(_) => return Err(Ending::ResetThere),
-            };
-            visit.session.consume(visit.now, id, n);
-            visit.touch();
-            Ok(Written::Bytes(n))
+                Written::Empty => visit.park_reader(id, cx),
+                Written::Blocked | Written::End => {}
+            }
+            Ok(written)
         });
         match outcome.ok_or(Ending::SessionLost)?? {
             Written::Bytes(n) => {
@@ -380,6 +370,33 @@ enum Written {
     Empty,
     Blocked,
     End,
+}
+
+/// One write of at most `most` bytes, straight from where core has them.
+fn write_out(
+    visit: &mut Visit<'_>,
+    id: StreamId,
+    tcp: &TcpStream,
+    most: usize,
+) -> Result<Written, Ending> {
+    let data = match visit.session.peek(id) {
+        Ok(ReadState::Data(data)) => data,
+        Ok(ReadState::Empty) => return Ok(Written::Empty),
+        Ok(ReadState::Finished) => return Ok(Written::End),
+        Ok(ReadState::Reset(_)) | Err(_) => return Err(Ending::ResetThere),
+    };
+    match tcp.try_write(&data[..data.len().min(most)]) {
+        Ok(n) => Ok(Written::Bytes(n)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            visit.session.on_reader_blocked(id);
+            // A reset does not wait for a reader.
+            match visit.session.is_reset(id) {
+                true => Err(Ending::ResetThere),
+                false => Ok(Written::Blocked),
+            }
+        }
+        Err(_) => Err(Ending::ResetHere),
+    }
 }
 
 fn stopped(error: &StreamError) -> Ending {

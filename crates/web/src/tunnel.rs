@@ -1,14 +1,17 @@
 //! Bytes in both directions, by one link as long as it lasts: what CONNECT asks for, and what a
-//! connection has become that HTTP was left on.
+//! connection has become that HTTP was left on. Each side's connection ends by a reset until the
+//! other side has said all, however we end: half a file must not look whole.
 
-use std::io;
+use std::io::{self, Cursor};
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use tabane_fetch::{BoxStream, Link};
+use tabane_fetch::{Abortive, BoxStream, Link};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use crate::balance::{Balance, Seat};
@@ -52,8 +55,10 @@ impl Tunnel {
     /// Passes bytes on until both sides have said all, or the link is gone.
     pub(crate) async fn carry(self, near: Upgraded, entry: &Entry) {
         let Self { far, link, seat } = self;
-        let (near_read, near_write) = split(TokioIo::new(near));
-        let (far_read, far_write) = split(far);
+        let (near, early) = bare(near);
+        let (near_read, near_write) = split(Abortive::from(near));
+        let near_read = early.chain(near_read);
+        let (far_read, far_write) = split(Abortive::from(far));
         let name = link.name();
         let moved = |amount: usize| {
             seat.on_moved(Instant::now());
@@ -89,6 +94,14 @@ impl Tunnel {
             },
             () = link.gone() => entry.failed("the link is gone"),
         }
+    }
+}
+
+/// A program's own connection, and what it has said after its request.
+fn bare(near: Upgraded) -> (BoxStream, Cursor<Bytes>) {
+    match near.downcast::<TokioIo<TcpStream>>() {
+        Ok(parts) => (Box::new(parts.io.into_inner()), Cursor::new(parts.read_buf)),
+        Err(near) => (Box::new(TokioIo::new(near)), Cursor::default()),
     }
 }
 

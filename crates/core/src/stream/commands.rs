@@ -228,6 +228,18 @@ impl Streams {
         }
     }
 
+    pub(crate) fn on_reader_known(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.receive.prove_reader();
+        }
+    }
+
+    /// Whether it would help to know that a stream is read.
+    pub(crate) fn reader_is_unknown(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id);
+        stream.is_some_and(|stream| stream.receive.is_unproved())
+    }
+
     pub(crate) fn consume(&mut self, now: Instant, id: StreamId, n: usize) {
         let rtt = self.rtt;
         let Some(stream) = self.streams.get_mut(&id) else {

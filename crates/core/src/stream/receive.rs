@@ -113,6 +113,11 @@ impl ReceiveHalf {
         self.window.is_unproved()
     }
 
+    /// Somebody is known to read.
+    pub(crate) fn prove_reader(&mut self) {
+        self.window.prove();
+    }
+
     /// Bytes in order that wait for their reader.
     pub(crate) fn unread(&self) -> usize {
         self.ready.len()

@@ -57,6 +57,13 @@ impl Window {
         self.is_unproved
     }
 
+    /// Somebody reads: the next time that they do, more is granted.
+    pub(crate) fn prove(&mut self) {
+        if self.is_unproved {
+            (self.is_unproved, self.size) = (false, STEADY);
+        }
+    }
+
     /// Offsets below this were granted.
     pub(crate) const fn credit(&self) -> u64 {
         self.credit
@@ -69,7 +76,7 @@ impl Window {
             if read_to < TAKEN_UNREAD {
                 return false;
             }
-            (self.is_unproved, self.size) = (false, STEADY);
+            self.prove();
         }
         let used = (read_to + self.size).saturating_sub(self.credit);
         if used < self.size / 2 {

@@ -353,6 +353,33 @@ fn a_link_that_is_cut_in_the_middle_costs_no_byte() {
 }
 
 #[test]
+fn a_killed_proxy_resets_its_tunnels() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let mut proxy = serve(&street, &[]);
+    let url = format!("http://{SERVER}/big.bin");
+    let mut curl = street.client("curl");
+    curl.args([
+        "-sS",
+        "--max-time",
+        "60",
+        "--proxytunnel",
+        "-x",
+        PROXY,
+        "-o",
+    ]);
+    curl.arg(street.directory.join("got")).arg(&url);
+    let before = street.received("c1") + street.received("c2");
+    let mut curl = curl.spawn().unwrap();
+    street.await_bytes(&["c1", "c2"], before, SIZE as u64 / 20);
+    proxy.kill();
+    // 56: receiving failed, by a reset. By an orderly end it would be 18, part of a file, and
+    // nothing at all for a file whose length nobody has told.
+    assert_eq!(curl.wait().unwrap().code(), Some(56));
+}
+
+#[test]
 fn a_fetch_that_was_killed_goes_on_where_it_was() {
     let Some(street) = Street::new() else {
         return;

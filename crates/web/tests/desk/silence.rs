@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tabane_base::Rate;
-use tabane_fetch::{BoxStream, Connecting, DeviceWay, Links, Way};
+use tabane_fetch::{BoxStream, Connecting, DeviceWay, Links, Stream, Way};
 use tabane_ranges::LinkFacts;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -43,6 +43,8 @@ impl Way for Walker {
         })
     }
 }
+
+impl Stream for Held {}
 
 impl AsyncRead for Held {
     fn poll_read(
