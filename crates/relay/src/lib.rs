@@ -16,6 +16,7 @@ mod gatekeeper;
 mod service;
 mod state;
 mod usage;
+mod view;
 
 pub use access::{AccessFile, AccessList, ClientEntry, TokenEntry, TokenUses, UserEntry, UserName};
 pub use doors::{Doors, TlsListen};
@@ -23,3 +24,4 @@ pub use gatekeeper::Door;
 pub use service::{RelayOrder, RelayService};
 pub use state::RelayState;
 pub use usage::{Usage, UsageFile};
+pub use view::RelayView;

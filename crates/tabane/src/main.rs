@@ -10,7 +10,6 @@ mod doctor;
 mod failure;
 mod gateway;
 mod instance;
-mod last_run;
 mod last_words;
 mod log;
 mod notify;
@@ -19,7 +18,6 @@ mod program;
 mod reach;
 mod session_args;
 mod signals;
-mod statistics;
 mod top;
 mod web_ca;
 

@@ -28,6 +28,7 @@ mod monitor;
 mod relay;
 mod request;
 mod resolve;
+pub mod shown;
 mod stream;
 mod target;
 mod trace;

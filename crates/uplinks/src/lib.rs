@@ -20,6 +20,7 @@ mod policy_text;
 mod table;
 mod uplinks;
 mod web_links;
+mod web_view;
 
 pub use link_policy::{LinkPolicy, Verdict};
 pub use link_roll::LinkRoll;
@@ -27,3 +28,4 @@ pub use policy_text::PolicyTextFile;
 pub use table::Table;
 pub use uplinks::{COUNT_INTERVAL, Tally, Uplinks};
 pub use web_links::WebLinks;
+pub use web_view::WebView;

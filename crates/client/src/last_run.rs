@@ -5,22 +5,23 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::Report;
+use crate::statistics::RunReport;
 use tabane_store::{atomic_file, wall_clock::unix_seconds, xdg_directory};
 
 /// The note.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct LastRun {
+pub struct LastRun {
     /// Seconds since 1970.
-    pub(crate) ended_at: u64,
-    pub(crate) report: Report,
+    pub ended_at: u64,
+    /// What it came to.
+    pub report: RunReport,
 }
 
 /// Runs that carried less say nothing about rates.
 const MIN_BYTES: u64 = 1_000_000;
 
 /// Replaces the note, if the run is worth it.
-pub(crate) fn remember(report: &Report) {
+pub fn remember(report: &RunReport) {
     let carried: u64 = report
         .links
         .iter()
@@ -42,7 +43,7 @@ pub(crate) fn remember(report: &Report) {
 }
 
 /// The note, if there is a good one.
-pub(crate) fn recall() -> Option<LastRun> {
+pub fn recall() -> Option<LastRun> {
     let text = atomic_file::read(&path()?).ok()??;
     serde_json::from_str(&text).ok()
 }

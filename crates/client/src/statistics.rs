@@ -6,20 +6,17 @@ use serde::{Deserialize, Serialize};
 use tabane_base::{Bytes, Duration, Rate};
 use tabane_control::Traffic;
 use tabane_core::PathSnapshot;
-use tabane_tunnel::{LinkEstimate, LinkSnapshot};
+use tabane_tunnel::{LinkEstimate, LinkSnapshot, shown::Ledger};
 
-use crate::output;
-use tabane_client::{
-    Seen,
-    ledger::{Ledger, of_link},
-};
+use crate::far_ends::Seen;
+use crate::view::of_link;
 
 /// The shortest time that says something about a rate.
 const MIN_SAMPLE: Duration = Duration::from_millis(100);
 
 /// Adds up.
 #[derive(Debug, Default)]
-pub(crate) struct Statistics {
+pub struct Statistics {
     links: Vec<Link>,
     sessions: u64,
     /// When the last sample was taken, from the beginning.
@@ -44,47 +41,56 @@ struct Link {
 
 /// One link's run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct LinkReport {
-    pub(crate) link: String,
-    pub(crate) sent_bytes: u64,
-    pub(crate) received_bytes: u64,
+pub struct LinkReport {
+    /// Its name.
+    pub link: String,
+    /// Away from here, headers included.
+    pub sent_bytes: u64,
+    /// Towards here.
+    pub received_bytes: u64,
     /// Of all bytes in both directions.
-    pub(crate) share: f64,
-    pub(crate) sent_rate_bps: u64,
-    pub(crate) received_rate_bps: u64,
+    pub share: f64,
+    /// The mean over the run.
+    pub sent_rate_bps: u64,
+    /// The mean over the run.
+    pub received_rate_bps: u64,
     /// The most in any half second.
-    pub(crate) sent_peak_bps: u64,
-    pub(crate) received_peak_bps: u64,
+    pub sent_peak_bps: u64,
+    /// The most in any half second.
+    pub received_peak_bps: u64,
     /// Smoothed, at the end; none if never measured.
-    pub(crate) rtt_ms: Option<f64>,
-    pub(crate) rtt_min_ms: Option<f64>,
+    pub rtt_ms: Option<f64>,
+    /// The least there was.
+    pub rtt_min_ms: Option<f64>,
     /// Mean difference of successive round trips, at the end.
     #[serde(default)]
-    pub(crate) jitter_ms: Option<f64>,
+    pub jitter_ms: Option<f64>,
     /// What the way from the relay could carry, by packet pairs, at the end; IP packets whole.
     #[serde(default)]
-    pub(crate) pair_in_bps: Option<u64>,
+    pub pair_in_bps: Option<u64>,
     /// The same towards the relay.
     #[serde(default)]
-    pub(crate) pair_out_bps: Option<u64>,
+    pub pair_out_bps: Option<u64>,
     /// Of the packets we sent.
-    pub(crate) loss: f64,
+    pub loss: f64,
     /// The bandwidth last believed in, towards the relay.
-    pub(crate) bandwidth_bps: Option<u64>,
+    pub bandwidth_bps: Option<u64>,
 }
 
 /// A run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Report {
-    pub(crate) seconds: f64,
+pub struct RunReport {
+    /// How long it took.
+    pub seconds: f64,
     /// More than one says that the session was lost and set up anew.
-    pub(crate) sessions: u64,
-    pub(crate) links: Vec<LinkReport>,
+    pub sessions: u64,
+    /// Every link that carried something or could have.
+    pub links: Vec<LinkReport>,
 }
 
 impl Statistics {
     /// Takes note of a moment, `elapsed` from the beginning, with all clients there are.
-    pub(crate) fn on_sessions(&mut self, elapsed: Duration, sessions: &[Seen]) {
+    pub fn on_sessions(&mut self, elapsed: Duration, sessions: &[Seen]) {
         self.sessions = sessions.iter().map(|seen| seen.snapshot.sessions).sum();
         for seen in sessions {
             for link in &seen.snapshot.links {
@@ -141,7 +147,7 @@ impl Statistics {
     }
 
     /// What there is to tell after `elapsed`.
-    pub(crate) fn report(&self, elapsed: Duration) -> Report {
+    pub fn report(&self, elapsed: Duration) -> RunReport {
         let seconds = elapsed.as_secs_f64();
         let all: u64 = self
             .links
@@ -175,7 +181,7 @@ impl Statistics {
             }
         };
         let links = self.links.iter().map(link_report).collect();
-        Report {
+        RunReport {
             seconds,
             sessions: self.sessions,
             links,
@@ -209,61 +215,10 @@ fn both(traffic: &Traffic) -> u64 {
     traffic.sent_bytes + traffic.received_bytes
 }
 
-impl Report {
-    /// For people.
-    pub(crate) fn table(&self) -> String {
-        let megabytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1e6);
-        let megabits = |bps: u64| format!("{:.1}", bps as f64 / 1e6);
-        let none = || "-".to_owned();
-        let millis = |ms: Option<f64>| ms.map_or_else(none, |ms| format!("{ms:.1}"));
-        let rows: Vec<Vec<String>> = self
-            .links
-            .iter()
-            .map(|link| {
-                vec![
-                    link.link.clone(),
-                    megabytes(link.received_bytes),
-                    megabytes(link.sent_bytes),
-                    format!("{:.1} %", link.share * 100.0),
-                    megabits(link.received_rate_bps),
-                    megabits(link.sent_rate_bps),
-                    millis(link.rtt_ms),
-                    millis(link.jitter_ms),
-                    link.pair_in_bps.map_or_else(none, megabits),
-                    link.pair_out_bps.map_or_else(none, megabits),
-                    format!("{:.2} %", link.loss * 100.0),
-                ]
-            })
-            .collect();
-        let headings = [
-            "link",
-            "MB in",
-            "MB out",
-            "share",
-            "Mbit/s in",
-            "Mbit/s out",
-            "RTT ms",
-            "jitter ms",
-            "pair in",
-            "pair out",
-            "loss out",
-        ];
-        let sessions = match self.sessions {
-            0 | 1 => String::new(),
-            n => format!(", {n} sessions"),
-        };
-        format!(
-            "{}\n{:.1} s{sessions}",
-            output::table(&headings, &rows),
-            self.seconds
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tabane_client::ledger::Source;
+    use tabane_tunnel::shown::Source;
 
     fn carried(sent_bytes: u64) -> Traffic {
         Traffic {
@@ -342,6 +297,5 @@ mod tests {
     fn nothing_carried_divides_by_nothing() {
         let report = statistics(&[("a", &[])]).report(Duration::ZERO);
         assert_eq!((report.links[0].share, report.links[0].loss), (0.0, 0.0));
-        assert!(report.table().contains("0.0 %"), "{}", report.table());
     }
 }

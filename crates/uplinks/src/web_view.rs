@@ -6,11 +6,12 @@ use tabane_control::{Link, LinkState, State, Traffic};
 use tabane_fetch::Links;
 use tabane_ranges::LinkId;
 
-use tabane_client::ledger::add;
-use tabane_uplinks::LinkRoll;
+use tabane_tunnel::shown::add;
+
+use crate::link_roll::LinkRoll;
 
 /// The links of a process that fetches, with what they carried.
-pub(crate) struct WebView {
+pub struct WebView {
     links: Links,
     /// Those that are known, used or not.
     roll: LinkRoll,
@@ -21,11 +22,7 @@ pub(crate) struct WebView {
 
 impl WebView {
     /// For links, all that are known being on `roll`; `under_way` counts answers and tunnels.
-    pub(crate) fn new(
-        links: Links,
-        roll: LinkRoll,
-        under_way: impl Fn() -> usize + 'static,
-    ) -> Self {
+    pub fn new(links: Links, roll: LinkRoll, under_way: impl Fn() -> usize + 'static) -> Self {
         Self {
             links,
             roll,
@@ -35,7 +32,7 @@ impl WebView {
     }
 
     /// Fills in what is known of it.
-    pub(super) fn look(&mut self, state: &mut State) {
+    pub fn look(&mut self, state: &mut State) {
         for link in self.links.all() {
             let tally = link.tally();
             let traffic = Traffic {

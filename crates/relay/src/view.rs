@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use tabane_control::{Packets, State};
 use tabane_core::SessionStatus;
-use tabane_tunnel::{PacketsSnapshot, RelayMonitor, SessionTrace};
-
-use super::client_view::{NO_TRACE, drops, session};
-use tabane_client::ledger::{Ledger, Source, of_path, of_volume};
+use tabane_tunnel::{
+    PacketsSnapshot, RelayMonitor, SessionTrace,
+    shown::{Ledger, NO_TRACE, Source, drops, of_path, of_volume, session},
+};
 
 /// A relay with what its sessions carried.
-pub(super) struct RelayView {
+pub struct RelayView {
     monitor: RelayMonitor,
     ledgers: BTreeMap<u64, Ledger>,
     /// Of sessions that are gone, packets.
@@ -18,7 +18,8 @@ pub(super) struct RelayView {
 }
 
 impl RelayView {
-    pub(super) fn new(monitor: RelayMonitor) -> Self {
+    /// Of a relay that runs.
+    pub fn new(monitor: RelayMonitor) -> Self {
         Self {
             monitor,
             ledgers: BTreeMap::new(),
@@ -27,7 +28,7 @@ impl RelayView {
     }
 
     /// Has a session recorded.
-    pub(super) fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+    pub fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
         let number = match (
             session,
             self.ledgers.keys().copied().collect::<Vec<_>>().as_slice(),
@@ -46,7 +47,7 @@ impl RelayView {
     }
 
     /// Fills in what is known of it.
-    pub(super) fn look(&mut self, state: &mut State) {
+    pub fn look(&mut self, state: &mut State) {
         let mut before = std::mem::take(&mut self.ledgers);
         let totals = &mut state.totals;
         totals.drops = drops(&self.monitor.counters().drops);

@@ -3,16 +3,17 @@
 use tabane_base::{Duration, Instant};
 use tabane_control::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
 use tabane_core::{TraceEvent, TraceLog, Traced, TracedFrame};
-use tabane_tunnel::SessionTrace;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
+
+use crate::trace::SessionTrace;
 
 /// How often the record is looked at; in between core keeps it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Hands over what is recorded until nobody listens, or the session is over. Where the listener is
 /// slow, core keeps the latest and counts the rest.
-pub(super) fn follow(trace: SessionTrace) -> mpsc::Receiver<TraceBatch> {
+pub fn follow_record(trace: SessionTrace) -> mpsc::Receiver<TraceBatch> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::task::spawn_local(async move {
         let mut looks = interval(LOOK_INTERVAL);

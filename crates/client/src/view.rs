@@ -2,25 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use tabane_base::{Duration, Instant};
+use tabane_base::Instant;
 use tabane_control::{
-    Link, LinkChange, LinkState, Packets, Path, RuleAnswer, RuleQuestion, RuleUse, Session,
-    SessionState, State, Totals, Traffic,
+    Link, LinkChange, LinkState, Packets, RuleAnswer, RuleQuestion, RuleUse, State, Totals, Traffic,
 };
-use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
+use tabane_core::{PathSnapshot, PathStatus};
 use tabane_policy::{FlowFacts, Protocol};
-use tabane_tunnel::{LinkSnapshot, LinkWish, PacketsCarried, SessionTrace};
-
-use tabane_client::{
-    FarEnds, RuleBook, Seen,
-    ledger::{Ledger, add, of_link, of_path},
+use tabane_tunnel::{
+    LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
+    shown::{self, Ledger, NO_TRACE, Source, add, drops, of_path, of_volume, whole_millis},
 };
 
-/// Why a session is not recorded.
-pub(super) const NO_TRACE: &str = "there is no such session, or it is being recorded already";
+use crate::far_ends::{FarEnds, Seen};
+use crate::rule_book::{self, RuleBook};
 
 /// The sessions of a client with what its links carried.
-pub(super) struct ClientView {
+pub struct ClientView {
     far_ends: FarEnds,
     /// By name; links that are gone keep theirs.
     ledgers: BTreeMap<String, Ledger>,
@@ -29,7 +26,8 @@ pub(super) struct ClientView {
 }
 
 impl ClientView {
-    pub(super) fn new(far_ends: FarEnds) -> Self {
+    /// Of these far ends.
+    pub fn new(far_ends: FarEnds) -> Self {
         Self {
             far_ends,
             ledgers: BTreeMap::new(),
@@ -38,7 +36,7 @@ impl ClientView {
     }
 
     /// Fills in what is known of it.
-    pub(super) fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
+    pub fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
         let sessions = self.far_ends.seen();
         state.links = self.links(&sessions);
         state.silent_ms = self.silence(&sessions);
@@ -88,7 +86,7 @@ impl ClientView {
             totals.sessions += 1;
             totals.streams += session.streams as u64;
             count_drops(totals, drops(&session.drops));
-            let mut seen = self::session(snapshot.number, session);
+            let mut seen = shown::session(snapshot.number, session);
             seen.peer = far.map(|(_, key)| key.clone());
             seen.packets = snapshot.packets.as_ref().map(packets);
             seen.straight_to = peer.as_ref().map(|(name, _)| name.clone());
@@ -144,7 +142,7 @@ impl ClientView {
         let paths: Vec<_> = of.iter().filter_map(with_time).collect();
         let is_active = |(path, _): &&(PathSnapshot, Instant)| path.status == PathStatus::Active;
         let best = paths.iter().find(is_active).or_else(|| paths.first());
-        let path = best.map(|(path, at)| self::path(path, *at));
+        let path = best.map(|(path, at)| shown::path(path, *at));
         let carrying = of
             .iter()
             .find(|(_, link)| link.path.is_some())
@@ -178,7 +176,7 @@ impl ClientView {
     }
 
     /// Which rule a connection would fall under.
-    pub(super) fn explain(&self, question: RuleQuestion) -> Result<RuleAnswer, String> {
+    pub fn explain(&self, question: RuleQuestion) -> Result<RuleAnswer, String> {
         let rules = self.far_ends.rules().ok_or("no rules are in force here")?;
         let (rule, names) = rules.explain(FlowFacts {
             domains: question.domain.into_iter().collect(),
@@ -195,13 +193,13 @@ impl ClientView {
     }
 
     /// Has a session recorded: the relay's, where none is named.
-    pub(super) fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+    pub fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
         let traced = self.far_ends.trace(session);
         traced.ok_or_else(|| NO_TRACE.to_owned())
     }
 
     /// Carries out a change, of which the parts that are left out stay.
-    pub(super) fn change_link(&self, name: &str, change: LinkChange) -> Result<(), String> {
+    pub fn change_link(&self, name: &str, change: LinkChange) -> Result<(), String> {
         let wish = LinkWish {
             weight: change.weight,
             paused: change.paused,
@@ -211,7 +209,7 @@ impl ClientView {
     }
 }
 
-fn rule_use(of: tabane_client::RuleUse) -> RuleUse {
+fn rule_use(of: rule_book::RuleUse) -> RuleUse {
     RuleUse {
         rule: of.rule,
         text: of.text,
@@ -228,39 +226,6 @@ fn count_drops(totals: &mut Totals, drops: BTreeMap<String, u64>) {
     }
 }
 
-/// Packets that were not used, by reason.
-pub(super) fn drops(drops: &Drops) -> BTreeMap<String, u64> {
-    let named = drops
-        .iter()
-        .map(|(reason, n)| (reason.name().to_owned(), n));
-    named.filter(|(_, count)| *count > 0).collect()
-}
-
-/// A session, but for who and how old it is, and what it carried.
-pub(super) fn session(number: u64, session: &SessionSnapshot) -> Session {
-    Session {
-        number,
-        peer: None,
-        straight_to: None,
-        state: match session.status {
-            SessionStatus::Connecting => SessionState::Connecting,
-            SessionStatus::Connected => SessionState::Connected,
-            SessionStatus::Closed => SessionState::Closed,
-        },
-        age_s: None,
-        streams: session.streams as u64,
-        receive_memory_bytes: session.receive_memory.get(),
-        datagrams_queued_bytes: session.datagrams_queued.get(),
-        traffic: Traffic::default(),
-        packets: None,
-        paths: session
-            .paths
-            .iter()
-            .map(|it| path(it, session.at))
-            .collect(),
-    }
-}
-
 fn packets(carried: &PacketsCarried) -> Packets {
     Packets {
         addresses: carried.addresses.clone(),
@@ -270,34 +235,23 @@ fn packets(carried: &PacketsCarried) -> Packets {
     }
 }
 
-fn whole_millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// As it was `at` this time.
-fn path(path: &PathSnapshot, at: Instant) -> Path {
-    let of = |span: Duration| span.as_secs_f64() * 1e3;
-    let millis = |span: Duration| path.rtt_measured.then_some(of(span));
-    let round_trip = path.link_round_trip();
-    Path {
-        id: path.id.get(),
-        state: match path.status {
-            PathStatus::Opening => LinkState::Opening,
-            PathStatus::Active => LinkState::Active,
-            PathStatus::Silent => LinkState::Silent,
-        },
-        remote: path.tuple.remote.to_string(),
-        rtt_ms: round_trip.map(|(latest, _)| of(latest)),
-        rtt_min_ms: round_trip.map(|(_, least)| of(least)),
-        queue_ms: millis(path.rtt_smoothed.saturating_sub(path.rtt_min)),
-        in_flight_bytes: path.in_flight.get(),
-        cwnd_bytes: path.cwnd.get(),
-        bandwidth_bps: path.delivery_rate.as_bps(),
-        silent_ms: Some(whole_millis(at.since(path.last_received_at))),
-        mtu_bytes: path.mtu.into(),
-        weight: path.weight,
-        backup: path.backup,
-        reinjected_bytes: path.reinjected.get(),
-        traffic: of_path(path),
-    }
+/// What a session has over a link. Bytes are told by the client's sockets, which miss nothing;
+/// losses by the path, as long as there is one.
+pub(crate) fn of_link(
+    session: &Seen,
+    link: &LinkSnapshot,
+) -> impl Iterator<Item = (Source, Traffic)> {
+    // Those that are left have no sockets beside the client's.
+    let client = session.is_present.then(|| {
+        let peer = session.peer.as_ref().map(|(name, _)| name.clone());
+        (Source::Client(peer), of_volume(&link.volume))
+    });
+    let path = link.path.as_ref().map(|path| {
+        let losses = Traffic {
+            lost_packets: of_path(path).lost_packets,
+            ..Traffic::default()
+        };
+        (Source::Path(session.snapshot.number, path.id.get()), losses)
+    });
+    client.into_iter().chain(path)
 }

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 
 use tabane_control::Traffic;
 use tabane_core::PathSnapshot;
-use tabane_tunnel::{LinkSnapshot, Volume};
 
-use crate::far_ends::Seen;
+use crate::engine::Volume;
 
 /// Who counts, each from its own beginning.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,24 +54,6 @@ impl Ledger {
         self.present.values().for_each(|it| add(&mut all, it));
         all
     }
-}
-
-/// What a session has over a link. Bytes are told by the client's sockets, which miss nothing;
-/// losses by the path, as long as there is one.
-pub fn of_link(session: &Seen, link: &LinkSnapshot) -> impl Iterator<Item = (Source, Traffic)> {
-    // Those that are left have no sockets beside the client's.
-    let client = session.is_present.then(|| {
-        let peer = session.peer.as_ref().map(|(name, _)| name.clone());
-        (Source::Client(peer), of_volume(&link.volume))
-    });
-    let path = link.path.as_ref().map(|path| {
-        let losses = Traffic {
-            lost_packets: of_path(path).lost_packets,
-            ..Traffic::default()
-        };
-        (Source::Path(session.snapshot.number, path.id.get()), losses)
-    });
-    client.into_iter().chain(path)
 }
 
 /// What sockets have carried.
