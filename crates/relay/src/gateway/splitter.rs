@@ -10,6 +10,7 @@ use tabane_control::GatewayMode;
 use tabane_linux::{
     abortive::AbortiveStream,
     join::{Pipe, join},
+    signals::Signals,
     transparent::Transparent,
 };
 use tokio::net::TcpStream;
@@ -17,9 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::joined::{Connection, Joined};
-use super::{report, rules};
-use crate::instance::Asked;
-use crate::signals::Signals;
+use super::{Audience, report, rules};
 use tabane_tunnel::OWN_MARK;
 
 /// How long a server may take to answer.
@@ -27,23 +26,25 @@ const CONNECTING: Duration = Duration::from_secs(30);
 /// After an accept that failed for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Connections that end here and go on as others.
 #[derive(Debug)]
-pub(crate) struct Splitter {
+pub struct Splitter<A> {
     radio: String,
     sockets: Transparent,
     routing: tabane_linux::routing::Routing,
-    visible: Asked,
+    visible: A,
     joined: Joined,
 }
 
-impl Splitter {
-    pub(crate) async fn start(
+impl<A: Audience> Splitter<A> {
+    /// Takes connections of `mobiles` to `ports`, or to all but the `untouched`.
+    pub async fn start(
         radio: &str,
         ports: &[u16],
         untouched: &[u16],
         mobiles: &[Prefix],
         congestion: &str,
-        visible: Asked,
+        visible: A,
     ) -> Result<Self> {
         let sockets = Transparent::open(OWN_MARK).context("cannot open sockets")?;
         sockets.set_congestion(congestion).with_context(|| {
@@ -63,7 +64,7 @@ impl Splitter {
     }
 
     /// Joins until a signal, then lets what is open end for `patience`.
-    pub(crate) async fn run(mut self, signals: &Signals, patience: Duration) -> Result<()> {
+    pub async fn run(mut self, signals: &Signals, patience: Duration) -> Result<()> {
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {

@@ -15,13 +15,12 @@ use tabane_linux::{
     nflog::PacketLog,
     nfqueue::{PacketQueue, QueueVerdict},
     raw_ip::RawIp,
+    signals::Signals,
 };
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::{FLOWS_LISTED, report, rules};
-use crate::instance::Asked;
-use crate::signals::Signals;
+use super::{Audience, FLOWS_LISTED, report, rules};
 
 /// Packets of one queue before the other's turn.
 const TURN: usize = 64;
@@ -34,8 +33,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Flows looked at, for who asks, before the next packets' turn: microseconds.
 const SURVEYED: usize = 64;
 
+/// The pure gateway between the packet filter and its queues.
 #[derive(Debug)]
-pub(crate) struct Forwarder {
+pub struct Forwarder<A> {
     radio: String,
     mode: GatewayMode,
     gateway: Gateway,
@@ -45,7 +45,7 @@ pub(crate) struct Forwarder {
     packet: Vec<u8>,
     raw: RawIp,
     clock: HostClock,
-    visible: Asked,
+    visible: A,
     /// While somebody waits for it.
     survey: Option<Survey>,
     draining: bool,
@@ -69,10 +69,10 @@ impl Queues {
     }
 }
 
-impl Forwarder {
+impl<A: Audience> Forwarder<A> {
     /// Opens the log and the queue `first`, and the queue `first` + 1, and hangs them into the
     /// packet filter.
-    pub(crate) fn start(radio: &str, first: u16, config: Config, visible: Asked) -> Result<Self> {
+    pub fn start(radio: &str, first: u16, config: Config, visible: A) -> Result<Self> {
         let failed = |what: &str, number: u16| {
             format!("cannot open {what} {number}; another number with --queue, or is this root?")
         };
@@ -104,13 +104,13 @@ impl Forwarder {
     }
 
     /// Stays awake for `span` after each packet.
-    pub(crate) fn polling(self, span: Duration) -> Self {
+    pub fn polling(self, span: Duration) -> Self {
         Self { poll: span, ..self }
     }
 
     /// Forwards until a signal; then owes nothing any more, or `patience` has passed, or there is
     /// a second signal.
-    pub(crate) async fn run(mut self, signals: &Signals, patience: Duration) -> Result<()> {
+    pub async fn run(mut self, signals: &Signals, patience: Duration) -> Result<()> {
         let worked = self.forward(signals, None).await;
         if worked.is_ok() {
             self.gateway.drain();

@@ -100,7 +100,7 @@ mod tests {
             connection
         };
         let open: Vec<Connection> = (1..=500).map(begin).collect();
-        let mut gateway = super::super::report::empty("wwan0", GatewayMode::Split, false);
+        let mut gateway = crate::gateway::report::empty("wwan0", GatewayMode::Split, false);
         joined.look(&mut gateway);
         assert_eq!(gateway.flows.len(), FLOWS_LISTED);
         assert_eq!((gateway.flows[0].bytes, gateway.flow_count()), (500, 500));

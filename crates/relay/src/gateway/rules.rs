@@ -14,7 +14,7 @@ use tabane_linux::{
 
 /// Of the log and the queue of packets to the mobile hosts; the next is that of the queue for those
 /// from them.
-pub(crate) const QUEUE_FIRST: u16 = 10_620;
+pub const QUEUE_FIRST: u16 = 10_620;
 const TABLE: &str = "tabane-gateway";
 /// Connections taken up by the relay: to the sockets here.
 const SPLIT: MarkRule = MarkRule {
