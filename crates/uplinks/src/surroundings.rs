@@ -11,13 +11,13 @@ use tabane_neighbour::is_public;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Surroundings {
+pub(crate) struct Surroundings {
     near: RefCell<Vec<Prefix>>,
     watch: RefCell<Option<Watch>>,
 }
 
 impl Surroundings {
-    pub(super) async fn look() -> Result<Self, InterfaceError> {
+    pub(crate) async fn look() -> Result<Self, InterfaceError> {
         let watch = Watch::start()?;
         Ok(Self {
             near: RefCell::new(interfaces::near().await?),
@@ -26,13 +26,13 @@ impl Surroundings {
     }
 
     /// Whether a friend may be led to this address.
-    pub(super) fn is_lent(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_lent(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         is_public(address) && !self.near.borrow().iter().any(|it| it.contains(address))
     }
 
     /// Looks again whenever something changes, for ever.
-    pub(super) async fn follow(&self) {
+    pub(crate) async fn follow(&self) {
         let watch = self.watch.take();
         if let Some(mut watch) = watch {
             while watch.changed().await.is_some() {

@@ -1,10 +1,10 @@
-//! Lending: friends and their terms as the store has them, what they carry counted and kept.
+//! Lending this machine's link: friends and their terms as the store has them, what they carry
+//! counted and kept.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,115 +17,157 @@ use tabane_neighbour::{
     Code, DATAGRAM_PORTS, DEFAULT_PORTS, DatagramOut, Desk, Friends, Offer, Share, Terms,
     answer_calls,
 };
-use tabane_policy::Usage;
+use tabane_policy::{Budget, Usage};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::time::MissedTickBehavior;
 
-use super::surroundings::Surroundings;
-use super::{PORT, ServeArgs, counted_by, own_name};
-use crate::output;
-use crate::program;
-use crate::signals;
+use crate::link_policy::LinkPolicy;
+use crate::links;
+use crate::near_by::Announcement;
+use crate::surroundings::Surroundings;
 use tabane_store::{
-    FriendEntry, Store,
+    FriendEntry, Store, TermsText,
     wall_clock::{today, unix_seconds},
 };
-use tabane_uplinks::{LinkPolicy, links, near_by::Announcement};
 
 /// How often friends and their terms are looked up, and what they carried is counted.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
-    tabane_tunnel::block_on(serve(args, store)).context("cannot set up the event loop")?
+/// Where neighbours listen if nothing else is said.
+pub const LENDING_PORT: u16 = 4511;
+
+/// How a link is lent.
+#[derive(Debug, Clone)]
+pub struct LendingOrder {
+    /// The interface whose link it is; `None`: the route that the system takes.
+    pub link: Option<String>,
+    /// Where friends connect; `None`: at [`LENDING_PORT`] of every address.
+    pub listen: Option<SocketAddr>,
+    /// The ports that friends may connect, and send, to; none: the usual ones.
+    pub ports: Vec<u16>,
+    /// It is not announced on the local networks.
+    pub hidden: bool,
+    /// What friends call this machine.
+    pub name: String,
 }
 
-async fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
-    let signals = signals::catch()?;
-    let listen = args
-        .listen
-        .unwrap_or_else(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT)));
-    let listener = TcpListener::bind(listen).await;
-    let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
-    let (ports, datagram_ports) = match &args.ports[..] {
-        [] => (&DEFAULT_PORTS[..], &DATAGRAM_PORTS[..]),
-        given => (given, given),
-    };
-    let friends = Friends::default();
-    let mut ledger = Ledger {
-        store: store.clone(),
-        friends: friends.clone(),
-        usage: store.lent()?,
-        counted: BTreeMap::new(),
-        refused: BTreeSet::new(),
-    };
-    ledger.look()?;
-    let ledger = Rc::new(RefCell::new(ledger));
-    let identity = store.neighbour_identity()?;
-    let (name, key) = (own_name(args.name.as_ref()), identity.public_key());
-    let surroundings = Surroundings::look().await;
-    let surroundings = Rc::new(surroundings.context("cannot list this machine's networks")?);
-    let near = Rc::clone(&surroundings);
-    let is_lent = move |address| near.is_lent(address);
-    let way_out = way_out(args.link.as_deref(), store).await?;
-    let share = Share::new(
-        &identity,
-        &name,
-        friends,
-        Rc::new(way_out.only(is_lent.clone())),
-        ports,
-        Rc::new(StoreDesk(ledger.clone())),
-    )
-    .context("TLS")?
-    .with_datagrams(DatagramOut {
-        device: args.link.clone(),
-        is_allowed: Rc::new(is_lent),
-        ports: datagram_ports.to_vec(),
-    });
-    let _noted = Noted::new(store, listener.local_addr()?.port());
-    let _announced = announce(args, &name, key, listener.local_addr()?);
-    let called = callable(args, listener.local_addr()?).await;
-    let answering = async {
-        match &called {
-            Some(socket) => answer_calls(socket, key, unix_time).await,
-            None => std::future::pending().await,
-        }
-    };
-    output::line(&format!(
-        "lending {} on port {} to {}; Ctrl-C ends it",
-        args.link.as_deref().unwrap_or("this machine's link"),
-        listener.local_addr()?.port(),
-        match ledger.borrow().friends.keys().len() {
-            0 => "nobody yet (`tabane share pair` shows a code)".to_owned(),
-            1 => "one friend".to_owned(),
-            count => format!("{count} friends"),
-        }
-    ))?;
-    let ended = tokio::select! {
-        () = Rc::new(share).serve(listener) => Ok(ExitCode::SUCCESS),
-        () = answering => Ok(ExitCode::SUCCESS),
-        () = keep(&ledger) => Ok(ExitCode::SUCCESS),
-        () = surroundings.follow() => Ok(ExitCode::SUCCESS),
-        arrived = signals.next() => arrived.map(|arrived| program::signal_code(arrived.signal)),
-    };
-    if let Err(error) = ledger.borrow_mut().look() {
-        tracing::warn!("what friends have carried is not kept: {error:#}");
+/// A link that is lent.
+pub struct Lending {
+    share: Share,
+    listener: TcpListener,
+    called: Option<UdpSocket>,
+    key: PublicKey,
+    surroundings: Rc<Surroundings>,
+    ledger: Rc<RefCell<Ledger>>,
+    port: u16,
+    _noted: Noted,
+    _announced: Option<Announcement>,
+}
+
+impl Lending {
+    /// Listens, and tells the local networks.
+    ///
+    /// # Errors
+    /// The port is taken, the link cannot be used, or the store cannot be read.
+    pub async fn open(order: &LendingOrder, store: &Store) -> Result<Self> {
+        let usual = || SocketAddr::from((Ipv6Addr::UNSPECIFIED, LENDING_PORT));
+        let listen = order.listen.unwrap_or_else(usual);
+        let listener = TcpListener::bind(listen).await;
+        let listener = listener.with_context(|| format!("cannot listen on {listen}"))?;
+        let (ports, datagram_ports) = match &order.ports[..] {
+            [] => (&DEFAULT_PORTS[..], &DATAGRAM_PORTS[..]),
+            given => (given, given),
+        };
+        let ledger = Rc::new(RefCell::new(Ledger::open(store)?));
+        let identity = store.neighbour_identity()?;
+        let key = identity.public_key();
+        let surroundings = Surroundings::look().await;
+        let surroundings = Rc::new(surroundings.context("cannot list this machine's networks")?);
+        let near = Rc::clone(&surroundings);
+        let is_lent = move |address| near.is_lent(address);
+        let way_out = way_out(order.link.as_deref(), store).await?;
+        let friends = ledger.borrow().friends.clone();
+        let share = Share::new(
+            &identity,
+            &order.name,
+            friends,
+            Rc::new(way_out.only(is_lent.clone())),
+            ports,
+            Rc::new(StoreDesk(ledger.clone())),
+        )
+        .context("TLS")?
+        .with_datagrams(DatagramOut {
+            device: order.link.clone(),
+            is_allowed: Rc::new(is_lent),
+            ports: datagram_ports.to_vec(),
+        });
+        let bound = listener.local_addr()?;
+        Ok(Self {
+            share,
+            called: callable(order, bound).await,
+            key,
+            surroundings,
+            ledger,
+            port: bound.port(),
+            _noted: Noted::new(store, bound.port()),
+            _announced: announce(order, key, bound),
+            listener,
+        })
     }
-    Ok(ended?)
+
+    /// Where friends connect.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How many friends there are.
+    pub fn friends(&self) -> usize {
+        self.ledger.borrow().friends.keys().len()
+    }
+
+    /// Lends until `told`, and gives what that came to; `None` where lending ended by itself.
+    pub async fn run<T>(self, told: impl Future<Output = T>) -> Option<T> {
+        let answering = async {
+            match &self.called {
+                Some(socket) => answer_calls(socket, self.key, unix_time).await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = tokio::select! {
+            () = Rc::new(self.share).serve(self.listener) => None,
+            () = answering => None,
+            () = keep(&self.ledger) => None,
+            () = self.surroundings.follow() => None,
+            told = told => Some(told),
+        };
+        if let Err(error) = self.ledger.borrow_mut().look() {
+            tracing::warn!("what friends have carried is not kept: {error:#}");
+        }
+        ended
+    }
+}
+
+/// The budget that a friend's bytes are counted by; one without an end where there is none.
+pub fn counted_by(terms: &TermsText) -> Budget {
+    terms.budget().unwrap_or(Budget {
+        amount: Bytes::new(u64::MAX),
+        period: tabane_policy::Period::Month { from: 1 },
+    })
 }
 
 /// Keeps where this listens, for `tabane share pair`, until it is dropped.
-struct Noted<'a>(&'a Store);
+struct Noted(Store);
 
-impl<'a> Noted<'a> {
-    fn new(store: &'a Store, port: u16) -> Self {
+impl Noted {
+    fn new(store: &Store, port: u16) -> Self {
         if let Err(error) = store.put_lending_port(port) {
             tracing::warn!("invitations will name the usual port: {error:#}");
         }
-        Self(store)
+        Self(store.clone())
     }
 }
 
-impl Drop for Noted<'_> {
+impl Drop for Noted {
     fn drop(&mut self) {
         if let Err(error) = self.0.remove_lending_port() {
             tracing::warn!("invitations may name this port later on: {error:#}");
@@ -134,25 +176,20 @@ impl Drop for Noted<'_> {
 }
 
 /// Where it cannot be, friends say where this machine is.
-fn announce(
-    args: &ServeArgs,
-    name: &str,
-    key: PublicKey,
-    listen: SocketAddr,
-) -> Option<Announcement> {
-    if args.hidden || listen.ip().is_loopback() {
+fn announce(order: &LendingOrder, key: PublicKey, listen: SocketAddr) -> Option<Announcement> {
+    if order.hidden || listen.ip().is_loopback() {
         return None;
     }
-    let announced = Announcement::start(name, listen.port(), key);
+    let announced = Announcement::start(&order.name, listen.port(), key);
     announced
         .inspect_err(|error| tracing::warn!("not announced on the local networks: {error:#}"))
         .ok()
 }
 
 /// Where friends call one that is not announced; those who know its place need no such thing.
-async fn callable(args: &ServeArgs, listen: SocketAddr) -> Option<UdpSocket> {
+async fn callable(order: &LendingOrder, listen: SocketAddr) -> Option<UdpSocket> {
     // At an address of its own it is in that place or in none.
-    if !args.hidden || !listen.ip().is_unspecified() {
+    if !order.hidden || !listen.ip().is_unspecified() {
         return None;
     }
     let bound = UdpSocket::bind(listen).await;
@@ -195,6 +232,18 @@ async fn keep(ledger: &RefCell<Ledger>) {
 }
 
 impl Ledger {
+    fn open(store: &Store) -> Result<Self> {
+        let mut ledger = Self {
+            store: store.clone(),
+            friends: Friends::default(),
+            usage: store.lent()?,
+            counted: BTreeMap::new(),
+            refused: BTreeSet::new(),
+        };
+        ledger.look()?;
+        Ok(ledger)
+    }
+
     fn refresh(&mut self) {
         if let Err(error) = self.look() {
             tracing::warn!("friends stay as they were: {error:#}");
