@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 mod ci;
+mod fuzz;
 mod instructions;
 mod package;
 mod tidy;
@@ -20,6 +21,7 @@ usage: cargo xtask COMMAND
   ci      check and test: what the server runs
   bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help
   instructions  what packets take in core, counted by valgrind; see crates/core/benches
+  fuzz    one target under libFuzzer; needs nightly and cargo-fuzz
   package a Debian package and an archive of the program; see package --help";
 
 fn main() -> ExitCode {
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         ["ci"] => ci::check_and_test(&root),
         ["bench", options @ ..] => bench(&root, options),
         ["instructions", options @ ..] => instructions::run(&root, options),
+        ["fuzz", options @ ..] => fuzz::run(&root, options),
         ["package", options @ ..] => package::run(&root, options),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -1,7 +1,8 @@
 //! How a running tabane is seen and steered: JSON over HTTP/1.1 on a Unix socket.
 //!
 //! Owns the types of the API, the thread that serves them, the client, the directory in which
-//! instances are found, and the metrics. Knows no session: an instance gives [`State`]s and takes
+//! instances are found, the metrics, and
+//! the form of records of sessions (qlog). Knows no session: an instance gives [`State`]s and takes
 //! [`Command`]s through channels, so its data path answers nobody and waits for nobody.
 //!
 //! Invariants: whatever a control client does costs the data path nothing but the commands that
@@ -24,6 +25,7 @@ mod peer;
 mod policy_file;
 mod problems;
 mod process;
+mod qlog;
 mod routes;
 mod server;
 mod state;
@@ -37,6 +39,7 @@ pub use metrics::render as render_metrics;
 pub use policy_file::{
     LinkEntry, LinkEntryChange, PolicyChange, PolicyFile, PolicyRefusal, PolicyText,
 };
+pub use qlog::Qlog;
 pub use server::{Command, HttpConfig, Pace, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
     API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkBudget, LinkChange,

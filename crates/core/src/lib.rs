@@ -32,6 +32,7 @@ mod identity;
 mod inquiry;
 mod lane;
 mod memory_pool;
+pub mod monitor;
 mod mtu;
 mod overflow;
 mod pacer;

@@ -20,8 +20,8 @@
 
 use std::collections::VecDeque;
 
+use crate::monitor::{PairFilter, Train};
 use tabane_base::{Bytes, Duration, Instant, Rate};
-use tabane_monitor::{PairFilter, Train};
 
 /// The part of a link's rate that trains may take, answers to them included: 0.1 %, of which the
 /// acknowledgements and reports of the other end's trains, and the first trains, of a link whose

@@ -4,8 +4,8 @@
 //! Owns nothing that a decision of the session rests on. A driver that takes no readings costs
 //! nothing: the sums stay where they are.
 
+use crate::monitor::{Direction, Train};
 use tabane_base::{Bytes, Duration, Instant};
-use tabane_monitor::{Direction, Train};
 
 use crate::id::{FourTuple, PathId};
 

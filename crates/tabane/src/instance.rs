@@ -8,10 +8,6 @@
 //! (`--http`) may fail it.
 
 mod asked;
-mod client_view;
-mod record;
-mod relay_view;
-mod web_view;
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -25,19 +21,17 @@ use tabane_control::{
     Server, ServerConfig, State, Totals,
 };
 use tabane_core::PublicKey;
-use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, SessionTrace};
+use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, SessionTrace, shown::follow_record};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::commands::status;
 pub(crate) use asked::Asked;
-use client_view::ClientView;
-use relay_view::RelayView;
-use tabane_client::FarEnds;
+use tabane_client::{ClientView, FarEnds};
+use tabane_relay::RelayView;
 use tabane_store::{secret, wall_clock::unix_millis};
-use tabane_uplinks::PolicyTextFile;
-pub(crate) use web_view::WebView;
+use tabane_uplinks::{PolicyTextFile, WebView};
 
 /// How often the data path is looked at: twice in the second that rates are taken over.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
@@ -251,7 +245,7 @@ impl Reporter {
                 let _ = reply.send(self.view.explain(question));
             }
             Command::Trace { session, reply } => {
-                let _ = reply.send(self.view.trace(session).map(record::follow));
+                let _ = reply.send(self.view.trace(session).map(follow_record));
             }
         }
     }

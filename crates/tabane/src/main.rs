@@ -10,17 +10,14 @@ mod doctor;
 mod failure;
 mod gateway;
 mod instance;
-mod last_run;
 mod last_words;
 mod log;
 mod notify;
 mod output;
 mod program;
-mod qlog;
 mod reach;
 mod session_args;
 mod signals;
-mod statistics;
 mod top;
 mod web_ca;
 

@@ -13,9 +13,11 @@ use std::task::{Context, Poll};
 use socket2::SockRef;
 use tabane_base::Bytes;
 use tabane_core::{ReadState, StreamError, StreamId};
-use tabane_linux::abortive::AbortiveStream;
-use tabane_linux::read_ahead::{Onward, ReadAhead};
-use tabane_linux::tcp_info::Reading;
+use tabane_linux::{
+    abortive::AbortiveStream,
+    read_ahead::{Onward, ReadAhead},
+    tcp_info::Reading,
+};
 use tokio::net::TcpStream;
 
 use crate::engine::Visit;

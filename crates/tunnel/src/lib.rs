@@ -28,6 +28,7 @@ mod monitor;
 mod relay;
 mod request;
 mod resolve;
+pub mod shown;
 mod stream;
 mod target;
 mod trace;
@@ -56,8 +57,8 @@ pub use relay::{
 };
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
+pub use tabane_core::monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use tabane_linux::interfaces::Families;
-pub use tabane_monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use target::{HostName, NameError, Target};
 pub use trace::SessionTrace;
 

@@ -7,9 +7,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tabane_core::Reading;
+use tabane_core::{
+    Reading,
+    monitor::{ClockId, LinkEstimate, LinkTable, MonitorSettings, PathKey},
+};
 use tabane_linux::HostClock;
-use tabane_monitor::{ClockId, LinkEstimate, LinkTable, MonitorSettings, PathKey};
 
 /// A handle on the one monitor of a host; clones share it.
 #[derive(Clone, Debug, Default)]

@@ -2,13 +2,16 @@
 //!
 //! Owns one table of links a process ([`Uplinks`]), made anew with every change of interfaces,
 //! policy, budgets or NetworkManager's word, and read by whoever uses links; the roll that says why
-//! a link is not used ([`LinkRoll`]); neighbours whose links may be borrowed ([`lent_links`],
-//! [`near_by`]); the policy file as it is read and edited. Its files are written by a thread of
-//! their own. No packet passes here, and nobody else lists interfaces or reads the policy while
-//! packets are carried.
+//! a link is not used ([`LinkRoll`]), and which would be for a connection ([`Explanation`]);
+//! neighbours whose links may be borrowed ([`lent_links`], [`near_by`]), and lending this machine's
+//! own ([`Lending`]); the policy file as it is read and edited. Its files are written by a thread
+//! of their own. No packet of a session passes here, and nobody else lists interfaces or reads the
+//! policy while packets are carried.
 
 #![forbid(unsafe_code)]
 
+mod explanation;
+mod lending;
 pub mod lent_links;
 mod link_policy;
 mod link_roll;
@@ -17,13 +20,18 @@ pub mod near_by;
 mod network_manager;
 pub mod policy_edit;
 mod policy_text;
+mod surroundings;
 mod table;
 mod uplinks;
 mod web_links;
+mod web_view;
 
+pub use explanation::{Explanation, LinkRow, RuleRow};
+pub use lending::{LENDING_PORT, Lending, LendingOrder, counted_by};
 pub use link_policy::{LinkPolicy, Verdict};
 pub use link_roll::LinkRoll;
 pub use policy_text::PolicyTextFile;
 pub use table::Table;
 pub use uplinks::{COUNT_INTERVAL, Tally, Uplinks};
 pub use web_links::WebLinks;
+pub use web_view::WebView;

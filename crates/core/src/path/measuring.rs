@@ -3,8 +3,8 @@
 //! Owns that probes take nothing away from data. What a train shows is the prober's to say, what
 //! becomes of readings the monitor's.
 
+use crate::monitor::Direction;
 use tabane_base::{Bytes, Instant};
-use tabane_monitor::Direction;
 
 use super::Path;
 use crate::probe::{LEAST, Probe, Report, Terms};

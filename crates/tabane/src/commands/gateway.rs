@@ -14,10 +14,11 @@ use tabane_control::{Client, ClientError, Gateway, Kind};
 use tabane_gateway::{Config, Mode, UNTOUCHED_PORTS};
 
 use crate::failure::Failure;
-use crate::gateway::{self, Forwarder, QUEUE_FIRST, Splitter};
+use crate::gateway;
 use crate::instance::{Asked, ControlArgs, Description};
 use crate::signals;
 use crate::{notify, output};
+use tabane_relay::gateway::{Forwarder, QUEUE_FIRST, Splitter};
 use tabane_store::{DirectPrefix, Span};
 
 /// How often `top` looks.

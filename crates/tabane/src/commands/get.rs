@@ -23,12 +23,12 @@ use tabane_ranges::{Order, Rule};
 use tokio::time::sleep;
 
 use crate::failure::Failure;
-use crate::instance::{Description, Instance, WebView};
+use crate::instance::{Description, Instance};
 use crate::output;
 use crate::program;
 use crate::signals;
 use tabane_store::{RelayName, Span, Store};
-use tabane_uplinks::{LinkRoll, PolicyTextFile, WebLinks};
+use tabane_uplinks::{LinkRoll, PolicyTextFile, WebLinks, WebView};
 
 mod meter;
 mod partial;

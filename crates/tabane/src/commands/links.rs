@@ -11,11 +11,10 @@ use tabane_core::Identity;
 use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
-use crate::last_run;
 use crate::output;
 use crate::reach::measure;
 use crate::session_args::SessionArgs;
-use tabane_client::{SessionOrder, SessionPlan};
+use tabane_client::{SessionOrder, SessionPlan, last_run};
 use tabane_store::{Store, wall_clock::unix_seconds};
 use tabane_uplinks::{
     LinkPolicy,

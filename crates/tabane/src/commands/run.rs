@@ -20,12 +20,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
-use crate::last_run;
+use crate::output;
 use crate::program::{self, Program};
 use crate::session_args::SessionArgs;
 use crate::signals::{self, pass_on};
-use crate::statistics::{Report, Statistics};
-use tabane_client::{Entrance, FarEnds, SessionPlan};
+use tabane_client::{Entrance, FarEnds, RunReport, SessionPlan, Statistics, last_run};
 use tabane_store::{DirectPrefix, Store, atomic_file};
 use tabane_uplinks::PolicyTextFile;
 
@@ -101,7 +100,7 @@ impl Recorder {
             .on_sessions(self.begun_at.elapsed(), &self.far_ends.seen());
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> RunReport {
         self.statistics.report(self.begun_at.elapsed())
     }
 }
@@ -162,7 +161,7 @@ async fn run_program(
     last_run::remember(&report);
     let code = outcome?;
     if args.stats {
-        eprintln!("{}", report.table());
+        eprintln!("{}", table(&report));
     }
     if let Some(path) = args.json {
         let text = serde_json::to_string_pretty(&report)? + "\n";
@@ -217,5 +216,72 @@ async fn supervise(
             }
             _ = samples.tick() => recorder.look(),
         }
+    }
+}
+
+/// A run, for people.
+fn table(report: &RunReport) -> String {
+    let megabytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1e6);
+    let megabits = |bps: u64| format!("{:.1}", bps as f64 / 1e6);
+    let none = || "-".to_owned();
+    let millis = |ms: Option<f64>| ms.map_or_else(none, |ms| format!("{ms:.1}"));
+    let rows: Vec<Vec<String>> = report
+        .links
+        .iter()
+        .map(|link| {
+            vec![
+                link.link.clone(),
+                megabytes(link.received_bytes),
+                megabytes(link.sent_bytes),
+                format!("{:.1} %", link.share * 100.0),
+                megabits(link.received_rate_bps),
+                megabits(link.sent_rate_bps),
+                millis(link.rtt_ms),
+                millis(link.jitter_ms),
+                link.pair_in_bps.map_or_else(none, megabits),
+                link.pair_out_bps.map_or_else(none, megabits),
+                format!("{:.2} %", link.loss * 100.0),
+            ]
+        })
+        .collect();
+    let headings = [
+        "link",
+        "MB in",
+        "MB out",
+        "share",
+        "Mbit/s in",
+        "Mbit/s out",
+        "RTT ms",
+        "jitter ms",
+        "pair in",
+        "pair out",
+        "loss out",
+    ];
+    let sessions = match report.sessions {
+        0 | 1 => String::new(),
+        n => format!(", {n} sessions"),
+    };
+    format!(
+        "{}\n{:.1} s{sessions}",
+        output::table(&headings, &rows),
+        report.seconds
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_traffic_is_shown_too() {
+        let text = r#"{"seconds": 0.0, "sessions": 2, "links": [{"link": "a", "sent_bytes": 0,
+            "received_bytes": 0, "share": 0.0, "sent_rate_bps": 0, "received_rate_bps": 0,
+            "sent_peak_bps": 0, "received_peak_bps": 0, "loss": 0.0}]}"#;
+        let report: RunReport = serde_json::from_str(text).unwrap();
+        let shown = table(&report);
+        assert!(
+            shown.contains("0.0 %") && shown.contains("2 sessions"),
+            "{shown}"
+        );
     }
 }

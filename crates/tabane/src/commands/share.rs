@@ -6,22 +6,18 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tabane_base::Bytes;
 use tabane_policy::{Budget, Hours};
+use tabane_uplinks::{Lending, LendingOrder, counted_by};
 
-use crate::output;
-use tabane_store::{RelayName, Store, TermsText, quantity::RateText, wall_clock::today};
+use crate::{output, program, signals};
+use tabane_store::{RelayName, Store, quantity::RateText, wall_clock::today};
 
 mod invitation;
 mod pairing;
-mod serve;
-mod surroundings;
-
-/// Where neighbours listen.
-const PORT: u16 = 4511;
 
 /// Lend this machine's link to friends near by, for the web and for their sessions
 ///
@@ -102,7 +98,7 @@ struct ForgetArgs {
 
 pub(crate) fn run(args: ShareArgs, store: &Store) -> Result<ExitCode> {
     match args.command {
-        None => serve::run(&args.serve, store),
+        None => serve(&args.serve, store),
         Some(ShareCommand::Pair(args)) => pairing::run(&args, store),
         Some(ShareCommand::Status(args)) => status(&args, store),
         Some(ShareCommand::List(args)) => list(&args, store),
@@ -186,12 +182,34 @@ fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The budget; who has none is counted by the month.
-fn counted_by(terms: &TermsText) -> Budget {
-    terms.budget().unwrap_or(Budget {
-        amount: Bytes::new(u64::MAX),
-        period: tabane_policy::Period::Month { from: 1 },
-    })
+/// Lends until Ctrl-C.
+fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
+    let serving = async {
+        let signals = signals::catch()?;
+        let order = LendingOrder {
+            link: args.link.clone(),
+            listen: args.listen,
+            ports: args.ports.clone(),
+            hidden: args.hidden,
+            name: own_name(args.name.as_ref()),
+        };
+        let lending = Lending::open(&order, store).await?;
+        output::line(&format!(
+            "lending {} on port {} to {}; Ctrl-C ends it",
+            args.link.as_deref().unwrap_or("this machine's link"),
+            lending.port(),
+            match lending.friends() {
+                0 => "nobody yet (`tabane share pair` shows a code)".to_owned(),
+                1 => "one friend".to_owned(),
+                count => format!("{count} friends"),
+            }
+        ))?;
+        match lending.run(signals.next()).await {
+            Some(arrived) => Ok(program::signal_code(arrived?.signal)),
+            None => Ok(ExitCode::SUCCESS),
+        }
+    };
+    tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
 }
 
 /// `3.9 MB`

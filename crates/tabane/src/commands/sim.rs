@@ -3,9 +3,7 @@
 //! Owns the flags and the words; the worlds are the sim crate's. Nothing here touches a network.
 
 mod paper;
-mod picture;
 mod run;
-mod summary;
 
 use std::path::Path;
 use std::process::ExitCode;

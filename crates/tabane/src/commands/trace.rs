@@ -1,6 +1,6 @@
 //! `tabane trace`: what a session does, packet by packet, into a qlog file.
 //!
-//! Owns how long and how much is recorded, and the file. What it looks like is `qlog`'s.
+//! Owns how long and how much is recorded, and the file. What it looks like is the control crate's.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,11 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use tabane_control::{Client, TraceUpdates};
+use tabane_control::{Client, Qlog, TraceUpdates};
 use tokio::time::{Instant, timeout_at};
 
 use super::status::InstanceArgs;
 use crate::output;
-use crate::qlog::Qlog;
 use crate::signals;
 use tabane_store::{Span, atomic_file};
 
@@ -49,7 +48,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
         .context("cannot set up the event loop")?;
     let client = Client::new(&args.instance.find()?.socket);
     let qlog = runtime.block_on(record(&client, args))?;
-    let (events, missed) = (qlog.len(), qlog.missed());
+    let (events, missed) = (qlog.events(), qlog.missed());
     let text = qlog.into_text();
     if args.output == Path::new("-") {
         std::io::stdout().write_all(&text)?;
@@ -98,7 +97,7 @@ async fn record(client: &Client, args: &TraceArgs) -> Result<Qlog> {
 
 /// Until `end`, the session's end, or as much as there is room for.
 async fn gather(updates: &mut TraceUpdates, qlog: &mut Qlog, end: Instant) -> Result<()> {
-    while qlog.len() < MAX_EVENTS {
+    while qlog.events() < MAX_EVENTS {
         let Ok(batch) = timeout_at(end, updates.next()).await else {
             return Ok(());
         };

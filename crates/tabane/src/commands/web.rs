@@ -23,14 +23,14 @@ use tabane_web::{Carried, Hosts, Journal, Map, Record, Web};
 use tokio::net::TcpListener;
 
 use crate::failure::Failure;
-use crate::instance::{Description, Instance, WebView};
+use crate::instance::{Description, Instance};
 use crate::output;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
 use crate::web_ca::WebCa;
 use tabane_client::environment::web_variables;
 use tabane_store::{RelayName, Store};
-use tabane_uplinks::{PolicyTextFile, WebLinks};
+use tabane_uplinks::{PolicyTextFile, WebLinks, WebView};
 
 mod ca;
 mod trust;

@@ -5,6 +5,7 @@ use std::future::pending;
 
 use anyhow::Result;
 use tabane_control::{Command, Gateway, Instance, Pace, Publisher, Server};
+use tabane_relay::gateway::Audience;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{ControlArgs, Description, instance, serve, state};
@@ -42,10 +43,10 @@ impl Asked {
         });
         Ok(Self { open })
     }
+}
 
-    /// Waits until somebody wants to know how things stand, whom [`tell`](Self::tell) answers.
-    /// Nothing is lost where the wait is given up.
-    pub(crate) async fn asked(&mut self) {
+impl Audience for Asked {
+    async fn asked(&mut self) {
         let Some(open) = &mut self.open else {
             return pending().await;
         };
@@ -68,8 +69,7 @@ impl Asked {
         pending().await
     }
 
-    /// Tells those who have asked.
-    pub(crate) fn tell(&mut self, gateway: Gateway) {
+    fn tell(&mut self, gateway: Gateway) {
         let Some(open) = &mut self.open else {
             return;
         };

@@ -308,7 +308,7 @@ fn of_session(session: &Session) -> Row {
 pub(super) mod tests {
     use super::*;
 
-    const STATE: &str = include_str!("example.json");
+    const STATE: &str = include_str!("../../../control/src/example.json");
 
     /// Two links, one of them idle.
     pub(crate) fn example() -> State {

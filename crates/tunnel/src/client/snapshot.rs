@@ -1,8 +1,9 @@
 //! A client at one moment, for whoever looks at it.
 
 use tabane_base::Duration;
-use tabane_core::{CloseReason, EndpointCounters, PathPolicy, PathSnapshot, SessionSnapshot};
-use tabane_monitor::LinkEstimate;
+use tabane_core::{
+    CloseReason, EndpointCounters, PathPolicy, PathSnapshot, SessionSnapshot, monitor::LinkEstimate,
+};
 
 use super::Client;
 use super::carrier::Carrier;

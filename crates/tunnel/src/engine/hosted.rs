@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use std::task::Waker;
 
 use tabane_base::Instant;
-use tabane_core::{Event, Part, Session, StreamId};
-use tabane_monitor::ClockId;
+use tabane_core::{Event, Part, Session, StreamId, monitor::ClockId};
 
 use crate::flow::Flows;
 

@@ -12,7 +12,7 @@ use tabane_base::{Destination, Host};
 use tabane_linux::interfaces::{Interface, Kind};
 use tabane_neighbour::Code;
 
-use super::PORT;
+use tabane_uplinks::LENDING_PORT;
 
 /// Places in an invitation: more make a picture that is hard to read from a screen.
 const MAX_PLACES: usize = 3;
@@ -94,7 +94,7 @@ impl FromStr for Invitation {
             Some((code, places)) => (code, places.split(',').collect()),
             None => (text, Vec::new()),
         };
-        let place = |text: &str| Destination::parse(text, Some(PORT));
+        let place = |text: &str| Destination::parse(text, Some(LENDING_PORT));
         let places = places.into_iter().map(place).collect::<Result<_, _>>();
         Ok(Self {
             code: code.parse::<Code>().map_err(|error| error.to_string())?,

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::invitation::Invitation;
-use super::{PORT, budget, hours, own_name, rate};
+use super::{budget, hours, own_name, rate};
 use crate::failure::Failure;
 use crate::output;
 use crate::program;
@@ -25,7 +25,7 @@ use tabane_store::{
     NeighbourEntry, OFFER_FILE, OfferEntry, RelayName, Store, TermsText, secret,
     wall_clock::unix_seconds,
 };
-use tabane_uplinks::{lent_links::place, near_by};
+use tabane_uplinks::{LENDING_PORT, lent_links::place, near_by};
 
 /// How long a code is worth something: a walk to the other machine.
 const OFFER_TIME: u64 = 600;
@@ -71,7 +71,7 @@ pub(crate) struct PairArgs {
 }
 
 fn destination(text: &str) -> Result<Destination, String> {
-    Destination::parse(text, Some(PORT)).map_err(|error| error.to_string())
+    Destination::parse(text, Some(LENDING_PORT)).map_err(|error| error.to_string())
 }
 
 pub(crate) fn run(args: &PairArgs, store: &Store) -> Result<ExitCode> {
@@ -208,7 +208,7 @@ async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
     if args.qr || is_terminal {
         let interfaces = interfaces::list().await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
-        let port = store.lending_port()?.unwrap_or(PORT);
+        let port = store.lending_port()?.unwrap_or(LENDING_PORT);
         let invitation = Invitation::here(code, &interfaces, port);
         if let Some(picture) = invitation.picture(is_terminal) {
             output::line(&format!(

@@ -14,9 +14,10 @@ use tabane_base::Seed;
 use tabane_sim::{
     Figure, Table,
     papers::{Experiment, Part, Report},
+    svg,
 };
 
-use super::{picture, write_picture};
+use super::write_picture;
 use crate::failure::Failure;
 use crate::output;
 
@@ -64,7 +65,7 @@ pub(super) fn run(args: &PaperArgs) -> Result<ExitCode> {
     for (experiment, report) in &reports {
         if let Some(path) = &args.svg {
             let path = place(path, *experiment, args.name == "all");
-            write_picture(&path, &picture::svg(&report.figure)?)?;
+            write_picture(&path, &svg(&report.figure)?)?;
         }
     }
     if args.json {

@@ -6,13 +6,12 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::Args;
-use tabane_base::{Bytes, Duration, Instant, Seed};
+use tabane_base::{Bytes, Duration, Instant, Quantity, Seed};
 use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 use tabane_netem::{Direction, Scenario};
-use tabane_sim::{Series, Setup, Transfer, World};
+use tabane_sim::{RunSettings, Series, Setup, Summary, Transfer, World, svg};
 
-use super::summary::Summary;
-use super::{picture, write_picture};
+use super::write_picture;
 use crate::demo::scenarios;
 use crate::output;
 
@@ -61,12 +60,12 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let (world, series) = simulate(args, &scenario);
     let summary = Summary::new(args.into(), &scenario, &world, &series);
     if let Some(path) = &args.svg {
-        write_picture(path, &picture::svg(&summary.figure())?)?;
+        write_picture(path, &svg(&summary.figure())?)?;
     }
     if args.json {
         output::json(&summary)?;
     } else {
-        output::line(&summary.text())?;
+        output::line(&summary.text(output::table))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -97,7 +96,7 @@ fn simulate(args: &RunArgs, scenario: &Scenario) -> (World, Series) {
     (world, series)
 }
 
-impl From<&RunArgs> for super::summary::Settings {
+impl From<&RunArgs> for RunSettings {
     fn from(args: &RunArgs) -> Self {
         Self {
             scheduler: args.scheduler,
@@ -115,23 +114,12 @@ struct Size(Bytes);
 impl FromStr for Size {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const UNITS: [(&str, u64); 4] = [
-            ("GB", 1_000_000_000),
-            ("MB", 1_000_000),
-            ("kB", 1_000),
-            ("B", 1),
-        ];
-        let split = UNITS
-            .iter()
-            .find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)));
-        let bytes = split
-            .and_then(|(number, unit)| number.trim().parse::<u64>().ok()?.checked_mul(*unit))
-            .ok_or("expected a size such as 64kB or 4MB (B, kB, MB, GB)")?;
+        let size = Bytes::parse(text).ok_or_else(|| format!("expected {}", Bytes::EXPECTED))?;
         // The engine's own bounds.
-        if !(16_384..=1 << 32).contains(&bytes) {
+        if !(16_384..=1 << 32).contains(&size.get()) {
             return Err("expected 16384B to 4GB".to_owned());
         }
-        Ok(Self(Bytes::new(bytes)))
+        Ok(Self(size))
     }
 }
 

@@ -8,9 +8,12 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use tabane_sim::papers::{Experiment, Report};
+use tabane_sim::{
+    papers::{Experiment, Report},
+    svg,
+};
 
-use super::super::{picture, write_picture};
+use super::super::write_picture;
 use super::markdown;
 use crate::failure::Failure;
 use crate::output;
@@ -33,7 +36,7 @@ pub(super) fn write(directory: &Path, reports: &[(Experiment, Report)]) -> Resul
     }
     for (experiment, report) in reports {
         let path = directory.join("papers").join(format!("{experiment}.svg"));
-        write_picture(&path, &picture::svg(&report.figure)?)?;
+        write_picture(&path, &svg(&report.figure)?)?;
         output::line(&path.display().to_string())?;
     }
     if filled != text {
@@ -114,7 +117,7 @@ mod tests {
         for (experiment, report) in carry_out(&quick, SEED) {
             let table = table(&page, experiment).unwrap();
             assert_eq!(table, markdown(&report), "{experiment}: {REMAKE}");
-            let is_same = drawn(experiment) == picture::svg(&report.figure).unwrap();
+            let is_same = drawn(experiment) == svg(&report.figure).unwrap();
             assert!(is_same, "{experiment}.svg is another: {REMAKE}");
         }
     }

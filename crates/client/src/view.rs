@@ -1,0 +1,257 @@
+//! A client as its control socket shows it.
+
+use std::collections::BTreeMap;
+
+use tabane_base::Instant;
+use tabane_control::{
+    Link, LinkChange, LinkState, Packets, RuleAnswer, RuleQuestion, RuleUse, State, Totals, Traffic,
+};
+use tabane_core::{PathSnapshot, PathStatus};
+use tabane_policy::{FlowFacts, Protocol};
+use tabane_tunnel::{
+    LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
+    shown::{self, Ledger, NO_TRACE, Source, add, drops, of_path, of_volume, whole_millis},
+};
+
+use crate::far_ends::{FarEnds, Seen};
+use crate::rule_book::{self, RuleBook};
+
+/// The sessions of a client with what its links carried.
+pub struct ClientView {
+    far_ends: FarEnds,
+    /// By name; links that are gone keep theirs.
+    ledgers: BTreeMap<String, Ledger>,
+    /// When the relay was heard last.
+    heard_at: Option<std::time::Instant>,
+}
+
+impl ClientView {
+    /// Of these far ends.
+    pub fn new(far_ends: FarEnds) -> Self {
+        Self {
+            far_ends,
+            ledgers: BTreeMap::new(),
+            heard_at: None,
+        }
+    }
+
+    /// Fills in what is known of it.
+    pub fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
+        let sessions = self.far_ends.seen();
+        state.links = self.links(&sessions);
+        state.silent_ms = self.silence(&sessions);
+        if let Some(roll) = self.far_ends.roll() {
+            state.policy_fault = roll.policy_fault();
+            let carried = |name: &str| {
+                let ledger = self.ledgers.get(name);
+                ledger.map(Ledger::traffic).unwrap_or_default()
+            };
+            roll.complete(&mut state.links, carried);
+        }
+        let bypass = self.far_ends.bypass();
+        state.limit = bypass.limit();
+        state.totals.bypassing_connections = bypass.connections();
+        state.totals.bypassing_flows = bypass.flows();
+        let rules = self.far_ends.rules().map(RuleBook::uses);
+        state.rules = rules
+            .unwrap_or_default()
+            .into_iter()
+            .map(rule_use)
+            .collect();
+        for ledger in self.ledgers.values() {
+            add(&mut state.totals.traffic, &ledger.traffic());
+        }
+        for seen in sessions {
+            let Seen {
+                peer,
+                is_present,
+                snapshot,
+            } = seen;
+            let far = match &peer {
+                Some(peer) => Some(peer),
+                None => {
+                    let relay = relays.get(snapshot.relay.unwrap_or(0));
+                    if is_present {
+                        state.instance.relay = relay.map(|(name, _)| name.clone());
+                    }
+                    relay
+                }
+            };
+            let totals = &mut state.totals;
+            totals.sessions_so_far += snapshot.sessions;
+            count_drops(totals, drops(&snapshot.counters.drops));
+            let Some(session) = &snapshot.session else {
+                continue;
+            };
+            totals.sessions += 1;
+            totals.streams += session.streams as u64;
+            count_drops(totals, drops(&session.drops));
+            let mut seen = shown::session(snapshot.number, session);
+            seen.peer = far.map(|(_, key)| key.clone());
+            seen.packets = snapshot.packets.as_ref().map(packets);
+            seen.straight_to = peer.as_ref().map(|(name, _)| name.clone());
+            seen.paths
+                .iter()
+                .for_each(|path| add(&mut seen.traffic, &path.traffic));
+            state.sessions.push(seen);
+        }
+    }
+
+    /// For how long nothing has come from the relay.
+    fn silence(&mut self, sessions: &[Seen]) -> Option<u64> {
+        let relay = sessions
+            .iter()
+            .find(|seen| seen.peer.is_none() && seen.is_present);
+        if let Some(session) = relay.and_then(|seen| seen.snapshot.session.as_ref()) {
+            let heard_at = std::time::Instant::now().checked_sub(session.silent_for);
+            self.heard_at = self.heard_at.max(heard_at);
+        }
+        Some(whole_millis(self.heard_at?.elapsed()))
+    }
+
+    /// Each link once, with what all sessions have over it.
+    fn links(&mut self, sessions: &[Seen]) -> Vec<Link> {
+        let mut names: Vec<&str> = Vec::new();
+        for link in sessions.iter().flat_map(|seen| &seen.snapshot.links) {
+            if !names.contains(&link.name.as_str()) {
+                names.push(&link.name);
+            }
+        }
+        let with = |name: &str| {
+            let of = |seen| {
+                let Seen { snapshot, .. }: &Seen = seen;
+                let link = snapshot.links.iter().find(|link| link.name == name)?;
+                Some((seen, link))
+            };
+            sessions.iter().filter_map(of).collect()
+        };
+        let links: Vec<(_, Vec<_>)> = names.iter().map(|name| (*name, with(name))).collect();
+        let links = links.into_iter();
+        links.map(|(name, of)| self.link(name, &of)).collect()
+    }
+
+    /// A link as these sessions have it, the relay's first.
+    fn link(&mut self, name: &str, of: &[(&Seen, &LinkSnapshot)]) -> Link {
+        let ledger = self.ledgers.entry(name.to_owned()).or_default();
+        ledger.count(of.iter().flat_map(|(seen, link)| of_link(seen, link)));
+        // One that carries says most.
+        let with_time = |(seen, link): &(&Seen, &LinkSnapshot)| {
+            let path = link.path.clone()?;
+            Some((path, seen.snapshot.session.as_ref()?.at))
+        };
+        let paths: Vec<_> = of.iter().filter_map(with_time).collect();
+        let is_active = |(path, _): &&(PathSnapshot, Instant)| path.status == PathStatus::Active;
+        let best = paths.iter().find(is_active).or_else(|| paths.first());
+        let path = best.map(|(path, at)| shown::path(path, *at));
+        let carrying = of
+            .iter()
+            .find(|(_, link)| link.path.is_some())
+            .or_else(|| of.first());
+        let carried = carrying.map(|(_, link)| link.carrier.to_string());
+        let carrier_reason = carrying.and_then(|(_, link)| link.carrier_why.clone());
+        let paused = of.iter().any(|(_, link)| link.paused);
+        let mut problems = of.iter().filter_map(|(_, link)| link.problem.clone());
+        Link {
+            name: name.to_owned(),
+            state: match &path {
+                _ if paused => LinkState::Paused,
+                Some(path) => path.state,
+                None => LinkState::Down,
+            },
+            problem: problems.next().filter(|_| path.is_none()),
+            weight: of.first().map_or(1.0, |(_, link)| link.policy.weight),
+            paused,
+            share: 0.0,
+            share_now: None,
+            traffic: ledger.traffic(),
+            failures: 0,
+            is_lent: false,
+            metered: false,
+            budget: None,
+            policy: None,
+            carrier: carried.filter(|_| path.is_some()),
+            carrier_reason,
+            path,
+        }
+    }
+
+    /// Which rule a connection would fall under.
+    pub fn explain(&self, question: RuleQuestion) -> Result<RuleAnswer, String> {
+        let rules = self.far_ends.rules().ok_or("no rules are in force here")?;
+        let (rule, names) = rules.explain(FlowFacts {
+            domains: question.domain.into_iter().collect(),
+            address: question.address,
+            port: question.port,
+            protocol: match question.udp {
+                true => Protocol::Udp,
+                false => Protocol::Tcp,
+            },
+            process: question.process,
+            dscp: None,
+        });
+        Ok(RuleAnswer { rule, names })
+    }
+
+    /// Has a session recorded: the relay's, where none is named.
+    pub fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+        let traced = self.far_ends.trace(session);
+        traced.ok_or_else(|| NO_TRACE.to_owned())
+    }
+
+    /// Carries out a change, of which the parts that are left out stay.
+    pub fn change_link(&self, name: &str, change: LinkChange) -> Result<(), String> {
+        let wish = LinkWish {
+            weight: change.weight,
+            paused: change.paused,
+        };
+        let changed = self.far_ends.wish_link(name, wish);
+        changed.map_err(|error| error.to_string())
+    }
+}
+
+fn rule_use(of: rule_book::RuleUse) -> RuleUse {
+    RuleUse {
+        rule: of.rule,
+        text: of.text,
+        connections: of.connections,
+        connections_so_far: of.connections_so_far,
+        sent_bytes: of.sent.get(),
+        received_bytes: of.received.get(),
+    }
+}
+
+fn count_drops(totals: &mut Totals, drops: BTreeMap<String, u64>) {
+    for (reason, count) in drops {
+        *totals.drops.entry(reason).or_default() += count;
+    }
+}
+
+fn packets(carried: &PacketsCarried) -> Packets {
+    Packets {
+        addresses: carried.addresses.clone(),
+        sent: carried.sent,
+        received: carried.received,
+        ..Packets::default()
+    }
+}
+
+/// What a session has over a link. Bytes are told by the client's sockets, which miss nothing;
+/// losses by the path, as long as there is one.
+pub(crate) fn of_link(
+    session: &Seen,
+    link: &LinkSnapshot,
+) -> impl Iterator<Item = (Source, Traffic)> {
+    // Those that are left have no sockets beside the client's.
+    let client = session.is_present.then(|| {
+        let peer = session.peer.as_ref().map(|(name, _)| name.clone());
+        (Source::Client(peer), of_volume(&link.volume))
+    });
+    let path = link.path.as_ref().map(|path| {
+        let losses = Traffic {
+            lost_packets: of_path(path).lost_packets,
+            ..Traffic::default()
+        };
+        (Source::Path(session.snapshot.number, path.id.get()), losses)
+    });
+    client.into_iter().chain(path)
+}

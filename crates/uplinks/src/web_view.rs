@@ -1,0 +1,74 @@
+//! Web mode as its control socket shows it.
+
+use std::collections::BTreeMap;
+
+use tabane_control::{Link, LinkState, State, Traffic};
+use tabane_fetch::Links;
+use tabane_ranges::LinkId;
+
+use tabane_tunnel::shown::add;
+
+use crate::link_roll::LinkRoll;
+
+/// The links of a process that fetches, with what they carried.
+pub struct WebView {
+    links: Links,
+    /// Those that are known, used or not.
+    roll: LinkRoll,
+    under_way: Box<dyn Fn() -> usize>,
+    /// By everybody who was a link, as it was seen last.
+    carried: BTreeMap<LinkId, Traffic>,
+}
+
+impl WebView {
+    /// For links, all that are known being on `roll`; `under_way` counts answers and tunnels.
+    pub fn new(links: Links, roll: LinkRoll, under_way: impl Fn() -> usize + 'static) -> Self {
+        Self {
+            links,
+            roll,
+            under_way: Box::new(under_way),
+            carried: BTreeMap::new(),
+        }
+    }
+
+    /// Fills in what is known of it.
+    pub fn look(&mut self, state: &mut State) {
+        for link in self.links.all() {
+            let tally = link.tally();
+            let traffic = Traffic {
+                sent_bytes: tally.sent.get(),
+                received_bytes: tally.received.get(),
+                ..Traffic::default()
+            };
+            self.carried.insert(link.id(), traffic);
+            state.links.push(Link {
+                name: link.name().to_owned(),
+                state: match tally.trouble {
+                    Some(_) => LinkState::Down,
+                    None => LinkState::Active,
+                },
+                problem: tally.trouble,
+                weight: link.facts().weight,
+                paused: false,
+                share: 0.0,
+                share_now: None,
+                traffic,
+                failures: tally.failures,
+                is_lent: false,
+                metered: link.facts().metered,
+                budget: None,
+                policy: None,
+                carrier: None,
+                carrier_reason: None,
+                path: None,
+            });
+        }
+        state.policy_fault = self.roll.policy_fault();
+        self.roll.complete(&mut state.links, |_| Traffic::default());
+        let totals = &mut state.totals;
+        totals.streams = (self.under_way)() as u64;
+        self.carried
+            .values()
+            .for_each(|carried| add(&mut totals.traffic, carried));
+    }
+}

@@ -1,5 +1,0 @@
-//! The target of this name, under libFuzzer.
-
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| tabane_fuzz::texts::destination(data));
