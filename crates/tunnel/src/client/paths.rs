@@ -127,17 +127,19 @@ impl Shared {
         match reason {
             // Core goes on probing it and tells when it is back.
             PathDownReason::NoAnswer => link.choice.on_silent(now),
-            PathDownReason::NotValidated | PathDownReason::Closed => {
-                // Another is opened in its place.
+            // The relay may notice the end of a connection first, and closes its path.
+            _ if link.choice.carrier() == Carrier::Tls => {
                 self.close_path(path);
-                link.on_failed(now, reason.to_string());
-            }
-            PathDownReason::InterfaceGone if link.choice.carrier() == Carrier::Tls => {
                 link.discard_tls(&self.engine);
                 link.choice.on_tls_gone(now);
                 link.on_failed(now, "the TLS connection ended".to_owned());
                 link.retry_at_once();
                 self.links_changed.notify_one();
+            }
+            PathDownReason::NotValidated | PathDownReason::Closed => {
+                // Another is opened in its place.
+                self.close_path(path);
+                link.on_failed(now, reason.to_string());
             }
             PathDownReason::InterfaceGone => {
                 link.discard_sockets(&self.engine);

@@ -85,6 +85,12 @@ fn udp_that_is_lost_under_way_is_replaced_and_nothing_is_lost() {
             stream.grows("with one connection cut").await;
             world.carried(&client, "left", Carrier::Tls).await;
             stream.grows("by both again").await;
+            // The client does not hear of it, but that the relay closes the path.
+            world.nft("add chain inet walls out { type filter hook output priority 0; }");
+            world.nft("add rule inet walls out oifname left tcp flags rst drop");
+            world.cut("left");
+            world.lost(&client, "left").await;
+            world.carried(&client, "left", Carrier::Tls).await;
             assert_eq!(client.snapshot().sessions, 1);
         },
     );
@@ -145,6 +151,14 @@ impl World {
             let link = self.link(client, name);
             let status = link.path.map(|path| path.status);
             link.carrier == by && status == Some(PathStatus::Active)
+        })
+        .await;
+    }
+
+    async fn lost(&self, client: &Client, name: &str) {
+        eventually(&format!("{name} is lost"), || {
+            let path = self.link(client, name).path;
+            path.is_none_or(|path| path.status != PathStatus::Active)
         })
         .await;
     }
