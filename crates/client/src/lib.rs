@@ -35,6 +35,7 @@ mod plain_way;
 pub mod private_network;
 pub mod proxy;
 mod proxying;
+pub mod reach;
 mod route;
 mod rule_book;
 mod statistics;

@@ -13,11 +13,15 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
-use tabane_linux::{descriptors, interfaces::Watch, signals::Signals};
+use tabane_linux::{
+    descriptors,
+    interfaces::Watch,
+    notify::{self, Heard},
+    signals::Signals,
+};
 
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
-use crate::notify::{self, Heard};
 use crate::session_args::SessionArgs;
 use crate::signals;
 use tabane_client::{
