@@ -37,10 +37,6 @@ enum SctpCommand {
     Forward(ForwardArgs),
 }
 
-/// Send a file, or standard input
-///
-/// With `tabane sctp recv` at the other end, length and digest are compared before either command
-/// ends with status 0. From any other receiver there is only SCTP's word that all was taken.
 /// How messages are spread over paths.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Spread {
@@ -65,6 +61,10 @@ impl From<Spread> for Scheduler {
     }
 }
 
+/// Send a file, or standard input
+///
+/// With `tabane sctp recv` at the other end, length and digest are compared before either command
+/// ends with status 0. From any other receiver there is only SCTP's word that all was taken.
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
     /// The file; - or nothing is standard input
