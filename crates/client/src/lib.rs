@@ -39,6 +39,7 @@ pub mod reach;
 mod route;
 mod rule_book;
 mod statistics;
+mod surroundings;
 mod udp_order;
 mod via;
 mod view;

@@ -148,7 +148,7 @@ async fn serve(
     tokio::task::spawn_local(notify::keep_alive());
     tracing::info!("up; new connections go as without tabane until the relay answers");
     let far_ends = tokio::select! {
-        far_ends = plan.start_all(store, OWN_MARK) => Some(far_ends?),
+        far_ends = FarEnds::start(plan, store, OWN_MARK) => Some(far_ends?),
         () = until_told(&signals) => None,
     };
     let instance = far_ends.as_ref().map(|far_ends| {
