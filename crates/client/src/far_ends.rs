@@ -86,7 +86,8 @@ impl FarEnds {
         Ok(Self::new(relay, plan, store, None).await)
     }
 
-    /// The same, but nothing is waited for: links and the relay may come later. Sockets carry `mark`.
+    /// The same, but nothing is waited for: links and the relay may come later. Its sockets carry
+    /// `mark`.
     pub async fn start(plan: &SessionPlan, store: &Store, mark: u32) -> Result<Self> {
         let relay = match plan.has_relays() {
             true => Some(plan.start(store, Some(mark)).await?),
