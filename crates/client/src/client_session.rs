@@ -20,7 +20,6 @@ use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::far_ends::FarEnds;
 use crate::lent_paths::LentPaths;
 use crate::link_follower::LinkFollower;
 use crate::rule_book::RuleBook;
@@ -201,15 +200,14 @@ impl SessionPlan {
         }
     }
 
-    /// The session with the relay, if one is known, and the peers beside it. A silent relay is
-    /// waited for only where there is nothing else. Must be called within a `LocalSet`.
-    pub async fn connect_all(&self, store: &Store) -> Result<FarEnds> {
-        let relay = match (self.has_relays(), self.peers.is_empty()) {
+    /// The session with the relay, if one is known. A silent relay is waited for only where there
+    /// are no peers beside it. Must be called within a `LocalSet`.
+    pub(crate) async fn connect_relay(&self, store: &Store) -> Result<Option<Client>> {
+        Ok(match (self.has_relays(), self.peers.is_empty()) {
             (true, true) => Some(self.connect(store).await?),
             (true, false) => Some(self.connect_or_go_on(store).await?),
             (false, _) => None,
-        };
-        Ok(FarEnds::new(relay, self, store, None).await)
+        })
     }
 
     /// A session with the relay, or one that is still being set up when [`RELAY_WAIT`] is over.
@@ -224,15 +222,6 @@ impl SessionPlan {
             ),
         }
         Ok(client)
-    }
-
-    /// The same as [`start`](Self::start) has it.
-    pub async fn start_all(&self, store: &Store, mark: u32) -> Result<FarEnds> {
-        let relay = match self.has_relays() {
-            true => Some(self.start(store, Some(mark)).await?),
-            false => None,
-        };
-        Ok(FarEnds::new(relay, self, store, Some(mark)).await)
     }
 
     /// Whether any relay is known.

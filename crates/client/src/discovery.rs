@@ -15,8 +15,8 @@ use tabane_core::{ClassId, Inquiry, InquiryAnswer, PathPolicy, PublicKey};
 use tabane_tunnel::Access;
 use tokio::time::{Instant, timeout};
 
-use crate::far_ends::Surroundings;
 use crate::plain;
+use crate::surroundings::Surroundings;
 use tabane_store::{DEFAULT_PORT, secret};
 
 /// Waits for an answer: after the first datagram and, one may have been lost, the second.

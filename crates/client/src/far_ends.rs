@@ -5,16 +5,14 @@
 //! policy and rules.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use anyhow::Result;
 use tabane_base::{Duration, Host, Prefix};
-use tabane_core::{ClassId, CloseReason, PublicKey};
+use tabane_core::{CloseReason, PublicKey};
 use tabane_tunnel::{
-    Client, ClientSnapshot, Families, Journal, Label, LinkBind, LinkError, LinkWish, RelayPeer,
-    SessionTrace, Target,
+    Client, ClientSnapshot, Families, Journal, Label, LinkError, LinkWish, SessionTrace, Target,
 };
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -23,10 +21,11 @@ use tokio::time::{Instant, timeout};
 use crate::bypass::Bypass;
 use crate::client_session::SessionPlan;
 use crate::discovery::{self, Discovery};
-use crate::peer_memory::PeerMemory;
 use crate::peers::Peer;
-use crate::plain_way::{NoPlainWay, Passage, PlainWays};
+use crate::plain::Passage;
+use crate::plain_way::{NoPlainWay, PlainWays};
 use crate::rule_book::RuleBook;
+use crate::surroundings::Surroundings;
 use crate::via::RelayState;
 use tabane_store::{DEFAULT_PORT, PeerEntry, RelayName, Store, wall_clock::unix_seconds};
 use tabane_uplinks::LinkRoll;
@@ -62,18 +61,6 @@ struct Inner {
     followers: RefCell<Vec<AbortHandle>>,
 }
 
-/// What sessions with peers have in common.
-pub(crate) struct Surroundings {
-    plan: SessionPlan,
-    pub store: Store,
-    mark: Option<u32>,
-    pub memory: PeerMemory,
-    /// The relay's client's, where there is one.
-    pub journal: Journal,
-    /// What the user wishes of links, for sessions that begin later.
-    wishes: RefCell<BTreeMap<String, LinkWish>>,
-}
-
 /// A client with whom it is for.
 pub(crate) struct FarEnd {
     /// Name and key of the peer; `None`: the relay.
@@ -91,41 +78,27 @@ pub struct Seen {
     pub snapshot: ClientSnapshot,
 }
 
-impl Surroundings {
-    /// Begins a session with a peer; the second is what keeps it on the links.
-    pub(crate) async fn start(&self, peer: RelayPeer) -> Result<(Client, AbortHandle)> {
-        let started = self.plan.start_peer(&self.store, peer, self.mark).await?;
-        for (link, wish) in self.wishes.borrow().iter() {
-            // A link that is gone has no wishes.
-            let _ = started.0.wish_link(link, *wish);
-        }
-        Ok(started)
-    }
-
-    /// The links that may carry what belongs to `class`, but for those that the user has paused.
-    pub(crate) async fn links_for(&self, class: ClassId) -> Result<Vec<LinkBind>> {
-        let table = self.plan.uplinks(&self.store).await?.table();
-        let mut links = self.plan.allowed(&table, class);
-        let wishes = self.wishes.borrow();
-        let is_paused = |link: &LinkBind| {
-            wishes
-                .get(&link.name)
-                .is_some_and(|it| it.paused == Some(true))
-        };
-        links.retain(|link| !is_paused(link));
-        Ok(links)
-    }
-
-    /// How long a session waits for an answer before it is given up.
-    pub(crate) fn patience(&self) -> Duration {
-        self.plan.patience()
-    }
-}
-
 impl FarEnds {
+    /// The session with the relay, if one is known, and the peers beside it. A silent relay is
+    /// waited for only where there is nothing else. Must be called within a `LocalSet`.
+    pub async fn connect(plan: &SessionPlan, store: &Store) -> Result<Self> {
+        let relay = plan.connect_relay(store).await?;
+        Ok(Self::new(relay, plan, store, None).await)
+    }
+
+    /// The same, but nothing is waited for: links and the relay may come later. Its sockets carry
+    /// `mark`.
+    pub async fn start(plan: &SessionPlan, store: &Store, mark: u32) -> Result<Self> {
+        let relay = match plan.has_relays() {
+            true => Some(plan.start(store, Some(mark)).await?),
+            false => None,
+        };
+        Ok(Self::new(relay, plan, store, Some(mark)).await)
+    }
+
     /// The relay's client beside the peers of `plan`; waits a moment for the names of these. Must
     /// be called within the `LocalSet` of the client.
-    pub async fn new(
+    async fn new(
         relay: Option<Client>,
         plan: &SessionPlan,
         store: &Store,
@@ -152,14 +125,12 @@ impl FarEnds {
             discovery: plan.discovers.map(Discovery::new),
             plain: Some(PlainWays::new(plan.clone(), store.clone())),
             bypass: Bypass::default(),
-            surroundings: Some(Rc::new(Surroundings {
-                plan: plan.clone(),
-                store: store.clone(),
+            surroundings: Some(Rc::new(Surroundings::new(
+                plan,
+                store,
                 mark,
-                memory: PeerMemory::recall(),
-                journal: journal.clone(),
-                wishes: RefCell::default(),
-            })),
+                journal.clone(),
+            ))),
             journal,
             families,
             moved,
@@ -393,10 +364,7 @@ impl FarEnds {
             end.client.wish_link(name, wish)?;
         }
         if let Some(surroundings) = &self.0.surroundings {
-            let mut wishes = surroundings.wishes.borrow_mut();
-            let kept = wishes.entry(name.to_owned()).or_default();
-            kept.weight = wish.weight.or(kept.weight);
-            kept.paused = wish.paused.or(kept.paused);
+            surroundings.wish(name, wish);
         }
         Ok(())
     }

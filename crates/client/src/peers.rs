@@ -16,8 +16,8 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client_session::resolve;
-use crate::far_ends::Surroundings;
 use crate::peer_memory::Absence;
+use crate::surroundings::Surroundings;
 use tabane_store::{PeerEntry, RelayName};
 
 /// How long a connection waits for a session that is being set up: two round trips over the

@@ -1,7 +1,7 @@
 //! The way without the session: sockets of ours to the very destination, as the program would have
 //! had without us.
 //!
-//! Owns how such a socket is made and marked as ours. Which link it takes is `plain_way`'s choice.
+//! Owns how such a socket is made and marked as ours. Which way it takes is `plain_way`'s choice.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,7 +17,22 @@ use tokio::io::Interest;
 use tokio::net::{TcpSocket, UdpSocket};
 
 use crate::plain_meter::Meter;
-use crate::plain_way::{Passage, PlainWay};
+
+/// The way of a connection without a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PlainWay {
+    /// As the routing table has it.
+    Routed,
+    /// By this link, whatever the routing table says.
+    Over(String),
+}
+
+/// The way, and what counts what goes by it.
+#[derive(Debug, Clone)]
+pub(crate) struct Passage {
+    pub(crate) way: PlainWay,
+    pub meter: Meter,
+}
 
 /// A connection of which every byte counts.
 #[derive(Debug)]

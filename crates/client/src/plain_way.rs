@@ -18,31 +18,15 @@ use tabane_tunnel::{ClientSnapshot, LinkBind};
 use tokio::task::AbortHandle;
 
 use crate::client_session::SessionPlan;
-use crate::plain;
+use crate::plain::{self, Passage, PlainWay};
 use crate::plain_meter::{Carried, Meter};
 use tabane_store::Store;
 use tabane_uplinks::{COUNT_INTERVAL, Uplinks};
-
-/// The way of a connection without a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PlainWay {
-    /// As the routing table has it.
-    Routed,
-    /// By this link, whatever the routing table says.
-    Over(String),
-}
 
 /// No link that could carry it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("neither the relay nor a link that the policy allows leads there")]
 pub(crate) struct NoPlainWay;
-
-/// The way, and what counts what goes by it.
-#[derive(Debug, Clone)]
-pub(crate) struct Passage {
-    pub(crate) way: PlainWay,
-    pub meter: Meter,
-}
 
 /// The ways of one instance.
 pub(crate) struct PlainWays {

@@ -1,8 +1,9 @@
 //! Everything tabane asks of the kernel, behind safe types.
 //!
 //! Owns sockets bound to interfaces, precise timers, the list of interfaces, the cgroups that
-//! commands run in and the socket hooks that capture their traffic. The only crate with `unsafe`.
-//! Knows neither our protocol nor any policy: it moves values, others decide.
+//! commands run in, the socket hooks that capture their traffic, and the word to whoever started
+//! us. `unsafe` is here and in the bindings of `tabane-sctp`. Knows neither our protocol nor any
+//! policy: it moves values, others decide.
 
 pub mod abortive;
 pub mod buffers;
@@ -22,6 +23,7 @@ pub mod nflog;
 mod nfnetlink;
 pub mod nfqueue;
 pub mod nft;
+pub mod notify;
 pub mod packet_socket;
 mod priority;
 pub mod private_net;

@@ -12,14 +12,11 @@ mod gateway;
 mod instance;
 mod last_words;
 mod log;
-mod notify;
 mod output;
 mod program;
-mod reach;
 mod session_args;
 mod signals;
 mod top;
-mod web_ca;
 
 use std::process::ExitCode;
 

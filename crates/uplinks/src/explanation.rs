@@ -153,8 +153,8 @@ impl Explanation {
         self.peer = Some(name.to_string());
         let is_up = session(name).is_some_and(|it| it.state == SessionState::Connected);
         if state.is_some() && !is_up {
-            let other = "there is no session with it now: the next connection begins one, and goes by \
-                     the relay, or plainly, if it does not answer within a second";
+            let other = "there is no session with it now: the next connection begins one, and goes \
+                         by the relay, or plainly, if it does not answer within a second";
             self.notes.push(other.to_owned());
         }
     }

@@ -27,6 +27,7 @@ mod server;
 mod split;
 mod target;
 mod tunnel;
+mod web_ca;
 
 pub use authority::{Authority, AuthorityError, KeptAuthority};
 pub use hosts::{Hosts, HostsError};
@@ -34,3 +35,4 @@ pub use interception::{Beyond, Interception};
 pub use journal::{Carried, Journal, Record};
 pub use map::{Map, MapError};
 pub use server::Web;
+pub use web_ca::WebCa;

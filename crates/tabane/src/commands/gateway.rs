@@ -16,8 +16,9 @@ use tabane_gateway::{Config, Mode, UNTOUCHED_PORTS};
 use crate::failure::Failure;
 use crate::gateway;
 use crate::instance::{Asked, ControlArgs, Description};
+use crate::output;
 use crate::signals;
-use crate::{notify, output};
+use tabane_linux::notify;
 use tabane_relay::gateway::{Forwarder, QUEUE_FIRST, Splitter};
 use tabane_store::{DirectPrefix, Span};
 

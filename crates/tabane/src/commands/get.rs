@@ -1,7 +1,7 @@
 //! `tabane get URL…`: a file from any web server, over all links at once.
 //!
 //! Owns the flags, where the file goes, and what is said at the end. What is kept for another try
-//! is `partial`'s, what is shown meanwhile `meter`'s.
+//! is `tabane-fetch`'s, what is shown meanwhile `meter`'s.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use serde_json::json;
 use tabane_base::{Bytes, Duration, Rate};
 use tabane_control::Kind;
 use tabane_fetch::{
-    Client, FetchError, HeaderMap, HeaderName, HeaderValue, Job, Links, Outcome, Patience,
+    Client, FetchError, HeaderMap, HeaderName, HeaderValue, Job, Links, Outcome, Partial, Patience,
     Progress, Proxies, Url, fetch, stream,
 };
 use tabane_ranges::{Order, Rule};
@@ -31,10 +31,8 @@ use tabane_store::{RelayName, Span, Store};
 use tabane_uplinks::{LinkRoll, PolicyTextFile, WebLinks, WebView};
 
 mod meter;
-mod partial;
 
 use meter::Meter;
-use partial::Partial;
 
 /// What of a stream may be in memory.
 const WINDOW: Bytes = Bytes::mega(16);

@@ -7,8 +7,7 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::output;
-use crate::reach::look;
-use tabane_client::{SessionOrder, SessionPlan};
+use tabane_client::{SessionOrder, SessionPlan, reach::look};
 use tabane_store::{JoinString, Joined, RelayEntry, RelayName, Store};
 
 /// Remember a relay, by the line that `tabane relay` printed

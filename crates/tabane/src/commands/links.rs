@@ -12,9 +12,8 @@ use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
 use crate::output;
-use crate::reach::measure;
 use crate::session_args::SessionArgs;
-use tabane_client::{SessionOrder, SessionPlan, last_run};
+use tabane_client::{SessionOrder, SessionPlan, last_run, reach::measure};
 use tabane_store::{Store, wall_clock::unix_seconds};
 use tabane_uplinks::{
     LinkPolicy,

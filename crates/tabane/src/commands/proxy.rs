@@ -12,7 +12,7 @@ use crate::output;
 use crate::program;
 use crate::session_args::SessionArgs;
 use crate::signals;
-use tabane_client::{Carriage, ProxyListener, SessionPlan};
+use tabane_client::{Carriage, FarEnds, ProxyListener, SessionPlan};
 use tabane_store::Store;
 use tabane_uplinks::PolicyTextFile;
 
@@ -46,7 +46,7 @@ async fn serve(
     let signals = signals::catch()?;
     let listener = ProxyListener::bind(listen).await?;
     let far_ends = tokio::select! {
-        far_ends = plan.connect_all(store) => far_ends?,
+        far_ends = FarEnds::connect(plan, store) => far_ends?,
         arrived = signals.next() => return Ok(program::signal_code(arrived?.signal)),
     };
     let description = Description {

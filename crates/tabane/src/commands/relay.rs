@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
 use tabane_core::SessionConfig;
-use tabane_linux::{descriptors, signals::Signals};
+use tabane_linux::{descriptors, notify, signals::Signals};
 use tabane_relay::{
     Door, Doors, RelayOrder, RelayService, RelayState, TlsListen, TokenUses, UserName,
 };
@@ -26,7 +26,7 @@ use tabane_tunnel::{Access, RelayMonitor};
 
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::session_args::SendingArgs;
-use crate::{notify, output, signals};
+use crate::{output, signals};
 use tabane_client::Sending;
 
 /// A grace time without end.

@@ -121,7 +121,7 @@ async fn run_program(
         Entrance::best(&direct, account.is_some()).await?
     };
     let far_ends = tokio::select! {
-        far_ends = plan.connect_all(store) => far_ends?,
+        far_ends = FarEnds::connect(plan, store) => far_ends?,
         arrived = signals.next() => {
             return Ok(program::signal_code(arrived?.signal));
         }

@@ -13,11 +13,15 @@ use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
-use tabane_linux::{descriptors, interfaces::Watch, signals::Signals};
+use tabane_linux::{
+    descriptors,
+    interfaces::Watch,
+    notify::{self, Heard},
+    signals::Signals,
+};
 
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
-use crate::notify::{self, Heard};
 use crate::session_args::SessionArgs;
 use crate::signals;
 use tabane_client::{
@@ -144,7 +148,7 @@ async fn serve(
     tokio::task::spawn_local(notify::keep_alive());
     tracing::info!("up; new connections go as without tabane until the relay answers");
     let far_ends = tokio::select! {
-        far_ends = plan.start_all(store, OWN_MARK) => Some(far_ends?),
+        far_ends = FarEnds::start(plan, store, OWN_MARK) => Some(far_ends?),
         () = until_told(&signals) => None,
     };
     let instance = far_ends.as_ref().map(|far_ends| {

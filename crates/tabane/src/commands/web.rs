@@ -19,7 +19,7 @@ use tabane_base::{Bytes, Rate};
 use tabane_control::Kind;
 use tabane_fetch::{Client, Patience, Proxies};
 use tabane_linux::{child, signals::Signals};
-use tabane_web::{Carried, Hosts, Journal, Map, Record, Web};
+use tabane_web::{Carried, Hosts, Journal, Map, Record, Web, WebCa};
 use tokio::net::TcpListener;
 
 use crate::failure::Failure;
@@ -27,7 +27,6 @@ use crate::instance::{Description, Instance};
 use crate::output;
 use crate::program::{self, Program};
 use crate::signals::{self, pass_on};
-use crate::web_ca::WebCa;
 use tabane_client::environment::web_variables;
 use tabane_store::{RelayName, Store};
 use tabane_uplinks::{PolicyTextFile, WebLinks, WebView};

@@ -6,8 +6,7 @@ use tabane_linux::interfaces;
 use tabane_tunnel::Lodging;
 use tokio::time::timeout;
 
-use crate::reach::measure;
-use tabane_client::{SessionOrder, SessionPlan};
+use tabane_client::{SessionOrder, SessionPlan, reach::measure};
 use tabane_store::Store;
 use tabane_uplinks::LinkPolicy;
 

@@ -11,12 +11,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tabane_web::{Authority, Hosts, Interception, KeptAuthority};
+use tabane_web::{Authority, Hosts, Interception, KeptAuthority, WebCa};
 
 use super::trust;
 use crate::failure::Failure;
 use crate::output;
-use crate::web_ca::WebCa;
 use tabane_store::{secret, wall_clock::unix_seconds};
 
 /// The variables by which single programs are told of a file with all authorities.

@@ -18,7 +18,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Waits until every link is up or has failed, those in `awaited` among them, at most for
 /// [`COME_UP_TIME`].
-pub(crate) async fn look(client: &Client, awaited: &[String]) -> ClientSnapshot {
+pub async fn look(client: &Client, awaited: &[String]) -> ClientSnapshot {
     wait(client, COME_UP_TIME, awaited, |link| {
         link.problem.is_some() || is_up(link)
     })
@@ -26,7 +26,7 @@ pub(crate) async fn look(client: &Client, awaited: &[String]) -> ClientSnapshot 
 }
 
 /// The same; then measures every link's bandwidth, for at most [`MEASURE_TIME`].
-pub(crate) async fn measure(client: &Client, awaited: &[String]) -> ClientSnapshot {
+pub async fn measure(client: &Client, awaited: &[String]) -> ClientSnapshot {
     look(client, awaited).await;
     client.measure(TRAINS);
     wait(client, MEASURE_TIME, &[], |link| {

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use aws_lc_rs::digest::{self, Digest, SHA256};
 use serde::{Deserialize, Serialize};
-use tabane_fetch::{Data, Parts, Sink, Url};
 use tabane_ranges::{EntityTag, Span, Spans, Version};
 
 use tabane_store::atomic_file;
+
+use crate::{Data, Parts, Sink, Url};
 
 /// How often what is there is noted. A kill costs what came since.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,7 +37,7 @@ struct Note {
 }
 
 /// Keeps a file's bytes as they come.
-pub(super) struct Partial {
+pub struct Partial {
     data: Arc<File>,
     part: PathBuf,
     note: PathBuf,
@@ -53,7 +54,7 @@ pub(super) struct Partial {
 impl Partial {
     /// Opens what there is of `path`, and tells it; nothing where another URL, or a note that makes
     /// no sense, says that it is of something else.
-    pub(super) fn open(
+    pub fn open(
         path: &Path,
         urls: &[Url],
         restart: bool,
@@ -98,7 +99,7 @@ impl Partial {
     }
 
     /// The digest of what is there.
-    pub(super) fn digest(&self) -> Result<Digest> {
+    pub fn digest(&self) -> Result<Digest> {
         let mut context = digest::Context::new(&SHA256);
         let mut file = self.data.try_clone()?;
         file.rewind()?;
@@ -112,7 +113,7 @@ impl Partial {
     }
 
     /// The file is whole: it gets its name.
-    pub(super) fn publish(mut self, path: &Path) -> Result<()> {
+    pub fn publish(mut self, path: &Path) -> Result<()> {
         let length = self.version.as_ref().and_then(|version| version.length);
         if let Some(length) = length {
             self.data.set_len(length)?;
@@ -124,7 +125,7 @@ impl Partial {
     }
 
     /// It is of no use.
-    pub(super) fn discard(mut self) {
+    pub fn discard(mut self) {
         self.is_done = true;
         remove(&self.part);
         remove(&self.note);
@@ -132,7 +133,7 @@ impl Partial {
 
     /// Whatever ended it before it was whole: makes the most of what is there. Tells how much
     /// another try need not fetch.
-    pub(super) fn keep(mut self) -> Option<u64> {
+    pub fn keep(mut self) -> Option<u64> {
         self.note_all()
     }
 

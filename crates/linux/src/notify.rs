@@ -12,8 +12,9 @@ use std::time::Instant;
 use tabane_base::Duration;
 
 /// The variable that names the socket.
-pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
-pub(crate) const READY: &str = "READY=1";
+pub const VARIABLE: &str = "NOTIFY_SOCKET";
+/// What [`ready`] tells.
+pub const READY: &str = "READY=1";
 /// The variable that says within how many microseconds to hear from us again.
 const WATCHDOG: &str = "WATCHDOG_USEC";
 const ALIVE: &str = "WATCHDOG=1";
@@ -21,23 +22,23 @@ const ALIVE: &str = "WATCHDOG=1";
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Everything is in place.
-pub(crate) fn ready() {
+pub fn ready() {
     tell(READY);
 }
 
 /// One line on how things stand, for `systemctl status`.
-pub(crate) fn status(text: &str) {
+pub fn status(text: &str) {
     tell(&status_line(text));
 }
 
 /// What [`status`] tells.
-pub(crate) fn status_line(text: &str) -> String {
+pub fn status_line(text: &str) -> String {
     format!("STATUS={text}")
 }
 
 /// Tells whoever watches us that this thread still takes its turns, as often as it wants to hear;
 /// for ever. A thread that hangs falls silent, and is ended and started anew.
-pub(crate) async fn keep_alive() {
+pub async fn keep_alive() {
     let asked = std::env::var(WATCHDOG).ok();
     let Some(patience) = asked.and_then(|text| text.parse().ok()) else {
         return std::future::pending().await;
@@ -49,7 +50,7 @@ pub(crate) async fn keep_alive() {
 }
 
 /// The end has begun.
-pub(crate) fn stopping() {
+pub fn stopping() {
     tell("STOPPING=1");
 }
 
@@ -74,22 +75,24 @@ fn tell(message: &str) {
 }
 
 /// Hears the word of a child.
-pub(crate) struct Listener {
+pub struct Listener {
     socket: UnixDatagram,
     name: String,
 }
 
 /// What came of waiting for a child.
-pub(crate) enum Heard {
+pub enum Heard {
     /// The word that was waited for.
     Told,
+    /// It has ended before.
     Ended(ExitStatus),
     /// Neither, until the deadline.
     Nothing,
 }
 
 impl Listener {
-    pub(crate) fn open() -> io::Result<Self> {
+    /// At a socket of its own.
+    pub fn open() -> io::Result<Self> {
         let name = format!("tabane-notify-{}", std::process::id());
         let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         socket.set_read_timeout(Some(LOOK_INTERVAL))?;
@@ -97,12 +100,12 @@ impl Listener {
     }
 
     /// What the variable must say.
-    pub(crate) fn value(&self) -> String {
+    pub fn value(&self) -> String {
         format!("@{}", self.name)
     }
 
     /// Waits until `child` says one of `words`, or has ended, or it is too late.
-    pub(crate) fn wait(
+    pub fn wait(
         &self,
         child: &mut Child,
         words: &[&str],

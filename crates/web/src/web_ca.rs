@@ -9,22 +9,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use tabane_web::KeptAuthority;
 
 use tabane_store::{Store, atomic_file, read_toml, secret};
 
+use crate::authority::KeptAuthority;
+
 /// The directory of the authority.
 #[derive(Debug, Clone)]
-pub(crate) struct WebCa(PathBuf);
+pub struct WebCa(PathBuf);
 
 impl WebCa {
     /// Where the authority of whoever has this store is.
-    pub(crate) fn of(store: &Store) -> Self {
+    pub fn of(store: &Store) -> Self {
         Self(store.root().join("web-ca"))
     }
 
     /// The authority, if one was made.
-    pub(crate) fn kept(&self) -> Result<Option<KeptAuthority>> {
+    pub fn kept(&self) -> Result<Option<KeptAuthority>> {
         let path = self.path();
         let kept = read_toml(&path)?;
         if kept.is_some() {
@@ -34,14 +35,14 @@ impl WebCa {
     }
 
     /// Keeps an authority in the place of the one before.
-    pub(crate) fn put(&self, kept: &KeptAuthority) -> Result<()> {
+    pub fn put(&self, kept: &KeptAuthority) -> Result<()> {
         let text = toml::to_string(kept).context("cannot write the authority as TOML")?;
         atomic_file::replace(&self.path(), text.as_bytes(), atomic_file::SECRET)?;
         self.publish(kept)
     }
 
     /// Writes what programs read. The system's authorities change now and then.
-    pub(crate) fn publish(&self, kept: &KeptAuthority) -> Result<()> {
+    pub fn publish(&self, kept: &KeptAuthority) -> Result<()> {
         let own = &kept.certificate;
         let found = rustls_native_certs::load_native_certs();
         for error in &found.errors {
@@ -59,7 +60,7 @@ impl WebCa {
     }
 
     /// A file called `name` with its certificate and those of `others`.
-    pub(crate) fn join(&self, kept: &KeptAuthority, others: &Path, name: &str) -> Result<PathBuf> {
+    pub fn join(&self, kept: &KeptAuthority, others: &Path, name: &str) -> Result<PathBuf> {
         let others = fs::read_to_string(others)
             .with_context(|| format!("cannot read {}", others.display()))?;
         let path = self.0.join(format!("{name}.pem"));
@@ -70,7 +71,7 @@ impl WebCa {
 
     /// Settings for wget that name a file with its certificate, after those of the user's own file:
     /// wget reads one file instead of another, and of what is said twice the last holds.
-    pub(crate) fn join_wgetrc(&self, kept: &KeptAuthority, own: Option<&Path>) -> Result<PathBuf> {
+    pub fn join_wgetrc(&self, kept: &KeptAuthority, own: Option<&Path>) -> Result<PathBuf> {
         let read =
             |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut settings = own.map(read).transpose()?.unwrap_or_default();
@@ -86,24 +87,24 @@ impl WebCa {
     }
 
     /// Forgets the authority and its key.
-    pub(crate) fn remove(&self) -> Result<()> {
+    pub fn remove(&self) -> Result<()> {
         let Self(directory) = self;
         fs::remove_dir_all(directory)
             .with_context(|| format!("cannot remove {}", directory.display()))
     }
 
     /// Its certificate.
-    pub(crate) fn certificate(&self) -> PathBuf {
+    pub fn certificate(&self) -> PathBuf {
         self.0.join("ca.pem")
     }
 
     /// Its certificate and the system's.
-    pub(crate) fn bundle(&self) -> PathBuf {
+    pub fn bundle(&self) -> PathBuf {
         self.0.join("bundle.pem")
     }
 
     /// Where its key is.
-    pub(crate) fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.0.join("ca.toml")
     }
 }
