@@ -33,7 +33,7 @@ const STEPS: usize = 4;
 /// kernel's own megabytes would come over the links for readers who never read.
 const LEAST_UNSENT: usize = 32 * 1024;
 /// The same of readers who keep pace, as a part of the window they have come to.
-const UNSENT_PART: usize = 32;
+const UNSENT_PART: usize = 8;
 
 /// Bytes read from the socket when core has hardly any room. They wait in the connection, which
 /// makes core tell when it has room again; small, because every connection may hold so many.
