@@ -15,34 +15,46 @@ const GAIN_SHIFT: u32 = 3;
 pub(crate) struct ForwardDelay {
     latest: Option<i64>,
     smoothed: Option<i64>,
+    /// What left before is by clocks as they were.
+    since: Instant,
 }
 
 impl ForwardDelay {
     /// A packet sent at `sent_at` by our clock arrived at `arrived_at` by the peer's; round trips
     /// take `rtt` at the most. `false` when one of the clocks has leapt meanwhile: one-way times
-    /// lie between nothing and a round trip, so they cannot differ by more.
+    /// lie between nothing and a round trip, so they cannot differ by more. What left before a leap
+    /// was noticed may have arrived before it, too, and says nothing.
     pub(crate) fn on_sample(
         &mut self,
         sent_at: Instant,
         arrived_at: Instant,
         rtt: Duration,
     ) -> bool {
+        if sent_at < self.since {
+            return true;
+        }
         let sample = arrived_at.nanos_from(sent_at);
         let change = self.smoothed.map_or(0, |it| sample.saturating_sub(it));
         let has_leapt = Duration::from_nanos(change.unsigned_abs()) > rtt;
         if has_leapt {
-            self.reset();
+            return false;
         }
         self.latest = Some(sample);
         self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| {
             smoothed.saturating_add(sample.saturating_sub(smoothed) >> GAIN_SHIFT)
         }));
-        !has_leapt
+        true
     }
 
     /// The path came back or moved: its past says nothing.
     pub(crate) fn reset(&mut self) {
-        *self = Self::default();
+        (self.latest, self.smoothed) = (None, None);
+    }
+
+    /// One of the clocks has leapt before `now`: one-way times begin anew with what leaves now.
+    pub(crate) fn on_clock_leap(&mut self, now: Instant) {
+        self.reset();
+        self.since = now;
     }
 
     /// What is left of a round trip of `rtt` for the way back: as nanoseconds, minus the clocks'
@@ -101,8 +113,11 @@ mod tests {
             assert!(path.on_sample(at(0), at(10), rtt));
             assert!(path.on_sample(at(0), at(90), rtt), "a full queue");
             assert!(!path.on_sample(at(0), leapt, rtt), "{leapt}");
-            assert_eq!(path.relative(), Some(leapt.nanos_from(at(0))));
-            assert!(path.on_sample(at(0), leapt, rtt));
+            path.on_clock_leap(at(100));
+            assert!(path.on_sample(at(99), at(109), rtt), "by the old clock");
+            assert_eq!(path.relative(), None);
+            assert!(path.on_sample(at(100), leapt, rtt));
+            assert_eq!(path.relative(), Some(leapt.nanos_from(at(100))));
         }
     }
 }

@@ -66,11 +66,11 @@ impl Path {
         {
             let sample = now.since(sent_at).saturating_sub(behind);
             let delay = ack.delay.min(self.peer_ack_delay);
-            self.rtt.update(now, sample, delay);
             let longest = sample.max(self.rtt.smoothed());
+            self.rtt.update(now, sample, delay);
             if !self.forward.on_sample(sent_at, ack.largest_at, longest) {
                 news.clock_leapt = true;
-                self.controller.on_clock_leap();
+                self.on_clock_leap(now);
             }
             self.readings.on_round_trip(sample.saturating_sub(delay));
             self.readings.on_one_way(sent_at, ack.largest_at);
@@ -105,9 +105,9 @@ impl Path {
         Ok(())
     }
 
-    /// Another path has shown that one of the clocks has leapt.
-    pub(crate) fn on_clock_leap(&mut self) {
-        self.forward.reset();
+    /// This path or another has shown that one of the clocks has leapt.
+    pub(crate) fn on_clock_leap(&mut self, now: Instant) {
+        self.forward.on_clock_leap(now);
         self.controller.on_clock_leap();
     }
 
