@@ -66,9 +66,9 @@ impl Path {
         {
             let sample = now.since(sent_at).saturating_sub(behind);
             let delay = ack.delay.min(self.peer_ack_delay);
-            let longest = sample.max(self.rtt.smoothed());
             self.rtt.update(now, sample, delay);
-            if !self.forward.on_sample(sent_at, ack.largest_at, longest) {
+            let trips = (sample, self.rtt.min());
+            if !self.forward.on_sample(sent_at, ack.largest_at, trips) {
                 news.clock_leapt = true;
                 self.on_clock_leap(now);
             }
