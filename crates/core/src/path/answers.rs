@@ -34,6 +34,7 @@ impl Path {
         let mut largest: Option<(u64, Instant)> = None;
         let mut behind = Duration::ZERO;
         let mut in_flight_acked = false;
+        let mut given_up_acked = false;
         for Settled {
             pn,
             packet,
@@ -41,6 +42,7 @@ impl Path {
         } in &settled
         {
             if *was_lost {
+                given_up_acked = true;
                 self.totals.spurious_losses += 1;
                 self.mtu.on_packet_acked(packet.size);
                 self.controller.on_spurious_loss(now);
@@ -74,6 +76,10 @@ impl Path {
             }
             self.readings.on_round_trip(sample.saturating_sub(delay));
             self.readings.on_one_way(sent_at, ack.largest_at);
+        }
+        if given_up_acked && matches!(self.state, State::Silent { .. }) {
+            // It was the answer that was late.
+            self.on_alive(now, news);
         }
         if let Some((_, sent_at)) = largest {
             self.on_alive(now, news);
