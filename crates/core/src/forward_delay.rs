@@ -21,11 +21,11 @@ pub(crate) struct ForwardDelay {
 }
 
 impl ForwardDelay {
-    /// A packet sent at `sent_at` by our clock arrived at `arrived_at` by the peer's; its round trip
-    /// took `rtt`, the shortest takes `shortest`. `false` when one of the clocks has leapt meanwhile:
-    /// one-way times lie between nothing and a round trip, so this one cannot be longer than usual by
-    /// more than its own, nor shorter than the least by more than the shortest. What left before a
-    /// leap was noticed may have arrived before it, too, and says nothing.
+    /// A packet sent at `sent_at` by our clock arrived at `arrived_at` by the peer's; its round
+    /// trip took `rtt`, the shortest takes `shortest`. `false` when one of the clocks has leapt
+    /// meanwhile: one-way times lie between nothing and a round trip, so this one cannot be longer
+    /// than usual by more than its own, nor shorter than the least by more than the shortest. What
+    /// left before a leap was noticed may have arrived before it, too, and says nothing.
     pub(crate) fn on_sample(
         &mut self,
         sent_at: Instant,

@@ -1,8 +1,8 @@
 //! What sits on a slow path is sent again on a faster one that has nothing else to do.
 //!
 //! At the end of a transfer, or when credit blocks, the last bytes would otherwise arrive when the
-//! slowest path delivers them. Each packet is repeated once, and repeats stay a small share of
-//! what is sent.
+//! slowest path delivers them. While there is more to send, only what a new path is slow with goes
+//! again. Each packet is repeated once, and repeats stay a small share of what is sent.
 
 use tabane_base::{Bytes, Duration, Instant};
 
@@ -17,8 +17,8 @@ const SHARE: u64 = 16;
 /// … and so much more, which lets a short transfer repeat its whole tail.
 const ALLOWANCE: Bytes = Bytes::kilo(256);
 const MARGIN: Duration = Duration::from_millis(2);
-/// In place of something else only what a path has that was new so recently: nobody knew how slow it
-/// is, and start-up lets out too much. Later it is rarely worth the bytes.
+/// In place of something else only what a path has that was new so recently: nobody knew how slow
+/// it is, and start-up lets out too much. Later it is rarely worth the bytes.
 const YOUNG_FOR: Duration = Duration::from_secs(2);
 /// What is repeated in place of something else is to save its reader more.
 const MARGIN_AWAITED: Duration = Duration::from_millis(20);

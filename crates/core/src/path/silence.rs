@@ -9,8 +9,8 @@ use crate::recovery::{SentFrame, Settled};
 /// A silent path is probed at least so often.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 
-/// Probes of a silent path are so many times as far apart as before: they are small, and most silences
-/// of radio links are short.
+/// Probes of a silent path are so many times as far apart as before: they are small, and most
+/// silences of radio links are short.
 const PROBES_ALIKE: u32 = 4;
 
 /// A question on a silent path stands at least for so long, before what comes by it asks again.

@@ -9,8 +9,8 @@ use crate::congestion::AckEvent;
 
 /// Acknowledgements so close together are of one moment: their own way back takes time.
 const MOMENT: Duration = Duration::from_millis(20);
-/// Moments are apart by this at least, and by more than the shortest round trip: a small window that
-/// left at once comes back as far apart.
+/// Moments are apart by this at least, and by more than the shortest round trip: a small window
+/// that left at once comes back as far apart.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_RTTS: f64 = 1.25;
 /// Another is waited for so many times as long as for the latest.
