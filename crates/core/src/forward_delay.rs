@@ -15,34 +15,49 @@ const GAIN_SHIFT: u32 = 3;
 pub(crate) struct ForwardDelay {
     latest: Option<i64>,
     smoothed: Option<i64>,
+    least: Option<i64>,
+    /// What left before is by clocks as they were.
+    since: Instant,
 }
 
 impl ForwardDelay {
-    /// A packet sent at `sent_at` by our clock arrived at `arrived_at` by the peer's; round trips
-    /// take `rtt` at the most. `false` when one of the clocks has leapt meanwhile: one-way times
-    /// lie between nothing and a round trip, so they cannot differ by more.
+    /// A packet sent at `sent_at` by our clock arrived at `arrived_at` by the peer's; its round
+    /// trip took `rtt`, the shortest takes `shortest`. `false` when one of the clocks has leapt
+    /// meanwhile: one-way times lie between nothing and a round trip, so this one cannot be longer
+    /// than usual by more than its own, nor shorter than the least by more than the shortest. What
+    /// left before a leap was noticed may have arrived before it, too, and says nothing.
     pub(crate) fn on_sample(
         &mut self,
         sent_at: Instant,
         arrived_at: Instant,
-        rtt: Duration,
+        (rtt, shortest): (Duration, Duration),
     ) -> bool {
+        if sent_at < self.since {
+            return true;
+        }
         let sample = arrived_at.nanos_from(sent_at);
-        let change = self.smoothed.map_or(0, |it| sample.saturating_sub(it));
-        let has_leapt = Duration::from_nanos(change.unsigned_abs()) > rtt;
-        if has_leapt {
-            self.reset();
+        let above = sample.saturating_sub(self.smoothed.unwrap_or(sample));
+        let below = self.least.unwrap_or(sample).saturating_sub(sample);
+        if is_longer(above, rtt) || is_longer(below, shortest) {
+            return false;
         }
         self.latest = Some(sample);
+        self.least = Some(self.least.map_or(sample, |least| least.min(sample)));
         self.smoothed = Some(self.smoothed.map_or(sample, |smoothed| {
             smoothed.saturating_add(sample.saturating_sub(smoothed) >> GAIN_SHIFT)
         }));
-        !has_leapt
+        true
     }
 
     /// The path came back or moved: its past says nothing.
     pub(crate) fn reset(&mut self) {
-        *self = Self::default();
+        (self.latest, self.smoothed, self.least) = (None, None, None);
+    }
+
+    /// One of the clocks has leapt before `now`: one-way times begin anew with what leaves now.
+    pub(crate) fn on_clock_leap(&mut self, now: Instant) {
+        self.reset();
+        self.since = now;
     }
 
     /// What is left of a round trip of `rtt` for the way back: as nanoseconds, minus the clocks'
@@ -71,6 +86,10 @@ impl ForwardDelay {
     }
 }
 
+fn is_longer(nanos: i64, span: Duration) -> bool {
+    nanos > 0 && Duration::from_nanos(nanos.unsigned_abs()) > span
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,7 +102,7 @@ mod tests {
         let arrivals = [1_010, 1_030].map(Instant::from_millis);
         for (path, arrived_at) in paths.iter_mut().zip(arrivals) {
             assert_eq!(path.trip(0), None);
-            assert!(path.on_sample(Instant::EPOCH, arrived_at, millis(80)));
+            assert!(path.on_sample(Instant::EPOCH, arrived_at, (millis(80), millis(30))));
         }
         let back = [paths[0].reverse(millis(30)), paths[1].reverse(millis(80))];
         let mean = back.into_iter().flatten().sum::<i64>() / 2;
@@ -94,15 +113,18 @@ mod tests {
 
     #[test]
     fn what_no_way_can_differ_by_is_a_leap_of_a_clock_and_begins_anew() {
-        let rtt = Duration::from_millis(80);
+        let rtt = (Duration::from_millis(80), Duration::from_millis(40));
         let at = |millis: u64| Instant::from_millis(10_000 + millis);
         for leapt in [at(500), Instant::from_millis(9_900), Instant::NEVER] {
             let mut path = ForwardDelay::default();
             assert!(path.on_sample(at(0), at(10), rtt));
             assert!(path.on_sample(at(0), at(90), rtt), "a full queue");
             assert!(!path.on_sample(at(0), leapt, rtt), "{leapt}");
-            assert_eq!(path.relative(), Some(leapt.nanos_from(at(0))));
-            assert!(path.on_sample(at(0), leapt, rtt));
+            path.on_clock_leap(at(100));
+            assert!(path.on_sample(at(99), at(109), rtt), "by the old clock");
+            assert_eq!(path.relative(), None);
+            assert!(path.on_sample(at(100), leapt, rtt));
+            assert_eq!(path.relative(), Some(leapt.nanos_from(at(100))));
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Each class is scheduled as if the others were not there, over the paths that may carry it; so
 //! one whose paths are busy or down holds up nobody else.
 
+use tabane_base::Instant;
+
 use crate::class::{Class, ClassId, ClassRule};
 use crate::distribution::Distribution;
 use crate::scheduler::{Scheduler, SchedulerKind};
@@ -14,6 +16,8 @@ pub(crate) struct Lane {
     pub(crate) class: Class,
     pub(crate) scheduler: Scheduler,
     pub(crate) distribution: Distribution,
+    /// When it is next asked whether the peer's reader waits for what a slow path has.
+    pub(crate) looks_back_at: Instant,
 }
 
 /// All classes of a session, the ordinary one first. By default it is alone.
@@ -32,6 +36,7 @@ impl Lanes {
             class: Class::ORDINARY,
             scheduler: Scheduler::new(kind),
             distribution: Distribution::default(),
+            looks_back_at: Instant::EPOCH,
         };
         Self {
             kind,
@@ -69,6 +74,7 @@ impl Lanes {
                 class: Class::unknown(),
                 scheduler: Scheduler::new(self.kind),
                 distribution: Distribution::default(),
+                looks_back_at: Instant::EPOCH,
             });
         }
         &mut self.lanes[class.index()]

@@ -117,6 +117,8 @@ pub(crate) struct Path {
     pub(crate) id: PathId,
     pub(crate) tuple: FourTuple,
     state: State,
+    /// When the path first carried data.
+    pub(crate) active_since: Instant,
     pub(crate) recovery: Recovery,
     pub(crate) received: Received,
     /// By acknowledgements, which return by whatever path.
@@ -177,6 +179,7 @@ impl Path {
             id,
             tuple,
             state: State::Opening { reported: false },
+            active_since: now,
             recovery: Recovery::new(),
             received: Received::new(),
             rtt: RttEstimator::new(INITIAL_RTT),
@@ -216,6 +219,7 @@ impl Path {
     pub(crate) fn activate(&mut self, now: Instant, rtt: Option<Duration>) {
         self.validated = true;
         self.state = State::Active;
+        self.active_since = now;
         if let Some(rtt) = rtt {
             self.rtt.update(now, rtt, Duration::ZERO);
             self.round_trip.on_sample(now, rtt);

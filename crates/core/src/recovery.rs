@@ -363,13 +363,19 @@ impl Recovery {
         self.loss_at
     }
 
-    /// When the peer should have answered (RFC 9002 §6.2).
-    pub(crate) fn pto_at(&self, rtt: &RttEstimator, peer_ack_delay: Duration) -> Option<Instant> {
+    /// When the peer should have answered (RFC 9002 §6.2). The time doubles after so many `probes`.
+    pub(crate) fn pto_at(
+        &self,
+        rtt: &RttEstimator,
+        peer_ack_delay: Duration,
+        probes: u32,
+    ) -> Option<Instant> {
         if self.eliciting_in_flight == 0 {
             return None;
         }
         let base = (rtt.pto_base() + peer_ack_delay).max(MIN_PTO);
-        Some(self.last_eliciting_at + base * (1 << self.pto_count.min(MAX_BACKOFF_SHIFT)))
+        let doubled = self.pto_count / probes;
+        Some(self.last_eliciting_at + base * (1 << doubled.min(MAX_BACKOFF_SHIFT)))
     }
 
     pub(crate) fn on_pto(&mut self) {

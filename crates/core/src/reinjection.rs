@@ -1,8 +1,8 @@
 //! What sits on a slow path is sent again on a faster one that has nothing else to do.
 //!
 //! At the end of a transfer, or when credit blocks, the last bytes would otherwise arrive when the
-//! slowest path delivers them. Each packet is repeated once, and repeats stay a small share of
-//! what is sent.
+//! slowest path delivers them. While there is more to send, only what a new path is slow with goes
+//! again. Each packet is repeated once, and repeats stay a small share of what is sent.
 
 use tabane_base::{Bytes, Duration, Instant};
 
@@ -16,8 +16,31 @@ use crate::stream::Streams;
 const SHARE: u64 = 16;
 /// … and so much more, which lets a short transfer repeat its whole tail.
 const ALLOWANCE: Bytes = Bytes::kilo(256);
-/// Arriving earlier by less than this is not worth the bytes.
 const MARGIN: Duration = Duration::from_millis(2);
+/// In place of something else only what a path has that was new so recently: nobody knew how slow
+/// it is, and start-up lets out too much. Later it is rarely worth the bytes.
+const YOUNG_FOR: Duration = Duration::from_secs(2);
+/// What is repeated in place of something else is to save its reader more.
+const MARGIN_AWAITED: Duration = Duration::from_millis(20);
+
+/// What is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Nothing else is to be sent.
+    Everything,
+    /// There is more to send: what the peer's reader has waited for while later data came.
+    Awaited,
+}
+
+impl Wanted {
+    /// Arriving earlier by less than this is not worth the bytes.
+    const fn margin(self) -> Duration {
+        match self {
+            Self::Everything => MARGIN,
+            Self::Awaited => MARGIN_AWAITED,
+        }
+    }
+}
 
 /// Marks for repetition what would arrive earlier over `fast` than where it is. `true` when
 /// something was marked.
@@ -26,15 +49,18 @@ pub(crate) fn reinject(
     paths: &mut [Path],
     fast: &PathView,
     views: &[PathView],
-    (streams, class): (&mut Streams, ClassId),
+    (streams, class, wanted): (&mut Streams, ClassId, Wanted),
 ) -> bool {
     let sent: Bytes = paths.iter().map(|path| path.totals.sent).sum();
     let repeated: Bytes = paths.iter().map(|path| path.totals.reinjected).sum();
     let mut budget = (Bytes::new(sent.get() / SHARE) + ALLOWANCE - repeated).min(fast.room);
     let mut any = false;
-    let earliest = now + fast.delay + MARGIN;
+    let earliest = now + fast.delay + wanted.margin();
     for view in views.iter().filter(|view| view.index != fast.index) {
         let path = &mut paths[view.index];
+        if wanted == Wanted::Awaited && now.since(path.active_since) > YOUNG_FOR {
+            continue;
+        }
         let overdue = path.rtt.smoothed() + 4 * path.rtt.variation() + MARGIN;
         // A link that has become slow brings the last of what it was given much later.
         let arrival = path.arrival(view.delay);
@@ -46,6 +72,9 @@ pub(crate) fn reinject(
             // On its way and late, or so old that it may well be lost.
             let late = arrives > earliest || packet.sent_at + overdue < now;
             if packet.reinjected || !late {
+                continue;
+            }
+            if wanted == Wanted::Awaited && !streams.is_awaited_by_peer(&packet.frames) {
                 continue;
             }
             if budget < size {

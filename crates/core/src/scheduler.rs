@@ -123,6 +123,8 @@ pub(crate) struct PathView {
     pub(crate) rtt: Duration,
     /// One-way delay towards the peer; only differences between paths are exact.
     pub(crate) delay: Duration,
+    /// By how much later it may be, by what is in flight and how fast the path has delivered.
+    pub(crate) late: Duration,
     /// A full packet.
     pub(crate) packet: Bytes,
     /// How long ago the last packet left.

@@ -47,7 +47,7 @@ impl RadioRun {
             server: config,
             ..Setup::new(seed, links)
         });
-        world.connect();
+        world.connect_by_each_link();
         world.add(Transfer::download());
         let end = Instant::EPOCH + span;
         world.run_until(end);

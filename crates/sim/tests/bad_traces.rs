@@ -64,10 +64,10 @@ fn a_trace_of_one_millisecond_is_a_steady_link() {
 fn a_link_that_delivers_a_second_at_once_starves_nobody() {
     let world = download(vec![traced(&"1000\n".repeat(1_000))], 30);
     // At most the queue and the packet before it come through at once. Our `bbr` has 0.08 Mbit/s
-    // there; six seconds, because one delivery more or less is much of three.
+    // there.
     let most = QUEUE.bits() as f64 / 1e6;
-    for from in (6..30).step_by(6) {
-        let found = goodput(&world, from, from + 6);
+    for from in (6..30).step_by(3) {
+        let found = goodput(&world, from, from + 3);
         assert!(
             found > most / 20.0,
             "{found} Mbit/s from {from} s on, of {most}"

@@ -67,6 +67,25 @@ fn a_slow_link_beside_a_fast_one_costs_little_at_the_start() {
     assert!(of_best[0] >= 0.9, "{of_best:?}");
 }
 
+/// The first link's round trip may take 160 ms, the second's 33: who waited for the first to answer
+/// had 0.64 of what the second alone brings.
+#[test]
+fn a_near_link_beside_a_far_one_costs_little_at_the_start() {
+    let (far, near) = (RadioKind::Jitter, RadioKind::Walk);
+    let pair = [(far, 10), (near, 510)].map(|(kind, seed)| Radio { kind, seed });
+    let of_best = bond_of_best(pair, &[1, 3].map(Duration::from_secs));
+    assert!(of_best[0] >= 0.85 && of_best[1] >= 1.0, "{of_best:?}");
+}
+
+/// What start-up gave a link of 0.3 Mbit/s is waited for while there is ever more to send.
+#[test]
+fn what_a_new_path_is_slow_with_goes_again_while_there_is_more() {
+    let (fast, slow) = (RadioKind::Outages, RadioKind::Walk);
+    let pair = [(fast, 2), (slow, 502)].map(|(kind, seed)| Radio { kind, seed });
+    let of_best = bond_of_best(pair, &[Duration::from_secs(1)]);
+    assert!(of_best[0] >= 0.9, "{of_best:?}");
+}
+
 fn row(comparison: &RadioComparison) -> String {
     let down = comparison.radio.config(Direction::Down);
     let mut row = format!(

@@ -122,7 +122,7 @@ fn who_stops_within_the_first_grant_draws_that_and_no_more() {
     for ms in 0..3_000 {
         world.run_until(Instant::from_millis(ms));
         for &job in &jobs {
-            if world.job(job).read(Side::Client) > Bytes::kilo(60) {
+            if world.job(job).read(Side::Client) > Bytes::kilo(30) {
                 world.set_pace(job, Side::Client, Pace::Stalled);
             }
         }

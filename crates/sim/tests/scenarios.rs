@@ -57,7 +57,7 @@ const ROWS: [Row; 18] = [
     row("wide", 0.97, 150),
     row("cut", 0.73, 250),
     row("lte", 0.95, 700),
-    row("leo", 0.85, 253),
+    row("leo", 0.85, 220),
     upload("twin", 0.98, 60),
     upload("unequal", 0.97, 120),
 ];

@@ -37,6 +37,7 @@
 //! no more (a policer, hardly any buffer), and nothing more is tried for a second or two.
 
 mod aim;
+mod burst;
 mod chance;
 mod company;
 mod dip;
@@ -55,6 +56,7 @@ use super::cubic::Cubic;
 use super::model::Model;
 use super::{AckEvent, Algorithm, ControllerSnapshot, LossEvent, initial_window};
 use aim::Aim;
+use burst::Burst;
 use chance::Chance;
 use company::LOOK_INTERVAL_MIN;
 use dip::Dip;
@@ -102,6 +104,7 @@ pub(super) struct Tabane {
     model: Model,
     sense: Sense,
     silence: Silence,
+    burst: Burst,
     chance: Chance,
     swing: Swing,
     rivalry: Rivalry,
@@ -156,6 +159,7 @@ impl Tabane {
             model: Model::new(mtu, now),
             sense: Sense::new(now),
             silence: Silence::new(now),
+            burst: Burst::new(now),
             chance: Chance::default(),
             swing: Swing::new(now),
             rivalry: Rivalry::new(now),
@@ -262,11 +266,12 @@ impl Tabane {
 
     /// The window kept even while less is delivered: on a link whose rate swings, what it lately
     /// carried it may carry again before we hear of it.
-    fn kept_window(&self) -> Bytes {
+    fn kept_window(&self, now: Instant) -> Bytes {
         let rate = self.rate.as_bps();
         let above = self.model.bandwidth().as_bps().saturating_sub(rate) as f64;
         let kept = rate.saturating_add((above * self.swing.hold()) as u64);
-        Rate::from_bps(kept).amount_in(self.min_rtt())
+        let kept = Rate::from_bps(kept).amount_in(self.min_rtt());
+        kept.max(self.burst.usual(now))
     }
 
     // ---- loss ----
@@ -351,6 +356,7 @@ impl Algorithm for Tabane {
         if in_flight == Bytes::ZERO {
             self.model.on_restart(now);
             self.silence.on_restart(now);
+            self.burst.on_restart(now);
         }
         if let Phase::Compete(cubic) = &mut self.phase {
             cubic.on_sent(now, bytes, in_flight);
@@ -359,6 +365,7 @@ impl Algorithm for Tabane {
 
     fn on_ack(&mut self, event: &AckEvent<'_>) {
         let had_rtt = self.model.min_rtt().is_some();
+        self.burst.on_ack(event, self.min_rtt());
         let mut sample = *event.sample;
         sample.rtt = self.usual_trip(event);
         if had_rtt && !self.silence.on_ack(event, self.min_rtt()) {

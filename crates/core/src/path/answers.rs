@@ -34,6 +34,7 @@ impl Path {
         let mut largest: Option<(u64, Instant)> = None;
         let mut behind = Duration::ZERO;
         let mut in_flight_acked = false;
+        let mut given_up_acked = false;
         for Settled {
             pn,
             packet,
@@ -41,6 +42,7 @@ impl Path {
         } in &settled
         {
             if *was_lost {
+                given_up_acked = true;
                 self.totals.spurious_losses += 1;
                 self.mtu.on_packet_acked(packet.size);
                 self.controller.on_spurious_loss(now);
@@ -67,13 +69,17 @@ impl Path {
             let sample = now.since(sent_at).saturating_sub(behind);
             let delay = ack.delay.min(self.peer_ack_delay);
             self.rtt.update(now, sample, delay);
-            let longest = sample.max(self.rtt.smoothed());
-            if !self.forward.on_sample(sent_at, ack.largest_at, longest) {
+            let trips = (sample, self.rtt.min());
+            if !self.forward.on_sample(sent_at, ack.largest_at, trips) {
                 news.clock_leapt = true;
-                self.controller.on_clock_leap();
+                self.on_clock_leap(now);
             }
             self.readings.on_round_trip(sample.saturating_sub(delay));
             self.readings.on_one_way(sent_at, ack.largest_at);
+        }
+        if given_up_acked && matches!(self.state, State::Silent { .. }) {
+            // It was the answer that was late.
+            self.on_alive(now, news);
         }
         if let Some((_, sent_at)) = largest {
             self.on_alive(now, news);
@@ -105,9 +111,9 @@ impl Path {
         Ok(())
     }
 
-    /// Another path has shown that one of the clocks has leapt.
-    pub(crate) fn on_clock_leap(&mut self) {
-        self.forward.reset();
+    /// This path or another has shown that one of the clocks has leapt.
+    pub(crate) fn on_clock_leap(&mut self, now: Instant) {
+        self.forward.on_clock_leap(now);
         self.controller.on_clock_leap();
     }
 

@@ -8,6 +8,9 @@ use tabane_base::{Bytes, Duration, Instant, Rate};
 use super::Path;
 use crate::recovery::{SentFrames, SentPacket};
 
+/// So much later the first packets of a path may arrive: ten on a link of 0.5 Mbit/s.
+const LATE_UNMEASURED: Duration = Duration::from_millis(240);
+
 /// How a path brings what is in flight on it, at the rate at which it has delivered of late.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
@@ -139,6 +142,14 @@ impl Path {
             rate: self.delivery.rate(),
             // What has arrived, and its acknowledgement has not, counts as in flight.
             way_back: self.rtt.smoothed().saturating_sub(delay),
+        }
+    }
+
+    /// By how much later than others' what leaves now may arrive, for all that is known.
+    pub(crate) fn late(&self) -> Duration {
+        match self.delivery.rate() {
+            Some(_) => Duration::ZERO,
+            None => LATE_UNMEASURED,
         }
     }
 

@@ -9,6 +9,10 @@ use crate::recovery::{SentFrame, Settled};
 /// A silent path is probed at least so often.
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 
+/// Probes of a silent path are so many times as far apart as before: they are small, and most
+/// silences of radio links are short.
+const PROBES_ALIKE: u32 = 4;
+
 /// A question on a silent path stands at least for so long, before what comes by it asks again.
 const ASKED_FOR: Duration = Duration::from_millis(100);
 
@@ -56,7 +60,11 @@ impl Path {
     }
 
     fn pto_at(&self) -> Option<Instant> {
-        let at = self.recovery.pto_at(&self.rtt, self.peer_ack_delay)?;
+        let probes = match self.state {
+            State::Silent { .. } => PROBES_ALIKE,
+            State::Opening { .. } | State::Active => 1,
+        };
+        let at = (self.recovery).pto_at(&self.rtt, self.peer_ack_delay, probes)?;
         let excused = self.excuse.until.since(self.last_eliciting_at);
         let at = match self.tuple.socket.is_ordered() {
             true => at.max(self.last_eliciting_at + self.rtt.smoothed() + STREAM_PATIENCE),

@@ -108,6 +108,7 @@ impl Path {
         self.validated = true;
         if matches!(self.state, State::Opening { .. }) {
             self.state = State::Active;
+            self.active_since = now;
             return true;
         }
         false

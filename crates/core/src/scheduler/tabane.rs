@@ -33,6 +33,7 @@ pub(super) fn choose(paths: &[PathView], backlog: Backlog) -> Option<Grant> {
     let for_streams = ahead == Bytes::ZERO || backlog.streams > Bytes::ZERO && ahead < waiting;
     let for_datagrams = sooner == Bytes::ZERO || sooner < backlog.datagrams;
     let grant = nearest.grant();
+    let ahead = ahead.max(safely_ahead(paths, nearest, backlog));
     match (for_streams, for_datagrams) {
         (false, false) => None,
         (true, for_datagrams) => Some(Grant {
@@ -66,6 +67,24 @@ fn delivered_before(paths: &[PathView], path: &PathView) -> (Bytes, Bytes) {
         .fold((Bytes::ZERO, Bytes::ZERO), |sum, amount| {
             (sum.0 + amount.0, sum.1 + amount.1)
         })
+}
+
+/// What the other paths deliver before what leaves by `path` now arrives, if all are as late as
+/// they may be: of what waits, as far back as leaves enough for this path. What comes too early
+/// waits for a while; for what comes late everything waits.
+fn safely_ahead(paths: &[PathView], path: &PathView, backlog: Backlog) -> Bytes {
+    if path.late.is_zero() {
+        // As nearly always: it is no later than it seems.
+        return Bytes::ZERO;
+    }
+    let limit = path.arrival().saturating_add(path.late);
+    let others = paths.iter().filter(|other| other.index != path.index);
+    let ahead = others.map(|other| {
+        let span = limit.saturating_sub(other.arrival().saturating_add(other.late));
+        other.allowed().amount_in(span)
+    });
+    let ahead: Bytes = ahead.sum();
+    ahead.min(backlog.streams - path.room)
 }
 
 #[cfg(test)]
@@ -118,6 +137,21 @@ mod tests {
             bulk.ahead.get().abs_diff(50_000_000 / 8 * 145 / 1_000) < 3_000,
             "{bulk:?}"
         );
+    }
+
+    #[test]
+    fn a_path_that_nobody_has_measured_gets_what_is_needed_last() {
+        let mut paths = [path(0, 0, 10, 20), path(1, 10_000, 10, 20)];
+        paths[1].late = Duration::from_millis(240);
+        let grant = choose(&paths, streams(100_000)).expect("it is idle");
+        assert_eq!((grant.index, grant.ahead), (1, Bytes::new(90_000)));
+        // What the other delivers in 240 ms and in the moment in which it is busy.
+        let grant = choose(&paths, streams(1_000_000)).expect("it is idle");
+        assert!(grant.ahead.get().abs_diff(300_000) < 2_000, "{grant:?}");
+        // When no path is known, all begin at the front.
+        paths[0].late = paths[1].late;
+        let grant = choose(&paths, streams(1_000_000)).expect("it is idle");
+        assert!(grant.ahead < Bytes::new(2_000), "{grant:?}");
     }
 
     #[test]

@@ -2,15 +2,18 @@
 
 use std::ops::ControlFlow;
 
-use tabane_base::{Bytes, Instant};
+use tabane_base::{Bytes, Duration, Instant};
 
 use super::Session;
 use crate::class::ClassId;
 use crate::path::Path;
 use crate::policy::Tier;
-use crate::reinjection::reinject;
+use crate::reinjection::{Wanted, reinject};
 use crate::scheduler::{Backlog, Grant, PathView};
 use crate::transmit::TransmitBatch;
+
+/// Looking through all that is in flight takes time: no more often than this.
+const LOOK_BACK_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Session {
     pub(super) fn wants_to_send(&self) -> bool {
@@ -142,11 +145,12 @@ impl Session {
         }
         let is_alone = self.lanes.len() == 1;
         let nearest = self.look(now, class, views);
+        self.look_back(now, class, views);
         let mut last = None;
         while !batch.is_full() && (is_alone || last.is_none()) {
             self.datagrams.drop_stale(now, class.index());
             self.deal(now, class, views, last);
-            if !wants(self) && !self.reinject(now, class, views) {
+            if !wants(self) && !self.reinject(now, class, views, Wanted::Everything) {
                 if is_alone {
                     self.mark_app_limited(now);
                 }
@@ -233,15 +237,35 @@ impl Session {
     }
 
     /// Sends again, where it arrives earlier, what a slow path is slow with.
-    fn reinject(&mut self, now: Instant, class: ClassId, views: &[PathView]) -> bool {
-        if views.len() < 2 || !self.may_reinject(class) {
+    fn reinject(
+        &mut self,
+        now: Instant,
+        class: ClassId,
+        views: &[PathView],
+        wanted: Wanted,
+    ) -> bool {
+        if views.len() < 2 || wanted == Wanted::Everything && !self.may_reinject(class) {
             return false;
         }
         let with_room = views.iter().filter(|view| view.room >= view.packet);
         let Some(fast) = with_room.min_by_key(|view| view.delay) else {
             return false;
         };
-        let streams = (&mut self.streams, class);
+        let streams = (&mut self.streams, class, wanted);
         reinject(now, &mut self.paths, fast, views, streams)
+    }
+
+    /// The same while there is more to send, where the peer's reader waits.
+    fn look_back(&mut self, now: Instant, class: ClassId, views: &[PathView]) {
+        let lane = self.lanes.get_mut(class);
+        if views.len() < 2
+            || now < lane.looks_back_at
+            || !lane.scheduler.reinjects()
+            || !self.streams.is_held_up(class)
+        {
+            return;
+        }
+        lane.looks_back_at = now + LOOK_BACK_INTERVAL;
+        self.reinject(now, class, views, Wanted::Awaited);
     }
 }

@@ -133,6 +133,7 @@ impl Session {
             cwnd: path.cwnd(),
             rtt: path.rtt.smoothed(),
             delay: delay.saturating_sub(drained),
+            late: path.late(),
             packet,
             sent_ago: now.since(path.last_sent_at()),
             listed: self.lanes.get(class).distribution.listed(path.id),

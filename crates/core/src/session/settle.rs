@@ -103,7 +103,7 @@ impl Session {
         }
         if std::mem::take(&mut news.clock_leapt) {
             let others = self.paths.iter_mut().filter(|path| path.id != id);
-            others.for_each(Path::on_clock_leap);
+            others.for_each(|path| path.on_clock_leap(now));
         }
         if let Some(reason) = news.down.take() {
             self.events.push_back(Event::PathDown(id, reason));

@@ -12,6 +12,9 @@ use crate::ranges::RangeSet;
 /// Memory that a stream keeps when all of it has arrived: enough for the next answer of a web page.
 const KEPT: usize = 64 * 1024;
 
+/// Where the peer holds so much out of order, its reader waits.
+const HELD_UP: u64 = 64 * 1024;
+
 /// What became of the end of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -438,6 +441,17 @@ impl SendHalf {
             .gaps(range)
             .next()
             .filter(|gap| !self.waiting.contains(gap.start))
+    }
+
+    /// Whether the peer holds so much that cannot be read for want of what stands in front.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.reset.is_none() && self.acked.total() >= HELD_UP
+    }
+
+    /// What the peer has ends here.
+    pub(crate) fn acked_end(&self) -> u64 {
+        let last = self.acked.iter().next_back();
+        last.map_or(self.acked_to, |range| range.end)
     }
 
     /// Sent, not acknowledged, and nothing left to send: the tail of what was written.

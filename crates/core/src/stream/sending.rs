@@ -79,6 +79,23 @@ impl Streams {
             .any(|stream| stream.class == class && stream.send.is_draining())
     }
 
+    /// Whether the peer's reader of a stream waits, with much that came later.
+    pub(crate) fn is_held_up(&self, class: ClassId) -> bool {
+        self.first_streams(class)
+            .any(|(_, stream)| stream.send.is_held_up())
+    }
+
+    /// Whether the peer has something of what stands behind a packet's data.
+    pub(crate) fn is_awaited_by_peer(&self, frames: &SentFrames) -> bool {
+        frames.iter().any(|frame| match frame {
+            SentFrame::Stream { id, offset, .. } => {
+                let stream = self.streams.get(&id);
+                stream.is_some_and(|stream| offset < stream.send.acked_end())
+            }
+            _ => false,
+        })
+    }
+
     /// Whether what a packet carried is of streams of another class.
     pub(crate) fn has_other_class(&self, class: ClassId, frames: &SentFrames) -> bool {
         // Without classes there is nothing to look up.

@@ -13,6 +13,8 @@ use crate::network::LinkId;
 
 /// A link's head start over the next.
 const HEAD_START: Duration = Duration::from_millis(250);
+/// The first link's over the second.
+const HEAD_START_FIRST: Duration = Duration::from_millis(50);
 /// Between two rounds, at first.
 const BACK_OFF: Duration = Duration::from_millis(100);
 /// And at last.
@@ -67,7 +69,11 @@ impl World {
             let token = race.number.to_be_bytes().to_vec();
             let handle = self.begin(Some(token.clone()), vec![self.network.client_tuple(link)]);
             race.begun.push((handle, token));
-            race.next_at = self.now + HEAD_START;
+            race.next_at = self.now
+                + match race.number {
+                    1 => HEAD_START_FIRST,
+                    _ => HEAD_START,
+                };
         }
         self.race = Some(race);
     }

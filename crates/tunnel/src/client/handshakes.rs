@@ -27,6 +27,9 @@ pub(super) struct Won {
 
 /// A link's head start over the next; a round trip over the slowest usual link is shorter.
 const HEAD_START: Duration = Duration::from_millis(250);
+/// The first link's over the second, where neither is to be spared: a session over the farther of
+/// two begins much later than one over the nearer, and data with it.
+const HEAD_START_FIRST: Duration = Duration::from_millis(50);
 
 /// What a dial and the handshake in it may take.
 const TLS_PATIENCE: Duration = Duration::from_secs(12);
@@ -37,6 +40,8 @@ struct Trying {
     /// Links, and addresses of the relay, that were not tried yet.
     waiting: VecDeque<FourTuple>,
     next_at: Instant,
+    /// The latest one's over the next.
+    head_start: Duration,
     /// While it may be reached by TLS alone it is waited for until then.
     until: Instant,
     /// What the first handshake told that got any answer.
@@ -68,10 +73,11 @@ impl Handshakes {
         let now = Instant::now();
         while let Some(relay) = self.race.next(now) {
             match self.prepare(relay) {
-                Ok(waiting) => self.trying.push(Trying {
+                Ok((waiting, head_start)) => self.trying.push(Trying {
                     relay,
                     waiting,
                     next_at: now,
+                    head_start,
                     until: now + TLS_PATIENCE,
                     reason: None,
                 }),
@@ -91,7 +97,7 @@ impl Handshakes {
                     Ok(session) => self.begun.push(Won { relay, session }),
                     Err(error) => failed.push((relay, error.into())),
                 }
-                trying.next_at = now + HEAD_START;
+                trying.next_at = now + std::mem::replace(&mut trying.head_start, HEAD_START);
             }
         }
         for (relay, error) in failed {
@@ -236,8 +242,8 @@ impl Handshakes {
         self.failures.push((relay, error));
     }
 
-    /// The ways to a relay, in the order in which they are tried.
-    fn prepare(&self, relay: usize) -> Result<VecDeque<FourTuple>, ConnectError> {
+    /// The ways to a relay, in the order in which they are tried, and the first one's head start.
+    fn prepare(&self, relay: usize) -> Result<(VecDeque<FourTuple>, Duration), ConnectError> {
         let shared = &self.shared;
         let config = &shared.config;
         let addrs = shared.addrs.borrow();
@@ -277,7 +283,12 @@ impl Handshakes {
                 ConnectError::Link,
             ));
         }
-        Ok(tuples)
+        let mut ranks = links.iter().map(|link| link.rank());
+        let head_start = match (ranks.next(), ranks.next()) {
+            (Some(first), Some(second)) if first == second => HEAD_START_FIRST,
+            _ => HEAD_START,
+        };
+        Ok((tuples, head_start))
     }
 
     fn failure(&self, relay: usize, reason: &CloseReason) -> ConnectError {

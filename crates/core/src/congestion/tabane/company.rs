@@ -33,6 +33,7 @@ impl Tabane {
         let min_rtt = self.min_rtt();
         let length = min_rtt - (min_rtt / DIP_PART).min(depth);
         let window = rate.amount_in(length) + self.held_back();
+        let window = window.max(self.burst.usual(now));
         Dip::new(now, rate, min_rtt, window.max(self.min_window()), self.cwnd)
     }
 

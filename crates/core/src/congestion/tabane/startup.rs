@@ -204,6 +204,7 @@ impl Tabane {
         }
         self.enter_steady(now);
         self.cwnd = self.rate.amount_in(self.min_rtt() + self.target()) + self.held_back();
+        self.cwnd = self.cwnd.max(self.burst.usual(now));
         self.window_before = self.cwnd;
         self.look(now);
     }

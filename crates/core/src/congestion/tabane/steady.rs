@@ -99,7 +99,7 @@ impl Tabane {
         self.swing.update(now, self.rate);
         self.peak = self.peak.max(self.rate);
         let ((queue, standing), target) = (self.queue(), self.target());
-        let kept = self.kept_window();
+        let kept = self.kept_window(now);
         let in_use = standing.window;
         let is_fresh =
             standing.sent_from >= self.changed_at || self.swing.hold() > 0.0 || self.is_noisy();
