@@ -339,6 +339,8 @@ function showLinks() {
     put('.problem', link.state === 'unused' ? `not used: ${link.problem}` : link.problem ?? '');
     made.querySelector('.metered').hidden = !link.metered;
     made.querySelector('.budget').hidden = !link.budget;
+    made.querySelector('.carrier').hidden = !link.carrier_reason;
+    put('.carrier-text', [link.carrier, link.carrier_reason].filter(Boolean).join(': '));
     put('.left', link.budget ? budget(link.budget) : '');
     put('.down', rate(link.traffic.received_bps));
     put('.up', rate(link.traffic.sent_bps));

@@ -384,6 +384,8 @@ fn tells_of_links(browser: &Browser, instance: &Instance) {
         let link = &mut state.links[1];
         link.state = LinkState::Unused;
         link.problem = Some("its budget is spent".to_owned());
+        link.carrier = Some("tls".to_owned());
+        link.carrier_reason = Some("UDP gets no answer here".to_owned());
         link.metered = true;
         link.budget = Some(LinkBudget {
             amount_bytes: 5_000_000,
@@ -394,6 +396,10 @@ fn tells_of_links(browser: &Browser, instance: &Instance) {
     browser.wait("!document.querySelector('[data-link=usb0] .metered').hidden");
     for (css, expected) in [
         ("[data-link=usb0] .problem", "not used: its budget is spent"),
+        (
+            "[data-link=usb0] .carrier-text",
+            "tls: UDP gets no answer here",
+        ),
         (
             "[data-link=usb0] .left",
             "1.5 MB of 5.0 MB left until 2026-12-01",

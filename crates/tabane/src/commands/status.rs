@@ -211,14 +211,7 @@ fn unused(links: &[Link]) -> Option<String> {
             budget.renews
         ))
     };
-    let carried = |link: &Link| {
-        let why = link.carrier_reason.as_ref()?;
-        Some(match &link.carrier {
-            Some(carrier) => format!("{} is carried by {carrier}: {why}", link.name),
-            None => format!("{}: {why}", link.name),
-        })
-    };
-    let lines = |link: &Link| [unused(link).or_else(|| left(link)), carried(link)];
+    let lines = |link: &Link| [unused(link).or_else(|| left(link)), link.carriage()];
     let lines: Vec<String> = links.iter().flat_map(lines).flatten().collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
 }

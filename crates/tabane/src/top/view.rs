@@ -184,6 +184,8 @@ fn problems(app: &App) -> Vec<Line<'static>> {
             let why = link.problem.as_ref()?;
             Some(Line::raw(format!("{} is not used: {why}", link.name)))
         }));
+        let carriages = state.links.iter().filter_map(Link::carriage);
+        lines.extend(carriages.take(MAX_PROBLEMS).map(Line::raw));
     }
     lines
 }
@@ -304,6 +306,20 @@ mod tests {
         }
         assert!(
             text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_link_that_is_carried_otherwise_says_why() {
+        let mut app = App::default();
+        let mut state = example();
+        state.links[0].carrier = Some("tls".to_owned());
+        state.links[0].carrier_reason = Some("UDP gets no answer here".to_owned());
+        app.handle_state(state);
+        let text = screen(&app, 80, 24);
+        assert!(
+            text.contains("is carried by tls: UDP gets no answer"),
             "{text}"
         );
     }
