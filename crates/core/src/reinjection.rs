@@ -16,6 +16,7 @@ use crate::stream::Streams;
 const SHARE: u64 = 16;
 /// … and so much more, which lets a short transfer repeat its whole tail.
 const ALLOWANCE: Bytes = Bytes::kilo(256);
+/// Arriving earlier by less than this is not worth the bytes.
 const MARGIN: Duration = Duration::from_millis(2);
 /// In place of something else only what a path has that was new so recently: nobody knew how slow
 /// it is, and start-up lets out too much. Later it is rarely worth the bytes.
@@ -33,7 +34,6 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// Arriving earlier by less than this is not worth the bytes.
     const fn margin(self) -> Duration {
         match self {
             Self::Everything => MARGIN,

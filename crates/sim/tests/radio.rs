@@ -3,7 +3,7 @@
 //! The small table is compared with `radio.txt`, so that a change of behaviour shows in review:
 //! `TABANE_BLESS=1 cargo test -p tabane-sim --test radio` accepts what is new. Seeds below 1000 are
 //! for tuning. What is reported is of others:
-//! `TABANE_RADIO=1000..1025 cargo test -p tabane-sim --test radio -- --nocapture` goes through
+//! `TABANE_RADIO=1000..1025 cargo test --workspace --test radio -- --nocapture` goes through
 //! these seeds of every kind and sums up.
 
 use std::fmt::Write as _;
