@@ -14,7 +14,7 @@ const SILENCE_MS: f64 = 250.0;
 
 /// What a row comes to.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum Judgement {
     /// Nothing was measured that a figure speaks of.
     Unjudged,
     Reached,
@@ -35,7 +35,7 @@ fn share_bound(scenario: &str) -> Option<f64> {
     }
 }
 
-impl Verdict {
+impl Judgement {
     pub(super) fn of(record: &ScenarioRecord) -> Self {
         let summary = Summary::new(record);
         let mut checks = Vec::new();
@@ -68,13 +68,13 @@ impl Verdict {
 
 /// How many rows reach their figures, and which do not.
 pub(super) fn total(records: &[ScenarioRecord]) -> String {
-    let verdicts = records.iter().map(|record| (record, Verdict::of(record)));
+    let verdicts = records.iter().map(|record| (record, Judgement::of(record)));
     let judged: Vec<_> = verdicts
-        .filter(|(_, verdict)| *verdict != Verdict::Unjudged)
+        .filter(|(_, verdict)| *verdict != Judgement::Unjudged)
         .collect();
     let missed: Vec<String> = judged
         .iter()
-        .filter(|(_, verdict)| *verdict != Verdict::Reached)
+        .filter(|(_, verdict)| *verdict != Judgement::Reached)
         .map(|(record, _)| record.title())
         .collect();
     let reached = judged.len() - missed.len();
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn each_bound_can_be_missed_by_itself() {
-        let told = |name, tabane, mptcp| Verdict::of(&limited(name, tabane, mptcp)).told();
+        let told = |name, tabane, mptcp| Judgement::of(&limited(name, tabane, mptcp)).told();
         assert_eq!(told("twin", 49.0, 49.0), "reached");
         assert_eq!(told("twin", 48.0, 45.0), "missed: η 0.960 < 0.98");
         assert_eq!(told("eight", 48.0, 45.0), "reached");
@@ -187,18 +187,21 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_not_judged_and_failure_is_a_miss() {
         let alone = record("twin", LIMITED, &[(Contender::Tabane, 9.0)]);
-        assert_eq!(Verdict::of(&alone), Verdict::Unjudged);
+        assert_eq!(Judgement::of(&alone), Judgement::Unjudged);
         let bulks = [
             (Contender::Mptcp { congestion: "bbr" }, 900.0),
             (Contender::Tabane, 100.0),
         ];
-        assert_eq!(Verdict::of(&record("wire", "", &bulks)), Verdict::Unjudged);
+        assert_eq!(
+            Judgement::of(&record("wire", "", &bulks)),
+            Judgement::Unjudged
+        );
         let mut failed = record("twin", LIMITED, &[]);
-        assert_eq!(Verdict::of(&failed), Verdict::Unjudged);
+        assert_eq!(Judgement::of(&failed), Judgement::Unjudged);
         let late = anyhow::anyhow!("late");
         let measured = Measurement::failed(&Contender::Tabane, 1, &late);
         failed.measurements.push(measured);
-        assert_eq!(Verdict::of(&failed).told(), "missed: tabane failed");
+        assert_eq!(Judgement::of(&failed).told(), "missed: tabane failed");
         let all = [limited("eight", 48.0, 45.0), failed, alone];
         let said = "1 of 2 rows reach their figures; missed: twin, upload";
         assert_eq!(total(&all), said);
@@ -220,7 +223,7 @@ mod tests {
             let repeat = cut.measurements.len() as u64 + 1;
             let measured = Measurement::stream(&Contender::Tabane, repeat, report);
             cut.measurements.push(measured);
-            Verdict::of(&cut).told()
+            Judgement::of(&cut).told()
         };
         assert_eq!(add(true, 250.0), "reached");
         assert_eq!(add(true, 350.0), "missed: silence 300 ms > 250");

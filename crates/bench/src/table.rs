@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::contender::measures_stream;
-use super::figure::{self, Verdict};
+use super::figure::{self, Judgement};
 use super::record::{Measurement, Record, ScenarioRecord};
 use super::summary::{Cell, Spread, Summary, of};
 
@@ -89,7 +89,7 @@ fn bulk_rows(scenarios: &[&ScenarioRecord], record: &Record, markdown: bool) -> 
             ratio(summary.eta().filter(|_| !is_wire)),
             ratio(summary.against_mptcp()),
             ratio(summary.one_link_ratio()),
-            Verdict::of(scenario).told(),
+            Judgement::of(scenario).told(),
         ];
         if !markdown {
             let seconds = record.conditions.seconds;
@@ -124,7 +124,7 @@ fn stream_rows(scenarios: &[&ScenarioRecord]) -> Vec<Vec<String>> {
                 continue;
             }
             let verdict = match contender {
-                "tabane" => Verdict::of(scenario).told(),
+                "tabane" => Judgement::of(scenario).told(),
                 _ => "–".to_owned(),
             };
             let reports = || of(scenario, contender).filter_map(|m| m.stream.as_ref());

@@ -82,7 +82,7 @@ pub(crate) struct Associations<K, S> {
 type Table<K> = BTreeMap<K, Rc<Association>>;
 
 struct Association {
-    way: RefCell<Way>,
+    way: RefCell<CarriedBy>,
     deliver: Deliver,
     label: Option<Label>,
     /// What the relay has said of it, where it shares a port, or that it has to look for another.
@@ -95,7 +95,7 @@ struct Association {
     task: OnceCell<AbortHandle>,
 }
 
-enum Way {
+enum CarriedBy {
     /// Waits for the relay.
     Opening,
     Session(Rc<UdpFlow>),
@@ -192,7 +192,7 @@ impl<K, S> Drop for Associations<K, S> {
 impl Association {
     fn new(first: &[u8], deliver: Deliver, label: Option<Label>) -> Self {
         Self {
-            way: RefCell::new(Way::Opening),
+            way: RefCell::new(CarriedBy::Opening),
             deliver,
             label,
             said: Cell::new(None),
@@ -222,7 +222,7 @@ impl Association {
     }
 
     /// Sends by `way` from here on, beginning with what was sent first; `keep` it for once more.
-    fn go(&self, way: Way, keep: bool) {
+    fn go(&self, way: CarriedBy, keep: bool) {
         let first = match keep {
             true => self.first.borrow().clone(),
             false => self.first.take(),
@@ -256,11 +256,11 @@ impl Association {
     /// What the rules treat otherwise now may not go by a port that it shared.
     fn leave_if_relabelled(&self) {
         let stays = match &*self.way.borrow() {
-            Way::Shared(port, _) => port.suits(self.label.as_ref()),
-            Way::Opening | Way::Session(_) | Way::Plain(..) => true,
+            CarriedBy::Shared(port, _) => port.suits(self.label.as_ref()),
+            CarriedBy::Opening | CarriedBy::Session(_) | CarriedBy::Plain(..) => true,
         };
         if !stays {
-            self.way.replace(Way::Opening);
+            self.way.replace(CarriedBy::Opening);
             self.first.borrow_mut().get_or_insert_default();
             self.tell(Said::Relabelled);
         }
@@ -278,7 +278,7 @@ impl Association {
     }
 }
 
-impl Way {
+impl CarriedBy {
     fn send(&self, payload: &[u8]) {
         match self {
             Self::Opening => {}
@@ -394,7 +394,7 @@ async fn through_session(
             return Outcome::Unserved;
         }
     };
-    association.go(Way::Session(flow.clone()), true);
+    association.go(CarriedBy::Session(flow.clone()), true);
     loop {
         tokio::select! {
             received = flow.recv() => match received {
@@ -439,7 +439,7 @@ async fn plainly(
     let socket = Rc::new(plain::connect_udp(dest, &way).await?);
     // A new socket takes nothing before the reactor has seen it.
     socket.writable().await?;
-    association.go(Way::Plain(socket.clone(), meter.clone()), false);
+    association.go(CarriedBy::Plain(socket.clone(), meter.clone()), false);
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {
         let received = tokio::select! {

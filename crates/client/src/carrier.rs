@@ -28,7 +28,7 @@ use crate::near_names::asks_for_near;
 use crate::opening::{open, refusal_of};
 use crate::plain::{self, Far};
 use crate::route::Route;
-use crate::rule_book::{RuleBook, Way};
+use crate::rule_book::{RuleBook, SplitTunnel};
 
 const DNS_PORT: u16 = 53;
 /// Addresses that a socket hears of without having asked, which are remembered.
@@ -137,15 +137,15 @@ impl Carrier {
             Target::Address(dest)
         };
         let way = self.rules.admit(flow);
-        let is_direct = matches!(way, Way::Direct);
+        let is_direct = matches!(way, SplitTunnel::Direct);
         Route {
             target,
             plain: Some(dest),
             stays_here: is_direct,
             silence: self.silence,
             label: match way {
-                Way::Carried(label) => Some(label),
-                Way::Direct => None,
+                SplitTunnel::Carried(label) => Some(label),
+                SplitTunnel::Direct => None,
             },
         }
     }

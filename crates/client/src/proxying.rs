@@ -21,7 +21,7 @@ use crate::far_ends::FarEnds;
 use crate::opening::{open, refusal_of};
 use crate::plain::{self, Far};
 use crate::route::Route;
-use crate::rule_book::{RuleBook, Way};
+use crate::rule_book::{RuleBook, SplitTunnel};
 
 /// Connections at once; as many as the session has streams, less some for UDP.
 const MAX_CONNECTIONS: usize = 3_072;
@@ -166,11 +166,11 @@ fn route(destination: &Destination, target: Target, protocol: Protocol, rules: &
         Host::Ip(ip) if !is_own(*ip) => Some(SocketAddr::new(*ip, destination.port)),
         Host::Ip(_) | Host::Name(_) => None,
     };
-    let is_direct = matches!(way, Way::Direct);
+    let is_direct = matches!(way, SplitTunnel::Direct);
     Route {
         label: match way {
-            Way::Carried(label) => Some(label),
-            Way::Direct => None,
+            SplitTunnel::Carried(label) => Some(label),
+            SplitTunnel::Direct => None,
         },
         stays_here: is_direct && (plain.is_some() || protocol == Protocol::Tcp),
         plain,

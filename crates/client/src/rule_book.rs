@@ -26,7 +26,7 @@ const SWEEP_STEP: usize = 256;
 
 /// What becomes of a connection.
 #[derive(Debug, Clone)]
-pub enum Way {
+pub enum SplitTunnel {
     /// Through the session, as the label says.
     Carried(Label),
     /// Without it.
@@ -93,7 +93,7 @@ struct Names {
 
 impl RuleBook {
     /// What becomes of a connection or flow that begins now.
-    pub fn admit(&self, mut flow: FlowFacts) -> Way {
+    pub fn admit(&self, mut flow: FlowFacts) -> SplitTunnel {
         let mut book = self.0.borrow_mut();
         if let Some(address) = flow.address {
             flow.domains.extend(book.names.of(address));
@@ -103,12 +103,12 @@ impl RuleBook {
         used.connections += 1;
         let tally = used.tally.clone();
         let Some(treatment) = book.treat(&flow) else {
-            return Way::Direct;
+            return SplitTunnel::Direct;
         };
         let label = Label::new(treatment);
         label.count_in(&tally);
         book.keep(flow, &label, rule);
-        Way::Carried(label)
+        SplitTunnel::Carried(label)
     }
 
     /// The rule that a connection would fall under now, with the names that its address is known
@@ -336,10 +336,10 @@ mod tests {
         book
     }
 
-    fn class(way: &Way) -> Option<u8> {
+    fn class(way: &SplitTunnel) -> Option<u8> {
         match way {
-            Way::Carried(label) => Some(label.treatment().class.get()),
-            Way::Direct => None,
+            SplitTunnel::Carried(label) => Some(label.treatment().class.get()),
+            SplitTunnel::Direct => None,
         }
     }
 
@@ -387,7 +387,10 @@ mod tests {
             counts(&book),
             [(b.clone(), 0, 0), (a.clone(), 3, 2), (None, 0, 1)]
         );
-        assert!(matches!(book.admit(to("192.0.2.1", 22)), Way::Direct));
+        assert!(matches!(
+            book.admit(to("192.0.2.1", 22)),
+            SplitTunnel::Direct
+        ));
         drop(ways);
         assert_eq!(counts(&book), [(b, 0, 1), (a, 0, 2), (None, 0, 1)]);
         let flow = to("192.0.2.1", 443);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::http::response::Parts;
-use tabane_ranges::{Answer, Fault, RequestId, Verdict};
+use tabane_ranges::{Answer, BodyUse, Fault, RequestId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -24,7 +24,7 @@ const DRAIN_TIME: Duration = Duration::from_millis(500);
 
 /// What a request's task has to say.
 pub(crate) enum News {
-    Answer(Box<Parts>, Answer, oneshot::Sender<Verdict>),
+    Answer(Box<Parts>, Answer, oneshot::Sender<BodyUse>),
     Data(Bytes),
     End,
     Fault(Fault, String),
@@ -76,7 +76,7 @@ impl Reading {
         let (parts, body) = response.into_parts();
         let (verdict, judged) = oneshot::channel();
         self.tell(News::Answer(Box::new(parts), answer, verdict));
-        if judged.await == Ok(Verdict::Take) {
+        if judged.await == Ok(BodyUse::Take) {
             self.read(body, sender, &url.origin).await;
         } else {
             self.drain(body, sender, &url.origin).await;

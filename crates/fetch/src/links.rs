@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tabane_base::{Bytes, Rate};
-use tabane_ranges::{LinkFacts, LinkId};
+use tabane_ranges::{LinkId, LinkLimits};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -20,7 +20,7 @@ pub struct Link {
     pub(crate) id: LinkId,
     pub(crate) name: String,
     pub(crate) way: Rc<dyn Way>,
-    pub(crate) facts: RefCell<LinkFacts>,
+    pub(crate) facts: RefCell<LinkLimits>,
     /// Carried over it by everybody, in both directions.
     carried: Cell<u64>,
     /// Of that, sent.
@@ -85,7 +85,7 @@ impl Default for Links {
 
 impl Links {
     /// A link is there, by this way. One of the same name is replaced.
-    pub fn add(&self, name: &str, way: Rc<dyn Way>, facts: LinkFacts) -> LinkId {
+    pub fn add(&self, name: &str, way: Rc<dyn Way>, facts: LinkLimits) -> LinkId {
         self.remove(name);
         let id = LinkId(self.next.get());
         self.next.set(id.0 + 1);
@@ -109,12 +109,12 @@ impl Links {
     }
 
     /// What a link may be used for has changed; hints that are missing stay what they were.
-    pub fn set_facts(&self, name: &str, facts: LinkFacts) {
+    pub fn set_facts(&self, name: &str, facts: LinkLimits) {
         let Some(link) = self.named(name) else {
             return;
         };
         let before = link.facts.borrow().clone();
-        let facts = LinkFacts {
+        let facts = LinkLimits {
             rate_hint: facts.rate_hint.or(before.rate_hint),
             latency_hint: facts.latency_hint.or(before.latency_hint),
             ..facts
@@ -185,7 +185,7 @@ impl Link {
 
     /// What it may be used for, with the hints that fetches have left.
     #[must_use]
-    pub fn facts(&self) -> LinkFacts {
+    pub fn facts(&self) -> LinkLimits {
         self.facts.borrow().clone()
     }
 
@@ -336,7 +336,7 @@ mod tests {
     async fn three_failures_in_a_row_are_trouble_and_a_success_ends_it() {
         let links = Links::default();
         let way = Rc::new(Fickle(Cell::new(false)));
-        links.add("a", way.clone(), LinkFacts::default());
+        links.add("a", way.clone(), LinkLimits::default());
         let link = links.all().remove(0);
         for failures in 1..=4 {
             assert!(link.connect("there", 80).await.is_err());

@@ -9,7 +9,7 @@ use hyper::header::{
     PROXY_AUTHORIZATION, RANGE, USER_AGENT,
 };
 use hyper::{Method, Request, Response};
-use tabane_ranges::{EntityTag, Span};
+use tabane_ranges::{ByteRange, EntityTag};
 
 use crate::connection::{Client, RequestError, Sender, http_error};
 use crate::head::{self, Head};
@@ -33,7 +33,7 @@ pub(crate) struct Source {
 /// What to ask for.
 pub(crate) struct Wish {
     pub(crate) method: Method,
-    pub(crate) range: Option<Span>,
+    pub(crate) range: Option<ByteRange>,
     pub(crate) if_range: Option<EntityTag>,
 }
 

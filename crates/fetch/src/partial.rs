@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use aws_lc_rs::digest::{self, Digest, SHA256};
 use serde::{Deserialize, Serialize};
-use tabane_ranges::{EntityTag, Span, Spans, Version};
+use tabane_ranges::{ByteRange, EntityTag, Spans, Version};
 
 use tabane_store::atomic_file;
 
@@ -168,7 +168,7 @@ impl Partial {
     fn give_room(&mut self) -> io::Result<()> {
         let length = self.data.metadata()?.len().saturating_sub(ROOM);
         self.data.set_len(length)?;
-        let rest = Span {
+        let rest = ByteRange {
             start: 0,
             end: length,
         };
@@ -198,7 +198,7 @@ impl Note {
         if !self.ranges.iter().all(is_sound) {
             return None;
         }
-        let spans = self.ranges.iter().map(|(start, end)| Span {
+        let spans = self.ranges.iter().map(|(start, end)| ByteRange {
             start: *start,
             end: *end,
         });
@@ -216,7 +216,7 @@ impl Sink for Partial {
     fn write(&mut self, position: u64, bytes: Data) -> io::Result<()> {
         self.data.write_all_at(&bytes, position)?;
         let end = position + bytes.len() as u64;
-        self.written.insert(Span {
+        self.written.insert(ByteRange {
             start: position,
             end,
         });
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(found, version());
         assert_eq!(
             spans.iter().collect::<Vec<_>>(),
-            [Span { start: 4, end: 7 }]
+            [ByteRange { start: 4, end: 7 }]
         );
         partial.write(0, Data::from_static(b"abcd")).unwrap();
         partial.write(7, Data::from_static(b"hij")).unwrap();

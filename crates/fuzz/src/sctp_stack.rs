@@ -13,7 +13,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use tabane_base::Duration;
 use tabane_sctp::{
-    AssociationId, EndpointId, Event, Incoming, LinkId, Message, Settings, Stack, Transmit, Way,
+    AssociationId, EndpointId, Event, Incoming, LinkId, Message, PathTuple, Settings, Stack,
+    Transmit,
 };
 
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
@@ -134,7 +135,7 @@ impl<'a> World<'a> {
             .expect("it was closed");
         stack.listen(listener).expect("nobody else listens");
         let caller = stack.open(&[HERE], CALLER_PORT, 7).expect("it was closed");
-        let way = |link| Way {
+        let way = |link| PathTuple {
             link: LinkId(link),
             remote: SocketAddrV4::new(CALLED, UDP),
         };

@@ -14,10 +14,10 @@ mod span;
 mod transfer;
 
 pub use answer::{Answer, ContentRange, EntityTag, Version};
-pub use link::{LinkFacts, LinkId};
+pub use link::{LinkId, LinkLimits};
 pub use rule::{Rule, UnknownRule};
-pub use span::{Span, Spans};
+pub use span::{ByteRange, Spans};
 pub use transfer::{
-    Command, Event, Failure, Fault, Method, Order, Piece, Request, RequestId, Settings, SourceId,
-    Transfer, Verdict,
+    BodyUse, Command, Event, Failure, Fault, Method, Order, Piece, Request, RequestId, Settings,
+    SourceId, Transfer,
 };

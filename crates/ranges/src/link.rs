@@ -23,7 +23,7 @@ pub struct LinkId(pub u32);
 
 /// What a link may be used for, and what is known of it beforehand.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LinkFacts {
+pub struct LinkLimits {
     /// What share of its time may be used, 0 to 1 (SBAM's α). At 0 it is used only when no other
     /// link is.
     pub weight: f64,
@@ -43,7 +43,7 @@ pub struct LinkFacts {
     pub latency_hint: Option<Duration>,
 }
 
-impl Default for LinkFacts {
+impl Default for LinkLimits {
     fn default() -> Self {
         Self {
             weight: 1.0,
@@ -61,7 +61,7 @@ impl Default for LinkFacts {
 /// A link with what it has shown.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
-    pub(crate) facts: LinkFacts,
+    pub(crate) facts: LinkLimits,
     meter: Meter,
     latency: Option<Duration>,
     least_latency: Option<Duration>,
@@ -74,7 +74,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(facts: LinkFacts) -> Self {
+    pub(crate) fn new(facts: LinkLimits) -> Self {
         Self {
             facts,
             meter: Meter::default(),
@@ -86,7 +86,7 @@ impl Link {
         }
     }
 
-    pub(crate) fn set_facts(&mut self, facts: LinkFacts) {
+    pub(crate) fn set_facts(&mut self, facts: LinkLimits) {
         if facts.allowance != self.facts.allowance {
             self.charged = Bytes::ZERO;
         }
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_measured_kept_while_idle_and_falls_in_silence() {
-        let mut link = Link::new(LinkFacts::default());
+        let mut link = Link::new(LinkLimits::default());
         assert_eq!(link.rate(Instant::EPOCH), None);
         feed(&mut link, 0, 3_000, 10_000);
         let rate = |link: &Link, ms| link.rate(Instant::from_millis(ms)).unwrap().as_mbps_f64();
@@ -241,12 +241,12 @@ mod tests {
 
     #[test]
     fn what_is_told_counts_until_something_is_measured() {
-        let facts = LinkFacts {
+        let facts = LinkLimits {
             rate_hint: Some(Rate::from_mbps(3)),
             cap: Some(Rate::from_mbps(2)),
             latency_hint: Some(Duration::from_millis(30)),
             allowance: Some(Bytes::kilo(100)),
-            ..LinkFacts::default()
+            ..LinkLimits::default()
         };
         let mut link = Link::new(facts);
         assert_eq!(link.rate(Instant::EPOCH), Some(Rate::from_mbps(2)));

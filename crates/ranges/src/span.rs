@@ -6,14 +6,14 @@ use tabane_base::Bytes;
 
 /// The bytes from `start` up to, but without, `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span {
+pub struct ByteRange {
     /// Position of the first byte.
     pub start: u64,
     /// Position after the last byte; `u64::MAX`: as far as the file goes.
     pub end: u64,
 }
 
-impl Span {
+impl ByteRange {
     /// From `start` to the end of the file, wherever that is.
     #[must_use]
     pub const fn from(start: u64) -> Self {
@@ -49,12 +49,12 @@ impl Span {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     /// In order; none empty, none touching its neighbour.
-    spans: Vec<Span>,
+    spans: Vec<ByteRange>,
 }
 
 impl Spans {
     /// Adds a range; bytes that are in already stay in once.
-    pub fn insert(&mut self, span: Span) {
+    pub fn insert(&mut self, span: ByteRange) {
         if span.is_empty() {
             return;
         }
@@ -62,7 +62,7 @@ impl Spans {
         let after = self.spans.partition_point(|held| held.start <= span.end);
         let merged = self.spans[first..after]
             .iter()
-            .fold(span, |sum, held| Span {
+            .fold(span, |sum, held| ByteRange {
                 start: sum.start.min(held.start),
                 end: sum.end.max(held.end),
             });
@@ -70,13 +70,13 @@ impl Spans {
     }
 
     /// The ranges, in order.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Span> + '_ {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = ByteRange> + '_ {
         self.spans.iter().copied()
     }
 
     /// What of `span` is not in the set, in order.
     #[must_use]
-    pub fn missing(&self, span: Span) -> Vec<Span> {
+    pub fn missing(&self, span: ByteRange) -> Vec<ByteRange> {
         let mut missing = Vec::new();
         let mut start = span.start;
         let first = self.spans.partition_point(|held| held.end <= span.start);
@@ -85,7 +85,7 @@ impl Spans {
                 break;
             }
             if held.start > start {
-                missing.push(Span {
+                missing.push(ByteRange {
                     start,
                     end: held.start,
                 });
@@ -93,7 +93,7 @@ impl Spans {
             start = held.end;
         }
         if start < span.end {
-            missing.push(Span {
+            missing.push(ByteRange {
                 start,
                 end: span.end,
             });
@@ -118,8 +118,8 @@ impl Spans {
     }
 }
 
-impl FromIterator<Span> for Spans {
-    fn from_iter<I: IntoIterator<Item = Span>>(spans: I) -> Self {
+impl FromIterator<ByteRange> for Spans {
+    fn from_iter<I: IntoIterator<Item = ByteRange>>(spans: I) -> Self {
         let mut set = Self::default();
         for span in spans {
             set.insert(span);
@@ -133,8 +133,8 @@ mod tests {
     use super::*;
     use tabane_base::Seed;
 
-    fn span(start: u64, end: u64) -> Span {
-        Span { start, end }
+    fn span(start: u64, end: u64) -> ByteRange {
+        ByteRange { start, end }
     }
 
     #[test]

@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, VecDeque};
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
 use crate::answer::Version;
-use crate::link::{Link, LinkFacts, LinkId};
+use crate::link::{Link, LinkId, LinkLimits};
 use crate::rule::Rule;
-use crate::span::{Span, Spans};
+use crate::span::{ByteRange, Spans};
 
 mod dialogue;
 mod equal;
@@ -26,8 +26,8 @@ mod share;
 mod trouble;
 
 pub use dialogue::{
-    Command, Event, Failure, Fault, Method, Order, Piece, Request, RequestId, Settings, SourceId,
-    Verdict,
+    BodyUse, Command, Event, Failure, Fault, Method, Order, Piece, Request, RequestId, Settings,
+    SourceId,
 };
 use request::Live;
 use trouble::{Pair, Source};
@@ -115,7 +115,7 @@ impl Transfer {
     }
 
     /// A link is there, or is to be used in another way.
-    pub fn handle_link(&mut self, _now: Instant, id: LinkId, facts: LinkFacts) {
+    pub fn handle_link(&mut self, _now: Instant, id: LinkId, facts: LinkLimits) {
         match self.links.get_mut(&id) {
             Some(link) => link.set_facts(facts),
             None => {
@@ -148,7 +148,7 @@ impl Transfer {
         let end = start.saturating_add(len as u64).min(live.asked.end);
         live.position = end;
         live.heard_at = now;
-        let arrived = Span { start, end };
+        let arrived = ByteRange { start, end };
         if let Some(link) = self.links.get_mut(&live.link) {
             link.on_data(now, Bytes::from(len));
         }
@@ -160,7 +160,7 @@ impl Transfer {
         if self.received.first_missing(end) >= self.live[&id].until {
             self.is_dirty = true;
         }
-        let piece = |span: Span| Piece {
+        let piece = |span: ByteRange| Piece {
             offset: span.start,
             skip: (span.start - start) as usize,
             len: span.len() as usize,
@@ -327,10 +327,10 @@ impl Transfer {
             return;
         };
         if !self.head_done {
-            self.start(now, link, Method::Head, Span { start: 0, end: 0 });
+            self.start(now, link, Method::Head, ByteRange { start: 0, end: 0 });
             return;
         }
-        let mut span = Span::from(self.received.first_missing(0));
+        let mut span = ByteRange::from(self.received.first_missing(0));
         if self.version.is_none()
             && let Rule::FirstPartial { threshold } = self.settings.rule
         {

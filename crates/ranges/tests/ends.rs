@@ -4,7 +4,7 @@
 
 use tabane_base::{Bytes, Duration, Instant};
 use tabane_ranges::{
-    Answer, Command, EntityTag, Event, Failure, Fault, LinkFacts, LinkId, Order, Request, Rule,
+    Answer, Command, EntityTag, Event, Failure, Fault, LinkId, LinkLimits, Order, Request, Rule,
     Settings, Transfer,
 };
 
@@ -23,7 +23,7 @@ fn settings(order: Order) -> Settings {
 
 fn transfer(order: Order) -> Transfer {
     let mut transfer = Transfer::new(Instant::EPOCH, settings(order));
-    transfer.handle_link(Instant::EPOCH, LinkId(1), LinkFacts::default());
+    transfer.handle_link(Instant::EPOCH, LinkId(1), LinkLimits::default());
     transfer
 }
 
@@ -116,7 +116,7 @@ fn a_cut_is_called_a_cut() {
 fn a_server_of_tiny_parts_is_asked_for_the_whole() {
     let mut transfer = transfer(Order::Any);
     let mut now = Instant::EPOCH;
-    transfer.handle_link(now, LinkId(2), LinkFacts::default());
+    transfer.handle_link(now, LinkId(2), LinkLimits::default());
     let mut ranged = 0;
     loop {
         let Some(asked) = request(&mut transfer, now) else {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
 use tabane_ranges::{
-    Answer, Command, EntityTag, Event, Fault, LinkFacts, LinkId, Method, Order, Request, RequestId,
-    Rule, Settings, Span, Transfer, Verdict,
+    Answer, BodyUse, ByteRange, Command, EntityTag, Event, Fault, LinkId, LinkLimits, Method,
+    Order, Request, RequestId, Rule, Settings, Transfer,
 };
 
 const STEP: Duration = Duration::from_millis(5);
@@ -35,7 +35,7 @@ struct Served {
     answers_at: Instant,
     answered: bool,
     version: u64,
-    span: Span,
+    span: ByteRange,
     position: u64,
     breaks_after: Option<u64>,
 }
@@ -82,9 +82,9 @@ impl Server {
     }
 
     /// The answer, and what its body is.
-    fn answer(&self, rng: &mut Rng, request: &Request) -> (Answer, Span) {
+    fn answer(&self, rng: &mut Rng, request: &Request) -> (Answer, ByteRange) {
         let one_in = |rng: &mut Rng, n: u64| n > 0 && rng.below(n) == 0;
-        let nothing = Span { start: 0, end: 0 };
+        let nothing = ByteRange { start: 0, end: 0 };
         if one_in(rng, self.busy) {
             let retry_after = rng.chance(0.5).then(|| Duration::from_secs(rng.below(3)));
             let status = 503;
@@ -116,7 +116,7 @@ impl Server {
         let Some(range) = range else {
             let length =
                 (self.tells_length || request.method == Method::Head).then_some(self.length);
-            let whole = Span {
+            let whole = ByteRange {
                 start: 0,
                 end: self.length,
             };
@@ -127,7 +127,7 @@ impl Server {
             let total = Some(self.length);
             return (Answer::Outside { total }, nothing);
         }
-        let mut span = Span {
+        let mut span = ByteRange {
             end: range.end.min(self.length),
             ..range
         };
@@ -211,13 +211,13 @@ impl World {
             saved: 0.0,
         };
         self.wires.insert(id, wire);
-        let facts = LinkFacts {
+        let facts = LinkLimits {
             weight: [1.0, 1.0, 0.5, 0.0][self.rng.below(4) as usize],
             tier: self.rng.below(2) as u8,
             backup: self.rng.chance(0.1),
             metered: self.rng.chance(0.2),
             rate_hint: self.rng.chance(0.3).then_some(rate),
-            ..LinkFacts::default()
+            ..LinkLimits::default()
         };
         self.transfer.handle_link(self.now, id, facts);
     }
@@ -285,7 +285,7 @@ impl World {
                     answers_at: self.now + wire.latency,
                     answered: false,
                     version: 0,
-                    span: Span { start: 0, end: 0 },
+                    span: ByteRange { start: 0, end: 0 },
                     position: 0,
                     breaks_after,
                     request,
@@ -340,7 +340,7 @@ impl World {
             served.span = span;
             served.position = span.start;
             served.version = self.server.version;
-            if self.transfer.handle_answer(self.now, id, answer) == Verdict::Drop {
+            if self.transfer.handle_answer(self.now, id, answer) == BodyUse::Drop {
                 self.served.remove(&id);
             }
             return;

@@ -68,7 +68,7 @@ pub struct ClientEntry {
 
 /// What the relay answers a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AccessAnswer {
     /// Admitted before, for this user.
     Known(Option<UserName>),
     /// Admitted now, by its token; to be written down first.
@@ -84,20 +84,25 @@ pub enum Verdict {
 impl AccessList {
     /// What can be answered without a change: `None` where the token has to be looked at, and
     /// perhaps used up.
-    pub fn recognise(&self, key: PublicKey, token: Option<&[u8]>, now: u64) -> Option<Verdict> {
+    pub fn recognise(
+        &self,
+        key: PublicKey,
+        token: Option<&[u8]>,
+        now: u64,
+    ) -> Option<AccessAnswer> {
         let client = self.clients.iter().find(|client| client.key == key);
         match client {
-            Some(client) if client.revoked => Some(Verdict::RefusedRevoked),
+            Some(client) if client.revoked => Some(AccessAnswer::RefusedRevoked),
             // A device that was given a token of another user becomes that user's.
             Some(client) => match self.find_token(token, now) {
                 Some(at) if self.moves(client, &self.tokens[at]) => None,
-                Some(_) | None => Some(Verdict::Known(client.user.clone())),
+                Some(_) | None => Some(AccessAnswer::Known(client.user.clone())),
             },
             None => match self.find_token(token, now) {
                 Some(_) => None,
                 // It may have been made a moment ago.
                 None if token.is_some() => None,
-                None => Some(Verdict::RefusedUnknown),
+                None => Some(AccessAnswer::RefusedUnknown),
             },
         }
     }
@@ -114,17 +119,17 @@ impl AccessList {
     }
 
     /// Decides about a client that proved `key` and showed `token`.
-    pub fn authorise(&mut self, key: PublicKey, token: Option<&[u8]>, now: u64) -> Verdict {
+    pub fn authorise(&mut self, key: PublicKey, token: Option<&[u8]>, now: u64) -> AccessAnswer {
         self.forget_expired(now);
         if let Some(verdict) = self.recognise(key, token, now) {
             return verdict;
         }
         let Some(at) = self.find_token(token, now) else {
-            return Verdict::RefusedUnknown;
+            return AccessAnswer::RefusedUnknown;
         };
         let place = self.clients.iter().position(|client| client.key == key);
         if place.is_none() && self.clients.len() >= MAX_CLIENTS {
-            return Verdict::RefusedFull;
+            return AccessAnswer::RefusedFull;
         }
         let entry = &mut self.tokens[at];
         let client = ClientEntry {
@@ -143,7 +148,7 @@ impl AccessList {
             Some(place) => self.clients[place] = client,
             None => self.clients.push(client),
         }
-        Verdict::Enrolled(user)
+        AccessAnswer::Enrolled(user)
     }
 
     fn forget_expired(&mut self, now: u64) {

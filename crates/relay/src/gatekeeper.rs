@@ -13,14 +13,14 @@ use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
 use tabane_core::CloseReason;
 use tabane_linux::DirectoryWatch;
-use tabane_tunnel::{Applicant, RelayMonitor, User, Verdict as Admission};
+use tabane_tunnel::{Admission, Applicant, RelayMonitor, User};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use crate::access::{AccessFile, AccessList, UserName, Verdict};
+use crate::access::{AccessAnswer, AccessFile, AccessList, UserName};
 use crate::state::RelayState;
-use crate::usage::{Usage, UsageFile};
+use crate::usage::{UsageCounters, UsageFile};
 use tabane_store::{Mistake, wall_clock::unix_seconds};
 
 /// How often counters are written: what a crash loses.
@@ -32,7 +32,7 @@ pub(crate) struct Gatekeeper {
     file: AccessFile,
     list: RefCell<AccessList>,
     users: RefCell<BTreeMap<UserName, User>>,
-    usage: RefCell<Usage>,
+    usage: RefCell<UsageCounters>,
     /// The counters are not on disk as they are.
     is_unsaved: Cell<bool>,
     usage_file: UsageFile,
@@ -97,21 +97,21 @@ impl Gatekeeper {
         }
     }
 
-    fn answer(&self, applicant: Applicant, verdict: Verdict) {
+    fn answer(&self, applicant: Applicant, verdict: AccessAnswer) {
         let key = applicant.key;
         let admission = match verdict {
-            Verdict::Known(user) => self.admit(user),
-            Verdict::Enrolled(user) => {
+            AccessAnswer::Known(user) => self.admit(user),
+            AccessAnswer::Enrolled(user) => {
                 let name = user.as_ref().map(UserName::as_str);
                 tracing::info!(client = %key, user = name, "new client, admitted by its token");
                 self.admit(user)
             }
-            Verdict::RefusedRevoked => Admission::Refuse(CloseReason::Revoked),
-            Verdict::RefusedUnknown => match &self.door {
+            AccessAnswer::RefusedRevoked => Admission::Refuse(CloseReason::Revoked),
+            AccessAnswer::RefusedUnknown => match &self.door {
                 Door::Shut => Admission::Refuse(CloseReason::Unauthorised),
                 Door::Open(user) => self.admit(user.clone()),
             },
-            Verdict::RefusedFull => {
+            AccessAnswer::RefusedFull => {
                 tracing::error!(client = %key, "the list of clients is full");
                 Admission::Refuse(CloseReason::Overloaded)
             }

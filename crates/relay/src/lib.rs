@@ -25,5 +25,5 @@ pub use doors::{Doors, TlsListen};
 pub use gatekeeper::Door;
 pub use service::{RelayOrder, RelayService};
 pub use state::RelayState;
-pub use usage::{Usage, UsageFile};
+pub use usage::{UsageCounters, UsageFile};
 pub use view::RelayView;

@@ -13,8 +13,8 @@ use tabane_core::Identity;
 use crate::access::{AccessFile, AccessList, TokenEntry, TokenUses, UserName};
 use crate::usage::UsageFile;
 use tabane_store::{
-    JoinString, Token, atomic_file, quantity::Span, read_toml, secret, wall_clock::unix_seconds,
-    xdg_directory,
+    JoinString, Token, atomic_file, quantity::Lifetime, read_toml, secret,
+    wall_clock::unix_seconds, xdg_directory,
 };
 
 /// Where root's relay keeps its state (FHS 3.0 §5.8).
@@ -87,7 +87,12 @@ impl RelayState {
     }
 
     /// A new token, on disk when this returns.
-    pub fn new_token(&self, uses: TokenUses, lasts: Span, user: Option<UserName>) -> Result<Token> {
+    pub fn new_token(
+        &self,
+        uses: TokenUses,
+        lasts: Lifetime,
+        user: Option<UserName>,
+    ) -> Result<Token> {
         let now = unix_seconds();
         let token = Token::from_random(secret::random());
         let entry = TokenEntry {
@@ -105,7 +110,7 @@ impl RelayState {
     /// The token to print at a start: the one of the last start if it still admits, else a new one.
     pub(crate) fn current_token(&self, uses: TokenUses) -> Result<Token> {
         let list = self.access().read()?;
-        let new = || self.new_token(uses, Span(None), None);
+        let new = || self.new_token(uses, Lifetime(None), None);
         list.standing_token(uses).cloned().map_or_else(new, Ok)
     }
 

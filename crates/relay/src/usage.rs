@@ -15,7 +15,7 @@ use tabane_store::{atomic_file, read_toml};
 /// The counters of all users with a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Usage {
+pub struct UsageCounters {
     #[serde(rename = "user")]
     counters: Vec<Counter>,
 }
@@ -30,7 +30,7 @@ struct Counter {
     bytes: u64,
 }
 
-impl Usage {
+impl UsageCounters {
     /// What `user` has used in the period that `now` (seconds since 1970) is in.
     pub fn of(&self, user: &UserEntry, now: u64) -> Bytes {
         let counter = self.counter(&user.name);
@@ -103,11 +103,11 @@ impl UsageFile {
     }
 
     /// The counters as they were last written.
-    pub fn read(&self) -> Result<Usage> {
+    pub fn read(&self) -> Result<UsageCounters> {
         read_toml(&self.path).map(Option::unwrap_or_default)
     }
 
-    pub(crate) fn write(&self, usage: &Usage) -> Result<()> {
+    pub(crate) fn write(&self, usage: &UsageCounters) -> Result<()> {
         let text = toml::to_string(usage).context("cannot write the counters as TOML")?;
         atomic_file::replace(&self.path, text.as_bytes(), atomic_file::SECRET)
     }
@@ -157,7 +157,7 @@ mod tests {
         );
         assert_eq!(usage.of(&ann, 11 * DAY), Bytes::ZERO);
         usage.retain(|name| name != "ann");
-        assert_eq!(usage, Usage::default());
+        assert_eq!(usage, UsageCounters::default());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tabane_base::{Bytes, Duration};
 
 use crate::event::Event;
 use crate::library::Failure;
-use crate::path::{LinkId, PathId, Way};
+use crate::path::{LinkId, PathId, PathTuple};
 
 /// An endpoint of ours: a port, and associations on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,7 +116,7 @@ pub struct PathStatus {
     /// Which.
     pub path: PathId,
     /// Where it leads.
-    pub way: Way,
+    pub way: PathTuple,
     /// Whether it works.
     pub state: PathState,
     /// Congestion window.

@@ -37,7 +37,7 @@ pub use association::{
 };
 pub use event::Event;
 pub use library::Failure;
-pub use path::{LinkId, PathId, Way};
+pub use path::{LinkId, PathId, PathTuple};
 pub use settings::{Multipath, Settings};
 pub use shell::conversation::fuzz_notes;
 pub use stack::Stack;

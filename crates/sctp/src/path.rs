@@ -23,7 +23,7 @@ pub struct PathId(pub Ipv4Addr);
 
 /// Which link a path leaves by, and where to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Way {
+pub struct PathTuple {
     /// The link.
     pub link: LinkId,
     /// The peer's address, with the UDP port that it takes SCTP at (RFC 6951).
@@ -66,7 +66,7 @@ impl Reach {
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     /// By path; for those of our own making alone.
-    ways: BTreeMap<PathId, Option<Way>>,
+    ways: BTreeMap<PathId, Option<PathTuple>>,
 }
 
 impl Paths {
@@ -91,7 +91,7 @@ impl Paths {
     }
 
     /// Gives a path a way, or takes it away.
-    pub(crate) fn set(&mut self, path: PathId, way: Option<Way>) {
+    pub(crate) fn set(&mut self, path: PathId, way: Option<PathTuple>) {
         if let Some(slot) = self.ways.get_mut(&path) {
             *slot = way;
         }
@@ -103,7 +103,7 @@ impl Paths {
     }
 
     /// Where a path leads; `None` while it leads nowhere.
-    pub(crate) fn way(&self, path: PathId) -> Option<Way> {
+    pub(crate) fn way(&self, path: PathId) -> Option<PathTuple> {
         *self.ways.get(&path)?
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let one = paths.invent(Reach::Private).unwrap();
         let two = paths.invent(Reach::Private).unwrap();
         assert!(one.iter().all(|path| !two.contains(path)));
-        let way = |link, host| Way {
+        let way = |link, host| PathTuple {
             link: LinkId(link),
             remote: SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, host), 9899),
         };

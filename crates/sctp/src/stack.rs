@@ -28,7 +28,7 @@ use crate::ffi;
 use crate::library::{self, Library, Received, Socket};
 use crate::opening::Order;
 use crate::own::Own;
-use crate::path::{PathId, Paths, Reach, SLOTS, Way};
+use crate::path::{PathId, PathTuple, Paths, Reach, SLOTS};
 use crate::settings::Settings;
 
 /// What one reading may bring: a message larger than this comes in parts.
@@ -156,7 +156,7 @@ impl Stack {
     pub fn connect(
         &mut self,
         endpoint: EndpointId,
-        ways: &[Way],
+        ways: &[PathTuple],
         port: u16,
     ) -> Result<AssociationId, SctpError> {
         let first = ways.first().ok_or(SctpError::NoAddress)?;

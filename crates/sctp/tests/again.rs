@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use tabane_sctp::{EndpointId, Event, Incoming, LinkId, Message, Sent, Settings, Stack, Way};
+use tabane_sctp::{EndpointId, Event, Incoming, LinkId, Message, PathTuple, Sent, Settings, Stack};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
 const THERE: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
@@ -64,7 +64,7 @@ fn associations_follow_each_other() {
     let closed = |event: &Event| matches!(event, Event::Closed { .. });
     for _ in 0..4 {
         let sender = stack.open(&[HERE, SECOND], 0, 0).unwrap();
-        let way = Way {
+        let way = PathTuple {
             link: LINK,
             remote: REMOTE,
         };

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use tabane_sctp::{
-    Event, Incoming, LinkId, Message, Multipath, PathState, Sent, Settings, Stack, Way,
+    Event, Incoming, LinkId, Message, Multipath, PathState, PathTuple, Sent, Settings, Stack,
 };
 
 const HERE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 168, 1, 2), Ipv4Addr::new(192, 168, 2, 2)];
@@ -23,7 +23,7 @@ fn the_first_message_may_go_to_any_path() {
     stack.listen(listener).unwrap();
     let remote = SocketAddrV4::new(THERE, 9_899);
     let link = |number| LinkId(number);
-    let ways = [1, 2].map(|number| Way {
+    let ways = [1, 2].map(|number| PathTuple {
         link: link(number),
         remote,
     });

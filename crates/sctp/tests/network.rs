@@ -9,8 +9,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use tabane_sctp::{
-    AssociationId, EndpointId, Event, Incoming, LinkId, Message, PathState, SctpError, Sent,
-    Settings, Stack, Transmit, Way,
+    AssociationId, EndpointId, Event, Incoming, LinkId, Message, PathState, PathTuple, SctpError,
+    Sent, Settings, Stack, Transmit,
 };
 
 const SENDER_PORT: u16 = 4_001;
@@ -200,8 +200,8 @@ fn has_chunk(packet: &[u8], kind: u8) -> bool {
     false
 }
 
-fn way(link: u32, host: Ipv4Addr) -> Way {
-    Way {
+fn way(link: u32, host: Ipv4Addr) -> PathTuple {
+    PathTuple {
         link: LinkId(link),
         remote: SocketAddrV4::new(host, UDP),
     }

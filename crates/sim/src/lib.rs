@@ -35,7 +35,7 @@ pub use host::{Admission, Host, Side};
 pub use job::{Job, JobId, JobState, Pace, Transfer};
 pub use network::{Captured, Exchanged, LinkId, Network, PACKET_OVERHEAD, SERVER};
 pub use outcome::{Outcome, PathOutcome};
-pub use passage::{Mishaps, Passage, TcpHost, Way};
+pub use passage::{Mishaps, Passage, PassageLinks, TcpHost};
 pub use picture::{DrawError, svg};
 pub use radio::{RadioComparison, RadioRun, bond_of_best};
 pub use reno::{RenoReceiver, RenoSender};

@@ -28,7 +28,7 @@ pub struct Mishaps {
 
 /// Links from the server to the mobile host, and back.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct PassageLinks {
     /// Server to gateway.
     pub wired_down: LinkConfig,
     /// Gateway to mobile host.
@@ -94,7 +94,7 @@ pub struct Passage {
 impl Passage {
     /// A passage whose packets meet `mishaps` on all links.
     #[must_use]
-    pub fn new(way: Way, mishaps: Mishaps, gateway: Option<Gateway>, seed: Seed) -> Self {
+    pub fn new(way: PassageLinks, mishaps: Mishaps, gateway: Option<Gateway>, seed: Seed) -> Self {
         let direction = |config, label| Direction::new(config, mishaps, seed.split(label));
         Self {
             now: Instant::EPOCH,

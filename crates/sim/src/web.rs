@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use tabane_base::{Bytes, Duration, Instant, Seed};
 use tabane_netem::{Link, LinkConfig};
 use tabane_ranges::{
-    Answer, Command, EntityTag, Event, LinkFacts, LinkId, Method, Order, Request, RequestId, Rule,
-    Settings, Transfer, Verdict,
+    Answer, BodyUse, Command, EntityTag, Event, LinkId, LinkLimits, Method, Order, Request,
+    RequestId, Rule, Settings, Transfer,
 };
 
 mod connection;
@@ -33,7 +33,7 @@ pub struct WebLink {
     /// What lies between it and the client; a wire for the client's own.
     pub local: LinkConfig,
     /// What the client is told of it.
-    pub facts: LinkFacts,
+    pub facts: LinkLimits,
 }
 
 /// What a client does.
@@ -367,7 +367,7 @@ impl World {
         match news {
             Arrived::Answer(id, answer) => {
                 let verdict = self.transfer.handle_answer(self.now, id, answer);
-                if verdict == Verdict::Drop {
+                if verdict == BodyUse::Drop {
                     self.carriers.remove(&id);
                 }
             }
@@ -412,7 +412,7 @@ mod tests {
                 ..LinkConfig::wire()
             },
             local: LinkConfig::wire(),
-            facts: LinkFacts::default(),
+            facts: LinkLimits::default(),
         }
     }
 

@@ -35,7 +35,7 @@ pub enum Period {
 
 /// A span of time; `None` is for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span(pub Option<Duration>);
+pub struct Lifetime(pub Option<Duration>);
 
 /// A limit to set, or `none` to lift it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +195,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (400 * era + year_of_era + u64::from(month <= 2), month, day)
 }
 
-impl FromStr for Span {
+impl FromStr for Lifetime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -241,8 +241,11 @@ mod tests {
         }
         assert_eq!("50mbit".parse(), "50Mbit/s".parse::<RateText>());
         assert_eq!("2.5gb/day".parse(), "2500MB/day".parse::<Volume>());
-        assert_eq!("90min".parse(), Ok(Span(Some(Duration::from_secs(5_400)))));
-        assert_eq!("never".parse(), Ok(Span(None)));
+        assert_eq!(
+            "90min".parse(),
+            Ok(Lifetime(Some(Duration::from_secs(5_400))))
+        );
+        assert_eq!("never".parse(), Ok(Lifetime(None)));
         assert_eq!("none".parse::<Setting<RateText>>(), Ok(Setting(None)));
     }
 
@@ -264,7 +267,7 @@ mod tests {
             assert!(text.parse::<Volume>().is_err(), "{text}");
         }
         for text in ["", "1", "0s", "-1h", "1w", "Never"] {
-            assert!(text.parse::<Span>().is_err(), "{text}");
+            assert!(text.parse::<Lifetime>().is_err(), "{text}");
         }
     }
 

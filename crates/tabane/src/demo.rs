@@ -27,7 +27,7 @@ use summary::EmulatorSummary;
 pub(crate) use summary::Summary;
 use tabane_store::atomic_file;
 pub(crate) use view::{Style, View};
-use world::Way;
+use world::LinkChoice;
 pub(crate) use world::World;
 pub(crate) use world::curl::require as require_curl;
 
@@ -69,10 +69,10 @@ pub(crate) async fn show(plan: &Plan, world: &World, view: &mut View) -> Result<
     let mut alone = Vec::new();
     for (index, link) in plan.scenario.links.iter().enumerate() {
         let title = format!("{} alone", link.name);
-        alone.push(fetch(plan, world, view, Way::Alone(index), &title).await?);
+        alone.push(fetch(plan, world, view, LinkChoice::Alone(index), &title).await?);
     }
     let before = packets(world)?;
-    let together = fetch(plan, world, view, Way::Together, "all at once").await?;
+    let together = fetch(plan, world, view, LinkChoice::Together, "all at once").await?;
     let health = world.control().snapshot()?.health;
     let packets = packets(world)? - before;
     let sum: u64 = alone.iter().map(|one| one.rate().as_bps()).sum();
@@ -114,7 +114,7 @@ async fn fetch(
     plan: &Plan,
     world: &World,
     view: &mut View,
-    way: Way,
+    way: LinkChoice,
     title: &str,
 ) -> Result<Download> {
     view.begin(title);

@@ -21,7 +21,7 @@ use tabane_linux::{
 use tokio::net::TcpStream;
 
 use crate::engine::Visit;
-use crate::relay::{Meter, Way};
+use crate::relay::{Direction, Meter};
 use crate::request::Status;
 use crate::stream::{Abandon, Stream};
 
@@ -180,7 +180,7 @@ impl Connection {
         if self.stream.is_written {
             return Ok(Step::Done);
         }
-        let Poll::Ready(allowed) = self.meter.poll(Way::Down, cx) else {
+        let Poll::Ready(allowed) = self.meter.poll(Direction::Down, cx) else {
             return Ok(Step::Waiting);
         };
         let id = self.stream.id();
@@ -225,7 +225,7 @@ impl Connection {
                 if let Some(label) = &self.stream.label {
                     label.on_sent(n);
                 }
-                self.meter.spend(Way::Down, n);
+                self.meter.spend(Direction::Down, n);
                 Ok(Step::Moved)
             }
             Read::Nothing => match self.tcp.poll_read_ready(cx) {
@@ -251,7 +251,7 @@ impl Connection {
         if self.stream.is_read {
             return Ok(Step::Done);
         }
-        let Poll::Ready(allowed) = self.meter.poll(Way::Up, cx) else {
+        let Poll::Ready(allowed) = self.meter.poll(Direction::Up, cx) else {
             return Ok(Step::Waiting);
         };
         let id = self.stream.id();
@@ -289,7 +289,7 @@ impl Connection {
                 if let Some(label) = &self.stream.label {
                     label.on_received(n);
                 }
-                self.meter.spend(Way::Up, n);
+                self.meter.spend(Direction::Up, n);
                 Ok(Step::Moved)
             }
             Written::Empty => Ok(Step::Waiting),

@@ -51,9 +51,9 @@ pub use label::{Label, LinkClass, Tally, Treatment, WeakLabel};
 pub use marks::{OWN_MARK, RELEASE_MARK, may_mark};
 pub use monitor::HostMonitor;
 pub use relay::{
-    Applicant, Authorise, DestinationRule, Destinations, ExitConfig, GuestSnapshot,
+    Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, GuestSnapshot,
     PacketsSnapshot, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RuleError, User,
-    UserLimits, UserUsage, Verdict, WebDoor,
+    UserLimits, UserUsage, WebDoor,
 };
 pub use request::{Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

@@ -46,12 +46,12 @@ use guest::Guest;
 use own_addresses::OwnAddresses;
 use user::What;
 
-pub use applicant::{Applicant, Authorise, Verdict};
+pub use applicant::{Admission, Applicant, Authorise};
 pub use config::{RelayConfig, RelayLimits};
 pub use exit::{ExitConfig, PacketsSnapshot};
 pub use monitor::{GuestSnapshot, RelayMonitor};
 pub use rules::{DestinationRule, Destinations, RuleError};
-pub(crate) use user::{Meter, Way};
+pub(crate) use user::{Direction, Meter};
 pub use user::{User, UserLimits, UserUsage};
 pub use web_door::WebDoor;
 
@@ -300,10 +300,10 @@ impl Relay {
         own.count() < self.shared.limits.sessions
     }
 
-    fn decide(&mut self, session: SessionId, key: PublicKey, verdict: Verdict) {
+    fn decide(&mut self, session: SessionId, key: PublicKey, verdict: Admission) {
         let verdict = match verdict {
-            Verdict::Admit(_) if self.shared.is_draining.get() => Err(CloseReason::ShuttingDown),
-            Verdict::Admit(None) => {
+            Admission::Admit(_) if self.shared.is_draining.get() => Err(CloseReason::ShuttingDown),
+            Admission::Admit(None) => {
                 if !self.has_room_for(key) {
                     self.end_deserted(|guest| guest.key() == key);
                 }
@@ -312,7 +312,7 @@ impl Relay {
                     false => Err(CloseReason::TooManySessions),
                 }
             }
-            Verdict::Admit(Some(user)) => {
+            Admission::Admit(Some(user)) => {
                 if !user.may_have_another_session() {
                     self.end_deserted(|guest| guest.is_of(&user));
                 }
@@ -321,7 +321,7 @@ impl Relay {
                     None => Err(CloseReason::TooManySessions),
                 }
             }
-            Verdict::Refuse(reason) => Err(reason),
+            Admission::Refuse(reason) => Err(reason),
         };
         // It may have gone while it waited.
         self.engine.visit(session, |visit| {

@@ -28,7 +28,7 @@ mod web_view;
 
 pub use explanation::{Explanation, LinkRow, RuleRow};
 pub use lending::{LENDING_PORT, Lending, LendingOrder, counted_by};
-pub use link_policy::{LinkPolicy, Verdict};
+pub use link_policy::{LinkPolicy, LinkTerms};
 pub use link_roll::LinkRoll;
 pub use policy_text::PolicyTextFile;
 pub use table::Table;

@@ -27,7 +27,7 @@ pub struct LinkPolicy {
 
 /// What the policy comes to for a link at this moment.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct LinkTerms {
     /// What the policy says.
     pub decision: Decision,
     /// Carried in the present period of its budget.
@@ -84,12 +84,12 @@ impl LinkPolicy {
     }
 
     /// How an interface is to be used now.
-    pub fn verdict(&self, interface: &Interface) -> Verdict {
+    pub fn verdict(&self, interface: &Interface) -> LinkTerms {
         self.judge(&self.facts(interface))
     }
 
     /// How a link is to be used now, whatever it is.
-    pub fn judge(&self, link: &LinkFacts<'_>) -> Verdict {
+    pub fn judge(&self, link: &LinkFacts<'_>) -> LinkTerms {
         let decision = self.policy.decide(link);
         let used = decision.budget.map(|budget| self.used(link.name, &budget));
         let is_used_up = decision
@@ -104,7 +104,7 @@ impl LinkPolicy {
             send_cap: decision.up,
             receive_cap: decision.down,
         });
-        Verdict {
+        LinkTerms {
             decision,
             used,
             path,
@@ -127,7 +127,7 @@ impl LinkPolicy {
     }
 }
 
-impl Verdict {
+impl LinkTerms {
     /// Why it is not to be used, where that is so.
     pub fn why_unused(&self) -> Option<String> {
         let Decision { usage, line, .. } = self.decision;

@@ -12,7 +12,7 @@ use tabane_control::{Link, LinkBudget, LinkState, PolicyInForce, Traffic};
 use tabane_policy::Budget;
 
 use crate::lent_links::Lender;
-use crate::link_policy::{LinkPolicy, Verdict};
+use crate::link_policy::{LinkPolicy, LinkTerms};
 use crate::links;
 use crate::table::Table;
 
@@ -43,7 +43,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    fn new(verdict: &Verdict, unused: Option<String>) -> Self {
+    fn new(verdict: &LinkTerms, unused: Option<String>) -> Self {
         Self {
             unused,
             metered: verdict.decision.metered,

@@ -11,13 +11,13 @@ use anyhow::Result;
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
 use tabane_fetch::{DeviceWay, Links, Way};
-use tabane_ranges::LinkFacts;
+use tabane_ranges::LinkLimits;
 use tabane_tunnel::LinkBind;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::lent_links::{self, Lender};
-use crate::link_policy::Verdict;
+use crate::link_policy::LinkTerms;
 use crate::link_roll::LinkRoll;
 use crate::links;
 use crate::table::Table;
@@ -208,7 +208,7 @@ impl Drop for WebLinks {
 }
 
 /// What a link may still carry.
-fn allowance(verdict: &Verdict) -> Option<Bytes> {
+fn allowance(verdict: &LinkTerms) -> Option<Bytes> {
     let (budget, used) = verdict.decision.budget.zip(verdict.used)?;
     Some(budget.amount - used)
 }
@@ -226,8 +226,8 @@ fn ways(lenders: Vec<Lender>, store: &Store) -> Result<Vec<(Lender, Rc<dyn Way>)
 }
 
 /// What the policy wishes of a link, in the words of transfers.
-fn facts(policy: &PathPolicy, allowance: Option<Bytes>) -> LinkFacts {
-    LinkFacts {
+fn facts(policy: &PathPolicy, allowance: Option<Bytes>) -> LinkLimits {
+    LinkLimits {
         weight: policy.weight,
         // A metered link waits behind the others of its priority.
         tier: policy.priority.saturating_mul(2) + u8::from(policy.metered),
@@ -235,6 +235,6 @@ fn facts(policy: &PathPolicy, allowance: Option<Bytes>) -> LinkFacts {
         metered: policy.metered,
         cap: policy.receive_cap,
         allowance,
-        ..LinkFacts::default()
+        ..LinkLimits::default()
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tabane_base::{Bytes, Rate};
 use tabane_fetch::{Link, Links};
-use tabane_ranges::{LinkFacts, LinkId};
+use tabane_ranges::{LinkId, LinkLimits};
 use tokio::time::Instant;
 
 /// A connection that has been silent for so long leaves its link to others.
@@ -57,7 +57,7 @@ struct Gauge {
 /// A link as it stands in the choice.
 struct Candidate {
     link: Rc<Link>,
-    facts: LinkFacts,
+    facts: LinkLimits,
     rate: Option<Rate>,
     busy: u32,
 }
@@ -225,12 +225,12 @@ mod tests {
     use tabane_fetch::DeviceWay;
 
     /// Links with these rates in Mbit/s, as fetches have left them.
-    fn balance(rates: &[(&str, u64)], change: impl Fn(&str, &mut LinkFacts)) -> Balance {
+    fn balance(rates: &[(&str, u64)], change: impl Fn(&str, &mut LinkLimits)) -> Balance {
         let links = Links::default();
         for (name, mbps) in rates {
-            let mut facts = LinkFacts {
+            let mut facts = LinkLimits {
                 rate_hint: (*mbps > 0).then(|| Rate::from_mbps(*mbps)),
-                ..LinkFacts::default()
+                ..LinkLimits::default()
             };
             change(name, &mut facts);
             links.add(name, Rc::new(DeviceWay::unbound()), facts);

@@ -21,12 +21,12 @@ use super::{Mode, Sender, transfer};
 
 const SPAN: Duration = Duration::from_secs(5);
 /// What is compared.
-const WAYS: [Way; 5] = [
-    Way::new("off", Mode::Off, &[]),
-    Way::new("observe", Mode::Observe, &[]),
-    Way::new("assist", Mode::Assist, &[]),
-    Way::new("assist --poll 100", Mode::Assist, &["--poll", "100"]),
-    Way::new("split", Mode::Split, &[]),
+const WAYS: [Setup; 5] = [
+    Setup::new("off", Mode::Off, &[]),
+    Setup::new("observe", Mode::Observe, &[]),
+    Setup::new("assist", Mode::Assist, &[]),
+    Setup::new("assist --poll 100", Mode::Assist, &["--poll", "100"]),
+    Setup::new("split", Mode::Split, &[]),
 ];
 /// Where assist is among them; it polls in the next.
 const ASSIST: usize = 2;
@@ -56,13 +56,13 @@ const DESCRIPTORS_SPARE: usize = 500;
 
 /// A gateway, or none.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Setup {
     name: &'static str,
     mode: Mode,
     flags: &'static [&'static str],
 }
 
-impl Way {
+impl Setup {
     const fn new(name: &'static str, mode: Mode, flags: &'static [&'static str]) -> Self {
         Self { name, mode, flags }
     }
@@ -139,7 +139,7 @@ fn waits_in_turns(worlds: &[World]) -> Result<Vec<Waits>> {
     Ok(waits.collect())
 }
 
-fn world(binary: &Path, way: Way) -> Result<World> {
+fn world(binary: &Path, way: Setup) -> Result<World> {
     let text = "name = \"wire\"\nwhy = \"cost\"\n[[link]]\nname = \"radio\"\n";
     let wire = Scenario::parse(text, None, &mut |name| Err(format!("no trace {name}")))?;
     let mut world = World::up(&wire, Sender::Modern, "cubic")?;

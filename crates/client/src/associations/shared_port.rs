@@ -13,7 +13,7 @@ use tabane_tunnel::{Client, FlowError, Label, OpenError, Silence, Status, UdpArr
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::{Answer, Association, Outcome, Said, Stranger, Way};
+use super::{Answer, Association, CarriedBy, Outcome, Said, Stranger};
 use crate::bypass::Bypass;
 
 /// Sockets, and flows of a port, after which those that are over are cleared away.
@@ -83,7 +83,7 @@ impl<S: Ord + Clone> Sharing<S> {
                     State::Open if has_gone => {}
                     State::Open => {
                         has_gone = true;
-                        association.go(Way::Shared(port.clone(), remote), true);
+                        association.go(CarriedBy::Shared(port.clone(), remote), true);
                     }
                     State::Unknown => return None,
                     State::Over(Outcome::Unserved) if !association.is_unanswered() => {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use tabane_base::{Bytes, Instant};
-use tabane_ranges::{LinkFacts, LinkId, Transfer};
+use tabane_ranges::{LinkId, LinkLimits, Transfer};
 
 use crate::job::LinkProgress;
 use crate::links::Links;
@@ -14,7 +14,7 @@ use crate::links::Links;
 /// A link as the transfer knows it.
 struct Entry {
     name: String,
-    facts: LinkFacts,
+    facts: LinkLimits,
     /// Bytes that came over it.
     carried: u64,
 }

@@ -19,7 +19,7 @@ use tabane_base::Rate;
 use tabane_fetch::{
     Client, DeviceWay, FetchError, Job, Links, Outcome, Patience, Proxies, Sink, Url, fetch, stream,
 };
-use tabane_ranges::{Failure, LinkFacts, Order, Rule, Spans, Version};
+use tabane_ranges::{Failure, LinkLimits, Order, Rule, Spans, Version};
 
 const SIZE: usize = 1_200_000;
 
@@ -73,9 +73,9 @@ fn client() -> Rc<Client> {
 fn links() -> Links {
     let links = Links::default();
     for (name, mbps) in [("fast", 24), ("slow", 12)] {
-        let facts = LinkFacts {
+        let facts = LinkLimits {
             cap: Some(Rate::from_mbps(mbps)),
-            ..LinkFacts::default()
+            ..LinkLimits::default()
         };
         links.add(name, Rc::new(DeviceWay::unbound()), facts);
     }
@@ -261,7 +261,7 @@ fn what_is_here_is_not_asked_for_again() {
         let server = Server::start(SIZE, Lie::None).await;
         let mut sink = Memory::default();
         let outcome = get(&server, &mut sink).await.unwrap();
-        let begun: Spans = [tabane_ranges::Span {
+        let begun: Spans = [tabane_ranges::ByteRange {
             start: 100_000,
             end: SIZE as u64,
         }]
@@ -327,7 +327,7 @@ fn links_come_and_go() {
             changing.remove("fast");
             tokio::time::sleep(Duration::from_millis(100)).await;
             changing.remove("slow");
-            let facts = LinkFacts::default();
+            let facts = LinkLimits::default();
             changing.add("new", Rc::new(DeviceWay::unbound()), facts);
         });
         let mut sink = Memory::default();

@@ -12,7 +12,7 @@ use tabane_base::Rate;
 use tabane_fetch::{
     Client, DeviceWay, Job, Links, Outcome, Patience, Proxies, Sink, Url, Way, fetch,
 };
-use tabane_ranges::{LinkFacts, Order, Rule, Version};
+use tabane_ranges::{LinkLimits, Order, Rule, Version};
 use tokio::task::spawn_local;
 
 use crate::{Street, Terms, on_this_thread, origin, terms};
@@ -43,10 +43,10 @@ impl Sink for Memory {
 }
 
 /// 12 Mbit/s each: the file takes a second over one.
-fn facts() -> LinkFacts {
-    LinkFacts {
+fn facts() -> LinkLimits {
+    LinkLimits {
         cap: Some(Rate::from_mbps(12)),
-        ..LinkFacts::default()
+        ..LinkLimits::default()
     }
 }
 

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::answer::{EntityTag, Version};
 use crate::link::LinkId;
 use crate::rule::Rule;
-use crate::span::Span;
+use crate::span::ByteRange;
 
 /// A request, by a number that is never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ pub struct Request {
     /// What to ask for.
     pub method: Method,
     /// Which bytes; `None`: no `Range` header, because this source does not understand it.
-    pub range: Option<Span>,
+    pub range: Option<ByteRange>,
     /// For `If-Range`, where there is a range.
     pub if_range: Option<EntityTag>,
 }
@@ -129,7 +129,7 @@ pub enum Failure {
 
 /// Whether to read an answer's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum BodyUse {
     /// Read it.
     Take,
     /// Drop it; the request is over.

@@ -5,7 +5,7 @@
 use tabane_base::Instant;
 
 use super::{Method, Transfer};
-use crate::span::Span;
+use crate::span::ByteRange;
 
 impl Transfer {
     /// Gives every link its part, once nothing else is on its way.
@@ -28,7 +28,7 @@ impl Transfer {
                     return;
                 };
                 let end = start.saturating_add(part).min(gap.end);
-                self.start(now, link, Method::Get, Span { start, end });
+                self.start(now, link, Method::Get, ByteRange { start, end });
                 start = end;
             }
         }

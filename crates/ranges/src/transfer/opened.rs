@@ -7,7 +7,7 @@ use super::request::Live;
 use super::{Method, RequestId, SourceId, Transfer};
 use crate::answer::Version;
 use crate::link::LinkId;
-use crate::span::Span;
+use crate::span::ByteRange;
 
 impl Transfer {
     /// A request without a range, of the first source, was answered over a link that is there; its
@@ -27,7 +27,7 @@ impl Transfer {
             link,
             source: SourceId(0),
             method: Method::Get,
-            asked: Span { start: 0, end },
+            asked: ByteRange { start: 0, end },
             position: 0,
             until: end,
             sent_at: now - latency,

@@ -8,7 +8,7 @@ use tabane_base::{Bytes, Duration, Instant, Rate};
 use super::request::Live;
 use super::{Method, RequestId, Transfer};
 use crate::link::{Link, LinkId};
-use crate::span::Span;
+use crate::span::ByteRange;
 
 /// What a link of which nothing is known is taken for, of the slowest of the others: too much asked
 /// of it would have to be asked for again.
@@ -41,7 +41,7 @@ impl Transfer {
             .map(|(begins, rate)| (begins, rate.as_bps() as f64 / 8.0))
             .collect();
         flows.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let all = Span {
+        let all = ByteRange {
             start: 0,
             end: self.length().unwrap_or(0),
         };
@@ -124,7 +124,7 @@ impl Transfer {
     }
 
     /// The last gap that a request is alone to bring: nothing is asked for three times.
-    pub(super) fn alone(&self, id: RequestId, live: &Live) -> Option<Span> {
+    pub(super) fn alone(&self, id: RequestId, live: &Live) -> Option<ByteRange> {
         let mut taken = self.received.clone();
         for (_, other) in self.live.iter().filter(|(other, _)| **other != id) {
             taken.insert(other.rest());
@@ -141,7 +141,7 @@ impl Transfer {
     /// How long a request that runs on at `from` brings only what others have brought, until it is
     /// at `to`, which somebody else brings meanwhile.
     pub(super) fn catch_up(&self, now: Instant, link: LinkId, from: u64, to: u64) -> Duration {
-        let between = Span {
+        let between = ByteRange {
             start: from,
             end: to,
         };

@@ -6,7 +6,7 @@ use tabane_base::{Bytes, Duration, Instant};
 use super::{Command, Method, Request, RequestId, SourceId, Transfer};
 use crate::link::LinkId;
 use crate::rule::Rule;
-use crate::span::Span;
+use crate::span::ByteRange;
 
 /// A request that is out.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Live {
     pub(super) source: SourceId,
     pub(super) method: Method,
     /// What the server was asked to send, or said it would.
-    pub(super) asked: Span,
+    pub(super) asked: ByteRange,
     /// Where the next byte belongs.
     pub(super) position: u64,
     /// What lies from here on is left to others; the server does not know and sends on.
@@ -30,8 +30,8 @@ pub(super) struct Live {
 
 impl Live {
     /// What it still has to bring.
-    pub(super) fn rest(&self) -> Span {
-        Span {
+    pub(super) fn rest(&self) -> ByteRange {
+        ByteRange {
             start: self.position,
             end: self.until,
         }
@@ -48,14 +48,14 @@ impl Transfer {
         self.live.values().filter(move |live| live.link == link)
     }
 
-    pub(super) fn start(&mut self, now: Instant, link: LinkId, method: Method, span: Span) {
+    pub(super) fn start(&mut self, now: Instant, link: LinkId, method: Method, span: ByteRange) {
         let Some(source) = self.source_for(now, link) else {
             return;
         };
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let is_plain = self.sources[source.0 as usize].plain || method == Method::Head;
-        let asked = if is_plain { Span::from(0) } else { span };
+        let asked = if is_plain { ByteRange::from(0) } else { span };
         // Sources have tags of their own, so where a digest tells, no tag is asked for.
         let version = self.version.as_ref().filter(|_| !self.settings.by_digest);
         let tag = version.and_then(|version| version.tag.as_ref());
@@ -152,7 +152,10 @@ impl Transfer {
         if next >= end || link.facts.metered || self.settings.rule != Rule::Tabane {
             return None;
         }
-        let gap = *self.received.missing(Span { start: next, end }).first()?;
+        let gap = *self
+            .received
+            .missing(ByteRange { start: next, end })
+            .first()?;
         let catch_up = self.catch_up(now, live.link, live.position, next);
         let is_worth = if busy == Bytes::ZERO {
             catch_up <= self.pause(now, live.link)
@@ -167,12 +170,12 @@ impl Transfer {
     }
 
     /// Bytes that are neither here nor asked for.
-    pub(super) fn unassigned(&self) -> Vec<Span> {
+    pub(super) fn unassigned(&self) -> Vec<ByteRange> {
         let end = self.length().unwrap_or(0);
         let mut taken = self.received.clone();
         for live in self.live.values() {
             taken.insert(live.rest());
         }
-        taken.missing(Span { start: 0, end })
+        taken.missing(ByteRange { start: 0, end })
     }
 }

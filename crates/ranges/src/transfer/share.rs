@@ -13,7 +13,7 @@ use super::outlook::seconds;
 use super::request::Live;
 use super::{Method, Order, Transfer};
 use crate::link::{Link, LinkId};
-use crate::span::Span;
+use crate::span::ByteRange;
 
 /// How much of a link's time one request is for, of a file that is done soon.
 const HORIZON: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ impl Transfer {
         }
     }
 
-    fn next_share(&mut self, now: Instant) -> Option<(LinkId, Span)> {
+    fn next_share(&mut self, now: Instant) -> Option<(LinkId, ByteRange)> {
         let usable = self.usable(now);
         let gaps = self.within_window(self.unassigned());
         let is_stuck = |live: &Live| self.is_silent(now, live) || self.is_held(live);
@@ -174,7 +174,7 @@ impl Transfer {
     }
 
     /// What of the gaps lies close enough to what the reader has consumed.
-    fn within_window(&self, gaps: Vec<Span>) -> Vec<Span> {
+    fn within_window(&self, gaps: Vec<ByteRange>) -> Vec<ByteRange> {
         let Some(reach) = self.reach() else {
             return gaps;
         };
@@ -185,28 +185,28 @@ impl Transfer {
     /// How far ahead may be asked for; none where that is no question: in a file, and in a stream
     /// of which all that is left fits its window. The best link comes from the front, so the reader
     /// has no less than from that link alone.
-    fn reach(&self) -> Option<Span> {
+    fn reach(&self) -> Option<ByteRange> {
         let Order::Stream { window } = self.settings.order else {
             return None;
         };
         let end = self.consumed.saturating_add(window.get());
         let is_short = self.length().is_some_and(|length| length <= end);
-        (!is_short).then_some(Span {
+        (!is_short).then_some(ByteRange {
             start: self.consumed,
             end,
         })
     }
 
-    fn affordable(&self, id: LinkId, span: Span) -> Span {
+    fn affordable(&self, id: LinkId, span: ByteRange) -> ByteRange {
         let allowance = self.links.get(&id).map(|link| link.allowance(Bytes::ZERO));
         let most = allowance.unwrap_or(Bytes::ZERO).get();
         let end = span.end.min(span.start.saturating_add(most));
-        Span { end, ..span }
+        ByteRange { end, ..span }
     }
 
     /// A part of what nobody was asked for yet: from its end for a file, where the best link comes
     /// from the front; from its front for a stream.
-    fn take(&self, taker: &Taker, gaps: &[Span], end: Duration) -> Option<Span> {
+    fn take(&self, taker: &Taker, gaps: &[ByteRange], end: Duration) -> Option<ByteRange> {
         // All are done at the same time when each takes no more than it can have by then.
         let amount = taker.chunk.min(taker.by(end));
         if amount < LEAST_PIECE {
@@ -220,19 +220,19 @@ impl Transfer {
                 // No crumb is left for a request of its own.
                 let is_crumb = start - gap.start < LEAST_PIECE.get();
                 let start = if is_crumb { gap.start } else { start };
-                Span { start, ..gap }
+                ByteRange { start, ..gap }
             }
             Some(_) => {
                 let gap = *gaps.first()?;
                 let end = gap.start.saturating_add(amount).min(gap.end);
-                Span { end, ..gap }
+                ByteRange { end, ..gap }
             }
         })
     }
 
     /// In a stream, a request that stands still holds up everything behind it: all it has to bring
     /// is asked for by another link at once.
-    fn rescue(&mut self, now: Instant, taker: &Taker) -> Option<Span> {
+    fn rescue(&mut self, now: Instant, taker: &Taker) -> Option<ByteRange> {
         let reach = self.reach()?;
         let victim = self.live.iter().find(|(_, live)| {
             let is_silent = self.prediction(now, live).1 == Rate::ZERO;
@@ -248,11 +248,11 @@ impl Transfer {
         let live = self.live.get_mut(&id)?;
         // What the other one brings all the same is taken, whoever is first.
         live.until = live.position;
-        Some(Span { end, ..rest })
+        Some(ByteRange { end, ..rest })
     }
 
     /// The end of what comes latest, so much that all links are done at the same time.
-    fn take_over(&mut self, now: Instant, taker: &Taker, end: Duration) -> Option<Span> {
+    fn take_over(&mut self, now: Instant, taker: &Taker, end: Duration) -> Option<ByteRange> {
         let others = self.live.iter().filter(|(_, live)| {
             // What was asked for just now is not late, or links would take it from one another.
             let is_new = live.answered_at.is_none() && now < live.due_at;
@@ -305,12 +305,12 @@ impl Transfer {
         let end = start + amount.get();
         self.live.get_mut(&id)?.until = start;
         self.is_dirty |= end < rest.end;
-        Some(Span { start, end })
+        Some(ByteRange { start, end })
     }
 
     /// What stands still, for a link that has nothing else to do and will have it sooner if the
     /// silence lasts as long again as it has lasted. Both may bring it.
-    fn duplicate(&self, now: Instant, taker: &Taker) -> Option<Span> {
+    fn duplicate(&self, now: Instant, taker: &Taker) -> Option<ByteRange> {
         let is_metered = self.links.get(&taker.id)?.facts.metered;
         if is_metered || self.on_link(taker.id).next().is_some() {
             return None;
@@ -324,14 +324,14 @@ impl Transfer {
         });
         let (silence, rest) = silences.max_by_key(|(silence, _)| *silence)?;
         let end = rest.end.min(rest.start.saturating_add(taker.chunk.get()));
-        let span = Span { end, ..rest };
+        let span = ByteRange { end, ..rest };
         let done = taker.begins + taker.rate.time_for(Bytes::new(span.len()));
         (silence > done).then_some(span)
     }
 
     /// A request that is out on the link already will come to these bytes by itself, sooner than
     /// the answer to another one could.
-    fn runs_on_into(&self, now: Instant, taker: &Taker, rest: Span) -> bool {
+    fn runs_on_into(&self, now: Instant, taker: &Taker, rest: ByteRange) -> bool {
         let pause = self.pause(now, taker.id);
         self.on_link(taker.id).any(|live| {
             let from = live.until.max(live.position);

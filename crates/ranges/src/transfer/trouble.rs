@@ -7,8 +7,8 @@
 use tabane_base::{Duration, Instant};
 
 use super::{
-    ANSWER_TIME, Event, Failure, Fault, Live, Method, Order, RequestId, SILENCE_TIME, SourceId,
-    Transfer, Verdict,
+    ANSWER_TIME, BodyUse, Event, Failure, Fault, Live, Method, Order, RequestId, SILENCE_TIME,
+    SourceId, Transfer,
 };
 use crate::answer::{Answer, EntityTag, Version};
 use crate::link::LinkId;
@@ -72,9 +72,9 @@ enum Ban {
 
 impl Transfer {
     /// A request was answered; the body is to be read or not.
-    pub fn handle_answer(&mut self, now: Instant, id: RequestId, answer: Answer) -> Verdict {
+    pub fn handle_answer(&mut self, now: Instant, id: RequestId, answer: Answer) -> BodyUse {
         let Some(live) = self.live.get_mut(&id) else {
-            return Verdict::Drop;
+            return BodyUse::Drop;
         };
         live.heard_at = now;
         live.answered_at = Some(now);
@@ -86,7 +86,7 @@ impl Transfer {
         self.is_dirty = true;
         if method == Method::Head {
             self.on_head(now, id, answer);
-            return Verdict::Drop;
+            return BodyUse::Drop;
         }
         let is_taken = match answer {
             Answer::Part {
@@ -108,13 +108,13 @@ impl Transfer {
             Answer::Garbled => Err(self.on_garbled(link, source)),
         };
         match is_taken {
-            Ok(()) => Verdict::Take,
+            Ok(()) => BodyUse::Take,
             Err(ban) => {
                 self.remove(now, id);
                 if let Some(ban) = ban {
                     self.ban(link, source, ban);
                 }
-                Verdict::Drop
+                BodyUse::Drop
             }
         }
     }

@@ -92,7 +92,7 @@ impl AccessFile {
 mod tests {
     use super::*;
     use crate::access::tests::{KEYS, entry, name, shown, token};
-    use crate::access::{TokenUses, UserEntry, Verdict};
+    use crate::access::{AccessAnswer, TokenUses, UserEntry};
     use tabane_core::PublicKey;
     use tabane_store::Scratch;
 
@@ -152,12 +152,12 @@ mod tests {
         let verdict = file
             .update(|list| list.authorise(KEYS[0], shown(&token(1)), 6))
             .unwrap();
-        assert_eq!(verdict, Verdict::Enrolled(None));
+        assert_eq!(verdict, AccessAnswer::Enrolled(None));
         let reopened = AccessFile::new(scratch.path());
         let verdict = reopened
             .update(|list| list.authorise(KEYS[1], shown(&token(1)), 7))
             .unwrap();
-        assert_eq!(verdict, Verdict::RefusedUnknown);
+        assert_eq!(verdict, AccessAnswer::RefusedUnknown);
         assert_eq!(reopened.read().unwrap().clients()[0].key, KEYS[0]);
     }
 
@@ -181,7 +181,7 @@ mod tests {
                 .collect();
             let verdicts = tries.into_iter().filter_map(|one| one.join().ok());
             verdicts
-                .filter(|verdict| *verdict == Verdict::Enrolled(None))
+                .filter(|verdict| *verdict == AccessAnswer::Enrolled(None))
                 .count()
         });
         assert_eq!(admitted, 1);

@@ -31,19 +31,22 @@ pub(super) fn shown(token: &Token) -> Option<&[u8]> {
 fn a_one_time_token_admits_one_client_who_may_return_without_it() {
     let mut list = AccessList::default();
     list.add_token(entry(1, TokenUses::ONE)).unwrap();
-    assert_eq!(list.authorise(KEYS[0], None, 11), Verdict::RefusedUnknown);
+    assert_eq!(
+        list.authorise(KEYS[0], None, 11),
+        AccessAnswer::RefusedUnknown
+    );
     assert_eq!(
         list.authorise(KEYS[0], shown(&token(2)), 11),
-        Verdict::RefusedUnknown
+        AccessAnswer::RefusedUnknown
     );
     assert_eq!(
         list.authorise(KEYS[0], shown(&token(1)), 11),
-        Verdict::Enrolled(None)
+        AccessAnswer::Enrolled(None)
     );
-    assert_eq!(list.authorise(KEYS[0], None, 12), Verdict::Known(None));
+    assert_eq!(list.authorise(KEYS[0], None, 12), AccessAnswer::Known(None));
     assert_eq!(
         list.authorise(KEYS[1], shown(&token(1)), 12),
-        Verdict::RefusedUnknown
+        AccessAnswer::RefusedUnknown
     );
     assert_eq!(list.standing_token(TokenUses::ONE), None);
 }
@@ -54,19 +57,19 @@ fn a_reusable_token_admits_many_until_revoked() {
     list.add_token(entry(1, TokenUses::Many)).unwrap();
     assert_eq!(
         list.authorise(KEYS[0], shown(&token(1)), 0),
-        Verdict::Enrolled(None)
+        AccessAnswer::Enrolled(None)
     );
     assert_eq!(
         list.authorise(KEYS[1], shown(&token(1)), 0),
-        Verdict::Enrolled(None)
+        AccessAnswer::Enrolled(None)
     );
     assert!(!list.revoke_token("BB"), "too short to be meant");
     assert!(list.revoke_token(token(1).label()));
     assert_eq!(
         list.authorise(KEYS[2], shown(&token(1)), 0),
-        Verdict::RefusedUnknown
+        AccessAnswer::RefusedUnknown
     );
-    assert_eq!(list.authorise(KEYS[1], None, 0), Verdict::Known(None));
+    assert_eq!(list.authorise(KEYS[1], None, 0), AccessAnswer::Known(None));
 }
 
 #[test]
@@ -78,10 +81,10 @@ fn a_revoked_client_stays_out_even_with_a_token() {
     assert!(!list.set_revoked(KEYS[1], true).unwrap());
     assert_eq!(
         list.authorise(KEYS[0], shown(&token(1)), 0),
-        Verdict::RefusedRevoked
+        AccessAnswer::RefusedRevoked
     );
     assert!(list.set_revoked(KEYS[0], false).unwrap());
-    assert_eq!(list.authorise(KEYS[0], None, 0), Verdict::Known(None));
+    assert_eq!(list.authorise(KEYS[0], None, 0), AccessAnswer::Known(None));
 }
 
 #[test]
@@ -93,15 +96,15 @@ fn tokens_expire_and_count_their_uses() {
     };
     list.add_token(two).unwrap();
     let show = |list: &mut AccessList, key, now| list.authorise(key, shown(&token(1)), now);
-    assert_eq!(show(&mut list, KEYS[0], 99), Verdict::Enrolled(None));
+    assert_eq!(show(&mut list, KEYS[0], 99), AccessAnswer::Enrolled(None));
     let mut late = list.clone();
-    assert_eq!(show(&mut late, KEYS[1], 100), Verdict::RefusedUnknown);
+    assert_eq!(show(&mut late, KEYS[1], 100), AccessAnswer::RefusedUnknown);
     assert!(late.tokens().is_empty(), "expired tokens are forgotten");
-    assert_eq!(show(&mut late, KEYS[0], 100), Verdict::Known(None));
-    assert_eq!(show(&mut list, KEYS[1], 99), Verdict::Enrolled(None));
+    assert_eq!(show(&mut late, KEYS[0], 100), AccessAnswer::Known(None));
+    assert_eq!(show(&mut list, KEYS[1], 99), AccessAnswer::Enrolled(None));
     assert_eq!(
         show(&mut list, KEYS[2], 99),
-        Verdict::RefusedUnknown,
+        AccessAnswer::RefusedUnknown,
         "used up"
     );
 }
@@ -122,28 +125,34 @@ fn a_user_has_devices_which_go_with_it() {
     list.add_token(entry(3, TokenUses::Many)).unwrap();
     let show = |list: &mut AccessList, key, seed| list.authorise(key, shown(&token(seed)), 0);
     let ann = Some(name("ann"));
-    assert_eq!(show(&mut list, KEYS[0], 1), Verdict::Enrolled(ann.clone()));
-    assert_eq!(show(&mut list, KEYS[1], 1), Verdict::Enrolled(ann.clone()));
+    assert_eq!(
+        show(&mut list, KEYS[0], 1),
+        AccessAnswer::Enrolled(ann.clone())
+    );
+    assert_eq!(
+        show(&mut list, KEYS[1], 1),
+        AccessAnswer::Enrolled(ann.clone())
+    );
     assert_eq!(
         show(&mut list, KEYS[0], 3),
-        Verdict::Known(ann),
+        AccessAnswer::Known(ann),
         "stays ann's"
     );
     let bob = Some(name("bob"));
     assert_eq!(
         show(&mut list, KEYS[1], 2),
-        Verdict::Enrolled(bob.clone()),
+        AccessAnswer::Enrolled(bob.clone()),
         "moves"
     );
     assert_eq!(list.clients().len(), 2);
 
     assert_eq!(list.remove_user(&name("ann")), Some(1));
     assert_eq!(list.remove_user(&name("ann")), None);
-    assert_eq!(show(&mut list, KEYS[0], 3), Verdict::RefusedRevoked);
-    assert_eq!(show(&mut list, KEYS[1], 2), Verdict::Known(bob));
+    assert_eq!(show(&mut list, KEYS[0], 3), AccessAnswer::RefusedRevoked);
+    assert_eq!(show(&mut list, KEYS[1], 2), AccessAnswer::Known(bob));
     assert_eq!(
         show(&mut list, KEYS[2], 1),
-        Verdict::RefusedUnknown,
+        AccessAnswer::RefusedUnknown,
         "her token is gone"
     );
     assert!(
@@ -162,11 +171,11 @@ fn the_list_has_an_end() {
         key[..8].copy_from_slice(&i.to_le_bytes());
         assert_eq!(
             list.authorise(PublicKey(key), shown(&token(1)), 0),
-            Verdict::Enrolled(None)
+            AccessAnswer::Enrolled(None)
         );
     }
     assert_eq!(
         list.authorise(KEYS[0], shown(&token(1)), 0),
-        Verdict::RefusedFull
+        AccessAnswer::RefusedFull
     );
 }

@@ -8,8 +8,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
 
 use crate::{
-    AssociationId, EndpointId, Event, Message, PathId, PathState, PathStatus, SctpError, Sent,
-    Stack, Way,
+    AssociationId, EndpointId, Event, Message, PathId, PathState, PathStatus, PathTuple, SctpError,
+    Sent, Stack,
 };
 use anyhow::{Result, anyhow};
 use tabane_base::Duration;
@@ -125,7 +125,7 @@ impl Outgoing {
             self.remotes.push(remote);
             if let [only] = usable[..] {
                 let link = only.link;
-                stack.add_way(self.endpoint, Way { link, remote });
+                stack.add_way(self.endpoint, PathTuple { link, remote });
             }
         }
     }
@@ -173,7 +173,7 @@ impl Outgoing {
             }
             if let Some(remote) = ways::best_remote(&usable, &used, &self.remotes, reach) {
                 let link = reach.link;
-                stack.add_way(self.endpoint, Way { link, remote });
+                stack.add_way(self.endpoint, PathTuple { link, remote });
             }
         }
     }
@@ -216,7 +216,7 @@ impl Outgoing {
                 continue;
             }
             if let Some(remote) = ways::next_remote(&self.remotes, silent.way.remote) {
-                let way = Way {
+                let way = PathTuple {
                     link: silent.way.link,
                     remote,
                 };
@@ -227,7 +227,7 @@ impl Outgoing {
         }
     }
 
-    fn ways(&self, stack: &Stack) -> Vec<Way> {
+    fn ways(&self, stack: &Stack) -> Vec<PathTuple> {
         let paths = stack.paths(self.endpoint);
         paths.iter().map(|status| status.way).collect()
     }

@@ -151,7 +151,7 @@ fn active(paths: Vec<(PathStatus, f64)>) -> Vec<(PathStatus, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LinkId, Way};
+    use crate::{LinkId, PathTuple};
     use std::net::{Ipv4Addr, SocketAddrV4};
     use std::time::Duration;
     use tabane_base::Bytes;
@@ -160,7 +160,7 @@ mod tests {
         let address = Ipv4Addr::new(10, 0, 0, number);
         PathStatus {
             path: PathId(address),
-            way: Way {
+            way: PathTuple {
                 link: LinkId(number.into()),
                 remote: SocketAddrV4::new(address, 9899),
             },

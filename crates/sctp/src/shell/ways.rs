@@ -5,7 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::{LinkId, Way, path::SLOTS};
+use crate::{LinkId, PathTuple, path::SLOTS};
 
 /// A link as far as this goes.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +26,8 @@ impl Reach {
 
 /// The ways to begin with: as many as there are links or addresses, whichever are more, without
 /// repetition, at most [`SLOTS`].
-pub(crate) fn plan(links: &[Reach], remotes: &[SocketAddrV4]) -> Vec<Way> {
-    let mut ways: Vec<Way> = Vec::new();
+pub(crate) fn plan(links: &[Reach], remotes: &[SocketAddrV4]) -> Vec<PathTuple> {
+    let mut ways: Vec<PathTuple> = Vec::new();
     for remote in remotes {
         if let Some(link) = best_link(links, &ways, *remote.ip()) {
             add(&mut ways, link, *remote);
@@ -45,7 +45,7 @@ pub(crate) fn plan(links: &[Reach], remotes: &[SocketAddrV4]) -> Vec<Way> {
 }
 
 /// The link for one more address: its neighbour, else the one with the fewest ways.
-fn best_link(links: &[Reach], ways: &[Way], remote: Ipv4Addr) -> Option<LinkId> {
+fn best_link(links: &[Reach], ways: &[PathTuple], remote: Ipv4Addr) -> Option<LinkId> {
     let neighbour = links.iter().find(|link| link.is_neighbour(remote));
     let used = |link: &&Reach| ways.iter().filter(|way| way.link == link.link).count();
     let best = neighbour.or_else(|| links.iter().min_by_key(used))?;
@@ -56,7 +56,7 @@ fn best_link(links: &[Reach], ways: &[Way], remote: Ipv4Addr) -> Option<LinkId> 
 /// else's neighbour, else the one with the fewest ways.
 pub(crate) fn best_remote(
     links: &[Reach],
-    ways: &[Way],
+    ways: &[PathTuple],
     remotes: &[SocketAddrV4],
     link: &Reach,
 ) -> Option<SocketAddrV4> {
@@ -78,8 +78,8 @@ pub(crate) fn next_remote(remotes: &[SocketAddrV4], tried: SocketAddrV4) -> Opti
     remotes.get(next).copied().filter(|next| *next != tried)
 }
 
-fn add(ways: &mut Vec<Way>, link: LinkId, remote: SocketAddrV4) {
-    let way = Way { link, remote };
+fn add(ways: &mut Vec<PathTuple>, link: LinkId, remote: SocketAddrV4) {
+    let way = PathTuple { link, remote };
     if !ways.contains(&way) {
         ways.push(way);
     }
@@ -101,8 +101,8 @@ mod tests {
         SocketAddrV4::new(host.into(), 9899)
     }
 
-    fn text(ways: &[Way]) -> Vec<(u32, u8)> {
-        let last = |way: &Way| way.remote.ip().octets()[3];
+    fn text(ways: &[PathTuple]) -> Vec<(u32, u8)> {
+        let last = |way: &PathTuple| way.remote.ip().octets()[3];
         ways.iter().map(|way| (way.link.0, last(way))).collect()
     }
 

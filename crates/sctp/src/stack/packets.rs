@@ -10,7 +10,7 @@ use crate::correspondents::Place;
 use crate::output::{self, Outgoing};
 use crate::own::Own;
 use crate::packet;
-use crate::path::{LinkId, PathId, Way};
+use crate::path::{LinkId, PathId, PathTuple};
 
 /// Beyond one and a half round trips: the receiver's delay of acknowledgements, and the stack's own
 /// repetition.
@@ -286,7 +286,7 @@ impl Stack {
     /// The path and the way that a packet goes. One for a path that leads nowhere goes by another,
     /// save for probes of it: when all links have been replaced, the stack tells of the new address
     /// by the old paths. The peer finds the association by an address within (RFC 5061 §4.1.1).
-    fn way_of(&mut self, path: PathId, payload: &[u8]) -> Option<(PathId, Way)> {
+    fn way_of(&mut self, path: PathId, payload: &[u8]) -> Option<(PathId, PathTuple)> {
         if let Some(way) = self.paths.way(path) {
             return Some((path, way));
         }

@@ -10,12 +10,12 @@ use crate::association::{EndpointId, PathState, PathStatus, SctpError};
 use crate::ffi;
 use crate::library;
 use crate::own::Own;
-use crate::path::{LinkId, PathId, Way};
+use crate::path::{LinkId, PathId, PathTuple};
 
 impl Stack {
     /// Gives the association another path; the one that already leads there, if one does. `None`
     /// where it has as many as can be.
-    pub fn add_way(&mut self, endpoint: EndpointId, way: Way) -> Option<PathId> {
+    pub fn add_way(&mut self, endpoint: EndpointId, way: PathTuple) -> Option<PathId> {
         let with = self.endpoints.get(&endpoint)?;
         let own = with.own.as_ref()?;
         if let Some(path) = self.paths.find(&own.paths, way.link, *way.remote.ip()) {
@@ -32,7 +32,7 @@ impl Stack {
     }
 
     /// Leads a path another way, or nowhere. What was under way on it is sent again, by another.
-    pub fn set_way(&mut self, endpoint: EndpointId, path: PathId, way: Option<Way>) {
+    pub fn set_way(&mut self, endpoint: EndpointId, path: PathId, way: Option<PathTuple>) {
         self.paths.set(path, way);
         if let Some(own) = self
             .endpoints
@@ -76,7 +76,7 @@ impl Stack {
             .collect()
     }
 
-    fn status(&self, endpoint: &Endpoint, own: &Own, path: PathId, way: Way) -> PathStatus {
+    fn status(&self, endpoint: &Endpoint, own: &Own, path: PathId, way: PathTuple) -> PathStatus {
         let asked = ffi::PaddrInfo {
             spinfo_address: library::storage(SocketAddrV4::new(path.0, own.port)),
             spinfo_assoc_id: own.association,

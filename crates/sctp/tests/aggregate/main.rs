@@ -12,7 +12,7 @@ mod world;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use tabane_sctp::{EndpointId, Event, Incoming, Message, Sent, Settings, Stack, Way};
+use tabane_sctp::{EndpointId, Event, Incoming, Message, PathTuple, Sent, Settings, Stack};
 use world::{Shape, UDP, World, far, id_of, near};
 
 const PORT: u16 = 5_000;
@@ -46,11 +46,11 @@ impl Lab {
         let links = 0..shapes.len();
         let homes: Vec<Ipv4Addr> = links.clone().map(far).collect();
         let locals: Vec<Ipv4Addr> = links.clone().map(near).collect();
-        let way = |link| Way {
+        let way = |link| PathTuple {
             link: id_of(link),
             remote: SocketAddrV4::new(far(link), UDP),
         };
-        let ways: Vec<Way> = links.clone().map(way).collect();
+        let ways: Vec<PathTuple> = links.clone().map(way).collect();
         let port = PORT + self.number;
         let listener = stack.open(&homes, port, 0).unwrap();
         stack.listen(listener).unwrap();

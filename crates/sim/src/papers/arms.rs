@@ -26,14 +26,14 @@ const DURATION: Duration = Duration::from_secs(2_000);
 
 /// One of the emulated paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Way {
+pub struct ArmsPath {
     /// In Mbit/s.
     pub mbps: u64,
     /// There and back, in ms.
     pub rtt_ms: u64,
 }
 
-impl Way {
+impl ArmsPath {
     fn link(self, name: &str) -> LinkSpec {
         let config = LinkConfig {
             rate: RateModel::Constant(Rate::from_mbps(self.mbps)),
@@ -53,32 +53,32 @@ impl Way {
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
     /// The row.
-    pub first: Way,
+    pub first: ArmsPath,
     /// The column.
-    pub second: Option<Way>,
+    pub second: Option<ArmsPath>,
     /// Seconds for 20 MByte in the paper.
     pub paper_seconds: f64,
 }
 
 /// Table 1, row by row.
 pub const TABLE: [Cell; 14] = {
-    const M1_30: Way = Way {
+    const M1_30: ArmsPath = ArmsPath {
         mbps: 1,
         rtt_ms: 30,
     };
-    const M1_60: Way = Way {
+    const M1_60: ArmsPath = ArmsPath {
         mbps: 1,
         rtt_ms: 60,
     };
-    const M2_30: Way = Way {
+    const M2_30: ArmsPath = ArmsPath {
         mbps: 2,
         rtt_ms: 30,
     };
-    const M2_60: Way = Way {
+    const M2_60: ArmsPath = ArmsPath {
         mbps: 2,
         rtt_ms: 60,
     };
-    const fn cell(first: Way, second: Option<Way>, paper_seconds: f64) -> Cell {
+    const fn cell(first: ArmsPath, second: Option<ArmsPath>, paper_seconds: f64) -> Cell {
         Cell {
             first,
             second,
@@ -117,13 +117,13 @@ pub struct Sender {
 /// # Panics
 /// When the transfer does not end.
 #[must_use]
-pub fn transfer(ways: &[Way], sender: Sender, bytes: Bytes, seed: Seed) -> Duration {
+pub fn transfer(ways: &[ArmsPath], sender: Sender, bytes: Bytes, seed: Seed) -> Duration {
     let client = SessionConfig {
         scheduler: sender.scheduler,
         controller: sender.controller,
         ..SessionConfig::default()
     };
-    let link = |(index, way): (usize, &Way)| way.link(&format!("path {}", index + 1));
+    let link = |(index, way): (usize, &ArmsPath)| way.link(&format!("path {}", index + 1));
     let record = arena::run(Plan {
         seed,
         links: ways.iter().enumerate().map(link).collect(),
@@ -141,7 +141,7 @@ pub fn transfer(ways: &[Way], sender: Sender, bytes: Bytes, seed: Seed) -> Durat
 impl Cell {
     /// Its paths.
     #[must_use]
-    pub fn ways(&self) -> Vec<Way> {
+    pub fn ways(&self) -> Vec<ArmsPath> {
         [Some(self.first), self.second]
             .into_iter()
             .flatten()
@@ -151,7 +151,7 @@ impl Cell {
     /// The share of the sum of both paths alone that the paper reached together, from its table.
     #[must_use]
     pub fn paper_share(&self) -> Option<f64> {
-        let alone = |way: Way| {
+        let alone = |way: ArmsPath| {
             let cell = TABLE
                 .iter()
                 .find(|cell| cell.first == way && cell.second.is_none());

@@ -12,7 +12,7 @@ use tabane_netem::{LinkConfig, RateModel};
 use crate::content::Content;
 use crate::figure::{Curve, Figure, Panel, Style, Table};
 use crate::papers::report::Report;
-use crate::passage::{Mishaps, Passage, Way};
+use crate::passage::{Mishaps, Passage, PassageLinks};
 use crate::tcp::{Endpoint, TcpClient, TcpServer};
 
 /// What the paper measured without and with the gateway: bytes per second, and the useful share
@@ -79,7 +79,7 @@ pub fn download(assisted: bool, choice: Choice, seed: Seed) -> Download {
         delay: Duration::from_millis(1),
         ..LinkConfig::wire()
     };
-    let way = Way {
+    let way = PassageLinks {
         wired_down: wired.clone(),
         radio_down: radio.clone(),
         radio_up: radio,

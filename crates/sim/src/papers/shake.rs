@@ -6,7 +6,7 @@
 
 use tabane_base::{Bytes, Duration, Rate, Seed};
 use tabane_netem::{LinkConfig, RateModel};
-use tabane_ranges::{LinkFacts, Order, Rule};
+use tabane_ranges::{LinkLimits, Order, Rule};
 
 use crate::web::{Tcp, WebLink, WebPlan, fetch};
 
@@ -51,7 +51,7 @@ pub fn phs(delay: Duration, local: Option<Rate>) -> WebLink {
     WebLink {
         wide,
         local,
-        facts: LinkFacts::default(),
+        facts: LinkLimits::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use tabane_gateway::{
     Bypass, Checksum, Config, Flags, Gateway, Packet, Segment, Seq, Side, Stance, Verdict,
 };
 use tabane_netem::LinkConfig;
-use tabane_sim::{Endpoint, Mishaps, Passage, TcpClient, TcpServer, Way};
+use tabane_sim::{Endpoint, Mishaps, Passage, PassageLinks, TcpClient, TcpServer};
 
 use super::bench::{Bench, MOBILE, SERVER, config, segment};
 use super::{CONTENT, for_seeds};
@@ -519,7 +519,7 @@ fn harmed_packets_harm_no_flow() {
             delay: Duration::from_millis(ms),
             ..LinkConfig::wire()
         };
-        let way = Way {
+        let way = PassageLinks {
             wired_down: link(5),
             radio_down: link(40),
             radio_up: link(40),

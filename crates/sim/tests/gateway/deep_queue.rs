@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 use tabane_gateway::{Config, Gateway, Mode, Seq};
 use tabane_netem::{Change, LinkConfig, LossModel, Probability, RateModel};
-use tabane_sim::{Endpoint, Mishaps, Passage, Way};
+use tabane_sim::{Endpoint, Mishaps, Passage, PassageLinks};
 
 use super::CONTENT;
 use super::smol::SmolServer;
@@ -27,7 +27,7 @@ fn carried(radio: LinkConfig, has_sack: bool, span: Duration) -> Carried {
         queue: Bytes::mega(4),
         ..LinkConfig::wire()
     };
-    let way = Way {
+    let way = PassageLinks {
         wired_down: wired.clone(),
         radio_down: radio.clone(),
         radio_up: radio,

@@ -21,7 +21,9 @@ use smol::{SmolClient, SmolServer};
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
 use tabane_gateway::{Config, Figures, Gateway, Mode, Seq, Stance};
 use tabane_netem::{LinkConfig, LossModel, Probability, RateModel};
-use tabane_sim::{Content, Endpoint, Mishaps, Passage, TcpClient, TcpHost, TcpServer, Way};
+use tabane_sim::{
+    Content, Endpoint, Mishaps, Passage, PassageLinks, TcpClient, TcpHost, TcpServer,
+};
 
 /// Seeds tried on every run, for each pair of hosts.
 const SEEDS: u64 = 400;
@@ -78,7 +80,7 @@ fn link(rng: &mut Rng, delay_ms: u64, lossy: bool) -> LinkConfig {
 /// assists, and no packets change places behind it.
 fn passage(seed: Seed, rng: &mut Rng) -> (Passage, bool) {
     let lossy = [rng.chance(0.5), rng.chance(0.5)];
-    let way = Way {
+    let way = PassageLinks {
         wired_down: link(rng, 50, lossy[0]),
         radio_down: link(rng, 150, lossy[1]),
         radio_up: link(rng, 150, lossy[1]),

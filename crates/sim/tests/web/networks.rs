@@ -2,7 +2,7 @@
 
 use tabane_base::{Bytes, Duration, Rate, Seed};
 use tabane_netem::{Change, LinkConfig, LossModel, Outage, Probability, RateModel};
-use tabane_ranges::LinkFacts;
+use tabane_ranges::LinkLimits;
 use tabane_sim::web::{Fetched, WebLink, WebPlan, fetch};
 
 pub(crate) const SEED: Seed = Seed(1);
@@ -22,7 +22,7 @@ pub(crate) fn kbit(kbit: u64, delay_ms: u64, queue_kb: u64) -> WebLink {
     WebLink {
         wide,
         local: LinkConfig::wire(),
-        facts: LinkFacts::default(),
+        facts: LinkLimits::default(),
     }
 }
 

@@ -21,7 +21,7 @@ use tabane_linux::{descriptors, notify, signals::Signals};
 use tabane_relay::{
     Door, Doors, RelayOrder, RelayService, RelayState, TlsListen, TokenUses, UserName,
 };
-use tabane_store::{PoolRange, Store, quantity::Span};
+use tabane_store::{PoolRange, Store, quantity::Lifetime};
 use tabane_tunnel::{Access, RelayMonitor};
 
 use crate::instance::{ControlArgs, Description, Instance};
@@ -83,7 +83,7 @@ pub(crate) struct RelayArgs {
     sending: SendingArgs,
     /// How long connections may take to finish when the relay is told to go down: 10s, 5min, never
     #[arg(long, value_name = "SPAN", default_value = "10s")]
-    drain: Span,
+    drain: Lifetime,
     // Last: its heading holds for every flag that follows.
     #[command(flatten)]
     control: ControlArgs,

@@ -20,7 +20,7 @@ use namespaces::Namespaces;
 
 /// Which links a download may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum LinkChoice {
     /// One, counted from 0.
     Alone(usize),
     /// All of them.
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// Gets a download ready that lasts `seconds`.
-    pub(crate) async fn fetch(&self, way: Way, seconds: u32) -> Result<Fetch> {
+    pub(crate) async fn fetch(&self, way: LinkChoice, seconds: u32) -> Result<Fetch> {
         match &self.kind {
             Kind::Namespaces(world) => world.fetch(way, seconds),
             Kind::Loopback(world) => world.fetch(way, seconds).await,

@@ -19,7 +19,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Network {
     /// Interfaces that are links.
-    pub(crate) links: Vec<LinkFacts>,
+    pub(crate) links: Vec<InterfaceFacts>,
     /// Others, with why they are none.
     pub(crate) unusable: Vec<(String, String)>,
     /// Why the interfaces cannot be listed.
@@ -34,7 +34,7 @@ pub(crate) struct Network {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct LinkFacts {
+pub(crate) struct InterfaceFacts {
     pub(crate) name: String,
     pub(crate) mtu_bytes: u32,
     pub(crate) has_v4: bool,
@@ -64,7 +64,7 @@ impl Network {
                 for interface in list {
                     let has_v4 = interface.global_addresses().any(|ip| ip.is_ipv4());
                     match interface.usable() {
-                        Ok(()) => network.links.push(LinkFacts {
+                        Ok(()) => network.links.push(InterfaceFacts {
                             name: interface.name,
                             mtu_bytes: interface.mtu,
                             has_v4,

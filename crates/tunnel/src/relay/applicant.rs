@@ -24,11 +24,11 @@ pub struct Applicant {
 }
 
 /// What was decided about the client of a session.
-pub(super) type Answer = (SessionId, PublicKey, Verdict);
+pub(super) type Answer = (SessionId, PublicKey, Admission);
 
 impl Applicant {
     /// Decides about it.
-    pub fn answer(self, verdict: Verdict) {
+    pub fn answer(self, verdict: Admission) {
         // A relay that is gone needs no answer.
         let _ = self.answers.send((self.session, self.key, verdict));
     }
@@ -36,7 +36,7 @@ impl Applicant {
 
 /// Whether a client is let in.
 #[derive(Clone)]
-pub enum Verdict {
+pub enum Admission {
     /// It may have a session, with the limits of this user if it is one's.
     Admit(Option<User>),
     /// It may not, and is told why.

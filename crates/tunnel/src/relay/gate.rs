@@ -5,7 +5,7 @@ use std::task::Context;
 use tabane_base::Duration;
 use tokio::time::Instant;
 
-use super::user::{Meter, Way};
+use super::user::{Direction, Meter};
 
 /// How long datagrams may stand in a queue because of the user's rate. UDP has no other way of
 /// telling its sender; what would come later than this is worth little.
@@ -35,7 +35,7 @@ impl Gate {
         }
     }
 
-    pub(super) fn ask(&mut self, way: Way, cx: &Context<'_>) -> Fate {
+    pub(super) fn ask(&mut self, way: Direction, cx: &Context<'_>) -> Fate {
         if self.meter.poll(way, cx).is_ready() {
             return Fate::Pass;
         }
@@ -47,12 +47,12 @@ impl Gate {
     }
 
     /// The queue was seen empty.
-    pub(super) fn on_empty(&mut self, way: Way) {
+    pub(super) fn on_empty(&mut self, way: Direction) {
         *self.since(way) = None;
     }
 
     /// So many bytes have passed.
-    pub(super) fn spend(&mut self, way: Way, bytes: usize) {
+    pub(super) fn spend(&mut self, way: Direction, bytes: usize) {
         self.meter.spend(way, bytes);
     }
 
@@ -61,10 +61,10 @@ impl Gate {
         self.meter.is_used_up()
     }
 
-    fn since(&mut self, way: Way) -> &mut Option<Instant> {
+    fn since(&mut self, way: Direction) -> &mut Option<Instant> {
         match way {
-            Way::Down => &mut self.down_since,
-            Way::Up => &mut self.up_since,
+            Direction::Down => &mut self.down_since,
+            Direction::Up => &mut self.up_since,
         }
     }
 }

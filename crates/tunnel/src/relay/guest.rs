@@ -35,7 +35,7 @@ pub(super) struct Guest {
     /// Where it was heard from when it was let in.
     from: Option<SocketAddr>,
     since: Instant,
-    usage: Rc<Usage>,
+    usage: Rc<Occupancy>,
     user: Option<User>,
     /// Counts the session for the user.
     _counted: Option<Counted>,
@@ -43,14 +43,14 @@ pub(super) struct Guest {
 
 /// What a session has at present.
 #[derive(Default)]
-struct Usage {
+struct Occupancy {
     connections: Cell<usize>,
     flows: Cell<usize>,
 }
 
 /// One connection or flow, counted while it lives.
 struct Permit {
-    usage: Rc<Usage>,
+    usage: Rc<Occupancy>,
     transport: Transport,
     _counted: Option<Counted>,
 }
@@ -58,7 +58,7 @@ struct Permit {
 /// What a stream's task has of its session.
 struct Host {
     shared: Rc<Shared>,
-    usage: Rc<Usage>,
+    usage: Rc<Occupancy>,
     user: Option<User>,
     session: u64,
     key: PublicKey,

@@ -23,7 +23,7 @@ use super::Shared;
 use super::destination::{bind_unconnected, status};
 use super::gate::{Fate, Gate};
 use super::udp::{BURST, failed};
-use super::user::{Meter, User, Way};
+use super::user::{Direction, Meter, User};
 use crate::flow::Flow;
 use crate::mapping::{MAX_HEADER, Notice, emit_remote, split};
 use crate::request::Status;
@@ -127,19 +127,19 @@ impl<'a> Mapping<'a> {
                 }
                 continue;
             }
-            let fate = self.gate.ask(Way::Up, cx);
+            let fate = self.gate.ask(Direction::Up, cx);
             if fate == Fate::Wait {
                 return Poll::Ready(passed);
             }
             match self.flow.poll_recv(cx) {
                 Poll::Ready(Some(datagram)) if fate == Fate::Pass => {
-                    self.gate.spend(Way::Up, datagram.len());
+                    self.gate.spend(Direction::Up, datagram.len());
                     self.next = split(datagram, self.usual);
                 }
                 Poll::Ready(Some(_)) => tracing::trace!("beyond the user's rate"),
                 Poll::Ready(None) => return Poll::Pending,
                 Poll::Pending => {
-                    self.gate.on_empty(Way::Up);
+                    self.gate.on_empty(Direction::Up);
                     return Poll::Ready(passed);
                 }
             }
@@ -190,18 +190,18 @@ impl<'a> Mapping<'a> {
             let Some(socket) = &self.sockets[family] else {
                 return passed;
             };
-            let received = match self.gate.ask(Way::Down, cx) {
+            let received = match self.gate.ask(Direction::Down, cx) {
                 Fate::Wait => break,
                 Fate::Drop => socket.try_recv_from(&mut [0]).map(|_| 0),
                 Fate::Pass => self.pass_down(family),
             };
             match received {
                 Ok(len) => {
-                    self.gate.spend(Way::Down, len);
+                    self.gate.spend(Direction::Down, len);
                     passed += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.gate.on_empty(Way::Down);
+                    self.gate.on_empty(Direction::Down);
                     let socket = self.sockets[family].as_ref();
                     if socket.is_none_or(|socket| socket.poll_recv_ready(cx).is_pending()) {
                         break;

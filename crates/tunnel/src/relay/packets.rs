@@ -17,7 +17,7 @@ use super::Shared;
 use super::exit::{Lodger, Refusal};
 use super::gate::{Fate, Gate};
 use super::pingers::Pingers;
-use super::user::{Meter, User, Way};
+use super::user::{Direction, Meter, User};
 use crate::echo::{Echo, Kind};
 use crate::flow::Flow;
 use crate::ip_packet::{IpPacket, protocol};
@@ -91,7 +91,7 @@ impl<'a> Packets<'a> {
     /// From the client: how many; pending where none will come.
     fn poll_up(&mut self, cx: &Context<'_>) -> Poll<usize> {
         for passed in 0..BURST {
-            let fate = self.gate.ask(Way::Up, cx);
+            let fate = self.gate.ask(Direction::Up, cx);
             if fate == Fate::Wait {
                 return Poll::Ready(passed);
             }
@@ -100,7 +100,7 @@ impl<'a> Packets<'a> {
                     let sent = match fate {
                         Fate::Drop | Fate::Wait => Err(Refusal::Rate),
                         Fate::Pass => {
-                            self.gate.spend(Way::Up, packet.len());
+                            self.gate.spend(Direction::Up, packet.len());
                             self.send_on(&packet)
                         }
                     };
@@ -110,7 +110,7 @@ impl<'a> Packets<'a> {
                 }
                 Poll::Ready(None) => return Poll::Pending,
                 Poll::Pending => {
-                    self.gate.on_empty(Way::Up);
+                    self.gate.on_empty(Direction::Up);
                     return Poll::Ready(passed);
                 }
             }
@@ -147,16 +147,16 @@ impl<'a> Packets<'a> {
     /// To the client: how many.
     fn poll_down(&mut self, cx: &mut Context<'_>) -> usize {
         for passed in 0..BURST {
-            let fate = self.gate.ask(Way::Down, cx);
+            let fate = self.gate.ask(Direction::Down, cx);
             if fate == Fate::Wait {
                 return passed;
             }
             let Poll::Ready(packet) = self.poll_answer(cx) else {
-                self.gate.on_empty(Way::Down);
+                self.gate.on_empty(Direction::Down);
                 return passed;
             };
             if fate == Fate::Pass {
-                self.gate.spend(Way::Down, packet.len());
+                self.gate.spend(Direction::Down, packet.len());
                 give(&self.flow, &packet);
             }
         }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::destination::status;
 use super::gate::{Fate, Gate};
-use super::user::{Meter, Way};
+use super::user::{Direction, Meter};
 use crate::flow::Flow;
 use crate::target::Target;
 
@@ -101,13 +101,13 @@ fn poll_up(
         if socket.poll_send_ready(cx).is_pending() {
             return Poll::Ready(passed);
         }
-        let fate = gate.ask(Way::Up, cx);
+        let fate = gate.ask(Direction::Up, cx);
         if fate == Fate::Wait {
             return Poll::Ready(passed);
         }
         match flow.poll_recv(cx) {
             Poll::Ready(Some(payload)) if fate == Fate::Pass => {
-                gate.spend(Way::Up, payload.len());
+                gate.spend(Direction::Up, payload.len());
                 // A buffer that has just filled up costs this datagram; an error of an earlier one
                 // does not.
                 if let Err(error) = socket.try_send(&payload) {
@@ -118,7 +118,7 @@ fn poll_up(
             Poll::Ready(Some(_)) => tracing::trace!("beyond the user's rate"),
             Poll::Ready(None) => return Poll::Pending,
             Poll::Pending => {
-                gate.on_empty(Way::Up);
+                gate.on_empty(Direction::Up);
                 return Poll::Ready(passed);
             }
         }
@@ -130,20 +130,20 @@ fn poll_up(
 fn poll_down(flow: &mut Flow, socket: &UdpSocket, gate: &mut Gate, cx: &mut Context<'_>) -> usize {
     let mut passed = 0;
     for _ in 0..BURST {
-        let received = match gate.ask(Way::Down, cx) {
+        let received = match gate.ask(Direction::Down, cx) {
             Fate::Wait => break,
             Fate::Pass => flow.send_with(|buffer| socket.try_recv(buffer)),
             Fate::Drop => socket.try_recv(&mut [0]).map(|_| Ok(0)),
         };
         match received {
             Ok(Ok(len)) => {
-                gate.spend(Way::Down, len);
+                gate.spend(Direction::Down, len);
                 passed += 1;
             }
             // Longer than a datagram of the tunnel may be: lost, like one beyond any MTU.
             Ok(Err(_)) => passed += 1,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                gate.on_empty(Way::Down);
+                gate.on_empty(Direction::Down);
                 if socket.poll_recv_ready(cx).is_pending() {
                     break;
                 }

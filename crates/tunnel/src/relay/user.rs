@@ -59,7 +59,7 @@ struct Inner {
 
 /// Which way bytes pass at the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// Towards the client.
     Down,
     /// From the client.
@@ -211,18 +211,18 @@ impl Meter {
     }
 
     /// Ready with how many bytes may pass now.
-    pub(crate) fn poll(&mut self, way: Way, cx: &Context<'_>) -> Poll<usize> {
+    pub(crate) fn poll(&mut self, way: Direction, cx: &Context<'_>) -> Poll<usize> {
         let Some(User(user)) = &self.user else {
             return Poll::Ready(usize::MAX);
         };
         match way {
-            Way::Down => user.down.poll(&mut self.down, self.session, cx),
-            Way::Up => user.up.poll(&mut self.up, self.session, cx),
+            Direction::Down => user.down.poll(&mut self.down, self.session, cx),
+            Direction::Up => user.up.poll(&mut self.up, self.session, cx),
         }
     }
 
     /// `n` bytes have passed.
-    pub(crate) fn spend(&mut self, way: Way, n: usize) {
+    pub(crate) fn spend(&mut self, way: Direction, n: usize) {
         let Some(user) = &self.user else {
             return;
         };
@@ -230,13 +230,13 @@ impl Meter {
         user.change(|usage| {
             usage.volume += bytes;
             match way {
-                Way::Down => usage.down += bytes,
-                Way::Up => usage.up += bytes,
+                Direction::Down => usage.down += bytes,
+                Direction::Up => usage.up += bytes,
             }
         });
         match way {
-            Way::Down => self.down.spend(n),
-            Way::Up => self.up.spend(n),
+            Direction::Down => self.down.spend(n),
+            Direction::Up => self.up.spend(n),
         }
     }
 
@@ -266,8 +266,8 @@ mod tests {
 
         let mut meter = Meter::new(Some(user.clone()), 1);
         assert!(!meter.is_used_up());
-        meter.spend(Way::Down, 30);
-        meter.spend(Way::Up, 10);
+        meter.spend(Direction::Down, 30);
+        meter.spend(Direction::Up, 10);
         assert!(meter.is_used_up());
         let usage = user.usage();
         assert_eq!((usage.down.get(), usage.up.get()), (30, 10));
@@ -277,7 +277,7 @@ mod tests {
             volume: None,
             ..limits
         });
-        meter.spend(Way::Up, 1_000);
+        meter.spend(Direction::Up, 1_000);
         assert!(!meter.is_used_up());
     }
 }

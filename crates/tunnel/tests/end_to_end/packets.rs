@@ -7,9 +7,9 @@ use tabane_base::{Duration, Prefix};
 use tabane_core::{Identity, ServerConfig, SessionConfig};
 use tabane_linux::{netns::Netns, routing::Routing, tun::Tun};
 use tabane_tunnel::{
-    Access, Client, ClientConfig, DestinationRule, Destinations, ExitConfig, HostMonitor, Lodging,
-    PacketFlow, Relay, RelayConfig, RelayLimits, RelayMonitor, RelayPeer, SessionNumbers, User,
-    UserLimits, Verdict,
+    Access, Admission, Client, ClientConfig, DestinationRule, Destinations, ExitConfig,
+    HostMonitor, Lodging, PacketFlow, Relay, RelayConfig, RelayLimits, RelayMonitor, RelayPeer,
+    SessionNumbers, User, UserLimits,
 };
 use tokio::time::timeout;
 
@@ -65,7 +65,9 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
         session: SessionConfig::default(),
         mark: None,
         own_addresses: Vec::new(),
-        authorise: Box::new(move |applicant| applicant.answer(Verdict::Admit(Some(user.clone())))),
+        authorise: Box::new(move |applicant| {
+            applicant.answer(Admission::Admit(Some(user.clone())))
+        }),
         resolvers: Vec::new(),
         monitor: HostMonitor::default(),
         seed: [2; 32],

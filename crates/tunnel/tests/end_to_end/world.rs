@@ -16,8 +16,8 @@ use tabane_core::{
 };
 use tabane_linux::UdpError;
 use tabane_tunnel::{
-    Access, Carried, Client, ClientConfig, HostMonitor, LinkBind, OpenError, Relay, RelayConfig,
-    RelayError, RelayLimits, RelayPeer, SessionNumbers, Silence, Target, Verdict, WebDoor,
+    Access, Admission, Carried, Client, ClientConfig, HostMonitor, LinkBind, OpenError, Relay,
+    RelayConfig, RelayError, RelayLimits, RelayPeer, SessionNumbers, Silence, Target, WebDoor,
     carrier::{Acceptor, Certificate},
 };
 use tokio::net::{TcpListener, TcpStream};
@@ -146,8 +146,8 @@ async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             own_addresses: Vec::new(),
             authorise: Box::new(|applicant| {
                 let verdict = match applicant.token.as_deref() {
-                    Some(TOKEN) => Verdict::Admit(None),
-                    _ => Verdict::Refuse(CloseReason::Unauthorised),
+                    Some(TOKEN) => Admission::Admit(None),
+                    _ => Admission::Refuse(CloseReason::Unauthorised),
                 };
                 applicant.answer(verdict);
             }),

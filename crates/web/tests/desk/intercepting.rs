@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tabane_fetch::{BoxStream, Client, Connecting, Links, Patience, Proxies, Way};
-use tabane_ranges::LinkFacts;
+use tabane_ranges::LinkLimits;
 use tabane_web::{Authority, Carried, Interception, KeptAuthority};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -76,7 +76,7 @@ impl Scene {
         let links = Links::default();
         for name in ["fast", "slow"] {
             let way = Rc::new(HereWay(origin.port));
-            links.add(name, way, LinkFacts::default());
+            links.add(name, way, LinkLimits::default());
         }
         let roots = roots(chain[0].clone());
         let client = Client::trusting(roots.clone(), Proxies::default(), Patience::default());

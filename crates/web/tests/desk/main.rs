@@ -23,7 +23,7 @@ use std::time::Duration;
 use program::Program;
 use tabane_base::Rate;
 use tabane_fetch::{Client, Connecting, DeviceWay, Links, Patience, Proxies, Way, WayError};
-use tabane_ranges::LinkFacts;
+use tabane_ranges::LinkLimits;
 use tabane_web::{Interception, Map, Record, Web};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -43,9 +43,9 @@ impl Desk {
     async fn start(maps: &[&str]) -> Self {
         let links = Links::default();
         for (name, mbps) in [("fast", 40), ("slow", 20)] {
-            let facts = LinkFacts {
+            let facts = LinkLimits {
                 cap: Some(Rate::from_mbps(mbps)),
-                ..LinkFacts::default()
+                ..LinkLimits::default()
             };
             links.add(name, Rc::new(DeviceWay::unbound()), facts);
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tabane_fetch::Links;
-use tabane_ranges::LinkFacts;
+use tabane_ranges::LinkLimits;
 use tabane_web::Carried;
 
 use super::origin::{Origin, Reply, file_answer};
@@ -242,9 +242,9 @@ fn a_link_that_leads_nowhere_costs_a_second_once() {
     for way in [DeadWay::Fails, DeadWay::Hangs] {
         on_this_thread(async {
             let links = Links::default();
-            links.add("dead", Rc::new(way), LinkFacts::default());
+            links.add("dead", Rc::new(way), LinkLimits::default());
             let alive = Rc::new(tabane_fetch::DeviceWay::unbound());
-            links.add("alive", alive, LinkFacts::default());
+            links.add("alive", alive, LinkLimits::default());
             let origin =
                 Origin::start(|_, _| say("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx")).await;
             let desk = Desk::over(links, &[]).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tabane_base::Rate;
 use tabane_fetch::{BoxStream, Connecting, DeviceWay, Links, Stream, Way};
-use tabane_ranges::LinkFacts;
+use tabane_ranges::LinkLimits;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Desk;
@@ -88,13 +88,13 @@ async fn desk() -> (Desk, Arc<AtomicBool>) {
         is_silent: is_silent.clone(),
         way: DeviceWay::unbound(),
     };
-    let best = LinkFacts {
+    let best = LinkLimits {
         rate_hint: Some(Rate::from_mbps(90)),
-        ..LinkFacts::default()
+        ..LinkLimits::default()
     };
-    let other = LinkFacts {
+    let other = LinkLimits {
         rate_hint: Some(Rate::from_mbps(1)),
-        ..LinkFacts::default()
+        ..LinkLimits::default()
     };
     let links = Links::default();
     links.add("walker", Rc::new(walker), best);

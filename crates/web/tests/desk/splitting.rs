@@ -156,7 +156,7 @@ fn a_slow_program_does_not_fill_the_memory() {
         let links = tabane_fetch::Links::default();
         for name in ["a", "b"] {
             let way = Rc::new(tabane_fetch::DeviceWay::unbound());
-            links.add(name, way, tabane_ranges::LinkFacts::default());
+            links.add(name, way, tabane_ranges::LinkLimits::default());
         }
         let size = 60_000_000;
         let (origin, desk) = (Origin::with_file(size).await, Desk::over(links, &[]).await);

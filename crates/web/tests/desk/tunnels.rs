@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use tabane_fetch::{DeviceWay, Links};
-use tabane_ranges::LinkFacts;
+use tabane_ranges::LinkLimits;
 use tabane_web::Carried;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -80,8 +80,12 @@ fn a_tunnel_falls_over_to_another_link_or_is_refused() {
     on_this_thread(async {
         let port = echo().await;
         let links = Links::default();
-        links.add("dead", Rc::new(DeadWay::Hangs), LinkFacts::default());
-        links.add("alive", Rc::new(DeviceWay::unbound()), LinkFacts::default());
+        links.add("dead", Rc::new(DeadWay::Hangs), LinkLimits::default());
+        links.add(
+            "alive",
+            Rc::new(DeviceWay::unbound()),
+            LinkLimits::default(),
+        );
         let desk = Desk::over(links, &[]).await;
         let mut program = open(&desk, port).await;
         assert_eq!(program.raw(6).await, b"early ");

@@ -6,7 +6,7 @@
 use tabane_base::{Duration, Instant, Rate};
 
 use super::dip::Dip;
-use super::rival::Verdict;
+use super::rival::DipCause;
 use super::{Phase, Tabane, next_multiple, ramp};
 use crate::congestion::cubic::Cubic;
 use crate::congestion::{AckEvent, Algorithm as _};
@@ -59,21 +59,21 @@ impl Tabane {
             .rivalry
             .judge(now, found, self.min_rtt(), tolerance, is_competing);
         match verdict {
-            Verdict::Ours | Verdict::Doubt => {
+            DipCause::Ours | DipCause::Doubt => {
                 if let Some(cubic) = dip.cubic {
                     self.window_before = cubic.cwnd();
                 }
                 self.enter_steady(now);
                 self.ramp_in = Some(self.model.rounds + ramp::AFTER_DIP);
-                self.is_doubted = verdict != Verdict::Ours;
+                self.is_doubted = verdict != DipCause::Ours;
             }
-            Verdict::LongerRoute(rtt) => {
+            DipCause::LongerRoute(rtt) => {
                 self.load = Duration::ZERO;
                 self.take_length(now, rtt);
                 self.cwnd = self.cwnd.max(self.window_before);
                 self.enter_steady(now);
             }
-            Verdict::Rival => match dip.cubic {
+            DipCause::Rival => match dip.cubic {
                 Some(cubic) => {
                     self.rivalry.compete(now);
                     self.phase = Phase::Compete(cubic);

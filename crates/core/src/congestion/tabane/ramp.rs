@@ -49,14 +49,14 @@ const JUMPS_IN_DOUBT: u32 = 5;
 pub(super) struct Ramp {
     /// Before the present step.
     from: Level,
-    way: Way,
+    way: Heading,
     /// Rounds since the step: the first is still the former window's.
     rounds: u32,
     steps: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Heading {
     Up,
     Down,
 }
@@ -114,7 +114,7 @@ impl Tabane {
         let Some(from) = level else {
             return false;
         };
-        self.step(from, Way::Up, 0);
+        self.step(from, Heading::Up, 0);
         true
     }
 
@@ -122,10 +122,10 @@ impl Tabane {
         Level::of([&self.model.last, &self.model.before_last])
     }
 
-    fn step(&mut self, from: Level, way: Way, steps: u32) {
+    fn step(&mut self, from: Level, way: Heading, steps: u32) {
         let by = match way {
-            Way::Up => STEP,
-            Way::Down => 1.0 / STEP,
+            Heading::Up => STEP,
+            Heading::Down => 1.0 / STEP,
         };
         self.cwnd = scaled(from.window, by);
         self.phase = Phase::Ramp(Ramp {
@@ -151,21 +151,21 @@ impl Tabane {
             .filter(|level| level.window <= self.most_window());
         let seen = level.and_then(|level| Some((level, ramp.from.is_full(level)?)));
         match (ramp.way, seen) {
-            (Way::Up, Some((level, false))) => {
+            (Heading::Up, Some((level, false))) => {
                 self.load = self.load.max(self.load_at(ramp.from.least));
                 self.ramp_pause = PAUSE_MIN;
                 if ramp.steps + 1 < UP_MAX {
-                    self.step(level, Way::Up, ramp.steps + 1);
+                    self.step(level, Heading::Up, ramp.steps + 1);
                 } else {
                     self.resume_startup(now);
                 }
             }
-            (Way::Up, Some((_, true))) if ramp.steps == 0 && !self.load.is_zero() => {
-                self.step(ramp.from, Way::Down, 1);
+            (Heading::Up, Some((_, true))) if ramp.steps == 0 && !self.load.is_zero() => {
+                self.step(ramp.from, Heading::Down, 1);
             }
-            (Way::Down, Some((level, true))) if ramp.steps < DOWN_MAX => {
+            (Heading::Down, Some((level, true))) if ramp.steps < DOWN_MAX => {
                 self.load = self.load.min(self.load_at(level.least));
-                self.step(level, Way::Down, ramp.steps + 1);
+                self.step(level, Heading::Down, ramp.steps + 1);
             }
             _ => self.end_ramp(now, ramp),
         }

@@ -31,7 +31,7 @@ const COMPETE_MAX: Duration = Duration::from_secs(16);
 
 /// What a dip means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum DipCause {
     /// The queue was ours.
     Ours,
     /// It stays; look again.
@@ -114,14 +114,14 @@ impl Rivalry {
         min_rtt: Duration,
         tolerance: Duration,
         is_competing: bool,
-    ) -> Verdict {
+    ) -> DipCause {
         if rtt <= min_rtt + tolerance {
             self.found = [None; 3];
             self.pressure = 0.0;
             if !self.is_near(now) {
                 self.compete_for = COMPETE_MIN;
             }
-            return Verdict::Ours;
+            return DipCause::Ours;
         }
         self.found = [Some((now, rtt)), self.found[0], self.found[1]];
         self.pressure = PRESSURE_IN_DOUBT;
@@ -133,9 +133,9 @@ impl Rivalry {
         let is_same = |other: Duration| other.abs_diff(rtt) <= same(rtt);
         if alike.clone().count() < needed {
             return if is_competing {
-                Verdict::Rival
+                DipCause::Rival
             } else {
-                Verdict::Doubt
+                DipCause::Doubt
             };
         }
         if alike.clone().all(|(_, other)| is_same(other)) && !self.is_near(now)
@@ -144,9 +144,9 @@ impl Rivalry {
             self.found = [None; 3];
             self.accepted = Some((now, rtt));
             self.pressure = 0.0;
-            return Verdict::LongerRoute(rtt);
+            return DipCause::LongerRoute(rtt);
         }
-        Verdict::Rival
+        DipCause::Rival
     }
 
     /// Competing begins, or goes on.

@@ -16,7 +16,7 @@ const SAMPLES_MIN: u32 = 2;
 
 /// What one span showed.
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct Sampling {
     started_at: Instant,
     /// When the oldest of its packets left.
     sent_from: Instant,
@@ -38,7 +38,7 @@ struct Span {
     is_measured: bool,
 }
 
-impl Span {
+impl Sampling {
     const fn new(now: Instant) -> Self {
         Self {
             started_at: now,
@@ -79,9 +79,9 @@ pub(super) struct Standing {
 /// The senses of one path.
 #[derive(Clone, Debug)]
 pub(super) struct Sense {
-    current: Span,
-    last: Span,
-    before_last: Span,
+    current: Sampling,
+    last: Sampling,
+    before_last: Sampling,
     /// How far round-trip times scatter above the smallest of their span, smoothed.
     jitter: Duration,
     /// The longest step upwards from one to the next in a span, smoothed.
@@ -93,9 +93,9 @@ pub(super) struct Sense {
 impl Sense {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
-            current: Span::new(now),
-            last: Span::new(now),
-            before_last: Span::new(now),
+            current: Sampling::new(now),
+            last: Sampling::new(now),
+            before_last: Sampling::new(now),
             jitter: Duration::ZERO,
             jump: Duration::ZERO,
             batch: Bytes::ZERO,
@@ -134,15 +134,15 @@ impl Sense {
         let batch = span.acked.get() / u64::from(span.samples);
         self.batch = Bytes::new((self.batch.get() * 7 + batch) / 8);
         self.before_last = self.last;
-        self.last = std::mem::replace(&mut self.current, Span::new(event.now));
+        self.last = std::mem::replace(&mut self.current, Sampling::new(event.now));
         true
     }
 
     /// What is seen from here on has nothing to do with what was before.
     pub(super) fn restart(&mut self, now: Instant) {
-        self.current = Span::new(now);
-        self.last = Span::new(now);
-        self.before_last = Span::new(now);
+        self.current = Sampling::new(now);
+        self.last = Sampling::new(now);
+        self.before_last = Sampling::new(now);
     }
 
     /// The smallest round-trip time of the last two spans, a full round trip, and what was in

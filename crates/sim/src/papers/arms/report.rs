@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tabane_base::{Bytes, Seed};
 use tabane_core::{ControllerKind, SchedulerKind, SessionConfig};
 
-use super::{Cell, Sender, TABLE, TRANSFER, Way, transfer};
+use super::{ArmsPath, Cell, Sender, TABLE, TRANSFER, transfer};
 use crate::figure::{Curve, Figure, Panel, Style, Table};
 use crate::papers::report::{Report, none};
 
@@ -30,7 +30,7 @@ pub fn ours() -> Sender {
 
 /// Seconds for `bytes` in every cell, and the share of the sum of its paths alone.
 pub fn times(sender: Sender, bytes: Bytes, seed: Seed) -> Vec<(f64, Option<f64>)> {
-    let mut alone: BTreeMap<Way, f64> = BTreeMap::new();
+    let mut alone: BTreeMap<ArmsPath, f64> = BTreeMap::new();
     let took: Vec<f64> = TABLE
         .iter()
         .map(|cell| {
@@ -67,7 +67,7 @@ pub(crate) fn table1(seed: Seed) -> Report {
         "tabane",
     ]);
     let percent = |share: Option<f64>| share.map_or_else(none, |share| format!("{share:.2}"));
-    let name = |way: Way| format!("{} Mbit/s {} ms", way.mbps, way.rtt_ms);
+    let name = |way: ArmsPath| format!("{} Mbit/s {} ms", way.mbps, way.rtt_ms);
     for (index, cell) in TABLE.iter().enumerate() {
         table.row(vec![
             name(cell.first),
@@ -90,7 +90,7 @@ pub(crate) fn table1(seed: Seed) -> Report {
             .map(|(i, s)| (i as f64, megabits / s))
             .collect(),
     };
-    let short = |way: Way| format!("{}M {}", way.mbps, way.rtt_ms);
+    let short = |way: ArmsPath| format!("{}M {}", way.mbps, way.rtt_ms);
     let category = |cell: &Cell| {
         cell.second.map_or_else(
             || short(cell.first),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::output;
 use tabane_relay::{RelayState, TokenUses, UserName};
-use tabane_store::{quantity::Span, wall_clock::unix_seconds};
+use tabane_store::{quantity::Lifetime, wall_clock::unix_seconds};
 
 /// Make, list and revoke tokens; a running relay notices at once
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ enum TokenCommand {
         uses: TokenUses,
         /// How long it admits them: 30min, 1h, 7d, never; clients it has admitted stay admitted
         #[arg(long = "for", value_name = "SPAN", default_value = "24h")]
-        lasts: Span,
+        lasts: Lifetime,
         /// The user whose devices it admits; without one, a client's only limit is 8 sessions
         #[arg(long, value_name = "NAME")]
         user: Option<UserName>,

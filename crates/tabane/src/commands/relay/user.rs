@@ -8,7 +8,7 @@ use serde::Serialize;
 use tabane_tunnel::DestinationRule;
 
 use crate::output;
-use tabane_relay::{AccessList, RelayState, Usage, UserEntry, UserName};
+use tabane_relay::{AccessList, RelayState, UsageCounters, UserEntry, UserName};
 use tabane_store::{
     quantity::{RateText, Setting, Volume, bytes_text},
     wall_clock::unix_seconds,
@@ -211,7 +211,7 @@ fn unknown<T>(name: &UserName) -> Result<T> {
     bail!("there is no user '{name}'; `tabane relay user list` lists them")
 }
 
-fn row(list: &AccessList, usage: &Usage, user: &UserEntry) -> Row {
+fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
     let now = unix_seconds();
     let text = |rule: &DestinationRule| rule.to_string();
     let is_own = |owner: &Option<UserName>| owner.as_ref() == Some(&user.name);

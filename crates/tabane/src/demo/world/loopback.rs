@@ -17,7 +17,7 @@ use tabane_tunnel::{Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, Sess
 use tokio::task::JoinHandle;
 
 use super::relay::RelayProcess;
-use super::{Fetch, Way, curl};
+use super::{Fetch, LinkChoice, curl};
 use crate::demo::directory::Directory;
 use crate::demo::web_server::WebServer;
 use tabane_client::{Carriage, ProxyListener, UdpOrder};
@@ -55,11 +55,11 @@ impl LoopbackWorld {
         self.links.control()
     }
 
-    pub(super) async fn fetch(&self, way: Way, seconds: u32) -> Result<Fetch> {
+    pub(super) async fn fetch(&self, way: LinkChoice, seconds: u32) -> Result<Fetch> {
         let all = self.links.links();
         let links = match way {
-            Way::Alone(link) => &all[link..=link],
-            Way::Together => all,
+            LinkChoice::Alone(link) => &all[link..=link],
+            LinkChoice::Together => all,
         };
         let session = ProxySession::connect(self.relay.entry(), links).await?;
         let mut command = Command::new("curl");

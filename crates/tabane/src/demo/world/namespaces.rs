@@ -14,7 +14,7 @@ use tabane_lab::{Control, Lab, LabError, LabOptions, SERVICE};
 use tabane_netem::Scenario;
 
 use super::relay::RelayProcess;
-use super::{Fetch, Way, curl};
+use super::{Fetch, LinkChoice, curl};
 use crate::demo::directory::Directory;
 use crate::demo::process::Process;
 use crate::demo::web_server::WebServer;
@@ -105,15 +105,15 @@ impl Namespaces {
         control.expect("a demonstration has no wires, so there is an emulator")
     }
 
-    pub(super) fn fetch(&self, way: Way, seconds: u32) -> Result<Fetch> {
+    pub(super) fn fetch(&self, way: LinkChoice, seconds: u32) -> Result<Fetch> {
         let mut command = match way {
-            Way::Alone(link) => {
+            LinkChoice::Alone(link) => {
                 let mut command = self.lab.client().command("curl");
                 curl::arguments(&mut command, seconds);
                 command.args(["--interface", &self.lab.links()[link].interface]);
                 command
             }
-            Way::Together => {
+            LinkChoice::Together => {
                 let mut command = self.bonded()?;
                 command.arg("curl");
                 curl::arguments(&mut command, seconds);

@@ -6,7 +6,7 @@ use tabane_tunnel::Lodging;
 
 use super::network::{CLIENTS, LINKED};
 use super::*;
-use crate::doctor::network::{LinkFacts, RelayFacts};
+use crate::doctor::network::{InterfaceFacts, RelayFacts};
 use crate::doctor::{Grade, Mode, works};
 
 fn machine() -> Machine {
@@ -35,7 +35,7 @@ fn machine() -> Machine {
 }
 
 fn network() -> Network {
-    let link = |name: &str| LinkFacts {
+    let link = |name: &str| InterfaceFacts {
         name: name.to_owned(),
         mtu_bytes: 1_500,
         has_v4: true,
