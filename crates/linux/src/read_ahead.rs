@@ -54,6 +54,8 @@ pub struct Onward {
     pub limit: usize,
     /// The round trip of the farthest of them.
     pub round_trip: Duration,
+    /// Bytes it has got since the beginning.
+    pub passed: u64,
 }
 
 /// Of one connection.
@@ -67,6 +69,9 @@ pub struct ReadAhead {
     /// The most wanted since `began`, and in the period before that.
     wanted: [usize; 2],
     began: Instant,
+    /// Bytes that had passed by then, and what passed in a [`TURN`] before that.
+    passed: u64,
+    turn: usize,
 }
 
 impl ReadAhead {
@@ -88,15 +93,22 @@ impl ReadAhead {
             },
             wanted: [0; 2],
             began: Instant::from_millis(0),
+            passed: 0,
+            turn: 0,
         }
     }
 
-    /// Has the kernel take in no more than an eighth of what the next hop holds at most, and from
-    /// elsewhere what that passes on in three round trips of the way to us. It follows upwards at
+    /// Has the kernel take in no more than an eighth of what the next hop holds at most, or what
+    /// passed in a millisecond, and from elsewhere what that passes on in three round trips of the
+    /// way to us. It follows upwards at
     /// once, and downwards within a second.
     pub fn follow(&mut self, tcp: &impl AsFd, now: Instant, onward: Onward) {
         if now.since(self.began) >= SHRINKS_AFTER {
             self.wanted = [0, self.wanted[0]];
+            let bytes = u128::from(onward.passed.saturating_sub(self.passed));
+            let turn = bytes * TURN.as_micros() / now.since(self.began).as_micros();
+            self.turn = usize::try_from(turn).unwrap_or(usize::MAX);
+            self.passed = onward.passed;
             self.began = now;
             if let Some(known) = &mut self.round_trip {
                 *known = round_trip(tcp);
@@ -112,14 +124,13 @@ impl ReadAhead {
     }
 
     fn wanted(&self, onward: Onward) -> usize {
-        // The limit is some three farthest round trips' worth.
-        let passed_in = |span: Duration| {
-            let bytes = span.as_micros() * onward.limit as u128;
-            let bytes = bytes / (3 * onward.round_trip.as_micros()).max(1);
-            usize::try_from(bytes).unwrap_or(usize::MAX)
-        };
-        let way = passed_in(3 * self.round_trip.unwrap_or_default());
-        passed_in(TURN).max(onward.limit / 8).saturating_add(way)
+        let way = self.round_trip.map_or(0, |own| {
+            // The limit is some three farthest round trips' worth.
+            let own = own.as_micros() * onward.limit as u128;
+            let way = own / onward.round_trip.as_micros().max(1);
+            usize::try_from(way).unwrap_or(usize::MAX)
+        });
+        self.turn.max(onward.limit / 8).saturating_add(way)
     }
 
     fn give(&mut self, tcp: &impl AsFd, wanted: usize) {
@@ -181,7 +192,26 @@ mod tests {
 
     fn onward(limit: usize) -> Onward {
         let round_trip = Duration::from_millis(20);
-        Onward { limit, round_trip }
+        Onward {
+            limit,
+            round_trip,
+            passed: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_passes_in_a_millisecond_may_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (_program, ours) = pair(&listener).await;
+        let mut read_ahead = ReadAhead::of(&ours);
+        for (ms, passed) in [(500, 0), (1_000, 500_000_000)] {
+            let onward = Onward {
+                passed,
+                ..onward(64_000)
+            };
+            read_ahead.follow(&ours, Instant::from_millis(ms), onward);
+        }
+        assert!(read_ahead.given >= 1_000_000, "{}", read_ahead.given);
     }
 
     async fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {

@@ -189,6 +189,7 @@ impl Connection {
             tcp,
             read_ahead,
             leftover,
+            sent,
             ..
         } = self;
         let outcome = stream.visit(|visit| -> Result<Read, Ending> {
@@ -211,6 +212,7 @@ impl Connection {
             let onward = Onward {
                 limit: visit.session.stream_limit(id),
                 round_trip: visit.session.farthest_round_trip(),
+                passed: *sent,
             };
             read_ahead.follow(&**tcp, visit.now, onward);
             let read = read_into(visit, id, tcp, leftover, allowed)?;
