@@ -45,7 +45,7 @@ const SHRINKS_AFTER: Duration = Duration::from_millis(500);
 
 /// What passes in so long may always wait: with less, whoever writes and we wake each other for
 /// every few packets, which costs a third of the goodput where round trips are shorter.
-const TURN: Duration = Duration::from_millis(1);
+const TURN: Duration = Duration::from_millis(4);
 
 /// What the next hop does with what is read here.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +99,7 @@ impl ReadAhead {
     }
 
     /// Has the kernel take in no more than an eighth of what the next hop holds at most, or what
-    /// passed in a millisecond, and from elsewhere what that passes on in three round trips of the
+    /// passed in a [`TURN`], and from elsewhere what that passes on in three round trips of the
     /// way to us. It follows upwards at
     /// once, and downwards within a second.
     pub fn follow(&mut self, tcp: &impl AsFd, now: Instant, onward: Onward) {
@@ -200,11 +200,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_passes_in_a_millisecond_may_wait() {
+    async fn what_passes_in_a_turn_may_wait() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (_program, ours) = pair(&listener).await;
         let mut read_ahead = ReadAhead::of(&ours);
-        for (ms, passed) in [(500, 0), (1_000, 500_000_000)] {
+        for (ms, passed) in [(500, 0), (1_000, 125_000_000)] {
             let onward = Onward {
                 passed,
                 ..onward(64_000)
