@@ -64,14 +64,25 @@ pub(crate) fn reinject(
         let overdue = path.rtt.smoothed() + 4 * path.rtt.variation() + MARGIN;
         // A link that has become slow brings the last of what it was given much later.
         let arrival = path.arrival(view.delay);
+        // On its way and late, or so old that it may well be lost.
+        let is_late = |sent_at: Instant, ahead: Bytes| {
+            let arrives = (sent_at + view.delay).max(now + arrival.of(ahead));
+            arrives > earliest || sent_at + overdue < now
+        };
+        // The newest arrives last, and the oldest is overdue first: where neither is late nobody is,
+        // as nearly always while a program writes in small pieces.
+        let (newest, all) = (path.last_eliciting_at(), path.recovery.in_flight());
+        let oldest = path.recovery.in_flight_mut().next();
+        if oldest.is_none_or(|packet| !is_late(packet.sent_at, Bytes::ZERO))
+            && !is_late(newest, all)
+        {
+            continue;
+        }
         let mut ahead = Bytes::ZERO;
         for packet in path.recovery.in_flight_mut() {
             let size = Bytes::new(packet.size.into());
             ahead += size;
-            let arrives = (packet.sent_at + view.delay).max(now + arrival.of(ahead));
-            // On its way and late, or so old that it may well be lost.
-            let late = arrives > earliest || packet.sent_at + overdue < now;
-            if packet.reinjected || !late {
+            if packet.reinjected || !is_late(packet.sent_at, ahead) {
                 continue;
             }
             if wanted == Wanted::Awaited && !streams.is_awaited_by_peer(&packet.frames) {
