@@ -71,11 +71,10 @@ pub(crate) fn reinject(
         };
         // The newest arrives last, and the oldest is overdue first: where neither is late nobody is,
         // as nearly always while a program writes in small pieces.
-        let (newest, all) = (path.last_eliciting_at(), path.recovery.in_flight());
+        let all = path.recovery.in_flight();
         let oldest = path.recovery.in_flight_mut().next();
-        if oldest.is_none_or(|packet| !is_late(packet.sent_at, Bytes::ZERO))
-            && !is_late(newest, all)
-        {
+        let any_overdue = oldest.is_some_and(|packet| is_late(packet.sent_at, Bytes::ZERO));
+        if !any_overdue && !is_late(path.last_eliciting_at(), all) {
             continue;
         }
         let mut ahead = Bytes::ZERO;

@@ -199,15 +199,7 @@ impl Connection {
                 return Ok(Read::Stopped);
             }
             if !leftover.is_empty() {
-                return match visit.session.write(visit.now, id, leftover) {
-                    Ok(0) => Ok(Read::NoRoom),
-                    Ok(n) => {
-                        leftover.drain(..n);
-                        visit.touch();
-                        Ok(Read::Bytes(0))
-                    }
-                    Err(error) => Err(stopped(&error)),
-                };
+                return write_rest(visit, id, leftover);
             }
             let onward = Onward {
                 limit: visit.session.stream_limit(id),
@@ -333,6 +325,19 @@ enum Read {
     NoRoom,
     End,
     Stopped,
+}
+
+/// Hands core what it did not take of an earlier read.
+fn write_rest(visit: &mut Visit<'_>, id: StreamId, leftover: &mut Vec<u8>) -> Result<Read, Ending> {
+    match visit.session.write(visit.now, id, leftover) {
+        Ok(0) => Ok(Read::NoRoom),
+        Ok(n) => {
+            leftover.drain(..n);
+            visit.touch();
+            Ok(Read::Bytes(0))
+        }
+        Err(error) => Err(stopped(&error)),
+    }
 }
 
 /// One read of at most `most` bytes, straight to where core sends them from. Where core has hardly
