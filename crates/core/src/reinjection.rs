@@ -69,7 +69,7 @@ pub(crate) fn reinject(
             let arrives = (sent_at + view.delay).max(now + arrival.of(ahead));
             arrives > earliest || sent_at + overdue < now
         };
-        // The newest arrives last, and the oldest is overdue first: where neither is late nobody is,
+        // The newest arrives last, and the oldest is overdue first: where neither is late, none is,
         // as nearly always while a program writes in small pieces.
         let all = path.recovery.in_flight();
         let oldest = path.recovery.in_flight_mut().next();
