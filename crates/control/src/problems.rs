@@ -1,4 +1,4 @@
-//! What is wrong with an instance, and what its user can do. Pure.
+//! What is wrong with an instance, and what its user can do; what is unusual about a link. Pure.
 
 use crate::state::{Condition, Kind, Link, LinkState, Problem, SessionState, State};
 
@@ -7,6 +7,18 @@ const NOTABLE_LOSS: f64 = 0.05;
 /// Links that were heard of last within this time of each other fell silent at once: on a quiet
 /// session each is asked every 15 s.
 const AT_ONCE_MS: u64 = 20_000;
+
+impl Link {
+    /// By what its packets are carried and why, in a sentence, where that is not as usual.
+    #[must_use]
+    pub fn carriage(&self) -> Option<String> {
+        let why = self.carrier_reason.as_ref()?;
+        Some(match &self.carrier {
+            Some(carrier) => format!("{} is carried by {carrier}: {why}", self.name),
+            None => format!("{}: {why}", self.name),
+        })
+    }
+}
 
 /// Fills in the problems and the condition.
 pub(crate) fn find(state: &mut State) {

@@ -209,18 +209,6 @@ pub struct Link {
     pub path: Option<Path>,
 }
 
-impl Link {
-    /// By what its packets are carried and why, in a sentence, where that is not as usual.
-    #[must_use]
-    pub fn carriage(&self) -> Option<String> {
-        let why = self.carrier_reason.as_ref()?;
-        Some(match &self.carrier {
-            Some(carrier) => format!("{} is carried by {carrier}: {why}", self.name),
-            None => format!("{}: {why}", self.name),
-        })
-    }
-}
-
 /// What the policy comes to for a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyInForce {

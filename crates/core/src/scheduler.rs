@@ -123,7 +123,7 @@ pub(crate) struct PathView {
     pub(crate) rtt: Duration,
     /// One-way delay towards the peer; only differences between paths are exact.
     pub(crate) delay: Duration,
-    /// By how much later it may be, by what is in flight and how fast the path has delivered.
+    /// By how much later than `delay` says it may be: nothing once its rate is measured.
     pub(crate) late: Duration,
     /// A full packet.
     pub(crate) packet: Bytes,

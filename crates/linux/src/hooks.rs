@@ -14,12 +14,11 @@ mod sources;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddrV4};
-use std::path::Path;
 
 use aya::maps::{Array, MapData};
 use aya::programs::{CgroupAttachMode, CgroupSockAddr, SockOps};
 use aya::util::KernelVersion;
-use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
+use aya::{Btf, Ebpf, EbpfLoader, include_bytes_aligned};
 
 use tabane_base::Prefix;
 
@@ -39,9 +38,6 @@ pub const MAX_EXCLUDED: usize = 1024;
 
 /// The oldest kernel whose verifier takes our programs: fetching atomics came with 5.12.
 const MIN_KERNEL: KernelVersion = KernelVersion::new(5, 12, 0);
-
-/// What the kernel tells of its own types.
-const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// The programs, by function name in `ebpf/socket.bpf.c`. Those that translate answers come
 /// first: a program must never see an answer from an address it did not ask for.
@@ -203,18 +199,18 @@ impl Hooks {
 }
 
 fn load(config: &HookConfig, tells_asker: bool) -> Result<Ebpf, HookError> {
-    // Without the kernel's own type information, which the loader reads where it is, the one
-    // program that wants it does without.
-    let kernel_types = Path::new(KERNEL_TYPES).exists();
+    // Without the kernel's own type information the one program that wants it does without.
+    let kernel_types = Btf::from_sys_fs().ok();
     let port_be = config.port.to_be();
     let capture_tcp = u8::from(config.capture_tcp);
     let capture_udp = u8::from(config.capture_udp);
     let ipv6_listener = u8::from(config.capture_udp6);
-    let has_types = u8::from(kernel_types);
+    let has_types = u8::from(kernel_types.is_some());
     let tell_asker = u8::from(tells_asker);
     let bypass_mark = config.bypass_mark.unwrap_or(0);
     let netns_cookie = netns_cookie::of_this_thread().unwrap_or(0);
     EbpfLoader::new()
+        .btf(kernel_types.as_ref())
         .override_global("LISTEN_PORT", &port_be, true)
         .override_global("CAPTURE_TCP", &capture_tcp, true)
         .override_global("CAPTURE_UDP", &capture_udp, true)
