@@ -383,7 +383,7 @@ async fn through_session(
     silence: Silence,
 ) -> Outcome {
     let gives_back = silence == Silence::GivesBack;
-    if gives_back && !client.is_reachable() {
+    if gives_back && client.is_given_up() {
         return Outcome::Unserved;
     }
     let told = target.clone();
@@ -421,7 +421,7 @@ async fn through_session(
                     };
                 }
             },
-            () = client.until_reachable(false), if gives_back && association.is_unanswered() => {
+            () = client.until_given_up(), if gives_back && association.is_unanswered() => {
                 return Outcome::Unserved;
             }
         }

@@ -193,8 +193,8 @@ impl FarEnds {
     pub(crate) fn relay_state(&self) -> RelayState {
         match self.relay() {
             None => RelayState::Absent,
-            Some(relay) if relay.is_reachable() => RelayState::Reachable,
-            Some(_) => RelayState::Silent,
+            Some(relay) if relay.is_given_up() => RelayState::Silent,
+            Some(_) => RelayState::Reachable,
         }
     }
 

@@ -191,6 +191,10 @@ impl Choice<'_> {
         let best = self.candidates.iter().filter(fits).min_by_key(cost);
         let mut candidates = self.candidates.iter();
         match (candidates.find(|it| it.name == routed.name), best) {
+            // Some systems leave the route of a pulled cable where it is.
+            (_, Some(best)) if !routed.carrier && !self.is_near(routed) => {
+                Ok(PlainWay::Over(best.name.clone()))
+            }
             // Neighbours are found on their own wire only.
             (Some(own), Some(best)) if cost(&best) < cost(&own) && !self.is_near(routed) => {
                 Ok(PlainWay::Over(best.name.clone()))
@@ -277,11 +281,21 @@ mod tests {
 
     /// Wi-Fi and phone, the table preferring the phone.
     fn choose(dest: &str, candidates: Vec<Candidate>, tolerates: bool) -> Option<PlainWay> {
-        let interfaces = [
+        choose_with(true, dest, candidates, tolerates)
+    }
+
+    fn choose_with(
+        phone_carrier: bool,
+        dest: &str,
+        candidates: Vec<Candidate>,
+        tolerates: bool,
+    ) -> Option<PlainWay> {
+        let mut interfaces = [
             interface("lo", "127.0.0.1", Kind::Loopback),
             interface("wlan0", "192.168.1.2", Kind::Wifi),
             interface("usb0", "192.168.42.2", Kind::Ethernet),
         ];
+        interfaces[2].carrier = phone_carrier;
         let choice = Choice {
             dest: dest.parse().unwrap(),
             source: "192.168.42.2".parse().unwrap(),
@@ -329,6 +343,16 @@ mod tests {
         assert_eq!(choose("192.168.42.1", both, false), Some(PlainWay::Routed));
         let lonely = vec![candidate("usb0", metered)];
         assert_eq!(choose("203.0.113.2", lonely, false), Some(PlainWay::Routed));
+    }
+
+    #[test]
+    fn a_pulled_cable_is_left_although_its_route_stands() {
+        let wifi = vec![candidate("wlan0", PathPolicy::default())];
+        let pulled = |dest, candidates| choose_with(false, dest, candidates, true);
+        assert_eq!(pulled("203.0.113.2", wifi.clone()), over("wlan0"));
+        // What is told then is told by the system.
+        assert_eq!(pulled("203.0.113.2", Vec::new()), Some(PlainWay::Routed));
+        assert_eq!(pulled("192.168.42.1", wifi), Some(PlainWay::Routed));
     }
 
     #[test]

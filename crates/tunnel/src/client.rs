@@ -58,13 +58,18 @@ use supervisor::Supervisor;
 /// has been idle for long; a person waits for the prompt meanwhile.
 const GOODBYE_WAIT: Duration = Duration::from_millis(200);
 
+/// A relay that has answered may fall silent for a moment: all links at once are slow, or it is
+/// started again. What goes another way for that stays without the bond for all its life, and a
+/// first SYN that is lost costs a plain machine as much.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
+
 /// What becomes of a connection that nothing was heard of yet while no link leads to the relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Silence {
     /// It waits until a link does, or the session is given up.
     #[default]
     Waits,
-    /// It is given back at once.
+    /// It is given back once the relay is [given up](Client::is_given_up).
     GivesBack,
 }
 
@@ -145,12 +150,40 @@ impl Client {
         }
     }
 
+    /// Whether the relay does not answer, and is not expected to within a moment: it has been silent
+    /// for a second, never answered, or sent us away.
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        !self.is_reachable() && self.patience_left().is_zero()
+    }
+
+    /// Waits until [`is_given_up`](Self::is_given_up).
+    pub fn until_given_up(&self) -> impl Future<Output = ()> + use<> {
+        let client = self.clone();
+        async move {
+            loop {
+                client.until_reachable(false).await;
+                let back = client.until_reachable(true);
+                if timeout(client.patience_left(), back).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn patience_left(&self) -> Duration {
+        let lost_at = self.shared.reach_lost_at.get();
+        lost_at.map_or(Duration::ZERO, |at| {
+            GIVEN_UP_AFTER.saturating_sub(at.elapsed())
+        })
+    }
+
     /// Has the relay connect to `target`. A relay that is silent is waited for as `silence` says.
     ///
     /// # Errors
     /// The relay refused, or there is no session.
     pub async fn open_tcp(&self, target: Target, silence: Silence) -> Result<TcpFlow, OpenError> {
-        if silence == Silence::GivesBack && !self.is_reachable() {
+        if silence == Silence::GivesBack && self.is_given_up() {
             return Err(OpenError::SessionLost);
         }
         let opening = async {
@@ -162,7 +195,7 @@ impl Client {
         };
         tokio::select! {
             opened = opening => opened,
-            () = self.until_reachable(false), if silence == Silence::GivesBack => {
+            () = self.until_given_up(), if silence == Silence::GivesBack => {
                 Err(OpenError::SessionLost)
             }
         }

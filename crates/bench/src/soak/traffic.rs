@@ -194,7 +194,12 @@ impl Shared {
                     state.tally.answered += answered;
                 });
             } else {
-                let fate = Plan::draw(&mut rng).fetch(at);
+                let (plan, began) = (Plan::draw(&mut rng), Instant::now());
+                let fate = plan.fetch(at);
+                if let Err(error) = &fate {
+                    let lasted = began.elapsed().as_secs_f64();
+                    eprintln!("soak: cut after {lasted:.2} s: {error}: {plan:?}");
+                }
                 self.change(|state| state.tally.enter(fate));
             }
             self.change(|state| state.at_work -= 1);
@@ -222,6 +227,7 @@ enum Fate {
 }
 
 /// One connection.
+#[derive(Debug)]
 struct Plan {
     up: u64,
     down: u64,

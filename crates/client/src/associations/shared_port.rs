@@ -68,7 +68,7 @@ impl<S: Ord + Clone> Sharing<S> {
     ) -> Option<Outcome> {
         let gives_back = silence == Silence::GivesBack;
         loop {
-            if gives_back && !client.is_reachable() {
+            if gives_back && client.is_given_up() {
                 return Some(Outcome::Unserved);
             }
             let port = self.port(client, association.label.as_ref(), remote);

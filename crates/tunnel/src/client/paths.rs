@@ -102,8 +102,16 @@ impl Shared {
         let is_active = |path: &PathSnapshot| path.status == PathStatus::Active;
         let reachable = snapshot.is_some_and(|session| session.paths.iter().any(is_active))
             && !self.forsaken.get();
+        self.set_reach(reachable);
+    }
+
+    pub(super) fn set_reach(&self, reachable: bool) {
         self.reach.send_if_modified(|reach| {
             let was = std::mem::replace(reach, reachable);
+            if was && !reachable {
+                let comes_back = !self.forsaken.get();
+                self.reach_lost_at.set(comes_back.then(Instant::now));
+            }
             was != reachable
         });
     }

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use tabane_base::Duration;
 use tabane_core::{ClassId, ClassRule, CloseReason, Endpoint, PathId};
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::carriers::Dials;
 use super::config::ClientConfig;
@@ -44,6 +44,8 @@ pub(super) struct Shared {
     pub(super) standing: watch::Sender<Standing>,
     /// There is a session with an active path.
     pub(super) reach: watch::Sender<bool>,
+    /// When there last ceased to be one, where it may come back of itself.
+    pub(super) reach_lost_at: Cell<Option<Instant>>,
     /// A link was added, or a relay found: whoever waits for better times should look again.
     pub(super) links_changed: Notify,
     pub(super) sessions: Cell<u64>,
@@ -85,6 +87,7 @@ impl Shared {
             links: RefCell::new(links),
             standing: watch::Sender::new(Standing::Connecting(CloseReason::Finished)),
             reach: watch::Sender::new(false),
+            reach_lost_at: Cell::new(None),
             links_changed: Notify::new(),
             sessions: Cell::new(0),
             number: Cell::new(0),

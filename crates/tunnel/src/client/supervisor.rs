@@ -367,7 +367,7 @@ impl Supervisor {
     fn stand(&self, standing: Standing) {
         let connected = matches!(standing, Standing::Connected(_));
         self.shared.standing.send_replace(standing);
-        self.shared.reach.send_replace(connected);
+        self.shared.set_reach(connected);
     }
 }
 

@@ -7,10 +7,12 @@ use std::thread;
 use tabane_base::{Duration, Seed};
 use tabane_core::{CloseReason, Identity};
 use tabane_tunnel::{
-    Client, ClientConfig, ClientState, ConnectError, LinkBind, LinkError, Silence, Target,
+    Client, ClientConfig, ClientState, ConnectError, LinkBind, LinkError, OpenError, Silence,
+    Target,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::spawn_local;
+use tokio::time::Instant;
 
 use super::world::{
     RelayOptions, RunningRelay, carry, client_config, eventually, link, listener, pair, run, world,
@@ -240,6 +242,35 @@ fn a_restarted_relay_gets_a_new_session_and_old_connections_are_reset() {
         serving.abort();
         client.close().await;
         relay.stop();
+    });
+}
+
+/// Who gives back does so when silence has lasted: a relay that is back by then serves as before.
+#[test]
+fn a_moment_s_silence_sends_nobody_another_way() {
+    run(async {
+        let (relay, client) = world().await;
+        let (_server, address) = listener().await;
+        let listen = relay.address;
+        let open = || client.open_tcp(Target::Address(address), Silence::GivesBack);
+        relay.stop();
+        eventually("the end is noticed", || !client.is_reachable()).await;
+        let again = async {
+            RunningRelay::start(RelayOptions {
+                listen,
+                ..RelayOptions::default()
+            })
+        };
+        let (opened, relay) = tokio::join!(open(), again);
+        opened.expect("the relay is back");
+
+        relay.stop();
+        eventually("the end is noticed", || !client.is_reachable()).await;
+        assert!(matches!(open().await, Err(OpenError::SessionLost)));
+        assert!(client.is_given_up());
+        let asked = Instant::now();
+        assert!(matches!(open().await, Err(OpenError::SessionLost)));
+        assert!(asked.elapsed() < Duration::from_millis(100), "given up");
     });
 }
 
