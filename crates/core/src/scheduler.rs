@@ -217,6 +217,10 @@ pub(crate) enum Carries {
 pub(crate) struct Backlog {
     /// Of streams, and not dealt out.
     pub(crate) streams: Bytes,
+    /// Of streams as well, when their first credit is renewed.
+    pub(crate) beyond: Bytes,
+    /// Of `streams`, what stands in the latter half of a first credit that will be renewed.
+    pub(crate) latter: Bytes,
     pub(crate) datagrams: Bytes,
 }
 

@@ -35,6 +35,9 @@ pub(super) fn choose(paths: &[PathView], backlog: Backlog) -> Option<Grant> {
     let grant = nearest.grant();
     let ahead = ahead.max(safely_ahead(paths, nearest, backlog));
     match (for_streams, for_datagrams) {
+        (false, false) if ahead < waiting + backlog.beyond && backlog.latter > Bytes::ZERO => {
+            Some(at_the_end_of_credit(nearest, backlog))
+        }
         (false, false) => None,
         (true, for_datagrams) => Some(Grant {
             ahead,
@@ -50,6 +53,17 @@ pub(super) fn choose(paths: &[PathView], backlog: Backlog) -> Option<Grant> {
             carries: Carries::Datagrams,
             ..grant
         }),
+    }
+}
+
+/// What a stream's first credit ends with, though the nearer paths would come to it before `path`
+/// delivers it: by then that credit is renewed, and they have other things to do.
+fn at_the_end_of_credit(path: &PathView, backlog: Backlog) -> Grant {
+    let grant = path.grant_packets(backlog.latter.get().div_ceil(path.packet.get()));
+    Grant {
+        ahead: backlog.streams - Bytes::new(grant.packets as u64 * path.packet.get()),
+        carries: Carries::Streams,
+        ..grant
     }
 }
 
@@ -95,14 +109,14 @@ mod tests {
     fn streams(bytes: u64) -> Backlog {
         Backlog {
             streams: Bytes::new(bytes),
-            datagrams: Bytes::ZERO,
+            ..Backlog::default()
         }
     }
 
     fn datagrams(bytes: u64) -> Backlog {
         Backlog {
-            streams: Bytes::ZERO,
             datagrams: Bytes::new(bytes),
+            ..Backlog::default()
         }
     }
 
@@ -120,6 +134,7 @@ mod tests {
         let both = Backlog {
             streams: Bytes::mega(2),
             datagrams: Bytes::new(100),
+            ..Backlog::default()
         };
         let grant = choose(&paths, both).expect("the bulk is worth it");
         assert_eq!((grant.index, grant.carries), (1, Carries::Streams));
@@ -137,6 +152,21 @@ mod tests {
             bulk.ahead.get().abs_diff(50_000_000 / 8 * 145 / 1_000) < 3_000,
             "{bulk:?}"
         );
+    }
+
+    #[test]
+    fn the_end_of_a_first_credit_goes_by_the_slow_path_where_more_is_to_come() {
+        // In 145 ms the fast path delivers 906 kB.
+        let paths = [path(0, 0, 50, 5), path(1, 9_000, 50, 150)];
+        let more = |beyond| Backlog {
+            beyond: Bytes::new(beyond),
+            latter: Bytes::new(4_000),
+            ..streams(200_000)
+        };
+        assert_eq!(choose(&paths, more(600_000)), None);
+        let grant = choose(&paths, more(800_000)).expect("worth it");
+        assert_eq!((grant.index, grant.packets), (1, 4));
+        assert_eq!(grant.ahead, Bytes::new(196_000));
     }
 
     #[test]

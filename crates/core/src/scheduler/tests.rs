@@ -92,6 +92,7 @@ fn rates_of_zero_and_round_trips_of_zero_or_seconds_break_none() {
             let backlog = Backlog {
                 streams: Bytes::new(pick(&mut rng, &amounts)),
                 datagrams: Bytes::new(pick(&mut rng, &amounts)),
+                ..Backlog::default()
             };
             scheduler.must_deal_again(&paths);
             let dealt = scheduler.deal(&paths);

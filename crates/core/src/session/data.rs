@@ -177,8 +177,11 @@ impl Session {
     }
 
     pub(super) fn backlog(&self, class: ClassId) -> Backlog {
+        let (beyond, latter) = self.streams.beyond(class);
         Backlog {
             streams: self.streams.backlog(class),
+            beyond,
+            latter,
             datagrams: Bytes::from(self.datagrams.queued_in(class.index())),
         }
     }

@@ -6,6 +6,7 @@ use tabane_base::Instant;
 
 use super::flights::Flights;
 use super::ring::Ring;
+use super::window::UNPROVED;
 use crate::memory_pool::{Holding, SessionPool};
 use crate::ranges::RangeSet;
 
@@ -213,6 +214,19 @@ impl SendHalf {
             .min(self.credit)
             .min(self.safe_to())
             .saturating_sub(self.sent_to)
+    }
+
+    /// Bytes beyond what is granted before anybody is known to read, which is renewed soon; and
+    /// those unsent in the latter half of that grant.
+    pub(crate) fn beyond(&self) -> (u64, u64) {
+        let beyond = self.written_to().saturating_sub(self.credit);
+        if self.credit != UNPROVED || beyond == 0 {
+            return (0, 0);
+        }
+        let half = self.credit / 2;
+        let waiting = self.waiting.total() - self.waiting.total_below(half);
+        let fresh = self.credit.saturating_sub(self.sent_to.max(half));
+        (beyond, waiting + fresh)
     }
 
     /// The peer's reader stands still at an offset, or goes on.

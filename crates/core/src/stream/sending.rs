@@ -59,6 +59,15 @@ impl Streams {
         )
     }
 
+    /// What else the streams of a class will have to send once their first credit is renewed; and
+    /// how much of the backlog stands near the end of that credit.
+    pub(crate) fn beyond(&self, class: ClassId) -> (Bytes, Bytes) {
+        let streams = self.first_streams(class);
+        let each = streams.map(|(_, stream)| stream.send.beyond());
+        let sum = each.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        (Bytes::new(sum.0), Bytes::new(sum.1))
+    }
+
     /// The streams whose turn comes first, with their place in the queue.
     fn first_streams(&self, class: ClassId) -> impl Iterator<Item = (usize, &Stream)> {
         let first = self.pending(class).iter().take(FIRST_STREAMS).enumerate();
