@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::Result;
 
 mod architecture;
+mod circles;
 mod crates;
 mod finding;
 mod layers;
@@ -54,6 +55,7 @@ fn check(tree: &Tree) -> Findings {
     layers::check_pure(tree, &crates, &layers, &sources, &mut findings);
     architecture::check(tree, &crates, &mut findings);
     reach::check(tree, &crates, &sources, &mut findings);
+    circles::check(&crates, &sources, &mut findings);
     unsafety::check(&crates, &layers, &sources, &mut findings);
     names::check(&sources, &mut findings);
     words::check(&sources, &mut findings);

@@ -239,6 +239,29 @@ struct Transfer {
     last_share: f64,
 }
 
+impl Transfer {
+    /// What both ends say of `bytes` bytes.
+    fn told(sent: &str, received: &str, bytes: u64) -> Result<Self> {
+        let report: serde_json::Value = serde_json::from_str(received)?;
+        ensure!(
+            report["confirmed"] == true,
+            "the receiver has not confirmed it"
+        );
+        let sent: serde_json::Value = serde_json::from_str(sent)?;
+        let carried = |link: &serde_json::Value| link["sent_bytes"].as_f64();
+        let last_link = sent["links"].as_array().and_then(|links| links.last());
+        Ok(Self {
+            mbps: report["mbit_per_s"]
+                .as_f64()
+                .context("the receiver told no rate")?,
+            silence_ms: report["longest_silence_ms"]
+                .as_u64()
+                .context("nor a silence")?,
+            last_share: last_link.and_then(carried).unwrap_or(0.0) / bytes as f64,
+        })
+    }
+}
+
 /// Sends the file over a cell's links.
 fn transfer(
     cell: &str,
@@ -294,23 +317,7 @@ fn transfer(
     }
     let sent = sender.finish(within)?.succeeded()?;
     let finished = receiver.finish(Duration::from_secs(30))?.succeeded()?;
-    let report: serde_json::Value = serde_json::from_str(&finished.stdout)?;
-    ensure!(
-        report["confirmed"] == true,
-        "the receiver has not confirmed it"
-    );
-    let sent: serde_json::Value = serde_json::from_str(&sent.stdout)?;
-    let carried = |link: &serde_json::Value| link["sent_bytes"].as_f64();
-    let last_link = sent["links"].as_array().and_then(|links| links.last());
-    Ok(Transfer {
-        mbps: report["mbit_per_s"]
-            .as_f64()
-            .context("the receiver told no rate")?,
-        silence_ms: report["longest_silence_ms"]
-            .as_u64()
-            .context("nor a silence")?,
-        last_share: last_link.and_then(carried).unwrap_or(0.0) / bytes as f64,
-    })
+    Transfer::told(&sent.stdout, &finished.stdout, bytes)
 }
 
 /// Waits until so much has arrived.

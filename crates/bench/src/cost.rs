@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::Result;
 use tabane_netem::Scenario;
 
+use super::bench::Bench;
 use super::bond::Bond;
-use super::contender::{Bench, Contender};
-use super::options::{Direction, Options};
+use super::contender::{Contender, Direction};
+use super::options::Options;
 use super::process::Cpu;
 use super::record::title;
 use super::sheet::{Bound, Row};

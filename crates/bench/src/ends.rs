@@ -16,8 +16,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::contender::{Bench, Contender};
-use super::options::Direction;
+use super::bench::Bench;
+use super::contender::{Contender, Direction};
 use super::process::Running;
 use flow::Tally;
 use probe::Probed;

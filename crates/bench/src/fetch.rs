@@ -8,9 +8,10 @@ use std::path::Path;
 use anyhow::Result;
 use tabane_netem::Scenario;
 
-use super::contender::{Bench, Contender};
+use super::bench::Bench;
+use super::contender::{Contender, Direction};
 use super::ends::{Job, Task};
-use super::options::{Direction, Options};
+use super::options::Options;
 use super::record::title;
 use super::sheet::{Bound, Row, p95};
 use super::summary::Spread;

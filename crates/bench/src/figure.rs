@@ -134,8 +134,8 @@ fn stream(record: &ScenarioRecord) -> Vec<Check> {
 mod tests {
     use super::*;
     use crate::contender::Contender;
+    use crate::contender::Direction;
     use crate::iperf::Goodput;
-    use crate::options::Direction;
     use crate::record::Measurement;
     use crate::stream::StreamReport;
 

@@ -8,9 +8,10 @@ use std::path::Path;
 use anyhow::Result;
 use tabane_netem::Scenario;
 
-use super::contender::{self, Bench, Contender};
+use super::bench::Bench;
+use super::contender::{self, Contender, Direction};
 use super::machine;
-use super::options::{Direction, Options};
+use super::options::Options;
 use super::record::{Measurement, Record, ScenarioRecord};
 
 /// Measures every row; `keep` is called after each.

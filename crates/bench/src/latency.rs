@@ -8,12 +8,12 @@ use std::path::Path;
 use anyhow::Result;
 use tabane_netem::{LinkSpec, LossModel, Scenario};
 
-use super::contender::{Bench, Contender};
+use super::bench::Bench;
+use super::contender::{Contender, Direction};
 use super::ends::{Done, Job, Task, probe};
-use super::options::{Direction, Options};
+use super::options::{Options, is_steady};
 use super::record::title;
 use super::sheet::{Bound, Row, p95};
-use super::udp::is_steady;
 
 /// What a bulk may add to anybody's round trip, in milliseconds.
 const ADDED_MS: f64 = 25.0;

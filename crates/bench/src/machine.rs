@@ -5,7 +5,8 @@ use std::process::Command;
 
 use serde::Serialize;
 
-use super::options::{Direction, Options};
+use super::contender::Direction;
+use super::options::Options;
 
 /// What a reader of the figures needs in order to compare.
 #[derive(Debug, Clone, Serialize)]

@@ -13,6 +13,7 @@ use serde::Serialize;
 use tabane_netem::Scenario;
 
 mod arms;
+mod bench;
 mod bond;
 mod contender;
 mod cost;
@@ -44,7 +45,8 @@ mod table;
 mod udp;
 mod web;
 
-use options::{Direction, Kind, Options};
+use contender::Direction;
+use options::{Kind, Options};
 use record::Record;
 use sheet::{Row, Sheet};
 

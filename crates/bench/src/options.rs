@@ -1,16 +1,13 @@
 //! The options of `cargo xtask bench`, and which scenarios they mean.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
 use tabane_lab::{load_scenarios, trace_directories};
-use tabane_netem::{LinkSpec, Scenario};
+use tabane_netem::{LinkSpec, RateModel, Scenario};
 
-use super::contender::{Contender, Group, measures_stream};
-use super::udp::is_steady;
+use super::contender::{Contender, Direction, Group, measures_stream};
 
 pub(super) const USAGE: &str = "\
 usage: cargo xtask bench [BENCH] [SCENARIO...|all] [OPTION...]
@@ -143,21 +140,12 @@ impl Kind {
     }
 }
 
-/// Where a bulk goes, seen from the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Direction {
-    Download,
-    Upload,
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Download => "download",
-            Self::Upload => "upload",
-        })
-    }
+/// Whether there is a rate that the link always has.
+pub(super) fn is_steady(link: &LinkSpec) -> bool {
+    [&link.up, &link.down].into_iter().all(|way| {
+        let is_constant = matches!(way.rate, RateModel::Constant(_));
+        is_constant && way.changes.is_empty() && way.outages.is_empty()
+    })
 }
 
 #[derive(Debug, Clone)]

@@ -5,10 +5,9 @@ use std::fmt;
 use serde::Serialize;
 use tabane_netem::Scenario;
 
-use super::contender::Contender;
+use super::contender::{Contender, Direction};
 use super::iperf::Goodput;
 use super::machine::Conditions;
-use super::options::Direction;
 use super::stream::StreamReport;
 
 /// A whole run.

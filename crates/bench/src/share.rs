@@ -12,8 +12,9 @@ use anyhow::{Context, Result, ensure};
 use tabane_netem::Scenario;
 
 use super::bond::Bond;
+use super::contender::Direction;
 use super::iperf;
-use super::options::{Direction, Options};
+use super::options::Options;
 use super::process::Running;
 use super::stage::Stage;
 

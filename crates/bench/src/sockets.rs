@@ -8,9 +8,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tabane_netem::Scenario;
 
-use super::contender::{Bench, Contender};
+use super::bench::Bench;
+use super::contender::{Contender, Direction};
 use super::ends::{Done, Job, Task};
-use super::options::{Direction, Options};
+use super::options::Options;
 use super::sheet::{Bound, Row};
 use super::summary::Spread;
 

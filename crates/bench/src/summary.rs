@@ -165,8 +165,8 @@ fn notes(record: &ScenarioRecord) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::contender::Contender;
+    use crate::contender::Direction;
     use crate::iperf::Goodput;
-    use crate::options::Direction;
 
     #[test]
     fn medians_of_odd_and_even_numbers() {

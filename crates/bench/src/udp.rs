@@ -7,11 +7,12 @@
 use std::path::Path;
 
 use anyhow::Result;
-use tabane_netem::{LinkSpec, RateModel, Scenario};
+use tabane_netem::{LinkSpec, Scenario};
 
-use super::contender::{Bench, Contender};
+use super::bench::Bench;
+use super::contender::{Contender, Direction};
 use super::ends::{Done, Job, Task};
-use super::options::{Direction, Options};
+use super::options::Options;
 use super::record::title;
 use super::sheet::{Bound, Row};
 
@@ -28,14 +29,6 @@ const DEADLINE_MS: u64 = 25;
 
 const MOST: &str = "90 % offered";
 const ALL: &str = "100 % offered";
-
-/// Whether there is a rate that the link always has.
-pub(super) fn is_steady(link: &LinkSpec) -> bool {
-    [&link.up, &link.down].into_iter().all(|way| {
-        let is_constant = matches!(way.rate, RateModel::Constant(_));
-        is_constant && way.changes.is_empty() && way.outages.is_empty()
-    })
-}
 
 /// Measures one row.
 pub(super) fn measure(
@@ -140,6 +133,7 @@ fn judge(sum_bps: u64, options: &Options, row: &mut Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::is_steady;
 
     fn scenario(second: &str) -> Scenario {
         let text = format!(

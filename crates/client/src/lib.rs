@@ -3,9 +3,10 @@
 //!
 //! Owns the entrances (hooks, a network of its own, the whole machine, hosts behind it, a proxy),
 //! the rules of connections, the choice of the far end (a peer, the relay, or plainly by which
-//! link), how peers are found, the sessions with all of them on the links that come and go, and
-//! what went which way. Links are `tabane-uplinks`', a session's packets `tabane-tunnel`'s. Nothing
-//! here reads a command line or speaks to a terminal.
+//! link), how peers are found, the sessions with all of them on the links that come and go, what
+//! went which way, and what this machine lacks for each of its modes (`doctor`). Links are
+//! `tabane-uplinks`', a session's packets `tabane-tunnel`'s. Nothing here reads a command line or
+//! speaks to a terminal.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod client_session;
 mod dead_families;
 mod discovery;
 mod dns_answer;
+pub mod doctor;
 mod entrance;
 pub mod environment;
 mod far_ends;

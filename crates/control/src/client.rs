@@ -18,8 +18,9 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::command::{LinkChange, RuleAnswer, RuleQuestion};
 use crate::peer;
-use crate::state::{API_VERSION, Link, LinkChange, RuleAnswer, RuleQuestion, State};
+use crate::state::{API_VERSION, Link, State};
 use crate::trace::TraceBatch;
 
 /// How long an instance may take to answer.

@@ -15,6 +15,7 @@
 mod board;
 mod bridge;
 mod client;
+mod command;
 mod dashboard;
 mod directory;
 mod door;
@@ -33,6 +34,7 @@ mod trace;
 
 pub use bridge::Bridge;
 pub use client::{Client, ClientError, TraceUpdates, Updates};
+pub use command::{Command, LinkChange, Pace, RuleAnswer, RuleQuestion};
 pub use directory::{Directory, DirectoryError, FindError, Naming, Running};
 pub use gateway::{Flow, Gateway, GatewayMode, GatewayTotals, Stance};
 pub use metrics::render as render_metrics;
@@ -40,11 +42,10 @@ pub use policy_file::{
     LinkEntry, LinkEntryChange, PolicyChange, PolicyFile, PolicyRefusal, PolicyText,
 };
 pub use qlog::Qlog;
-pub use server::{Command, HttpConfig, Pace, Publisher, ServeError, Server, ServerConfig};
+pub use server::{HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
-    API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkBudget, LinkChange,
-    LinkState, Packets, Path, PolicyInForce, Problem, Process, RuleAnswer, RuleQuestion, RuleUse,
-    Session, SessionState, State, Totals, Traffic,
+    API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkBudget, LinkState, Packets,
+    Path, PolicyInForce, Problem, Process, RuleUse, Session, SessionState, State, Totals, Traffic,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
 

@@ -35,11 +35,11 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::board::{self, Board};
+use crate::command::{Command, LinkChange, Pace};
 use crate::door::{self, Door};
 use crate::policy_file::{LinkEntryChange, PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
 use crate::process;
-use crate::server::{Command, Pace};
-use crate::state::{Link, LinkChange, State};
+use crate::state::{Link, State};
 use crate::{dashboard, metrics};
 
 /// The most the body of a request may have.

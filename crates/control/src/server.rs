@@ -26,13 +26,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
+use crate::command::{Command, Pace};
 use crate::directory::{Directory, DirectoryError, Naming, Running};
 use crate::patient::Patient;
 use crate::peer;
 use crate::policy_file::PolicyFile;
 use crate::routes::{self, Routes};
-use crate::state::{LinkChange, RuleAnswer, RuleQuestion, State};
-use crate::trace::TraceBatch;
+use crate::state::State;
 
 /// Connections at once by each door, since anybody on this machine may knock at the HTTP one;
 /// further ones are closed. A person's tools need a handful.
@@ -60,16 +60,6 @@ pub struct ServerConfig {
     pub policy: Option<Box<dyn PolicyFile>>,
     /// When it publishes its state.
     pub pace: Pace,
-}
-
-/// When an instance publishes its state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// As it sees fit; clients are given the last one.
-    ByItself,
-    /// When it is asked to ([`Command::Look`]): its thread has no time to spare while nobody wants
-    /// to know.
-    WhenAsked,
 }
 
 /// The door for programs that cannot use a Unix socket.
@@ -107,42 +97,6 @@ pub enum ServeError {
     /// The system gave no thread, descriptors or file.
     #[error("cannot start the control server: {0}")]
     System(#[from] io::Error),
-}
-
-/// Something a client wants of the instance. The answer goes through `reply`; an instance that
-/// has published its new state before lets the client see it.
-#[derive(Debug)]
-pub enum Command {
-    /// Publish what is true now. Comes only at [`Pace::WhenAsked`], a few times a second at most,
-    /// and not before the last one was answered.
-    Look {
-        /// Tells that it is published.
-        reply: oneshot::Sender<Result<(), String>>,
-    },
-    /// Use a link in another way.
-    ChangeLink {
-        /// Which.
-        name: String,
-        /// How.
-        change: LinkChange,
-        /// `Err` says in words why not.
-        reply: oneshot::Sender<Result<(), String>>,
-    },
-    /// Say which rule a connection would fall under.
-    Explain {
-        /// Which connection.
-        question: RuleQuestion,
-        /// `Err` says in words why that cannot be said.
-        reply: oneshot::Sender<Result<RuleAnswer, String>>,
-    },
-    /// Record a session, packet by packet, until nobody listens any more.
-    Trace {
-        /// Which; none: the only one.
-        session: Option<u64>,
-        /// What happened, as it happens; `Err` says in words why not. What finds no room may wait
-        /// until there is some.
-        reply: oneshot::Sender<Result<mpsc::Receiver<TraceBatch>, String>>,
-    },
 }
 
 /// The instance's end: where it tells its state. Costs its thread one move per call.

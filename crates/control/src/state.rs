@@ -388,36 +388,6 @@ pub struct RuleUse {
     pub received_bytes: u64,
 }
 
-/// A connection that might be: which rule would it fall under?
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RuleQuestion {
-    /// The name that is asked for.
-    #[serde(default)]
-    pub domain: Option<String>,
-    /// The address, where it is known.
-    #[serde(default)]
-    pub address: Option<IpAddr>,
-    /// The port.
-    pub port: u16,
-    /// A UDP flow and not a TCP connection.
-    #[serde(default)]
-    pub udp: bool,
-    /// The program.
-    #[serde(default)]
-    pub process: Option<String>,
-}
-
-/// Which rule a connection would fall under.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct RuleAnswer {
-    /// Its name; none fits.
-    pub rule: Option<String>,
-    /// The names that rules were asked for: what was given, and what its address was looked up by
-    /// through this instance.
-    pub names: Vec<String>,
-}
-
 /// What the process uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
@@ -425,41 +395,6 @@ pub struct Process {
     pub memory_bytes: u64,
     /// Processor time so far.
     pub cpu_ms: u64,
-}
-
-/// What to change about a link. What is left out stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LinkChange {
-    /// What share of it may be used, 0 to 1; at 0 it carries data only while no other link works.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub weight: Option<f64>,
-    /// Whether it is left alone altogether.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub paused: Option<bool>,
-}
-
-impl LinkChange {
-    /// What is wrong with it.
-    ///
-    /// # Errors
-    /// In words for whoever asked.
-    pub fn check(self) -> Result<Self, String> {
-        match self {
-            Self {
-                weight: None,
-                paused: None,
-            } => Err("nothing to change: give weight, paused, or both".to_owned()),
-            Self {
-                weight: Some(weight),
-                ..
-            } if !(0.0..=1.0).contains(&weight) => {
-                Err(format!("weight is a number from 0 to 1, not {weight}"))
-            }
-            change => Ok(change),
-        }
-    }
 }
 
 impl Kind {
@@ -670,28 +605,6 @@ pub(crate) mod tests {
             flows: vec![Flow::between(ends[0], ends[1], Stance::Assisting)],
             flows_omitted: 41,
             ended: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn a_change_is_checked() {
-        let parse = |text: &str| {
-            serde_json::from_str::<LinkChange>(text)
-                .map_err(|error| error.to_string())
-                .and_then(LinkChange::check)
-        };
-        assert!(parse(r#"{"weight": 0.5}"#).is_ok());
-        assert!(parse(r#"{"weight": 0, "paused": true}"#).is_ok());
-        for (bad, word) in [
-            ("{}", "nothing to change"),
-            (r#"{"weight": 1.01}"#, "0 to 1"),
-            (r#"{"weight": -1}"#, "0 to 1"),
-            (r#"{"weight": 1e999}"#, "out of range"),
-            (r#"{"weight": "1"}"#, "string"),
-            (r#"{"wieght": 1}"#, "unknown field"),
-        ] {
-            let error = parse(bad).unwrap_err();
-            assert!(error.contains(word), "{bad}: {error}");
         }
     }
 }

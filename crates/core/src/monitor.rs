@@ -14,7 +14,7 @@ mod snapshot;
 mod table;
 mod traffic;
 
-pub use estimates::ClockId;
+pub use estimates::{ClockId, Direction, MonitorSettings};
 pub use pair::{PairFilter, Train};
 pub use snapshot::{LinkEstimate, PathEstimate};
-pub use table::{Direction, LinkTable, MAX_LINKS, MAX_PATHS, MonitorSettings, PathKey};
+pub use table::{LinkTable, MAX_LINKS, MAX_PATHS, PathKey};

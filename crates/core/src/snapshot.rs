@@ -125,3 +125,18 @@ pub struct SessionSnapshot {
     pub key_changes: u64,
     pub drops: Drops,
 }
+
+/// How good a path is, and how much it may carry (RFC 9002 appendices A and B).
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub struct TraceMetrics {
+    pub rtt_smoothed: Duration,
+    pub rtt_latest: Duration,
+    pub rtt_min: Duration,
+    pub rtt_variation: Duration,
+    pub cwnd: Bytes,
+    pub in_flight: Bytes,
+    pub pacing_rate: Rate,
+    /// The controller's own word for what it is doing.
+    pub phase: &'static str,
+}

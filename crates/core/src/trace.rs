@@ -5,12 +5,12 @@
 
 use std::collections::VecDeque;
 
-use tabane_base::{Bytes, Duration, Instant, Rate};
+use tabane_base::Instant;
 
 use crate::id::PathId;
 use crate::path::{News, Path};
 use crate::recovery::Settled;
-use crate::snapshot::PathStatus;
+use crate::snapshot::{PathStatus, TraceMetrics};
 
 mod frames;
 
@@ -69,21 +69,6 @@ pub enum Traced {
     Metrics(TraceMetrics),
     /// Where the path stands now.
     Status(PathStatus),
-}
-
-/// How good a path is, and how much it may carry (RFC 9002 appendices A and B).
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs)]
-pub struct TraceMetrics {
-    pub rtt_smoothed: Duration,
-    pub rtt_latest: Duration,
-    pub rtt_min: Duration,
-    pub rtt_variation: Duration,
-    pub cwnd: Bytes,
-    pub in_flight: Bytes,
-    pub pacing_rate: Rate,
-    /// The controller's own word for what it is doing.
-    pub phase: &'static str,
 }
 
 /// What was recorded since it was last taken.

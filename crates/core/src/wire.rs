@@ -25,17 +25,3 @@ pub(crate) use header::{
 pub const PROTOCOL_VERSION: u32 = 1;
 /// Bytes the AEAD adds to every packet (RFC 5116).
 pub(crate) const TAG_LEN: usize = 16;
-
-/// Feeds `data` to every decoder, for fuzzing.
-pub fn fuzz_decoders(data: &[u8]) {
-    let _ = LongHeader::parse(data);
-    let _ = ShortHeader::parse(data);
-    let _ = crate::parameters::Parameters::parse(data);
-    let _ = crate::datagrams::Label::parse(&mut bytes::Bytes::copy_from_slice(data));
-    let mut cursor = Cursor::new(data);
-    while !cursor.is_empty() {
-        if parse_frame(&mut cursor).is_err() {
-            break;
-        }
-    }
-}

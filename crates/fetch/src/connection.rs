@@ -23,8 +23,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
 use crate::links::Link;
-use crate::passage::Upload;
 use crate::proxies::{Proxies, Proxy};
+use crate::upload::Upload;
 use crate::url::Origin;
 use crate::way::{BoxStream, WayError};
 

@@ -22,6 +22,7 @@ mod partial;
 mod passage;
 mod proxies;
 mod sink;
+mod upload;
 mod url;
 mod way;
 
@@ -36,8 +37,9 @@ pub use hyper::http::response::Parts;
 pub use job::{FetchError, Job, LinkProgress, Outcome, Progress};
 pub use links::{Link, Links, Tally};
 pub use partial::Partial;
-pub use passage::{Connection, Download, DownloadError, Opened, Unanswered, Upload};
+pub use passage::{Connection, Download, DownloadError, Opened, Unanswered};
 pub use proxies::{Proxies, ProxyError};
 pub use sink::{Reader, Sink, StreamSink, stream};
+pub use upload::Upload;
 pub use url::{Origin, Url, UrlError};
 pub use way::{BoxStream, Connecting, Stream, Way, WayError};

@@ -14,7 +14,7 @@ use tabane_ranges::{ByteRange, EntityTag};
 use crate::connection::{Client, RequestError, Sender, http_error};
 use crate::head::{self, Head};
 use crate::links::Link;
-use crate::passage::Upload;
+use crate::upload::Upload;
 use crate::url::Url;
 
 /// Redirects followed in a row: as many as browsers do.

@@ -20,6 +20,7 @@ use tokio::time::{Sleep, sleep_until};
 use crate::connection::{Client, RequestError, Sender, Speech, http_error};
 use crate::head::{self, Head};
 use crate::links::Link;
+use crate::upload::Upload;
 use crate::url::Origin;
 
 /// A connection to an origin that a request may be sent on.
@@ -37,14 +38,6 @@ pub struct Unanswered {
     pub error: RequestError,
     /// The request, where nothing of it was sent.
     pub request: Option<Request<Upload>>,
-}
-
-/// A request's body: nothing, or what comes from somewhere else.
-#[derive(Default)]
-pub struct Upload {
-    from: Option<Incoming>,
-    /// Whose bytes are counted.
-    link: Option<Rc<Link>>,
 }
 
 /// An answer's body. When it has come whole, its connection is used again.
@@ -176,49 +169,6 @@ impl Connection {
                 request,
             }),
         }
-    }
-}
-
-impl Upload {
-    /// What comes from there.
-    #[must_use]
-    pub fn new(from: Incoming) -> Self {
-        let from = (!from.is_end_stream()).then_some(from);
-        Self { from, link: None }
-    }
-
-    /// Whether it can be sent twice, because there is nothing in it.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.from.is_none()
-    }
-}
-
-impl Body for Upload {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(from) = &mut self.from else {
-            return Poll::Ready(None);
-        };
-        let frame = ready!(Pin::new(from).poll_frame(context));
-        if let (Some(Ok(frame)), Some(link)) = (&frame, &self.link) {
-            link.on_sent(frame.data_ref().map_or(0, Bytes::len));
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.from.as_ref().is_none_or(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let none = SizeHint::with_exact(0);
-        self.from.as_ref().map_or(none, Body::size_hint)
     }
 }
 

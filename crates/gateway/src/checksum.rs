@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::packet::TCP;
+/// TCP's number in the headers of IP.
+pub(crate) const TCP: u8 = 6;
 
 /// A sum of 16-bit words, to be folded at the end.
 #[derive(Clone, Copy, Debug, Default)]

@@ -47,6 +47,18 @@ pub struct Key {
     pub server: SocketAddr,
 }
 
+impl Key {
+    /// Of a packet that came `from` there.
+    pub(crate) fn of(packet: &Packet<'_>, from: Side) -> Self {
+        let (source, destination) = (packet.source(), packet.destination());
+        let (mobile, server) = match from {
+            Side::Radio => (source, destination),
+            Side::Wired => (destination, source),
+        };
+        Self { mobile, server }
+    }
+}
+
 /// What the gateway does with a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stance {

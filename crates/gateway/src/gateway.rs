@@ -14,12 +14,9 @@ use crate::counters::{Bypass, Counters};
 use crate::flow::{Fate, Flow, Key, Stance, Surroundings};
 use crate::meter::Figures;
 use crate::opening::{Opening, Step};
-use crate::options::Blocks;
-use crate::orphan::{Farewell, Orphan};
+use crate::orphan::Orphan;
 use crate::packet::{Flags, Malformed, Packet};
-use crate::segment::Segment;
 use crate::snapshot::{FlowSnapshot, Snapshot};
-use crate::stall::Question;
 use crate::survey::Survey;
 use crate::{Checksum, Custody, Side, Transmit, Verdict};
 
@@ -140,16 +137,7 @@ impl Gateway {
                 return Verdict::Accept;
             }
         };
-        let key = match from {
-            Side::Radio => Key {
-                mobile: packet.source(),
-                server: packet.destination(),
-            },
-            Side::Wired => Key {
-                mobile: packet.destination(),
-                server: packet.source(),
-            },
-        };
+        let key = Key::of(&packet, from);
         let verdict = self.decide(now, key, from, &packet, custody);
         self.schedule(now, key);
         verdict
@@ -225,14 +213,14 @@ impl Gateway {
             Side::Wired => {
                 heeded.on_server(now, packet);
                 let question = heeded.poll_question(now);
-                self.out.extend(question.map(|it| ask(key, it)));
+                self.out.extend(question.map(|it| it.packet(key)));
                 None
             }
         };
         if let Some(farewell) = farewell {
             *orphan = None;
             self.counters.orphans_reset += 1;
-            self.out.extend(resets(key, farewell));
+            self.out.extend(farewell.resets(key));
         }
     }
 
@@ -426,7 +414,7 @@ impl Gateway {
                     if *seen_at + kept <= now {
                         self.remove(key);
                     } else {
-                        self.out.extend(question.map(|it| ask(key, it)));
+                        self.out.extend(question.map(|it| it.packet(key)));
                     }
                 }
                 State::Flow(flow) if flow.poll_timeout(&self.config) > now => {}
@@ -502,77 +490,6 @@ impl Gateway {
         }
         entries.next().is_none()
     }
-}
-
-/// Asks the mobile host what it has, in the server's name.
-fn ask(key: Key, question: Question) -> Transmit {
-    let Question {
-        seq,
-        ack,
-        window,
-        timestamps,
-        manner,
-    } = question;
-    Transmit {
-        to: Side::Radio,
-        packet: Segment {
-            source: key.server,
-            destination: key.mobile,
-            manner,
-            seq,
-            ack,
-            flags: Flags::ACK,
-            window,
-            timestamps,
-            sack: Blocks::default(),
-            payload: &[],
-        }
-        .emit(),
-    }
-}
-
-/// Ends a connection that can never go on.
-fn resets(key: Key, farewell: Farewell) -> [Transmit; 2] {
-    let reset = |to, source, destination, manner, seq, ack| Transmit {
-        to,
-        packet: Segment {
-            source,
-            destination,
-            manner,
-            seq,
-            ack,
-            flags: Flags::RST.with(Flags::ACK),
-            window: 0,
-            timestamps: None,
-            sack: Blocks::default(),
-            payload: &[],
-        }
-        .emit(),
-    };
-    let Farewell {
-        at_mobile,
-        at_server,
-        mobile,
-        server,
-    } = farewell;
-    [
-        reset(
-            Side::Wired,
-            key.mobile,
-            key.server,
-            mobile,
-            at_server,
-            at_mobile,
-        ),
-        reset(
-            Side::Radio,
-            key.server,
-            key.mobile,
-            server,
-            at_mobile,
-            at_server,
-        ),
-    ]
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tabane_base::{Duration, Instant};
 use crate::packet::{Flags, Packet};
 use crate::segment::Manner;
 use crate::seq::Seq;
-use crate::stall::{APART_MAX, Question, Stall};
+use crate::stall::{APART_MAX, Farewell, Question, Stall};
 
 /// It must go on for so long, with so many questions and repetitions.
 const PROOF: Duration = Duration::from_secs(10);
@@ -42,16 +42,6 @@ struct Asked {
     /// The mobile host's next number, and how it writes its packets.
     next: Seq,
     manner: Manner,
-}
-
-/// How both ends are reset.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Farewell {
-    /// The numbers that the mobile host and the server expect.
-    pub(crate) at_mobile: Seq,
-    pub(crate) at_server: Seq,
-    pub(crate) mobile: Manner,
-    pub(crate) server: Manner,
 }
 
 impl Orphan {

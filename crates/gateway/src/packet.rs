@@ -7,11 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use thiserror::Error;
 
-use crate::checksum::Sum;
+use crate::checksum::{Sum, TCP};
 use crate::options::Options;
 use crate::seq::Seq;
 
-pub(crate) const TCP: u8 = 6;
 pub(crate) const TCP_HEADER: usize = 20;
 pub(crate) const IPV4_HEADER: usize = 20;
 pub(crate) const IPV6_HEADER: usize = 40;

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::checksum::Sum;
+use crate::checksum::{Sum, TCP};
 use crate::options::{self, Blocks};
-use crate::packet::{Flags, IPV4_HEADER, IPV6_HEADER, Packet, TCP, TCP_HEADER};
+use crate::packet::{Flags, IPV4_HEADER, IPV6_HEADER, Packet, TCP_HEADER};
 use crate::seq::Seq;
 
 /// What a host puts into its IP headers beside addresses: packets in its name have the same.

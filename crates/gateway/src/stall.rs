@@ -9,10 +9,12 @@
 
 use tabane_base::{Duration, Instant};
 
-use crate::orphan::Farewell;
+use crate::flow::Key;
+use crate::options::Blocks;
 use crate::packet::{Flags, Packet};
-use crate::segment::Manner;
+use crate::segment::{Manner, Segment};
 use crate::seq::Seq;
+use crate::{Side, Transmit};
 
 /// How long the same must be missing, and how often the mobile host must say so.
 const PROOF: Duration = Duration::from_secs(10);
@@ -68,6 +70,16 @@ struct Heard {
     times: u32,
 }
 
+/// How both ends are reset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Farewell {
+    /// The numbers that the mobile host and the server expect.
+    pub(crate) at_mobile: Seq,
+    pub(crate) at_server: Seq,
+    pub(crate) mobile: Manner,
+    pub(crate) server: Manner,
+}
+
 /// What the mobile host is asked in the server's name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
@@ -82,6 +94,81 @@ impl Probe {
     fn is_again(&self, before: &Self) -> bool {
         let numbers = |it: &Self| (it.seq, it.ack, it.window);
         numbers(self) == numbers(before) && self.at - before.at > DOUBLED_MAX
+    }
+}
+
+impl Question {
+    /// Asks the mobile host what it has, in the server's name.
+    pub(crate) fn packet(self, key: Key) -> Transmit {
+        let Self {
+            seq,
+            ack,
+            window,
+            timestamps,
+            manner,
+        } = self;
+        Transmit {
+            to: Side::Radio,
+            packet: Segment {
+                source: key.server,
+                destination: key.mobile,
+                manner,
+                seq,
+                ack,
+                flags: Flags::ACK,
+                window,
+                timestamps,
+                sack: Blocks::default(),
+                payload: &[],
+            }
+            .emit(),
+        }
+    }
+}
+
+impl Farewell {
+    /// Ends a connection that can never go on.
+    pub(crate) fn resets(self, key: Key) -> [Transmit; 2] {
+        let reset = |to, source, destination, manner, seq, ack| Transmit {
+            to,
+            packet: Segment {
+                source,
+                destination,
+                manner,
+                seq,
+                ack,
+                flags: Flags::RST.with(Flags::ACK),
+                window: 0,
+                timestamps: None,
+                sack: Blocks::default(),
+                payload: &[],
+            }
+            .emit(),
+        };
+        let Self {
+            at_mobile,
+            at_server,
+            mobile,
+            server,
+        } = self;
+        [
+            reset(
+                Side::Wired,
+                key.mobile,
+                key.server,
+                mobile,
+                at_server,
+                at_mobile,
+            ),
+            reset(
+                Side::Radio,
+                key.server,
+                key.mobile,
+                server,
+                at_mobile,
+                at_server,
+            ),
+        ]
     }
 }
 

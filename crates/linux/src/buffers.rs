@@ -5,6 +5,9 @@ use std::os::fd::AsFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
+/// Of connections to a listener of ours. The kernel's offloading makes large ones of them anyway.
+pub(crate) const SEGMENT: u32 = 8 * 1024;
+
 /// Gives `socket` a receive buffer of `bytes`, which the kernel doubles for its own needs. Beyond
 /// `net.core.rmem_max` that takes `CAP_NET_ADMIN`; without, it is as much as that allows.
 ///
@@ -26,4 +29,12 @@ pub(crate) fn grow_send(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
         setsockopt(socket, sockopt::SndBuf, &bytes)?;
     }
     Ok(())
+}
+
+/// Has programs that connect to `listener` send segments that small buffers have room for.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub(crate) fn allow_small_buffers(listener: &impl AsFd) -> io::Result<()> {
+    Ok(setsockopt(listener, sockopt::TcpMaxSeg, &SEGMENT)?)
 }

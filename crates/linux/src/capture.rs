@@ -16,9 +16,9 @@ use std::os::fd::AsFd;
 use socket2::{Domain, Protocol as SocketProtocol, SockFilter, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 
+use crate::buffers::allow_small_buffers;
 use crate::caller::Caller;
 use crate::hooks::{FLOW_NET, FlowTable, HookError, Original, index_of_v4};
-use crate::read_ahead::allow_small_buffers;
 use crate::syn_hold::{HeldCall, Scope, SynHold, SynRefusal};
 
 pub use datagram::{CaptureSender, CaptureUdp, CapturedDatagram, CapturedFlow};

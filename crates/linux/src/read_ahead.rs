@@ -22,22 +22,12 @@ use crate::buffers;
 use crate::private_net::stands_for_a_program;
 use crate::tcp_info::round_trip;
 
-/// Of connections to a listener of ours. The kernel's offloading makes large ones of them anyway.
-const SEGMENT: u32 = 8 * 1024;
 /// Two that the window has room for, as the kernel counts its own costs, and two as a reserve.
 const LEAST_SEGMENTS: usize = 4;
 /// Of machines elsewhere: what a kernel offers everybody at first.
 const LEAST_ELSEWHERE: usize = 64 * 1024;
 /// Enough for any link.
 const MOST: usize = 4 << 20;
-
-/// Has programs that connect to `listener` send segments that small buffers have room for.
-///
-/// # Errors
-/// As `setsockopt(2)`.
-pub fn allow_small_buffers(listener: &impl AsFd) -> io::Result<()> {
-    Ok(setsockopt(listener, sockopt::TcpMaxSeg, &SEGMENT)?)
-}
 
 /// A buffer that shrinks refuses what its sender still may send, and a connection that has lost
 /// anything is slow for long: less is offered first, and the buffer follows so much later.
@@ -204,6 +194,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpSocket};
 
     use super::*;
+    use crate::buffers::{SEGMENT, allow_small_buffers};
 
     const CHUNK: usize = 64 * 1024;
     const SIZE: usize = 4_096 * CHUNK;

@@ -89,7 +89,7 @@ mod tests {
 
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        crate::read_ahead::allow_small_buffers(&listener).unwrap();
+        crate::buffers::allow_small_buffers(&listener).unwrap();
         let program = TcpStream::connect(listener.local_addr().unwrap()).await;
         (listener.accept().await.unwrap().0, program.unwrap())
     }

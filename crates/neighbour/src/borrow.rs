@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::code::Code;
+use crate::head::{MAX_ANSWER, judge, read_head};
 use crate::pairing::{self, Ends, Failed};
-use crate::share::read_head;
 use crate::tls;
 
 /// How long a neighbour may take to be there at all: it is near.
@@ -21,7 +21,6 @@ const NEAR_TIME: Duration = Duration::from_secs(5);
 /// How long it may take to say whether there is a connection: its own limit, and our way to it.
 const ANSWER_TIME: Duration = Duration::from_secs(25);
 const PAIR_TIME: Duration = Duration::from_secs(15);
-pub(crate) const MAX_ANSWER: usize = 4096;
 
 /// A neighbour's link.
 pub struct NeighbourWay {
@@ -84,21 +83,6 @@ impl NeighbourWay {
 impl Way for NeighbourWay {
     fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a> {
         Box::pin(self.open(host, port))
-    }
-}
-
-/// Whether a neighbour has connected us.
-pub(crate) fn judge(head: &[u8]) -> io::Result<()> {
-    let mut headers = [httparse::EMPTY_HEADER; 32];
-    let mut answer = httparse::Response::new(&mut headers);
-    let parsed = answer.parse(head);
-    match (parsed, answer.code) {
-        (Ok(_), Some(200)) => Ok(()),
-        (Ok(_), Some(code)) => {
-            let reason: String = answer.reason.unwrap_or_default().chars().take(80).collect();
-            Err(io::Error::other(format!("it says {code} {reason}")))
-        }
-        _ => Err(io::Error::other("it does not answer as a neighbour does")),
     }
 }
 

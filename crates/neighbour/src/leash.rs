@@ -12,14 +12,8 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 
-use crate::borrow::{MAX_ANSWER, judge};
-use crate::share::read_head;
+use crate::head::{MAX_ANSWER, METHOD, judge, lent_port, read_head};
 use crate::tls;
-
-/// The answer's header that names the port.
-pub(crate) const PORT_HEADER: &str = "udp-port";
-/// The request's method.
-pub(crate) const METHOD: &str = "CONNECT-UDP";
 
 /// How long a neighbour may take to be there and answer: it is near, and nobody else is asked.
 const OPEN_TIME: Duration = Duration::from_secs(5);
@@ -134,15 +128,4 @@ async fn near(host: &str, port: u16, mark: Option<u32>) -> io::Result<TcpStream>
         }
     }
     Err(failure)
-}
-
-pub(crate) fn lent_port(head: &[u8]) -> io::Result<u16> {
-    let mut headers = [httparse::EMPTY_HEADER; 32];
-    let mut answer = httparse::Response::new(&mut headers);
-    let parsed = answer.parse(head).is_ok();
-    let mut headers = answer.headers.iter();
-    let header = headers.find(|header| header.name.eq_ignore_ascii_case(PORT_HEADER));
-    let port = header.and_then(|header| str::from_utf8(header.value).ok()?.parse().ok());
-    port.filter(|port| parsed && *port != 0)
-        .ok_or_else(|| io::Error::other("it names no port"))
 }

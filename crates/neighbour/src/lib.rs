@@ -20,6 +20,7 @@ mod carry;
 mod code;
 mod forward;
 mod friends;
+mod head;
 mod leash;
 mod pairing;
 mod public;

@@ -12,7 +12,7 @@ use tabane_base::{Destination, Host};
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::Way;
 use tabane_linux::RecvBatch;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -22,7 +22,7 @@ use crate::carry::carry;
 use crate::code::Code;
 use crate::forward::{DatagramOut, Forward};
 use crate::friends::{Ended, Friend, Friends};
-use crate::leash::{METHOD, PORT_HEADER};
+use crate::head::{PORT_HEADER, read_datagram_request, read_request};
 use crate::pairing::{self, Ends};
 use crate::tls;
 
@@ -32,8 +32,6 @@ pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
 const GREETING_TIME: Duration = Duration::from_secs(10);
 /// How long a connection outwards may take: what the way out needs to try some addresses.
 const CONNECT_TIME: Duration = Duration::from_secs(20);
-/// A request is one line and a header or two; host names have 253 characters at most.
-const MAX_REQUEST: usize = 2048;
 /// Connections that have not said yet who they are.
 const MAX_STRANGERS: usize = 32;
 /// Connections of one friend: what a browser opens, twice.
@@ -293,50 +291,6 @@ async fn refuse(mut stream: TlsStream<TcpStream>, refusal: Refusal) -> io::Resul
     let answer = format!("HTTP/1.1 {status} {reason}\r\ncontent-length: 0\r\n\r\n");
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await
-}
-
-/// Where a CONNECT-UDP leads; `None`: it asks for something else. Names are not looked up for it.
-pub(crate) async fn read_datagram_request(
-    stream: &mut (impl AsyncReadExt + Unpin),
-) -> io::Result<Option<SocketAddr>> {
-    let head = read_head(stream, MAX_REQUEST).await?;
-    Ok(asked_for(&head, METHOD, |target| target.parse().ok()))
-}
-
-/// Where a CONNECT leads; `None`: it asks for something else.
-pub(crate) async fn read_request(
-    stream: &mut (impl AsyncReadExt + Unpin),
-) -> io::Result<Option<Destination>> {
-    let head = read_head(stream, MAX_REQUEST).await?;
-    let read = |target: &str| Destination::parse(target, None).ok();
-    Ok(asked_for(&head, "CONNECT", read))
-}
-
-/// The target of a request by `method`.
-fn asked_for<T>(head: &[u8], method: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
-    let mut headers = [httparse::EMPTY_HEADER; 32];
-    let mut request = httparse::Request::new(&mut headers);
-    let parsed = request.parse(head).is_ok() && request.method == Some(method);
-    request.path.filter(|_| parsed).and_then(read)
-}
-
-/// The head of a message, byte by byte, so that what follows is left to whom it is for; from TLS's
-/// buffer that costs nothing.
-pub(crate) async fn read_head(
-    stream: &mut (impl AsyncReadExt + Unpin),
-    most: usize,
-) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        if head.len() == most {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "a head too long",
-            ));
-        }
-        head.push(stream.read_u8().await?);
-    }
-    Ok(head)
 }
 
 fn host(host: &Host) -> String {

@@ -11,12 +11,10 @@ use aws_lc_rs::hmac;
 use tabane_core::PublicKey;
 use tokio::io::{AsyncRead, join, sink};
 
-use crate::borrow::judge;
 use crate::call;
 use crate::code::Code;
-use crate::leash::lent_port;
+use crate::head::{judge, lent_port, read_datagram_request, read_request};
 use crate::pairing::{self, Ends, Failed, MAX_NAME};
-use crate::share::{read_datagram_request, read_request};
 
 const ENDS: Ends = Ends {
     borrower: PublicKey([1; 32]),

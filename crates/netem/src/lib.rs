@@ -10,6 +10,7 @@
 mod counters;
 mod jitter;
 mod link;
+mod link_spec;
 mod loss;
 mod quantity;
 mod radio;
@@ -21,8 +22,9 @@ mod transmitter;
 pub use counters::{Count, Counters, DropReason};
 pub use jitter::JitterShape;
 pub use link::{Link, LinkConfig, RateModel};
+pub use link_spec::{Direction, LinkSpec};
 pub use loss::{LossModel, Probability};
 pub use radio::{Radio, RadioKind, UnknownRadio};
-pub use scenario::{Direction, LinkSpec, MAX_LINKS, Scenario, ScenarioError};
+pub use scenario::{MAX_LINKS, Scenario, ScenarioError};
 pub use schedule::{Change, Outage};
 pub use trace::{OPPORTUNITY, Trace, TraceError};

@@ -14,7 +14,7 @@ use tabane_base::{Bytes, Duration, Rate, Rng, Seed, scale};
 
 use crate::jitter::JitterShape;
 use crate::link::{LinkConfig, RateModel};
-use crate::scenario::{Direction, LinkSpec};
+use crate::link_spec::{Direction, LinkSpec};
 use crate::schedule::{Change, Outage};
 use crate::trace::{OPPORTUNITY, Trace};
 

@@ -18,11 +18,11 @@ use toml::Spanned;
 
 use crate::jitter::JitterShape;
 use crate::link::{LinkConfig, RateModel};
+use crate::link_spec::{Direction, LinkSpec};
 use crate::quantity::Text;
 use crate::radio::Radio;
 use crate::schedule::{Change, Outage};
 use crate::trace::Trace;
-pub use direction::Direction;
 use direction::{PerDirection, TraceName};
 use file::{ChangeTable, File, LinkTable, OutageTable};
 
@@ -40,34 +40,6 @@ pub struct Scenario {
     pub duration: Duration,
     /// The links between the two hosts, in order.
     pub links: Vec<LinkSpec>,
-}
-
-/// One link, both directions.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LinkSpec {
-    /// What the file calls it.
-    pub name: String,
-    /// From client to server.
-    pub up: LinkConfig,
-    /// From server to client.
-    pub down: LinkConfig,
-}
-
-impl LinkSpec {
-    /// The parameters of one direction.
-    #[must_use]
-    pub fn config(&self, direction: Direction) -> &LinkConfig {
-        match direction {
-            Direction::Up => &self.up,
-            Direction::Down => &self.down,
-        }
-    }
-
-    /// Whether the link does nothing to packets in either direction.
-    #[must_use]
-    pub fn is_wire(&self) -> bool {
-        self.up.is_wire() && self.down.is_wire()
-    }
 }
 
 /// What is wrong with a scenario file.

@@ -9,7 +9,7 @@ use toml::de::DeTable;
 use crate::budget::{Budget, Period};
 use crate::glob;
 use crate::link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
-use crate::reader::{Fields, Reader, number, share};
+use crate::reader::{Fault, Fields, Reader, number, share};
 use crate::rule::{FlowFacts, Rule, Treatment};
 
 /// Ways of choosing among links that rules may differ in; each is a class of its own in a session.
@@ -20,15 +20,6 @@ pub const MAX_CLASSES: usize = 15;
 pub struct PolicyError {
     /// Everything that is wrong, in the order of the file.
     pub faults: Vec<Fault>,
-}
-
-/// One thing that is wrong in a policy file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Where, counted from 1.
-    pub line: usize,
-    /// What is wrong, by key, and what was expected.
-    pub what: String,
 }
 
 impl fmt::Display for PolicyError {

@@ -19,8 +19,9 @@ mod usage;
 
 pub use budget::{Budget, Period};
 pub use calendar::UnixDay;
-pub use file::{Fault, MAX_CLASSES, Policy, PolicyError};
+pub use file::{MAX_CLASSES, Policy, PolicyError};
 pub use hours::Hours;
 pub use link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
+pub use reader::Fault;
 pub use rule::{FlowFacts, Order, Protocol, Rule, Treatment};
 pub use usage::Usage;

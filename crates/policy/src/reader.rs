@@ -6,7 +6,14 @@ use tabane_base::Quantity;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::file::Fault;
+/// One thing that is wrong in a policy file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where, counted from 1.
+    pub line: usize,
+    /// What is wrong, by key, and what was expected.
+    pub what: String,
+}
 
 /// Collects faults while a file is read.
 pub(crate) struct Reader<'t> {

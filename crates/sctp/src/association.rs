@@ -7,16 +7,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use tabane_base::{Bytes, Duration};
 
 use crate::event::Event;
+use crate::identity::AssociationId;
 use crate::library::Failure;
 use crate::path::{LinkId, PathId, PathTuple};
-
-/// An endpoint of ours: a port, and associations on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EndpointId(pub(crate) u32);
-
-/// An association; the stack's own number, which no other of its endpoint has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AssociationId(pub(crate) u32);
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! News of associations: the library's notifications as values.
 
-use crate::association::AssociationId;
 use crate::ffi;
+use crate::identity::AssociationId;
 use crate::library;
 
 /// What happened.

@@ -17,6 +17,7 @@ mod brake;
 mod correspondents;
 mod event;
 mod ffi;
+mod identity;
 mod library;
 mod opening;
 mod output;
@@ -31,11 +32,9 @@ mod stack;
 mod told;
 mod watchdog;
 
-pub use association::{
-    AssociationId, EndpointId, Incoming, Message, PathState, PathStatus, Piece, SctpError, Sent,
-    Transmit,
-};
+pub use association::{Incoming, Message, PathState, PathStatus, Piece, SctpError, Sent, Transmit};
 pub use event::Event;
+pub use identity::{AssociationId, EndpointId};
 pub use library::Failure;
 pub use path::{LinkId, PathId, PathTuple};
 pub use settings::{Multipath, Settings};

@@ -19,12 +19,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use tabane_base::Duration;
 
-use crate::association::{
-    AssociationId, EndpointId, Incoming, Message, Piece, SctpError, Sent, Transmit,
-};
+use crate::association::{Incoming, Message, Piece, SctpError, Sent, Transmit};
 use crate::correspondents::Correspondents;
 use crate::event;
 use crate::ffi;
+use crate::identity::{AssociationId, EndpointId};
 use crate::library::{self, Library, Received, Socket};
 use crate::opening::Order;
 use crate::own::Own;

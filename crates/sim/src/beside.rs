@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tabane_base::Instant;
 use tabane_core::{ReadState, Session, SessionHandle, StreamError, StreamId};
 
-use crate::host::Side;
+use crate::side::Side;
 
 /// One direction of a stream.
 #[derive(Debug, Default)]

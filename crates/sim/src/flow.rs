@@ -6,7 +6,7 @@
 use tabane_base::{Bytes, Duration, Instant, Rate};
 use tabane_core::{DatagramOrder, FlowId, Session};
 
-use crate::host::Side;
+use crate::side::Side;
 
 /// What a flow sends.
 #[derive(Clone, Copy, Debug)]

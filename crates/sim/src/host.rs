@@ -11,6 +11,7 @@ use tabane_base::{Bytes, Duration, Instant};
 use tabane_core::{CloseReason, Endpoint, Event, FourTuple, SessionHandle, TransmitBatch};
 
 use crate::network::Network;
+use crate::side::Side;
 
 /// What the shell gives to sessions for one call of `poll_transmit`.
 const BATCH: usize = 65_536;
@@ -18,15 +19,6 @@ const BATCH: usize = 65_536;
 const PATIENCE: u32 = 4;
 /// Rounds at one instant, fruitful or not. A 20 ms burst at 1 Gbit/s is 40 batches.
 const ROUNDS_MAX: u32 = 10_000;
-
-/// Which end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Side {
-    /// Opens the session and its paths.
-    Client,
-    /// Answers.
-    Server,
-}
 
 /// How the server answers who asks to be let in.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use tabane_base::{Bytes, Instant, Rate, Seed};
 use tabane_core::{ClassId, ReadState, Session, StreamError, StreamId};
 
 use crate::content::Content;
-use crate::host::Side;
+use crate::side::Side;
 
 /// Bytes handed to a stream at once.
 const CHUNK: usize = 65_536;

@@ -10,6 +10,7 @@
 
 mod beside;
 mod content;
+mod exchanged;
 mod figure;
 mod flow;
 mod host;
@@ -22,6 +23,7 @@ mod picture;
 mod radio;
 mod reno;
 mod series;
+mod side;
 mod summary;
 mod tamper;
 mod tcp;
@@ -29,17 +31,19 @@ pub mod web;
 mod world;
 
 pub use content::Content;
+pub use exchanged::Exchanged;
 pub use figure::{Curve, Figure, Panel, Style, Table};
 pub use flow::{Flow, FlowOutcome, UdpLoad};
-pub use host::{Admission, Host, Side};
+pub use host::{Admission, Host};
 pub use job::{Job, JobId, JobState, Pace, Transfer};
-pub use network::{Captured, Exchanged, LinkId, Network, PACKET_OVERHEAD, SERVER};
+pub use network::{Captured, LinkId, Network, PACKET_OVERHEAD, SERVER};
 pub use outcome::{Outcome, PathOutcome};
 pub use passage::{Mishaps, Passage, PassageLinks, TcpHost};
 pub use picture::{DrawError, svg};
 pub use radio::{RadioComparison, RadioRun, bond_of_best};
 pub use reno::{RenoReceiver, RenoSender};
 pub use series::{LinkSample, Sample, Series};
+pub use side::Side;
 pub use summary::{RunSettings, Summary};
 pub use tamper::Tamper;
 pub use tcp::{Endpoint, TcpClient, TcpServer};

@@ -11,7 +11,8 @@ use tabane_base::{Bytes, Duration, Instant, Rng, Seed};
 use tabane_core::{FourTuple, SocketId};
 use tabane_netem::{Direction, Link, LinkSpec};
 
-use crate::host::Side;
+use crate::exchanged::Exchanged;
+use crate::side::Side;
 use crate::tamper::Tamper;
 
 /// Bytes of IPv4 and UDP header around every datagram; links count them.
@@ -22,9 +23,6 @@ pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 
 const SERVER_SOCKET: SocketId = SocketId(0);
 /// Datagrams remembered by [`Network::capture`].
 const CAPTURE_MAX: usize = 4_096;
-
-/// So little sent to somebody who has not asked for it is of no use to anybody.
-const WORTHLESS: Bytes = Bytes::new(600);
 
 /// A link, by its place in the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,22 +39,6 @@ pub struct Captured {
     pub tuple: FourTuple,
     /// Its bytes.
     pub data: Vec<u8>,
-}
-
-/// UDP payload exchanged between the server and one client address.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Exchanged {
-    /// Arrived at the server from there.
-    pub to_server: Bytes,
-    /// Sent by the server to there.
-    pub from_server: Bytes,
-    /// The most that `from_server` was, per byte of `to_server`, until something came from there
-    /// that was sent after the server had been heard there: no earlier can the address be proved.
-    pub amplification: f64,
-    /// The same from a few hundred bytes on.
-    pub amplification_of_much: f64,
-    heard_at: Option<Instant>,
-    may_be_proved: bool,
 }
 
 #[derive(Debug)]
@@ -325,16 +307,7 @@ impl Network {
             Side::Client => Some(tuple.socket.0 as usize).filter(|i| self.links[*i].present),
             Side::Server => {
                 let exchanged = self.exchanged.entry(tuple.remote).or_default();
-                exchanged.from_server += Bytes::from(data.len());
-                if !exchanged.may_be_proved {
-                    let ratio =
-                        exchanged.from_server.get() as f64 / exchanged.to_server.get() as f64;
-                    exchanged.amplification = exchanged.amplification.max(ratio);
-                    if exchanged.from_server > WORTHLESS {
-                        exchanged.amplification_of_much =
-                            exchanged.amplification_of_much.max(ratio);
-                    }
-                }
+                exchanged.on_sent(Bytes::from(data.len()));
                 self.links
                     .iter()
                     .position(|link| link.client == tuple.remote)
@@ -422,15 +395,12 @@ impl Network {
             }
             Side::Client => {
                 let exchanged = self.exchanged.entry(packet.client).or_default();
-                exchanged.heard_at.get_or_insert(now);
+                exchanged.on_heard(now);
                 self.client_tuple(link)
             }
             Side::Server => {
                 let exchanged = self.exchanged.entry(packet.client).or_default();
-                exchanged.may_be_proved |= exchanged
-                    .heard_at
-                    .is_some_and(|heard_at| packet.sent_at >= heard_at);
-                exchanged.to_server += Bytes::from(packet.data.len());
+                exchanged.on_received(packet.sent_at, Bytes::from(packet.data.len()));
                 server_tuple(packet.client)
             }
         };

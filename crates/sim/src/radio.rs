@@ -8,10 +8,10 @@ use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 use tabane_core::{ControllerKind, SessionConfig};
 use tabane_netem::{Direction, LinkSpec, Radio};
 
-use crate::host::Side;
 use crate::job::Transfer;
 use crate::network::LinkId;
 use crate::outcome::Outcome;
+use crate::side::Side;
 use crate::world::{Setup, World};
 
 /// What a packet takes on a slow link: waits this short are nobody's queue.

@@ -7,8 +7,8 @@ use tabane_base::{Bytes, Duration, Instant, Rate};
 use tabane_core::PathSnapshot;
 use tabane_netem::Direction;
 
-use crate::host::Side;
 use crate::network::LinkId;
+use crate::side::Side;
 use crate::world::World;
 
 /// What waits for order changes within a round trip: it is looked at so often per sample, and the

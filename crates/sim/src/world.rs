@@ -19,10 +19,11 @@ use tabane_netem::LinkSpec;
 
 use crate::beside::Beside;
 use crate::flow::Flow;
-use crate::host::{Admission, Host, Side};
+use crate::host::{Admission, Host};
 use crate::job::{Job, JobId};
 use crate::network::{LinkId, Network};
 use crate::outcome::Outcome;
+use crate::side::Side;
 use racing::Race;
 
 /// Rounds of application and drain at one instant. Each moves at least one event.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, manual, peer,
@@ -139,8 +139,8 @@ impl Cli {
             Command::Sctp(args) => sctp::run(*args, &store()?),
             Command::Lab(args) => lab::run(args),
             Command::Sim(args) => sim::run(args),
-            Command::Completion(args) => completion::run(&args),
-            Command::Manual(args) => manual::run(&args),
+            Command::Completion(args) => completion::run(&args, Self::command()),
+            Command::Manual(args) => manual::run(&args, Self::command()),
             Command::PrivateNetwork(args) => private_network::run(&args),
         }
     }

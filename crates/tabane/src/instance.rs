@@ -359,26 +359,13 @@ fn event(entry: &Entry) -> Event {
             let text = format!("client {} refused", short(client));
             (EventKind::ClientRefused, None, None, text)
         }
-        Happening::LinkAdded { link } => (
-            EventKind::LinkAdded,
-            Some(link),
-            None,
-            "link found".to_owned(),
-        ),
-        Happening::LinkRemoved { link, why } => (
-            EventKind::LinkRemoved,
-            Some(link),
-            None,
-            format!("not used: {why}"),
-        ),
-        Happening::LinkUp { link } => (
-            EventKind::LinkUp,
-            Some(link),
-            None,
-            "carries data".to_owned(),
-        ),
+        Happening::LinkAdded { link } => of_link(EventKind::LinkAdded, link, "link found"),
+        Happening::LinkRemoved { link, why } => {
+            of_link(EventKind::LinkRemoved, link, format!("not used: {why}"))
+        }
+        Happening::LinkUp { link } => of_link(EventKind::LinkUp, link, "carries data"),
         Happening::LinkDown { link, reason } => {
-            (EventKind::LinkDown, Some(link), None, reason.to_string())
+            of_link(EventKind::LinkDown, link, reason.to_string())
         }
         Happening::LinkPolicy {
             link,
@@ -389,7 +376,7 @@ fn event(entry: &Entry) -> Event {
                 true => "paused".to_owned(),
                 false => format!("used, weight {weight}"),
             };
-            (EventKind::LinkChanged, Some(link), None, text)
+            of_link(EventKind::LinkChanged, link, text)
         }
     };
     Event {
@@ -400,6 +387,15 @@ fn event(entry: &Entry) -> Event {
         session,
         text,
     }
+}
+
+/// News of a link: kind, link, session, text.
+fn of_link(
+    kind: EventKind,
+    link: &String,
+    text: impl Into<String>,
+) -> (EventKind, Option<&String>, Option<u64>, String) {
+    (kind, Some(link), None, text.into())
 }
 
 fn short(client: &PublicKey) -> String {

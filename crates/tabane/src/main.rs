@@ -6,7 +6,6 @@
 mod cli;
 mod commands;
 mod demo;
-mod doctor;
 mod failure;
 mod gateway;
 mod instance;

@@ -8,6 +8,7 @@ mod backoff;
 mod carrier;
 mod carriers;
 mod config;
+mod dials;
 mod failure;
 mod families;
 mod handshakes;
@@ -150,8 +151,8 @@ impl Client {
         }
     }
 
-    /// Whether the relay does not answer, and is not expected to within a moment: it has been silent
-    /// for a second, never answered, or sent us away.
+    /// Whether the relay does not answer, and is not expected to within a moment: it has been
+    /// silent for a second, never answered, or sent us away.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
         !self.is_reachable() && self.patience_left().is_zero()

@@ -32,7 +32,7 @@ use tabane_core::{
 };
 use tabane_linux::{UdpBind, UdpError};
 
-use crate::flow::Inbox;
+use crate::inbox::Inbox;
 use crate::monitor::HostMonitor;
 use hosted::HostedSession;
 use turn::{State, run};

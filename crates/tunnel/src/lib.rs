@@ -18,6 +18,7 @@ mod connection;
 mod echo;
 mod engine;
 mod flow;
+mod inbox;
 mod ip_packet;
 mod journal;
 mod label;

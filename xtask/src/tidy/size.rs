@@ -1,8 +1,6 @@
 //! How large a file, a function, a blob and the workspace may grow.
 //!
-//! Lines count outside tests, with comments and blank lines: what a reader scrolls through. What
-//! was beyond a limit when the limit came is on a list that only gets shorter: an entry that is
-//! not needed any more is an error, too.
+//! Lines count outside tests, with comments and blank lines: what a reader scrolls through.
 
 use super::finding::Findings;
 use super::source::{Place, Source};
@@ -12,29 +10,8 @@ use super::tree::Tree;
 const FILE_SOFT: usize = 400;
 /// Past this, there is a second noun.
 const FILE_HARD: usize = 500;
-/// Files with a second noun that wait for their turn.
-const LARGE_FILES: [&str; 5] = [
-    "crates/bench/src/gateway.rs",
-    "crates/control/src/state.rs",
-    "crates/core/src/session.rs",
-    "crates/gateway/src/gateway.rs",
-    "crates/sim/src/network.rs",
-];
 /// A screen.
 const FUNCTION_HARD: usize = 70;
-/// Functions beyond a screen that wait for their turn: file and name.
-const LONG_FUNCTIONS: [(&str, &str); 10] = [
-    ("crates/bench/src/arms.rs", "transfer"),
-    ("crates/core/src/path/answers.rs", "on_ack"),
-    ("crates/core/src/session/frames.rs", "handle_frame"),
-    ("crates/core/src/stream/send.rs", "next_piece"),
-    ("crates/core/src/trace/frames.rs", "traced"),
-    ("crates/core/src/wire/frame/emit.rs", "emit"),
-    ("crates/core/src/wire/frame/parse.rs", "parse_frame"),
-    ("crates/sim/src/papers/arms/report.rs", "table1"),
-    ("crates/sim/src/papers/gateway.rs", "table1"),
-    ("crates/tabane/src/instance.rs", "event"),
-];
 /// Each crate is one more thing to know before anything is found.
 const MOST_MANIFESTS: usize = 24;
 /// Kilo is 1,000. Large traces and captures belong beside the repository.
@@ -69,25 +46,16 @@ pub(super) fn check_crates(crates: usize, findings: &mut Findings) {
 
 fn check_file(source: &Source, findings: &mut Findings) {
     let lines = source.production_lines();
-    let may_be_large = LARGE_FILES.contains(&source.path.as_str());
-    if lines > FILE_HARD && !may_be_large {
+    if lines > FILE_HARD {
         let message = format!("{lines} lines, at most {FILE_HARD}: give its second noun a file");
         findings.error(&source.path, 1, message);
     } else if lines > FILE_SOFT {
         let message = format!("{lines} lines, more than {FILE_SOFT}: a second noun inside?");
         findings.hint(&source.path, 1, message);
     }
-    if lines <= FILE_HARD && may_be_large {
-        let message = "is not large any more: take it off the list in xtask/src/tidy/size.rs";
-        findings.error(&source.path, 1, message);
-    }
 }
 
 fn check_functions(source: &Source, findings: &mut Findings) {
-    let waits = LONG_FUNCTIONS
-        .iter()
-        .filter(|(path, _)| *path == source.path);
-    let mut waits: Vec<&str> = waits.map(|(_, name)| *name).collect();
     let mut previous: Option<Place> = None;
     for (place, word) in source.words() {
         // `fn` without a name beside it is a type, not a function.
@@ -99,21 +67,9 @@ fn check_functions(source: &Source, findings: &mut Findings) {
             let lines = source.item_end((start_line, start_column)) - start_line + 1;
             if lines > FUNCTION_HARD {
                 let message = format!("`{word}` has {lines} lines, at most {FUNCTION_HARD}");
-                match waits.iter().position(|name| *name == word) {
-                    Some(place) => {
-                        waits.swap_remove(place);
-                        findings.hint(&source.path, start_line + 1, message);
-                    }
-                    None => findings.error(&source.path, start_line + 1, message),
-                }
+                findings.error(&source.path, start_line + 1, message);
             }
         }
         previous = (word == "fn").then_some(place);
-    }
-    for name in waits {
-        let message = format!(
-            "`{name}` is not long any more: take it off the list in xtask/src/tidy/size.rs"
-        );
-        findings.error(&source.path, 1, message);
     }
 }

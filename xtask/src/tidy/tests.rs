@@ -455,37 +455,6 @@ fn sizes() {
 }
 
 #[test]
-fn what_waits_for_its_turn_is_a_hint_until_it_is_mended() {
-    let path = "crates/core/src/session/frames.rs";
-    let of = |name: &str, lines: usize| {
-        let lines = "    ;\n".repeat(lines);
-        format!("//! The noun.\nfn {name}() {{\n{lines}}}\n")
-    };
-    let tree = |text: String| {
-        let mut tree = healthy();
-        let session = "//! The noun.\nmod frames;\n".to_owned() + &"fn f() {}\n".repeat(500);
-        tree.insert("crates/core/src/session.rs", session);
-        let root = "//! A noun.\n#![forbid(unsafe_code)]\nmod noun;\nmod session;\n";
-        tree.insert("crates/core/src/lib.rs", root);
-        tree.insert(path, text);
-        tree
-    };
-    assert_eq!(errors(&tree(of("handle_frame", 80))), [""; 0]);
-    let mended = tree(of("handle_frame", 8));
-    expect_one(
-        &mended,
-        "crates/core/src/session/frames.rs:1: `handle_frame` is not long",
-    );
-    let mut mended = tree(of("handle_frame", 80));
-    let session = "//! The noun.\nmod frames;\n";
-    mended.insert("crates/core/src/session.rs", session);
-    expect_one(
-        &mended,
-        "crates/core/src/session.rs:1: is not large any more",
-    );
-}
-
-#[test]
 fn more_crates_than_one_keeps_in_mind() {
     let mut findings = super::finding::Findings::default();
     super::size::check_crates(24, &mut findings);

@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-use super::super::options::Direction;
+use super::super::contender::Direction;
 use super::super::stream::fill;
 use super::flow::{self, Flow, Tally};
 use super::{PORT, probe};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
-use super::super::options::Direction;
+use super::super::contender::Direction;
 use super::super::stream::fill;
 use super::far::{CHUNK, TELL, request};
 use super::flow::{self, Flow};

@@ -4,11 +4,48 @@ use tabane_base::{Bytes, Duration, Instant, Rate};
 
 use super::pair::{PairFilter, Train};
 use super::round_trip::RoundTrip;
-use super::table::{Direction, MonitorSettings};
 use super::traffic::Traffic;
 
 /// Weight of a new one-way delay: one eighth, as for round trips in RFC 6298.
 const FORWARD_SHIFT: u32 = 3;
+
+/// How samples become estimates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MonitorSettings {
+    /// α of SBAM eq. 3, the weight of the past, 0 to 1. The paper's 0.9 moves by a tenth of each
+    /// difference; RFC 9002 §5.3 has the same filter at 0.875.
+    pub alpha: f64,
+    /// Over which time the least round trip is kept.
+    pub rtt_window: Duration,
+}
+
+impl Default for MonitorSettings {
+    fn default() -> Self {
+        Self {
+            alpha: 0.9,
+            rtt_window: Duration::from_secs(10),
+        }
+    }
+}
+
+impl MonitorSettings {
+    /// α within what it can be; the paper's where it is no number.
+    pub(crate) fn alpha(&self) -> f64 {
+        match self.alpha.is_nan() {
+            true => Self::default().alpha,
+            false => self.alpha.clamp(0.0, 1.0),
+        }
+    }
+}
+
+/// Which way packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Away from this host.
+    Out,
+    /// Towards this host.
+    In,
+}
 
 /// Names the clock of a far end. One-way delays compare only between paths to the same clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

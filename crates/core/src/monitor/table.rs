@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
-use super::estimates::{ClockId, Estimates};
+use super::estimates::{ClockId, Direction, Estimates, MonitorSettings};
 use super::pair::Train;
 use super::snapshot::{LinkEstimate, PathEstimate};
 use super::traffic::share;
@@ -24,44 +24,6 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// One-way delays older than this compare with nothing: clocks drift apart by up to 100 ppm, some
 /// 3 ms in this time.
 const COMPARABLE_FOR: Duration = Duration::from_secs(30);
-
-/// How samples become estimates.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MonitorSettings {
-    /// α of SBAM eq. 3, the weight of the past, 0 to 1. The paper's 0.9 moves by a tenth of each
-    /// difference; RFC 9002 §5.3 has the same filter at 0.875.
-    pub alpha: f64,
-    /// Over which time the least round trip is kept.
-    pub rtt_window: Duration,
-}
-
-impl Default for MonitorSettings {
-    fn default() -> Self {
-        Self {
-            alpha: 0.9,
-            rtt_window: Duration::from_secs(10),
-        }
-    }
-}
-
-impl MonitorSettings {
-    /// α within what it can be; the paper's where it is no number.
-    pub(crate) fn alpha(&self) -> f64 {
-        match self.alpha.is_nan() {
-            true => Self::default().alpha,
-            false => self.alpha.clamp(0.0, 1.0),
-        }
-    }
-}
-
-/// Which way packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Away from this host.
-    Out,
-    /// Towards this host.
-    In,
-}
 
 /// Names a path: link and far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

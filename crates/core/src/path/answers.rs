@@ -18,6 +18,19 @@ const ASLEEP: Duration = Duration::from_secs(1);
 const ACKS_PER_WINDOW: u64 = 8;
 const ACK_PACKETS_MAX: u64 = 32;
 
+/// What an acknowledgement's packets come to.
+#[derive(Default)]
+struct Answered {
+    /// The largest number among those that ask for an answer, with when it left.
+    largest: Option<(u64, Instant)>,
+    /// What of its round trip it spent behind the rest of its train.
+    behind: Duration,
+    /// Among them were such as count against the window.
+    in_flight: bool,
+    /// Among them were such as had been given up for lost.
+    given_up: bool,
+}
+
 impl Path {
     /// Takes in an acknowledgement of packets of this path. `reverse_mean` is the mean of
     /// [`Self::reverse`] over all paths.
@@ -30,38 +43,12 @@ impl Path {
     ) -> Result<(), Violation> {
         let mut settled = std::mem::take(&mut self.settled);
         self.recovery.on_ack(ack, |packet| settled.push(packet))?;
-        self.delivery.begin_ack();
-        let mut largest: Option<(u64, Instant)> = None;
-        let mut behind = Duration::ZERO;
-        let mut in_flight_acked = false;
-        let mut given_up_acked = false;
-        for Settled {
-            pn,
-            packet,
-            was_lost,
-        } in &settled
-        {
-            if *was_lost {
-                given_up_acked = true;
-                self.totals.spurious_losses += 1;
-                self.mtu.on_packet_acked(packet.size);
-                self.controller.on_spurious_loss(now);
-                continue;
-            }
-            let size = Bytes::new(packet.size.into());
-            self.totals.acked += size;
-            if packet.in_flight {
-                in_flight_acked = true;
-                self.delivery
-                    .on_packet_acked(now, size, packet.sent_at, &packet.delivery);
-            }
-            self.mtu.on_packet_acked(packet.size);
-            self.on_mtu_probe_acked(now, packet);
-            if packet.ack_eliciting && largest.is_none_or(|(other, _)| *pn > other) {
-                largest = Some((*pn, packet.sent_at));
-                behind = behind_in_train(packet, ack);
-            }
-        }
+        let Answered {
+            largest,
+            behind,
+            in_flight: in_flight_acked,
+            given_up: given_up_acked,
+        } = self.on_settled(now, ack, &settled);
         if let Some((pn, sent_at)) = largest
             && pn == ack.largest()
             && ack.delay < ASLEEP
@@ -109,6 +96,40 @@ impl Path {
         news.acked.append(&mut settled);
         self.settled = settled;
         Ok(())
+    }
+
+    /// Counts what an acknowledgement settles.
+    fn on_settled(&mut self, now: Instant, ack: &AckFrame, settled: &[Settled]) -> Answered {
+        let mut answered = Answered::default();
+        self.delivery.begin_ack();
+        for Settled {
+            pn,
+            packet,
+            was_lost,
+        } in settled
+        {
+            if *was_lost {
+                answered.given_up = true;
+                self.totals.spurious_losses += 1;
+                self.mtu.on_packet_acked(packet.size);
+                self.controller.on_spurious_loss(now);
+                continue;
+            }
+            let size = Bytes::new(packet.size.into());
+            self.totals.acked += size;
+            if packet.in_flight {
+                answered.in_flight = true;
+                self.delivery
+                    .on_packet_acked(now, size, packet.sent_at, &packet.delivery);
+            }
+            self.mtu.on_packet_acked(packet.size);
+            self.on_mtu_probe_acked(now, packet);
+            if packet.ack_eliciting && answered.largest.is_none_or(|(other, _)| *pn > other) {
+                answered.largest = Some((*pn, packet.sent_at));
+                answered.behind = behind_in_train(packet, ack);
+            }
+        }
+        answered
     }
 
     /// This path or another has shown that one of the clocks has leapt.

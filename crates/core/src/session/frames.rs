@@ -8,9 +8,11 @@ use rustls::Side;
 use tabane_base::Instant;
 
 use super::Session;
+use crate::class::ClassId;
 use crate::close::{CloseReason, PathDownReason, Violation};
 use crate::event::Event;
-use crate::id::{FourTuple, PathId};
+use crate::id::{FourTuple, PathId, StreamId};
+use crate::probe::Probe;
 use crate::wire::{Cursor, Frame, parse_frame};
 
 /// What a frame asks of the path it came on.
@@ -95,10 +97,7 @@ impl Session {
             Frame::MaxStreams(max) => self.streams.on_max_streams(max),
             Frame::StreamHold { id, number, at } => self.streams.on_hold(id, number, at)?,
             Frame::StreamClass { id, number, class } => {
-                self.expect_server()?;
-                self.lanes.get_mut(class);
-                let before = self.streams.on_class(id, number, class)?;
-                self.on_class_changed(id, before, class);
+                self.handle_stream_class(id, number, class)?;
             }
             Frame::Class {
                 class,
@@ -108,11 +107,7 @@ impl Session {
                 self.expect_server()?;
                 self.lanes.on_heard(class, number, rule, &mut self.streams);
             }
-            Frame::PathChallenge(data) => {
-                if let Some(path) = self.path_mut(arrival.id) {
-                    path.on_question(data, arrival.tuple, arrival.size);
-                }
-            }
+            Frame::PathChallenge(data) => self.handle_challenge(arrival, data),
             Frame::PathResponse(data) => self.handle_response(now, arrival.tuple, data),
             Frame::PathAbandon(id) => self.handle_abandon(now, id)?,
             Frame::AckFrequency {
@@ -130,13 +125,7 @@ impl Session {
                     path.pace(now);
                 }
             }
-            Frame::Probe(probe) => {
-                if self.takes_probes()
-                    && let Some(path) = self.path_mut(arrival.id)
-                {
-                    path.on_probe(now, probe, arrival.size);
-                }
-            }
+            Frame::Probe(probe) => self.handle_probe(arrival, probe),
             Frame::ProbeReport { path, report } => {
                 if let Some(path) = self.path_mut(path) {
                     path.on_probe_report(now, report);
@@ -148,11 +137,7 @@ impl Session {
             Frame::Close { code, text } => {
                 self.end(CloseReason::from_wire(code, &String::from_utf8_lossy(text)));
             }
-            Frame::Datagram(data) => {
-                let data = Payload::copy_from_slice(data);
-                let told = self.datagrams.on_received(now, arrival.id, data);
-                self.on_datagram(told);
-            }
+            Frame::Datagram(data) => self.handle_datagram(arrival, data),
             Frame::DatagramCopy { number, data } => {
                 let told = self.datagrams.on_copy(now, arrival.id, number, data);
                 self.on_datagram(told);
@@ -163,6 +148,39 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    fn handle_stream_class(
+        &mut self,
+        id: StreamId,
+        number: u64,
+        class: ClassId,
+    ) -> Result<(), Violation> {
+        self.expect_server()?;
+        self.lanes.get_mut(class);
+        let before = self.streams.on_class(id, number, class)?;
+        self.on_class_changed(id, before, class);
+        Ok(())
+    }
+
+    fn handle_challenge(&mut self, arrival: &Arrival, data: [u8; 8]) {
+        if let Some(path) = self.path_mut(arrival.id) {
+            path.on_question(data, arrival.tuple, arrival.size);
+        }
+    }
+
+    fn handle_probe(&mut self, arrival: &Arrival, probe: Probe) {
+        if self.takes_probes()
+            && let Some(path) = self.path_mut(arrival.id)
+        {
+            path.on_probe(arrival.now, probe, arrival.size);
+        }
+    }
+
+    fn handle_datagram(&mut self, arrival: &Arrival, data: &[u8]) {
+        let data = Payload::copy_from_slice(data);
+        let told = self.datagrams.on_received(arrival.now, arrival.id, data);
+        self.on_datagram(told);
     }
 
     pub(super) fn on_datagram(&mut self, told: bool) {

@@ -342,15 +342,10 @@ impl SendHalf {
                 again: false,
             }
         } else {
-            let len = (self.fresh().min(session_credit) - passed).min(most);
-            self.waiting.insert(self.sent_to..start);
-            self.sent_to = start + len;
-            Piece {
-                range: start..start + len,
-                fin: false,
-                fresh: passed + len,
-                again: false,
-            }
+            self.fresh_piece(
+                passed,
+                (self.fresh().min(session_credit) - passed).min(most),
+            )
         };
         if let Some((arrives_at, _)) = arrival {
             self.flights.insert(piece.range.clone(), arrives_at);
@@ -364,6 +359,19 @@ impl SendHalf {
             self.end = End::Sent;
         }
         Some(Piece { fin, ..piece })
+    }
+
+    /// `len` bytes that were never given out, behind `passed` others that wait from now on.
+    fn fresh_piece(&mut self, passed: u64, len: u64) -> Piece {
+        let start = self.sent_to + passed;
+        self.waiting.insert(self.sent_to..start);
+        self.sent_to = start + len;
+        Piece {
+            range: start..start + len,
+            fin: false,
+            fresh: passed + len,
+            again: false,
+        }
     }
 
     /// Appends the bytes of `range`, all of them unacknowledged.

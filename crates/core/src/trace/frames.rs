@@ -51,18 +51,6 @@ pub(crate) fn traced_frames(payload: &[u8]) -> Vec<TracedFrame> {
 }
 
 fn traced(frame: &Frame<'_>, size: u64) -> TracedFrame {
-    let named = |name| TracedFrame {
-        name,
-        ..TracedFrame::default()
-    };
-    let with_data = |name, data: &[u8]| TracedFrame {
-        length: Some(data.len() as u64),
-        ..named(name)
-    };
-    let limit = |name, limit: u64| TracedFrame {
-        limit: Some(limit),
-        ..named(name)
-    };
     match frame {
         Frame::Padding => TracedFrame {
             length: Some(size),
@@ -122,11 +110,31 @@ fn traced(frame: &Frame<'_>, size: u64) -> TracedFrame {
     }
 }
 
-fn of_stream(id: StreamId, name: &'static str) -> TracedFrame {
+fn named(name: &'static str) -> TracedFrame {
     TracedFrame {
         name,
-        stream: Some(id.get()),
         ..TracedFrame::default()
+    }
+}
+
+fn with_data(name: &'static str, data: &[u8]) -> TracedFrame {
+    TracedFrame {
+        length: Some(data.len() as u64),
+        ..named(name)
+    }
+}
+
+fn limit(name: &'static str, limit: u64) -> TracedFrame {
+    TracedFrame {
+        limit: Some(limit),
+        ..named(name)
+    }
+}
+
+fn of_stream(id: StreamId, name: &'static str) -> TracedFrame {
+    TracedFrame {
+        stream: Some(id.get()),
+        ..named(name)
     }
 }
 
@@ -139,9 +147,8 @@ fn refusing(id: StreamId, name: &'static str, code: u64) -> TracedFrame {
 
 fn about(path: u32, name: &'static str) -> TracedFrame {
     TracedFrame {
-        name,
         path: Some(path),
-        ..TracedFrame::default()
+        ..named(name)
     }
 }
 

@@ -20,7 +20,7 @@ use nix::unistd::{getegid, geteuid};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::PrivateNetError;
-use crate::read_ahead::allow_small_buffers;
+use crate::buffers::allow_small_buffers;
 use crate::routing::Routing;
 use crate::tun::{self, Offloads};
 

@@ -10,14 +10,7 @@ use serde::Deserialize;
 use serde::de::value::{MapAccessDeserializer, StrDeserializer};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
-/// Which way packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// From client to server.
-    Up,
-    /// From server to client.
-    Down,
-}
+use crate::link_spec::Direction;
 
 /// A value per direction.
 #[derive(Clone, Debug, Default)]

@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use tabane_base::Duration;
 
 use super::Stack;
-use crate::association::{EndpointId, PathState, Transmit};
+use crate::association::{PathState, Transmit};
 use crate::correspondents::Place;
+use crate::identity::EndpointId;
 use crate::output::{self, Outgoing};
 use crate::own::Own;
 use crate::packet;

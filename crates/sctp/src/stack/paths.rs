@@ -6,8 +6,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use tabane_base::{Bytes, Duration};
 
 use super::{Endpoint, Stack};
-use crate::association::{EndpointId, PathState, PathStatus, SctpError};
+use crate::association::{PathState, PathStatus, SctpError};
 use crate::ffi;
+use crate::identity::EndpointId;
 use crate::library;
 use crate::own::Own;
 use crate::path::{LinkId, PathId, PathTuple};

@@ -16,9 +16,10 @@ use tabane_core::{
 use tabane_netem::LinkSpec;
 
 use super::cross::{CrossTraffic, Crossing};
-use crate::host::{Admission, Host, Side};
+use crate::host::{Admission, Host};
 use crate::network::{LinkId, Network};
 use crate::outcome::PathOutcome;
+use crate::side::Side;
 
 /// Bytes handed to a stream at once.
 static CHUNK: [u8; 65_536] = [0; 65_536];

@@ -131,28 +131,6 @@ fn delay(rng: &mut Rng, now: Instant, choice: Choice) -> Duration {
 
 pub(crate) fn table1(seed: Seed) -> Report {
     let runs = [false, true].map(|assisted| download(assisted, CHOICE, seed));
-    let mut table = Table::new(&[
-        "gateway",
-        "paper, bytes/s",
-        "here, bytes/s",
-        "paper, of without",
-        "here",
-        "goodput, paper",
-        "goodput, here",
-    ]);
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    for (index, name) in ["without", "with"].into_iter().enumerate() {
-        let (paper, run) = (PAPER[index], &runs[index]);
-        table.row(vec![
-            name.to_owned(),
-            format!("{:.0}", paper.0),
-            format!("{:.0}", run.throughput),
-            format!("{:.2}", paper.0 / PAPER[0].0),
-            format!("{:.2}", run.throughput / runs[0].throughput),
-            percent(paper.1),
-            percent(run.goodput),
-        ]);
-    }
     // As long as the faster one takes: after it there is nothing to compare.
     let end = runs[1].progress.last().map_or(0.0, |last| last.0);
     let curve = |run: &Download, name: &str| Curve {
@@ -192,7 +170,7 @@ pub(crate) fn table1(seed: Seed) -> Report {
                 CHOICE.segment
             ),
         ],
-        table,
+        table: comparison(&runs),
         figure: Figure {
             title: TITLE.to_owned(),
             subtitle: "a sender with Reno and no options".to_owned(),
@@ -204,6 +182,33 @@ pub(crate) fn table1(seed: Seed) -> Report {
                 .to_owned(),
         ],
     }
+}
+
+/// The paper's figures and ours, without and with the gateway.
+fn comparison(runs: &[Download; 2]) -> Table {
+    let mut table = Table::new(&[
+        "gateway",
+        "paper, bytes/s",
+        "here, bytes/s",
+        "paper, of without",
+        "here",
+        "goodput, paper",
+        "goodput, here",
+    ]);
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    for (index, name) in ["without", "with"].into_iter().enumerate() {
+        let (paper, run) = (PAPER[index], &runs[index]);
+        table.row(vec![
+            name.to_owned(),
+            format!("{:.0}", paper.0),
+            format!("{:.0}", run.throughput),
+            format!("{:.2}", paper.0 / PAPER[0].0),
+            format!("{:.2}", run.throughput / runs[0].throughput),
+            percent(paper.1),
+            percent(run.goodput),
+        ]);
+    }
+    table
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@ use tabane_netem::Direction;
 use super::{LOOSE, World, server, server_identity};
 use crate::beside::Beside;
 use crate::flow::{Flow, UdpLoad};
-use crate::host::{Host, Side};
+use crate::host::Host;
 use crate::job::{Job, JobId, Pace, Transfer};
 use crate::network::{Foreign, LinkId};
+use crate::side::Side;
 
 impl World {
     /// The client begins a session over all links.

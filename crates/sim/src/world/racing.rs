@@ -8,8 +8,8 @@ use tabane_base::{Duration, Instant};
 use tabane_core::{CloseReason, SessionHandle};
 
 use super::World;
-use crate::host::Side;
 use crate::network::LinkId;
+use crate::side::Side;
 
 /// A link's head start over the next.
 const HEAD_START: Duration = Duration::from_millis(250);

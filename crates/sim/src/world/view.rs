@@ -9,10 +9,11 @@ use tabane_netem::Direction;
 use super::{DatagramCounts, World};
 use crate::beside::Beside;
 use crate::flow::Flow;
-use crate::host::{Host, Side};
+use crate::host::Host;
 use crate::job::{Job, JobId, JobState};
 use crate::network::{LinkId, Network};
 use crate::outcome::{Outcome, PathOutcome};
+use crate::side::Side;
 
 impl World {
     /// The present.

@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::output;
 
 /// Print a script that lets your shell complete commands and flags
@@ -19,9 +18,9 @@ pub(crate) struct CompletionArgs {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &CompletionArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &CompletionArgs, mut tabane: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "tabane", &mut script);
+    clap_complete::generate(args.shell, &mut tabane, "tabane", &mut script);
     output::line(String::from_utf8_lossy(&script).trim_end())?;
     Ok(ExitCode::SUCCESS)
 }

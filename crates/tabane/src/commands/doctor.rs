@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
-use crate::doctor::{Finding, Grade, Machine, Mode, Network, judge, works};
 use crate::output;
+use tabane_client::doctor::{Finding, Grade, Machine, Mode, Network, judge, works};
 use tabane_sctp::shell::UDP_PORT;
 use tabane_store::{DEFAULT_PORT, Store};
 
@@ -19,7 +20,7 @@ use tabane_store::{DEFAULT_PORT, Store};
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Only what this needs
-    #[arg(value_enum)]
+    #[arg(value_parser = modes())]
     mode: Option<Mode>,
     /// Do not ask the relays
     #[arg(long)]
@@ -39,6 +40,29 @@ struct Report {
 struct ModeReport {
     mode: Mode,
     works: bool,
+}
+
+/// A mode by its name, for the command line.
+fn modes() -> impl TypedValueParser<Value = Mode> {
+    let names = Mode::ALL
+        .iter()
+        .map(|mode| PossibleValue::new(mode.name()).help(usage(*mode)));
+    PossibleValuesParser::new(names).try_map(|name| {
+        let named = Mode::ALL.into_iter().find(|mode| mode.name() == name);
+        named.ok_or("no such mode")
+    })
+}
+
+fn usage(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Run => "`tabane run -- CMD`",
+        Mode::Proxy => "`tabane proxy`, `tabane run --proxy`",
+        Mode::Up => "`tabane up`, for the whole machine",
+        Mode::Relay => "`tabane relay`",
+        Mode::Sctp => "`tabane sctp`",
+        Mode::Gateway => "`tabane gateway`",
+        Mode::Lab => "`tabane lab`, and `tabane demo` with namespaces",
+    }
 }
 
 pub(crate) fn run(args: &DoctorArgs, store: &Store) -> Result<ExitCode> {

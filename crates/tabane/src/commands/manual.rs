@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
-
-use crate::cli::Cli;
+use clap::{Args, Command};
 
 /// Write a manual page for every command
 #[derive(Debug, Args)]
@@ -16,10 +14,10 @@ pub(crate) struct ManualArgs {
     directory: PathBuf,
 }
 
-pub(crate) fn run(args: &ManualArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ManualArgs, tabane: Command) -> Result<ExitCode> {
     let directory = &args.directory;
     std::fs::create_dir_all(directory)
-        .and_then(|()| clap_mangen::generate_to(Cli::command(), directory))
+        .and_then(|()| clap_mangen::generate_to(tabane, directory))
         .with_context(|| format!("cannot write manual pages into {}", directory.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::body::Verifier;
 use super::process::Process;
-use super::view::View;
+use super::view::{Rates, View};
 use super::world::{Fetch, curl};
 
 /// How often counters are read: fine enough for a picture, too rare to cost anything.
@@ -51,15 +51,6 @@ pub(crate) struct Download {
     /// When curl began, on the samples' clock.
     pub(crate) begun_at: Duration,
     pub(crate) samples: Vec<Sample>,
-}
-
-/// Rates at one moment, for display.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rates {
-    pub(crate) elapsed: Duration,
-    pub(crate) received: Rate,
-    /// In and out, per link.
-    pub(crate) links: Vec<(Rate, Rate)>,
 }
 
 impl Download {

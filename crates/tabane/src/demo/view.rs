@@ -8,8 +8,6 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Result;
 use tabane_base::{Duration, Rate};
 
-use super::download::Rates;
-
 /// Cells of a full bar; bars of links then add up to that of curl.
 const BAR_CELLS: usize = 40;
 /// Between two plain lines.
@@ -22,6 +20,15 @@ const COLOURS: [u8; 7] = [33, 214, 35, 117, 167, 227, 175];
 const NO_WRAP: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
 const CLEAR_BELOW: &str = "\x1b[J";
+
+/// Rates at one moment, for display.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rates {
+    pub(crate) elapsed: Duration,
+    pub(crate) received: Rate,
+    /// In and out, per link.
+    pub(crate) links: Vec<(Rate, Rate)>,
+}
 
 /// A view on downloads, one after the other.
 pub(crate) struct View {

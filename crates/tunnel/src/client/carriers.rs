@@ -4,51 +4,18 @@
 //! The path that carried a link before is closed once the other one is up; what it had in flight
 //! goes by the others at once, so nothing waits.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use crate::carrier::{BoxStream, Dial, DialError};
+use crate::carrier::Dial;
 use tabane_core::{FourTuple, PathError, PathId, SocketId};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::carrier::Carrier;
+use super::dials::Dialed;
 use super::left;
 use super::link::{Link, Tls};
 use super::standing::Shared;
 use crate::engine::SessionId;
-
-/// What dials came to, for whoever attends the client.
-#[derive(Default)]
-pub(super) struct Dials {
-    ended: RefCell<VecDeque<Dialed>>,
-    notify: Notify,
-}
-
-/// A dial that ended.
-pub(super) struct Dialed {
-    link: String,
-    relay: usize,
-    to: SocketAddr,
-    result: Result<BoxStream, DialError>,
-}
-
-impl Dials {
-    fn push(&self, dialed: Dialed) {
-        self.ended.borrow_mut().push_back(dialed);
-        self.notify.notify_one();
-    }
-
-    pub(super) async fn next(&self) -> Dialed {
-        loop {
-            if let Some(dialed) = self.ended.borrow_mut().pop_front() {
-                return dialed;
-            }
-            self.notify.notified().await;
-        }
-    }
-}
 
 impl Shared {
     /// When there is something to do for a link.

@@ -8,21 +8,12 @@
 use tabane_core::{EndpointCounters, PathId, PathPolicy};
 
 use super::link::Link;
-use super::standing::Shared;
+use super::standing::{Left, Shared};
 use super::{Client, ClientSnapshot, ClientState, LinkSnapshot};
 use crate::engine::{SessionId, Visit, Volume};
 
 /// Sessions that are waited for at once; beyond that the oldest is ended.
 const MAX_LEFT: usize = 4;
-
-/// One of them.
-pub(super) struct Left {
-    pub(super) session: SessionId,
-    number: u64,
-    relay: Option<usize>,
-    /// By link.
-    paths: Vec<(String, PathId)>,
-}
 
 impl Client {
     /// The same, and after it the sessions that are left by and by because their relays go down, as

@@ -10,11 +10,10 @@ use tabane_core::{ClassId, ClassRule, CloseReason, Endpoint, PathId};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
-use super::carriers::Dials;
 use super::config::ClientConfig;
+use super::dials::Dials;
 use super::failure::{ConnectError, OpenError};
 use super::labelled::Labelled;
-use super::left::Left;
 use super::link::Link;
 use super::packets::PacketsCarried;
 use super::wishes::Wishes;
@@ -32,6 +31,15 @@ pub(super) enum Standing {
     Connecting(CloseReason),
     Connected(SessionId),
     Closed(CloseReason),
+}
+
+/// A session whose relay goes down.
+pub(super) struct Left {
+    pub(super) session: SessionId,
+    pub(super) number: u64,
+    pub(super) relay: Option<usize>,
+    /// By link.
+    pub(super) paths: Vec<(String, PathId)>,
 }
 
 /// What the clones of a client and its supervisor share.

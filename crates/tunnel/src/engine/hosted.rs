@@ -8,7 +8,7 @@ use std::task::Waker;
 use tabane_base::Instant;
 use tabane_core::{Event, Part, Session, StreamId, monitor::ClockId};
 
-use crate::flow::Flows;
+use crate::inbox::Flows;
 
 /// Who waits for a stream.
 #[derive(Default)]

@@ -22,33 +22,16 @@ impl Frame<'_> {
                 id,
                 code,
                 final_size,
-            } => {
-                put(out, kind::RESET_STREAM, &[id.0, code, final_size]);
-            }
+            } => put(out, kind::RESET_STREAM, &[id.0, code, final_size]),
             Self::StopSending { id, code } => put(out, kind::STOP_SENDING, &[id.0, code]),
-            Self::Crypto { offset, data } => {
-                put(out, kind::CRYPTO, &[offset, data.len() as u64]);
-                out.extend_from_slice(data);
-            }
+            Self::Crypto { offset, data } => put_data(out, kind::CRYPTO, &[offset], data),
             Self::MaxData(max) => put(out, kind::MAX_DATA, &[max]),
             Self::MaxStreamData { id, max } => put(out, kind::MAX_STREAM_DATA, &[id.0, max]),
             Self::MaxStreams(max) => put(out, kind::MAX_STREAMS, &[max]),
-            Self::PathChallenge(data) => {
-                out.push(kind::PATH_CHALLENGE);
-                out.extend_from_slice(&data);
-            }
-            Self::PathResponse(data) => {
-                out.push(kind::PATH_RESPONSE);
-                out.extend_from_slice(&data);
-            }
-            Self::Close { code, text } => {
-                put(out, kind::CLOSE, &[code, text.len() as u64]);
-                out.extend_from_slice(text);
-            }
-            Self::Hello { token } => {
-                put(out, kind::HELLO, &[token.len() as u64]);
-                out.extend_from_slice(token);
-            }
+            Self::PathChallenge(data) => put_fixed(out, kind::PATH_CHALLENGE, data),
+            Self::PathResponse(data) => put_fixed(out, kind::PATH_RESPONSE, data),
+            Self::Close { code, text } => put_data(out, kind::CLOSE, &[code], text),
+            Self::Hello { token } => put_data(out, kind::HELLO, &[], token),
             Self::Admitted => out.push(kind::ADMITTED),
             Self::GoAway => out.push(kind::GO_AWAY),
             Self::PathAbandon(path) => put(out, kind::PATH_ABANDON, &[path.0.into()]),
@@ -57,48 +40,12 @@ impl Frame<'_> {
                 packets,
                 delay,
             } => {
-                put(
-                    out,
-                    kind::ACK_FREQUENCY,
-                    &[path.0.into(), packets, micros(delay)],
-                );
+                let fields = [path.0.into(), packets, micros(delay)];
+                put(out, kind::ACK_FREQUENCY, &fields);
             }
-            Self::PathPolicy { path, number, wish } => {
-                let mut flags = 0;
-                if wish.backup {
-                    flags |= policy_bit::BACKUP;
-                }
-                if wish.metered {
-                    flags |= policy_bit::METERED;
-                }
-                let PathWish {
-                    weight,
-                    priority,
-                    cap,
-                    ..
-                } = wish;
-                let path = path.0.into();
-                let fields = [path, number, flags, weight, priority, cap];
-                put(out, kind::PATH_POLICY, &fields);
-            }
-            Self::Probe(Probe {
-                id,
-                index,
-                count,
-                wish,
-            }) => {
-                put(out, kind::PROBE, &[id, index, count, wish.to_wire()]);
-            }
-            Self::ProbeReport { path, report } => {
-                let Report {
-                    id,
-                    packets,
-                    bytes,
-                    spacing,
-                } = report;
-                let fields = [path.0.into(), id, packets, bytes, nanos(spacing)];
-                put(out, kind::PROBE_REPORT, &fields);
-            }
+            Self::PathPolicy { path, number, wish } => emit_policy(path, number, wish, out),
+            Self::Probe(probe) => emit_probe(probe, out),
+            Self::ProbeReport { path, report } => emit_report(path, report, out),
             Self::Class {
                 class,
                 number,
@@ -121,22 +68,14 @@ impl Frame<'_> {
                 offset,
                 total,
                 data,
-            } => {
-                emit_fragment(id, offset, total, data, out);
-            }
+            } => emit_fragment(id, offset, total, data, out),
             Self::Stream { header, data } => {
                 header.emit(Some(data.len()), out);
                 out.extend_from_slice(data);
             }
             Self::Ack(ref ack) => {
-                emit_ack(
-                    ack.path,
-                    ack.delay,
-                    ack.largest_at,
-                    &ack.ranges,
-                    &ack.times,
-                    out,
-                );
+                let head = (ack.path, ack.delay, ack.largest_at);
+                emit_packets(kind::ACK, head, &ack.ranges, &ack.times, out);
             }
             Self::Shed(ref shed) => {
                 emit_shed(shed.path, shed.delay, shed.largest_at, &shed.ranges, out);
@@ -150,6 +89,53 @@ fn put(out: &mut Vec<u8>, kind: u8, fields: &[u64]) {
     for field in fields {
         put_varint(out, *field);
     }
+}
+
+/// `fields`, then the length of `data`, then `data`.
+fn put_data(out: &mut Vec<u8>, kind: u8, fields: &[u64], data: &[u8]) {
+    put(out, kind, fields);
+    put_varint(out, data.len() as u64);
+    out.extend_from_slice(data);
+}
+
+fn put_fixed(out: &mut Vec<u8>, kind: u8, data: [u8; 8]) {
+    out.push(kind);
+    out.extend_from_slice(&data);
+}
+
+fn emit_policy(path: PathId, number: u64, wish: PathWish, out: &mut Vec<u8>) {
+    let PathWish {
+        backup,
+        metered,
+        weight,
+        priority,
+        cap,
+    } = wish;
+    let flag = |is_set, bit| if is_set { bit } else { 0 };
+    let flags = flag(backup, policy_bit::BACKUP) | flag(metered, policy_bit::METERED);
+    let fields = [path.0.into(), number, flags, weight, priority, cap];
+    put(out, kind::PATH_POLICY, &fields);
+}
+
+fn emit_probe(probe: Probe, out: &mut Vec<u8>) {
+    let Probe {
+        id,
+        index,
+        count,
+        wish,
+    } = probe;
+    put(out, kind::PROBE, &[id, index, count, wish.to_wire()]);
+}
+
+fn emit_report(path: PathId, report: Report, out: &mut Vec<u8>) {
+    let Report {
+        id,
+        packets,
+        bytes,
+        spacing,
+    } = report;
+    let fields = [path.0.into(), id, packets, bytes, nanos(spacing)];
+    put(out, kind::PROBE_REPORT, &fields);
 }
 
 fn micros(span: Duration) -> u64 {
@@ -223,8 +209,7 @@ pub(crate) fn emit_datagram(label: &[u8], data: &[u8], out: &mut Vec<u8>) {
 
 /// Appends a whole datagram that may come more than once [P-7.4].
 pub(crate) fn emit_datagram_copy(number: u64, data: &[u8], out: &mut Vec<u8>) {
-    put(out, kind::DATAGRAM_COPY, &[number, data.len() as u64]);
-    out.extend_from_slice(data);
+    put_data(out, kind::DATAGRAM_COPY, &[number], data);
 }
 
 /// Bytes before the data of a datagram that may come more than once.
@@ -234,12 +219,7 @@ pub(crate) const fn datagram_copy_header_len(number: u64, len: usize) -> usize {
 
 /// Appends a part of a datagram too large for one packet [P-7.3].
 pub(crate) fn emit_fragment(id: u64, offset: u64, total: u64, data: &[u8], out: &mut Vec<u8>) {
-    put(
-        out,
-        kind::DATAGRAM_FRAGMENT,
-        &[id, offset, total, data.len() as u64],
-    );
-    out.extend_from_slice(data);
+    put_data(out, kind::DATAGRAM_FRAGMENT, &[id, offset, total], data);
 }
 
 /// Bytes before a whole datagram's data.

@@ -46,8 +46,6 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
             max: cursor.varint()?,
         },
         kind::MAX_STREAMS => Frame::MaxStreams(cursor.varint()?),
-        kind::PATH_CHALLENGE => Frame::PathChallenge(cursor.array()?),
-        kind::PATH_RESPONSE => Frame::PathResponse(cursor.array()?),
         kind::CLOSE => Frame::Close {
             code: cursor.varint()?,
             text: cursor.prefixed()?,
@@ -57,42 +55,6 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
         },
         kind::ADMITTED => Frame::Admitted,
         kind::GO_AWAY => Frame::GoAway,
-        kind::PATH_ABANDON => Frame::PathAbandon(PathId(cursor.varint_u32()?)),
-        kind::ACK_FREQUENCY => Frame::AckFrequency {
-            path: PathId(cursor.varint_u32()?),
-            packets: cursor.varint()?,
-            delay: Duration::from_micros(cursor.varint()?),
-        },
-        kind::PATH_POLICY => {
-            let (path, number) = (PathId(cursor.varint_u32()?), cursor.varint()?);
-            let flags = cursor.varint()?;
-            Frame::PathPolicy {
-                path,
-                number,
-                wish: PathWish {
-                    backup: flags & policy_bit::BACKUP != 0,
-                    metered: flags & policy_bit::METERED != 0,
-                    weight: cursor.varint()?,
-                    priority: cursor.varint()?,
-                    cap: cursor.varint()?,
-                },
-            }
-        }
-        kind::PROBE => Frame::Probe(Probe {
-            id: cursor.varint()?,
-            index: cursor.varint()?,
-            count: cursor.varint()?,
-            wish: Wish::from_wire(cursor.varint()?),
-        }),
-        kind::PROBE_REPORT => Frame::ProbeReport {
-            path: PathId(cursor.varint_u32()?),
-            report: Report {
-                id: cursor.varint()?,
-                packets: cursor.varint()?,
-                bytes: cursor.varint()?,
-                spacing: Duration::from_nanos(cursor.varint()?),
-            },
-        },
         kind::CLASS => parse_class(cursor)?,
         kind::STREAM_CLASS => Frame::StreamClass {
             id: stream_id(cursor)?,
@@ -115,7 +77,57 @@ pub(crate) fn parse_frame<'a>(cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malf
             total: cursor.varint()?,
             data: cursor.prefixed()?,
         },
+        _ => parse_of_path(first, cursor)?,
+    })
+}
+
+/// A frame about a path.
+fn parse_of_path<'a>(kind: u8, cursor: &mut Cursor<'a>) -> Result<Frame<'a>, Malformed> {
+    Ok(match kind {
+        kind::PATH_CHALLENGE => Frame::PathChallenge(cursor.array()?),
+        kind::PATH_RESPONSE => Frame::PathResponse(cursor.array()?),
+        kind::PATH_ABANDON => Frame::PathAbandon(PathId(cursor.varint_u32()?)),
+        kind::ACK_FREQUENCY => Frame::AckFrequency {
+            path: PathId(cursor.varint_u32()?),
+            packets: cursor.varint()?,
+            delay: Duration::from_micros(cursor.varint()?),
+        },
+        kind::PATH_POLICY => Frame::PathPolicy {
+            path: PathId(cursor.varint_u32()?),
+            number: cursor.varint()?,
+            wish: parse_wish(cursor)?,
+        },
+        kind::PROBE => Frame::Probe(Probe {
+            id: cursor.varint()?,
+            index: cursor.varint()?,
+            count: cursor.varint()?,
+            wish: Wish::from_wire(cursor.varint()?),
+        }),
+        kind::PROBE_REPORT => Frame::ProbeReport {
+            path: PathId(cursor.varint_u32()?),
+            report: parse_report(cursor)?,
+        },
         _ => return Err(Malformed),
+    })
+}
+
+fn parse_wish(cursor: &mut Cursor<'_>) -> Result<PathWish, Malformed> {
+    let flags = cursor.varint()?;
+    Ok(PathWish {
+        backup: flags & policy_bit::BACKUP != 0,
+        metered: flags & policy_bit::METERED != 0,
+        weight: cursor.varint()?,
+        priority: cursor.varint()?,
+        cap: cursor.varint()?,
+    })
+}
+
+fn parse_report(cursor: &mut Cursor<'_>) -> Result<Report, Malformed> {
+    Ok(Report {
+        id: cursor.varint()?,
+        packets: cursor.varint()?,
+        bytes: cursor.varint()?,
+        spacing: Duration::from_nanos(cursor.varint()?),
     })
 }
 

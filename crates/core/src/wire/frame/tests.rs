@@ -162,11 +162,11 @@ fn any_prefix_and_any_flipped_byte_parse_or_fail_but_never_panic() {
         frame.emit(&mut out);
     }
     for cut in 0..out.len() {
-        super::super::fuzz_decoders(&out[..cut]);
+        crate::fuzz_decoders(&out[..cut]);
         let mut flipped = out.clone();
         for bit in 0..8 {
             flipped[cut] ^= 1 << bit;
-            super::super::fuzz_decoders(&flipped);
+            crate::fuzz_decoders(&flipped);
         }
     }
 }

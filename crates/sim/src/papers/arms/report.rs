@@ -80,40 +80,6 @@ pub(crate) fn table1(seed: Seed) -> Report {
             percent(ours[index].1),
         ]);
     }
-    let megabits = TRANSFER.bits() as f64 / 1e6;
-    let bars = |name: &str, seconds: Vec<f64>| Curve {
-        name: name.to_owned(),
-        style: Style::Bars,
-        points: seconds
-            .iter()
-            .enumerate()
-            .map(|(i, s)| (i as f64, megabits / s))
-            .collect(),
-    };
-    let short = |way: ArmsPath| format!("{}M {}", way.mbps, way.rtt_ms);
-    let category = |cell: &Cell| {
-        cell.second.map_or_else(
-            || short(cell.first),
-            |second| format!("{} + {}", short(cell.first), short(second)),
-        )
-    };
-    let panel = Panel {
-        y: "mean throughput, Mbit/s",
-        x: "paths: Mbit/s and round trip in ms",
-        categories: TABLE.iter().map(category).collect(),
-        curves: vec![
-            bars(
-                "paper",
-                TABLE.iter().map(|cell| cell.paper_seconds).collect(),
-            ),
-            bars(
-                "the paper's rule here (cwnd)",
-                rule.iter().map(|cell| cell.0).collect(),
-            ),
-            bars("tabane", ours.iter().map(|cell| cell.0).collect()),
-        ],
-        ..Panel::default()
-    };
     const TITLE: &str = "Time for 20 MByte over every pair of paths, ARMS table 1";
     Report {
         title: TITLE,
@@ -135,7 +101,7 @@ pub(crate) fn table1(seed: Seed) -> Report {
             title: TITLE.to_owned(),
             subtitle: "20 MByte, queues of 50 packets; mean throughput, as the paper's figure 6"
                 .to_owned(),
-            panels: vec![panel],
+            panels: vec![bars(&rule, &ours)],
         },
         notes: vec![
             "Unequal paths: their congestion windows are nearly equal, because a queue of 50 \
@@ -143,5 +109,43 @@ pub(crate) fn table1(seed: Seed) -> Report {
              both paths the same rate, that of the slower: the paper's 1.80 Mbit/s."
                 .to_owned(),
         ],
+    }
+}
+
+/// Mean throughput by cell: the paper's, its rule's here, and ours.
+fn bars(rule: &[(f64, Option<f64>)], ours: &[(f64, Option<f64>)]) -> Panel {
+    let megabits = TRANSFER.bits() as f64 / 1e6;
+    let curve = |name: &str, seconds: Vec<f64>| Curve {
+        name: name.to_owned(),
+        style: Style::Bars,
+        points: seconds
+            .iter()
+            .enumerate()
+            .map(|(i, s)| (i as f64, megabits / s))
+            .collect(),
+    };
+    let short = |way: ArmsPath| format!("{}M {}", way.mbps, way.rtt_ms);
+    let category = |cell: &Cell| {
+        cell.second.map_or_else(
+            || short(cell.first),
+            |second| format!("{} + {}", short(cell.first), short(second)),
+        )
+    };
+    Panel {
+        y: "mean throughput, Mbit/s",
+        x: "paths: Mbit/s and round trip in ms",
+        categories: TABLE.iter().map(category).collect(),
+        curves: vec![
+            curve(
+                "paper",
+                TABLE.iter().map(|cell| cell.paper_seconds).collect(),
+            ),
+            curve(
+                "the paper's rule here (cwnd)",
+                rule.iter().map(|cell| cell.0).collect(),
+            ),
+            curve("tabane", ours.iter().map(|cell| cell.0).collect()),
+        ],
+        ..Panel::default()
     }
 }

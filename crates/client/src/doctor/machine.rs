@@ -13,7 +13,7 @@ use tabane_linux::{
     syn_hold,
 };
 
-use tabane_client::private_network;
+use crate::private_network;
 
 /// Any port but 0: nothing is ever sent to it.
 const TRIAL_PORT: u16 = 9;
@@ -27,9 +27,9 @@ add chain ip trial pre { type filter hook prerouting priority mangle; }
 add rule ip trial pre meta l4proto tcp tproxy to 127.0.0.1:9
 ";
 
-/// Facts.
+/// What was found of the kernel and of this account.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
+pub struct Machine {
     pub(crate) is_root: bool,
     pub(crate) has_net_admin: bool,
     pub(crate) kernel: String,
@@ -67,8 +67,10 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Looks, for a second at most.
-    pub(crate) fn look(relay_port: u16, sctp_port: u16) -> Self {
+    /// Looks, for a second at most. The ports are those that a relay and SCTP would receive at; 0
+    /// is any.
+    #[must_use]
+    pub fn look(relay_port: u16, sctp_port: u16) -> Self {
         Self {
             is_root: nix::unistd::geteuid().is_root(),
             has_net_admin: effective_capabilities() & (1 << NET_ADMIN) != 0,

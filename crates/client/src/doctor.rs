@@ -8,35 +8,35 @@ mod machine;
 mod network;
 mod verdicts;
 
-use clap::ValueEnum;
 use serde::Serialize;
 
-pub(crate) use machine::Machine;
-pub(crate) use network::Network;
-pub(crate) use verdicts::judge;
+pub use machine::Machine;
+pub use network::Network;
+pub use verdicts::judge;
 
 /// A way of using tabane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Mode {
-    /// `tabane run -- CMD`
+pub enum Mode {
+    /// One command, by hooks or with a network of its own.
     Run,
-    /// `tabane proxy`, `tabane run --proxy`
+    /// A SOCKS5 and HTTP proxy.
     Proxy,
-    /// `tabane up`, for the whole machine
+    /// The whole machine.
     Up,
-    /// `tabane relay`
+    /// The far end of others.
     Relay,
-    /// `tabane sctp`
+    /// Associations over UDP.
     Sctp,
-    /// `tabane gateway`
+    /// Help for flows in the middle.
     Gateway,
-    /// `tabane lab`, and `tabane demo` with namespaces
+    /// Emulated links in namespaces.
     Lab,
 }
 
 impl Mode {
-    pub(crate) const ALL: [Self; 7] = [
+    /// In the order in which they are told of.
+    pub const ALL: [Self; 7] = [
         Self::Run,
         Self::Proxy,
         Self::Up,
@@ -46,7 +46,9 @@ impl Mode {
         Self::Lab,
     ];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// The command's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Run => "run",
             Self::Proxy => "proxy",
@@ -62,7 +64,7 @@ impl Mode {
 /// How good something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Grade {
+pub enum Grade {
     /// As it should be.
     Good,
     /// It works, but not as well as it could.
@@ -73,14 +75,17 @@ pub(crate) enum Grade {
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    pub(crate) check: &'static str,
-    pub(crate) grade: Grade,
-    pub(crate) what: String,
+pub struct Finding {
+    /// What it is called.
+    pub check: &'static str,
+    /// See [`Grade`].
+    pub grade: Grade,
+    /// What was found.
+    pub what: String,
     /// The command, or the step, that mends it.
-    pub(crate) remedy: Option<String>,
+    pub remedy: Option<String>,
     /// The modes that it matters to.
-    pub(crate) modes: Vec<Mode>,
+    pub modes: Vec<Mode>,
 }
 
 impl Finding {
@@ -110,7 +115,8 @@ impl Finding {
 }
 
 /// Whether nothing that `mode` needs is missing.
-pub(crate) fn works(mode: Mode, findings: &[Finding]) -> bool {
+#[must_use]
+pub fn works(mode: Mode, findings: &[Finding]) -> bool {
     let stops =
         |finding: &Finding| finding.grade == Grade::Missing && finding.modes.contains(&mode);
     !findings.iter().any(stops)

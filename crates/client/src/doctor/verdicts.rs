@@ -12,7 +12,8 @@ use super::machine::Machine;
 use super::network::Network;
 
 /// Everything there is to say.
-pub(crate) fn judge(machine: &Machine, network: &Network) -> Vec<Finding> {
+#[must_use]
+pub fn judge(machine: &Machine, network: &Network) -> Vec<Finding> {
     let mut findings = machine::privileges(machine);
     findings.extend(machine::resources(machine));
     findings.extend(network::links(network));

@@ -3,21 +3,22 @@
 use anyhow::Result;
 use tabane_base::Duration;
 use tabane_linux::interfaces;
+use tabane_store::Store;
 use tabane_tunnel::Lodging;
+use tabane_uplinks::LinkPolicy;
 use tokio::time::timeout;
 
-use tabane_client::{SessionOrder, SessionPlan, reach::measure};
-use tabane_store::Store;
-use tabane_uplinks::LinkPolicy;
+use crate::reach::measure;
+use crate::{SessionOrder, SessionPlan};
 
 /// Relays asked; each that does not answer takes ten seconds.
 const MAX_RELAYS: usize = 4;
 /// A relay that has answered over some link says this within a round trip.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
-/// Facts.
+/// What was found of the links and the relays.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Network {
+pub struct Network {
     /// Interfaces that are links.
     pub(crate) links: Vec<InterfaceFacts>,
     /// Others, with why they are none.
@@ -54,7 +55,7 @@ pub(crate) type Reached = (String, Result<f64, String>);
 
 impl Network {
     /// Looks, and without `offline` sets up a session that carries nothing to every relay.
-    pub(crate) async fn look(store: &Store, offline: bool) -> Self {
+    pub async fn look(store: &Store, offline: bool) -> Self {
         let mut network = Self {
             offline,
             ..Self::default()
