@@ -15,7 +15,7 @@ mod tidy;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
-  tidy    what the compiler and clippy cannot check: layers, sizes, module docs, dead files
+  tidy    what the compiler and clippy cannot check: layers, circles, sizes, nouns, dead files
   check   fmt, clippy and tidy
   test    every test, the packages, and 3 minutes of the soak
   ci      check and test: what the server runs

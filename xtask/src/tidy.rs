@@ -12,6 +12,7 @@ mod architecture;
 mod circles;
 mod crates;
 mod finding;
+mod glossary;
 mod layers;
 mod lexer;
 mod names;
@@ -58,6 +59,7 @@ fn check(tree: &Tree) -> Findings {
     circles::check(&crates, &sources, &mut findings);
     unsafety::check(&crates, &layers, &sources, &mut findings);
     names::check(&sources, &mut findings);
+    glossary::check(tree, &sources, &mut findings);
     words::check(&sources, &mut findings);
     size::check(tree, &sources, &mut findings);
     size::check_crates(crates.len(), &mut findings);

@@ -43,14 +43,18 @@ impl Carriage {
 
     /// Waits until all connections have ended, or nothing moves any more.
     pub async fn settle(&self, far_ends: &FarEnds) {
+        self.settle_by(|| Progress::of(&far_ends.snapshots())).await;
+    }
+
+    async fn settle_by(&self, look: impl Fn() -> Progress) {
         sleep(FIRST_LOOK).await;
         let mut acknowledged = None;
         loop {
-            let snapshots = far_ends.snapshots();
-            if self.0.under_way.get() == 0 && queued(&snapshots) == 0 {
+            let progress = look();
+            if self.0.under_way.get() == 0 && progress.queued == 0 {
                 return;
             }
-            let before = acknowledged.replace(total_acknowledged(&snapshots));
+            let before = acknowledged.replace(progress.acknowledged);
             if before == acknowledged {
                 tracing::debug!(
                     connections = self.0.under_way.get(),
@@ -63,7 +67,7 @@ impl Carriage {
                     self.0.one_ended.notified().await;
                 }
                 // Datagrams leave by themselves; nothing tells when.
-                while queued(&far_ends.snapshots()) > 0 {
+                while look().queued > 0 {
                     sleep(FIRST_LOOK).await;
                 }
             };
@@ -81,20 +85,87 @@ impl Drop for Passenger {
     }
 }
 
-fn queued(snapshots: &[ClientSnapshot]) -> u64 {
-    let sessions = snapshots
-        .iter()
-        .filter_map(|client| client.session.as_ref());
-    sessions.map(|session| session.datagrams_queued.get()).sum()
+/// What of all sessions has left and come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// Bytes of datagrams that wait to leave.
+    queued: u64,
+    /// Sessions so far, and bytes of streams acknowledged in those there are: a new one begins at
+    /// zero. Not of packets: keep-alives of several links come as often as anybody looks.
+    acknowledged: (u64, u64),
 }
 
-/// Sessions count, too: a new one begins at zero.
-fn total_acknowledged(snapshots: &[ClientSnapshot]) -> (u64, u64) {
-    let sessions = snapshots
-        .iter()
-        .filter_map(|client| client.session.as_ref());
-    // Not of packets: keep-alives of several links come as often as anybody looks.
-    let acknowledged = sessions.map(|session| session.streams_acked.get()).sum();
-    let so_far = snapshots.iter().map(|client| client.sessions).sum();
-    (so_far, acknowledged)
+impl Progress {
+    fn of(snapshots: &[ClientSnapshot]) -> Self {
+        let mut progress = Self::default();
+        for client in snapshots {
+            progress.acknowledged.0 += client.sessions;
+            if let Some(session) = &client.session {
+                progress.queued += session.datagrams_queued.get();
+                progress.acknowledged.1 += session.streams_acked.get();
+            }
+        }
+        progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    /// How long a command's end waits with `count` connections under way, the first of which end
+    /// after so many seconds each, while every look finds `step` bytes more acknowledged.
+    async fn waited(count: usize, ends_after_s: &[u64], step: u64) -> Duration {
+        let carriage = Carriage::default();
+        let mut passengers: Vec<_> = (0..count).map(|_| carriage.board()).collect();
+        let acknowledged = Cell::new(0);
+        let begun_at = Instant::now();
+        let ending = async {
+            for seconds in ends_after_s {
+                sleep(Duration::from_secs(*seconds)).await;
+                passengers.pop();
+            }
+            std::future::pending::<()>().await;
+        };
+        let look = || {
+            acknowledged.set(acknowledged.get() + step);
+            Progress {
+                queued: 0,
+                acknowledged: (1, acknowledged.get()),
+            }
+        };
+        tokio::select! {
+            () = carriage.settle_by(look) => {}
+            () = ending => {}
+        }
+        begun_at.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_connection_ends_the_waiting() {
+        assert!(waited(0, &[], 0).await < Duration::from_millis(10));
+        let waited = waited(2, &[1, 5], 1_000).await;
+        let expected = Duration::from_secs(6);
+        assert!(waited >= expected && waited < expected + Duration::from_millis(20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_makes_no_progress_is_left_after_two_seconds() {
+        let waited = waited(1, &[], 0).await;
+        assert!(waited >= PATIENCE && waited < PATIENCE + Duration::from_millis(20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn datagrams_leave_before_a_command_ends() {
+        let begun_at = Instant::now();
+        let queued_for = Duration::from_millis(300);
+        let look = || Progress {
+            queued: u64::from(begun_at.elapsed() < queued_for),
+            acknowledged: (1, 0),
+        };
+        Carriage::default().settle_by(look).await;
+        let waited = begun_at.elapsed();
+        assert!(waited >= queued_for && waited < queued_for + FIRST_LOOK * 2);
+    }
 }

@@ -1,8 +1,10 @@
 //! A machine that speaks tabane itself: what leads to it, and the session straight to it.
 //!
 //! Owns when a session is begun (with the first connection that it would serve), how long that one
-//! waits, when a session is given up (nobody answers, or nothing is under way for long), and that
-//! whoever does not answer is not asked each time. What is carried is the carrier's affair.
+//! waits, and that whoever does not answer is not asked each time. When a session is given up
+//! `standing` says; what is carried is the carrier's affair.
+
+mod standing;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -18,17 +20,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::client_session::resolve;
 use crate::peer_memory::Absence;
 use crate::surroundings::Surroundings;
+use standing::{End, Standing, Step};
 use tabane_store::{PeerEntry, RelayName};
 
 /// How long a connection waits for a session that is being set up: two round trips over the
 /// slowest links in use. After that it goes another way.
 const HEAD_START: Duration = Duration::from_secs(1);
-/// Who has not answered by then is not there.
-const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// A session that carries nothing for so long is ended, for the sake of links that sleep.
-const IDLE: Duration = Duration::from_secs(300);
-/// How often it is looked whether it carries anything.
-const IDLE_CHECK: Duration = Duration::from_secs(20);
 /// Names are looked up again after this, or sooner where that failed.
 const NAMES_LAST: Duration = Duration::from_secs(600);
 const FIRST_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
@@ -49,13 +46,6 @@ pub(crate) struct Peer {
     is_refused: Cell<bool>,
     /// It has proved its key before; nobody waits for who has not.
     is_proved: Cell<bool>,
-}
-
-/// How a session came to its end.
-enum End {
-    Idle,
-    Silent,
-    Refused(CloseReason),
 }
 
 impl Peer {
@@ -241,30 +231,28 @@ impl Peer {
 
     /// Follows a session until there is no use in it.
     async fn attend(&self, client: &Client, surroundings: &Surroundings) -> End {
-        let mut patience = ANSWER_WAIT;
+        let mut standing = Standing::new(client, surroundings.patience());
         loop {
-            tokio::select! {
-                () = client.until_reachable(true) => {}
-                reason = client.refused() => return End::Refused(reason),
-                () = sleep(patience) => return End::Silent,
-            }
-            patience = surroundings.patience();
-            if !self.is_proved.replace(true) {
-                self.trust(surroundings).await;
-            }
-            self.note(surroundings, None);
-            surroundings.memory.on_answer(&self.key().to_string());
-            let why = tokio::select! {
-                () = client.until_reachable(false) => "it does not answer",
-                reason = client.refused() => return End::Refused(reason),
-                () = idle(client) => {
-                    self.note(surroundings, Some("nothing to carry"));
-                    return End::Idle;
+            match standing.next().await {
+                Step::Answers => {
+                    if !self.is_proved.replace(true) {
+                        self.trust(surroundings).await;
+                    }
+                    self.note(surroundings, None);
+                    surroundings.memory.on_answer(&self.key().to_string());
                 }
-            };
-            self.note(surroundings, Some(why));
-            // What comes now goes another way at once.
-            self.wait_until.set(Instant::now());
+                Step::FallsSilent => {
+                    self.note(surroundings, Some("it does not answer"));
+                    // What comes now goes another way at once.
+                    self.wait_until.set(Instant::now());
+                }
+                Step::Over(end) => {
+                    if matches!(end, End::Idle) {
+                        self.note(surroundings, Some("nothing to carry"));
+                    }
+                    return end;
+                }
+            }
         }
     }
 
@@ -317,17 +305,5 @@ impl Peer {
             other => other.to_string(),
         };
         format!("peer {name} is not used: {advice}")
-    }
-}
-
-/// Waits until nothing has been under way for [`IDLE`].
-async fn idle(client: &Client) {
-    let mut idle_since = Instant::now();
-    while idle_since.elapsed() < IDLE {
-        sleep(IDLE_CHECK).await;
-        let session = client.snapshot().session;
-        if session.is_some_and(|session| session.streams > 0) {
-            idle_since = Instant::now();
-        }
     }
 }

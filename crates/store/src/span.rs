@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
-use tabane_base::Duration;
+use tabane_base::{Duration, scaled_number};
 
 /// A span of whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,22 +13,12 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let advice = || format!("'{text}' is no span of time; write it like 90s, 5m or 2h");
-        let unit = text.chars().last().ok_or_else(advice)?;
-        let seconds = match unit {
-            's' => 1,
-            'm' => 60,
-            'h' => 3_600,
-            _ => return Err(advice()),
-        };
-        let number = &text[..text.len() - 1];
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let number: u64 = number
-            .parse()
-            .ok()
-            .filter(|_| is_number)
-            .ok_or_else(advice)?;
-        Ok(Self(Duration::from_secs(number.saturating_mul(seconds))))
+        // Whole numbers only, and nothing between them and their unit.
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        scaled_number(text, &[("s", 1), ("m", 60), ("h", 3_600)])
+            .filter(|_| is_plain)
+            .map(|seconds| Self(Duration::from_secs(seconds)))
+            .ok_or_else(|| format!("'{text}' is no span of time; write it like 90s, 5m or 2h"))
     }
 }
 

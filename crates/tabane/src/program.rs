@@ -8,10 +8,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 
+use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use nix::unistd::{AccessFlags, access};
+use tabane_linux::signals::Signals;
 
 use crate::failure::Failure;
+use crate::signals::pass_on;
 
 /// Where programs are without PATH (execvp(3) has the same).
 const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
@@ -41,6 +44,29 @@ impl Program {
         let mut command = std::process::Command::new(&self.name);
         command.args(&self.arguments);
         command
+    }
+
+    /// Starts `command`, which is this one made ready, and waits for its end. Signals that come
+    /// meanwhile are its own.
+    pub(crate) async fn run_to_its_end(
+        &self,
+        command: std::process::Command,
+        signals: &Signals,
+    ) -> Result<ExitCode> {
+        let spawned = tokio::process::Command::from(command).spawn();
+        let mut child = spawned.map_err(|error| self.failed(&error))?;
+        loop {
+            tokio::select! {
+                status = child.wait() => {
+                    return Ok(exit_code(status.context("cannot wait for the command")?));
+                }
+                arrived = signals.next() => {
+                    if let Some(pid) = child.id() {
+                        pass_on(arrived.context("cannot read signals")?, pid);
+                    }
+                }
+            }
+        }
     }
 
     /// Why it could not be started after all.

@@ -6,13 +6,13 @@ use std::process::Stdio;
 use tabane_linux::{abortive::AbortiveStream, syn_hold::SynRefusal};
 use tokio::io::AsyncReadExt;
 
-use super::{Accepted, finish, with_hooks};
+use super::world::{Accepted, exe, finish, with_hooks};
 
 #[test]
 fn a_program_is_connected_when_it_is_told_so_and_not_before() {
     with_hooks(|world| async move {
         for role in ["waits-blocking", "waits-polling", "waits-polling-v6"] {
-            let mut command = super::exe("client");
+            let mut command = exe("client");
             command.env("TABANE_TEST_ROLE", role).stdout(Stdio::piped());
             world.cgroup.place_child(&mut command).unwrap();
             let mut client = tokio::process::Command::from(command).spawn().unwrap();

@@ -25,8 +25,8 @@ use tokio::net::TcpListener;
 use crate::failure::Failure;
 use crate::instance::{Description, Instance};
 use crate::output;
-use crate::program::{self, Program};
-use crate::signals::{self, pass_on};
+use crate::program::Program;
+use crate::signals;
 use tabane_client::environment::web_variables;
 use tabane_store::{RelayName, Store};
 use tabane_uplinks::{PolicyTextFile, WebLinks, WebView};
@@ -261,20 +261,7 @@ async fn supervise(
     command.envs(web_variables(address.port(), excepted.ok().as_deref()));
     command.envs(trust);
     child::prepare(&mut command, FAREWELL, None);
-    let mut command = tokio::process::Command::from(command);
-    let mut child = command.spawn().map_err(|error| program.failed(&error))?;
-    loop {
-        tokio::select! {
-            status = child.wait() => {
-                return Ok(program::exit_code(status.context("cannot wait for the command")?));
-            }
-            arrived = signals.next() => {
-                if let Some(pid) = child.id() {
-                    pass_on(arrived.context("cannot read signals")?, pid);
-                }
-            }
-        }
-    }
+    program.run_to_its_end(command, signals).await
 }
 
 /// How requests are told of.

@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_lab::{Lab, LabOptions, SERVICE, SERVICE6};
-use tabane_linux::{child, signals::Signals};
+use tabane_linux::child;
 
 use super::ScenarioArgs;
-use crate::program::{self, Program};
-use crate::signals::{self, pass_on};
+use crate::program::Program;
+use crate::signals;
 
 /// Run a command on the client of a lab that lasts as long as the command
 ///
@@ -34,7 +34,8 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
         // Before there are threads, so that none of them gets the signals.
         let signals = signals::catch()?;
         let lab = Lab::up(&scenario, &LabOptions::default())?;
-        supervise(command(&lab, &program, &args.command), &program, &signals).await
+        let command = command(&lab, &program, &args.command);
+        program.run_to_its_end(command, &signals).await
     };
     tabane_tunnel::block_on(playing).context("cannot set up the event loop")?
 }
@@ -58,25 +59,4 @@ fn command(lab: &Lab, program: &Program, words: &[OsString]) -> std::process::Co
         .env("TABANE_LAB_SERVER_NETNS", lab.server().name());
     child::prepare(&mut command, Signal::SIGHUP, None);
     command
-}
-
-async fn supervise(
-    command: std::process::Command,
-    program: &Program,
-    signals: &Signals,
-) -> Result<ExitCode> {
-    let spawned = tokio::process::Command::from(command).spawn();
-    let mut child = spawned.map_err(|error| program.failed(&error))?;
-    loop {
-        tokio::select! {
-            status = child.wait() => {
-                return Ok(program::exit_code(status.context("cannot wait for the command")?));
-            }
-            arrived = signals.next() => {
-                if let Some(pid) = child.id() {
-                    pass_on(arrived.context("cannot read signals")?, pid);
-                }
-            }
-        }
-    }
 }
