@@ -21,7 +21,7 @@ usage: cargo xtask COMMAND
   ci      check and test: what the server runs
   bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help
   instructions  what packets take in core, counted by valgrind; see crates/core/benches
-  fuzz    one target under libFuzzer; needs nightly and cargo-fuzz
+  fuzz    one target under libFuzzer, or all; needs nightly and cargo-fuzz
   package a Debian package and an archive of the program; see package --help";
 
 fn main() -> ExitCode {

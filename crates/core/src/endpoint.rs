@@ -34,7 +34,7 @@ use crate::wire::{
 use accept::Server;
 use answers::{Answers, Window};
 use sessions::Sessions;
-pub(crate) use strangers::Strangers;
+pub(crate) use strangers::{Strangers, site};
 
 /// Bytes of a token that admits a client: less than half of the smallest packet. Those of join
 /// strings have 22.

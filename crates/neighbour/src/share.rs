@@ -15,7 +15,7 @@ use tabane_linux::RecvBatch;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::carry::carry;
@@ -35,6 +35,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(20);
 /// Connections that have not said yet who they are. At this many, one more takes the place of the
 /// oldest of the address that has most, or finds none.
 const MAX_STRANGERS: usize = 32;
+/// Connections that begin in a second, friends' among them: what their browsers open at once.
+const MAX_VISITS: usize = 1_000;
 /// Connections of one friend: what a browser opens, twice.
 const MAX_CONNECTIONS: usize = 512;
 /// Addresses that one friend's datagrams may go to at a time: its relays', from a few programs.
@@ -91,7 +93,7 @@ impl Share {
             datagrams: None,
             batch: RefCell::default(),
             desk,
-            strangers: RefCell::new(Lobby::new(MAX_STRANGERS)),
+            strangers: RefCell::new(Lobby::new(MAX_STRANGERS, MAX_VISITS)),
         })
     }
 
@@ -105,6 +107,7 @@ impl Share {
     /// Serves whoever comes, until it is dropped; then all connections end.
     pub async fn serve(self: Rc<Self>, listener: TcpListener) {
         let mut guests = JoinSet::new();
+        let opened_at = Instant::now();
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
@@ -117,7 +120,8 @@ impl Share {
                                 }
                             })
                         };
-                        let admitted = self.strangers.borrow_mut().admit(from.ip(), begin);
+                        let now = tabane_base::Instant::EPOCH + opened_at.elapsed();
+                        let admitted = self.strangers.borrow_mut().admit(now, from.ip(), begin);
                         match admitted {
                             Admitted::Yes => {}
                             Admitted::For(displaced) => displaced.abort(),

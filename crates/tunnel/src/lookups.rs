@@ -233,20 +233,27 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let patience = Duration::from_secs(5);
-            let (begun, mut longest) = (Instant::now(), Duration::ZERO);
+            let (mut others, mut files) = (Vec::new(), Vec::new());
             for _ in 0..QUESTIONS {
                 let asked_at = Instant::now();
                 let found = timeout(patience, lookups.find(OTHER, "a.example", 80)).await;
                 assert!(found.expect("no thread is left").is_ok());
-                longest = longest.max(asked_at.elapsed());
+                others.push(asked_at.elapsed());
+                // Files are read by the same runtime, the list of clients among them.
+                let asked_at = Instant::now();
+                let file = timeout(patience, spawn_blocking(|| ())).await;
+                assert!(file.expect("no thread is left").is_ok());
+                files.push(asked_at.elapsed());
             }
-            let mean = begun.elapsed() / QUESTIONS as u32;
-            // Files are read by the same runtime.
-            let asked_at = Instant::now();
-            let file = timeout(patience, spawn_blocking(|| ())).await;
-            assert!(file.expect("no thread is left").is_ok());
-            let file = asked_at.elapsed();
-            println!("others wait {mean:?}, {longest:?} at most; a file {file:?}");
+            // One in the middle: on a busy machine any one of them may be late.
+            let middle = |mut waits: Vec<Duration>| {
+                waits.sort_unstable();
+                (waits[waits.len() / 2], waits[waits.len() - 1])
+            };
+            let (others, files) = (middle(others), middle(files));
+            println!("others wait {others:?}, files {files:?}: in the middle and at most");
+            assert!(others.0 <= Duration::from_millis(50), "{others:?}");
+            assert!(files.0 <= Duration::from_secs(1), "{files:?}");
             assert_eq!(*tarpit.stuck.lock().unwrap(), MOST / 2);
 
             // Those who go leave nothing behind, and those who stay get their answer.

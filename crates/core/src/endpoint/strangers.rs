@@ -94,7 +94,7 @@ impl<H: Copy + Ord> Strangers<H> {
 }
 
 /// What stands for all addresses that one subscriber has.
-fn site(ip: IpAddr) -> IpAddr {
+pub(crate) fn site(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> (128 - SITE) << (128 - SITE)).into(),
         ip @ IpAddr::V4(_) => ip,

@@ -21,6 +21,8 @@ use crate::engine::Engine;
 /// Visitors who have not said what they want, and connections that no admitted session goes by. At
 /// this many, one more takes the place of the oldest of the address that has most, or finds none.
 const MAX_VISITORS: usize = 256;
+/// That begin in a second: a sixth of a core, by 0.2 ms each. Whoever comes beyond is sent away.
+const MAX_VISITS: usize = 1_000;
 /// After a failure to accept, which is want of descriptors as a rule.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A connection that no admitted session goes by is closed after this: longer than a handshake may
@@ -62,8 +64,9 @@ impl WebDoor {
     /// Takes in whoever comes, for ever.
     pub(super) async fn serve(self, engine: Engine) {
         let this = Rc::new(self);
-        let lobby = Rc::new(RefCell::new(Lobby::new(MAX_VISITORS)));
+        let lobby = Rc::new(RefCell::new(Lobby::new(MAX_VISITORS, MAX_VISITS)));
         let mut visits = JoinSet::new();
+        let opened_at = Instant::now();
         loop {
             let accepted = tokio::select! {
                 accepted = this.listener.accept() => accepted,
@@ -85,7 +88,8 @@ impl WebDoor {
                     .visit(engine.clone(), stream, canonical(from), seat);
                 visits.spawn_local(visit)
             };
-            let admitted = lobby.borrow_mut().admit(from.ip(), begin);
+            let now = tabane_base::Instant::EPOCH + opened_at.elapsed();
+            let admitted = lobby.borrow_mut().admit(now, from.ip(), begin);
             match admitted {
                 Admitted::Yes => {}
                 Admitted::For(displaced) => displaced.abort(),
