@@ -338,7 +338,7 @@ async fn carry<S: Ord + Clone>(
         }
     };
     tokio::select! {
-        outcome = through => match (outcome, route.plain) {
+        outcome = through => match (outcome, route.plain.filter(|_| route.may_go_plainly())) {
             (Outcome::Unserved, Some(dest)) => {
                 if !route.stays_here {
                     far_ends.bypass().on_flow();

@@ -18,7 +18,7 @@ use tabane_linux::{
     hooks::{self, FlowTable, Original},
     syn_hold::SynRefusal,
 };
-use tabane_policy::{FlowFacts, Protocol};
+use tabane_policy::{FlowFacts, OnFailure, Protocol};
 use tabane_tunnel::{Silence, Target, system_resolvers};
 
 use crate::associations::{Answer, Associations, Beginning, Deliver, Stranger};
@@ -28,7 +28,7 @@ use crate::near_names::asks_for_near;
 use crate::opening::{open, refusal_of};
 use crate::plain::{self, Far};
 use crate::route::Route;
-use crate::rule_book::{RuleBook, SplitTunnel};
+use crate::rule_book::RuleBook;
 
 const DNS_PORT: u16 = 53;
 /// Addresses that a socket hears of without having asked, which are remembered.
@@ -45,6 +45,8 @@ pub(crate) struct Carrier {
     resolvers: Rc<RefCell<Vec<IpAddr>>>,
     rules: RuleBook,
     silence: Silence,
+    /// What becomes without the relay of what no rule says so of.
+    on_failure: Option<OnFailure>,
 }
 
 impl Carrier {
@@ -56,13 +58,16 @@ impl Carrier {
             resolvers: Rc::new(RefCell::new(resolver_addresses())),
             rules,
             silence: Silence::Waits,
+            on_failure: None,
         }
     }
 
-    /// For the whole machine, where nobody asked the programs.
-    pub(crate) fn for_machine(far_ends: FarEnds, rules: RuleBook) -> Self {
+    /// For the whole machine, where nobody asked the programs. Where it is `strict`, what no rule
+    /// sends elsewhere waits for the relay.
+    pub(crate) fn for_machine(far_ends: FarEnds, rules: RuleBook, strict: bool) -> Self {
         Self {
             silence: Silence::GivesBack,
+            on_failure: strict.then_some(OnFailure::Wait),
             ..Self::for_command(far_ends, Carriage::default(), rules)
         }
     }
@@ -90,6 +95,8 @@ impl Carrier {
         if original.captured_dns {
             route.target = Target::Resolver;
         }
+        // The relay's own name is looked up while the relay does not answer.
+        route.stays_here |= original.pid == Some(std::process::id());
         route
     }
 
@@ -136,18 +143,12 @@ impl Carrier {
         } else {
             Target::Address(dest)
         };
-        let way = self.rules.admit(flow);
-        let is_direct = matches!(way, SplitTunnel::Direct);
-        Route {
-            target,
+        let route = Route {
             plain: Some(dest),
-            stays_here: is_direct,
             silence: self.silence,
-            label: match way {
-                SplitTunnel::Carried(label) => Some(label),
-                SplitTunnel::Direct => None,
-            },
-        }
+            ..target.into()
+        };
+        route.ruled(self.rules.admit(flow), self.on_failure)
     }
 
     /// Answers to the questions of this flow tell the names of addresses.

@@ -45,6 +45,8 @@ pub struct Extent {
     pub ping: bool,
     /// The interfaces with hosts behind them.
     pub lan: Vec<String>,
+    /// Also while the relay does not answer: what no rule sends elsewhere waits for it.
+    pub strict: bool,
 }
 
 /// A machine with hooks.
@@ -57,6 +59,8 @@ pub struct Machine {
     capture: Option<Capture>,
     carrier: Option<Carrier>,
     far_ends: Option<FarEnds>,
+    rules: Option<RuleBook>,
+    strict: bool,
     /// There is no relay to carry anything else.
     only_peers: bool,
     tasks: Vec<JoinHandle<()>>,
@@ -88,6 +92,8 @@ impl Machine {
             capture: Some(capture),
             carrier: None,
             far_ends: None,
+            rules: None,
+            strict: extent.strict,
             only_peers: true,
             tasks: Vec::new(),
         };
@@ -117,7 +123,7 @@ impl Machine {
     }
 
     async fn carry_packets(&mut self, routing: Rc<Routing>) -> Result<()> {
-        let packets = Packets::set_up(routing, self.filter.clone()).await?;
+        let packets = Packets::set_up(routing, self.filter.clone(), self.strict).await?;
         self.filter.borrow_mut().set_tun(Some(packets.name()))?;
         self.packets = Some(packets);
         Ok(())
@@ -129,7 +135,8 @@ impl Machine {
         let Some(capture) = self.capture.take() else {
             return;
         };
-        let carrier = Carrier::for_machine(far_ends.clone(), rules.clone());
+        self.rules = Some(rules.clone());
+        let carrier = Carrier::for_machine(far_ends.clone(), rules.clone(), self.strict);
         let flows = self.hooks.flows();
         let tcp = carrier.clone().serve_tcp(capture.listener, flows.clone());
         let udp = carrier.clone().serve_udp(capture.udp, flows);
@@ -150,9 +157,17 @@ impl Machine {
         self.carrier = Some(carrier);
     }
 
+    /// Whether nothing goes without the relay that no rule allows.
+    pub fn is_strict(&self) -> bool {
+        self.strict
+    }
+
     /// Captures what is new, or leaves it alone as if we were not there, but for what goes to
-    /// peers, which need no relay.
+    /// peers, which need no relay. Where anything must not go without the relay it is all captured,
+    /// and what may is led there.
     pub async fn set_open(&mut self, open: bool) -> Result<()> {
+        let is_closed = self.strict || self.rules.as_ref().is_some_and(RuleBook::is_closed);
+        let open = open || is_closed;
         self.only_peers = !open;
         let has_peers = self.far_ends.as_ref().is_some_and(FarEnds::has_peers);
         if has_peers {

@@ -21,7 +21,7 @@ use crate::far_ends::FarEnds;
 use crate::opening::{open, refusal_of};
 use crate::plain::{self, Far};
 use crate::route::Route;
-use crate::rule_book::{RuleBook, SplitTunnel};
+use crate::rule_book::RuleBook;
 
 /// Connections at once; as many as the session has streams, less some for UDP.
 const MAX_CONNECTIONS: usize = 3_072;
@@ -166,16 +166,14 @@ fn route(destination: &Destination, target: Target, protocol: Protocol, rules: &
         Host::Ip(ip) if !is_own(*ip) => Some(SocketAddr::new(*ip, destination.port)),
         Host::Ip(_) | Host::Name(_) => None,
     };
-    let is_direct = matches!(way, SplitTunnel::Direct);
-    Route {
-        label: match way {
-            SplitTunnel::Carried(label) => Some(label),
-            SplitTunnel::Direct => None,
-        },
-        stays_here: is_direct && (plain.is_some() || protocol == Protocol::Tcp),
+    let has_plain = plain.is_some() || protocol == Protocol::Tcp;
+    let mut route = Route {
         plain,
         ..target.into()
-    }
+    };
+    route = route.ruled(way, None);
+    route.stays_here &= has_plain;
+    route
 }
 
 async fn serve_udp(request: UdpRequest, far_ends: &FarEnds, rules: &RuleBook) {

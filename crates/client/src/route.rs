@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 
+use tabane_policy::OnFailure;
 use tabane_tunnel::{Client, Label, Silence, Target};
 
 use crate::far_ends::FarEnds;
+use crate::rule_book::SplitTunnel;
 use crate::via::Known;
 
 /// Where a connection or a flow goes.
@@ -18,6 +20,8 @@ pub(crate) struct Route {
     pub(crate) stays_here: bool,
     /// Whether a relay that is silent is waited for.
     pub silence: Silence,
+    /// Better nowhere than without a session, but for what stays here.
+    pub(crate) fails_closed: bool,
     /// How the session treats it.
     pub label: Option<Label>,
 }
@@ -31,6 +35,33 @@ impl Route {
         }
     }
 
+    /// As the rules have it; what they leave open, as `otherwise` has it, else as before.
+    pub(crate) fn ruled(self, way: SplitTunnel, otherwise: Option<OnFailure>) -> Self {
+        let SplitTunnel::Carried(label, on_failure) = way else {
+            return Self {
+                stays_here: true,
+                ..self
+            };
+        };
+        let (silence, fails_closed) = match on_failure.or(otherwise) {
+            None => (self.silence, self.fails_closed),
+            Some(OnFailure::Direct) => (Silence::GivesBack, false),
+            Some(OnFailure::Wait) => (Silence::Waits, true),
+            Some(OnFailure::Refuse) => (Silence::GivesBack, true),
+        };
+        Self {
+            label: Some(label),
+            silence,
+            fails_closed,
+            ..self
+        }
+    }
+
+    /// Whether it may go without a session at all.
+    pub(crate) fn may_go_plainly(&self) -> bool {
+        self.stays_here || !self.fails_closed
+    }
+
     /// What is known at this moment of who could serve it.
     pub(crate) fn known(&self, far_ends: &FarEnds, has_peer: bool, has_plain: bool) -> Known {
         Known {
@@ -38,7 +69,7 @@ impl Route {
             has_peer,
             relay: far_ends.relay_state(),
             waits: self.silence == Silence::Waits,
-            has_plain,
+            has_plain: has_plain && self.may_go_plainly(),
         }
     }
 }
@@ -50,6 +81,7 @@ impl From<Target> for Route {
             plain: None,
             stays_here: false,
             silence: Silence::Waits,
+            fails_closed: false,
             label: None,
         }
     }

@@ -12,8 +12,9 @@ use std::rc::Rc;
 
 use tabane_base::Bytes;
 use tabane_core::{ClassId, DatagramOrder, MAX_CLASSES};
-use tabane_policy::{FlowFacts, LinkFacts, Order, Policy};
+use tabane_policy::{FlowFacts, LinkFacts, OnFailure, Order, Policy};
 use tabane_tunnel::{Label, LinkClass, Tally, Treatment, WeakLabel};
+use tokio::sync::Notify;
 
 use crate::dns_answer;
 
@@ -27,8 +28,8 @@ const SWEEP_STEP: usize = 256;
 /// What becomes of a connection.
 #[derive(Debug, Clone)]
 pub enum SplitTunnel {
-    /// Through the session, as the label says.
-    Carried(Label),
+    /// Through the session, as the label says; without the relay, as the rule has it.
+    Carried(Label, Option<OnFailure>),
     /// Without it.
     Direct,
 }
@@ -49,6 +50,7 @@ struct Book {
     uses: BTreeMap<Option<String>, Use>,
     sweep_at: usize,
     names: Names,
+    renewed: Rc<Notify>,
 }
 
 /// A label, and what it was given for.
@@ -105,10 +107,18 @@ impl RuleBook {
         let Some(treatment) = book.treat(&flow) else {
             return SplitTunnel::Direct;
         };
+        let on_failure = book.on_failure(&flow);
         let label = Label::new(treatment);
         label.count_in(&tally);
         book.keep(flow, &label, rule);
-        SplitTunnel::Carried(label)
+        SplitTunnel::Carried(label, on_failure)
+    }
+
+    /// Whether any rule keeps what it fits from going without the relay.
+    pub(crate) fn is_closed(&self) -> bool {
+        let book = self.0.borrow();
+        let mut rules = book.policy.rules().iter();
+        rules.any(|rule| rule.treatment.on_failure.is_some_and(OnFailure::is_closed))
     }
 
     /// The rule that a connection would fall under now, with the names that its address is known
@@ -178,6 +188,13 @@ impl RuleBook {
             }
         }
         book.labels = labels;
+        book.renewed.notify_one();
+    }
+
+    /// Waits until there are other rules, for one who waits.
+    pub async fn renewed(&self) {
+        let renewed = self.0.borrow().renewed.clone();
+        renewed.notified().await;
     }
 
     /// Which of these links carry what belongs to each class.
@@ -217,6 +234,11 @@ impl Book {
     fn rule_for(&self, flow: &FlowFacts) -> Option<String> {
         let (_, rule) = self.policy.rule_for(flow)?;
         Some(rule.name.clone())
+    }
+
+    fn on_failure(&self, flow: &FlowFacts) -> Option<OnFailure> {
+        let (_, rule) = self.policy.rule_for(flow)?;
+        rule.treatment.on_failure
     }
 
     /// `None`: it is not to be carried.
@@ -338,7 +360,7 @@ mod tests {
 
     fn class(way: &SplitTunnel) -> Option<u8> {
         match way {
-            SplitTunnel::Carried(label) => Some(label.treatment().class.get()),
+            SplitTunnel::Carried(label, _) => Some(label.treatment().class.get()),
             SplitTunnel::Direct => None,
         }
     }

@@ -30,7 +30,7 @@ pub enum KeyParseError {
     #[error("a key has 43 characters, this has {0}")]
     Length(usize),
     /// A character outside the alphabet.
-    #[error("'{0}' does not occur in a key")]
+    #[error("{0:?} does not occur in a key")]
     Character(char),
 }
 

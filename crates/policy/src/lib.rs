@@ -23,5 +23,5 @@ pub use file::{MAX_CLASSES, Policy, PolicyError};
 pub use hours::Hours;
 pub use link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
 pub use reader::Fault;
-pub use rule::{FlowFacts, Order, Protocol, Rule, Treatment};
+pub use rule::{FlowFacts, OnFailure, Order, Protocol, Rule, Treatment};
 pub use usage::Usage;

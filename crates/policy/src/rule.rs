@@ -49,13 +49,14 @@ pub enum Order {
 
 /// The longest wait for an order; no program that is content with UDP waits for longer.
 const ORDER_MAX: Duration = Duration::from_secs(1);
+const ON_FAILURE_EXPECTED: &str = "\"wait\", \"refuse\" or \"direct\"";
 const ORDER_EXPECTED: &str = "\"at-once\" or a time from \"1ms\" to \"1s\"";
 const PORT_EXPECTED: &str = "a port, or a range such as \"8000-8100\"";
 const PREFIX_EXPECTED: &str = "an address or a range such as \"192.0.2.0/24\"";
 const DSCP_EXPECTED: &str = "0 to 63, or a name such as \"ef\", \"af41\" or \"cs5\"";
 const LINK_EXPECTED: &str = "a link's name or a pattern such as \"usb*\" or \"kind:cellular\"";
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "name",
     "domain",
     "address",
@@ -68,6 +69,7 @@ const KEYS: [&str; 13] = [
     "redundant",
     "scheduler",
     "direct",
+    "on-failure",
     "order",
 ];
 
@@ -82,6 +84,25 @@ struct Match {
     dscp: Option<Vec<u8>>,
 }
 
+/// What becomes of a connection or flow that begins while the relay does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It goes as it would without tabane.
+    Direct,
+    /// It waits for the relay.
+    Wait,
+    /// It is told that there is no way.
+    Refuse,
+}
+
+impl OnFailure {
+    /// Whether nothing may go without the relay.
+    #[must_use]
+    pub fn is_closed(self) -> bool {
+        self != Self::Direct
+    }
+}
+
 /// How what fits is treated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Treatment {
@@ -91,6 +112,8 @@ pub struct Treatment {
     pub redundant: bool,
     /// Not through the relay at all: as it would go without tabane.
     pub direct: bool,
+    /// Where the relay does not answer; `None` as everything else.
+    pub on_failure: Option<OnFailure>,
     /// For UDP.
     pub order: Option<Order>,
 }
@@ -263,12 +286,14 @@ impl Treatment {
             (value.as_str()? == "redundant").then_some(())
         });
         let direct = reader.flag(fields, "direct").unwrap_or(false);
+        let on_failure = reader.value(fields, "on-failure", ON_FAILURE_EXPECTED, on_failure);
         let order = reader.value(fields, "order", ORDER_EXPECTED, order);
         let says_nothing = links.is_none()
             && never.is_none()
             && redundant.is_none()
             && scheduler.is_none()
             && !direct
+            && on_failure.is_none()
             && order.is_none();
         if reader.faults.len() > before {
             return Self::default();
@@ -286,6 +311,7 @@ impl Treatment {
             ("links", links.is_some()),
             ("never", never.is_some()),
             ("redundant", redundant.is_some() || scheduler.is_some()),
+            ("on-failure", on_failure.is_some()),
             ("order", order.is_some()),
         ];
         for (key, _) in with_direct.iter().filter(|(_, given)| direct && *given) {
@@ -302,6 +328,7 @@ impl Treatment {
             never: never.unwrap_or_default(),
             redundant: scheduler.is_some() || redundant.unwrap_or(false),
             direct,
+            on_failure,
             order,
         };
         if treatment.allows_none() {
@@ -370,6 +397,12 @@ impl fmt::Display for Treatment {
         if self.redundant {
             parts.push("by all its links at once".to_owned());
         }
+        match self.on_failure {
+            Some(OnFailure::Wait) => parts.push("waits for the relay".to_owned()),
+            Some(OnFailure::Refuse) => parts.push("refused without the relay".to_owned()),
+            Some(OnFailure::Direct) => parts.push("directly without the relay".to_owned()),
+            None => {}
+        }
         match self.order {
             Some(Order::AtOnce) => parts.push("handed out at once".to_owned()),
             Some(Order::Within(time)) => {
@@ -393,6 +426,15 @@ fn ports(value: &DeValue<'_>) -> Option<(u16, u16)> {
     let (first, last) = value.as_str()?.split_once('-')?;
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
     (0 < first && first <= last).then_some((first, last))
+}
+
+fn on_failure(value: &DeValue<'_>) -> Option<OnFailure> {
+    match value.as_str()? {
+        "wait" => Some(OnFailure::Wait),
+        "refuse" => Some(OnFailure::Refuse),
+        "direct" => Some(OnFailure::Direct),
+        _ => None,
+    }
 }
 
 fn order(value: &DeValue<'_>) -> Option<Order> {

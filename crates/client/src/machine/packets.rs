@@ -42,6 +42,8 @@ pub(super) struct Packets {
     index: u32,
     routing: Rc<Routing>,
     filter: Rc<RefCell<Filter>>,
+    /// Better nowhere than without the relay.
+    is_strict: bool,
     /// Addresses cannot be used here, so none are asked for.
     only_pings: Cell<bool>,
     /// What the user was told last.
@@ -49,8 +51,13 @@ pub(super) struct Packets {
 }
 
 impl Packets {
-    /// Makes the device; nothing is routed to it yet.
-    pub(super) async fn set_up(routing: Rc<Routing>, filter: Rc<RefCell<Filter>>) -> Result<Self> {
+    /// Makes the device. Nothing is routed to it yet, unless it is `strict`: then what the relay
+    /// does not carry ends in it.
+    pub(super) async fn set_up(
+        routing: Rc<Routing>,
+        filter: Rc<RefCell<Filter>>,
+        is_strict: bool,
+    ) -> Result<Self> {
         let tun = Tun::open(NAME)?;
         // Answers come in here from anywhere. Their mark, which the filter puts on them, tells the
         // kernel's check of the way back that this is where such senders are reached. Those for
@@ -63,11 +70,15 @@ impl Packets {
         let index = routing.bring_up(tun.name(), PINGS_MTU).await?;
         routing.add_address(index, NOBODY, 32).await?;
         routing.add_rule(ECHO).await?;
+        if is_strict {
+            routing.add_default(ECHO.table, index).await?;
+        }
         Ok(Self {
             tun,
             index,
             routing,
             filter,
+            is_strict,
             only_pings: Cell::new(false),
             told: Cell::new(None),
         })
@@ -116,7 +127,9 @@ impl Packets {
             () = sleep(LONG_PAUSE), if assignment.lodging == Lodging::Full => Ok(()),
         };
         // Before the addresses, so that nothing leaves with a wrong one.
-        self.routing.remove_default(ECHO.table, self.index).await?;
+        if !self.is_strict {
+            self.routing.remove_default(ECHO.table, self.index).await?;
+        }
         self.move_out().await?;
         result
     }

@@ -231,3 +231,29 @@ fn what_excludes_every_link_is_a_fault() {
         assert!(error.contains("no link at all"), "{error}");
     }
 }
+
+#[test]
+fn what_becomes_of_it_without_the_relay_is_told() {
+    let of = |what: &str| {
+        let text = format!("[[rule]]\nname = 'a'\nport = 25\n{what}\n");
+        let policy = Policy::parse(&text).map_err(|error| error.to_string())?;
+        let treatment = &policy.rules()[0].treatment;
+        Ok::<_, String>((treatment.on_failure, treatment.to_string()))
+    };
+    for (what, on_failure, words) in [
+        ("wait", OnFailure::Wait, "waits for the relay"),
+        ("refuse", OnFailure::Refuse, "refused without the relay"),
+        ("direct", OnFailure::Direct, "directly without the relay"),
+    ] {
+        let told = of(&format!("on-failure = '{what}'"));
+        assert_eq!(told, Ok((Some(on_failure), words.to_owned())));
+        assert_eq!(on_failure.is_closed(), what != "direct");
+    }
+    let wrong = of("on-failure = 'close'").unwrap_err();
+    assert!(
+        wrong.contains("line 4: on-failure") && wrong.contains("\"refuse\""),
+        "{wrong}"
+    );
+    let both = of("direct = true\non-failure = 'wait'").unwrap_err();
+    assert!(both.contains("on-failure and direct contradict"), "{both}");
+}

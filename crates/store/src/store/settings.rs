@@ -41,6 +41,8 @@ pub struct UpSettings {
     pub lan: Vec<String>,
     /// Whether pings are carried.
     pub ping: Option<bool>,
+    /// Nothing goes without the relay.
+    pub strict: bool,
     /// How long connections wait for a relay that does not answer.
     pub wait: Option<Span>,
 }

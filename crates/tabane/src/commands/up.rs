@@ -64,6 +64,10 @@ pub(crate) struct UpArgs {
     /// Leave pings, and every protocol but TCP and UDP, alone
     #[arg(long)]
     no_ping: bool,
+    /// Let nothing go without the relay: while it does not answer, new connections wait for it, but
+    /// for what --direct, a rule of the policy or this machine's own networks leave alone
+    #[arg(long)]
+    strict: bool,
     /// How long connections wait for a relay that does not answer [default: 5m, the relay's own
     /// limit]
     #[arg(long, value_name = "TIME")]
@@ -100,8 +104,9 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     if let Some(wait) = args.wait.or(settings.wait) {
         plan.wait_at_most(wait.0);
     }
+    let is_strict = args.strict || settings.strict;
     if args.detach {
-        return detach();
+        return detach(is_strict);
     }
     let _lock = Lock::acquire()?;
     if let Err(error) = descriptors::raise_limit() {
@@ -116,6 +121,7 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         } else {
             args.lan
         },
+        strict: is_strict,
     };
     check_names(&extent.lan)?;
     let serving = serve(direct, extent, &args.control, &plan, store);
@@ -144,9 +150,11 @@ async fn serve(
     let signals = signals::catch()?;
     let watch = Watch::start().context("cannot watch the interfaces")?;
     let mut machine = Machine::set_up(direct, extent).await?;
-    notify::ready();
     tokio::task::spawn_local(notify::keep_alive());
-    tracing::info!("up; new connections go as without tabane until the relay answers");
+    match machine.is_strict() {
+        true => tracing::info!("up; new connections wait until the relay answers (--strict)"),
+        false => tracing::info!("up; new connections go as without tabane until the relay answers"),
+    }
     let far_ends = tokio::select! {
         far_ends = FarEnds::start(plan, store, OWN_MARK) => Some(far_ends?),
         () = until_told(&signals) => None,
@@ -196,6 +204,8 @@ async fn attend(
     let mut is_open = false;
     // What goes to peers needs no relay.
     machine.set_open(is_open).await?;
+    // What must not go without the relay does not from here on.
+    notify::ready();
     if far_ends.relay().is_none() {
         notify::status(PEERS_ALONE);
     }
@@ -206,8 +216,9 @@ async fn attend(
             () = relay_is(far_ends, !is_open) => {
                 is_open = !is_open;
                 machine.set_open(is_open).await?;
-                tell_reach(is_open);
+                tell_reach(is_open, machine.is_strict());
             }
+            () = rules_change(far_ends) => machine.set_open(is_open).await?,
             () = far_ends.moved() => {
                 if let Err(error) = machine.follow_network().await {
                     tracing::warn!("{error:#}");
@@ -226,18 +237,29 @@ async fn attend(
     }
 }
 
-/// Waits until the relay is reachable, or not; for ever where there is none.
+/// Waits until the relay is reachable, or given up; for ever where there is none.
 async fn relay_is(far_ends: &FarEnds, reachable: bool) {
     match far_ends.relay() {
-        Some(relay) => relay.until_reachable(reachable).await,
+        Some(relay) if reachable => relay.until_reachable(true).await,
+        Some(relay) => relay.until_given_up().await,
         None => std::future::pending().await,
     }
 }
 
-fn tell_reach(reachable: bool) {
+async fn rules_change(far_ends: &FarEnds) {
+    match far_ends.rules() {
+        Some(rules) => rules.renewed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn tell_reach(reachable: bool, is_strict: bool) {
     if reachable {
         tracing::info!("the relay answers: new connections go over all links");
         notify::status(CARRYING);
+    } else if is_strict {
+        tracing::warn!("the relay does not answer: new connections wait for it (--strict)");
+        notify::status("the relay does not answer");
     } else {
         tracing::warn!("the relay does not answer: new connections go as without tabane");
         notify::status("the relay does not answer");
@@ -259,7 +281,7 @@ async fn until_told(signals: &Signals) {
 }
 
 /// Starts the same command in the background and waits until it carries what is new.
-fn detach() -> Result<ExitCode> {
+fn detach(is_strict: bool) -> Result<ExitCode> {
     use std::os::unix::process::CommandExt;
 
     /// One line of a failure is enough.
@@ -290,9 +312,13 @@ fn detach() -> Result<ExitCode> {
     match heard.context(WAIT)? {
         Heard::Told => Ok(ExitCode::SUCCESS),
         Heard::Nothing => bail!(
-            "the relay does not answer: new connections go as without tabane until it does; it is \
-             tried further in the background (`tabane doctor` looks at every link, `tabane down` \
-             ends it, {LOG} has what it says)"
+            "the relay does not answer: new connections {} until it does; it is tried further in the \
+             background (`tabane doctor` looks at every link, `tabane down` ends it, {LOG} has what \
+             it says)",
+            match is_strict {
+                true => "wait",
+                false => "go as without tabane",
+            }
         ),
         Heard::Ended(status) => {
             eprint!("{}", std::fs::read_to_string(LOG).unwrap_or_default());

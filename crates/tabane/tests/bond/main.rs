@@ -21,6 +21,7 @@ mod readme;
 mod relays;
 mod rules;
 mod screens;
+mod strict;
 mod up;
 mod users;
 mod world;
