@@ -12,6 +12,7 @@ mod rate;
 mod rng;
 mod size;
 mod time;
+mod translator;
 
 pub use destination::{Destination, DestinationError, Host};
 pub use prefix::Prefix;
@@ -20,3 +21,4 @@ pub use rate::Rate;
 pub use rng::{Rng, Seed};
 pub use size::Bytes;
 pub use time::{Duration, Instant, scale};
+pub use translator::Translator;

@@ -34,7 +34,7 @@ use crate::wire::{
 use accept::Server;
 use answers::{Answers, Window};
 use sessions::Sessions;
-use strangers::Strangers;
+pub(crate) use strangers::Strangers;
 
 /// Bytes of a token that admits a client: less than half of the smallest packet. Those of join
 /// strings have 22.
@@ -73,7 +73,7 @@ pub struct Endpoint {
     config: SessionConfig,
     server: Option<Server>,
     sessions: Sessions,
-    strangers: Strangers,
+    strangers: Strangers<SessionHandle>,
     incoming: VecDeque<SessionHandle>,
     /// Sessions that made room for others.
     ended: VecDeque<SessionHandle>,

@@ -29,8 +29,8 @@ const LEAST_ELSEWHERE: usize = 64 * 1024;
 /// Enough for any link.
 const MOST: usize = 4 << 20;
 
-/// A buffer that shrinks refuses what its sender still may send, which comes again after 200 ms, so
-/// that a passing dip of the limit should not do it.
+/// A buffer that shrinks refuses what its sender still may send, and a connection that has lost
+/// anything is slow for long: less is offered first, and the buffer follows so much later.
 const SHRINKS_AFTER: Duration = Duration::from_millis(500);
 
 /// What passes in so long may always wait: with less, whoever writes and we wake each other for
@@ -53,6 +53,8 @@ pub struct Onward {
 pub struct ReadAhead {
     /// Bytes the kernel takes in; 0 before the first step.
     given: usize,
+    /// Of these, what it offers.
+    offered: usize,
     /// The round trip to whoever writes; `None` on this machine.
     round_trip: Option<Duration>,
     least: usize,
@@ -76,6 +78,7 @@ impl ReadAhead {
         let segment = getsockopt(tcp, sockopt::TcpMaxSeg).map_or(usize::MAX, |size| size as usize);
         Self {
             given: 0,
+            offered: 0,
             round_trip: (!is_here).then(|| round_trip(tcp)),
             least: match is_here {
                 true => segment.saturating_mul(LEAST_SEGMENTS).min(MOST),
@@ -106,10 +109,12 @@ impl ReadAhead {
         }
         let wanted = self.wanted(onward).clamp(self.least, MOST);
         self.wanted[0] = self.wanted[0].max(wanted);
-        let wanted = self.wanted[0].max(self.wanted[1]);
-        // Each step costs system calls, and none is worth them that changes little.
-        if wanted > self.given.saturating_mul(5) / 4 || wanted <= self.given / 2 {
-            self.give(tcp, wanted);
+        let lasting = self.wanted[0].max(self.wanted[1]);
+        if changes(self.given, lasting) {
+            self.give(tcp, lasting);
+        }
+        if changes(self.offered, self.wanted[0]) {
+            self.offer(tcp, self.wanted[0]);
         }
     }
 
@@ -138,7 +143,21 @@ impl ReadAhead {
         if let Err(error) = given {
             tracing::debug!(%error, "SO_RCVBUF stays as it is");
         }
+        self.offer(tcp, wanted);
     }
+
+    fn offer(&mut self, tcp: &impl AsFd, wanted: usize) {
+        self.offered = wanted;
+        // What it was when the connection began would hold otherwise.
+        if let Err(error) = set(tcp, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, wanted) {
+            tracing::debug!(%error, "TCP_WINDOW_CLAMP stays as it is");
+        }
+    }
+}
+
+/// Each step costs system calls, and none is worth them that changes little.
+const fn changes(from: usize, to: usize) -> bool {
+    to > from.saturating_mul(5) / 4 || to <= from / 2
 }
 
 /// A buffer of `wanted` bytes for whoever needs all of it; where we may not have that much, the
@@ -148,8 +167,7 @@ fn give_elsewhere(tcp: &impl AsFd, wanted: usize) -> io::Result<()> {
     if getsockopt(tcp, sockopt::RcvBuf)? < 2 * wanted {
         return set(tcp, libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0);
     }
-    // What it was when the connection began would hold otherwise.
-    set(tcp, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, wanted)
+    Ok(())
 }
 
 fn set(tcp: &impl AsFd, level: i32, option: i32, value: usize) -> io::Result<()> {
@@ -247,6 +265,34 @@ mod tests {
             // Some 0.2 s; 4 s where each fall of the limit has data refused.
             assert!(took.as_secs() < 2, "{took:?}, small segments: {is_small}");
         }
+    }
+
+    /// A connection that has lost anything is slow for long.
+    #[tokio::test]
+    async fn nothing_that_was_offered_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        allow_small_buffers(&listener).unwrap();
+        let (program, mut ours) = pair(&listener).await;
+        let mut program = program.into_std().unwrap();
+        program.set_nonblocking(false).unwrap();
+        let writing = std::thread::spawn(move || {
+            std::io::Write::write_all(&mut program, &vec![7; SIZE]).unwrap();
+            program
+        });
+        let mut read_ahead = ReadAhead::of(&ours);
+        let (mut chunk, mut left, mut ms) = (vec![0; CHUNK], SIZE, 0);
+        for limit in [[16 << 20; 200], [10_000; 200]].iter().flatten().cycle() {
+            read_ahead.follow(&ours, Instant::from_millis(ms), onward(*limit));
+            left -= ours.read(&mut chunk).await.unwrap();
+            ms += 5;
+            if left == 0 {
+                break;
+            }
+        }
+        let program = writing.join().unwrap();
+        // Where a buffer shrinks at once, some seven to two hundred.
+        let repeated = crate::tcp_info::repeated(&program).unwrap();
+        assert!(repeated < 5, "{repeated}");
     }
 
     #[tokio::test]

@@ -21,6 +21,13 @@ pub(crate) fn round_trip(tcp: &impl AsFd) -> Duration {
     Duration::from_micros(micros.into())
 }
 
+/// Segments that were sent again.
+#[cfg(test)]
+pub(crate) fn repeated(tcp: &impl AsFd) -> Option<u32> {
+    const REPEATED_AT: usize = 100;
+    Some(u32::from_ne_bytes(number(&read(tcp)?, REPEATED_AT)))
+}
+
 /// Whether the program at the far end of a connection reads, as its kernel's offers show: one whose
 /// program stands still fills its buffer and offers no more.
 #[derive(Debug)]

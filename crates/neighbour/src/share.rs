@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tabane_base::{Destination, Host};
-use tabane_core::{Identity, PublicKey};
+use tabane_core::{Admitted, Identity, Lobby, PublicKey};
 use tabane_fetch::Way;
 use tabane_linux::RecvBatch;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
@@ -32,7 +32,8 @@ pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
 const GREETING_TIME: Duration = Duration::from_secs(10);
 /// How long a connection outwards may take: what the way out needs to try some addresses.
 const CONNECT_TIME: Duration = Duration::from_secs(20);
-/// Connections that have not said yet who they are.
+/// Connections that have not said yet who they are. At this many, one more takes the place of the
+/// oldest of the address that has most, or finds none.
 const MAX_STRANGERS: usize = 32;
 /// Connections of one friend: what a browser opens, twice.
 const MAX_CONNECTIONS: usize = 512;
@@ -61,7 +62,7 @@ pub struct Share {
     /// For all forwards: none holds it while it waits.
     batch: RefCell<RecvBatch>,
     desk: Rc<dyn Desk>,
-    strangers: Cell<usize>,
+    strangers: RefCell<Lobby<AbortHandle>>,
 }
 
 /// What a friend is told when there is no connection for it.
@@ -90,7 +91,7 @@ impl Share {
             datagrams: None,
             batch: RefCell::default(),
             desk,
-            strangers: Cell::new(0),
+            strangers: RefCell::new(Lobby::new(MAX_STRANGERS)),
         })
     }
 
@@ -107,15 +108,22 @@ impl Share {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, from)) if self.strangers.get() < MAX_STRANGERS => {
-                        let share = Rc::clone(&self);
-                        guests.spawn_local(async move {
-                            if let Err(error) = share.receive(stream).await {
-                                tracing::debug!(%from, %error, "a guest came to nothing");
-                            }
-                        });
+                    Ok((stream, from)) => {
+                        let begin = |number| {
+                            let share = Rc::clone(&self);
+                            guests.spawn_local(async move {
+                                if let Err(error) = share.receive(stream, number).await {
+                                    tracing::debug!(%from, %error, "a guest came to nothing");
+                                }
+                            })
+                        };
+                        let admitted = self.strangers.borrow_mut().admit(from.ip(), begin);
+                        match admitted {
+                            Admitted::Yes => {}
+                            Admitted::For(displaced) => displaced.abort(),
+                            Admitted::No => tracing::debug!(%from, "too many at the door"),
+                        }
                     }
-                    Ok((_, from)) => tracing::debug!(%from, "too many at the door"),
                     Err(error) => {
                         // Out of descriptors, most likely: they come back as connections end.
                         tracing::warn!(%error, "cannot accept a connection");
@@ -127,9 +135,9 @@ impl Share {
         }
     }
 
-    async fn receive(&self, stream: TcpStream) -> io::Result<()> {
+    async fn receive(&self, stream: TcpStream, number: u64) -> io::Result<()> {
+        let stranger = Stranger(&self.strangers, number);
         stream.set_nodelay(true)?;
-        let stranger = Held::take(&self.strangers);
         let greeted = timeout(GREETING_TIME, self.acceptor.accept(stream)).await;
         let mut stream = greeted.map_err(|_| io::ErrorKind::TimedOut)??;
         let key = tls::peer_key(stream.get_ref().1).ok_or(io::ErrorKind::InvalidData)?;
@@ -267,6 +275,15 @@ impl Share {
             MAX_CONNECTIONS.. => Err(Refusal(429, "Too many connections")),
             _ => Ok((friend, to)),
         }
+    }
+}
+
+/// Who has not said yet who it is; its place is others' when this goes.
+struct Stranger<'a>(&'a RefCell<Lobby<AbortHandle>>, u64);
+
+impl Drop for Stranger<'_> {
+    fn drop(&mut self) {
+        self.0.borrow_mut().leave(self.1);
     }
 }
 

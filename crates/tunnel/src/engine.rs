@@ -103,6 +103,20 @@ impl Engine {
         state.sockets.streams.attach(link, stream, remote)
     }
 
+    /// Ends a connection that carries packets, as if it had broken.
+    pub(crate) fn hang_up(&self, socket: SocketId) {
+        let mut state = self.0.borrow_mut();
+        if state.sockets.link(socket).is_some() {
+            state.lose(socket);
+            state.wake();
+        }
+    }
+
+    /// Whether a session whose client has been admitted goes by this socket.
+    pub(crate) fn carries_client(&self, socket: SocketId) -> bool {
+        self.0.borrow().carries_client(socket)
+    }
+
     /// Closes a socket. Sessions must have been told before.
     pub(crate) fn unbind(&self, socket: SocketId) {
         self.0.borrow_mut().sockets.unbind(socket);

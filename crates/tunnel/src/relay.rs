@@ -116,8 +116,16 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether a client, of this user if it is one's, may reach `address`.
+    /// Whether a client, of this user if it is one's, may reach `address`. What a translator of
+    /// the network makes of it must be allowed as well.
     fn allows(&self, user: Option<&User>, address: SocketAddr) -> bool {
+        let beyond = self.own.beyond(address.ip());
+        let beyond = beyond.map(|ip| SocketAddr::new(ip, address.port()));
+        let mut all = beyond.into_iter().chain([address]);
+        all.all(|address| self.allows_itself(user, address))
+    }
+
+    fn allows_itself(&self, user: Option<&User>, address: SocketAddr) -> bool {
         let ip = address.ip();
         let access = match (self.access, user) {
             (Access::Public, Some(user)) if user.may_reach_private() => Access::Private,

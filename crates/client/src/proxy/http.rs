@@ -57,6 +57,9 @@ pub enum HttpError {
     /// The head has more than [`MAX_HEAD`] bytes.
     #[error("the HTTP request's head is longer than {MAX_HEAD} bytes")]
     TooLong,
+    /// The head comes in so many pieces that reading it costs too much.
+    #[error("the HTTP request's head comes in too many pieces")]
+    Crumbs,
     /// The request target has no host, as a web server would get it.
     #[error("this is a proxy, not a web server: the request has no http:// URL")]
     NotForProxy,

@@ -4,14 +4,14 @@
 //! destination and then accepts or refuses, so a program learns the truth in its own dialect.
 
 use super::association::UdpAssociation;
-use super::http::{HttpError, HttpRequest, parse_request};
+use super::http::{HttpError, HttpRequest, MAX_HEAD, parse_request};
 use super::refusal::Refusal;
 use super::socks5::{self, Command, Socks5Error};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 use tabane_base::Destination;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// How long a program may take to say what it wants; longer than any program that means it, and
@@ -22,6 +22,10 @@ const NEGOTIATION_TIME: Duration = Duration::from_secs(30);
 /// the connection and could take the answer away from the program.
 const LINGER_TIME: Duration = Duration::from_millis(500);
 const LINGER_BYTES: usize = 256 * 1024;
+
+/// Bytes looked at to read one head, since each piece that comes has all of it looked at again:
+/// enough for the longest one in packets of the internet, and for a short one byte by byte.
+const MOST_LOOKS: usize = 32 * MAX_HEAD;
 
 /// What the program wants.
 #[derive(Debug)]
@@ -154,16 +158,13 @@ async fn listen_http(
     mut client: TcpStream,
     mut buffer: Vec<u8>,
 ) -> Result<Request, NegotiationError> {
-    let request = loop {
-        match parse_request(&buffer) {
-            Ok(Some(request)) => break request,
-            Ok(None) => read_more(&mut client, &mut buffer).await?,
-            Err(error) => {
-                let reply = http_answer("400 Bad Request", &error.to_string());
-                answer_and_close(&mut client, reply.as_bytes()).await;
-                return Err(error.into());
-            }
+    let request = match read_head(&mut client, &mut buffer).await {
+        Err(NegotiationError::Http(error)) => {
+            let reply = http_answer("400 Bad Request", &error.to_string());
+            answer_and_close(&mut client, reply.as_bytes()).await;
+            return Err(error.into());
         }
+        read => read?,
     };
     Ok(Request::Tcp(match request {
         HttpRequest::Connect {
@@ -192,6 +193,24 @@ async fn listen_http(
             }
         }
     }))
+}
+
+/// Reads on until the head is whole.
+async fn read_head(
+    client: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+) -> Result<HttpRequest, NegotiationError> {
+    let mut looks = 0;
+    loop {
+        if let Some(request) = parse_request(buffer)? {
+            return Ok(request);
+        }
+        looks += buffer.len();
+        if looks > MOST_LOOKS {
+            return Err(HttpError::Crumbs.into());
+        }
+        read_more(client, buffer).await?;
+    }
 }
 
 /// What replies carry where no address matters.
@@ -257,7 +276,10 @@ fn http_answer(status: &str, text: &str) -> String {
     )
 }
 
-async fn read_more(client: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<(), NegotiationError> {
+async fn read_more(
+    client: &mut (impl AsyncRead + Unpin),
+    buffer: &mut Vec<u8>,
+) -> Result<(), NegotiationError> {
     match client.read_buf(buffer).await? {
         0 => Err(NegotiationError::Closed),
         _ => Ok(()),

@@ -1,36 +1,48 @@
-//! Sessions of others that are not admitted yet: how many there are, and of whom.
+//! Sessions or connections of others that are not admitted yet: how many there are, and of whom.
 //!
 //! Owns that one address cannot keep everybody else out: where no more may begin, the oldest of
-//! whoever has most goes. When that is, and what becomes of it, is `accept`'s to say.
+//! whoever has most goes. When that is, and what becomes of it, is for others to say: `accept`
+//! here, whoever has a [`Lobby`](crate::Lobby) elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
 use tabane_base::{Duration, Instant};
 
-use crate::id::SessionHandle;
-
 /// Those that were admitted or have ended are looked for this often at the most.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// What one subscriber has of IPv6: addresses within it are not told apart (RFC 6177).
 const SITE: u8 = 56;
 
-/// The strangers of one endpoint; a few more than there are.
-#[derive(Debug, Default)]
-pub(super) struct Strangers {
-    known: BTreeMap<SessionHandle, (IpAddr, u64)>,
+/// The strangers of one end, each by what its owner knows it by.
+#[derive(Debug)]
+pub(crate) struct Strangers<H> {
+    known: BTreeMap<H, (IpAddr, u64)>,
     /// By whom, the oldest first.
-    held: BTreeMap<IpAddr, BTreeSet<(u64, SessionHandle)>>,
+    held: BTreeMap<IpAddr, BTreeSet<(u64, H)>>,
     next: u64,
     looked_at: Option<Instant>,
 }
 
-impl Strangers {
-    pub(super) fn len(&self) -> usize {
+impl<H> Default for Strangers<H> {
+    fn default() -> Self {
+        Self {
+            known: BTreeMap::new(),
+            held: BTreeMap::new(),
+            next: 0,
+            looked_at: None,
+        }
+    }
+}
+
+impl<H: Copy + Ord> Strangers<H> {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
         self.known.len()
     }
 
-    pub(super) fn insert(&mut self, handle: SessionHandle, from: IpAddr) {
+    /// One more, from this address.
+    pub(crate) fn insert(&mut self, handle: H, from: IpAddr) {
         let place = (site(from), self.next);
         self.next += 1;
         self.known.insert(handle, place);
@@ -40,7 +52,8 @@ impl Strangers {
             .insert((place.1, handle));
     }
 
-    pub(super) fn remove(&mut self, handle: SessionHandle) {
+    /// One that has ended, or is a stranger no more.
+    pub(crate) fn remove(&mut self, handle: H) {
         let Some((site, number)) = self.known.remove(&handle) else {
             return;
         };
@@ -53,7 +66,7 @@ impl Strangers {
     }
 
     /// Forgets those that are strangers no more, unless it has just been done.
-    pub(super) fn look(&mut self, now: Instant, is_stranger: impl Fn(SessionHandle) -> bool) {
+    pub(super) fn look(&mut self, now: Instant, is_stranger: impl Fn(H) -> bool) {
         if self
             .looked_at
             .is_some_and(|at| now.since(at) < LOOK_INTERVAL)
@@ -72,7 +85,7 @@ impl Strangers {
 
     /// Who makes room for one more of `from`: the oldest of whoever has most, and will not have
     /// less than `from` then.
-    pub(super) fn displaced_by(&self, from: IpAddr) -> Option<SessionHandle> {
+    pub(crate) fn displaced_by(&self, from: IpAddr) -> Option<H> {
         let own = self.held.get(&site(from)).map_or(0, BTreeSet::len);
         let largest = self.held.values().max_by_key(|held| held.len())?;
         let (_, oldest) = largest.first()?;

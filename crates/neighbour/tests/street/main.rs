@@ -20,7 +20,7 @@ use tabane_neighbour::{
     Terms, is_public, pair,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinHandle, spawn_local};
 
 const NOW: Duration = Duration::from_secs(1_000);
@@ -332,4 +332,21 @@ fn offer(ends_at: Duration) -> Offer {
         ends_at,
         attempts_left: ATTEMPTS,
     }
+}
+
+#[test]
+fn whoever_says_nothing_keeps_no_other_address_out() {
+    on_this_thread(async {
+        let origin = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = origin.local_addr().unwrap();
+        let street = Street::with_friend(&[to.port()], terms()).await;
+        let mut silent = Vec::new();
+        for _ in 0..32 {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+            silent.push(socket.connect(street.address).await.unwrap());
+        }
+        let connected = street.way().connect("127.0.0.1", to.port()).await;
+        assert!(connected.is_ok(), "the friend is kept out");
+    });
 }

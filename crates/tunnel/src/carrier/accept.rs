@@ -10,11 +10,10 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use rustls::version::TLS13;
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use super::certificate::{Certificate, CertificateError};
 use super::door::Door;
@@ -25,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a request.
 const MAX_REQUEST: usize = 8 * 1024;
 const MAX_LINES: usize = 64;
+/// Bytes looked at to read one, since each piece that comes has all of it looked at again: many
+/// times a request, but no square of it.
+const MAX_LOOKS: usize = 16 * MAX_REQUEST;
 /// Plaintext that TLS holds for a connection that takes no more: one record. What waits longer
 /// waits where it can still be sent elsewhere.
 pub(crate) const TLS_BUFFER: usize = 16 * 1024;
@@ -128,9 +130,13 @@ impl Acceptor {
         }
     }
 
-    async fn read_request(&self, stream: &mut TlsStream<TcpStream>) -> Result<Wish, VisitError> {
+    async fn read_request(
+        &self,
+        stream: &mut (impl AsyncRead + Unpin),
+    ) -> Result<Wish, VisitError> {
         let mut head = Vec::new();
         let mut chunk = [0; 1024];
+        let mut looks = 0;
         loop {
             let n = stream.read(&mut chunk).await?;
             if n == 0 {
@@ -140,7 +146,8 @@ impl Acceptor {
             if let Some(wish) = self.wish(&head).map_err(|_| VisitError::NotHttp)? {
                 return Ok(wish);
             }
-            if head.len() > MAX_REQUEST {
+            looks += head.len();
+            if head.len() > MAX_REQUEST || looks > MAX_LOOKS {
                 return Err(VisitError::NotHttp);
             }
         }
@@ -166,5 +173,53 @@ impl Acceptor {
             found: path == "/" || path == "/index.html",
             body: request.method != Some("HEAD"),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    async fn read(request: &[u8], piece: usize) -> (Result<Wish, VisitError>, usize) {
+        let certificate = Certificate::made_up("localhost").unwrap();
+        let acceptor = Acceptor::new(&[7; 32], certificate).unwrap();
+        let (mut visitor, mut door) = duplex(piece);
+        let mut said = 0;
+        let says = async {
+            for piece in request.chunks(piece) {
+                if visitor.write_all(piece).await.is_err() {
+                    break;
+                }
+                said += piece.len();
+            }
+        };
+        let heard = async {
+            let wish = acceptor.read_request(&mut door).await;
+            drop(door);
+            wish
+        };
+        let ((), wish) = tokio::join!(says, heard);
+        (wish, said)
+    }
+
+    /// Each crumb has all of the request looked at again.
+    #[test]
+    fn a_long_request_in_crumbs_is_not_heard_to_its_end() {
+        let long = format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(MAX_REQUEST / 2));
+        crate::block_on(async {
+            let whole = format!("{long}\r\n\r\n");
+            let (wish, _) = read(whole.as_bytes(), 1_000).await;
+            let (found, body) = (true, true);
+            assert_eq!(wish.unwrap(), Wish::Page { found, body });
+            let (wish, _) = read(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n", 1).await;
+            let found = false;
+            assert_eq!(wish.unwrap(), Wish::Page { found, body });
+            let (wish, said) = read(whole.as_bytes(), 1).await;
+            assert!(matches!(wish, Err(VisitError::NotHttp)));
+            assert!(said * said <= 3 * MAX_LOOKS, "{said} bytes are heard");
+        })
+        .unwrap();
     }
 }

@@ -11,7 +11,7 @@ use std::rc::Weak;
 use std::task::{Context, Poll, Waker};
 
 use tabane_base::{Duration, Instant};
-use tabane_core::{Endpoint, Part, SessionHandle, TransmitBatch};
+use tabane_core::{Endpoint, Part, Session, SessionHandle, SocketId, TransmitBatch};
 use tabane_linux::{HostClock, RecvBatch, Timer};
 use tokio::task::AbortHandle;
 
@@ -201,25 +201,45 @@ impl State {
                 moved.extend(handle.filter(|handle| moved.last() != Some(handle)));
             });
             moved.into_iter().for_each(|handle| self.touch(handle));
-            if !news.has_room && !news.has_ended {
-                continue;
-            }
-            let now = self.now();
-            for handle in self.endpoint.handles() {
-                let session = self.endpoint.session_mut(handle);
-                let Some(session) = session.filter(|session| session.uses(id)) else {
-                    continue;
-                };
-                if news.has_ended {
-                    session.handle_socket_lost(now, id);
-                }
-                self.touch(handle);
-            }
             if news.has_ended {
-                self.sockets.unbind(id);
-                self.notices.push(Notice::SocketLost(id));
+                self.lose(id);
+            } else if news.has_room {
+                for handle in self.users(id) {
+                    self.touch(handle);
+                }
             }
         }
+    }
+
+    /// Sessions go on without this connection.
+    pub(super) fn lose(&mut self, id: SocketId) {
+        let now = self.now();
+        for handle in self.users(id) {
+            if let Some(session) = self.endpoint.session_mut(handle) {
+                session.handle_socket_lost(now, id);
+            }
+            self.touch(handle);
+        }
+        self.sockets.unbind(id);
+        self.notices.push(Notice::SocketLost(id));
+    }
+
+    /// The sessions that go by a socket.
+    fn users(&self, id: SocketId) -> Vec<SessionHandle> {
+        let uses = |handle: &SessionHandle| {
+            let session = self.endpoint.session(*handle);
+            session.is_some_and(|session| session.uses(id))
+        };
+        self.endpoint.handles().into_iter().filter(uses).collect()
+    }
+
+    /// Whether a session whose client has been admitted goes by a socket.
+    pub(super) fn carries_client(&self, id: SocketId) -> bool {
+        let is_connected = |handle| {
+            let session = self.endpoint.session(handle);
+            session.is_some_and(Session::is_connected)
+        };
+        self.users(id).into_iter().any(is_connected)
     }
 
     /// Tells sessions that their time has come.

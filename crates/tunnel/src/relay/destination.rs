@@ -252,7 +252,7 @@ mod tests {
     use crate::relay::own_addresses::OwnAddresses;
     use crate::relay::{Destinations, RelayLimits, UserLimits};
     use std::cell::Cell;
-    use tabane_base::Bytes;
+    use tabane_base::{Bytes, Translator};
     use tokio::net::TcpListener;
     use tokio::sync::Notify;
 
@@ -415,6 +415,26 @@ mod tests {
             assert_eq!(ask(&ann(&[], &["*:53"])).await, Err(Status::Denied));
         })
         .unwrap();
+    }
+
+    #[test]
+    fn a_translator_of_the_network_leads_to_no_private_address() {
+        let public = shared(Access::Public);
+        let reaches = |text: &str| public.allows(None, SocketAddr::new(text.parse().unwrap(), 80));
+        let shown = "2a00:64::192.0.0.171".parse().unwrap();
+        assert!(reaches("2a00:64::10.0.0.1"), "nobody can know");
+        public
+            .own
+            .show([Translator::shown_by(shown).unwrap()].to_vec());
+        for private in ["10.0.0.1", "127.0.0.1", "192.0.2.1"] {
+            assert!(!reaches(&format!("2a00:64::{private}")), "{private}");
+        }
+        assert!(reaches("2a00:64::1.1.1.1") && reaches("2a00:65::10.0.0.1"));
+        let private = shared(Access::Private);
+        private
+            .own
+            .show([Translator::shown_by(shown).unwrap()].to_vec());
+        assert!(private.allows(None, "[2a00:64::10.0.0.1]:80".parse().unwrap()));
     }
 
     #[test]

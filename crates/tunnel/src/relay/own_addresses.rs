@@ -1,14 +1,17 @@
 //! The addresses of the relay's own host, and the networks that it is in.
 //!
 //! What listens there may trust connections from its own machine, or network, which no firewall
-//! sees; so they are no destination for clients. Owns the lists, and the families by which the host
-//! reaches others, and keeps all up to date with the interfaces.
+//! sees; so they are no destination for clients. Owns the lists, the translators of the network,
+//! which lead to such addresses by others, and the families by which the host reaches others, and
+//! keeps all up to date with the interfaces.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 
-use tabane_base::Prefix;
+use tabane_base::{Prefix, Translator};
+use tabane_linux::follow_translators;
 use tabane_linux::interfaces::{self, Families, Watch};
+use tokio::sync::Notify;
 
 /// Addresses that lead to this host.
 #[derive(Default)]
@@ -19,6 +22,8 @@ pub(super) struct OwnAddresses {
     of_interfaces: RefCell<Vec<IpAddr>>,
     /// The networks of all interfaces.
     near: RefCell<Vec<Prefix>>,
+    /// Of the network's, those that may lead to private addresses among them.
+    translators: RefCell<Vec<Translator>>,
     /// `None` before the first look.
     families: Cell<Option<Families>>,
 }
@@ -29,6 +34,7 @@ impl OwnAddresses {
             announced,
             of_interfaces: RefCell::default(),
             near: RefCell::default(),
+            translators: RefCell::default(),
             families: Cell::new(None),
         }
     }
@@ -42,6 +48,16 @@ impl OwnAddresses {
     pub(super) fn is_near(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.contains(ip) || self.near.borrow().iter().any(|range| range.contains(ip))
+    }
+
+    /// The IPv4 address that is reached by this one through a translator.
+    pub(super) fn beyond(&self, ip: IpAddr) -> Option<IpAddr> {
+        let IpAddr::V6(ip) = ip else {
+            return None;
+        };
+        let translators = self.translators.borrow();
+        let mut beyond = translators.iter().filter_map(|it| it.within(ip));
+        beyond.next().map(IpAddr::V4)
     }
 
     /// By which families this host reaches others.
@@ -61,8 +77,19 @@ impl OwnAddresses {
         own.iter().find(same).copied().unwrap_or(ip)
     }
 
+    /// The network has these translators.
+    pub(super) fn show(&self, translators: Vec<Translator>) {
+        *self.translators.borrow_mut() = translators;
+    }
+
     /// Looks at the interfaces, once now and then whenever they change.
     pub(super) async fn follow(&self) {
+        let changed = Notify::new();
+        let shown = follow_translators(&changed, |translators| self.show(translators));
+        tokio::join!(self.follow_interfaces(&changed), shown);
+    }
+
+    async fn follow_interfaces(&self, told: &Notify) {
         let mut watch = Watch::start()
             .inspect_err(|error| tracing::warn!(%error, "new addresses will go unnoticed"))
             .ok();
@@ -75,6 +102,7 @@ impl OwnAddresses {
             if changed.is_none() {
                 return;
             }
+            told.notify_one();
         }
     }
 

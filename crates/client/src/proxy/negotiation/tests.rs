@@ -3,6 +3,7 @@
 use super::super::socks5::emit_datagram;
 use super::*;
 use tabane_base::Host;
+use tokio::io::duplex;
 use tokio::net::{TcpListener, UdpSocket};
 
 async fn pair() -> (TcpStream, TcpStream) {
@@ -179,4 +180,33 @@ async fn udp_association_hears_only_its_program_and_ends_with_it() {
 
     drop(program);
     assert_eq!(association.receive().await.unwrap(), None);
+}
+
+/// Each crumb has all of the head looked at again.
+#[tokio::test]
+async fn a_long_head_in_crumbs_is_not_heard_to_its_end() {
+    let head = |length| {
+        format!(
+            "GET http://a/ HTTP/1.1\r\nX: {}\r\n\r\n",
+            "y".repeat(length)
+        )
+    };
+    for (length, piece, is_heard) in [(60_000, 1_400, true), (1_500, 1, true), (60_000, 1, false)] {
+        let (mut program, mut ours) = duplex(piece);
+        let (head, mut buffer) = (head(length), Vec::new());
+        let says = program.write_all(head.as_bytes());
+        let hears = async {
+            let heard = read_head(&mut ours, &mut buffer).await;
+            drop(ours);
+            heard
+        };
+        let (_, heard) = tokio::join!(says, hears);
+        match is_heard {
+            true => assert!(heard.is_ok(), "{length} in pieces of {piece}: {heard:?}"),
+            false => assert!(matches!(
+                heard,
+                Err(NegotiationError::Http(HttpError::Crumbs))
+            )),
+        }
+    }
 }
