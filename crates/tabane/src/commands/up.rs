@@ -312,9 +312,9 @@ fn detach(is_strict: bool) -> Result<ExitCode> {
     match heard.context(WAIT)? {
         Heard::Told => Ok(ExitCode::SUCCESS),
         Heard::Nothing => bail!(
-            "the relay does not answer: new connections {} until it does; it is tried further in the \
-             background (`tabane doctor` looks at every link, `tabane down` ends it, {LOG} has what \
-             it says)",
+            "the relay does not answer: new connections {} until it does; it is tried further in \
+             the background (`tabane doctor` looks at every link, `tabane down` ends it, {LOG} has \
+             what it says)",
             match is_strict {
                 true => "wait",
                 false => "go as without tabane",
