@@ -270,6 +270,11 @@ mod tests {
     /// A connection that has lost anything is slow for long.
     #[tokio::test]
     async fn nothing_that_was_offered_is_refused() {
+        // Two processors put packets out of order even on loopback, and that repeats some as well.
+        let mut processor = nix::sched::CpuSet::new();
+        let here = nix::sched::sched_getcpu().unwrap();
+        processor.set(here).unwrap();
+        nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &processor).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         allow_small_buffers(&listener).unwrap();
         let (program, mut ours) = pair(&listener).await;
@@ -280,19 +285,18 @@ mod tests {
             program
         });
         let mut read_ahead = ReadAhead::of(&ours);
-        let (mut chunk, mut left, mut ms) = (vec![0; CHUNK], SIZE, 0);
-        for limit in [[16 << 20; 200], [10_000; 200]].iter().flatten().cycle() {
-            read_ahead.follow(&ours, Instant::from_millis(ms), onward(*limit));
-            left -= ours.read(&mut chunk).await.unwrap();
-            ms += 5;
-            if left == 0 {
-                break;
-            }
+        // Time goes by what is read, 13 MB a second, and the limit falls in every other second.
+        let (mut chunk, mut read) = (vec![0; CHUNK], 0);
+        while read < SIZE {
+            let ms = (read / CHUNK * 5) as u64;
+            let limit = [16 << 20, 10_000][(ms / 1_000 % 2) as usize];
+            read_ahead.follow(&ours, Instant::from_millis(ms), onward(limit));
+            read += ours.read(&mut chunk).await.unwrap();
         }
         let program = writing.join().unwrap();
-        // Where a buffer shrinks at once, some seven to two hundred.
+        // Where a buffer shrinks at once, some 14 to 300; five beside others at work.
         let repeated = crate::tcp_info::repeated(&program).unwrap();
-        assert!(repeated < 5, "{repeated}");
+        assert!(repeated < 10, "{repeated}");
     }
 
     #[tokio::test]

@@ -166,8 +166,8 @@ fn other_protocols_bear_an_address_of_the_relay_and_nobody_is_cut_off() {
     let left = world.in_relay("nft").args(["list", "tables"]).output();
     assert!(!text(&left.unwrap().stdout).contains("tabane"));
     assert_eq!(seen_from_client(&world, 47), PLAIN);
+    // It is back before anybody gives it up.
     let relay = Relay::start(&world, &POOL);
-    up.wait_until(UP);
     // What goes out before stays on its way, as long as it is asked again.
     packets(|| world.tabane(&[]), "up", |_| true);
     soon(&world, CARRIED);
