@@ -34,7 +34,7 @@ pub use direct::DirectRanges;
 pub use filter::clear_leftovers;
 pub use lock::{Lock, Running};
 
-use filter::Filter;
+use filter::{Filter, LanFilter};
 use lan::Lan;
 use packets::Packets;
 
@@ -109,7 +109,11 @@ impl Machine {
         self.filter.borrow_mut().set_direct(direct)?;
         if !extent.lan.is_empty() {
             let lan = Lan::set_up(&routing).await?;
-            self.filter.borrow_mut().set_lan(extent.lan, lan.port())?;
+            self.filter.borrow_mut().set_lan(LanFilter {
+                interfaces: extent.lan,
+                port: lan.port(),
+                ends_open: self.strict,
+            })?;
             self.lan = Some(lan);
         }
         if extent.ping {

@@ -31,6 +31,17 @@ pub fn replace_table(name: &str, rules: &str) -> Result<(), NftError> {
     ))
 }
 
+/// Rules to stand before those that hand the TCP that `matches` to sockets of ours: what they have
+/// taken up goes on to them, marked by `also`, and connections that began without them are left
+/// alone. A listener would reset those.
+#[must_use]
+pub fn leave_open_alone(matches: &str, also: &str) -> String {
+    format!(
+        "{matches} meta l4proto tcp socket transparent 1 {also} accept\n\
+         {matches} tcp flags & (fin | syn | rst | ack) != syn return\n"
+    )
+}
+
 /// Removes the table `inet name`; that there is none is no error.
 ///
 /// # Errors

@@ -21,9 +21,10 @@ const TRIAL_PORT: u16 = 9;
 /// `CAP_NET_ADMIN` of capabilities(7).
 const NET_ADMIN: u32 = 12;
 
-/// A rule as `tabane up --lan` needs it, for a namespace that is thrown away.
+/// Rules as `tabane up --lan` needs them, for a namespace that is thrown away.
 const NFT_TRIAL: &str = "add table ip trial
 add chain ip trial pre { type filter hook prerouting priority mangle; }
+add rule ip trial pre meta l4proto tcp socket transparent 1 accept
 add rule ip trial pre meta l4proto tcp tproxy to 127.0.0.1:9
 ";
 

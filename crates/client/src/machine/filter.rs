@@ -37,6 +37,7 @@ pub(super) const RELEASED: MarkRule = MarkRule {
 /// Never carried, whatever the user says: this host, the wire, groups.
 const NEVER_V4: &str = "127.0.0.0/8, 169.254.0.0/16, 224.0.0.0/3";
 const NEVER_V6: &str = "::1/128, fe80::/10, ff00::/8";
+const LEFT_ALONE: &str = "ip daddr @direct4 return\nip6 daddr @direct6 return\n";
 
 /// What the kernel remembers of flows that go by the TUN device under its address.
 const LODGED: u32 = 0x1066;
@@ -46,13 +47,22 @@ const LODGED: u32 = 0x1066;
 pub(super) struct Filter {
     /// The TUN device for what is neither TCP nor UDP.
     tun: Option<String>,
-    /// Interfaces with hosts behind them, and the port of the sockets for those.
-    lan: Option<(Vec<String>, u16)>,
+    lan: Option<LanFilter>,
     /// The families that the device has addresses of.
     lodged: Lodged,
     direct: Vec<Prefix>,
     /// What is in force.
     text: Option<String>,
+}
+
+/// What hosts behind this machine send.
+#[derive(Debug)]
+pub(super) struct LanFilter {
+    pub(super) interfaces: Vec<String>,
+    /// Of the sockets for it.
+    pub(super) port: u16,
+    /// Connections that were open before end, rather than go on without them.
+    pub(super) ends_open: bool,
 }
 
 /// The families of which every protocol goes by the TUN device; of the others, only pings.
@@ -63,9 +73,9 @@ pub(super) struct Lodged {
 }
 
 impl Filter {
-    /// Takes up what hosts behind these interfaces send, to the sockets on `port`.
-    pub(super) fn set_lan(&mut self, interfaces: Vec<String>, port: u16) -> Result<()> {
-        self.lan = Some((interfaces, port));
+    /// Takes up what hosts behind this machine send.
+    pub(super) fn set_lan(&mut self, lan: LanFilter) -> Result<()> {
+        self.lan = Some(lan);
         self.apply()
     }
 
@@ -101,7 +111,6 @@ impl Filter {
     }
 
     fn rules(&self) -> String {
-        const LEFT_ALONE: &str = "ip daddr @direct4 return\nip6 daddr @direct6 return\n";
         let mut rules = sets(&self.direct);
         if let Some(tun) = &self.tun {
             rules += &self.device_rules(tun);
@@ -110,27 +119,38 @@ impl Filter {
                  meta mark != 0 return\n{LEFT_ALONE}jump beside\n}}\n"
             );
         }
-        if let Some((interfaces, port)) = &self.lan {
-            let names: Vec<String> = interfaces
-                .iter()
-                .map(|name| format!("\"{name}\""))
-                .collect();
-            let released = RELEASED.mark;
-            rules += "chain lan {\ntype filter hook prerouting priority mangle\n";
-            // Their mark brings them here, and past the sockets' hold.
-            rules += &to_sockets(&format!("iifname \"lo\" meta mark {released}"), *port, "");
-            rules += &format!(
-                "iifname != {{ {} }} return\n\
-                 fib daddr type {{ local, broadcast, multicast, anycast }} return\n{LEFT_ALONE}",
-                names.join(", ")
-            );
-            if self.tun.is_some() {
-                rules += "jump beside\n";
-            }
-            rules += &to_sockets("", *port, &format!("meta mark set {}", LAN.mark));
-            rules += "}\n";
+        if let Some(lan) = &self.lan {
+            rules += &self.lan_rules(lan);
         }
         rules
+    }
+
+    fn lan_rules(&self, lan: &LanFilter) -> String {
+        let names: Vec<String> = lan
+            .interfaces
+            .iter()
+            .map(|name| format!("\"{name}\""))
+            .collect();
+        let released = format!("iifname \"lo\" meta mark {}", RELEASED.mark);
+        let also = format!("meta mark set {}", LAN.mark);
+        let beside = match &self.tun {
+            Some(_) => "jump beside\n",
+            None => "",
+        };
+        let open = match lan.ends_open {
+            true => String::new(),
+            false => nft::leave_open_alone("", &also),
+        };
+        // Their mark brings them here, and past the sockets' hold.
+        let released = to_sockets(&released, lan.port, "");
+        let taken = to_sockets("", lan.port, &also);
+        format!(
+            "chain lan {{\ntype filter hook prerouting priority mangle\n\
+             {released}iifname != {{ {} }} return\n\
+             fib daddr type {{ local, broadcast, multicast, anycast }} return\n\
+             {LEFT_ALONE}{beside}{open}{taken}}}\n",
+            names.join(", ")
+        )
     }
 
     /// What goes by the device, and what comes in by it.

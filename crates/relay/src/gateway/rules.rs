@@ -79,6 +79,7 @@ pub(super) async fn split(
         rules += &format!("tcp dport {{ {} }} return\n", list(untouched));
     }
     let mark = SPLIT.mark;
+    rules += &nft::leave_open_alone("", &format!("meta mark set {mark}"));
     for (version, family, host) in [("ipv4", "ip", "127.0.0.1"), ("ipv6", "ip6", "[::1]")] {
         let take = format!(
             "meta l4proto tcp tproxy {family} to {host}:{port} meta mark set {mark} accept\n"
@@ -103,8 +104,8 @@ pub(super) fn unsplit() -> Result<()> {
     // What belongs to open connections still has to find the sockets.
     let mark = SPLIT.mark;
     let rules = format!(
-        "chain split {{\ntype filter hook prerouting priority mangle\n\
-         meta l4proto tcp socket transparent 1 meta mark set {mark} accept\n}}\n"
+        "chain split {{\ntype filter hook prerouting priority mangle\n{}}}\n",
+        nft::leave_open_alone("", &format!("meta mark set {mark}"))
     );
     let kept = nft::replace_table(TABLE, &rules);
     kept.or_else(|_| nft::remove_table(TABLE))

@@ -4,12 +4,23 @@
 //!   host l1 10.72.0.2 ── 10.72.0.1 c9 client (the world's machine, routing) ══ relay, servers
 //! ```
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::text;
 use crate::up::{UP, Up, forbid_plain_pings, is_plain};
 use crate::world::{World, ip};
+
+/// Asks a server twice by one connection who it is, the second time when told to.
+const KEEP: &str = "
+import http.client, sys
+c = http.client.HTTPConnection(sys.argv[1], 8000, timeout=20)
+for _ in range(2):
+    c.request('GET', '/peer')
+    print(c.getresponse().read().decode().strip(), flush=True)
+    sys.stdin.readline()
+";
 
 pub(crate) struct Host<'a> {
     world: &'a World,
@@ -122,8 +133,18 @@ fn hosts_behind_are_carried_and_never_cut_off() {
     let plain = host.peers();
     assert!(plain.iter().all(|peer| is_from_lan(peer)), "{plain:?}");
 
+    let mut open = host.command("python3");
+    let open = open.args(["-c", KEEP, "203.0.113.2"]);
+    let open = open.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut open = open.spawn().unwrap();
+    let mut heard = BufReader::new(open.stdout.take().unwrap()).lines();
+    assert!(is_from_lan(&heard.next().unwrap().unwrap()));
     let mut up = Up::start(&world, &["--lan", "c9"]);
     up.wait_until(UP);
+    open.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    assert!(is_from_lan(&heard.next().unwrap().unwrap()), "as it began");
+    drop(open.stdin.take());
+    open.wait().unwrap();
     let carried = host.peers();
     let is_far = |peer: &String| !is_from_lan(peer) && !is_plain(peer);
     assert!(carried.iter().all(is_far), "{carried:?}");

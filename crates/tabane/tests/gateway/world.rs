@@ -29,7 +29,6 @@ import socket, threading
 s = socket.socket(socket.AF_INET6)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 s.bind(('::', 8080)); s.listen(50)
-print('ready', flush=True)
 def serve(c):
     size = int(c.makefile('rb').readline())
     c.sendall((bytes(range(256)) * (size // 256 + 1))[:size])
@@ -43,6 +42,7 @@ def listen(s, action):
     while True: threading.Thread(target=action, args=(s.accept()[0],), daemon=True).start()
 sink = socket.create_server(('::', 8081), family=socket.AF_INET6, dualstack_ipv6=True)
 threading.Thread(target=listen, args=(sink, hear), daemon=True).start()
+print('ready', flush=True)
 listen(s, serve)
 ";
 /// Segments of connections that there are not, more of them than the queue takes.

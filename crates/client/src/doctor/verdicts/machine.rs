@@ -120,7 +120,7 @@ fn packets(machine: &Machine) -> [Finding; 2] {
             "TPROXY",
             &ROUTING,
             format!("{why} (only `tabane up --lan` and `tabane gateway --mode split` need it)"),
-            "apt-get install nftables; modprobe nft_tproxy",
+            "apt-get install nftables; modprobe -a nft_tproxy nft_socket",
         ),
     };
     [tun, tproxy]
