@@ -44,7 +44,7 @@ pub mod udp;
 pub mod undelivered;
 
 pub use directory_watch::DirectoryWatch;
-pub use priority::{prefer_this_thread, raise_priority};
+pub use priority::{Preemption, prefer_this_thread, raise_priority};
 pub use timer::{HostClock, Timer, minimize_timer_slack};
 pub use translators::follow_translators;
 pub use udp::{Datagram, Meta, RecvBatch, SendFault, Transmit, UdpBind, UdpError, UdpSocket};

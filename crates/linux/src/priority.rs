@@ -4,6 +4,8 @@
 use std::io;
 
 use rustix::process::{Pid, getpriority_process};
+use rustix::time::{ClockId, clock_gettime};
+use tabane_base::{Duration, Instant};
 
 /// Lowest real-time priority: before every ordinary thread, after what the system itself runs.
 const PRIORITY: libc::c_int = 1;
@@ -37,14 +39,22 @@ const NICE: i32 = -11;
 /// # Errors
 /// No `CAP_SYS_NICE` and no `RLIMIT_NICE`.
 pub fn prefer_this_thread() -> io::Result<()> {
-    // 0 is the calling thread.
-    if getpriority_process(None::<Pid>)? != 0 {
-        return Ok(());
+    match nice()? {
+        0 => prefer(libc::SCHED_OTHER),
+        _ => Ok(()),
     }
+}
+
+fn nice() -> io::Result<i32> {
+    // 0 is the calling thread.
+    Ok(getpriority_process(None::<Pid>)?)
+}
+
+fn prefer(policy: libc::c_int) -> io::Result<()> {
     // SAFETY: all zeroes are a valid value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;
-    attributes.sched_policy = libc::SCHED_OTHER as u32;
+    attributes.sched_policy = policy as u32;
     attributes.sched_flags = libc::SCHED_FLAG_RESET_ON_FORK as u64;
     attributes.sched_nice = NICE;
     // SAFETY: `attributes` outlives the call and says its own size; 0 is the calling thread.
@@ -52,6 +62,65 @@ pub fn prefer_this_thread() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// How often it is looked how much of a processor the thread has.
+const PERIOD: Duration = Duration::from_millis(100);
+/// From this share of a processor on it works in batches, and until it has less than the other.
+const BATCH_SHARES: [f64; 2] = [0.5, 0.3];
+
+/// Whether a [preferred](prefer_this_thread) thread may interrupt others as soon as it has work.
+/// One that has most of a processor comes soon enough: woken for every few packets it would cost
+/// whoever writes them, and itself, a fifth of the processor time for each gigabit.
+#[derive(Debug)]
+pub struct Preemption {
+    is_preferred: bool,
+    is_batch: bool,
+    looked_at: Instant,
+    /// Processor time until then.
+    used: Duration,
+}
+
+impl Preemption {
+    /// Of the calling thread.
+    #[must_use]
+    pub fn of_this_thread() -> Self {
+        Self {
+            is_preferred: nice().is_ok_and(|nice| nice == NICE),
+            is_batch: false,
+            looked_at: Instant::EPOCH,
+            used: Duration::ZERO,
+        }
+    }
+
+    /// To be called by that thread, at any `now` of one clock.
+    pub fn follow(&mut self, now: Instant) {
+        let since = now.since(self.looked_at);
+        if !self.is_preferred || since < PERIOD {
+            return;
+        }
+        let used = processor_time();
+        let share = used.saturating_sub(self.used).as_secs_f64() / since.as_secs_f64();
+        (self.looked_at, self.used) = (now, used);
+        let is_batch = share >= BATCH_SHARES[usize::from(self.is_batch)];
+        if is_batch == self.is_batch {
+            return;
+        }
+        let policy = match is_batch {
+            true => libc::SCHED_BATCH,
+            false => libc::SCHED_OTHER,
+        };
+        match prefer(policy) {
+            Ok(()) => self.is_batch = is_batch,
+            Err(error) => tracing::debug!(%error, "sched_setattr"),
+        }
+    }
+}
+
+/// Of the calling thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000)
 }
 
 #[cfg(test)]
@@ -88,5 +157,35 @@ mod tests {
         let (outcome, nice, started) = on_own_thread(7);
         assert_eq!((nice, started.trim()), (7, "7"));
         assert!(outcome.is_ok());
+    }
+
+    #[test]
+    fn who_has_most_of_a_processor_interrupts_nobody() {
+        let policy = || {
+            // SAFETY: 0 is the calling thread.
+            let policy = unsafe { libc::sched_getscheduler(0) };
+            policy & !libc::SCHED_RESET_ON_FORK
+        };
+        let has = move |preemption: &mut Preemption, share: f64| {
+            let enough = preemption.used + PERIOD.mul_f64(1.1 * share);
+            while processor_time() < enough {}
+            let used = processor_time() - preemption.used;
+            preemption.follow(preemption.looked_at + used.div_f64(share));
+            policy()
+        };
+        let seen = std::thread::spawn(move || {
+            let preferred = prefer_this_thread();
+            let mut preemption = Preemption::of_this_thread();
+            (
+                preferred,
+                [0.01, 0.9, 0.4, 0.2].map(|share| has(&mut preemption, share)),
+            )
+        });
+        let (preferred, seen) = seen.join().unwrap();
+        let batch = match preferred {
+            Ok(()) => libc::SCHED_BATCH,
+            Err(_) => libc::SCHED_OTHER,
+        };
+        assert_eq!(seen, [libc::SCHED_OTHER, batch, batch, libc::SCHED_OTHER]);
     }
 }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use tabane_base::{Duration, Instant};
 use tabane_core::{Endpoint, Part, Session, SessionHandle, SocketId, TransmitBatch};
-use tabane_linux::{HostClock, RecvBatch, Timer};
+use tabane_linux::{HostClock, Preemption, RecvBatch, Timer};
 use tokio::task::AbortHandle;
 
 use super::SessionId;
@@ -55,6 +55,7 @@ pub(super) struct State {
     pub(super) last: Instant,
     pub(super) timer: Timer,
     attendance: Attendance,
+    preemption: Preemption,
     pub(super) received: RecvBatch,
     pub(super) transmits: TransmitBatch,
     pub(super) buffer: Box<[u8]>,
@@ -91,6 +92,7 @@ impl State {
             last: Instant::EPOCH,
             timer: Timer::new()?,
             attendance: Attendance::default(),
+            preemption: Preemption::of_this_thread(),
             received: RecvBatch::new(),
             transmits: TransmitBatch::new(TRANSMIT_BYTES),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -113,6 +115,7 @@ impl State {
         }
         let now = self.now();
         let is_late = self.attendance.begin(now);
+        self.preemption.follow(now);
         let mut again = self.receive(cx, is_late);
         self.attend_streams();
         if is_late {
