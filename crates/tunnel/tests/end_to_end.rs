@@ -5,6 +5,7 @@
 
 mod end_to_end {
     mod attacks;
+    mod bad_networks;
     mod cables;
     mod carriers;
     mod endings;
