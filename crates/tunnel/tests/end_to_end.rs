@@ -9,6 +9,7 @@ mod end_to_end {
     mod cables;
     mod carriers;
     mod endings;
+    mod measuring;
     mod monitor;
     mod packets;
     mod relays;
