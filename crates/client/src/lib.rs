@@ -40,6 +40,7 @@ mod proxying;
 pub mod reach;
 mod route;
 mod rule_book;
+pub mod speed;
 mod statistics;
 mod surroundings;
 mod udp_order;

@@ -11,8 +11,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, manual, peer,
-    policy, private_network, proxy, relay, relays, run, sctp, service, share, sim, status, top,
-    trace, up, web,
+    policy, private_network, proxy, relay, relays, run, sctp, service, share, sim, speed, status,
+    top, trace, up, web,
 };
 use crate::log::{self, LogFormat};
 use tabane_store::Store;
@@ -77,6 +77,7 @@ enum Command {
     Trace(trace::TraceArgs),
     Dashboard(dashboard::DashboardArgs),
     Links(Box<links::LinksArgs>),
+    Speed(speed::SpeedArgs),
     Share(Box<share::ShareArgs>),
     Policy(policy::PolicyArgs),
     Join(join::JoinArgs),
@@ -127,6 +128,7 @@ impl Cli {
             Command::Trace(args) => trace::run(&args),
             Command::Dashboard(args) => dashboard::run(&args),
             Command::Links(args) => links::run(*args, &store()?),
+            Command::Speed(args) => speed::run(args, &store()?),
             Command::Relay(args) => relay::run(*args, store),
             Command::Gateway(args) => gateway::run(*args),
             Command::Share(args) => share::run(*args, &store()?),

@@ -23,6 +23,7 @@ pub(crate) mod sctp;
 pub(crate) mod service;
 pub(crate) mod share;
 pub(crate) mod sim;
+pub(crate) mod speed;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod trace;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use serde::Serialize;
+use tabane_base::Rate;
 
 /// Prints `text` and a line end. Fails, without panic, when nobody reads it.
 pub(crate) fn line(text: &str) -> Result<()> {
@@ -82,6 +83,14 @@ pub(crate) fn shares<'a>(amounts: impl Iterator<Item = (&'a str, u64)> + Clone) 
     shares.collect::<Vec<_>>().join(", ")
 }
 
+/// A bar of `rate`, where `full` has `cells` cells; eighths of cells where it ends.
+pub(crate) fn bar(rate: Rate, full: Rate, cells: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let share = (rate.as_bps() as f64 / full.as_bps().max(1) as f64).min(1.0);
+    let eighths = (share * cells as f64 * 8.0).round() as usize;
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}
+
 /// How long ago something was, in the largest unit that fits.
 pub(crate) fn age(seconds: u64) -> String {
     format!("{} ago", span(seconds))
@@ -116,6 +125,16 @@ mod tests {
     fn one_is_singular_and_none_is_plural() {
         let texts = [0, 1, 2].map(|number| count(number, "stream"));
         assert_eq!(texts, ["0 streams", "1 stream", "2 streams"]);
+    }
+
+    #[test]
+    fn bars_are_as_long_as_rates_are_high() {
+        let full = Rate::from_mbps(80);
+        assert_eq!(bar(Rate::from_mbps(20), full, 8), "██");
+        assert_eq!(bar(Rate::from_mbps(25), full, 8), "██▌");
+        assert_eq!(bar(Rate::from_mbps(99), full, 8), "████████");
+        assert_eq!(bar(Rate::ZERO, full, 8), "");
+        assert_eq!(bar(Rate::from_mbps(1), Rate::ZERO, 2), "██");
     }
 
     #[test]

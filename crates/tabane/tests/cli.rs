@@ -121,6 +121,7 @@ const COMMANDS: &[&str] = &[
     "trace",
     "doctor",
     "links",
+    "speed",
     "peer",
     "peer add",
     "peer list",

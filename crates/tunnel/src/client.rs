@@ -38,7 +38,7 @@ use tokio::time::timeout;
 use crate::flow::{Flow, order_for};
 use crate::journal::Journal;
 use crate::label::Label;
-use crate::request::{Request, Transport};
+use crate::request::{Measure, Request, Transport};
 use crate::stream::Stream;
 use crate::target::Target;
 use crate::trace::SessionTrace;
@@ -204,6 +204,19 @@ impl Client {
 
     async fn try_open_tcp(&self, target: Target) -> Result<TcpFlow, OpenError> {
         let stream = self.open(Transport::Tcp, target).await?;
+        TcpFlow::confirm(self.clone(), stream).await
+    }
+
+    /// Has the relay send, take or return bytes, which only show how fast they go: what it does is
+    /// the far end of the connection. A way up brings back, now and then, how many bytes have come
+    /// (8 bytes each time). It ends after ten seconds.
+    ///
+    /// # Errors
+    /// There is no session, or the relay refused: [`Status::Malformed`] by one that does not know
+    /// this, [`Status::Limit`] for who has measured enough, [`Status::Denied`] by a peer.
+    pub async fn open_measure(&self, measure: Measure) -> Result<TcpFlow, OpenError> {
+        let transport = Transport::Measure(measure);
+        let stream = self.open(transport, Target::Anywhere).await?;
         TcpFlow::confirm(self.clone(), stream).await
     }
 

@@ -23,6 +23,7 @@ mod ip_packet;
 mod journal;
 mod label;
 mod lookups;
+pub mod loopback;
 mod mapping;
 mod marks;
 mod monitor;
@@ -56,7 +57,7 @@ pub use relay::{
     PacketsSnapshot, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RuleError, User,
     UserLimits, UserUsage, WebDoor,
 };
-pub use request::{Request, RequestError, Status, Transport};
+pub use request::{Measure, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
 pub use tabane_core::monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use tabane_linux::interfaces::Families;

@@ -12,6 +12,7 @@ mod exit;
 mod gate;
 mod guest;
 mod mapping;
+mod measuring;
 mod monitor;
 mod own_addresses;
 mod packets;
@@ -43,6 +44,7 @@ use crate::lookups::Lookups;
 use applicant::Answer;
 use exit::Exit;
 use guest::Guest;
+use measuring::Measuring;
 use own_addresses::OwnAddresses;
 use user::What;
 
@@ -113,6 +115,7 @@ struct Shared {
     stream_ended: Notify,
     journal: Journal,
     exit: Option<Exit>,
+    measuring: Measuring,
 }
 
 impl Shared {
@@ -186,6 +189,7 @@ impl Relay {
                 stream_ended: Notify::new(),
                 journal: Journal::default(),
                 exit: config.exit.map(Exit::new),
+                measuring: Measuring::default(),
             }),
             addresses,
             authorise: config.authorise,

@@ -21,6 +21,7 @@ mod kind {
     pub(super) const LODGED_PACKETS: u8 = 6;
     pub(super) const MAPPING: u8 = 7;
     pub(super) const FAMILIES: u8 = 9;
+    pub(super) const MEASURE: u8 = 10;
 }
 
 mod address_type {
@@ -45,6 +46,31 @@ pub enum Transport {
     LodgedPackets,
     /// Nothing: behind its status the relay says by which families it reaches others.
     Families,
+    /// Bytes that are sent only to be counted.
+    Measure(Measure),
+}
+
+/// Which way bytes go that only show how fast they go [P-T.8].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Measure {
+    /// To the client, as many as get there.
+    Down = 0,
+    /// To the relay, which says how many have come.
+    Up = 1,
+    /// To the relay and back.
+    Echo = 2,
+}
+
+impl Measure {
+    const fn parse(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Down,
+            1 => Self::Up,
+            2 => Self::Echo,
+            _ => return None,
+        })
+    }
 }
 
 /// The client's first bytes on a stream.
@@ -59,7 +85,7 @@ pub struct Request {
 /// Bytes that are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The first byte names no kind of request.
+    /// The first byte names no kind of request, or the second no way of measuring.
     #[error("unknown kind of request")]
     Kind,
     /// The second byte names no kind of address.
@@ -85,6 +111,10 @@ impl Request {
             }
             (_, Transport::Families) => {
                 out.push(kind::FAMILIES);
+                return;
+            }
+            (_, Transport::Measure(measure)) => {
+                out.extend([kind::MEASURE, measure as u8]);
                 return;
             }
             (Target::Anywhere, _) | (_, Transport::Packets) => {
@@ -136,6 +166,15 @@ impl Request {
                 _ => Transport::LodgedPackets,
             };
             return Ok(Some((Self { transport, target }, 1)));
+        }
+        if kind == kind::MEASURE {
+            let Some(&way) = rest.first() else {
+                return Ok(None);
+            };
+            let target = Target::Anywhere;
+            let measure = Measure::parse(way).ok_or(RequestError::Kind)?;
+            let transport = Transport::Measure(measure);
+            return Ok(Some((Self { transport, target }, 2)));
         }
         let transport = match kind {
             kind::TCP | kind::RESOLVER_TCP => Transport::Tcp,
@@ -300,6 +339,9 @@ mod tests {
             Transport::Packets,
             Transport::LodgedPackets,
             Transport::Families,
+            Transport::Measure(Measure::Down),
+            Transport::Measure(Measure::Up),
+            Transport::Measure(Measure::Echo),
         ]
         .map(|transport| Request {
             transport,
@@ -352,6 +394,7 @@ mod tests {
         for (bytes, error) in [
             (&[0][..], RequestError::Kind),
             (&[8], RequestError::Kind),
+            (&[10, 3], RequestError::Kind),
             (&[7, 3], RequestError::AddressType),
             (&[1, 5], RequestError::AddressType),
             (&[1, 3, 0], RequestError::Name),
@@ -373,7 +416,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 10;
+                *kind %= 11;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {

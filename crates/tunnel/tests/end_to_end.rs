@@ -5,9 +5,11 @@
 
 mod end_to_end {
     mod attacks;
+    mod bad_networks;
     mod cables;
     mod carriers;
     mod endings;
+    mod measuring;
     mod monitor;
     mod packets;
     mod relays;

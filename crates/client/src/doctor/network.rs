@@ -4,7 +4,7 @@ use anyhow::Result;
 use tabane_base::Duration;
 use tabane_linux::interfaces;
 use tabane_store::Store;
-use tabane_tunnel::Lodging;
+use tabane_tunnel::{Carrier, Lodging};
 use tabane_uplinks::LinkPolicy;
 use tokio::time::timeout;
 
@@ -50,8 +50,16 @@ pub(crate) struct RelayFacts {
     pub(crate) lodging: Option<Lodging>,
 }
 
-/// A link's name with the round-trip time over it in ms, or what is wrong.
-pub(crate) type Reached = (String, Result<f64, String>);
+/// A link's name with the relay's answer over it, or what is wrong.
+pub(crate) type Reached = (String, Result<AnswerFacts, String>);
+
+#[derive(Clone, Debug)]
+pub(crate) struct AnswerFacts {
+    pub(crate) rtt_ms: f64,
+    /// What carries packets there, and why that, where it is not as usual.
+    pub(crate) carrier: Carrier,
+    pub(crate) carrier_why: Option<String>,
+}
 
 impl Network {
     /// Looks, and without `offline` sets up a session that carries nothing to every relay.
@@ -130,13 +138,17 @@ async fn reach(args: SessionOrder, store: &Store) -> Result<(Vec<Reached>, Optio
     let lodging = lodging.map(|flow| flow.assignment().lodging);
     client.close().await;
     let links = snapshot.links.into_iter().map(|link| {
-        let rtt = match link.round_trip() {
-            Some(latest) => Ok(latest.as_secs_f64() * 1e3),
+        let answer = match link.round_trip() {
+            Some(latest) => Ok(AnswerFacts {
+                rtt_ms: latest.as_secs_f64() * 1e3,
+                carrier: link.carrier,
+                carrier_why: link.carrier_why,
+            }),
             None => Err(link
                 .problem
                 .unwrap_or_else(|| "no answer from the relay".to_owned())),
         };
-        (link.name, rtt)
+        (link.name, answer)
     });
     Ok((links.collect(), lodging))
 }

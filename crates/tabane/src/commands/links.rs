@@ -7,10 +7,12 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use tabane_base::{Duration, Rate};
+use tabane_control::Link;
 use tabane_core::Identity;
 use tabane_linux::interfaces::{self, Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
+use crate::commands::status::running_clients;
 use crate::output;
 use crate::session_args::SessionArgs;
 use tabane_client::{SessionOrder, SessionPlan, last_run, reach::measure};
@@ -29,8 +31,10 @@ use tabane_uplinks::{
 ///
 /// With --measure, sets up a short session to the relay and shows each link's round-trip time, its
 /// jitter, the bandwidth both ways by packet pairs, and loss. That takes a few seconds and at
-/// most 1 MB each way over each link. Without it, "most in" and "most out" show the most that the
-/// last `tabane run` had.
+/// most 1 MB each way over each link; `tabane speed` measures what they really carry. Without it,
+/// "most in" and "most out" show the most that the last `tabane run` had.
+///
+/// Where a session runs, or measured it, a link says by what its packets go (udp or tls), and why.
 #[derive(Debug, Args)]
 pub(crate) struct LinksArgs {
     /// Measure round-trip time, bandwidth and loss to the relay over each link
@@ -59,6 +63,10 @@ struct Row {
     unused: Option<String>,
     /// Why it is not usable, or why the relay cannot be reached over it.
     problem: Option<String>,
+    /// By what its packets go in a session that runs, or that measured it: udp or tls.
+    carried_by: Option<String>,
+    /// Why that, where it is not as usual.
+    carried_by_reason: Option<String>,
     rtt_ms: Option<f64>,
     /// Mean difference of successive round trips.
     jitter_ms: Option<f64>,
@@ -73,12 +81,21 @@ struct Row {
 }
 
 impl Row {
+    /// By what it is carried, and why that; nothing where that is not known.
+    fn carriage(&self) -> String {
+        match (&self.carried_by, &self.carried_by_reason) {
+            (Some(carrier), Some(why)) => format!(", by {carrier}: {why}"),
+            (Some(carrier), None) => format!(", by {carrier}"),
+            (None, _) => String::new(),
+        }
+    }
+
     /// Whether sessions use it, and why not.
     fn verdict(&self) -> String {
         match (&self.problem, self.usable) {
             (None, true) => match &self.unused {
                 Some(why) => format!("not used: {why}"),
-                None => "yes".to_owned(),
+                None => format!("yes{}", self.carriage()),
             },
             (Some(problem), true) => format!("yes, but {problem}"),
             (problem, false) => format!("no: {}", problem.as_deref().unwrap_or("unusable")),
@@ -158,6 +175,9 @@ async fn look(plan: Option<SessionPlan>, order: &SessionOrder, store: &Store) ->
     for row in lent {
         rows.push(row.await.context("a neighbour")?);
     }
+    for state in running_clients().await {
+        add_carriers(&mut rows, &state.links);
+    }
     if let Some(plan) = plan {
         let (client, lent) = plan.connect_by_all(store).await?;
         let snapshot = measure(&client, &lent).await;
@@ -198,11 +218,23 @@ async fn lent_row(lender: Lender, identity: Identity, is_shadowed: bool) -> Row 
     }
 }
 
+/// What sessions that run say of their links; all of a network's fare alike.
+fn add_carriers(rows: &mut [Row], links: &[Link]) {
+    for link in links.iter().filter(|link| link.carrier.is_some()) {
+        if let Some(row) = rows.iter_mut().find(|row| row.interface == link.name) {
+            row.carried_by.clone_from(&link.carrier);
+            row.carried_by_reason.clone_from(&link.carrier_reason);
+        }
+    }
+}
+
 fn add_measurement(row: &mut Row, link: &LinkSnapshot) {
     match link.round_trip() {
         Some(latest) => {
             let millis = |span: Duration| span.as_secs_f64() * 1e3;
             let estimate = link.estimate.as_ref();
+            row.carried_by = Some(link.carrier.to_string());
+            row.carried_by_reason.clone_from(&link.carrier_why);
             row.rtt_ms = Some(millis(latest));
             row.jitter_ms = estimate.and_then(|link| link.jitter).map(millis);
             row.pair_in_bps = estimate.and_then(|link| link.pair_in).map(Rate::as_bps);
@@ -333,6 +365,14 @@ mod tests {
             sent_peak_bps: Some(1_000_000_000),
             ..Row::default()
         };
+        let told = Row {
+            carried_by: Some("tls".to_owned()),
+            carried_by_reason: Some("UDP gets no answer here".to_owned()),
+            usable: true,
+            ..Row::default()
+        };
+        let verdict = "yes, by tls: UDP gets no answer here";
+        assert_eq!(told.verdict(), verdict);
         let text = table(&[row], true);
         assert!(text.contains("1234.5") && text.ends_with("yes"), "{text}");
         assert!(

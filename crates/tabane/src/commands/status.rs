@@ -64,6 +64,21 @@ impl InstanceArgs {
     }
 }
 
+/// What all running clients of this user's do, but for those that fetch. One that ends just now, or
+/// is of another version, is left out.
+pub(crate) async fn running_clients() -> Vec<State> {
+    let mut clients = Vec::new();
+    for running in Directory::of_user().running() {
+        if let Ok(state) = Client::new(&running.socket).state().await
+            && !matches!(state.instance.kind, Kind::Relay | Kind::Gateway)
+            && !state.instance.kind.is_web()
+        {
+            clients.push(state);
+        }
+    }
+    clients
+}
+
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -164,6 +179,7 @@ fn links(links: &[Link]) -> String {
     let headings = [
         "link",
         "state",
+        "by",
         "Mbit/s in",
         "out",
         "RTT ms",
@@ -180,6 +196,7 @@ fn links(links: &[Link]) -> String {
             vec![
                 link.name.clone(),
                 link.state.name().to_owned(),
+                link.carrier.clone().unwrap_or_else(none),
                 megabits(link.traffic.received_bps),
                 megabits(link.traffic.sent_bps),
                 millis(path.and_then(|path| path.rtt_ms)),

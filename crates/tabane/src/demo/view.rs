@@ -8,6 +8,8 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::Result;
 use tabane_base::{Duration, Rate};
 
+use crate::output::bar;
+
 /// Cells of a full bar; bars of links then add up to that of curl.
 const BAR_CELLS: usize = 40;
 /// Between two plain lines.
@@ -195,14 +197,6 @@ impl View {
     }
 }
 
-/// A bar of `rate`, where `full` has `cells` cells; eighths of cells where it ends.
-fn bar(rate: Rate, full: Rate, cells: usize) -> String {
-    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-    let share = (rate.as_bps() as f64 / full.as_bps().max(1) as f64).min(1.0);
-    let eighths = (share * cells as f64 * 8.0).round() as usize;
-    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,15 +295,5 @@ mod tests {
             assert!(rows[0].starts_with("curl over all"), "{rows:?}");
             assert_eq!(text.contains("38;5"), colours);
         }
-    }
-
-    #[test]
-    fn bars_are_as_long_as_rates_are_high() {
-        let full = Rate::from_mbps(80);
-        assert_eq!(bar(Rate::from_mbps(20), full, 8), "██");
-        assert_eq!(bar(Rate::from_mbps(25), full, 8), "██▌");
-        assert_eq!(bar(Rate::from_mbps(99), full, 8), "████████");
-        assert_eq!(bar(Rate::ZERO, full, 8), "");
-        assert_eq!(bar(Rate::from_mbps(1), Rate::ZERO, 2), "██");
     }
 }

@@ -21,6 +21,7 @@ mod readme;
 mod relays;
 mod rules;
 mod screens;
+mod speed;
 mod strict;
 mod up;
 mod users;

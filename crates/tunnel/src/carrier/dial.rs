@@ -78,6 +78,15 @@ pub enum DialError {
         /// What was wrong.
         source: io::Error,
     },
+    /// What came in answer is no TLS.
+    #[error(
+        "{to} does not speak TLS: likely a login page (captive portal) answers in its place; open \
+         any web page over this link"
+    )]
+    NoTls {
+        /// Relay or proxy.
+        to: SocketAddr,
+    },
     /// The web server is not the relay's.
     #[error(
         "{to} answers as a web server{server} that is no relay (HTTP {status}): on the relay, see \
@@ -168,7 +177,10 @@ impl Dial {
 
     async fn tls(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, DialError> {
         let to = self.relay;
-        let failed = |source| DialError::Tls { to, source };
+        let failed = |source| match is_no_tls(&source) {
+            true => DialError::NoTls { to },
+            false => DialError::Tls { to, source },
+        };
         let config = ClientConfig::builder_with_provider(provider());
         let config = config
             .with_protocol_versions(&[&TLS13])
@@ -227,6 +239,12 @@ impl Dial {
             }),
         }
     }
+}
+
+/// Whether a handshake failed because the answer was of another protocol.
+fn is_no_tls(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|it| it.downcast_ref());
+    matches!(inner, Some(rustls::Error::InvalidMessage(_)))
 }
 
 /// Believes every certificate: who is at the other end is proved within, by the session's own

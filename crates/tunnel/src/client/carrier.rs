@@ -249,7 +249,12 @@ impl Choice {
                 let silent = self.silent_since?;
                 let is_late = now > silent + UDP_PATIENCE;
                 let problem = self.problem.as_ref().filter(|_| is_late)?;
-                Some(format!("no UDP, and no TLS either: {problem}"))
+                Some(match self.kind {
+                    CarrierKind::Tls => format!("no TLS: {problem}"),
+                    CarrierKind::Auto | CarrierKind::Udp => {
+                        format!("no UDP, and no TLS either: {problem}")
+                    }
+                })
             }
         }
     }

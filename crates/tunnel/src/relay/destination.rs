@@ -249,6 +249,7 @@ fn is_exhaustion(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::lookups::Lookups;
+    use crate::relay::measuring::Measuring;
     use crate::relay::own_addresses::OwnAddresses;
     use crate::relay::{Destinations, RelayLimits, UserLimits};
     use std::cell::Cell;
@@ -274,6 +275,7 @@ mod tests {
             stream_ended: Notify::new(),
             journal: crate::journal::Journal::default(),
             exit: None,
+            measuring: Measuring::default(),
         }
     }
 

@@ -19,7 +19,8 @@ use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
-use crate::request::{Request, RequestError, Status, Transport, families_byte};
+use crate::loopback;
+use crate::request::{Measure, Request, RequestError, Status, Transport, families_byte};
 use crate::stream::{Stream, StreamEnd};
 use crate::target::Target;
 
@@ -150,7 +151,7 @@ impl Permit {
     fn take(host: &Host, transport: Transport) -> Option<Self> {
         let (usage, limits) = (host.usage.clone(), &host.shared.limits);
         let (taken, limit) = match transport {
-            Transport::Tcp => (&usage.connections, limits.connections),
+            Transport::Tcp | Transport::Measure(_) => (&usage.connections, limits.connections),
             Transport::Udp
             | Transport::Mapping
             | Transport::Packets
@@ -176,7 +177,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let taken = match self.transport {
-            Transport::Tcp => &self.usage.connections,
+            Transport::Tcp | Transport::Measure(_) => &self.usage.connections,
             Transport::Udp
             | Transport::Mapping
             | Transport::Packets
@@ -209,6 +210,7 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         Transport::Packets => serve_packets(stream, host, false).await?,
         Transport::LodgedPackets => serve_packets(stream, host, true).await?,
         Transport::Families => tell_families(stream, host).await?,
+        Transport::Measure(measure) => serve_measure(stream, host, measure).await?,
     }
     drop(permit);
     Ok(())
@@ -306,6 +308,25 @@ async fn tell_families(mut stream: Stream, host: &Host) -> Result<(), StreamEnd>
     stream.write_all(&[Status::Open.emit(), families]).await?;
     stream.finish();
     stream.stop();
+    Ok(())
+}
+
+/// Carries a connection whose other end only counts. Not for a peer's guests, who may be anybody
+/// under any number of keys.
+async fn serve_measure(stream: Stream, host: &Host, measure: Measure) -> Result<(), StreamEnd> {
+    let turn = match host.shared.access {
+        Access::Own => return refuse(stream, Status::Denied).await,
+        Access::Public | Access::Private => host.shared.measuring.begin(host.key),
+    };
+    let Some(turn) = turn else {
+        return refuse(stream, Status::Limit).await;
+    };
+    let Ok((near, far)) = loopback::pair().await else {
+        return refuse(stream, Status::Limit).await;
+    };
+    stream.write_all(&[Status::Open.emit()]).await?;
+    let connection = Connection::new(stream, near.into()).metered(host.meter());
+    tokio::join!(connection.carry(), turn.serve(measure, far));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use tabane_tunnel::Lodging;
 
-use crate::doctor::network::{Network, RelayFacts};
+use crate::doctor::network::{AnswerFacts, Network, RelayFacts};
 use crate::doctor::{Finding, Grade, Mode};
 
 /// Below this our packets (1,200 bytes and headers) do not fit; IPv6 asks as much (RFC 8200 §5).
@@ -126,6 +126,13 @@ fn beside(facts: &RelayFacts) -> Option<Finding> {
     Some(Finding::good("other protocols", &[Mode::Up], what))
 }
 
+fn answered(link: &str, answer: &AnswerFacts) -> String {
+    let (rtt_ms, carrier) = (answer.rtt_ms, answer.carrier);
+    let why = answer.carrier_why.as_ref();
+    let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+    format!("{rtt_ms:.1} ms over {link} by {carrier}{why}")
+}
+
 fn relay(facts: &RelayFacts, is_any: bool) -> Finding {
     let name = &facts.name;
     let links = match &facts.reached {
@@ -139,7 +146,7 @@ fn relay(facts: &RelayFacts, is_any: bool) -> Finding {
     let texts: Vec<String> = links
         .iter()
         .map(|(link, reached)| match reached {
-            Ok(rtt_ms) => format!("{rtt_ms:.1} ms over {link}"),
+            Ok(answer) => answered(link, answer),
             Err(why) => format!("{link}: {why}"),
         })
         .collect();

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tabane_tunnel::Lodging;
+use tabane_tunnel::{Carrier, Lodging};
 
 use super::network::{CLIENTS, LINKED};
 use super::*;
-use crate::doctor::network::{InterfaceFacts, RelayFacts};
+use crate::doctor::network::{AnswerFacts, InterfaceFacts, RelayFacts};
 use crate::doctor::{Grade, Mode, works};
 
 fn machine() -> Machine {
@@ -34,6 +34,14 @@ fn machine() -> Machine {
     }
 }
 
+fn answer(rtt_ms: f64) -> AnswerFacts {
+    AnswerFacts {
+        rtt_ms,
+        carrier: Carrier::Udp,
+        carrier_why: None,
+    }
+}
+
 fn network() -> Network {
     let link = |name: &str| InterfaceFacts {
         name: name.to_owned(),
@@ -45,8 +53,8 @@ fn network() -> Network {
         relays: vec![RelayFacts {
             name: "home".to_owned(),
             reached: Ok(vec![
-                ("wlan0".to_owned(), Ok(12.0)),
-                ("usb0".to_owned(), Ok(40.0)),
+                ("wlan0".to_owned(), Ok(answer(12.0))),
+                ("usb0".to_owned(), Ok(answer(40.0))),
             ]),
             lodging: Some(Lodging::Given),
         }],
@@ -64,6 +72,23 @@ fn broken(machine: &Machine, network: &Network) -> Vec<Mode> {
         .into_iter()
         .filter(|mode| !works(*mode, &findings));
     broken.collect()
+}
+
+#[test]
+fn relays_are_reached_by_a_carrier_for_a_reason() {
+    let mut network = network();
+    let tls = AnswerFacts {
+        carrier: Carrier::Tls,
+        carrier_why: Some("UDP gets no answer here".to_owned()),
+        ..answer(40.0)
+    };
+    network.relays[0].reached.as_mut().unwrap()[1].1 = Ok(tls);
+    let findings = judge(&machine(), &network);
+    let relays = findings.iter().find(|it| it.check == "relays").unwrap();
+    assert_eq!(
+        relays.what,
+        "home: 12.0 ms over wlan0 by udp, 40.0 ms over usb0 by tls (UDP gets no answer here)"
+    );
 }
 
 #[test]

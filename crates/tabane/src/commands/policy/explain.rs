@@ -18,7 +18,7 @@ use tabane_uplinks::{
     lent_links::{self, Lender},
 };
 
-use crate::commands::status::InstanceArgs;
+use crate::commands::status::{InstanceArgs, running_clients};
 use crate::failure::Failure;
 use crate::output;
 
@@ -96,16 +96,7 @@ async fn state(instance: &InstanceArgs) -> Result<Option<State>> {
         let state = Client::new(&instance.find()?.socket).state().await?;
         return Ok(Some(state).filter(|state| !state.links.is_empty()));
     }
-    let mut clients = Vec::new();
-    for running in Directory::of_user().running() {
-        // One that ends just now, or is of another version, is not the one that is meant.
-        if let Ok(state) = Client::new(&running.socket).state().await
-            && state.instance.kind != Kind::Relay
-            && !state.instance.kind.is_web()
-        {
-            clients.push(state);
-        }
-    }
+    let mut clients = running_clients().await;
     if let Some(up) = clients.iter().position(|it| it.instance.kind == Kind::Up) {
         return Ok(Some(clients.swap_remove(up)));
     }
