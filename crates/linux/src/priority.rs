@@ -34,13 +34,13 @@ const NICE: i32 = -11;
 
 /// Has the calling thread go before ordinary ones (`nice` -11), so that other programs' work is no
 /// delay of the network's. Threads and programs that it starts are ordinary. Who chose a `nice`
-/// keeps it.
+/// or another policy, as [`raise_priority`] does, keeps it.
 ///
 /// # Errors
 /// No `CAP_SYS_NICE` and no `RLIMIT_NICE`.
 pub fn prefer_this_thread() -> io::Result<()> {
-    match nice()? {
-        0 => prefer(libc::SCHED_OTHER),
+    match (policy(), nice()?) {
+        (libc::SCHED_OTHER, 0) => prefer(libc::SCHED_OTHER),
         _ => Ok(()),
     }
 }
@@ -64,6 +64,13 @@ fn prefer(policy: libc::c_int) -> io::Result<()> {
     }
 }
 
+/// Of the calling thread.
+fn policy() -> libc::c_int {
+    // SAFETY: 0 is the calling thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    policy & !libc::SCHED_RESET_ON_FORK
+}
+
 /// How often it is looked how much of a processor the thread has.
 const PERIOD: Duration = Duration::from_millis(100);
 /// From this share of a processor on it works in batches, and until it has less than the other.
@@ -71,7 +78,7 @@ const BATCH_SHARES: [f64; 2] = [0.5, 0.3];
 
 /// Whether a [preferred](prefer_this_thread) thread may interrupt others as soon as it has work.
 /// One that has most of a processor comes soon enough: woken for every few packets it would cost
-/// whoever writes them, and itself, a fifth of the processor time for each gigabit.
+/// whoever writes them, and itself, an eighth of the processor time for each gigabit.
 #[derive(Debug)]
 pub struct Preemption {
     is_preferred: bool,
@@ -160,12 +167,21 @@ mod tests {
     }
 
     #[test]
+    fn who_is_before_all_ordinary_ones_stays_there() {
+        let seen = std::thread::spawn(|| {
+            let before = (raise_priority(), policy());
+            (before, prefer_this_thread(), policy())
+        });
+        let ((raised, before), outcome, after) = seen.join().unwrap();
+        assert_eq!(raised.is_ok(), before == libc::SCHED_FIFO);
+        if raised.is_ok() {
+            outcome.unwrap();
+            assert_eq!(after, libc::SCHED_FIFO);
+        }
+    }
+
+    #[test]
     fn who_has_most_of_a_processor_interrupts_nobody() {
-        let policy = || {
-            // SAFETY: 0 is the calling thread.
-            let policy = unsafe { libc::sched_getscheduler(0) };
-            policy & !libc::SCHED_RESET_ON_FORK
-        };
         let has = move |preemption: &mut Preemption, share: f64| {
             let enough = preemption.used + PERIOD.mul_f64(1.1 * share);
             while processor_time() < enough {}
