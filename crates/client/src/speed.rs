@@ -60,11 +60,10 @@ pub enum SpeedError {
 /// # Errors
 /// See [`SpeedError`].
 pub async fn measure(client: &Client, span: Duration) -> Result<Speed, SpeedError> {
-    let mut echo = Echo::open(client).await?;
     Ok(Speed {
-        idle: echo.idle().await,
-        down: load(client, &mut echo, Measure::Down, span / 2).await?,
-        up: load(client, &mut echo, Measure::Up, span / 2).await?,
+        idle: Echo::open(client).await?.idle().await,
+        down: load(client, Measure::Down, span / 2).await?,
+        up: load(client, Measure::Up, span / 2).await?,
     })
 }
 
@@ -87,12 +86,9 @@ impl Line {
     }
 }
 
-async fn load(
-    client: &Client,
-    echo: &mut Echo,
-    measure: Measure,
-    span: Duration,
-) -> Result<LoadSample, SpeedError> {
+/// Fills one direction for `span`, beside echoes of its own: the relay ends each line in time.
+async fn load(client: &Client, measure: Measure, span: Duration) -> Result<LoadSample, SpeedError> {
+    let mut echo = Echo::open(client).await?;
     let mut line = Line::open(client, measure).await?;
     let arrivals = Arrivals::begin();
     let half = async {

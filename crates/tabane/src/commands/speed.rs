@@ -70,6 +70,17 @@ struct Row {
     problem: Option<String>,
 }
 
+impl Row {
+    /// Of one that was not measured.
+    fn without(link: &str, problem: &anyhow::Error) -> Self {
+        Self {
+            link: link.to_owned(),
+            problem: Some(format!("{problem:#}")),
+            ..Self::default()
+        }
+    }
+}
+
 pub(crate) fn run(args: SpeedArgs, store: &Store) -> Result<ExitCode> {
     let order = SessionOrder::from(args.session);
     let report = tabane_tunnel::block_on(report(&order, store));
@@ -100,16 +111,22 @@ async fn report(order: &SessionOrder, store: &Store) -> Result<Report> {
     for (place, name) in names.iter().enumerate() {
         progress.show(place, name);
         let only = over(order, std::slice::from_ref(name));
-        links.push(measure(name, &only, store, span(rows)).await?);
+        let row = measure(name, &only, store, span(rows)).await;
+        match row {
+            // What the others have found is kept.
+            Err(error) if place > 0 => links.push(Row::without(name, &error)),
+            row => links.push(row?),
+        }
     }
     let together = match names.len() {
         0 | 1 => None,
         _ => {
             progress.show(names.len(), ALL);
-            Some(measure(ALL, &over(order, &names), store, span(rows)).await?)
+            let row = measure(ALL, &over(order, &names), store, span(rows)).await;
+            Some(row.unwrap_or_else(|error| Row::without(ALL, &error)))
         }
     };
-    progress.clear();
+    drop(progress);
     links.extend(left_out);
     Ok(Report { links, together })
 }
@@ -155,16 +172,9 @@ fn span(rows: usize) -> Duration {
 /// One row. `Err` where no other row could do better.
 async fn measure(name: &str, order: &SessionOrder, store: &Store, span: Duration) -> Result<Row> {
     let plan = SessionPlan::new(order.clone(), store)?;
-    let row = Row {
-        link: name.to_owned(),
-        ..Row::default()
-    };
     let client = match plan.connect(store).await {
         Ok(client) => client,
-        Err(error) => {
-            let problem = Some(format!("{error:#}"));
-            return Ok(Row { problem, ..row });
-        }
+        Err(error) => return Ok(Row::without(name, &error)),
     };
     let up = reach::look(&client, &order.links).await;
     let measured = speed::measure(&client, span).await;
@@ -178,8 +188,9 @@ async fn measure(name: &str, order: &SessionOrder, store: &Store, span: Duration
     carriers.sort_unstable();
     carriers.dedup();
     let row = Row {
+        link: name.to_owned(),
         carrier: Some(carriers.join(", ")).filter(|it| !it.is_empty()),
-        ..row
+        ..Row::default()
     };
     match measured {
         Ok(speed) => Ok(filled(row, speed)),
@@ -238,10 +249,6 @@ impl Progress {
         ));
     }
 
-    fn clear(&self) {
-        self.write("");
-    }
-
     /// In the place of what it wrote before.
     fn write(&self, text: &str) {
         let mut screen = std::io::stderr();
@@ -250,6 +257,13 @@ impl Progress {
             let _ = write!(screen, "\r\x1b[K{text}");
             let _ = screen.flush();
         }
+    }
+}
+
+/// What comes next, an error too, begins where it was.
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.write("");
     }
 }
 

@@ -35,7 +35,14 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Who measures at present, and who has lately. Copies are the same.
 #[derive(Clone, Default)]
-pub(super) struct Measuring(Rc<RefCell<BTreeMap<PublicKey, Account>>>);
+pub(super) struct Measuring(Rc<RefCell<Accounts>>);
+
+#[derive(Default)]
+struct Accounts {
+    of_clients: BTreeMap<PublicKey, Account>,
+    /// Streams of all of them.
+    under_way: usize,
+}
 
 /// What one client has had.
 struct Account {
@@ -66,14 +73,19 @@ impl Measuring {
     }
 
     fn admit(&self, key: PublicKey, now: Instant) -> Option<Duration> {
-        let mut accounts = self.0.borrow_mut();
-        accounts.retain(|_, account| account.under_way > 0 || now < account.since + PERIOD);
-        let under_way: usize = accounts.values().map(|account| account.under_way).sum();
-        let is_full = accounts.len() >= MOST_CLIENTS && !accounts.contains_key(&key);
-        if is_full || under_way >= ALL_AT_ONCE {
+        let accounts = &mut *self.0.borrow_mut();
+        if accounts.under_way >= ALL_AT_ONCE {
             return None;
         }
-        let account = accounts.entry(key).or_insert(Account {
+        let clients = &mut accounts.of_clients;
+        // Whoever is known costs no look at the others.
+        if !clients.contains_key(&key) {
+            clients.retain(|_, account| account.under_way > 0 || now < account.since + PERIOD);
+            if clients.len() >= MOST_CLIENTS {
+                return None;
+            }
+        }
+        let account = clients.entry(key).or_insert(Account {
             since: now,
             spent: Duration::ZERO,
             under_way: 0,
@@ -86,11 +98,14 @@ impl Measuring {
             return None;
         }
         account.under_way += 1;
+        accounts.under_way += 1;
         Some(lasts)
     }
 
     fn end(&self, key: PublicKey, lasted: Duration) {
-        if let Some(account) = self.0.borrow_mut().get_mut(&key) {
+        let accounts = &mut *self.0.borrow_mut();
+        if let Some(account) = accounts.of_clients.get_mut(&key) {
+            accounts.under_way -= 1;
             account.under_way -= 1;
             account.spent += lasted;
         }
