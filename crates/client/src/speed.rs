@@ -60,11 +60,14 @@ pub enum SpeedError {
 /// # Errors
 /// See [`SpeedError`].
 pub async fn measure(client: &Client, span: Duration) -> Result<Speed, SpeedError> {
-    Ok(Speed {
-        idle: Echo::open(client).await?.idle().await,
-        down: load(client, Measure::Down, span / 2).await?,
-        up: load(client, Measure::Up, span / 2).await?,
-    })
+    let mut echo = Echo::open(client).await?;
+    let idle = echo.idle().await;
+    let down = load(client, &mut echo, Measure::Down, span / 2).await?;
+    // The relay ends each line after ten seconds, and serves few at once.
+    drop(echo);
+    let mut echo = Echo::open(client).await?;
+    let up = load(client, &mut echo, Measure::Up, span / 2).await?;
+    Ok(Speed { idle, down, up })
 }
 
 /// A measure, and its near end; dropping it ends it at once, whatever is under way.
@@ -86,9 +89,12 @@ impl Line {
     }
 }
 
-/// Fills one direction for `span`, beside echoes of its own: the relay ends each line in time.
-async fn load(client: &Client, measure: Measure, span: Duration) -> Result<LoadSample, SpeedError> {
-    let mut echo = Echo::open(client).await?;
+async fn load(
+    client: &Client,
+    echo: &mut Echo,
+    measure: Measure,
+    span: Duration,
+) -> Result<LoadSample, SpeedError> {
     let mut line = Line::open(client, measure).await?;
     let arrivals = Arrivals::begin();
     let half = async {
