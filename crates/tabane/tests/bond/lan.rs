@@ -4,8 +4,8 @@
 //!   host l1 10.72.0.2 ── 10.72.0.1 c9 client (the world's machine, routing) ══ relay, servers
 //! ```
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::text;
@@ -117,6 +117,34 @@ impl Drop for Host<'_> {
     }
 }
 
+/// A connection of a host's that began without tabane.
+struct Open {
+    program: Child,
+    heard: Lines<BufReader<ChildStdout>>,
+}
+
+impl Open {
+    fn begin(host: &Host<'_>) -> Self {
+        let mut program = host.command("python3");
+        let program = program.args(["-c", KEEP, "203.0.113.2"]);
+        let program = program.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = program.spawn().unwrap();
+        let mut heard = BufReader::new(program.stdout.take().unwrap()).lines();
+        assert!(is_from_lan(&heard.next().unwrap().unwrap()));
+        Self { program, heard }
+    }
+
+    /// Whether it still serves, as it began; not where it was reset.
+    fn goes_on(mut self) -> bool {
+        let mut told = self.program.stdin.take().unwrap();
+        told.write_all(b"\n").unwrap();
+        let peer = self.heard.next().transpose().unwrap();
+        drop(told);
+        self.program.wait().unwrap();
+        peer.is_some_and(|peer| is_from_lan(&peer))
+    }
+}
+
 fn is_from_lan(peer: &str) -> bool {
     peer.starts_with("10.72.") || peer.starts_with("2001:db8:72:")
 }
@@ -133,18 +161,10 @@ fn hosts_behind_are_carried_and_never_cut_off() {
     let plain = host.peers();
     assert!(plain.iter().all(|peer| is_from_lan(peer)), "{plain:?}");
 
-    let mut open = host.command("python3");
-    let open = open.args(["-c", KEEP, "203.0.113.2"]);
-    let open = open.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut open = open.spawn().unwrap();
-    let mut heard = BufReader::new(open.stdout.take().unwrap()).lines();
-    assert!(is_from_lan(&heard.next().unwrap().unwrap()));
+    let open = Open::begin(&host);
     let mut up = Up::start(&world, &["--lan", "c9"]);
     up.wait_until(UP);
-    open.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    assert!(is_from_lan(&heard.next().unwrap().unwrap()), "as it began");
-    drop(open.stdin.take());
-    open.wait().unwrap();
+    assert!(open.goes_on(), "as it began");
     let carried = host.peers();
     let is_far = |peer: &String| !is_from_lan(peer) && !is_plain(peer);
     assert!(carried.iter().all(is_far), "{carried:?}");
@@ -180,4 +200,12 @@ fn hosts_behind_are_carried_and_never_cut_off() {
     world_relay.child.wait().unwrap();
     let plain = host.peers();
     assert!(plain.iter().all(|peer| is_from_lan(peer)), "{plain:?}");
+
+    // What was open would go without the relay.
+    let open = Open::begin(&host);
+    let strict = Up::start(&world, &["--lan", "c9", "--strict"]);
+    strict.wait_until(UP);
+    assert!(!open.goes_on());
+    let carried = host.peers();
+    assert!(carried.iter().all(is_far), "{carried:?}");
 }
