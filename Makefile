@@ -22,8 +22,9 @@ BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 
 # What packages are made with; on Debian only the compiler's tools may be missing.
 PACKAGE_DEPS := dpkg-deb=dpkg strip=binutils gzip=gzip
+REPOSITORY_DEPS := dpkg-scanpackages=dpkg-dev gpg=gnupg
 
-.PHONY: help deps build demo test check ci bench packages install
+.PHONY: help deps build demo router test check ci bench packages repository install
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +32,8 @@ help:
 	@echo 'make build      the binary: $(TABANE)'
 	@echo 'make install    puts it into $(PREFIX)/bin (PREFIX=..., DESTDIR=...)'
 	@echo 'make packages   a Debian package and an archive: target/packages'
+	@echo 'make router     a small static binary for routers: client, relay, gateway, web'
+	@echo 'make repository KEY=ID   the packages as a signed apt repository: target/repository'
 	@echo 'make test       every test; those that need privilege say so and step aside'
 	@echo 'make check      formatting, lints, layers'
 	@echo 'make bench      measures against plain TCP and kernel MPTCP (SCENARIO="twin cut")'
@@ -45,8 +48,12 @@ build: deps
 demo: build
 	$(TABANE) demo
 
+router:
+	@.ci/install-missing $(filter-out %=libusrsctp-dev,$(DEPS))
+	$(CARGO) xtask router
+
 test: deps
-	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS)
+	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS) $(REPOSITORY_DEPS)
 	$(CARGO) xtask test
 
 # `--locked`: a Cargo.lock that was not committed fails here, not at the user's.
@@ -55,12 +62,17 @@ check: deps
 
 # Both, as the server does through .ci/run.
 ci: deps
-	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS)
+	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS) $(REPOSITORY_DEPS)
 	$(CARGO) --locked xtask ci
 
 bench: build
 	@.ci/install-missing $(BENCH_DEPS)
 	$(CARGO) xtask bench $(SCENARIO)
+
+# KEY=... says which of gpg's keys signs.
+repository: packages
+	@.ci/install-missing $(REPOSITORY_DEPS)
+	$(CARGO) xtask repository --key "$(KEY)"
 
 packages: deps
 	@.ci/install-missing $(PACKAGE_DEPS)

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::process::{Command, exit};
 
 const REPLACED: &str = "sctp_userspace_ip_output";
+const REMEDY: &str = "on Debian and Ubuntu apt install libusrsctp-dev; or, without \
+                      `tabane sctp`: --no-default-features --features dashboard,demo,lab,sim";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -41,7 +43,11 @@ fn main() {
 fn find_archive() -> PathBuf {
     const NAME: &str = "libusrsctp.a";
     if let Some(directory) = std::env::var_os("USRSCTP_LIB_DIR") {
-        return PathBuf::from(directory).join(NAME);
+        let path = PathBuf::from(directory).join(NAME);
+        if !path.exists() {
+            fail(&format!("{} is missing: {REMEDY}", path.display()));
+        }
+        return path;
     }
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let answer = Command::new(&compiler)
@@ -55,7 +61,7 @@ fn find_archive() -> PathBuf {
     };
     // A compiler that does not find it repeats the bare name.
     if !path.is_absolute() {
-        fail("libusrsctp.a is missing; on Debian and Ubuntu: apt install libusrsctp-dev");
+        fail(&format!("{NAME} is missing: {REMEDY}"));
     }
     path
 }

@@ -8,13 +8,23 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{package, tidy};
+use crate::{package, repository, tidy};
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 const CLIPPY: &[&str] = &[
     "clippy",
     "--workspace",
     "--all-targets",
+    "--",
+    "-D",
+    "warnings",
+];
+/// What a router's build leaves out must not be needed by what it has.
+const CLIPPY_ROUTER: &[&str] = &[
+    "clippy",
+    "--package",
+    "tabane",
+    "--no-default-features",
     "--",
     "-D",
     "warnings",
@@ -39,6 +49,7 @@ pub(crate) fn check(root: &Path) -> Result<bool> {
     let results = [
         cargo(root, FORMAT)?,
         cargo(root, CLIPPY)?,
+        cargo(root, CLIPPY_ROUTER)?,
         tidy::run(root)?,
         supply(root)?,
     ];
@@ -74,6 +85,11 @@ pub(crate) fn test(root: &Path) -> Result<bool> {
         eprintln!("xtask: failed: package --check: {error:#}");
         false
     });
+    let arguments = ["--check", "--packages", &*out];
+    let repository = repository::run(root, &arguments).unwrap_or_else(|error| {
+        eprintln!("xtask: failed: repository --check: {error:#}");
+        false
+    });
     let soak = match is_root() {
         true => cargo(root, &[SOAK, &["--binary", &*binary]].concat())?,
         false => {
@@ -81,10 +97,10 @@ pub(crate) fn test(root: &Path) -> Result<bool> {
             true
         }
     };
-    Ok(tests && packages && soak)
+    Ok(tests && packages && repository && soak)
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }

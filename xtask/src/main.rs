@@ -11,6 +11,8 @@ mod ci;
 mod fuzz;
 mod instructions;
 mod package;
+mod repository;
+mod router;
 mod tidy;
 
 const USAGE: &str = "\
@@ -22,7 +24,9 @@ usage: cargo xtask COMMAND
   bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help
   instructions  what packets take in core, counted by valgrind; see crates/core/benches
   fuzz    one target under libFuzzer, or all; needs nightly and cargo-fuzz
-  package a Debian package and an archive of the program; see package --help";
+  router  a small static program for routers; see router --help
+  package a Debian package and an archive of the program; see package --help
+  repository  packages as apt takes them from a web server; see repository --help";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
         ["bench", options @ ..] => bench(&root, options),
         ["instructions", options @ ..] => instructions::run(&root, options),
         ["fuzz", options @ ..] => fuzz::run(&root, options),
+        ["router", options @ ..] => router::run(&root, options),
+        ["repository", options @ ..] => repository::run(&root, options),
         ["package", options @ ..] => package::run(&root, options),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -368,7 +368,7 @@ fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
 }
 
 /// An empty directory.
-fn clear(directory: &Path) -> Result<()> {
+pub(crate) fn clear(directory: &Path) -> Result<()> {
     if directory.exists() {
         fs::remove_dir_all(directory)?;
     }
@@ -382,7 +382,7 @@ fn size(path: &Path) -> Result<f64> {
 }
 
 /// What a command printed; an error with its own words where it failed.
-fn said(command: &mut Command) -> Result<String> {
+pub(crate) fn said(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.env("TZ", "UTC").output();
     let output = output.with_context(|| format!("cannot start {program}"))?;

@@ -13,15 +13,17 @@ use tabane_base::{Destination, Duration, Host};
 use tabane_core::{ClassId, ControllerKind, SchedulerKind, SessionConfig};
 use tabane_linux::interfaces::{Interface, Watch};
 use tabane_tunnel::{
-    Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers, TlsPeer,
+    Client, ClientConfig, HostMonitor, LinkBind, RelayPeer, SessionNumbers, TlsPeer, UDP_PORTS,
     carrier::TLS_PORT,
 };
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::environment;
 use crate::lent_paths::LentPaths;
 use crate::link_follower::LinkFollower;
+use crate::portals::Probe;
 use crate::rule_book::RuleBook;
 use crate::udp_order::UdpOrder;
 use tabane_store::{DirectPrefix, PeerEntry, RelayEntry, RelayName, Settings, Store, secret};
@@ -140,6 +142,8 @@ pub struct SessionPlan {
     /// One per plan: its sessions are shown together.
     numbers: SessionNumbers,
     udp_order: UdpOrder,
+    /// What links that fail are asked for, to find login pages.
+    pub(crate) portal_probe: Option<Probe>,
     /// Destinations are asked whether they speak tabane, those in private ranges only if `true`.
     pub discovers: Option<bool>,
 }
@@ -169,7 +173,7 @@ impl SessionPlan {
         Ok(Self {
             relays,
             peers,
-            direct: settings.direct,
+            direct: settings.direct.clone(),
             links,
             lenders,
             insisted: order.neighbours,
@@ -180,8 +184,35 @@ impl SessionPlan {
             uplinks: Rc::default(),
             numbers: SessionNumbers::default(),
             udp_order: order.udp_order.unwrap_or_default(),
+            portal_probe: Probe::wished(settings.portal_probe.as_deref())?,
             discovers: discovers.then_some(true),
         })
+    }
+
+    /// Without relay and peers: everything goes plainly by this link.
+    pub fn over_link(link: &str) -> Self {
+        Self {
+            relays: Vec::new(),
+            peers: Vec::new(),
+            direct: Vec::new(),
+            links: vec![link.to_owned()],
+            lenders: Vec::new(),
+            insisted: Vec::new(),
+            session: SessionConfig::default(),
+            monitor: HostMonitor::default(),
+            rules: RuleBook::default(),
+            roll: LinkRoll::default(),
+            uplinks: Rc::default(),
+            numbers: SessionNumbers::default(),
+            udp_order: UdpOrder::default(),
+            portal_probe: None,
+            discovers: None,
+        }
+    }
+
+    /// Nobody is asked whether a link that fails is behind a login page.
+    pub fn ask_no_portals(&mut self) {
+        self.portal_probe = None;
     }
 
     /// The relays' names and keys, for display.
@@ -357,6 +388,7 @@ impl SessionPlan {
             udp_order: self.udp_order.0,
             seed: secret::random(),
             numbers: self.numbers.clone(),
+            proxy: environment::tls_proxy(|name| std::env::var(name).ok()),
             mark: None,
         })
     }
@@ -376,6 +408,7 @@ impl SessionPlan {
                 key: relay.key,
                 addrs,
                 token: Some(relay.token.as_str().as_bytes().to_vec()),
+                udp_ports: UDP_PORTS.to_vec(),
                 tls: Some(TlsPeer {
                     port: TLS_PORT,
                     name: relay.addresses.iter().find_map(|it| match &it.host {

@@ -1,8 +1,29 @@
-//! The variables that point programs at a proxy.
+//! The variables that point programs at a proxy, and us.
 //!
 //! There is no standard; the names and spellings are what curl, Go, Python and most others read.
 //! `socks5h` leaves the resolving of names to the proxy. Loopback is excepted: "this machine" must
 //! not become the relay's.
+
+use tabane_tunnel::carrier::Proxy;
+
+/// The proxy by which the environment wants TLS to go, read by `variable`. One on this machine is
+/// none: nothing that is bound to a link gets there, and it is as likely one of ours.
+pub(crate) fn tls_proxy(variable: impl Fn(&str) -> Option<String>) -> Option<Proxy> {
+    let names = ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+    let mut named = names
+        .iter()
+        .filter_map(|name| Some((name, variable(name)?)));
+    let (name, value) = named.find(|(_, value)| !value.is_empty())?;
+    let url = match value.contains("://") {
+        true => value,
+        false => format!("http://{value}"),
+    };
+    let parsed = url.parse::<Proxy>();
+    // Not the value, which may hold a password.
+    let complain = |error| tracing::warn!("{name} names no proxy for TLS: {error}");
+    let proxy = parsed.map_err(complain).ok()?;
+    Some(proxy).filter(|proxy| !proxy.is_loopback())
+}
 
 /// What to set for a program whose proxy listens on `port` of 127.0.0.1.
 pub fn proxy_variables(port: u16) -> Vec<(&'static str, String)> {
@@ -40,6 +61,44 @@ pub fn web_variables(port: u16, excepted: Option<&str>) -> Vec<(&'static str, St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_environment_may_name_a_proxy_elsewhere() {
+        let named = |variables: &[(&str, &str)]| {
+            let proxy = tls_proxy(|name| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| (*value).to_owned())
+            });
+            proxy.map(|proxy| proxy.to_string())
+        };
+        for (variables, proxy) in [
+            (&[][..], None),
+            (&[("http_proxy", "http://web:1")], None),
+            (
+                &[("HTTPS_PROXY", "http://u:p@hotel:3128")],
+                Some("http://hotel:3128"),
+            ),
+            (&[("https_proxy", "hotel:3128/")], Some("http://hotel:3128")),
+            (
+                &[("ALL_PROXY", "socks5h://hotel")],
+                Some("socks5://hotel:1080"),
+            ),
+            (
+                &[
+                    ("all_proxy", "socks5://a"),
+                    ("https_proxy", ""),
+                    ("HTTPS_PROXY", "b:2"),
+                ],
+                Some("http://b:2"),
+            ),
+            (&[("https_proxy", "https://hotel")], None),
+            (&[("https_proxy", "http://127.0.0.1:1080")], None),
+            (&[("https_proxy", "http://localhost:1080")], None),
+            (&[("https_proxy", "http://[::1]:1080")], None),
+        ] {
+            assert_eq!(named(variables).as_deref(), proxy, "{variables:?}");
+        }
+    }
 
     #[test]
     fn both_spellings_agree() {

@@ -24,6 +24,7 @@ use crate::discovery::{self, Discovery};
 use crate::peers::Peer;
 use crate::plain::Passage;
 use crate::plain_way::{NoPlainWay, PlainWays};
+use crate::portals::Probe;
 use crate::rule_book::RuleBook;
 use crate::surroundings::Surroundings;
 use crate::via::RelayState;
@@ -158,6 +159,11 @@ impl FarEnds {
     pub fn roll(&self) -> Option<&LinkRoll> {
         let surroundings = self.0.surroundings.as_ref()?;
         Some(&surroundings.plan.roll)
+    }
+
+    /// What links that fail are asked for, to find login pages.
+    pub(crate) fn portal_probe(&self) -> Option<Probe> {
+        self.0.surroundings.as_ref()?.plan.portal_probe.clone()
     }
 
     /// Whether there are any peers.

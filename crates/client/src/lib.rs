@@ -4,9 +4,9 @@
 //! Owns the entrances (hooks, a network of its own, the whole machine, hosts behind it, a proxy),
 //! the rules of connections, the choice of the far end (a peer, the relay, or plainly by which
 //! link), how peers are found, the sessions with all of them on the links that come and go, what
-//! went which way, and what this machine lacks for each of its modes (`doctor`). Links are
-//! `tabane-uplinks`', a session's packets `tabane-tunnel`'s. Nothing here reads a command line or
-//! speaks to a terminal.
+//! went which way, who is told of what happens (`events`), and what this machine lacks for each of
+//! its modes (`doctor`). Links are `tabane-uplinks`', a session's packets are `tabane-tunnel`'s.
+//! Nothing here reads a command line or speaks to a terminal.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ mod dns_answer;
 pub mod doctor;
 mod entrance;
 pub mod environment;
+mod events;
 mod far_ends;
 mod interception;
 pub mod last_run;
@@ -34,6 +35,7 @@ mod peers;
 mod plain;
 mod plain_meter;
 mod plain_way;
+mod portals;
 pub mod private_network;
 pub mod proxy;
 mod proxying;
@@ -51,7 +53,9 @@ pub use carriage::Carriage;
 pub use client_session::{Sending, SessionOrder, SessionPlan};
 pub use dns_answer::fuzz_dns;
 pub use entrance::Entrance;
+pub use events::{Events, Occurrence};
 pub use far_ends::{FarEnds, Seen};
+pub use portals::Probe;
 pub use proxying::ProxyListener;
 pub use rule_book::{RuleBook, RuleUse};
 pub use statistics::{LinkReport, RunReport, Statistics};

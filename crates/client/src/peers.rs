@@ -199,6 +199,7 @@ impl Peer {
             key: self.key(),
             addrs: self.addrs(),
             token: self.entry.token.as_ref().map(|it| it.as_str().into()),
+            udp_ports: Vec::new(),
             tls: None,
         };
         let (client, follower) = match surroundings.start(relay).await {

@@ -14,7 +14,7 @@ use tabane_linux::{
 };
 use tabane_tunnel::OWN_MARK;
 use tokio::io::Interest;
-use tokio::net::{TcpSocket, UdpSocket};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use crate::plain_meter::Meter;
 
@@ -43,15 +43,20 @@ pub(crate) struct Far {
 
 /// Connects to `dest`, past our hooks.
 pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Far> {
+    let tcp = connect_tcp(dest, &passage.way).await?.into();
+    let meter = passage.meter;
+    Ok(Far { tcp, meter })
+}
+
+/// The same for what is ours, and no program's.
+pub(crate) async fn connect_tcp(dest: SocketAddr, way: &PlainWay) -> io::Result<TcpStream> {
     let socket = match dest {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     mark_if_allowed(&socket)?;
-    take(&socket, &passage.way)?;
-    let tcp = socket.connect(dest).await?.into();
-    let meter = passage.meter;
-    Ok(Far { tcp, meter })
+    take(&socket, way)?;
+    socket.connect(dest).await
 }
 
 impl Far {

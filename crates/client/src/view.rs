@@ -1,24 +1,29 @@
 //! A client as its control socket shows it.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use tabane_base::Instant;
 use tabane_control::{
     Link, LinkChange, LinkState, Packets, RuleAnswer, RuleQuestion, RuleUse, State, Totals, Traffic,
 };
 use tabane_core::{PathSnapshot, PathStatus};
-use tabane_policy::{FlowFacts, Protocol};
+use tabane_policy::{FlowFacts, Protocol, Reaction};
 use tabane_tunnel::{
     LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
     shown::{self, Ledger, NO_TRACE, Source, add, drops, of_path, of_volume, whole_millis},
 };
 
+use tabane_uplinks::LinkRoll;
+
 use crate::far_ends::{FarEnds, Seen};
+use crate::portals::Portals;
 use crate::rule_book::{self, RuleBook};
 
 /// The sessions of a client with what its links carried.
 pub struct ClientView {
     far_ends: FarEnds,
+    portals: Portals,
     /// By name; links that are gone keep theirs.
     ledgers: BTreeMap<String, Ledger>,
     /// When the relay was heard last.
@@ -29,10 +34,17 @@ impl ClientView {
     /// Of these far ends.
     pub fn new(far_ends: FarEnds) -> Self {
         Self {
+            portals: Portals::new(far_ends.portal_probe()),
             far_ends,
             ledgers: BTreeMap::new(),
             heard_at: None,
         }
+    }
+
+    /// What the policy wants done when something happens; nothing where no policy is followed.
+    pub fn reactions(&self) -> Rc<[Reaction]> {
+        let roll = self.far_ends.roll();
+        roll.map_or_else(|| [].into(), LinkRoll::reactions)
     }
 
     /// Fills in what is known of it.
@@ -47,6 +59,8 @@ impl ClientView {
                 ledger.map(Ledger::traffic).unwrap_or_default()
             };
             roll.complete(&mut state.links, carried);
+            self.portals
+                .look(std::time::Instant::now(), &mut state.links);
         }
         let bypass = self.far_ends.bypass();
         state.limit = bypass.limit();
@@ -147,7 +161,7 @@ impl ClientView {
             .iter()
             .find(|(_, link)| link.path.is_some())
             .or_else(|| of.first());
-        let carried = carrying.map(|(_, link)| link.carrier.to_string());
+        let carried = carrying.map(|(_, link)| link.carried_by());
         let carrier_reason = carrying.and_then(|(_, link)| link.carrier_why.clone());
         let paused = of.iter().any(|(_, link)| link.paused);
         let mut problems = of.iter().filter_map(|(_, link)| link.problem.clone());
@@ -171,6 +185,7 @@ impl ClientView {
             policy: None,
             carrier: carried.filter(|_| path.is_some()),
             carrier_reason,
+            portal: None,
             path,
         }
     }

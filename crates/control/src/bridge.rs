@@ -4,6 +4,7 @@
 //! ended, the next one of its kind takes its place, and questions go there.
 
 use std::cell::{Cell, RefCell};
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
 use crate::dashboard;
-use crate::directory;
+use crate::directory::Directory;
 use crate::door::{self, Door};
 use crate::peer;
 use crate::server::{self, MAX_CONNECTIONS, ServeError};
@@ -56,7 +57,7 @@ impl Bridge {
         let inner = Inner {
             door: Door::new(token),
             socket: RefCell::new(socket.to_owned()),
-            since: Cell::new(directory::made_at(socket).unwrap_or_else(SystemTime::now)),
+            since: Cell::new(made_at(socket).unwrap_or_else(SystemTime::now)),
         };
         Ok(Self {
             listener,
@@ -128,7 +129,7 @@ impl Inner {
         if connected.is_ok() || method != Method::GET {
             return connected;
         }
-        let Some((next, began)) = directory::next_of(&socket, self.since.get()) else {
+        let Some((next, began)) = next_of(&socket, self.since.get()) else {
             return connected;
         };
         let stream = connect(&next).await?;
@@ -153,4 +154,31 @@ fn refusal(status: StatusCode, text: &str) -> Answer {
     let json = HeaderValue::from_static("application/json");
     answer.headers_mut().insert(CONTENT_TYPE, json);
     answer
+}
+
+/// The socket of the instance that began last of those like the one at `socket`, if after `since`;
+/// and when it began.
+fn next_of(socket: &Path, since: SystemTime) -> Option<(PathBuf, SystemTime)> {
+    let kind = kind_of(socket.file_stem()?.to_str()?);
+    let running = Directory::at(socket.parent()?).running();
+    running
+        .into_iter()
+        .filter(|it| kind_of(&it.name) == kind)
+        .filter_map(|it| Some((made_at(&it.socket)?, it.socket)))
+        .filter(|(began, _)| *began > since)
+        .max()
+        .map(|(began, socket)| (socket, began))
+}
+
+/// When a socket was made, which is when its instance began.
+fn made_at(socket: &Path) -> Option<SystemTime> {
+    fs::metadata(socket).ok()?.modified().ok()
+}
+
+/// A name without the process id behind it: `run` of `run-4510`.
+fn kind_of(name: &str) -> &str {
+    match name.rsplit_once('-') {
+        Some((kind, pid)) if pid.bytes().all(|digit| digit.is_ascii_digit()) => kind,
+        _ => name,
+    }
 }

@@ -9,7 +9,6 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
@@ -73,7 +72,7 @@ pub enum DirectoryError {
         path: PathBuf,
     },
     /// The system refused.
-    #[error("cannot use {path}: {source}")]
+    #[error("cannot use {path}: {source}; {VARIABLE} names another directory")]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -292,33 +291,6 @@ impl Directory {
                 let _ = fs::remove_file(path.with_extension("token"));
             }
         }
-    }
-}
-
-/// The socket of the instance that began last of those like the one at `socket`, if after `since`;
-/// and when it began.
-pub(crate) fn next_of(socket: &Path, since: SystemTime) -> Option<(PathBuf, SystemTime)> {
-    let kind = kind_of(socket.file_stem()?.to_str()?);
-    let running = Directory::at(socket.parent()?).running();
-    running
-        .into_iter()
-        .filter(|it| kind_of(&it.name) == kind)
-        .filter_map(|it| Some((made_at(&it.socket)?, it.socket)))
-        .filter(|(began, _)| *began > since)
-        .max()
-        .map(|(began, socket)| (socket, began))
-}
-
-/// When a socket was made, which is when its instance began.
-pub(crate) fn made_at(socket: &Path) -> Option<SystemTime> {
-    fs::metadata(socket).ok()?.modified().ok()
-}
-
-/// A name without the process id behind it: `run` of `run-4510`.
-fn kind_of(name: &str) -> &str {
-    match name.rsplit_once('-') {
-        Some((kind, pid)) if pid.bytes().all(|digit| digit.is_ascii_digit()) => kind,
-        _ => name,
     }
 }
 

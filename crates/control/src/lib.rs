@@ -13,9 +13,11 @@
 #![forbid(unsafe_code)]
 
 mod board;
+#[cfg(feature = "dashboard")]
 mod bridge;
 mod client;
 mod command;
+#[cfg(feature = "dashboard")]
 mod dashboard;
 mod directory;
 mod door;
@@ -32,6 +34,7 @@ mod server;
 mod state;
 mod trace;
 
+#[cfg(feature = "dashboard")]
 pub use bridge::Bridge;
 pub use client::{Client, ClientError, TraceUpdates, Updates};
 pub use command::{Command, LinkChange, Pace, RuleAnswer, RuleQuestion};

@@ -25,6 +25,22 @@ pub trait PolicyFile: Send {
     /// See [`PolicyRefusal`]; the file is as it was.
     fn replace(&self, text: &str) -> Result<(), PolicyRefusal>;
 
+    /// Whether `new` has no command run that `old` does not have run already.
+    fn runs_nothing_new(&self, old: &str, new: &str) -> bool;
+
+    /// Replaces `old`, if `new` is sound. Who is known by a token only, which may be a dashboard's
+    /// (not `is_trusted`), may have nothing run here.
+    ///
+    /// # Errors
+    /// See [`PolicyRefusal`]; the file is as it was.
+    fn replace_by(&self, is_trusted: bool, old: &str, new: &str) -> Result<(), PolicyRefusal> {
+        if !is_trusted && !self.runs_nothing_new(old, new) {
+            let text = "a command to run is not taken over HTTP: write it into the file itself";
+            return Err(PolicyRefusal::NotAllowed(text.to_owned()));
+        }
+        self.replace(new)
+    }
+
     /// The entries for links in such a text, in its order; none where it is not sound.
     fn links(&self, text: &str) -> Vec<LinkEntry>;
 
@@ -41,6 +57,8 @@ pub trait PolicyFile: Send {
 pub enum PolicyRefusal {
     /// What is wrong with it, all of it, with lines.
     Unsound(String),
+    /// Whoever asks may not have that.
+    NotAllowed(String),
     /// It could not be written.
     NotWritten(String),
 }

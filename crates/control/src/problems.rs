@@ -146,6 +146,16 @@ fn of_limit(limit: &String) -> Problem {
 
 fn of_link(link: &Link) -> Option<Problem> {
     let name = &link.name;
+    if let Some(page) = &link.portal {
+        return Some(Problem {
+            link: Some(name.clone()),
+            what: format!("{name} is behind a login page (captive portal): {page}"),
+            remedy: format!(
+                "open that page over this link: `tabane open {name} -- BROWSER {page}`; the other \
+                 links go on"
+            ),
+        });
+    }
     let (what, remedy) = match link.state {
         LinkState::Paused | LinkState::Opening => return None,
         LinkState::Unused => {
@@ -301,6 +311,21 @@ mod tests {
         assert_eq!(state.condition, Condition::Down);
         assert!(state.problems[0].what.contains("no session"));
         assert_eq!(state.problems.len(), 2);
+    }
+
+    #[test]
+    fn a_login_page_is_named_with_what_opens_it() {
+        let state = seen(|state| {
+            state.links[1].state = LinkState::Silent;
+            state.links[1].portal = Some("http://10.0.0.1/login".to_owned());
+        });
+        let Problem { what, remedy, link } = &state.problems[0];
+        assert_eq!(link.as_deref(), Some("usb0"));
+        assert!(
+            what.contains("login page") && what.contains("http://10.0.0.1/login"),
+            "{what}"
+        );
+        assert!(remedy.contains("tabane open usb0 -- "), "{remedy}");
     }
 
     #[test]

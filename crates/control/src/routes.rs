@@ -37,10 +37,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::board::{self, Board};
 use crate::command::{Command, LinkChange, Pace};
 use crate::door::{self, Door};
+use crate::metrics;
 use crate::policy_file::{LinkEntryChange, PolicyChange, PolicyFile, PolicyRefusal, PolicyText};
 use crate::process;
 use crate::state::{Link, State};
-use crate::{dashboard, metrics};
 
 /// The most the body of a request may have.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -183,13 +183,14 @@ impl Routes {
     }
 
     pub(crate) async fn answer(&self, request: Request<Incoming>, is_trusted: bool) -> Answer {
+        #[cfg(feature = "dashboard")]
         if request.method() == Method::GET
-            && let Some(file) = dashboard::file(request.uri().path())
+            && let Some(file) = crate::dashboard::file(request.uri().path())
         {
             return file.map(Either::Left);
         }
         let answered = match self.admit(&request, is_trusted) {
-            Ok(()) => self.route(request).await,
+            Ok(()) => self.route(request, is_trusted).await,
             Err(refusal) => Err(refusal),
         };
         answered.unwrap_or_else(|Refusal(status, text)| {
@@ -211,7 +212,7 @@ impl Routes {
         Err(Refusal(StatusCode::UNAUTHORIZED, door::ASK.to_owned()))
     }
 
-    async fn route(&self, request: Request<Incoming>) -> Result<Answer, Refusal> {
+    async fn route(&self, request: Request<Incoming>, is_trusted: bool) -> Result<Answer, Refusal> {
         let path = request.uri().path().to_owned();
         let is_get = request.method() == Method::GET;
         match (&path[..], is_get) {
@@ -229,13 +230,13 @@ impl Routes {
             ("/v1/policy", true) => Ok(json(&self.policy_text()?)),
             ("/v1/policy", false) if request.method() == Method::PUT => {
                 let PolicyChange { text, was } = parse(&read_body(request).await?)?;
-                Ok(json(&self.change_policy(was, |_, _| Ok(text))?))
+                Ok(json(&self.change_policy(was, is_trusted, |_, _| Ok(text))?))
             }
             ("/v1/policy/link", false) if request.method() == Method::PUT => {
                 let mut change: LinkEntryChange = parse(&read_body(request).await?)?;
                 let was = change.was.take();
                 let edit = |file: &dyn PolicyFile, now: &str| file.with_link(now, &change);
-                Ok(json(&self.change_policy(was, edit)?))
+                Ok(json(&self.change_policy(was, is_trusted, edit)?))
             }
             ("/v1/policy/link", _) => Err(wrong_method(&request)),
             ("/v1/explain", false) if request.method() == Method::PUT => {
@@ -312,10 +313,8 @@ impl Routes {
     }
 
     fn policy_file(&self) -> Result<&dyn PolicyFile, Refusal> {
-        let none = || {
-            let text = "no policy rules this instance: it has no links of its own";
-            Refusal(StatusCode::NOT_FOUND, text.to_owned())
-        };
+        let why = "no policy rules this instance: it has no links of its own";
+        let none = || Refusal(StatusCode::NOT_FOUND, why.to_owned());
         self.policy.as_deref().ok_or_else(none)
     }
 
@@ -335,17 +334,19 @@ impl Routes {
     fn change_policy(
         &self,
         was: Option<String>,
+        is_trusted: bool,
         edit: impl FnOnce(&dyn PolicyFile, &str) -> Result<String, PolicyRefusal>,
     ) -> Result<PolicyText, Refusal> {
         let file = self.policy_file()?;
         let now = self.policy_text()?.text;
         if was.is_some_and(|was| now != was) {
-            let text = "the file was changed in the meantime: load it again";
-            return Err(Refusal(StatusCode::CONFLICT, text.to_owned()));
+            let text = "the file was changed in the meantime: load it again".to_owned();
+            return Err(Refusal(StatusCode::CONFLICT, text));
         }
-        let replaced = edit(file, &now).and_then(|text| file.replace(&text));
+        let replaced = edit(file, &now).and_then(|new| file.replace_by(is_trusted, &now, &new));
         replaced.map_err(|refusal| match refusal {
             PolicyRefusal::Unsound(text) => Refusal(StatusCode::UNPROCESSABLE_ENTITY, text),
+            PolicyRefusal::NotAllowed(text) => Refusal(StatusCode::FORBIDDEN, text),
             PolicyRefusal::NotWritten(text) => Refusal(StatusCode::INTERNAL_SERVER_ERROR, text),
         })?;
         self.policy_text()

@@ -205,6 +205,9 @@ pub struct Link {
     /// Why that, where it is not as usual; or why there is none.
     #[serde(default)]
     pub carrier_reason: Option<String>,
+    /// The login page (captive portal) that answers in the place of everybody behind it.
+    #[serde(default)]
+    pub portal: Option<String>,
     /// The path over it, where there is one.
     pub path: Option<Path>,
 }

@@ -40,6 +40,32 @@ impl ClassId {
     }
 }
 
+/// What there is of something for each class; the default where nothing was there yet.
+#[derive(Debug, Default)]
+pub(crate) struct ByClass<T>(Vec<T>);
+
+impl<T: Default> ByClass<T> {
+    pub(crate) fn get(&self, class: ClassId) -> Option<&T> {
+        self.0.get(class.index())
+    }
+
+    pub(crate) fn get_mut(&mut self, class: ClassId) -> &mut T {
+        if self.0.len() <= class.index() {
+            self.0.resize_with(class.index() + 1, T::default);
+        }
+        &mut self.0[class.index()]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter()
+    }
+
+    /// Whether there was ever something for a class beside the ordinary one.
+    pub(crate) fn has_several(&self) -> bool {
+        self.0.len() > 1
+    }
+}
+
 /// How what belongs to a class is sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassRule {

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tabane_base::{Duration, Instant};
 use thiserror::Error;
 
+use crate::class::{ByClass, ClassId};
 use crate::id::PathId;
 use crate::memory_pool::Part;
 use crate::wire::{Frame, datagram_header_len, emit_datagram};
@@ -49,8 +50,7 @@ pub enum DatagramError {
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     outbox: Outbox,
-    /// By lane.
-    parting: Vec<Option<Parting>>,
+    parting: ByClass<Option<Parting>>,
     /// Number of the next datagram that needs one: for its fragments or its copies.
     next_number: u64,
     inbox: Inbox,
@@ -63,7 +63,7 @@ impl Datagrams {
     pub(crate) fn new(limit: Duration, part: Part) -> Self {
         Self {
             outbox: Outbox::new(limit),
-            parting: vec![None],
+            parting: ByClass::default(),
             next_number: 0,
             inbox: Inbox::new(part),
             scratch: Vec::new(),
@@ -73,14 +73,14 @@ impl Datagrams {
     pub(crate) fn send(
         &mut self,
         now: Instant,
-        (flow, lane): (FlowId, usize),
+        (flow, class): (FlowId, ClassId),
         order: DatagramOrder,
         data: &[u8],
     ) -> Result<(), DatagramError> {
         if data.len() > MAX_SIZE || flow.0 > FlowId::MAX {
             return Err(DatagramError::TooLarge);
         }
-        if self.outbox.push(now, (flow, lane), order, data) {
+        if self.outbox.push(now, (flow, class), order, data) {
             Ok(())
         } else {
             Err(DatagramError::QueueFull)
@@ -93,24 +93,16 @@ impl Datagrams {
         self.inbox.forget(flow);
     }
 
-    /// There are so many lanes from here on.
-    pub(crate) fn add_lanes(&mut self, count: usize) {
-        self.outbox.add_lanes(count);
-        let count = count.max(self.parting.len());
-        self.parting.resize_with(count, || None);
-    }
-
-    /// A flow goes over from one lane to another, with what waits of it. What has left in part
+    /// A flow goes over from one class to another, with what waits of it. What has left in part
     /// may have been its, and is given up.
-    pub(crate) fn set_lane(&mut self, flow: FlowId, from: usize, lane: usize) {
-        self.add_lanes(lane.max(from) + 1);
-        self.parting[from] = None;
-        self.outbox.set_lane(flow, lane);
+    pub(crate) fn set_class(&mut self, flow: FlowId, from: ClassId, class: ClassId) {
+        *self.parting.get_mut(from) = None;
+        self.outbox.set_class(flow, class);
     }
 
-    /// Whether anything of a lane waits to leave.
-    pub(crate) fn has_data(&self, lane: usize) -> bool {
-        self.parting.get(lane).is_some_and(Option::is_some) || !self.outbox.is_empty(lane)
+    /// Whether anything of a class waits to leave.
+    pub(crate) fn has_data(&self, class: ClassId) -> bool {
+        self.parting(class).is_some() || !self.outbox.is_empty(class)
     }
 
     /// Bytes waiting to leave.
@@ -119,10 +111,13 @@ impl Datagrams {
         self.outbox.bytes() + parting
     }
 
-    /// The same for one lane.
-    pub(crate) fn queued_in(&self, lane: usize) -> usize {
-        let parting = self.parting.get(lane).and_then(Option::as_ref);
-        self.outbox.bytes_in(lane) + parting.map_or(0, Parting::left)
+    /// The same for one class.
+    pub(crate) fn queued_in(&self, class: ClassId) -> usize {
+        self.outbox.bytes_in(class) + self.parting(class).map_or(0, Parting::left)
+    }
+
+    fn parting(&self, class: ClassId) -> Option<&Parting> {
+        self.parting.get(class)?.as_ref()
     }
 
     /// Datagrams that had waited too long to leave.
@@ -135,9 +130,9 @@ impl Datagrams {
         self.inbox.held()
     }
 
-    /// Drops what of a lane has waited too long to leave.
-    pub(crate) fn drop_stale(&mut self, now: Instant, lane: usize) {
-        self.outbox.peek(now, lane);
+    /// Drops what of a class has waited too long to leave.
+    pub(crate) fn drop_stale(&mut self, now: Instant, class: ClassId) {
+        self.outbox.peek(now, class);
     }
 
     /// Whether anything is here for the driver.
@@ -145,23 +140,23 @@ impl Datagrams {
         self.inbox.has_received()
     }
 
-    /// Appends what of a lane fits into `space`; `whole` is what an empty packet would hold, `lead`
-    /// how much sooner the packet arrives than one on the slowest path in use. `true` when anything
-    /// was appended.
+    /// Appends what of a class fits into `space`; `whole` is what an empty packet would hold,
+    /// `lead` how much sooner the packet arrives than one on the slowest path in use. `true` when
+    /// anything was appended.
     pub(crate) fn fill(
         &mut self,
         now: Instant,
-        lane: usize,
+        class: ClassId,
         lead: Duration,
         out: &mut Vec<u8>,
         (space, whole): (usize, usize),
     ) -> bool {
         let (before, end) = (out.len(), out.len() + space);
         loop {
-            if !self.fill_parting(lane, out, end) {
+            if !self.fill_parting(class, out, end) {
                 break;
             }
-            let Some((flow, size)) = self.outbox.peek(now, lane) else {
+            let Some((flow, size)) = self.outbox.peek(now, class) else {
                 break;
             };
             let most = datagram_header_len(size + LABEL) + LABEL + size;
@@ -177,23 +172,20 @@ impl Datagrams {
             if datagram_header_len(content) + content <= end - out.len() {
                 emit_datagram(&self.scratch, &data, out);
             } else {
-                self.part(lane, data);
+                self.part(class, data);
             }
         }
         out.len() > before
     }
 
     /// Appends the next part of what leaves in parts. `false` while more of it is left.
-    fn fill_parting(&mut self, lane: usize, out: &mut Vec<u8>, end: usize) -> bool {
-        let Some(Some(parting)) = self.parting.get_mut(lane) else {
+    fn fill_parting(&mut self, class: ClassId, out: &mut Vec<u8>, end: usize) -> bool {
+        let place = self.parting.get_mut(class);
+        let Some(parting) = place else {
             return true;
         };
         parting.fill(out, end);
-        let is_done = parting.left() == 0;
-        if is_done {
-            self.parting[lane] = None;
-        }
-        is_done
+        place.take_if(|parting| parting.left() == 0).is_some()
     }
 
     /// The next datagram, or the next part of it, that a packet with `space` for frames can hold,
@@ -202,30 +194,27 @@ impl Datagrams {
     pub(crate) fn take_copy(
         &mut self,
         now: Instant,
-        lane: usize,
+        class: ClassId,
         lead: Duration,
         space: usize,
     ) -> Option<DatagramCopy> {
-        if self.parting.get(lane).is_none_or(Option::is_none) {
-            let (flow, _) = self.outbox.peek(now, lane)?;
+        if self.parting(class).is_none() {
+            let (flow, _) = self.outbox.peek(now, class)?;
             let (label, data) = self.outbox.take(flow, lead)?;
             self.scratch.clear();
             label.emit(&mut self.scratch);
-            self.part(lane, data);
+            self.part(class, data);
         }
-        let parting = self.parting[lane].as_mut()?;
-        let copy = parting.next_copy(space);
-        if parting.left() == 0 {
-            self.parting[lane] = None;
-        }
+        let place = self.parting.get_mut(class);
+        let copy = place.as_mut()?.next_copy(space);
+        place.take_if(|parting| parting.left() == 0);
         Some(copy)
     }
 
     /// Begins a datagram, of which the label is in the scratch, that leaves in parts.
-    fn part(&mut self, lane: usize, data: Bytes) {
+    fn part(&mut self, class: ClassId, data: Bytes) {
         let content = [&self.scratch[..], &data[..]].concat().into();
-        self.add_lanes(lane + 1);
-        self.parting[lane] = Some(Parting::new(self.next_number, content));
+        *self.parting.get_mut(class) = Some(Parting::new(self.next_number, content));
         self.next_number += 1;
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct Totals {
     pub(crate) lost: Bytes,
     pub(crate) sent_packets: u64,
     pub(crate) received_packets: u64,
+    /// Thrown away for want of memory.
+    pub(crate) shed_packets: u64,
     pub(crate) lost_packets: u64,
     pub(crate) spurious_losses: u64,
     pub(crate) reinjected: Bytes,
@@ -259,6 +261,12 @@ impl Path {
         }
     }
 
+    /// Of what the peer has sent here, up to the newest that came.
+    fn missing_packets(&self) -> u64 {
+        let told = self.received.largest().map_or(0, |largest| largest + 1);
+        told.saturating_sub(self.totals.received_packets + self.totals.shed_packets)
+    }
+
     /// Forgets what was measured.
     fn restart(&mut self, now: Instant) {
         self.controller.on_path_reset(now);
@@ -331,6 +339,7 @@ impl Path {
             lost: self.totals.lost,
             sent_packets: self.totals.sent_packets,
             received_packets: self.totals.received_packets,
+            missing_packets: self.missing_packets(),
             lost_packets: self.totals.lost_packets,
             spurious_losses: self.totals.spurious_losses,
             reinjected: self.totals.reinjected,

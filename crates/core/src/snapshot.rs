@@ -60,6 +60,8 @@ pub struct PathSnapshot {
     pub lost: Bytes,
     pub sent_packets: u64,
     pub received_packets: u64,
+    /// What the peer sent before the newest that came, and that has not come, or not yet.
+    pub missing_packets: u64,
     pub lost_packets: u64,
     /// Packets taken for lost that arrived after all.
     pub spurious_losses: u64,

@@ -26,7 +26,7 @@ use send::{Piece, SendHalf, Terms};
 pub(crate) use sending::Place;
 use turns::{Turn, Turns};
 
-use crate::class::ClassId;
+use crate::class::{ByClass, ClassId};
 use crate::config::LITTLE_MEMORY;
 use crate::event::Event;
 use crate::id::StreamId;
@@ -93,7 +93,7 @@ pub(crate) struct Streams {
     is_client: bool,
     streams: BTreeMap<StreamId, Stream>,
     /// Streams with data to send, in turn, by class: those of one never wait for another's.
-    pending: Vec<Turns>,
+    pending: ByClass<Turns>,
     /// The other end follows classes, and is told of ours.
     tells_classes: bool,
     /// Streams with control frames to send.
@@ -157,7 +157,7 @@ impl Streams {
         Self {
             is_client,
             streams: BTreeMap::new(),
-            pending: vec![Turns::new()],
+            pending: ByClass::default(),
             tells_classes: false,
             control: VecDeque::new(),
             next_local: 0,

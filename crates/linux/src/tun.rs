@@ -20,8 +20,8 @@ pub(crate) const DEVICE: &str = "/dev/net/tun";
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// The kernel has no TUN driver, or does not show it here.
-    #[error("cannot open {DEVICE}: {0} (is the tun module loaded?)")]
-    Open(#[source] io::Error),
+    #[error("cannot open {DEVICE}: {0} (`modprobe tun`; in a container --device {DEVICE})")]
+    Open(io::Error),
     /// The kernel made no device.
     #[error("cannot make the TUN device {name}: {source}")]
     Make {

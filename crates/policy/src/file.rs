@@ -1,5 +1,5 @@
-//! The policy file: entries for links, and rules for connections; of each the first that fits
-//! decides.
+//! The policy file: entries for links, and rules for connections, of each the first that fits
+//! decides; and reactions to what happens, all that fit.
 
 use std::fmt;
 
@@ -9,6 +9,7 @@ use toml::de::DeTable;
 use crate::budget::{Budget, Period};
 use crate::glob;
 use crate::link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
+use crate::reaction::{self, Reaction};
 use crate::reader::{Fault, Fields, Reader, number, share};
 use crate::rule::{FlowFacts, Rule, Treatment};
 
@@ -37,6 +38,7 @@ impl fmt::Display for PolicyError {
 pub struct Policy {
     entries: Vec<Entry>,
     rules: Vec<Rule>,
+    reactions: Vec<Reaction>,
 }
 
 /// One `[[link]]`.
@@ -92,12 +94,20 @@ impl Policy {
         let rules = reader.tables("rule", &mut file);
         let read = |fields| Rule::read(&mut reader, fields);
         let rules: Vec<Rule> = rules.into_iter().filter_map(read).collect();
-        reader.finish(&file, &["link", "rule"]);
+        let reactions = reader.tables("on-event", &mut file);
+        let read = |fields| Reaction::read(&mut reader, fields);
+        let reactions: Vec<Reaction> = reactions.into_iter().filter_map(read).collect();
+        reader.finish(&file, &["link", "rule", "on-event"]);
         check_together(&mut reader, &rules);
+        reaction::check_together(&mut reader, &reactions);
         let mut faults = reader.faults;
         faults.sort_by_key(|fault| fault.line);
         match faults.is_empty() {
-            true => Ok(Self { entries, rules }),
+            true => Ok(Self {
+                entries,
+                rules,
+                reactions,
+            }),
             false => Err(PolicyError { faults }),
         }
     }
@@ -106,6 +116,12 @@ impl Policy {
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// What is done when something happens, in the order of the file.
+    #[must_use]
+    pub fn reactions(&self) -> &[Reaction] {
+        &self.reactions
     }
 
     /// The rule for a connection: the first that fits, with its place.

@@ -1,7 +1,8 @@
 //! What a host's links may be used for, and what they may cost: one policy for every mode.
 //!
-//! Owns the policy file, the choice of the entry that concerns a link and of the rule that concerns
-//! a connection, what they come to, and the account of data budgets. Pure: what the links are, what
+//! Owns the policy file, the choice of the entry that concerns a link, of the rule that concerns a
+//! connection and of what is done when something happens, what they come to, and the account of
+//! data budgets. Pure: what the links are, what
 //! was carried and what day it is are arguments; files are read and written elsewhere. Carrying a
 //! decision out is each mode's affair.
 
@@ -13,6 +14,7 @@ mod file;
 mod glob;
 mod hours;
 mod link;
+mod reaction;
 mod reader;
 mod rule;
 mod usage;
@@ -22,6 +24,7 @@ pub use calendar::UnixDay;
 pub use file::{MAX_CLASSES, Policy, PolicyError};
 pub use hours::Hours;
 pub use link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
+pub use reaction::{Occasion, Post, Reaction};
 pub use reader::Fault;
 pub use rule::{FlowFacts, OnFailure, Order, Protocol, Rule, Treatment};
 pub use usage::Usage;

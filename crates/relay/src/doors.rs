@@ -1,4 +1,5 @@
-//! Where a relay takes in TLS, for clients whose networks let no UDP through.
+//! Where a relay takes in TLS, for clients whose networks let no UDP through, and UDP beside its
+//! own port, for those whose networks let little through.
 //!
 //! Owns which socket is had and which certificate is shown there, and what is said of it.
 
@@ -10,7 +11,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use tabane_core::PublicKey;
 use tabane_tunnel::{
-    WebDoor,
+    Relay, UDP_PORTS, WebDoor,
     carrier::{Acceptor, Certificate, TLS_PORT},
 };
 use tokio::net::TcpListener;
@@ -22,6 +23,32 @@ pub struct Doors {
     pub listen: Option<TlsListen>,
     /// The files of a certificate chain and its key (PEM); one is made up where there is none.
     pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+/// Opens other UDP ports beside the relay's own where they are to be had, and says which: none must
+/// be. A web server's port is left to it: where another has TCP port 443, or the user says where
+/// TLS is taken in instead, 443 is not taken for UDP either, be it free.
+pub(crate) fn listen_also(relay: &mut Relay, own: SocketAddr, has_web: bool) {
+    let mut had = Vec::new();
+    for port in UDP_PORTS {
+        if port == own.port() {
+            continue;
+        }
+        if port == TLS_PORT && !has_web {
+            tracing::info!("UDP port {port} is left to the web server that has TCP port {port}");
+            continue;
+        }
+        match relay.listen_also(SocketAddr::new(own.ip(), port)) {
+            Ok(()) => had.push(port.to_string()),
+            Err(error) => tracing::info!("UDP port {port} is left alone: {error}"),
+        }
+    }
+    if !had.is_empty() {
+        tracing::info!(
+            ports = had.join(", "),
+            "listens there as well, for clients whose networks drop other UDP"
+        );
+    }
 }
 
 /// Where TLS is to be taken in.

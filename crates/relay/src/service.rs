@@ -9,12 +9,12 @@ use tabane_core::{ServerConfig, SessionConfig};
 use tabane_store::{JoinString, PoolRange, secret};
 use tabane_tunnel::{
     Access, HostMonitor, OWN_MARK, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
-    may_mark, system_resolvers,
+    carrier::TLS_PORT, may_mark, system_resolvers,
 };
 
 use crate::access::TokenUses;
 use crate::addresses::{default_listen, public_addresses, public_ips, public_name};
-use crate::doors::Doors;
+use crate::doors::{self, Doors};
 use crate::exit::{self, ExitRules};
 use crate::gatekeeper::{Door, Gatekeeper, Newcomers};
 use crate::state::RelayState;
@@ -36,6 +36,8 @@ pub struct RelayOrder {
     pub token_uses: TokenUses,
     /// How it takes in TLS.
     pub doors: Doors,
+    /// It listens for UDP at no other port than its own.
+    pub listen_only: bool,
     /// How its sessions send.
     pub session: SessionConfig,
 }
@@ -65,7 +67,8 @@ impl RelayService {
         let name = public_name(&order.public);
         let doors = order.doors.open(identity.public_key(), name.as_deref());
         let web_doors = doors.await?;
-        let relay = Relay::bind(RelayConfig {
+        let has_web = web_doors.iter().any(|door| door.port() == Some(TLS_PORT));
+        let mut relay = Relay::bind(RelayConfig {
             identity: identity.clone(),
             listen: vec![listen],
             access: order.access,
@@ -87,6 +90,11 @@ impl RelayService {
         })
         .map_err(cannot_start)?;
         let bound = relay.local_addrs().first().copied().unwrap_or(listen);
+        // Loopback drops no UDP, and who reaches a peer asks at the port of its line.
+        let is_usual = order.access != Access::Own && !bound.ip().is_loopback();
+        if is_usual && !order.listen_only {
+            doors::listen_also(&mut relay, bound, has_web);
+        }
         let addresses = public_addresses(&order.public, bound).await?;
         state.announce(&addresses)?;
         let token = state.current_token(order.token_uses)?;

@@ -2,7 +2,9 @@
 //!
 //! Owns what is compared: goodput, and how long packets wait on a link (the median and the 95th
 //! percentile over time, jitter and delay not counted). Which seeds, and what is printed, is the
-//! caller's.
+//! caller's; `survey` sums up what many of them come to.
+
+mod survey;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
 use tabane_core::{ControllerKind, SessionConfig};
@@ -13,6 +15,8 @@ use crate::network::LinkId;
 use crate::outcome::Outcome;
 use crate::side::Side;
 use crate::world::{Setup, World};
+
+pub use survey::RadioSurvey;
 
 /// What a packet takes on a slow link: waits this short are nobody's queue.
 const PACKET: f64 = 1e-3;
@@ -42,6 +46,10 @@ impl RadioRun {
             controller,
             ..SessionConfig::default()
         };
+        Self::configured(links, config, seed, span)
+    }
+
+    fn configured(links: Vec<LinkSpec>, config: SessionConfig, seed: Seed, span: Duration) -> Self {
         let mut world = World::new(Setup {
             client: config.clone(),
             server: config,

@@ -2,9 +2,7 @@
 //!
 //! The small table is compared with `radio.txt`, so that a change of behaviour shows in review:
 //! `TABANE_BLESS=1 cargo test -p tabane-sim --test radio` accepts what is new. Seeds below 1000 are
-//! for tuning. What is reported is of others:
-//! `TABANE_RADIO=1000..1025 cargo test --workspace --test radio -- --nocapture` goes through
-//! these seeds of every kind and sums up.
+//! for tuning. What is reported is of others: `tabane sim radio --seeds 1000..1025`.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -16,8 +14,6 @@ use tabane_sim::{RadioComparison, bond_of_best};
 
 const SEEDS: Range<u64> = 0..2;
 const SPAN: Duration = Duration::from_secs(8);
-const SPAN_LARGE: Duration = Duration::from_secs(20);
-const BOND_SECONDS: [u64; 4] = [1, 3, 10, 30];
 
 /// On no link of the small table does the default carry less of what the better of cubic and BBR
 /// carries: something broke.
@@ -25,12 +21,6 @@ const OF_BETTER_LEAST: f64 = 0.6;
 
 #[test]
 fn controllers_on_links_of_radio() {
-    if let Some(seeds) = asked_for() {
-        for kind in RadioKind::ALL {
-            println!("{}", sum_up(kind, seeds.clone()));
-        }
-        return;
-    }
     let mut table = String::from("link          Mbit/s  delay   queue kB");
     for kind in ControllerKind::ALL {
         let _ = write!(table, " | {kind:>6}  p50   p95");
@@ -116,57 +106,6 @@ fn bonded(kind: RadioKind, seed: u64) -> [Radio; 2] {
         seed: seed + 500,
     };
     [Radio { kind, seed }, other]
-}
-
-/// All of a kind in a line: goodput of the better of cubic and BBR, waits of BBR's, bonds.
-fn sum_up(kind: RadioKind, seeds: Range<u64>) -> String {
-    let (mut of_better, mut p50, mut p95) = (Vec::new(), Vec::new(), Vec::new());
-    let mut bonds = BOND_SECONDS.map(|_| Vec::new());
-    for seed in seeds {
-        let comparison = RadioComparison::new(Radio { kind, seed }, SPAN_LARGE);
-        print!("{}", row(&comparison));
-        let waits = comparison.waits_of_bbr();
-        of_better.push(comparison.of_better());
-        p50.push(waits.0);
-        p95.push(waits.1);
-        let of_best = bond_of_best(bonded(kind, seed), &BOND_SECONDS.map(Duration::from_secs));
-        for (all, part) in bonds.iter_mut().zip(of_best) {
-            all.push(part);
-        }
-    }
-    let mut line = format!(
-        "{:9} of better: worst tenth {:.2}, median {:.3}; waits of bbr: {:.2} and {:.2}; \
-         bonds of best, worst tenth and median:",
-        kind.name(),
-        quantile(&mut of_better, 0.1),
-        quantile(&mut of_better, 0.5),
-        quantile(&mut p50, 0.5),
-        quantile(&mut p95, 0.5),
-    );
-    for (seconds, all) in BOND_SECONDS.iter().zip(&mut bonds) {
-        let (low, middle) = (quantile(all, 0.1), quantile(all, 0.5));
-        let _ = write!(line, " {seconds} s {low:.2} {middle:.2}");
-    }
-    line
-}
-
-fn quantile(values: &mut [f64], part: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let last = values.len().saturating_sub(1) as f64;
-    values.get((last * part) as usize).copied().unwrap_or(0.0)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "which seeds is asked for from outside"
-)]
-fn asked_for() -> Option<Range<u64>> {
-    let text = std::env::var("TABANE_RADIO").ok()?;
-    let seeds = text.split_once("..").and_then(|(first, end)| {
-        let (first, end) = (first.parse().ok()?, end.parse().ok()?);
-        Some(first..end)
-    });
-    Some(seeds.unwrap_or_else(|| panic!("TABANE_RADIO={text}: expected seeds such as 1000..1025")))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the table of record is a file")]

@@ -18,7 +18,7 @@ pub const PUBLIC: u32 = 0o644;
 /// Replaces `path` by `contents`, durably, making its directory if need be.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<()> {
     stage(path, contents, mode, |staged| fs::rename(staged, path))
-        .with_context(|| format!("cannot write {}", path.display()))
+        .map_err(|error| refused(path, mode, error))
 }
 
 /// Writes `path` unless it exists; false if it does. Of two processes that try, one succeeds.
@@ -31,8 +31,19 @@ pub fn create(path: &Path, contents: &[u8], mode: u32) -> Result<bool> {
     match linked {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
+        Err(error) => Err(refused(path, mode, error)),
     }
+}
+
+/// What is secret is of the settings or a relay's state, and both can be elsewhere.
+fn refused(path: &Path, mode: u32, error: io::Error) -> anyhow::Error {
+    let advice = match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem if mode == SECRET => {
+            " (--config DIR, for a relay --state DIR, names a place that can be written)"
+        }
+        _ => "",
+    };
+    anyhow::Error::new(error).context(format!("cannot write {}{advice}", path.display()))
 }
 
 /// Opens a file that is written where it is until it is whole. What a link of its name leads to is

@@ -3,10 +3,12 @@
 //! Owns their names and how they are read; what they mean is the policy crate's.
 
 use std::ffi::CStr;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use tabane_policy::{Policy, Usage};
+use tabane_policy::{Fault, Policy, PolicyError, Usage};
 
 use crate::atomic_file;
 use crate::wall_clock;
@@ -24,7 +26,50 @@ pub const USAGE_FILE_NAME: &CStr = c"usage.toml";
 pub fn read_policy(directory: &Path) -> Result<Policy> {
     let path = directory.join(POLICY_FILE);
     let text = atomic_file::read(&path)?.unwrap_or_default();
-    Policy::parse(&text).with_context(|| path.display().to_string())
+    let policy = Policy::parse(&text).and_then(|policy| match may_run(&policy, &path) {
+        Ok(()) => Ok(policy),
+        Err(fault) => Err(PolicyError {
+            faults: vec![fault],
+        }),
+    });
+    policy.with_context(|| path.display().to_string())
+}
+
+/// Root runs commands of its own file only: one that nobody else can write, in directories whose
+/// entries nobody else can change.
+fn may_run(policy: &Policy, path: &Path) -> Result<(), Fault> {
+    let mut reactions = policy.reactions().iter();
+    let running = reactions.find(|reaction| !reaction.run.is_empty());
+    let Some(line) = running.map(|reaction| reaction.line) else {
+        return Ok(());
+    };
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let fault = |what: String| Fault { line, what };
+    let unseen = |error| {
+        fault(format!(
+            "on-event: run: nobody knows whose file this is: {error}"
+        ))
+    };
+    let path = path.canonicalize().map_err(unseen)?;
+    for place in path.ancestors() {
+        let meta = place.metadata().map_err(unseen)?;
+        if !is_roots_alone(&meta) {
+            let place = place.display();
+            return Err(fault(format!(
+                "on-event: run: root runs commands of its own file only, and others can write \
+                 {place}; write `chown root {place}` and `chmod go-w {place}`, or `post` instead"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn is_roots_alone(meta: &Metadata) -> bool {
+    // In a directory with the sticky bit (/tmp) nobody touches what is another's.
+    let is_guarded = meta.is_dir() && meta.mode() & nix::libc::S_ISVTX != 0;
+    meta.uid() == 0 && (meta.mode() & 0o022 == 0 || is_guarded)
 }
 
 /// The accounts in a file; none where there is no file.
@@ -37,4 +82,58 @@ pub fn read_usage(path: &Path) -> Result<Usage> {
         let path = path.display();
         format!("{path} is damaged; remove it to begin the budgets' periods anew")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    use crate::scratch::Scratch;
+
+    use super::*;
+
+    #[test]
+    fn root_runs_no_command_of_a_file_that_others_write() {
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: only root has others' files");
+            return;
+        }
+        let scratch = Scratch::make();
+        let directory = scratch.path();
+        let file = directory.join(POLICY_FILE);
+        let run = "[[link]]\nuse = \"never\"\n[[on-event]]\nrun = \"/bin/true\"";
+        std::fs::write(&file, run).unwrap();
+        let read = || read_policy(directory).map_err(|error| format!("{error:#}"));
+        assert_eq!(read().expect("root's").reactions().len(), 1);
+        let refused = |of: &Path| {
+            let error = read().expect_err("not root's alone");
+            assert!(
+                error.contains("line 3: on-event: run: root runs"),
+                "{error}"
+            );
+            assert!(
+                error.contains(&format!("chown root {}`", of.display())),
+                "{error}"
+            );
+        };
+        chown(&file, Some(1), None).unwrap();
+        refused(&file);
+        std::fs::write(
+            &file,
+            run.replace("run", "post")
+                .replace("/bin/true", "http://127.0.0.1:1/"),
+        )
+        .unwrap();
+        read().expect("a hook runs nothing");
+        std::fs::write(&file, run).unwrap();
+        chown(&file, Some(0), None).unwrap();
+        for place in [&file, directory] {
+            let before = place.metadata().unwrap().permissions();
+            std::fs::set_permissions(place, Permissions::from_mode(0o777)).unwrap();
+            refused(place);
+            std::fs::set_permissions(place, before).unwrap();
+        }
+        read().expect("as before");
+    }
 }

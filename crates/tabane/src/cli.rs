@@ -9,11 +9,20 @@ use std::sync::LazyLock;
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+#[cfg(feature = "demo")]
+use crate::commands::demo;
+#[cfg(feature = "lab")]
+use crate::commands::lab;
+#[cfg(feature = "sctp")]
+use crate::commands::sctp;
+#[cfg(feature = "sim")]
+use crate::commands::sim;
 use crate::commands::{
-    completion, dashboard, demo, doctor, down, gateway, get, join, lab, leave, links, manual, peer,
-    policy, private_network, proxy, relay, relays, run, sctp, service, share, sim, speed, status,
-    top, trace, up, web,
+    completion, doctor, down, gateway, get, join, leave, links, manual, open, peer, policy,
+    private_network, proxy, relay, relays, run, service, share, speed, status, trace, up, web,
 };
+#[cfg(feature = "dashboard")]
+use crate::commands::{dashboard, top};
 use crate::log::{self, LogFormat};
 use tabane_store::Store;
 
@@ -65,6 +74,7 @@ pub(crate) struct GlobalArgs {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::RunArgs>),
+    Open(open::OpenArgs),
     Up(Box<up::UpArgs>),
     Down(down::DownArgs),
     Service(service::ServiceArgs),
@@ -73,8 +83,10 @@ enum Command {
     Web(Box<web::WebArgs>),
     Status(status::StatusArgs),
     Doctor(doctor::DoctorArgs),
+    #[cfg(feature = "dashboard")]
     Top(top::TopArgs),
     Trace(trace::TraceArgs),
+    #[cfg(feature = "dashboard")]
     Dashboard(dashboard::DashboardArgs),
     Links(Box<links::LinksArgs>),
     Speed(speed::SpeedArgs),
@@ -86,9 +98,13 @@ enum Command {
     Peer(peer::PeerArgs),
     Relay(Box<relay::RelayArgs>),
     Gateway(Box<gateway::GatewayArgs>),
+    #[cfg(feature = "demo")]
     Demo(demo::DemoArgs),
+    #[cfg(feature = "sctp")]
     Sctp(Box<sctp::SctpArgs>),
+    #[cfg(feature = "lab")]
     Lab(lab::LabArgs),
+    #[cfg(feature = "sim")]
     Sim(sim::SimArgs),
     Completion(completion::CompletionArgs),
     #[command(hide = true)]
@@ -116,6 +132,7 @@ impl Cli {
         let store = || Store::locate(self.global.config.clone());
         match self.command {
             Command::Run(args) => run::run(*args, &store()?),
+            Command::Open(args) => open::run(args, &store()?),
             Command::Up(args) => up::run(*args, &store()?),
             Command::Down(args) => down::run(&args),
             Command::Service(args) => service::run(&args),
@@ -124,8 +141,10 @@ impl Cli {
             Command::Web(args) => web::run(*args, &store()?),
             Command::Status(args) => status::run(&args),
             Command::Doctor(args) => doctor::run(&args, &store()?),
+            #[cfg(feature = "dashboard")]
             Command::Top(args) => top::run(args),
             Command::Trace(args) => trace::run(&args),
+            #[cfg(feature = "dashboard")]
             Command::Dashboard(args) => dashboard::run(&args),
             Command::Links(args) => links::run(*args, &store()?),
             Command::Speed(args) => speed::run(args, &store()?),
@@ -137,9 +156,13 @@ impl Cli {
             Command::Leave(args) => leave::run(&args, &store()?),
             Command::Relays(args) => relays::run(&args, &store()?),
             Command::Peer(args) => peer::run(args, &store()?),
+            #[cfg(feature = "demo")]
             Command::Demo(args) => demo::run(args),
+            #[cfg(feature = "sctp")]
             Command::Sctp(args) => sctp::run(*args, &store()?),
+            #[cfg(feature = "lab")]
             Command::Lab(args) => lab::run(args),
+            #[cfg(feature = "sim")]
             Command::Sim(args) => sim::run(args),
             Command::Completion(args) => completion::run(&args, Self::command()),
             Command::Manual(args) => manual::run(&args, Self::command()),

@@ -1,17 +1,21 @@
 //! One file per command: its flags with their help, and what it does.
 
 pub(crate) mod completion;
+#[cfg(feature = "dashboard")]
 pub(crate) mod dashboard;
+#[cfg(feature = "demo")]
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;
+#[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod leave;
 pub(crate) mod links;
 pub(crate) mod manual;
+pub(crate) mod open;
 pub(crate) mod peer;
 pub(crate) mod policy;
 pub(crate) mod private_network;
@@ -19,12 +23,15 @@ pub(crate) mod proxy;
 pub(crate) mod relay;
 pub(crate) mod relays;
 pub(crate) mod run;
+#[cfg(feature = "sctp")]
 pub(crate) mod sctp;
 pub(crate) mod service;
 pub(crate) mod share;
+#[cfg(feature = "sim")]
 pub(crate) mod sim;
 pub(crate) mod speed;
 pub(crate) mod status;
+#[cfg(feature = "dashboard")]
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod up;

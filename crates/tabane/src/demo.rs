@@ -9,7 +9,6 @@ mod directory;
 mod download;
 mod plot;
 mod process;
-pub(crate) mod scenarios;
 mod summary;
 mod view;
 mod web_server;
@@ -207,6 +206,7 @@ fn shown_path(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenarios;
 
     #[test]
     fn a_demonstration_of_any_size_fits_into_a_minute() {

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tabane_store::Mistake;
 
 /// The command line asks for something impossible.
@@ -81,11 +81,36 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
             let _ = error.print();
             ExitCode::from(USAGE)
         }
+        ErrorKind::InvalidSubcommand if let Some(line) = left_out(error) => {
+            eprintln!("tabane: {line}");
+            ExitCode::from(USAGE)
+        }
         _ => {
             eprintln!("tabane: {}", summary(&error.render().to_string()));
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// What is said where the command is one that other builds have.
+fn left_out(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let (feature, is_built) = match command.as_str() {
+        "dashboard" | "top" => ("dashboard", cfg!(feature = "dashboard")),
+        "demo" => ("demo", cfg!(feature = "demo")),
+        "lab" => ("lab", cfg!(feature = "lab")),
+        "sctp" => ("sctp", cfg!(feature = "sctp")),
+        "sim" => ("sim", cfg!(feature = "sim")),
+        _ => return None,
+    };
+    (!is_built).then(|| {
+        format!(
+            "this build has no `{command}`: it was made without the cargo feature `{feature}`; \
+             the Debian package and `make build` have it"
+        )
+    })
 }
 
 /// clap's message up to its usage, which `--help` shows better, in one line.

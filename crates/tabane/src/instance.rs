@@ -10,7 +10,8 @@
 mod asked;
 
 use std::net::SocketAddr;
-use std::time::SystemTime;
+use std::rc::Rc;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -28,7 +29,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::commands::status;
 pub(crate) use asked::Asked;
-use tabane_client::{ClientView, FarEnds};
+use tabane_client::{ClientView, Events, FarEnds};
+use tabane_policy::Reaction;
 use tabane_relay::RelayView;
 use tabane_store::{secret, wall_clock::unix_millis};
 use tabane_uplinks::{PolicyTextFile, WebView};
@@ -118,23 +120,24 @@ impl Instance {
         view: View,
         journal: Journal,
     ) -> Result<Self> {
-        let Some((server, publisher, commands)) = serve(args, &description, Pace::ByItself)? else {
-            return Ok(Self {
-                task: None,
-                _server: None,
-            });
+        let served = serve(args, &description, Pace::ByItself)?;
+        let (server, publisher, commands) = match served {
+            Some((server, publisher, commands)) => (Some(server), Some(publisher), Some(commands)),
+            // Whoever is to be told of events is told all the same.
+            None => (None, None, None),
         };
         let reporter = Reporter {
-            instance: instance(&description, &server),
+            instance: instance(&description, server.as_ref()),
             relays: description.relays,
             view,
             journal,
             publisher,
+            events: Events::default(),
         };
         let task = tokio::task::spawn_local(reporter.run(commands));
         Ok(Self {
             task: Some(task.abort_handle()),
-            _server: Some(server),
+            _server: server,
         })
     }
 }
@@ -203,21 +206,23 @@ struct Reporter {
     relays: Vec<(String, String)>,
     view: View,
     journal: Journal,
-    publisher: Publisher,
+    /// None where nobody can look.
+    publisher: Option<Publisher>,
+    events: Events,
 }
 
 impl Reporter {
-    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+    async fn run(mut self, mut commands: Option<mpsc::Receiver<Command>>) {
         let mut samples = interval(SAMPLE_INTERVAL);
         samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = samples.tick() => {}
                 () = self.journal.changed() => sleep(NEWS_PAUSE).await,
-                command = commands.recv() => match command {
+                command = next(&mut commands) => match command {
                     Some(command) => self.carry_out(command),
-                    // The server is gone, and nobody left to be told.
-                    None => return,
+                    // The server is gone.
+                    None => commands = None,
                 },
             }
             self.publish();
@@ -258,11 +263,33 @@ impl Reporter {
             View::Relay(view) => view.look(&mut state),
             View::Web(view) => view.look(&mut state),
         }
-        self.publisher.publish(state);
+        if let Some(reactions) = self.view.reactions() {
+            self.events.look(Instant::now(), &state, &reactions);
+        }
+        if let Some(publisher) = &self.publisher {
+            publisher.publish(state);
+        }
+    }
+}
+
+/// Waits for a client's command; for ever where there can be none.
+async fn next(commands: &mut Option<mpsc::Receiver<Command>>) -> Option<Command> {
+    match commands {
+        Some(commands) => commands.recv().await,
+        None => std::future::pending().await,
     }
 }
 
 impl View {
+    /// What is done when something happens to links; a relay has none.
+    fn reactions(&self) -> Option<Rc<[Reaction]>> {
+        match self {
+            Self::Client(view) => Some(view.reactions()),
+            Self::Relay(_) => None,
+            Self::Web(view) => Some(view.reactions()),
+        }
+    }
+
     fn change_link(&mut self, name: &str, change: LinkChange) -> Result<(), String> {
         match self {
             Self::Client(view) => view.change_link(name, change),
@@ -310,16 +337,18 @@ fn state(instance: &tabane_control::Instance) -> State {
     }
 }
 
-fn instance(description: &Description, server: &Server) -> tabane_control::Instance {
+fn instance(description: &Description, server: Option<&Server>) -> tabane_control::Instance {
+    let name = server.map_or(&*description.name, Server::name);
+    let http = server.and_then(Server::http);
     tabane_control::Instance {
-        name: server.name().to_owned(),
+        name: name.to_owned(),
         kind: description.kind,
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at_unix_ms: unix_millis(SystemTime::now()),
         about: description.about.clone(),
         relay: description.relays.first().map(|(name, _)| name.clone()),
-        http: server.http().map(|address| format!("http://{address}")),
+        http: http.map(|address| format!("http://{address}")),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod cli;
 mod commands;
+#[cfg(feature = "demo")]
 mod demo;
 mod failure;
 mod gateway;
@@ -13,8 +14,11 @@ mod last_words;
 mod log;
 mod output;
 mod program;
+#[cfg(feature = "lab")]
+mod scenarios;
 mod session_args;
 mod signals;
+#[cfg(feature = "dashboard")]
 mod top;
 
 use std::process::ExitCode;

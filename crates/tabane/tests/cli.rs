@@ -96,6 +96,7 @@ const COMMANDS: &[&str] = &[
     "relays",
     "relays prefer",
     "run",
+    "open",
     "up",
     "down",
     "service",
@@ -145,6 +146,7 @@ const COMMANDS: &[&str] = &[
     "sim",
     "sim run",
     "sim paper",
+    "sim radio",
     "completion",
 ];
 

@@ -133,6 +133,35 @@ fn papers_are_listed_printed_and_drawn() {
 }
 
 #[test]
+fn radio_links_are_summed_up_by_kind_and_drawn() {
+    let directory = Directory::new();
+    let svg = directory.path("radio.svg");
+    let of_two = ["radio", "jitter", "--seeds", "3..5", "--seconds", "2"];
+    let text = stdout(&[&of_two[..], &["--svg", &svg]].concat());
+    let row = |name: &str| text.lines().find(|line| line.trim().starts_with(name));
+    assert!(
+        row("jitter").is_some_and(|row| row.contains(" 2 ")),
+        "{text}"
+    );
+    assert!(row("walk").is_none(), "{text}");
+    let picture = fs::read_to_string(&svg).unwrap();
+    assert!(picture.contains("fixed windows"), "{picture}");
+    let report: Value =
+        serde_json::from_str(&stdout(&[&of_two[..], &["--json"]].concat())).unwrap();
+    assert_eq!(
+        report["panels"][0]["curves"][3]["points"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    let (status, text) = failure(&["radio", "--seeds", "5..3"]);
+    assert!(status == 2 && text.contains("1000..1005"), "{text}");
+    let (status, text) = failure(&["radio", "fog"]);
+    assert!(status == 2 && text.contains("handovers"), "{text}");
+}
+
+#[test]
 fn bad_scenarios_are_told_by_line_key_and_what_was_expected() {
     let head = "name = \"x\"\nwhy = \"y\"\n[[link]]\nname = \"a\"\nqueue = \"9kB\"\n";
     let cases = [

@@ -7,6 +7,7 @@
 mod backoff;
 mod carrier;
 mod carriers;
+mod comparison;
 mod config;
 mod dials;
 mod failure;
@@ -19,6 +20,7 @@ mod links;
 mod mapping;
 mod opened;
 mod packets;
+mod pairs;
 mod paths;
 mod roster;
 mod search;
@@ -44,7 +46,7 @@ use crate::target::Target;
 use crate::trace::SessionTrace;
 
 pub use carrier::{Carrier, CarrierKind, CarrierWish};
-pub use config::{ClientConfig, RelayPeer, SessionNumbers, TlsPeer};
+pub use config::{ClientConfig, RelayPeer, SessionNumbers, TlsPeer, UDP_PORTS};
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkBind, LinkError, LinkWish};
 pub use mapping::{UdpArrival, UdpMapping};

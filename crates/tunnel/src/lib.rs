@@ -42,8 +42,8 @@ pub use assignment::{Assignment, Lodging};
 pub use client::{
     Carrier, CarrierKind, CarrierWish, Client, ClientConfig, ClientSnapshot, ClientState,
     ConnectError, LinkBind, LinkError, LinkSnapshot, LinkWish, OpenError, PacketFlow,
-    PacketsCarried, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UdpArrival, UdpFlow,
-    UdpMapping,
+    PacketsCarried, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival,
+    UdpFlow, UdpMapping,
 };
 pub use connection::{Carried, Ending};
 pub use engine::Volume;

@@ -41,6 +41,7 @@ use crate::access::Access;
 use crate::engine::{Engine, Notice, SessionId};
 use crate::journal::{Happening, Journal};
 use crate::lookups::Lookups;
+use crate::monitor::HostMonitor;
 use applicant::Answer;
 use exit::Exit;
 use guest::Guest;
@@ -84,6 +85,7 @@ pub enum RelayError {
 /// A relay that listens.
 pub struct Relay {
     engine: Engine,
+    monitor: HostMonitor,
     shared: Rc<Shared>,
     addresses: Vec<SocketAddr>,
     authorise: Authorise,
@@ -122,9 +124,9 @@ impl Shared {
     /// Whether a client, of this user if it is one's, may reach `address`. What a translator of
     /// the network makes of it must be allowed as well.
     fn allows(&self, user: Option<&User>, address: SocketAddr) -> bool {
-        let beyond = self.own.beyond(address.ip());
+        let beyond = self.own.beyond(address.ip()).into_iter();
         let beyond = beyond.map(|ip| SocketAddr::new(ip, address.port()));
-        let mut all = beyond.into_iter().chain([address]);
+        let mut all = beyond.chain([address]);
         all.all(|address| self.allows_itself(user, address))
     }
 
@@ -163,20 +165,12 @@ impl Relay {
             Endpoint::server(config.identity, config.session, config.server, config.seed)?;
         let engine =
             Engine::start(endpoint, config.monitor.clone()).map_err(RelayError::Runtime)?;
-        let mut addresses = Vec::new();
-        for local in config.listen {
-            let interface = None;
-            let bind = UdpBind { interface, local };
-            let link = local.to_string();
-            config.monitor.on_link(&link, false);
-            let socket = engine.bind(&link, bind, config.mark, true)?;
-            addresses.extend(engine.local_addr(socket));
-        }
         for door in &config.web_doors {
             config.monitor.on_link(&door.link(), false);
         }
-        Ok(Self {
+        let mut relay = Self {
             engine,
+            monitor: config.monitor,
             shared: Rc::new(Shared {
                 access: config.access,
                 own: OwnAddresses::new(config.own_addresses),
@@ -191,13 +185,33 @@ impl Relay {
                 exit: config.exit.map(Exit::new),
                 measuring: Measuring::default(),
             }),
-            addresses,
+            addresses: Vec::new(),
             authorise: config.authorise,
             answers: mpsc::unbounded_channel(),
             guests: BTreeMap::new(),
             doors: config.web_doors,
             doormen: JoinSet::new(),
-        })
+        };
+        for local in config.listen {
+            relay.listen_also(local)?;
+        }
+        Ok(relay)
+    }
+
+    /// Listens at one more UDP address.
+    ///
+    /// # Errors
+    /// It is not to be had; the others are kept.
+    pub fn listen_also(&mut self, local: SocketAddr) -> Result<(), UdpError> {
+        let bind = UdpBind {
+            interface: None,
+            local,
+        };
+        let link = local.to_string();
+        let socket = self.engine.bind(&link, bind, self.shared.mark, true)?;
+        self.monitor.on_link(&link, false);
+        self.addresses.extend(self.engine.local_addr(socket));
+        Ok(())
     }
 
     /// The addresses it listens on, with the ports the kernel chose where 0 was asked for.

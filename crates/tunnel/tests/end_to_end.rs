@@ -6,6 +6,7 @@
 mod end_to_end {
     mod attacks;
     mod bad_networks;
+    mod behind;
     mod cables;
     mod carriers;
     mod endings;

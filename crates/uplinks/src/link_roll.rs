@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use tabane_base::Bytes;
 use tabane_control::{Link, LinkBudget, LinkState, PolicyInForce, Traffic};
-use tabane_policy::Budget;
+use tabane_policy::{Budget, Reaction};
 
 use crate::lent_links::Lender;
 use crate::link_policy::{LinkPolicy, LinkTerms};
@@ -29,6 +29,8 @@ pub struct LinkRoll(Rc<RefCell<Inner>>);
 struct Inner {
     links: BTreeMap<String, Known>,
     policy_fault: Option<String>,
+    /// What is done when something happens to them.
+    reactions: Rc<[Reaction]>,
 }
 
 /// A link on the roll.
@@ -61,7 +63,12 @@ impl LinkRoll {
     /// What is known of the own links now.
     pub fn renew(&self, table: &Table) {
         let (wanted, policy) = (&table.wanted, &table.policy);
-        let known = &mut self.0.borrow_mut().links;
+        let inner = &mut *self.0.borrow_mut();
+        // The same ones stay the same allocation, by which they are known as such.
+        if *inner.reactions != *policy.policy().reactions() {
+            inner.reactions = policy.policy().reactions().into();
+        }
+        let known = &mut inner.links;
         for link in known.values_mut().filter(|link| !link.is_lent) {
             link.unused = Some(GONE.to_owned());
         }
@@ -109,6 +116,11 @@ impl LinkRoll {
     /// The policy file was read again: what was wrong with it, if anything.
     pub(crate) fn set_policy_fault(&self, fault: Option<String>) {
         self.0.borrow_mut().policy_fault = fault;
+    }
+
+    /// What the policy in force wants done when something happens.
+    pub fn reactions(&self) -> Rc<[Reaction]> {
+        self.0.borrow().reactions.clone()
     }
 
     /// What is wrong with the policy file, if anything.
@@ -162,6 +174,7 @@ fn unused(name: &str, why: &str, traffic: Traffic) -> Link {
         policy: None,
         carrier: None,
         carrier_reason: None,
+        portal: None,
         path: None,
     }
 }

@@ -42,6 +42,13 @@ impl PolicyFile for PolicyTextFile {
             .map_err(|error| PolicyRefusal::NotWritten(format!("{error:#}")))
     }
 
+    fn runs_nothing_new(&self, old: &str, new: &str) -> bool {
+        // Of a faulty file nothing is in force, and a faulty one is not taken.
+        let [old, new] = [old, new].map(|text| Policy::parse(text).unwrap_or_default());
+        let mut new = new.reactions().iter().map(|it| &it.run);
+        new.all(|run| run.is_empty() || old.reactions().iter().any(|it| it.run == *run))
+    }
+
     fn links(&self, text: &str) -> Vec<LinkEntry> {
         policy_edit::entries(text)
     }
@@ -104,6 +111,19 @@ kind = "cellular"
             name: Some(name.to_owned()),
             ..LinkEntry::default()
         }
+    }
+
+    #[test]
+    fn a_command_that_was_not_there_is_new_wherever_it_stands() {
+        let run = |program: &str| format!("[[on-event]]\nrun = [{program:?}, \"x\"]\n");
+        let (one, two) = (run("/bin/one"), run("/bin/two"));
+        let file = file();
+        assert!(file.runs_nothing_new(&one, &format!("# moved\n{one}")));
+        assert!(file.runs_nothing_new(&one, MINE));
+        assert!(!file.runs_nothing_new(&one, &two));
+        assert!(!file.runs_nothing_new("no toml", &two));
+        let longer = one.replace("\"x\"", "\"y\"");
+        assert!(!file.runs_nothing_new(&one, &longer));
     }
 
     #[test]

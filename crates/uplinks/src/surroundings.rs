@@ -39,8 +39,9 @@ impl Surroundings {
             return is_far(address);
         };
         let translators = self.translators.borrow();
-        let beyond = translators.iter().find_map(|it| it.within(ip));
-        is_far(address) && beyond.is_none_or(|ip| is_far(ip.into()))
+        // A forged answer may show one beside the true one: each says what it makes of it.
+        let mut beyond = translators.iter().filter_map(|it| it.within(ip));
+        is_far(address) && beyond.all(|ip| is_far(ip.into()))
     }
 
     /// Looks again whenever something changes, for ever.
@@ -88,6 +89,23 @@ mod tests {
         }
         for far in ["2a00:64::8.8.8.8", "2a00:65::10.0.0.1", "8.8.8.8"] {
             assert!(is_lent(far), "{far}");
+        }
+    }
+
+    #[test]
+    fn a_forged_translator_hides_no_true_one() {
+        // It reads the true one's prefix as 8.8.8.8, whatever is behind it.
+        let [forged, shown] = ["2a00:64:c000:aa::", "2a00:64:808:808::192.0.0.170"]
+            .map(|text| Translator::shown_by(text.parse().unwrap()).unwrap());
+        for translators in [vec![forged, shown], vec![shown, forged]] {
+            let surroundings = Surroundings {
+                near: RefCell::default(),
+                translators: RefCell::new(translators),
+                watch: RefCell::default(),
+            };
+            let is_lent = |text: &str| surroundings.is_lent(text.parse().unwrap());
+            assert!(!is_lent("2a00:64:808:808::10.0.0.1"));
+            assert!(is_lent("2a00:64:808:808::1.1.1.1") && is_lent("8.8.8.8"));
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Web mode as its control socket shows it.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use tabane_control::{Link, LinkState, State, Traffic};
 use tabane_fetch::Links;
+use tabane_policy::Reaction;
 use tabane_ranges::LinkId;
 
 use tabane_tunnel::shown::add;
@@ -29,6 +31,11 @@ impl WebView {
             under_way: Box::new(under_way),
             carried: BTreeMap::new(),
         }
+    }
+
+    /// What the policy wants done when something happens.
+    pub fn reactions(&self) -> Rc<[Reaction]> {
+        self.roll.reactions()
     }
 
     /// Fills in what is known of it.
@@ -60,6 +67,7 @@ impl WebView {
                 policy: None,
                 carrier: None,
                 carrier_reason: None,
+                portal: None,
                 path: None,
             });
         }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use tabane_base::Duration;
 use tabane_linux::interfaces;
 use tabane_store::Store;
-use tabane_tunnel::{Carrier, Lodging};
+use tabane_tunnel::Lodging;
 use tabane_uplinks::LinkPolicy;
 use tokio::time::timeout;
 
@@ -57,7 +57,7 @@ pub(crate) type Reached = (String, Result<AnswerFacts, String>);
 pub(crate) struct AnswerFacts {
     pub(crate) rtt_ms: f64,
     /// What carries packets there, and why that, where it is not as usual.
-    pub(crate) carrier: Carrier,
+    pub(crate) carrier: String,
     pub(crate) carrier_why: Option<String>,
 }
 
@@ -141,7 +141,7 @@ async fn reach(args: SessionOrder, store: &Store) -> Result<(Vec<Reached>, Optio
         let answer = match link.round_trip() {
             Some(latest) => Ok(AnswerFacts {
                 rtt_ms: latest.as_secs_f64() * 1e3,
-                carrier: link.carrier,
+                carrier: link.carried_by(),
                 carrier_why: link.carrier_why,
             }),
             None => Err(link

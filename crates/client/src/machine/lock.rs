@@ -42,7 +42,10 @@ impl Lock {
                 .mode(0o700)
                 .recursive(true)
                 .create(directory);
-            made.with_context(|| format!("cannot make {}", directory.display()))?;
+            made.with_context(|| {
+                let path = directory.display();
+                format!("cannot make {path} (`mount -t tmpfs tmpfs /run` gives it a place)")
+            })?;
         }
         let mut file = open(path)?;
         // Older versions left it to the umask.

@@ -59,6 +59,7 @@ fn link(name: &str) -> Link {
         policy: None,
         carrier: None,
         carrier_reason: None,
+        portal: None,
         path: Some(path()),
     }
 }

@@ -383,6 +383,29 @@ fn put(address: SocketAddr, path: &str, headers: &str, body: &str) -> (u16, Stri
 }
 
 #[test]
+fn a_command_to_run_is_not_taken_over_http() {
+    let instance = Instance::start(true);
+    let address = instance.server.as_ref().unwrap().http().unwrap();
+    let good = format!("Authorization: Bearer {TOKEN}\r\n");
+    let file = instance.directory.path().join("policy.toml");
+    fs::write(&file, "good").unwrap();
+    let put = |text: &str| {
+        let body = serde_json::json!({ "text": text }).to_string();
+        put(address, "/v1/policy", &good, &body)
+    };
+    let (status, why) = put("good, run");
+    assert_eq!(status, 403, "{why}");
+    assert!(why.contains("write it into the file itself"), "{why}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "good");
+    assert_eq!(put("good as well").0, 200);
+    // One that is there does not keep the rest from being changed; nor does the socket ask.
+    let body = serde_json::json!({ "text": "good, run" }).to_string();
+    let (status, _) = instance.put("/v1/policy", &body);
+    assert_eq!(status, 200);
+    assert_eq!(put("good, run, and more").0, 200);
+}
+
+#[test]
 fn one_entry_of_the_policy_is_changed_as_carefully_as_all_of_it() {
     let instance = Instance::start(true);
     let file = instance.directory.path().join("policy.toml");

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use tabane_base::{Duration, Instant};
 
 use super::label::{DatagramOrder, FlowId, Label, Place};
+use crate::class::{ByClass, ClassId};
 use codel::Codel;
 
 /// Bytes waiting for all flows; beyond, new ones are refused.
@@ -42,7 +43,7 @@ struct Overdue {
     last: Instant,
 }
 
-/// Whose turn it is within one lane.
+/// Whose turn it is within one class.
 #[derive(Debug, Default)]
 struct Turns {
     /// Flows that have just begun to send.
@@ -55,8 +56,8 @@ struct Turns {
 /// One flow's queue.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Among which flows it takes turns.
-    lane: usize,
+    /// Among whose flows it takes turns.
+    class: ClassId,
     waiting: VecDeque<Waiting>,
     bytes: usize,
     /// Bytes it may send in its turn.
@@ -74,8 +75,8 @@ struct Queue {
 pub(crate) struct Outbox {
     limit: Duration,
     queues: BTreeMap<FlowId, Queue>,
-    /// By lane: flows of different lanes do not wait for each other.
-    lanes: Vec<Turns>,
+    /// Flows of different classes do not wait for each other.
+    turns: ByClass<Turns>,
     /// Up to it are those that had to make room for others. They go on from `next_number`, so that
     /// they do not seem to repeat themselves.
     last_displaced: Option<FlowId>,
@@ -89,7 +90,7 @@ impl Outbox {
         Self {
             limit,
             queues: BTreeMap::new(),
-            lanes: vec![Turns::default()],
+            turns: ByClass::default(),
             last_displaced: None,
             next_number: 0,
             dropped: 0,
@@ -97,11 +98,11 @@ impl Outbox {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.lanes.iter().map(|turns| turns.bytes).sum()
+        self.turns.iter().map(|turns| turns.bytes).sum()
     }
 
-    pub(crate) fn bytes_in(&self, lane: usize) -> usize {
-        self.lanes.get(lane).map_or(0, |turns| turns.bytes)
+    pub(crate) fn bytes_in(&self, class: ClassId) -> usize {
+        self.turns.get(class).map_or(0, |turns| turns.bytes)
     }
 
     /// Datagrams dropped because they had waited too long.
@@ -109,47 +110,41 @@ impl Outbox {
         self.dropped
     }
 
-    pub(crate) fn is_empty(&self, lane: usize) -> bool {
-        let turns = self.lanes.get(lane);
+    pub(crate) fn is_empty(&self, class: ClassId) -> bool {
+        let turns = self.turns.get(class);
         turns.is_none_or(|turns| turns.new.is_empty() && turns.old.is_empty())
     }
 
-    /// There are so many lanes from here on.
-    pub(crate) fn add_lanes(&mut self, count: usize) {
-        let count = count.max(self.lanes.len());
-        self.lanes.resize_with(count, Turns::default);
-    }
-
-    /// Has a flow take turns in another lane, with all that waits of it.
-    pub(crate) fn set_lane(&mut self, flow: FlowId, lane: usize) {
+    /// Has a flow take turns in another class, with all that waits of it.
+    pub(crate) fn set_class(&mut self, flow: FlowId, class: ClassId) {
         let Some(queue) = self.queues.get_mut(&flow) else {
             return;
         };
-        let before = std::mem::replace(&mut queue.lane, lane);
-        if before == lane {
+        let before = std::mem::replace(&mut queue.class, class);
+        if before == class {
             return;
         }
         let (bytes, listed) = (queue.bytes, queue.listed);
         self.unlist(flow, before, bytes);
-        let turns = &mut self.lanes[lane];
+        let turns = self.turns.get_mut(class);
         turns.bytes += bytes;
         if listed {
             turns.old.push_back(flow);
         }
     }
 
-    fn unlist(&mut self, flow: FlowId, lane: usize, bytes: usize) {
-        let turns = &mut self.lanes[lane];
+    fn unlist(&mut self, flow: FlowId, class: ClassId, bytes: usize) {
+        let turns = self.turns.get_mut(class);
         turns.bytes -= bytes;
         turns.new.retain(|other| *other != flow);
         turns.old.retain(|other| *other != flow);
     }
 
-    /// Queues a datagram of a flow in `lane`; `false` when too much waits.
+    /// Queues a datagram of a flow of `class`; `false` when too much waits.
     pub(crate) fn push(
         &mut self,
         now: Instant,
-        (flow, lane): (FlowId, usize),
+        (flow, class): (FlowId, ClassId),
         order: DatagramOrder,
         data: &[u8],
     ) -> bool {
@@ -157,18 +152,17 @@ impl Outbox {
             return false;
         }
         self.make_room_for(flow);
-        self.add_lanes(lane + 1);
-        self.set_lane(flow, lane);
+        self.set_class(flow, class);
         let may_go_on = self.last_displaced.is_some_and(|last| flow <= last);
         let next_number = if may_go_on { self.next_number } else { 0 };
         let queue = self.queues.entry(flow).or_insert_with(|| Queue {
             next_number,
-            lane,
+            class,
             ..Queue::default()
         });
         queue.used_at = now;
         queue.bytes += data.len();
-        let turns = &mut self.lanes[lane];
+        let turns = self.turns.get_mut(class);
         turns.bytes += data.len();
         queue.waiting.push_back(Waiting {
             data: Bytes::copy_from_slice(data),
@@ -182,16 +176,16 @@ impl Outbox {
         true
     }
 
-    /// Size of a lane's next datagram, after dropping what has waited too long.
-    pub(crate) fn peek(&mut self, now: Instant, lane: usize) -> Option<(FlowId, usize)> {
+    /// Size of a class's next datagram, after dropping what has waited too long.
+    pub(crate) fn peek(&mut self, now: Instant, class: ClassId) -> Option<(FlowId, usize)> {
         loop {
-            let turns = self.lanes.get(lane)?;
+            let turns = self.turns.get(class)?;
             let (flow, is_new) = match (turns.new.front(), turns.old.front()) {
                 (Some(flow), _) => (*flow, true),
                 (None, Some(flow)) => (*flow, false),
                 (None, None) => return None,
             };
-            if let Some(size) = self.review(now, lane, flow, is_new) {
+            if let Some(size) = self.review(now, class, flow, is_new) {
                 return Some((flow, size));
             }
         }
@@ -199,9 +193,15 @@ impl Outbox {
 
     /// The size of the first datagram of the flow whose turn it seems to be; `None` when the turn
     /// went on.
-    fn review(&mut self, now: Instant, lane: usize, flow: FlowId, is_new: bool) -> Option<usize> {
+    fn review(
+        &mut self,
+        now: Instant,
+        class: ClassId,
+        flow: FlowId,
+        is_new: bool,
+    ) -> Option<usize> {
         let limit = self.limit;
-        let turns = &mut self.lanes[lane];
+        let turns = self.turns.get_mut(class);
         let queue = self.queues.get_mut(&flow);
         if let Some(queue) = queue {
             while let Some(size) = queue.waiting.front().map(|front| front.data.len()) {
@@ -237,7 +237,7 @@ impl Outbox {
         let queue = self.queues.get_mut(&flow)?;
         let Waiting { data, order, .. } = queue.waiting.pop_front()?;
         queue.bytes -= data.len();
-        self.lanes[queue.lane].bytes -= data.len();
+        self.turns.get_mut(queue.class).bytes -= data.len();
         queue.deficit -= data.len().max(1) as i64;
         let place = match order {
             DatagramOrder::AtOnce => None,
@@ -257,7 +257,7 @@ impl Outbox {
     /// The flow is over; what waits of it goes.
     pub(crate) fn forget(&mut self, flow: FlowId) {
         if let Some(queue) = self.queues.remove(&flow) {
-            self.unlist(flow, queue.lane, queue.bytes);
+            self.unlist(flow, queue.class, queue.bytes);
         }
     }
 

@@ -34,11 +34,17 @@ fn carry(
     shuffle: impl FnOnce(&mut Vec<Vec<u8>>),
 ) -> Vec<Bytes> {
     let (mut a, mut b) = (datagrams(), datagrams());
-    assert_eq!(a.send(NOW, (FLOW, 0), order, data), Ok(()));
+    assert_eq!(a.send(NOW, (FLOW, ClassId::ORDINARY), order, data), Ok(()));
     let mut packets = Vec::new();
-    while a.has_data(0) {
+    while a.has_data(ClassId::ORDINARY) {
         let mut packet = Vec::new();
-        assert!(a.fill(NOW, 0, Duration::ZERO, &mut packet, (space, space)));
+        assert!(a.fill(
+            NOW,
+            ClassId::ORDINARY,
+            Duration::ZERO,
+            &mut packet,
+            (space, space)
+        ));
         assert!(packet.len() <= space);
         packets.push(packet);
     }
@@ -73,10 +79,13 @@ fn copies_are_delivered_once_in_whatever_order_they_come() {
         .map(|len| vec![len as u8; len])
         .to_vec();
     for data in &sent {
-        assert_eq!(a.send(NOW, (FLOW, 0), DatagramOrder::AtOnce, data), Ok(()));
+        assert_eq!(
+            a.send(NOW, (FLOW, ClassId::ORDINARY), DatagramOrder::AtOnce, data),
+            Ok(())
+        );
     }
     let copies: Vec<_> =
-        std::iter::from_fn(|| a.take_copy(NOW, 0, Duration::ZERO, 1_400)).collect();
+        std::iter::from_fn(|| a.take_copy(NOW, ClassId::ORDINARY, Duration::ZERO, 1_400)).collect();
     assert_eq!(a.queued(), 0);
     let mut told = 0;
     for copy in copies.iter().chain(copies.iter().rev()).chain(&copies) {

@@ -155,7 +155,7 @@ impl Session {
             return Err(DatagramError::NotConnected);
         }
         let class = self.streams.class(StreamId(flow.0));
-        self.datagrams.send(now, (flow, class.index()), order, data)
+        self.datagrams.send(now, (flow, class), order, data)
     }
 
     /// The next datagram from the other end.

@@ -45,8 +45,7 @@ impl Session {
         // Of a stream that has not begun nothing was set aside.
         if let Some(before) = before.filter(|_| self.streams.has_begun(id)) {
             self.lanes.get_mut(before).give_back(&mut self.streams);
-            self.datagrams
-                .set_lane(FlowId(id.get()), before.index(), class.index());
+            self.datagrams.set_class(FlowId(id.get()), before, class);
         }
     }
 }

@@ -23,7 +23,7 @@ impl Session {
     /// Whether anything of a class could leave, if paths let it.
     pub(super) fn has_data(&self, class: ClassId) -> bool {
         let lane = self.lanes.get(class);
-        let waits = self.datagrams.has_data(class.index())
+        let waits = self.datagrams.has_data(class)
             || self.streams.has_data(class)
             || lane.distribution.has_any();
         // What has no path to take waits for one and not for its turn.
@@ -148,7 +148,7 @@ impl Session {
         self.look_back(now, class, views);
         let mut last = None;
         while !batch.is_full() && (is_alone || last.is_none()) {
-            self.datagrams.drop_stale(now, class.index());
+            self.datagrams.drop_stale(now, class);
             self.deal(now, class, views, last);
             if !wants(self) && !self.reinject(now, class, views, Wanted::Everything) {
                 if is_alone {
@@ -182,7 +182,7 @@ impl Session {
             streams: self.streams.backlog(class),
             beyond,
             latter,
-            datagrams: Bytes::from(self.datagrams.queued_in(class.index())),
+            datagrams: Bytes::from(self.datagrams.queued_in(class)),
         }
     }
 

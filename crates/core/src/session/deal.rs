@@ -85,7 +85,7 @@ impl Session {
         let allowed = |path: &Path| Some(path.policies.tier()) <= last && rule.allows(path.id);
         let in_tier = || active().filter(|(_, path)| allowed(path));
         let all_rest = in_tier().all(|(_, path)| !path.rest.is_over(now));
-        let wanted = all_rest || self.datagrams.has_data(class.index());
+        let wanted = all_rest || self.datagrams.has_data(class);
         let usable = in_tier().filter(|(_, path)| wanted || path.rest.is_over(now));
         views.clear();
         views.extend(usable.map(|(index, _)| self.view(now, class, index, nearest)));
@@ -210,7 +210,7 @@ impl Session {
         for view in views.iter_mut().filter(|view| is_changed(view.id)) {
             view.listed = distribution.drop_arrived(view.id, streams);
         }
-        if self.streams.has_data(class) || self.datagrams.has_data(class.index()) {
+        if self.streams.has_data(class) || self.datagrams.has_data(class) {
             self.set_copies_aside(now, class, views);
         }
     }
@@ -235,9 +235,9 @@ impl Session {
             _ => (delays().max().unwrap_or_default() - delays().min().unwrap_or_default())
                 .max(LEAD_MIN),
         };
-        while datagrams.has_data(class.index())
+        while datagrams.has_data(class)
             && with_room().any(|view| !distribution.has_copies(view.id))
-            && let Some(copy) = datagrams.take_copy(now, class.index(), lead, least)
+            && let Some(copy) = datagrams.take_copy(now, class, lead, least)
         {
             views
                 .iter()

@@ -19,7 +19,7 @@ impl Session {
         let mut last = None;
         let mut decided = 0;
         while decided < most {
-            self.datagrams.drop_stale(now, class.index());
+            self.datagrams.drop_stale(now, class);
             self.deal(now, class, &mut views, last);
             if !self.wants_to_send() {
                 break;

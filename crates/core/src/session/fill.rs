@@ -38,7 +38,7 @@ impl Session {
                 || self.lanes.get(class).distribution.has_pieces(path));
         let has_datagrams = |session: &Self| {
             grant.carries != Carries::Streams
-                && (session.datagrams.has_data(class.index())
+                && (session.datagrams.has_data(class)
                     || session.lanes.get(class).distribution.has_copies(path))
         };
         let datagrams_first = has_datagrams(self) && (self.datagram_turn || !has_pieces);
@@ -76,7 +76,7 @@ impl Session {
             Dealing::AtOnce | Dealing::Ahead => {
                 let lead = self.lead(now, index);
                 let datagrams = &mut self.datagrams;
-                if datagrams.fill(now, class.index(), lead, out, (space, whole)) {
+                if datagrams.fill(now, class, lead, out, (space, whole)) {
                     self.paths[index].carried_datagram_at = Some(now);
                 }
             }

@@ -126,6 +126,7 @@ impl Session {
             if is_told {
                 self.paths[path].received.on_shed(now, opened.pn);
             }
+            self.paths[path].totals.shed_packets += 1;
             return Err(DropReason::Shed);
         }
         let arrival = Arrival {

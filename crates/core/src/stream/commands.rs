@@ -4,7 +4,6 @@ use tabane_base::Instant;
 
 use super::receive::{ReadState, ReceiveHalf};
 use super::send::SendHalf;
-use super::turns::Turns;
 use super::window::Window;
 use super::{Due, Stream, StreamError, Streams};
 use crate::class::ClassId;
@@ -144,10 +143,9 @@ impl Streams {
         let stream = self.streams.get_mut(&id)?;
         let before = std::mem::replace(&mut stream.class, class);
         if let Some(turn) = stream.turn.take() {
-            self.pending[before.index()].remove(turn);
+            self.pending.get_mut(before).remove(turn);
         }
-        let count = self.pending.len().max(class.index() + 1);
-        self.pending.resize_with(count, Turns::new);
+        self.pending.get_mut(class);
         self.enqueue(id);
         (before != class).then_some(before)
     }

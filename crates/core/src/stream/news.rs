@@ -308,7 +308,7 @@ impl Streams {
                 };
                 stream.send.on_lost(offset..offset + u64::from(len), fin);
                 if stream.send.has_waiting() && stream.turn.is_none() {
-                    stream.turn = Some(self.pending[stream.class.index()].push_front(id));
+                    stream.turn = Some(self.pending.get_mut(stream.class).push_front(id));
                 } else {
                     self.enqueue(id);
                 }

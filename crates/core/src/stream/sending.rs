@@ -25,13 +25,13 @@ impl Streams {
         };
         // A stream without session credit waits in the queue as well: credit frees all at once.
         if stream.turn.is_none() && stream.send.has_pending(room.max(1)) {
-            stream.turn = Some(self.pending[stream.class.index()].push_back(id));
+            stream.turn = Some(self.pending.get_mut(stream.class).push_back(id));
         }
     }
 
     fn pending(&self, class: ClassId) -> &Turns {
         const NONE: &Turns = &Turns::new();
-        self.pending.get(class.index()).unwrap_or(NONE)
+        self.pending.get(class).unwrap_or(NONE)
     }
 
     /// Whether data of a class could go out now.
@@ -108,7 +108,7 @@ impl Streams {
     /// Whether what a packet carried is of streams of another class.
     pub(crate) fn has_other_class(&self, class: ClassId, frames: &SentFrames) -> bool {
         // Without classes there is nothing to look up.
-        self.pending.len() > 1
+        self.pending.has_several()
             && frames.iter().any(|frame| match frame {
                 SentFrame::Stream { id, .. } => self.class(id) != class,
                 _ => false,
@@ -316,7 +316,7 @@ impl Streams {
     ) -> Option<(StreamId, Option<Piece>)> {
         let ahead = self.choose_depth(class, place.ahead);
         let reach = self.reach();
-        let id = self.pending.get_mut(class.index())?.pop_front()?;
+        let id = self.pending.get_mut(class).pop_front()?;
         let credit = self.session_room();
         let announcement = self.announcement(id);
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -328,7 +328,7 @@ impl Streams {
             fin: false,
         };
         if room < announcement + at.size(true) + MIN_PIECE {
-            stream.turn = Some(self.pending[class.index()].push_front(id));
+            stream.turn = Some(self.pending.get_mut(class).push_front(id));
             return None;
         }
         stream.turn = None;
@@ -381,7 +381,7 @@ impl Streams {
 
     /// The stream whose turn it is lets all others go first.
     fn pass_on(&mut self, class: ClassId) {
-        let turns = &mut self.pending[class.index()];
+        let turns = self.pending.get_mut(class);
         if let Some(id) = turns.pop_front() {
             let turn = turns.push_back(id);
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -405,7 +405,7 @@ impl Streams {
             stream.is_some_and(|stream: &Stream| stream.class_number > 0)
         };
         // Without classes there is nothing to look up.
-        match self.pending.len() > 1 && self.tells_classes && is_classed(id) {
+        match self.pending.has_several() && self.tells_classes && is_classed(id) {
             true => STREAM_CLASS_MAX,
             false => 0,
         }

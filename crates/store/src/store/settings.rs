@@ -7,7 +7,7 @@ use crate::pool_range::PoolRange;
 use crate::prefix::DirectPrefix;
 use crate::span::Span;
 
-/// Every setting; each has a flag of the same name.
+/// Every setting; most have a flag of the same name.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
@@ -25,6 +25,9 @@ pub struct Settings {
     pub congestion: Option<ControllerKind>,
     /// Whether destinations are asked if they speak tabane, and believed who they are.
     pub trust_first_use: bool,
+    /// What is asked for over links that fail, to find login pages: a URL that answers 204, or off.
+    /// Has no flag.
+    pub portal_probe: Option<String>,
     /// The addresses that `tabane relay` gives to clients.
     pub relay_pool: Vec<PoolRange>,
     /// What `tabane up` does.

@@ -8,10 +8,11 @@ use anyhow::{Context, Result};
 use clap::Args;
 use nix::unistd::{AccessFlags, access};
 
-use crate::demo::{self, Plan, Style, World, scenarios};
+use crate::demo::{self, Plan, Style, World};
 use crate::failure::Failure;
 use crate::output;
 use crate::program;
+use crate::scenarios;
 use crate::signals;
 
 /// Show the bond at work on emulated links of this machine, in under a minute

@@ -9,8 +9,13 @@ use serde::Serialize;
 
 use crate::output;
 use tabane_client::doctor::{Finding, Grade, Machine, Mode, Network, judge, works};
-use tabane_sctp::shell::UDP_PORT;
+#[cfg(feature = "sctp")]
+use tabane_sctp::shell::UDP_PORT as SCTP_PORT;
 use tabane_store::{DEFAULT_PORT, Store};
+
+/// Looked at, though nothing is said of it in a build without SCTP.
+#[cfg(not(feature = "sctp"))]
+const SCTP_PORT: u16 = 9899;
 
 /// Look for what is missing on this machine, and say what mends it
 ///
@@ -44,12 +49,19 @@ struct ModeReport {
 
 /// A mode by its name, for the command line.
 fn modes() -> impl TypedValueParser<Value = Mode> {
-    let names = Mode::ALL
-        .iter()
-        .map(|mode| PossibleValue::new(mode.name()).help(usage(*mode)));
+    let names = built().map(|mode| PossibleValue::new(mode.name()).help(usage(mode)));
     PossibleValuesParser::new(names).try_map(|name| {
         let named = Mode::ALL.into_iter().find(|mode| mode.name() == name);
         named.ok_or("no such mode")
+    })
+}
+
+/// The modes that this build has.
+fn built() -> impl Iterator<Item = Mode> {
+    Mode::ALL.into_iter().filter(|mode| match mode {
+        Mode::Sctp => cfg!(feature = "sctp"),
+        Mode::Lab => cfg!(feature = "lab"),
+        Mode::Run | Mode::Proxy | Mode::Up | Mode::Relay | Mode::Gateway => true,
     })
 }
 
@@ -66,13 +78,13 @@ fn usage(mode: Mode) -> &'static str {
 }
 
 pub(crate) fn run(args: &DoctorArgs, store: &Store) -> Result<ExitCode> {
-    let machine = Machine::look(DEFAULT_PORT, UDP_PORT);
+    let machine = Machine::look(DEFAULT_PORT, SCTP_PORT);
     let network = tabane_tunnel::block_on(Network::look(store, args.offline))
         .context("cannot set up the event loop")?;
     let mut findings = judge(&machine, &network);
     let modes = match args.mode {
         Some(mode) => vec![mode],
-        None => Mode::ALL.to_vec(),
+        None => built().collect(),
     };
     findings.retain(|finding| finding.modes.iter().any(|mode| modes.contains(mode)));
     let report = Report {

@@ -11,7 +11,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use tabane_netem::Scenario;
 
-use crate::demo::scenarios;
+use crate::scenarios;
 
 /// Emulated links between two namespaces of this machine, to try anything on (needs root)
 ///

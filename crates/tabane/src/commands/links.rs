@@ -67,6 +67,8 @@ struct Row {
     carried_by: Option<String>,
     /// Why that, where it is not as usual.
     carried_by_reason: Option<String>,
+    /// The login page (captive portal) that it is behind, as a session that runs has found.
+    portal: Option<String>,
     rtt_ms: Option<f64>,
     /// Mean difference of successive round trips.
     jitter_ms: Option<f64>,
@@ -92,6 +94,9 @@ impl Row {
 
     /// Whether sessions use it, and why not.
     fn verdict(&self) -> String {
+        if let (Some(page), true) = (&self.portal, self.usable) {
+            return format!("yes, but behind a login page: {page}");
+        }
         match (&self.problem, self.usable) {
             (None, true) => match &self.unused {
                 Some(why) => format!("not used: {why}"),
@@ -224,6 +229,7 @@ fn add_carriers(rows: &mut [Row], links: &[Link]) {
         if let Some(row) = rows.iter_mut().find(|row| row.interface == link.name) {
             row.carried_by.clone_from(&link.carrier);
             row.carried_by_reason.clone_from(&link.carrier_reason);
+            row.portal.clone_from(&link.portal);
         }
     }
 }
@@ -233,7 +239,7 @@ fn add_measurement(row: &mut Row, link: &LinkSnapshot) {
         Some(latest) => {
             let millis = |span: Duration| span.as_secs_f64() * 1e3;
             let estimate = link.estimate.as_ref();
-            row.carried_by = Some(link.carrier.to_string());
+            row.carried_by = Some(link.carried_by());
             row.carried_by_reason.clone_from(&link.carrier_why);
             row.rtt_ms = Some(millis(latest));
             row.jitter_ms = estimate.and_then(|link| link.jitter).map(millis);

@@ -22,8 +22,8 @@ use tabane_uplinks::{LinkPolicy, lent_links};
 ///
 /// Without a subcommand, shows for each link, neighbours' too, what the policy comes to and why.
 /// The policy is `policy.toml` beside the other settings; running sessions follow its changes at
-/// once. Rules for connections (by domain, address, port, program) are written there: see the
-/// README.
+/// once. Rules for connections (by domain, address, port, program), and the commands and web hooks
+/// that are told of events, are written there: see the README.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
     #[command(subcommand)]

@@ -57,6 +57,11 @@ pub(crate) struct RelayArgs {
     /// Let clients reach private, link-local and loopback addresses, and those of this machine
     #[arg(long)]
     allow_private: bool,
+    /// Listen for UDP at --listen alone, and not at 443 and 4500 as well, which clients try where
+    /// their networks drop UDP to other ports. Ports that are taken are left alone; so is 443
+    /// where something else has TCP 443
+    #[arg(long)]
+    listen_only: bool,
     /// Let clients reach this machine and nothing else: what its services serve goes straight
     /// between here and clients that `tabane peer add` the join string. Services listening on
     /// loopback are not reached; they see connections coming from this machine's own address
@@ -160,6 +165,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         pool: args.pool,
         token_uses: args.token_uses,
         doors: args.doors.into(),
+        listen_only: args.listen_only,
         session,
     };
     let service = RelayService::open(order, &state).await?;

@@ -70,6 +70,22 @@ pub(crate) struct RunArgs {
     session: SessionArgs,
 }
 
+impl RunArgs {
+    /// A command, and nothing else that could be wished.
+    pub(crate) fn plainly(command: Vec<OsString>) -> Self {
+        Self {
+            command,
+            proxy: false,
+            user: None,
+            direct: Vec::new(),
+            stats: false,
+            json: None,
+            control: ControlArgs::default(),
+            session: SessionArgs::default(),
+        }
+    }
+}
+
 pub(crate) fn run(args: RunArgs, store: &Store) -> Result<ExitCode> {
     let program = Program::find(&args.command)?;
     let account = args.user.as_deref().map(Account::find).transpose();
@@ -105,7 +121,8 @@ impl Recorder {
     }
 }
 
-async fn run_program(
+/// Captures the command, and carries what it sends as `plan` says, until its end.
+pub(crate) async fn run_program(
     args: RunArgs,
     plan: &SessionPlan,
     store: &Store,

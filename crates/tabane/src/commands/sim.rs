@@ -3,10 +3,13 @@
 //! Owns the flags and the words; the worlds are the sim crate's. Nothing here touches a network.
 
 mod paper;
+mod radio;
 mod run;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -28,15 +31,44 @@ pub(crate) struct SimArgs {
 enum SimCommand {
     Run(run::RunArgs),
     Paper(paper::PaperArgs),
+    Radio(radio::RadioArgs),
 }
 
 pub(crate) fn run(args: SimArgs) -> Result<ExitCode> {
     match args.command {
         SimCommand::Run(args) => run::run(&args),
         SimCommand::Paper(args) => paper::run(&args),
+        SimCommand::Radio(args) => radio::run(&args),
     }
 }
 
 fn write_picture(path: &Path, svg: &str) -> Result<()> {
     atomic_file::replace(path, svg.as_bytes(), atomic_file::PUBLIC)
+}
+
+/// What each of `jobs` comes to, in their order; they share nothing.
+fn on_all_processors<J: Sync, T: Send>(jobs: &[J], carry_out: impl Fn(&J) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(place) else {
+                return done;
+            };
+            done.push((place, carry_out(job)));
+        }
+    };
+    let mut done: Vec<(usize, T)> = thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let finished = workers.into_iter().map(|worker| match worker.join() {
+            Ok(done) => done,
+            // The simulator asserts what the engine promises; its words are on stderr already.
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        finished.flatten().collect()
+    });
+    done.sort_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, outcome)| outcome).collect()
 }

@@ -89,7 +89,9 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         )
         .into());
     }
-    let settings = store.settings()?.up;
+    let settings = store.settings()?;
+    let names_probe = settings.portal_probe.is_some();
+    let settings = settings.up;
     let mut plan = SessionPlan::new(args.session.clone().into(), store)?;
     if !plan.has_relays() && plan.peers.is_empty() {
         return Err(Failure::usage(
@@ -105,6 +107,10 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         plan.wait_at_most(wait.0);
     }
     let is_strict = args.strict || settings.strict;
+    // Only what the user named goes without the relay then.
+    if is_strict && !names_probe {
+        plan.ask_no_portals();
+    }
     if args.detach {
         return detach(is_strict);
     }

@@ -35,7 +35,7 @@ impl Asked {
     pub(crate) fn start(args: &ControlArgs, description: &Description) -> Result<Self> {
         let started = serve(args, description, Pace::WhenAsked)?;
         let open = started.map(|(server, publisher, commands)| Open {
-            instance: instance(description, &server),
+            instance: instance(description, Some(&server)),
             publisher,
             commands,
             waiting: Vec::new(),

@@ -4,17 +4,20 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod ahead;
+mod bare;
 mod control;
 mod datagrams;
 mod discovery;
 mod download;
 mod draining;
 mod endings;
+mod events;
 mod lan;
 mod near;
 mod packets;
 mod peers;
 mod policy;
+mod portal;
 mod process;
 mod qlog;
 mod readme;
@@ -22,6 +25,7 @@ mod relays;
 mod rules;
 mod screens;
 mod speed;
+mod strange;
 mod strict;
 mod up;
 mod users;

@@ -142,6 +142,13 @@ impl Login {
 }
 
 impl Proxy {
+    /// Whether it is on this machine, as far as its name tells.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let ip = self.host.parse::<IpAddr>();
+        self.host == "localhost" || ip.is_ok_and(|ip| ip.to_canonical().is_loopback())
+    }
+
     pub(crate) fn host(&self) -> &str {
         &self.host
     }

@@ -10,19 +10,32 @@
 //!   │     UDP answers first                           └──── no answer ───────┤
 //!   └────────────────────────────────────────────────────── an answer ───────┘
 //! ```
+//!
+//! UDP that answers and yet loses much, second after second, is suspected of being policed: TLS is
+//! dialed as well, both carry the link side by side for a few seconds, and what carries far more is
+//! left. The same comparison decides whether UDP is taken back later.
+
+mod wish;
 
 use std::fmt;
 
-use crate::carrier::Proxy;
-use tabane_base::Duration;
+use super::comparison::{
+    Comparison, LOOK_ALONE, LOOK_BESIDE, Sample, Suspicion, Verdict, Watch, is_loaded,
+};
+use tabane_base::{Duration, Rate};
 use tokio::time::Instant;
+
+pub use wish::{Carrier, CarrierKind, CarrierWish};
 
 /// UDP is given so long before TLS is tried beside it: an answer over the slowest usual link takes
 /// less, and a dial in vain costs a few packets.
-const UDP_PATIENCE: Duration = Duration::from_millis(400);
+pub(super) const UDP_PATIENCE: Duration = Duration::from_millis(400);
 /// Waits before another dial: first and longest.
 const FIRST_DIAL: Duration = Duration::from_secs(2);
 const LAST_DIAL: Duration = Duration::from_secs(60);
+/// Waits before other ports are asked once more, like those of dials.
+const FIRST_PORTS: Duration = Duration::from_secs(2);
+const LAST_PORTS: Duration = Duration::from_secs(60);
 /// Waits before UDP is asked again where TLS carries: first and longest. A question is one packet,
 /// repeated three times.
 const FIRST_ASK: Duration = Duration::from_secs(15);
@@ -32,45 +45,15 @@ const STEADY: Duration = Duration::from_secs(10);
 /// UDP that falls silent again so soon was not back.
 const TRUST: Duration = Duration::from_secs(60);
 
-/// What may carry a link's packets.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct CarrierWish {
-    /// Which carriers.
-    pub kind: CarrierKind,
-    /// By which proxy TLS goes.
-    pub proxy: Option<Proxy>,
-}
-
-/// Which carriers a link may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CarrierKind {
-    /// UDP, and TLS where that does not pass.
-    #[default]
-    Auto,
-    /// UDP alone.
-    Udp,
-    /// TLS alone.
-    Tls,
-}
-
-/// What carries a link's packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Carrier {
-    /// Datagrams.
-    #[default]
-    Udp,
-    /// A TLS connection.
-    Tls,
-}
-
-impl fmt::Display for Carrier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Udp => "udp",
-            Self::Tls => "tls",
-        })
-    }
-}
+/// Waits before UDP that is policed is tried again: first and longest. It costs some seconds of the
+/// link, and policers stay.
+const FIRST_POLICED_ASK: Duration = Duration::from_secs(120);
+const LAST_POLICED_ASK: Duration = Duration::from_secs(3_600);
+/// Where there is nothing to compare it by, it is looked again so much later.
+const LOAD_WAIT: Duration = Duration::from_secs(5);
+/// Waits before UDP that was suspected in vain is suspected again: first and longest.
+const FIRST_DOUBT: Duration = Duration::from_secs(30);
+const LAST_DOUBT: Duration = Duration::from_secs(3_600);
 
 /// The choice for one link.
 #[derive(Debug)]
@@ -79,6 +62,9 @@ pub(super) struct Choice {
     carrier: Carrier,
     /// UDP was asked for and has not answered since.
     silent_since: Option<Instant>,
+    /// When other ports of the relay's are to be asked beside the silent one.
+    ports_at: Option<Instant>,
+    ports_in_vain: u32,
     dial: Dial,
     dial_failures: u32,
     ask_at: Option<Instant>,
@@ -89,6 +75,35 @@ pub(super) struct Choice {
     tls_up_at: Option<Instant>,
     /// What the last dial came to.
     problem: Option<String>,
+    /// UDP by itself.
+    watch: Watch,
+    look_at: Option<Instant>,
+    /// UDP loses much: TLS is wanted beside it.
+    suspected: Option<(Instant, Suspicion)>,
+    doubt_at: Option<Instant>,
+    suspected_in_vain: u32,
+    comparison: Option<Comparison>,
+    policed: Option<Policed>,
+    /// TLS that carries a link with policed UDP, at the last look for load.
+    loaded: Option<Sample>,
+}
+
+/// UDP that was left because it is policed.
+#[derive(Clone, Copy, Debug)]
+struct Policed {
+    suspicion: Suspicion,
+    /// What both carried, in bytes a second.
+    udp: u64,
+    tls: u64,
+}
+
+/// What a look at both carriers came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The link goes by the other one from here on.
+    Over,
+    /// It stays, and the other one is given up.
+    Stay,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,12 +112,25 @@ enum Dial {
     Underway,
 }
 
+impl fmt::Display for Policed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = |bytes: u64| Rate::from_bps(bytes.saturating_mul(8));
+        let (udp, tls) = (rate(self.udp), rate(self.tls));
+        write!(
+            f,
+            "UDP is policed here: it carried {udp} where TLS carried {tls}"
+        )
+    }
+}
+
 impl Choice {
     pub(super) fn new(kind: CarrierKind) -> Self {
         Self {
             kind,
             carrier: Carrier::Udp,
             silent_since: None,
+            ports_at: None,
+            ports_in_vain: 0,
             dial: Dial::NotBefore(None),
             dial_failures: 0,
             ask_at: None,
@@ -110,6 +138,14 @@ impl Choice {
             udp_back_at: None,
             tls_up_at: None,
             problem: None,
+            watch: Watch::default(),
+            look_at: None,
+            suspected: None,
+            doubt_at: None,
+            suspected_in_vain: 0,
+            comparison: None,
+            policed: None,
+            loaded: None,
         }
     }
 
@@ -128,15 +164,28 @@ impl Choice {
 
     /// UDP is asked for an answer.
     pub(super) fn on_udp_asked(&mut self, now: Instant) {
-        self.silent_since.get_or_insert(now);
+        if self.silent_since.is_none() {
+            self.silent_since = Some(now);
+            self.ports_at = self.uses_udp().then(|| now + UDP_PATIENCE);
+        }
+    }
+
+    /// When other ports are to be asked.
+    pub(super) const fn ports_at(&self) -> Option<Instant> {
+        self.ports_at
+    }
+
+    /// They are.
+    pub(super) fn on_ports_asked(&mut self, now: Instant) {
+        let wait = FIRST_PORTS * 2_u32.pow(self.ports_in_vain.min(8));
+        self.ports_at = Some(now + wait.min(LAST_PORTS));
+        self.ports_in_vain += 1;
     }
 
     /// What carries the link is silent: the other one is tried beside it.
     pub(super) fn on_silent(&mut self, now: Instant) {
         match self.carrier {
-            Carrier::Udp => {
-                self.silent_since.get_or_insert(now);
-            }
+            Carrier::Udp => self.on_udp_asked(now),
             Carrier::Tls => self.ask_at = self.ask_at.map(|_| now),
         }
     }
@@ -148,7 +197,15 @@ impl Choice {
         }
         self.carrier = Carrier::Udp;
         self.silent_since = None;
+        self.ports_at = None;
+        self.ports_in_vain = 0;
         self.ask_at = None;
+        if self.kind == CarrierKind::Auto && self.comparison.is_none() {
+            self.look_at = Some(now + LOOK_ALONE);
+            // As it was in the session before.
+            let again = self.policed.map(|policed| (now, policed.suspicion));
+            self.suspected = self.suspected.or(again);
+        }
     }
 
     /// TLS carries.
@@ -159,9 +216,14 @@ impl Choice {
         }
         self.carrier = Carrier::Tls;
         self.silent_since = None;
+        self.ports_at = None;
         self.dial = Dial::NotBefore(None);
         self.tls_up_at = Some(now);
         self.problem = None;
+        self.look_at = None;
+        self.suspected = None;
+        self.comparison = None;
+        self.loaded = None;
         self.ask_at = (self.kind == CarrierKind::Auto).then(|| now + self.ask_wait());
     }
 
@@ -170,6 +232,8 @@ impl Choice {
         self.carrier = Carrier::Udp;
         self.silent_since = Some(now.checked_sub(UDP_PATIENCE).unwrap_or(now));
         self.ask_at = None;
+        self.comparison = None;
+        self.look_at = None;
         if self.tls_up_at.take().is_some_and(|at| now - at > STEADY) {
             self.dial_failures = 0;
             self.dial = Dial::NotBefore(None);
@@ -189,11 +253,134 @@ impl Choice {
     /// It did not answer.
     pub(super) fn on_ask_failed(&mut self, now: Instant) {
         self.asked_in_vain += 1;
+        self.comparison = None;
+        self.look_at = None;
         self.ask_at = Some(now + self.ask_wait());
     }
 
     fn ask_wait(&self) -> Duration {
-        (FIRST_ASK * 2_u32.pow(self.asked_in_vain.min(8))).min(LAST_ASK)
+        let (first, last) = match self.policed {
+            None => (FIRST_ASK, LAST_ASK),
+            Some(_) => (FIRST_POLICED_ASK, LAST_POLICED_ASK),
+        };
+        (first * 2_u32.pow(self.asked_in_vain.min(8))).min(last)
+    }
+
+    /// Whether UDP may be asked now that it is time to: where it is policed only load shows whether
+    /// that is over, and it is put off until there is some.
+    pub(super) fn may_ask(&mut self, now: Instant, tls: Option<Sample>) -> bool {
+        if self.policed.is_none() {
+            return true;
+        }
+        let before = std::mem::replace(&mut self.loaded, tls);
+        let is_silent = tls.is_none_or(|tls| !tls.is_active);
+        let both = before.zip(tls);
+        let is_loaded = both.is_some_and(|(before, now)| is_loaded(&before, &now));
+        let may = is_silent || is_loaded;
+        if !may {
+            self.ask_at = Some(now + LOAD_WAIT);
+        }
+        may
+    }
+
+    /// UDP loses much, and TLS is wanted or compared with it.
+    pub(super) const fn is_suspected(&self) -> bool {
+        self.suspected.is_some()
+    }
+
+    pub(super) const fn is_comparing(&self) -> bool {
+        self.comparison.is_some()
+    }
+
+    /// The other carrier's path is up beside the one in use: whether both are compared before the
+    /// link goes over.
+    pub(super) fn on_beside(&mut self, now: Instant) -> bool {
+        let suspicion = match self.carrier {
+            Carrier::Udp if self.silent_since.is_none() => self.suspected.map(|it| it.1),
+            Carrier::Udp => None,
+            Carrier::Tls => self.policed.map(|policed| policed.suspicion),
+        };
+        let is_back = self.carrier == Carrier::Tls;
+        self.comparison = suspicion.map(|it| Comparison::new(now, it, is_back));
+        if self.is_comparing() {
+            self.look_at = Some(now);
+        }
+        self.is_comparing()
+    }
+
+    /// When the carriers are to be looked at.
+    pub(super) const fn look_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    /// A look at the path in use, and the one beside it.
+    pub(super) fn on_look(
+        &mut self,
+        now: Instant,
+        used: Option<Sample>,
+        beside: Option<Sample>,
+    ) -> Option<Change> {
+        let Some(comparison) = &mut self.comparison else {
+            self.look_at = Some(now + LOOK_ALONE);
+            self.watch(now, used);
+            return None;
+        };
+        self.look_at = Some(now + LOOK_BESIDE);
+        let (used, beside) = used.zip(beside)?;
+        let verdict = match self.carrier {
+            Carrier::Udp => comparison.add(used, beside),
+            Carrier::Tls => comparison.add(beside, used),
+        };
+        self.comparison.take_if(|_| verdict.is_some());
+        Some(self.on_verdict(now, verdict?))
+    }
+
+    fn watch(&mut self, now: Instant, udp: Option<Sample>) {
+        let found = udp.and_then(|udp| self.watch.add(udp));
+        let is_doubted = self.doubt_at.is_some_and(|at| now < at);
+        if self.suspected.is_none() && !is_doubted {
+            self.suspected = found.map(|suspicion| (now, suspicion));
+        }
+    }
+
+    fn on_verdict(&mut self, now: Instant, verdict: Verdict) -> Change {
+        let suspected = self.suspected.take().map(|it| it.1);
+        let suspicion = suspected.or_else(|| self.policed.map(|it| it.suspicion));
+        match (verdict, self.carrier) {
+            (Verdict::TlsCarriesMore { udp, tls }, carrier) => {
+                self.policed = suspicion.map(|suspicion| Policed {
+                    suspicion,
+                    udp,
+                    tls,
+                });
+                match carrier {
+                    Carrier::Udp => Change::Over,
+                    Carrier::Tls => {
+                        self.on_ask_failed(now);
+                        Change::Stay
+                    }
+                }
+            }
+            (Verdict::UdpWillDo, Carrier::Udp) => {
+                self.on_suspected_in_vain(now);
+                Change::Stay
+            }
+            (Verdict::UdpWillDo, Carrier::Tls) => {
+                self.policed = None;
+                Change::Over
+            }
+        }
+    }
+
+    /// Nothing better was found.
+    fn on_suspected_in_vain(&mut self, now: Instant) {
+        let wait = FIRST_DOUBT * 2_u32.pow(self.suspected_in_vain.min(8));
+        self.doubt_at = Some(now + wait.min(LAST_DOUBT));
+        self.suspected_in_vain += 1;
+        self.suspected = None;
+        self.comparison = None;
+        self.policed = None;
+        self.watch = Watch::default();
     }
 
     pub(super) fn on_dial(&mut self) {
@@ -205,6 +392,9 @@ impl Choice {
         let wait = FIRST_DIAL * 2_u32.pow(self.dial_failures.min(8));
         self.dial = Dial::NotBefore(Some(now + wait.min(LAST_DIAL)));
         self.dial_failures += 1;
+        if self.is_suspected() {
+            self.on_suspected_in_vain(now);
+        }
         self.problem = problem.or_else(|| self.problem.take());
     }
 
@@ -216,7 +406,12 @@ impl Choice {
     /// The session is gone.
     pub(super) fn on_session_ended(&mut self) {
         self.silent_since = None;
+        self.ports_at = None;
+        self.ports_in_vain = 0;
         self.ask_at = None;
+        self.look_at = None;
+        self.suspected = None;
+        self.comparison = None;
         if self.dial != Dial::Underway {
             self.dial = Dial::NotBefore(None);
         }
@@ -230,7 +425,11 @@ impl Choice {
         let wanted = match (self.kind, self.carrier) {
             (CarrierKind::Udp, _) | (_, Carrier::Tls) => return None,
             (CarrierKind::Tls, Carrier::Udp) => self.silent_since?,
-            (CarrierKind::Auto, Carrier::Udp) => self.silent_since? + UDP_PATIENCE,
+            (CarrierKind::Auto, Carrier::Udp) => {
+                let silent = self.silent_since.map(|since| since + UDP_PATIENCE);
+                let suspected = self.suspected.filter(|_| !self.is_comparing());
+                silent.into_iter().chain(suspected.map(|it| it.0)).min()?
+            }
         };
         Some(earliest.map_or(wanted, |earliest| wanted.max(earliest)))
     }
@@ -244,7 +443,10 @@ impl Choice {
     pub(super) fn why(&self, now: Instant) -> Option<String> {
         match (self.carrier, self.kind) {
             (Carrier::Tls, CarrierKind::Tls) => Some("the policy says so".to_owned()),
-            (Carrier::Tls, _) => Some("UDP gets no answer here".to_owned()),
+            (Carrier::Tls, _) => Some(self.policed.map_or_else(
+                || "UDP gets no answer here".to_owned(),
+                |policed| policed.to_string(),
+            )),
             (Carrier::Udp, _) => {
                 let silent = self.silent_since?;
                 let is_late = now > silent + UDP_PATIENCE;
@@ -261,90 +463,4 @@ impl Choice {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[test]
-    fn tls_is_dialed_once_udp_is_late_and_never_while_it_answers() {
-        let now = Instant::now();
-        let mut choice = Choice::new(CarrierKind::Auto);
-        assert_eq!(choice.dial_at(), None);
-        choice.on_udp_asked(now);
-        choice.on_udp_asked(now + SECOND);
-        assert_eq!(choice.dial_at(), Some(now + UDP_PATIENCE));
-        choice.on_udp_up(now);
-        assert_eq!(choice.dial_at(), None);
-        choice.on_silent(now + SECOND);
-        choice.on_dial();
-        assert_eq!(choice.dial_at(), None);
-        choice.on_dial_failed(now + SECOND, Some("HTTP 407".to_owned()));
-        assert_eq!(choice.dial_at(), Some(now + SECOND + FIRST_DIAL));
-        let why = choice.why(now + 2 * SECOND).unwrap();
-        assert!(why.contains("407"), "{why}");
-    }
-
-    #[test]
-    fn udp_is_asked_again_ever_more_rarely() {
-        let now = Instant::now();
-        let mut choice = Choice::new(CarrierKind::Auto);
-        choice.on_udp_asked(now);
-        choice.on_tls_up(now);
-        assert_eq!(choice.dial_at(), None);
-        let mut at = choice.ask_at().unwrap();
-        assert_eq!(at, now + FIRST_ASK);
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            choice.on_ask();
-            assert_eq!(choice.ask_at(), None);
-            choice.on_ask_failed(at);
-            let next = choice.ask_at().unwrap();
-            waits.push((next - at).as_secs());
-            at = next;
-        }
-        assert_eq!(waits, [30, 60, 120, 240, 300, 300, 300, 300]);
-        // UDP comes and goes: what was learnt holds.
-        choice.on_udp_up(at);
-        choice.on_silent(at + SECOND);
-        choice.on_tls_up(at + 2 * SECOND);
-        assert_eq!(choice.ask_at(), Some(at + 2 * SECOND + LAST_ASK));
-        // It was back for good.
-        choice.on_udp_up(at);
-        choice.on_tls_up(at + 2 * TRUST);
-        assert_eq!(choice.ask_at(), Some(at + 2 * TRUST + FIRST_ASK));
-    }
-
-    #[test]
-    fn a_connection_that_ends_is_dialed_again_while_udp_is_asked() {
-        let now = Instant::now();
-        let mut choice = Choice::new(CarrierKind::Auto);
-        choice.on_tls_up(now);
-        choice.on_tls_gone(now + 2 * STEADY);
-        assert_eq!(choice.carrier(), Carrier::Udp);
-        assert_eq!(choice.dial_at(), Some(now + 2 * STEADY));
-        // Not those that end at once, as behind a firewall that cuts them after some bytes.
-        let mut waits = Vec::new();
-        for _ in 0..3 {
-            choice.on_dial();
-            choice.on_tls_up(now);
-            choice.on_tls_gone(now + SECOND);
-            waits.push(choice.dial_at().unwrap() - (now + SECOND));
-        }
-        assert_eq!(waits, [FIRST_DIAL, 2 * FIRST_DIAL, 4 * FIRST_DIAL]);
-    }
-
-    #[test]
-    fn the_policy_has_the_last_word() {
-        let now = Instant::now();
-        let mut udp = Choice::new(CarrierKind::Udp);
-        udp.on_udp_asked(now);
-        assert_eq!(udp.dial_at(), None);
-        let mut tls = Choice::new(CarrierKind::Tls);
-        assert!(!tls.uses_udp());
-        tls.on_udp_asked(now);
-        assert_eq!(tls.dial_at(), Some(now));
-        tls.on_tls_up(now);
-        assert_eq!(tls.ask_at(), None);
-    }
-}
+mod tests;

@@ -1,17 +1,19 @@
 //! Carries out what a link's choice of carriers asks for: dials TLS, opens paths by the other
 //! carrier beside the one in use, and moves the link there when they answer.
 //!
+//! Where UDP is suspected both paths carry for a while, and the choice is told what passes by them.
 //! The path that carried a link before is closed once the other one is up; what it had in flight
 //! goes by the others at once, so nothing waits.
 
 use std::net::SocketAddr;
 
 use crate::carrier::Dial;
-use tabane_core::{FourTuple, PathError, PathId, SocketId};
+use tabane_core::{FourTuple, PathError, PathId, PathSnapshot, SocketId};
 use tokio::time::Instant;
 
-use super::carrier::Carrier;
-use super::dials::Dialed;
+use super::carrier::{Carrier, Change};
+use super::comparison::Sample;
+use super::dials::{self, Dialed};
 use super::left;
 use super::link::{Link, Tls};
 use super::standing::Shared;
@@ -22,7 +24,16 @@ impl Shared {
     pub(super) fn carriers_at(&self) -> Option<Instant> {
         let links = self.links.borrow();
         let used = links.iter().filter(|link| !link.is_paused());
-        let at = used.flat_map(|link| [link.choice.dial_at(), link.choice.ask_at()]);
+        let at = used.flat_map(|link| {
+            let choice = &link.choice;
+            let ports_at = choice.ports_at();
+            [
+                choice.dial_at(),
+                choice.ask_at(),
+                choice.look_at(),
+                ports_at,
+            ]
+        });
         at.flatten().min()
     }
 
@@ -35,20 +46,106 @@ impl Shared {
             Some(_) => self.dial(relay),
             None => self.dial_in_vain(),
         }
+        self.look_at_carriers(session);
         let now = Instant::now();
         for link in self.links.borrow_mut().iter_mut() {
+            if link.choice.ports_at().is_some_and(|at| at <= now) {
+                link.choice.on_ports_asked(now);
+                let others: Vec<_> = link.others(relay).collect();
+                self.ask(session, link, others);
+            }
             if link.choice.ask_at().is_none_or(|at| at > now) {
+                continue;
+            }
+            let tls = self.sample(session, link.path(), now);
+            if !link.choice.may_ask(now, tls) {
                 continue;
             }
             link.choice.on_ask();
             // The socket may be one of a session that is over.
-            let _ = link.prepare(&self.engine, &self.addrs.borrow(), self.config.mark);
-            let tuple = link.candidate(relay).filter(|_| link.trial.is_none());
-            match tuple.and_then(|tuple| self.open_beside(session, link, tuple)) {
-                Some(path) => link.trial = Some(path),
-                None => link.choice.on_ask_failed(now),
+            let _ = self.prepare(link);
+            let own = link.candidate(relay).into_iter();
+            let all: Vec<_> = own.chain(link.others(relay)).collect();
+            self.ask(session, link, all);
+            if link.asked.is_empty() {
+                link.choice.on_ask_failed(now);
             }
         }
+    }
+
+    /// Other ports are asked by handshakes while there is no session.
+    pub(super) fn pass_over_ports(&self) {
+        let now = Instant::now();
+        for link in self.links.borrow_mut().iter_mut() {
+            if link.choice.ports_at().is_some_and(|at| at <= now) {
+                link.choice.on_ports_asked(now);
+            }
+        }
+    }
+
+    /// Asks at several ports side by side, if that is not under way.
+    fn ask(&self, session: SessionId, link: &mut Link, tuples: Vec<FourTuple>) {
+        if link.asked.is_empty() && !link.choice.is_comparing() {
+            let opened = tuples.into_iter();
+            let opened = opened.filter_map(|tuple| self.open_beside(session, link, tuple));
+            link.asked = opened.collect();
+        }
+    }
+
+    /// A port that was asked is silent.
+    pub(super) fn on_no_answer(&self, link: &mut Link, path: PathId) {
+        self.close_path(path);
+        link.asked.retain(|asked| *asked != path);
+        if link.asked.is_empty() && link.choice.carrier() == Carrier::Tls {
+            link.choice.on_ask_failed(Instant::now());
+        }
+    }
+
+    /// One of the ports that were asked has answered: the others are left, and TLS that has not.
+    fn on_answer(&self, link: &mut Link, path: PathId) {
+        let others = std::mem::take(&mut link.asked).into_iter();
+        let others = others
+            .filter(|other| *other != path)
+            .chain(link.trial.take());
+        others.for_each(|other| self.close_path(other));
+        link.trial = Some(path);
+    }
+
+    /// Looks at what the carriers of links carry, where it is time to.
+    fn look_at_carriers(&self, session: SessionId) {
+        let now = Instant::now();
+        let mut moved = Vec::new();
+        for link in self.links.borrow_mut().iter_mut() {
+            if link.choice.look_at().is_none_or(|at| at > now) {
+                continue;
+            }
+            let used = self.sample(session, link.path(), now);
+            let beside = self.sample(session, link.trial, now);
+            match (link.choice.on_look(now, used, beside), link.trial) {
+                (Some(Change::Over), Some(trial)) => moved.push(trial),
+                (Some(Change::Over | Change::Stay), _) => self.give_up_trial(link),
+                (None, _) => {}
+            }
+        }
+        for trial in moved {
+            self.promote(trial);
+        }
+    }
+
+    fn sample(&self, session: SessionId, path: Option<PathId>, now: Instant) -> Option<Sample> {
+        Some(Sample::of(&self.path(session, path?)?, now))
+    }
+
+    fn tuple(&self, session: SessionId, path: PathId) -> Option<FourTuple> {
+        Some(self.path(session, path)?.tuple)
+    }
+
+    /// Without measuring anything, as a look by a person would.
+    fn path(&self, session: SessionId, path: PathId) -> Option<PathSnapshot> {
+        let paths = self
+            .engine
+            .visit(session, |visit| visit.session.snapshot(visit.now).paths)?;
+        paths.into_iter().find(|it| it.id == path)
     }
 
     /// Dials a relay over every link that is due for it.
@@ -67,8 +164,10 @@ impl Shared {
                 .iter()
                 .filter_map(|at| link.dials(*at))
                 .collect();
-            let turn = link.choice.dial_failures() as usize % ways.len().max(1);
-            let Some((to, local)) = ways.get(turn).copied() else {
+            let own = link.bind.carrier.proxy.as_ref();
+            let failures = link.choice.dial_failures() as usize;
+            let (proxy, turn) = dials::way(own, self.config.proxy.as_ref(), failures);
+            let Some((to, local)) = ways.get(turn % ways.len().max(1)).copied() else {
                 let why = "no address of a family that the relay has".to_owned();
                 link.choice.on_dial_failed(now, Some(why));
                 continue;
@@ -81,7 +180,7 @@ impl Shared {
                 relay: to,
                 name: tls.name.clone(),
                 relay_key: peer.key.0,
-                proxy: link.bind.carrier.proxy.clone(),
+                proxy,
             };
             tracing::debug!(link = link.name(), %to, "dialing TLS");
             link.choice.on_dial();
@@ -194,24 +293,42 @@ impl Shared {
         opened?.ok()
     }
 
-    /// A path is up: where it was opened beside the one in use, the link goes by it from here on.
+    /// A path is up: where it was opened beside the one in use, the link goes by it from here on,
+    /// unless both are to be compared first.
     pub(super) fn promote(&self, path: PathId) {
         let Some(session) = self.session() else {
             return;
         };
         let mut links = self.links.borrow_mut();
-        let is_its = |link: &&mut Link| link.trial == Some(path) || link.is_path(path);
+        let is_its = |link: &&mut Link| {
+            link.trial == Some(path) || link.is_path(path) || link.asked.contains(&path)
+        };
         let Some(link) = links.iter_mut().find(is_its) else {
             return;
         };
+        if link.asked.contains(&path) {
+            self.on_answer(link, path);
+        }
+        let tuple = self.tuple(session, path);
+        let by_tls = tuple.is_some_and(|tuple| tuple.socket.is_ordered());
         let carrier = link.choice.carrier();
         if link.trial != Some(path) {
-            self.on_carried(link, carrier == Carrier::Tls);
+            if carrier == Carrier::Udp || !link.choice.is_comparing() {
+                self.on_carried(link, carrier == Carrier::Tls);
+            }
+            return;
+        }
+        let is_other = by_tls != (carrier == Carrier::Tls);
+        if is_other && link.choice.on_beside(Instant::now()) {
+            self.tell_classes(session, &left::paths(&links));
             return;
         }
         link.trial = None;
         let old = link.replace_path(path);
-        self.on_carried(link, carrier == Carrier::Udp);
+        if let Some(tuple) = tuple.filter(|_| !by_tls) {
+            link.pairs.on_answer(tuple);
+        }
+        self.on_carried(link, by_tls);
         let (name, carrier) = (link.name().to_owned(), link.choice.carrier());
         // Before the old one goes, so that classes which name their links have one throughout.
         self.tell_classes(session, &left::paths(&links));
@@ -225,12 +342,18 @@ impl Shared {
     pub(super) fn on_carried(&self, link: &mut Link, by_tls: bool) {
         let now = Instant::now();
         if by_tls {
+            link.asked.drain(..).for_each(|path| self.close_path(path));
             link.choice.on_tls_up(now);
             return;
         }
-        if let Some(trial) = link.trial.take() {
-            self.close_path(trial);
+        if link.choice.carrier() == Carrier::Udp && link.choice.is_suspected() {
+            link.asked.drain(..).for_each(|path| self.close_path(path));
+            // It was silent for a moment, and TLS is to be compared with it.
+            link.choice.on_udp_up(now);
+            return;
         }
+        let beside = link.trial.take().into_iter().chain(link.asked.drain(..));
+        beside.for_each(|path| self.close_path(path));
         link.choice.on_udp_up(now);
         link.discard_tls(&self.engine);
     }
@@ -242,6 +365,16 @@ impl Shared {
         match link.choice.carrier() {
             Carrier::Tls => link.choice.on_ask_failed(Instant::now()),
             Carrier::Udp => self.fail_dial(link, "the relay does not answer through it"),
+        }
+    }
+
+    /// The other carrier is no better.
+    fn give_up_trial(&self, link: &mut Link) {
+        if let Some(trial) = link.trial.take() {
+            self.close_path(trial);
+        }
+        if link.choice.carrier() == Carrier::Udp {
+            link.discard_tls(&self.engine);
         }
     }
 

@@ -7,7 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tabane_core::{DatagramOrder, Identity, PublicKey, SessionConfig};
 
 use super::link::LinkBind;
+use crate::carrier::Proxy;
 use crate::monitor::HostMonitor;
+
+/// Where relays listen for UDP beside their own port, if they may: the ports of HTTP/3 and of IPsec
+/// behind NAT, which networks spare that let little UDP pass.
+pub const UDP_PORTS: [u16; 2] = [443, 4500];
 
 /// A relay that a client may use.
 #[derive(Clone)]
@@ -21,6 +26,8 @@ pub struct RelayPeer {
     pub addrs: Vec<SocketAddr>,
     /// What lets us in the first time.
     pub token: Option<Vec<u8>>,
+    /// Ports beside its own at which it may listen for UDP as well: tried where that is silent.
+    pub udp_ports: Vec<u16>,
     /// Where it takes in TLS, if it does.
     pub tls: Option<TlsPeer>,
 }
@@ -54,6 +61,8 @@ pub struct ClientConfig {
     pub seed: [u8; 32],
     /// Numbers its sessions; clients that are shown together share one.
     pub numbers: SessionNumbers,
+    /// By which TLS goes over links that have no proxy of their own, and directly where that fails.
+    pub proxy: Option<Proxy>,
     /// Marks every packet (`SO_MARK`), so that our own hooks leave them alone.
     pub mark: Option<u32>,
 }

@@ -13,6 +13,7 @@ use tabane_base::Duration;
 use tabane_core::{CloseReason, Event, FourTuple};
 use tokio::time::Instant;
 
+use super::carrier::UDP_PATIENCE;
 use super::link::Link;
 use super::roster::Race;
 use super::{ConnectError, Shared};
@@ -30,15 +31,23 @@ const HEAD_START: Duration = Duration::from_millis(250);
 /// The first link's over the second, where neither is to be spared: a session over the farther of
 /// two begins much later than one over the nearer, and data with it.
 const HEAD_START_FIRST: Duration = Duration::from_millis(50);
+/// Another port's over the next, when the relay's own is silent.
+const HEAD_START_OTHERS: Duration = Duration::from_millis(50);
 
 /// What a dial and the handshake in it may take.
 const TLS_PATIENCE: Duration = Duration::from_secs(12);
+
+/// What is tried at once, what is when that is silent, and the first one's head start.
+type Ways = (VecDeque<FourTuple>, VecDeque<FourTuple>, Duration);
 
 /// A relay that is being tried.
 struct Trying {
     relay: usize,
     /// Links, and addresses of the relay, that were not tried yet.
     waiting: VecDeque<FourTuple>,
+    /// Other ports of the relay's, for when those are silent.
+    others: VecDeque<FourTuple>,
+    others_at: Instant,
     next_at: Instant,
     /// The latest one's over the next.
     head_start: Duration,
@@ -73,9 +82,11 @@ impl Handshakes {
         let now = Instant::now();
         while let Some(relay) = self.race.next(now) {
             match self.prepare(relay) {
-                Ok((waiting, head_start)) => self.trying.push(Trying {
+                Ok((waiting, others, head_start)) => self.trying.push(Trying {
                     relay,
                     waiting,
+                    others,
+                    others_at: now + UDP_PATIENCE,
                     next_at: now,
                     head_start,
                     until: now + TLS_PATIENCE,
@@ -86,9 +97,7 @@ impl Handshakes {
         }
         let mut failed = Vec::new();
         for trying in &mut self.trying {
-            while trying.next_at <= now
-                && let Some(tuple) = trying.waiting.pop_front()
-            {
+            while let Some(tuple) = trying.next(now) {
                 self.shared.on_udp_asked(tuple.socket);
                 let relay = trying.relay;
                 let peer = &self.shared.config.relays[relay];
@@ -97,7 +106,6 @@ impl Handshakes {
                     Ok(session) => self.begun.push(Won { relay, session }),
                     Err(error) => failed.push((relay, error.into())),
                 }
-                trying.next_at = now + std::mem::replace(&mut trying.head_start, HEAD_START);
             }
         }
         for (relay, error) in failed {
@@ -112,7 +120,7 @@ impl Handshakes {
         let hopeless = self
             .trying
             .iter()
-            .filter(|it| it.until <= now && it.waiting.is_empty() && !is_begun(it.relay));
+            .filter(|it| it.until <= now && it.begin_at().is_none() && !is_begun(it.relay));
         for relay in hopeless.map(|it| it.relay).collect::<Vec<_>>() {
             self.give_up(relay, self.failure(relay, &CloseReason::HandshakeTimeout));
         }
@@ -120,6 +128,7 @@ impl Handshakes {
 
     /// Dials relays that take in TLS, over links whose UDP is late.
     pub(super) fn dial(&self) {
+        self.shared.pass_over_ports();
         let mut relays = self.trying.iter().map(|it| it.relay);
         let has_tls = |relay: &usize| self.shared.config.relays[*relay].tls.is_some();
         match relays.find(has_tls) {
@@ -143,12 +152,11 @@ impl Handshakes {
 
     /// When [`step`](Self::step) has something to do.
     pub(super) fn next_at(&self) -> Option<Instant> {
-        let waiting = self.trying.iter().filter(|it| !it.waiting.is_empty());
+        let waiting = self.trying.iter().filter_map(Trying::begin_at);
         let hopeless = self.trying.iter().filter(|it| {
-            it.waiting.is_empty() && !self.begun.iter().any(|begun| begun.relay == it.relay)
+            it.begin_at().is_none() && !self.begun.iter().any(|begun| begun.relay == it.relay)
         });
         waiting
-            .map(|it| it.next_at)
             .chain(hopeless.map(|it| it.until))
             .chain(self.race.next_at())
             .min()
@@ -215,7 +223,7 @@ impl Handshakes {
         let told = trying.reason.as_ref().unwrap_or(reason).clone();
         if is_final(reason) {
             self.give_up(relay, self.failure(relay, reason));
-        } else if !others && trying.waiting.is_empty() {
+        } else if !others && trying.begin_at().is_none() {
             self.give_up(relay, self.failure(relay, &told));
         }
     }
@@ -242,8 +250,9 @@ impl Handshakes {
         self.failures.push((relay, error));
     }
 
-    /// The ways to a relay, in the order in which they are tried, and the first one's head start.
-    fn prepare(&self, relay: usize) -> Result<(VecDeque<FourTuple>, Duration), ConnectError> {
+    /// The ways to a relay, in the order in which they are tried, those by other ports, and the
+    /// first one's head start.
+    fn prepare(&self, relay: usize) -> Result<Ways, ConnectError> {
         let shared = &self.shared;
         let config = &shared.config;
         let addrs = shared.addrs.borrow();
@@ -256,7 +265,7 @@ impl Handshakes {
                 may_dial = config.relays[relay].tls.is_some();
                 continue;
             }
-            if let Err(error) = link.prepare(&shared.engine, &addrs, config.mark) {
+            if let Err(error) = shared.prepare(link) {
                 tracing::warn!("{error}");
                 failure.get_or_insert(error);
             }
@@ -265,15 +274,8 @@ impl Handshakes {
         // than an address. Links to be spared come last.
         let mut links: Vec<&Link> = links.iter().collect();
         links.sort_by_key(|link| link.rank());
-        let longest = links.iter().map(|link| link.candidates(relay).len()).max();
-        let tuples: VecDeque<_> = (0..longest.unwrap_or(0))
-            .flat_map(|i| {
-                links
-                    .iter()
-                    .filter_map(move |link| link.candidates(relay).get(i))
-            })
-            .copied()
-            .collect();
+        let tuples = in_turns(links.iter().map(|link| link.candidates(relay).collect()));
+        let others = in_turns(links.iter().map(|link| link.others(relay).collect()));
         if tuples.is_empty() && !may_dial {
             return Err(failure.map_or_else(
                 || ConnectError::NoUsableLink {
@@ -288,7 +290,7 @@ impl Handshakes {
             (Some(first), Some(second)) if first == second => HEAD_START_FIRST,
             _ => HEAD_START,
         };
-        Ok((tuples, head_start))
+        Ok((tuples, others, head_start))
     }
 
     fn failure(&self, relay: usize, reason: &CloseReason) -> ConnectError {
@@ -301,6 +303,38 @@ impl Handshakes {
             links: links.iter().map(|link| link.name().to_owned()).collect(),
         }
     }
+}
+
+impl Trying {
+    /// When the next handshake is to begin, if there is one.
+    fn begin_at(&self) -> Option<Instant> {
+        match (self.waiting.is_empty(), self.others.is_empty()) {
+            (false, _) => Some(self.next_at),
+            (true, false) => Some(self.next_at.max(self.others_at)),
+            (true, true) => None,
+        }
+    }
+
+    /// What is due to be tried.
+    fn next(&mut self, now: Instant) -> Option<FourTuple> {
+        self.begin_at().filter(|at| *at <= now)?;
+        let (tuple, wait) = match self.waiting.pop_front() {
+            Some(tuple) => (tuple, std::mem::replace(&mut self.head_start, HEAD_START)),
+            None => (self.others.pop_front()?, HEAD_START_OTHERS),
+        };
+        self.next_at = now + wait;
+        Some(tuple)
+    }
+}
+
+/// By turns: the first of each, the second of each, and so on.
+fn in_turns(lists: impl Iterator<Item = Vec<FourTuple>>) -> VecDeque<FourTuple> {
+    let lists: Vec<_> = lists.collect();
+    let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+    (0..longest)
+        .flat_map(|i| lists.iter().filter_map(move |list| list.get(i)))
+        .copied()
+        .collect()
 }
 
 impl Drop for Handshakes {

@@ -105,9 +105,10 @@ impl Shared {
     }
 }
 
-/// The paths that links have in the present session.
+/// The paths that links have in the present session; two where their carriers are compared.
 pub(super) fn paths(links: &[Link]) -> Vec<(String, PathId)> {
-    let paths = links.iter();
-    let paths = paths.filter_map(|link| Some((link.name().to_owned(), link.path()?)));
+    let paths = links
+        .iter()
+        .flat_map(|link| link.paths().map(|path| (link.name().to_owned(), path)));
     paths.collect()
 }

@@ -15,7 +15,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::LinkSnapshot;
-use super::carrier::{CarrierWish, Choice};
+use super::carrier::{Carrier, CarrierWish, Choice};
+use super::pairs::Pairs;
 use crate::engine::{Engine, SessionId};
 use crate::monitor::HostMonitor;
 
@@ -155,12 +156,13 @@ pub(super) struct Link {
     sockets: [Option<SocketId>; 2],
     /// By relay: where it is found, as it was when the sockets were opened.
     remotes: Vec<Vec<SocketAddr>>,
-    /// By relay: address pairs over which it may be reached, the preferred first.
-    candidates: Vec<Vec<FourTuple>>,
+    pub(super) pairs: Pairs,
     path: Option<PathId>,
     pub(super) choice: Choice,
-    /// The path beside it, by the other carrier, that has not answered yet.
+    /// The path beside it, by the other carrier, that has not answered yet, or is compared.
     pub(super) trial: Option<PathId>,
+    /// Paths beside it by UDP, of which the first that answers counts.
+    pub(super) asked: Vec<PathId>,
     pub(super) tls: Option<Tls>,
     /// A TLS connection in the making.
     pub(super) dialing: Option<AbortHandle>,
@@ -179,10 +181,11 @@ impl Link {
             bind,
             sockets: [None; 2],
             remotes: Vec::new(),
-            candidates: Vec::new(),
+            pairs: Pairs::default(),
             path: None,
             choice,
             trial: None,
+            asked: Vec::new(),
             tls: None,
             dialing: None,
             retry_at: None,
@@ -235,21 +238,23 @@ impl Link {
         &self.bind.name
     }
 
-    /// Opens sockets where there are none, for relays at these addresses.
+    /// Opens sockets where there are none, for relays at these addresses and, beside their own,
+    /// these ports.
     pub(super) fn prepare(
         &mut self,
         engine: &Engine,
         relays: &[Vec<SocketAddr>],
+        ports: &[&[u16]],
         mark: Option<u32>,
     ) -> Result<(), LinkError> {
-        if self.paused || (self.has_candidates() && self.remotes == relays) {
+        if self.paused || (!self.pairs.is_empty() && self.remotes == relays) {
             return Ok(());
         }
         self.remotes = relays.to_vec();
         let Self {
             bind,
             sockets,
-            candidates,
+            pairs,
             ..
         } = self;
         let remotes = |(relay, addrs): (usize, &Vec<SocketAddr>)| match &bind.relay_addrs {
@@ -257,7 +262,7 @@ impl Link {
             None => addrs.clone(),
         };
         let remotes: Vec<Vec<SocketAddr>> = relays.iter().enumerate().map(remotes).collect();
-        *candidates = vec![Vec::new(); relays.len()];
+        pairs.clear(relays.len());
         let mut failure = None;
         let each = remotes.iter().enumerate();
         let each = each.flat_map(|(relay, list)| list.iter().map(move |remote| (relay, remote)));
@@ -274,20 +279,21 @@ impl Link {
                 }
             }
             if let Some(socket) = *family {
-                candidates[relay].push(FourTuple {
-                    socket,
-                    local_ip: None,
-                    remote: *remote,
-                });
+                // Others pass on what is sent to one port.
+                let others = match &bind.relay_addrs {
+                    Some(_) => &[],
+                    None => ports[relay],
+                };
+                pairs.add(relay, socket, *remote, others);
             }
         }
-        self.problem = match (&failure, self.has_candidates()) {
+        self.problem = match (&failure, !self.pairs.is_empty()) {
             (_, true) => None,
             (Some(error), false) => Some(error.to_string()),
             (None, false) => Some("no address of a family that the relay has".to_owned()),
         };
         match failure {
-            Some(source) if !self.has_candidates() => Err(LinkError::Socket {
+            Some(source) if self.pairs.is_empty() => Err(LinkError::Socket {
                 name: self.bind.name.clone(),
                 source,
             }),
@@ -295,23 +301,23 @@ impl Link {
         }
     }
 
-    fn has_candidates(&self) -> bool {
-        self.candidates.iter().any(|pairs| !pairs.is_empty())
-    }
-
     /// The next address pair to try for a relay.
     pub(super) fn candidate(&self, relay: usize) -> Option<FourTuple> {
-        let pairs = self.candidates(relay);
-        let count = pairs.len().max(1);
-        pairs.get(self.failures as usize % count).copied()
+        let count = self.candidates(relay).count().max(1);
+        let turn = self.failures as usize % count;
+        self.candidates(relay).nth(turn)
     }
 
-    /// All address pairs for a relay.
-    pub(super) fn candidates(&self, relay: usize) -> &[FourTuple] {
-        match self.choice.uses_udp() {
-            true => self.candidates.get(relay).map_or(&[], Vec::as_slice),
-            false => &[],
-        }
+    /// The address pairs for a relay that are tried at once.
+    pub(super) fn candidates(&self, relay: usize) -> impl Iterator<Item = FourTuple> {
+        let pairs = self.pairs.first(relay);
+        pairs.filter(|_| self.choice.uses_udp())
+    }
+
+    /// The others, for when those are silent.
+    pub(super) fn others(&self, relay: usize) -> impl Iterator<Item = FourTuple> {
+        let pairs = self.pairs.others(relay);
+        pairs.filter(|_| self.choice.uses_udp())
     }
 
     /// How a relay that is found here is dialed: its address, and ours.
@@ -328,6 +334,12 @@ impl Link {
 
     pub(super) const fn path(&self) -> Option<PathId> {
         self.path
+    }
+
+    /// All that carry data.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathId> {
+        let beside = self.trial.filter(|_| self.choice.is_comparing());
+        self.path.into_iter().chain(beside)
     }
 
     pub(super) const fn is_paused(&self) -> bool {
@@ -377,6 +389,7 @@ impl Link {
     pub(super) fn on_session_ended(&mut self) {
         self.path = None;
         self.trial = None;
+        self.asked.clear();
         self.retry_at = None;
         self.failures = 0;
         self.choice.on_session_ended();
@@ -392,13 +405,15 @@ impl Link {
         for socket in self.sockets.iter_mut().filter_map(Option::take) {
             engine.unbind(socket);
         }
-        self.candidates.clear();
+        self.pairs.clear(0);
     }
 
     /// Gives up TLS, be it in the making.
     pub(super) fn discard_tls(&mut self, engine: &Engine) {
         if let Some(tls) = self.tls.take() {
             engine.unbind(tls.tuple.socket);
+            // It may be dialed anew.
+            self.choice.on_dial_dropped();
         }
         if let Some(dialing) = self.dialing.take() {
             dialing.abort();
@@ -426,7 +441,12 @@ impl Link {
     fn withdraw(&mut self, engine: &Engine, session: Option<SessionId>) {
         if let Some(session) = session {
             engine.visit(session, |visit| {
-                if let Some(path) = self.path {
+                for path in self
+                    .path
+                    .into_iter()
+                    .chain(self.trial)
+                    .chain(self.asked.drain(..))
+                {
                     // A path that core has given up already needs no closing.
                     let _ = visit.session.close_path(visit.now, path);
                 }
@@ -457,11 +477,19 @@ impl Link {
                 .find(|path| self.is_path(path.id))
                 .cloned()
         };
+        let carrier = self.choice.carrier();
+        let port = self.pairs.port().filter(|_| carrier == Carrier::Udp);
+        let mut carrier_why = self.choice.why(Instant::now());
+        if port.is_some() {
+            let why = "the relay's own port got no answer here";
+            carrier_why.get_or_insert_with(|| why.to_owned());
+        }
         LinkSnapshot {
             name: self.bind.name.clone(),
             policy: self.bind.policy,
-            carrier: self.choice.carrier(),
-            carrier_why: self.choice.why(Instant::now()),
+            carrier,
+            carrier_port: port,
+            carrier_why,
             path: session.and_then(path),
             volume: engine.volume(&self.bind.name),
             estimate: monitor.link(&self.bind.name),

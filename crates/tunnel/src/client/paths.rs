@@ -23,6 +23,7 @@ impl Shared {
             let mut links = self.links.borrow_mut();
             if let Some(link) = links.iter_mut().find(|link| link.owns(path.tuple.socket)) {
                 link.on_opened(path.id);
+                link.pairs.on_answer(path.tuple);
                 self.on_carried(link, path.tuple.socket.is_ordered());
                 self.on_link_up(link);
                 self.engine.visit(session, |visit| {
@@ -41,7 +42,6 @@ impl Shared {
         let Some(relay) = self.relay.get() else {
             return;
         };
-        let addrs = self.addrs.borrow();
         let mut links = self.links.borrow_mut();
         for link in links.iter_mut() {
             self.open_trial(session, link, relay);
@@ -52,7 +52,7 @@ impl Shared {
             if !link.choice.uses_udp() {
                 continue;
             }
-            if let Err(error) = link.prepare(&self.engine, &addrs, self.config.mark) {
+            if let Err(error) = self.prepare(link) {
                 tracing::debug!("{error}");
                 link.on_failed(now, error.to_string());
                 continue;
@@ -120,6 +120,10 @@ impl Shared {
     pub(super) fn on_path_down(&self, path: PathId, reason: PathDownReason) {
         let now = Instant::now();
         let mut links = self.links.borrow_mut();
+        if let Some(link) = links.iter_mut().find(|link| link.asked.contains(&path)) {
+            self.on_no_answer(link, path);
+            return;
+        }
         if let Some(link) = links.iter_mut().find(|link| link.trial == Some(path)) {
             self.on_trial_failed(link, path);
             return;

@@ -52,6 +52,8 @@ pub struct LinkSnapshot {
     pub policy: PathPolicy,
     /// What carries its packets.
     pub carrier: Carrier,
+    /// To which UDP port of the relay's, where that is not its own.
+    pub carrier_port: Option<u16>,
     /// Why that, where it is not as usual.
     pub carrier_why: Option<String>,
     /// The path over it, where there is one.
@@ -67,6 +69,15 @@ pub struct LinkSnapshot {
 }
 
 impl LinkSnapshot {
+    /// What carries its packets, in a word: `udp`, `udp:443`, `tls`.
+    #[must_use]
+    pub fn carried_by(&self) -> String {
+        match self.carrier_port {
+            Some(port) => format!("{}:{port}", self.carrier),
+            None => self.carrier.to_string(),
+        }
+    }
+
     /// There and back over this link, at the latest; `None` before anything is measured.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {

@@ -14,7 +14,7 @@ use super::config::ClientConfig;
 use super::dials::Dials;
 use super::failure::{ConnectError, OpenError};
 use super::labelled::Labelled;
-use super::link::Link;
+use super::link::{Link, LinkError};
 use super::packets::PacketsCarried;
 use super::wishes::Wishes;
 use crate::engine::{Engine, SessionId};
@@ -168,6 +168,13 @@ impl Shared {
             }
             visit.touch();
         });
+    }
+
+    /// Has a link's sockets and address pairs be those of the relays as they are now.
+    pub(super) fn prepare(&self, link: &mut Link) -> Result<(), LinkError> {
+        let relays = self.config.relays.iter();
+        let ports: Vec<_> = relays.map(|it| it.udp_ports.as_slice()).collect();
+        link.prepare(&self.engine, &self.addrs.borrow(), &ports, self.config.mark)
     }
 
     pub(super) fn say_goodbye(&self, session: SessionId) {

@@ -440,6 +440,21 @@ mod tests {
     }
 
     #[test]
+    fn a_forged_translator_hides_no_true_one() {
+        // It reads the true one's prefix as 8.8.8.8, whatever is behind it.
+        let [forged, shown] = ["2a00:64:c000:aa::", "2a00:64:808:808::192.0.0.170"]
+            .map(|text| Translator::shown_by(text.parse().unwrap()).unwrap());
+        for translators in [vec![forged, shown], vec![shown, forged]] {
+            let public = shared(Access::Public);
+            public.own.show(translators);
+            let reaches =
+                |text: &str| public.allows(None, SocketAddr::new(text.parse().unwrap(), 80));
+            assert!(!reaches("2a00:64:808:808::10.0.0.1"));
+            assert!(reaches("2a00:64:808:808::1.1.1.1") && reaches("8.8.8.8"));
+        }
+    }
+
+    #[test]
     fn a_peer_serves_its_own_addresses_alone_and_not_its_loopback() {
         crate::block_on(async {
             let peer = shared(Access::Own);

@@ -50,14 +50,15 @@ impl OwnAddresses {
         self.contains(ip) || self.near.borrow().iter().any(|range| range.contains(ip))
     }
 
-    /// The IPv4 address that is reached by this one through a translator.
-    pub(super) fn beyond(&self, ip: IpAddr) -> Option<IpAddr> {
+    /// The IPv4 addresses that may be reached by this one through a translator: a forged answer may
+    /// show one beside the true one, so that each says what it makes of it.
+    pub(super) fn beyond(&self, ip: IpAddr) -> Vec<IpAddr> {
         let IpAddr::V6(ip) = ip else {
-            return None;
+            return Vec::new();
         };
         let translators = self.translators.borrow();
-        let mut beyond = translators.iter().filter_map(|it| it.within(ip));
-        beyond.next().map(IpAddr::V4)
+        let beyond = translators.iter().filter_map(|it| it.within(ip));
+        beyond.map(IpAddr::V4).collect()
     }
 
     /// By which families this host reaches others.

@@ -53,6 +53,12 @@ struct Carrier {
 }
 
 impl WebDoor {
+    /// The TCP port it is at.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        self.listener.local_addr().ok().map(|at| at.port())
+    }
+
     /// What the monitor calls the link of those who come here.
     pub(super) fn link(&self) -> String {
         match self.listener.local_addr() {

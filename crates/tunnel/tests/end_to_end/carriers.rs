@@ -13,18 +13,21 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use tabane_base::Duration;
-use tabane_core::PathStatus;
+use tabane_core::{Identity, PathStatus};
 use tabane_linux::netns::Netns;
 use tabane_tunnel::{
     Carrier, CarrierKind, CarrierWish, Client, ClientConfig, LinkBind, LinkSnapshot, TlsPeer,
+    UDP_PORTS,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::cables::{Cables, Stream, ip};
-use super::world::{RelayOptions, RunningRelay, client_config, eventually, run};
+use super::world::{RelayOptions, RunningRelay, bind, client_config, eventually, run};
 
 const TLS_PORT: u16 = 8443;
+/// Where the relay listens for UDP as well.
+const OTHER_PORT: u16 = 4500;
 
 #[test]
 fn where_udp_does_not_pass_the_session_goes_by_tls() {
@@ -111,7 +114,7 @@ fn where_udp_passes_nobody_is_dialed() {
             world.carried(&client, "left", Carrier::Udp).await;
             world.carried(&client, "right", Carrier::Udp).await;
             stream.grows("by UDP").await;
-            // Every SYN towards the port is counted.
+            // Every SYN towards the port is counted, and every packet to other UDP ports.
             let counters = world.nft("list counters");
             assert!(counters.contains("packets 0"), "{counters}");
         },
@@ -137,10 +140,134 @@ fn the_policy_may_ask_for_tls_and_for_a_proxy() {
     });
 }
 
+#[test]
+fn the_environments_proxy_is_used_where_nothing_else_passes() {
+    let proxied = |config: &mut ClientConfig| {
+        config.proxy = Some("http://10.79.9.9:3128".parse().unwrap());
+    };
+    let (name, both) = ("proxied", ["left", "right"]);
+    with_walls(name, &[], proxied, |world, client| async move {
+        for cable in both {
+            world.wall(cable);
+            world.nft(&format!(
+                "add rule inet walls in iifname {cable} tcp dport {TLS_PORT} drop"
+            ));
+        }
+        for cable in both {
+            world.carried(&client, cable, Carrier::Tls).await;
+        }
+        Stream::start(&client, world.cables.server())
+            .await
+            .grows("by the proxy")
+            .await;
+    });
+}
+
+#[test]
+fn where_only_another_port_passes_links_go_by_that() {
+    let both = ["left", "right"];
+    with_walls(
+        "ports",
+        &[],
+        |_| {},
+        |world, client| async move {
+            // A session that is there, then one that is to be.
+            let stream = Stream::start(&client, world.cables.server()).await;
+            stream.grows("by the relay's own port").await;
+            assert_eq!(world.link(&client, "left").carried_by(), "udp");
+            both.iter()
+                .for_each(|cable| world.wall_but(cable, OTHER_PORT));
+            for cable in both {
+                eventually("another port is found", || {
+                    world.link(&client, cable).carried_by() == "udp:4500"
+                })
+                .await;
+            }
+            stream.grows("by the other port").await;
+            assert_eq!(client.snapshot().sessions, 1);
+            let why = world.link(&client, "left").carrier_why.unwrap();
+            assert!(why.contains("own port"), "{why}");
+            // TLS, dialed beside it, may answer first on a busy machine: here there is none.
+            let mut config = world.config.clone();
+            config.relays.iter_mut().for_each(|relay| relay.tls = None);
+            let begun = Instant::now();
+            let other = Client::connect(config).await.unwrap();
+            let took = begun.elapsed();
+            assert!(took < Duration::from_secs(1), "{took:?}");
+            for cable in both {
+                eventually("another port from the start", || {
+                    let link = world.link(&other, cable);
+                    let status = link.path.as_ref().map(|path| path.status);
+                    link.carried_by() == "udp:4500" && status == Some(PathStatus::Active)
+                })
+                .await;
+            }
+            other.close().await;
+        },
+    );
+}
+
+#[test]
+fn a_port_that_another_has_is_left_to_it() {
+    run(async {
+        let mut relay = bind(&RelayOptions::default(), Identity::from_seed([1; 32])).await;
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let taken = other.local_addr().unwrap();
+        relay.listen_also(taken).unwrap_err();
+        assert!(!relay.local_addrs().contains(&taken));
+        drop(other);
+        relay.listen_also(taken).unwrap();
+        assert!(relay.local_addrs().contains(&taken));
+    });
+}
+
+#[test]
+fn udp_that_is_policed_is_left_for_tls() {
+    let one = |config: &mut ClientConfig| config.links.truncate(1);
+    with_walls("policed", &[], one, |world, client| async move {
+        world.limit("left", "meta l4proto udp");
+        let stream = Stream::start(&client, world.cables.server()).await;
+        let begun = Instant::now();
+        world.carried(&client, "left", Carrier::Tls).await;
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        let why = world.link(&client, "left").carrier_why.unwrap();
+        assert!(why.contains("policed"), "{why}");
+        // At the policed rate this would take minutes.
+        stream.grows("by TLS").await;
+        stream.grows("by TLS, and by nothing else").await;
+        assert_eq!(client.snapshot().sessions, 1);
+    });
+}
+
+#[test]
+fn udp_stays_where_tls_is_policed_as_well() {
+    let one = |config: &mut ClientConfig| config.links.truncate(1);
+    with_walls("slow", &[], one, |world, client| async move {
+        for protocol in ["udp", "tcp"] {
+            world.limit("left", &format!("meta l4proto {protocol}"));
+        }
+        let _stream = Stream::start(&client, world.cables.server()).await;
+        let paths = || client.snapshot().session.unwrap().paths;
+        eventually("both carry the link", || {
+            let carry = paths()
+                .into_iter()
+                .filter(|path| path.received.get() > 50_000);
+            carry.count() == 2
+        })
+        .await;
+        eventually("one is given up", || paths().len() == 1).await;
+        let link = world.link(&client, "left");
+        assert_eq!((link.carrier, link.carrier_why), (Carrier::Udp, None));
+        assert!(!link.path.unwrap().tuple.socket.is_ordered());
+    });
+}
+
 /// Two cables with walls in them, and how long a session took.
-struct World {
-    cables: Rc<Cables>,
+pub(crate) struct World {
+    pub(crate) cables: Rc<Cables>,
     took: Duration,
+    config: ClientConfig,
 }
 
 impl World {
@@ -150,7 +277,7 @@ impl World {
         found.unwrap()
     }
 
-    async fn carried(&self, client: &Client, name: &str, by: Carrier) {
+    pub(crate) async fn carried(&self, client: &Client, name: &str, by: Carrier) {
         eventually(&format!("{name} is carried by {by}"), || {
             let link = self.link(client, name);
             let status = link.path.map(|path| path.status);
@@ -168,8 +295,23 @@ impl World {
     }
 
     /// From here on no UDP passes by this cable.
-    fn wall(&self, cable: &str) {
+    pub(crate) fn wall(&self, cable: &str) {
         wall(&self.cables.relay, cable);
+    }
+
+    /// From here on no UDP passes by this cable but to one port.
+    fn wall_but(&self, cable: &str, port: u16) {
+        self.nft(&format!(
+            "add rule inet walls in iifname {cable} udp dport != {port} drop"
+        ));
+    }
+
+    /// From here on a megabit a second of what `fits` passes by this cable each way.
+    fn limit(&self, cable: &str, fits: &str) {
+        let over = format!("{fits} limit rate over 125 kbytes/second burst 100 kbytes drop");
+        self.nft("add chain inet walls out { type filter hook output priority 0; }");
+        self.nft(&format!("add rule inet walls in iifname {cable} {over}"));
+        self.nft(&format!("add rule inet walls out oifname {cable} {over}"));
     }
 
     /// Resets what TLS is under way on a cable, once.
@@ -184,7 +326,7 @@ impl World {
         assert!(status.success());
     }
 
-    fn nft(&self, rule: &str) -> String {
+    pub(crate) fn nft(&self, rule: &str) -> String {
         nft(&self.cables.relay, rule)
     }
 }
@@ -207,7 +349,7 @@ fn nft(netns: &Netns, rule: &str) -> String {
 }
 
 /// Runs `body` with a client over both cables to a relay that takes in TLS, behind walls.
-fn with_walls<F>(
+pub(crate) fn with_walls<F>(
     name: &str,
     walls: &[&str],
     change: impl FnOnce(&mut ClientConfig) + Send,
@@ -232,6 +374,10 @@ fn with_walls<F>(
         &cables.relay,
         &format!("add rule inet walls in tcp dport {TLS_PORT} tcp flags syn counter name dials"),
     );
+    nft(
+        &cables.relay,
+        "add rule inet walls in udp dport { 443, 4500 } counter name dials",
+    );
     for cable in walls {
         wall(&cables.relay, cable);
     }
@@ -242,6 +388,7 @@ fn with_walls<F>(
                 listen: "0.0.0.0:0".parse().unwrap(),
                 server: true,
                 tls: Some(TLS_PORT),
+                also: Some(OTHER_PORT),
                 ..RelayOptions::default()
             })
         })
@@ -251,6 +398,8 @@ fn with_walls<F>(
     let netns = cables.client.clone();
     let mut config = client_config(&relay);
     config.relays[0].addrs = vec![SocketAddr::from(([10, 79, 9, 9], relay.address.port()))];
+    // At 443 nobody listens.
+    config.relays[0].udp_ports = UDP_PORTS.to_vec();
     config.relays[0].tls = Some(TlsPeer {
         port: TLS_PORT,
         name: None,
@@ -263,10 +412,11 @@ fn with_walls<F>(
         .run(|| {
             run(async {
                 let begun = Instant::now();
-                let client = Client::connect(config).await.unwrap();
+                let client = Client::connect(config.clone()).await.unwrap();
                 let world = World {
                     cables: Rc::new(cables),
                     took: begun.elapsed(),
+                    config,
                 };
                 body(Rc::new(world), client.clone()).await;
                 client.close().await;

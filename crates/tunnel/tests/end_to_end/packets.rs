@@ -86,6 +86,7 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
         key: identity.public_key(),
         addrs: relay.local_addrs().to_vec(),
         token: Some(TOKEN.to_vec()),
+        udp_ports: Vec::new(),
         tls: None,
     };
     tokio::task::spawn_local(relay.run(std::future::pending()));
@@ -103,6 +104,7 @@ async fn client(relay: &RelayPeer, key: u8, seed: u8) -> Client {
         udp_order: tabane_core::DatagramOrder::AtOnce,
         seed: [seed; 32],
         numbers: SessionNumbers::default(),
+        proxy: None,
         mark: None,
     };
     Client::connect(config).await.unwrap()

@@ -50,6 +50,8 @@ pub(crate) struct RelayOptions {
     pub(crate) server: bool,
     /// Take in TLS, by this port.
     pub(crate) tls: Option<u16>,
+    /// Listen for UDP at this port as well.
+    pub(crate) also: Option<u16>,
 }
 
 impl Default for RelayOptions {
@@ -62,6 +64,7 @@ impl Default for RelayOptions {
             resolvers: Vec::new(),
             server: false,
             tls: None,
+            also: None,
         }
     }
 }
@@ -86,7 +89,11 @@ impl RunningRelay {
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             tabane_tunnel::block_on(async {
-                let relay = bind(&options, identity).await;
+                let mut relay = bind(&options, identity).await;
+                if let Some(port) = options.also {
+                    let also = SocketAddr::new(options.listen.ip(), port);
+                    relay.listen_also(also).unwrap();
+                }
                 let server = if options.server {
                     let (listener, address) = listener().await;
                     tokio::task::spawn_local(serve_counting(listener));
@@ -133,7 +140,7 @@ impl RunningRelay {
 
 /// Binds the relay; tries again where a child process that another test is about to start still
 /// holds a descriptor of the relay before, as it does between fork and exec.
-async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
+pub(crate) async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
     for _ in 0..200 {
         let bound = Relay::bind(RelayConfig {
             identity: identity.clone(),
@@ -190,6 +197,7 @@ pub(crate) fn relay_peer(relay: &RunningRelay) -> RelayPeer {
         key: relay.key,
         addrs: vec![relay.address],
         token: Some(TOKEN.to_vec()),
+        udp_ports: Vec::new(),
         tls: None,
     }
 }
@@ -204,6 +212,7 @@ pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
         udp_order: DatagramOrder::Within(Duration::from_millis(25)),
         seed: [4; 32],
         numbers: SessionNumbers::default(),
+        proxy: None,
         mark: None,
     }
 }
@@ -277,7 +286,7 @@ pub(crate) fn udp_echo() -> SocketAddr {
 
 /// Waits until `holds`; state that no future tells of is looked at every few milliseconds.
 pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..2_000 {
+    for _ in 0..10_000 {
         if holds() {
             return;
         }

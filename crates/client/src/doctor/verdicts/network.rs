@@ -127,7 +127,7 @@ fn beside(facts: &RelayFacts) -> Option<Finding> {
 }
 
 fn answered(link: &str, answer: &AnswerFacts) -> String {
-    let (rtt_ms, carrier) = (answer.rtt_ms, answer.carrier);
+    let (rtt_ms, carrier) = (answer.rtt_ms, &answer.carrier);
     let why = answer.carrier_why.as_ref();
     let why = why.map_or_else(String::new, |why| format!(" ({why})"));
     format!("{rtt_ms:.1} ms over {link} by {carrier}{why}")

@@ -3,13 +3,19 @@
 use super::*;
 
 const LIMIT: Duration = Duration::from_millis(100);
+const ORDINARY: ClassId = ClassId::ORDINARY;
 
 fn push(outbox: &mut Outbox, now: Instant, flow: u64, len: usize) {
-    assert!(outbox.push(now, (FlowId(flow), 0), DatagramOrder::AtOnce, &vec![0; len]));
+    assert!(outbox.push(
+        now,
+        (FlowId(flow), ORDINARY),
+        DatagramOrder::AtOnce,
+        &vec![0; len]
+    ));
 }
 
 fn take(outbox: &mut Outbox, now: Instant) -> Option<u64> {
-    let (flow, _) = outbox.peek(now, 0)?;
+    let (flow, _) = outbox.peek(now, ORDINARY)?;
     outbox
         .take(flow, Duration::ZERO)
         .map(|(label, _)| label.flow.0)
@@ -59,7 +65,7 @@ fn a_queue_that_stays_long_is_shortened_from_the_front_and_nothing_waits_for_eve
     assert!(outbox.dropped() > 1_300, "{}", outbox.dropped());
     let late = Instant::from_millis(10_000);
     assert_eq!(take(&mut outbox, late), None);
-    assert_eq!((outbox.bytes(), outbox.is_empty(0)), (0, true));
+    assert_eq!((outbox.bytes(), outbox.is_empty(ORDINARY)), (0, true));
 }
 
 /// A flow with a deadline that sends more than passes: once that has gone on for as long as a
@@ -74,13 +80,13 @@ fn of_a_backlog_that_goes_on_what_is_older_than_its_deadline_is_dropped() {
         for _ in 0..2 {
             let sent = outbox.push(
                 now,
-                (FlowId(1), 0),
+                (FlowId(1), ORDINARY),
                 DatagramOrder::Within(deadline),
                 &(ms as u32).to_be_bytes().repeat(250),
             );
             assert!(sent);
         }
-        let (flow, _) = outbox.peek(now, 0).expect("it waits");
+        let (flow, _) = outbox.peek(now, ORDINARY).expect("it waits");
         let (_, data) = outbox.take(flow, Duration::ZERO).expect("it waits");
         let sent_ms = u32::from_be_bytes(data[..4].try_into().expect("four bytes"));
         let waited = now.since(Instant::from_millis(u64::from(sent_ms)));
@@ -98,7 +104,7 @@ fn a_few_packets_outlive_their_deadline() {
     let mut outbox = Outbox::new(LIMIT);
     let order = DatagramOrder::Within(Duration::from_millis(1));
     for _ in 0..10 {
-        assert!(outbox.push(Instant::EPOCH, (FlowId(1), 0), order, &[0; 1_000]));
+        assert!(outbox.push(Instant::EPOCH, (FlowId(1), ORDINARY), order, &[0; 1_000]));
     }
     let taken = (0..10).filter(|i| take(&mut outbox, Instant::from_millis(90 + i)).is_some());
     assert_eq!((taken.count(), outbox.dropped()), (10, 0));
@@ -122,8 +128,8 @@ fn numbers_grow_without_gaps_and_never_repeat_even_when_flows_are_forgotten() {
     for round in 0..3 {
         for flow in 0..2 * MAX_FLOWS as u64 {
             let now = Instant::from_millis(round * 10_000 + flow);
-            assert!(outbox.push(now, (FlowId(flow), 0), order, b"x"));
-            let (flow, _) = outbox.peek(now, 0).expect("it waits");
+            assert!(outbox.push(now, (FlowId(flow), ORDINARY), order, b"x"));
+            let (flow, _) = outbox.peek(now, ORDINARY).expect("it waits");
             let (label, _) = outbox.take(flow, Duration::ZERO).expect("it waits");
             let number = label.place.expect("it is in order").number;
             let before = last.insert(flow, number);
@@ -139,7 +145,7 @@ fn flows_that_begin_number_from_0_whatever_has_ended_before() {
     let order = DatagramOrder::Within(Duration::from_millis(25));
     for flow in (0..4 * MAX_FLOWS as u64).map(FlowId) {
         for number in 0..2 {
-            assert!(outbox.push(Instant::EPOCH, (flow, 0), order, b"x"));
+            assert!(outbox.push(Instant::EPOCH, (flow, ORDINARY), order, b"x"));
             let (label, _) = outbox.take(flow, Duration::ZERO).expect("it waits");
             assert_eq!(label.place.expect("it is in order").number, number);
         }
@@ -154,22 +160,32 @@ fn flows_that_begin_number_from_0_whatever_has_ended_before() {
 fn too_much_is_refused() {
     let mut outbox = Outbox::new(LIMIT);
     let big = vec![0; 60_000];
-    let taken = (0..20)
-        .filter(|_| outbox.push(Instant::EPOCH, (FlowId(1), 0), DatagramOrder::AtOnce, &big));
+    let taken = (0..20).filter(|_| {
+        outbox.push(
+            Instant::EPOCH,
+            (FlowId(1), ORDINARY),
+            DatagramOrder::AtOnce,
+            &big,
+        )
+    });
     assert_eq!(taken.count(), 8);
 }
 
 #[test]
-fn a_flow_that_changes_its_lane_takes_along_what_waits() {
+fn a_flow_that_changes_its_class_takes_along_what_waits() {
     let mut outbox = Outbox::new(LIMIT);
     let now = Instant::EPOCH;
     (0..3).for_each(|_| push(&mut outbox, now, 1, 1_000));
     push(&mut outbox, now, 2, 100);
-    assert!(outbox.push(now, (FlowId(1), 1), DatagramOrder::AtOnce, b"x"));
-    assert_eq!((outbox.bytes_in(0), outbox.bytes_in(1)), (100, 3_001));
+    let other = ClassId::new(1).expect("a class");
+    assert!(outbox.push(now, (FlowId(1), other), DatagramOrder::AtOnce, b"x"));
+    assert_eq!(
+        (outbox.bytes_in(ORDINARY), outbox.bytes_in(other)),
+        (100, 3_001)
+    );
     assert_eq!(take(&mut outbox, now), Some(2));
-    assert!(outbox.is_empty(0) || outbox.peek(now, 0).is_none());
-    assert_eq!(outbox.peek(now, 1), Some((FlowId(1), 1_000)));
+    assert!(outbox.is_empty(ORDINARY) || outbox.peek(now, ORDINARY).is_none());
+    assert_eq!(outbox.peek(now, other), Some((FlowId(1), 1_000)));
     outbox.forget(FlowId(1));
-    assert_eq!((outbox.bytes(), outbox.peek(now, 1)), (0, None));
+    assert_eq!((outbox.bytes(), outbox.peek(now, other)), (0, None));
 }

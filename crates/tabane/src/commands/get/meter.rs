@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::time::Instant;
 
-use ratatui::crossterm::terminal;
 use tabane_base::{Bytes, Rate};
 use tabane_fetch::Progress;
 
@@ -43,7 +42,8 @@ impl Meter {
         let (began_at, before) = *self.first.get_or_insert((now, progress.received));
         let fresh = Bytes::new(progress.received.saturating_sub(before));
         let rate = Rate::of(fresh, now - began_at);
-        let columns = terminal::size().map_or(COLUMNS, |(columns, _)| columns.into());
+        let columns =
+            terminal_size::terminal_size().map_or(COLUMNS, |(columns, _)| columns.0.into());
         let lines = picture(progress, (fresh > Bytes::ZERO).then_some(rate), columns);
         let mut text = self.erasure();
         for line in &lines {

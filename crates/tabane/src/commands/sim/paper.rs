@@ -4,8 +4,6 @@ mod document;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use anyhow::Result;
 use clap::Args;
@@ -17,7 +15,7 @@ use tabane_sim::{
     svg,
 };
 
-use super::write_picture;
+use super::{on_all_processors, write_picture};
 use crate::failure::Failure;
 use crate::output;
 
@@ -71,7 +69,7 @@ pub(super) fn run(args: &PaperArgs) -> Result<ExitCode> {
     if args.json {
         let values: Vec<Value> = reports
             .iter()
-            .map(|(experiment, report)| value(*experiment, report))
+            .map(|(experiment, report)| value(experiment.name(), report))
             .collect();
         match &values[..] {
             [one] if args.name != "all" => output::json(one)?,
@@ -86,7 +84,7 @@ pub(super) fn run(args: &PaperArgs) -> Result<ExitCode> {
         let text = if args.markdown {
             markdown(report)
         } else {
-            text(*experiment, report)
+            text(experiment.name(), report)
         };
         output::line(&text)?;
     }
@@ -105,38 +103,17 @@ fn list(args: &PaperArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Part by part, on as many threads as the machine has: parts share nothing.
+/// Part by part, side by side.
 fn carry_out(chosen: &[Experiment], seed: Seed) -> Vec<(Experiment, Report)> {
     let parts_of = |experiment: &Experiment| {
         let experiment = *experiment;
         (0..experiment.parts()).map(move |part| (experiment, part))
     };
     let jobs: Vec<(Experiment, usize)> = chosen.iter().flat_map(parts_of).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let job = next.fetch_add(1, Ordering::Relaxed);
-            let Some((experiment, part)) = jobs.get(job) else {
-                return done;
-            };
-            done.push((job, experiment.measure(*part, seed)));
-        }
-    };
-    let mut done: Vec<(usize, Part)> = thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let finished = workers.into_iter().map(|worker| match worker.join() {
-            Ok(done) => done,
-            // The simulator asserts what the engine promises; its words are on stderr already.
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        finished.flatten().collect()
-    });
-    done.sort_by_key(|(job, _)| *job);
-    let mut parts = done.into_iter().map(|(_, part)| part);
+    let measure = |(experiment, part): &(Experiment, usize)| experiment.measure(*part, seed);
+    let mut parts = on_all_processors(&jobs, measure).into_iter();
     let report = |experiment: &Experiment| {
-        let own = parts.by_ref().take(experiment.parts()).collect();
+        let own: Vec<Part> = parts.by_ref().take(experiment.parts()).collect();
         (*experiment, experiment.report(own))
     };
     chosen.iter().map(report).collect()
@@ -150,9 +127,9 @@ fn place(svg: &Path, experiment: Experiment, all: bool) -> PathBuf {
     }
 }
 
-fn text(experiment: Experiment, report: &Report) -> String {
+pub(super) fn text(name: &str, report: &Report) -> String {
     let headings: Vec<&str> = report.table.headings.iter().map(String::as_str).collect();
-    let mut text = format!("{experiment}: {}\n", report.title);
+    let mut text = format!("{name}: {}\n", report.title);
     for line in &report.settings {
         text += &format!("  {line}\n");
     }
@@ -163,7 +140,7 @@ fn text(experiment: Experiment, report: &Report) -> String {
     text
 }
 
-fn markdown(report: &Report) -> String {
+pub(super) fn markdown(report: &Report) -> String {
     let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let Table { headings, rows } = &report.table;
     let rule = format!("|{}\n", "---|".repeat(headings.len()));
@@ -171,9 +148,9 @@ fn markdown(report: &Report) -> String {
     format!("{}{rule}{body}", row(headings))
 }
 
-fn value(experiment: Experiment, report: &Report) -> Value {
+pub(super) fn value(name: &str, report: &Report) -> Value {
     json!({
-        "name": experiment.name(),
+        "name": name,
         "title": report.title,
         "settings": report.settings,
         "table": { "headings": report.table.headings, "rows": report.table.rows },

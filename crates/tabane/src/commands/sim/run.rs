@@ -12,8 +12,8 @@ use tabane_netem::{Direction, Scenario};
 use tabane_sim::{RunSettings, Series, Setup, Summary, Transfer, World, svg};
 
 use super::write_picture;
-use crate::demo::scenarios;
 use crate::output;
+use crate::scenarios;
 
 /// How often the world is looked at.
 const STEP: Duration = Duration::from_millis(100);

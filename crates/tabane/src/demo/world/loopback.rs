@@ -99,6 +99,7 @@ impl ProxySession {
                 key: relay.key,
                 addrs: links.iter().map(|link| link.address).collect(),
                 token: Some(relay.token.as_str().as_bytes().to_vec()),
+                udp_ports: Vec::new(),
                 tls: None,
             }],
             links: links.iter().map(bind).collect(),
@@ -107,6 +108,7 @@ impl ProxySession {
             udp_order: UdpOrder::default().0,
             seed: secret::random(),
             numbers: SessionNumbers::default(),
+            proxy: None,
             mark: None,
         };
         let listener = ProxyListener::bind(ANY_PORT).await?;

@@ -15,14 +15,14 @@ macro_rules! file {
     ($name:literal) => {
         (
             $name,
-            include_str!(concat!("../../../../scenarios/", $name, ".toml")),
+            include_str!(concat!("../../../scenarios/", $name, ".toml")),
         )
     };
 }
 
 /// Those that need no trace, by name.
 const BUILT_IN: [(&str, &str); 12] = [
-    (DEFAULT, include_str!("home.toml")),
+    (DEFAULT, include_str!("demo/home.toml")),
     file!("twin"),
     file!("unequal"),
     file!("four"),

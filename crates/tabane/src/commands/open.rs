@@ -1,0 +1,71 @@
+//! `tabane open LINK -- CMD`: a command with all its traffic over one link, past the relay.
+//!
+//! A session of nobody's: captured as `run` captures it, and carried plainly by the link, which is
+//! all that a login page's network lets pass.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tabane_linux::child::Account;
+use tabane_linux::interfaces;
+
+use crate::commands::run::{RunArgs, run_program};
+use crate::failure::Failure;
+use crate::program::Program;
+use tabane_client::SessionPlan;
+use tabane_store::Store;
+
+/// Run a command over one link alone and past the relay: a browser, to log in at a captive portal
+///
+/// TCP, UDP and DNS of the command go by that link, whatever the routing table says; other programs
+/// go on as before. `tabane status` and `links` say which links are behind a login page, and where
+/// that page is. A browser that is open already hands the page over to itself: let it start anew,
+/// e.g. `tabane open wlan0 -- firefox --no-remote --profile "$(mktemp -d)" http://10.0.0.1/login`.
+///
+/// Captures as `tabane run` does, with root and without. Names are asked of the servers in
+/// /etc/resolv.conf, over that link; a resolver on this machine (127.0.0.53) asks as it is set.
+#[derive(Debug, Args)]
+pub(crate) struct OpenArgs {
+    /// The interface
+    #[arg(value_name = "LINK")]
+    link: String,
+    /// The command and its arguments; put -- before it if it begins with a dash
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    command: Vec<OsString>,
+    /// Run the command as this user: browsers want no root
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+}
+
+pub(crate) fn run(args: OpenArgs, store: &Store) -> Result<ExitCode> {
+    let program = Program::find(&args.command)?;
+    let account = args.user.as_deref().map(Account::find).transpose();
+    let account = account.map_err(|error| Failure::usage(error.to_string()))?;
+    let plan = SessionPlan::over_link(&args.link);
+    let link = args.link;
+    let run = RunArgs::plainly(args.command);
+    tabane_tunnel::block_on(async move {
+        check(&link).await?;
+        run_program(run, &plan, store, &program, account).await
+    })
+    .context("cannot set up the event loop")?
+}
+
+/// Whether the link can be used at all.
+async fn check(link: &str) -> Result<()> {
+    let interfaces = interfaces::list().await;
+    let interfaces = interfaces.context("cannot list the interfaces")?;
+    let why = match interfaces.iter().find(|it| it.name == link) {
+        Some(interface) => match interface.usable() {
+            Ok(_) => return Ok(()),
+            Err(why) => why.to_string(),
+        },
+        None => "there is no such interface".to_owned(),
+    };
+    Err(Failure::usage(format!(
+        "{link} is no link: {why}; `tabane links` shows all"
+    ))
+    .into())
+}
