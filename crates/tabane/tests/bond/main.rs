@@ -83,6 +83,7 @@ fn leftover_groups() -> Vec<String> {
 #[test]
 fn one_download_uses_both_links_and_arrives_whole() {
     let Some(world) = World::new(&[]) else { return };
+    world.limit_rates([100, 100]);
     world.join();
     let json = world.path("stats.json");
     let line = format!("cd {} && {FETCH}", world.path("").display());

@@ -64,6 +64,7 @@ pub(crate) fn until_seen(world: &World, line: &str, whom: &str) -> Duration {
 #[test]
 fn what_is_for_a_peer_goes_straight_over_both_links() {
     let Some(world) = World::new(&[]) else { return };
+    world.limit_rates([100, 100]);
     let (_peer, join) = start_peer(&world);
     world.join();
     add(&world, &join);

@@ -10,15 +10,7 @@ const RATES: [u64; 2] = [20, 10];
 
 fn shaped() -> Option<World> {
     let world = World::new(&[])?;
-    for (place, rate) in RATES.iter().enumerate() {
-        let number = place + 1;
-        for (mut tc, end) in [(world.in_client("tc"), "c"), (world.in_relay("tc"), "r")] {
-            let device = format!("{end}{number}");
-            let tbf = format!("root tbf rate {rate}mbit burst 20000 latency 60ms");
-            tc.args(["qdisc", "add", "dev", &device]);
-            assert!(tc.args(tbf.split(' ')).status().unwrap().success());
-        }
-    }
+    world.limit_rates(RATES);
     world.join();
     Some(world)
 }

@@ -113,6 +113,19 @@ impl World {
         }
     }
 
+    /// Gives the links these rates, both ways, in Mbit/s: without one a download may be over before
+    /// the second link is up.
+    pub(crate) fn limit_rates(&self, rates: [u64; 2]) {
+        for (rate, number) in rates.iter().zip(1..) {
+            for (mut tc, end) in [(self.in_client("tc"), "c"), (self.in_relay("tc"), "r")] {
+                let device = format!("{end}{number}");
+                let tbf = format!("root tbf rate {rate}mbit burst 20000 latency 60ms");
+                tc.args(["qdisc", "add", "dev", &device]);
+                assert!(tc.args(tbf.split(' ')).status().unwrap().success());
+            }
+        }
+    }
+
     /// The relay's way to a range.
     pub(crate) fn route(&self, range: &str, router: &str) {
         let r = &self.relay_ns;
