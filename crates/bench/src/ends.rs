@@ -28,6 +28,9 @@ const PORT: u16 = 5203;
 /// What the far end prints when it can be reached.
 const LISTENING: &str = "listening";
 
+/// How exactly a [`Course`] is known.
+pub(super) const COURSE_STEP: Duration = Duration::from_millis(20);
+
 /// What a far end may take until it listens.
 const FAR_END_WITHIN: Duration = Duration::from_secs(5);
 
@@ -71,6 +74,8 @@ pub(super) enum Task {
     Unread { connections: usize, seconds: u64 },
     /// TCP connections that carry nothing, one after the other.
     Connect { times: u32 },
+    /// A download, and what of it had come by when.
+    Course { seconds: u64 },
 }
 
 /// What came of a job.
@@ -86,6 +91,16 @@ pub(super) struct Done {
     pub(super) unread: Option<Unread>,
     /// Each, from the request to connect to its answer.
     pub(super) connected_s: Vec<f64>,
+    pub(super) course: Option<Course>,
+}
+
+/// What had come of a download by when.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Course {
+    /// When its connection was asked for, by [`now_ns`].
+    pub(super) began_at_ns: u64,
+    /// In each [`COURSE_STEP`] since.
+    pub(super) bytes: Vec<u64>,
 }
 
 /// What downloads cost that nobody reads.
@@ -120,9 +135,10 @@ impl Job {
     fn seconds(&self) -> u64 {
         let task = match self.task {
             Task::Fetch { .. } | Task::Connect { .. } => 0,
-            Task::Probe { seconds, .. } | Task::Flow { seconds, .. } | Task::Ahead { seconds } => {
-                seconds
-            }
+            Task::Probe { seconds, .. }
+            | Task::Flow { seconds, .. }
+            | Task::Ahead { seconds }
+            | Task::Course { seconds } => seconds,
             Task::Unread { seconds, .. } => seconds + sockets::UNREAD_FOR.as_secs(),
         };
         self.head_start_s + task
@@ -203,7 +219,7 @@ fn address(text: &str) -> Result<Ipv4Addr> {
 }
 
 /// The machine's clock, the same for both ends, in nanoseconds.
-fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
@@ -253,6 +269,10 @@ mod tests {
         assert!(ahead.ahead_bytes.unwrap() > 0);
         let connected = done(&Job::alone(Task::Connect { times: 4 })).connected_s;
         assert!(connected.len() == 4 && connected.iter().all(|&s| s > 0.0));
+        let course = done(&Job::alone(Task::Course { seconds: 1 }))
+            .course
+            .unwrap();
+        assert!(course.bytes.len() == 50 && course.bytes.iter().sum::<u64>() > 0);
         let unread = done(&Job::alone(Task::Unread {
             connections: 2,
             seconds: 1,

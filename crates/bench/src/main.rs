@@ -39,6 +39,7 @@ mod sheet;
 mod soak;
 mod sockets;
 mod stage;
+mod startup;
 pub(crate) mod stream;
 mod summary;
 mod table;
@@ -139,8 +140,17 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
             print!("{}", table::print(&record, options.markdown));
             Ok(record.has_values())
         }
-        Kind::Latency | Kind::Fetch | Kind::Udp | Kind::Selftest | Kind::Sockets | Kind::Cost => {
+        Kind::Latency
+        | Kind::Fetch
+        | Kind::Udp
+        | Kind::Selftest
+        | Kind::Sockets
+        | Kind::Cost
+        | Kind::Startup => {
             let sheet = sheet(root, &binary, &options, |sheet| keep(&options, sheet))?;
+            if let (Kind::Startup, Some(path)) = (options.kind, &options.svg) {
+                startup::draw(&sheet, path)?;
+            }
             print!("{}", sheet.print(options.markdown));
             Ok(sheet.has_values())
         }
@@ -234,6 +244,7 @@ fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Optio
         Kind::Selftest => selftest::measure(scenario, binary, options),
         Kind::Sockets => sockets::measure(scenario, binary, options),
         Kind::Cost => cost::measure(scenario, direction, binary, options),
+        Kind::Startup => startup::measure(scenario, binary, options),
         Kind::Goodput | Kind::Share | Kind::Lan | Kind::Figures => {
             unreachable!("they have no sheet")
         }

@@ -21,6 +21,8 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     selftest       the kernel's own multipath test: 16 MiB each way within its deadline
     cost           processor time for a gigabit, of client and relay apart, both ways
     share          several downloads at once on one link
+    startup        how long from the first packet to 90 % of the sum, and back there after an outage;
+                   --svg FILE draws it
     sockets        connection setup, uploads ahead of links, readers who do not read, beside plain
                    sockets
     lan            50 hosts with 20 connections each behind one `tabane up --lan`
@@ -43,6 +45,7 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
   --only LIST      of tcp, mptcp, tabane; separated by commas
   --busy           beside a busy loop on each core
   --binary FILE    a tabane built elsewhere
+  --svg FILE       draw what `startup` measured
   --json FILE      everything that was measured
   --date TEXT      goes into the JSON
   --markdown       tables for the README";
@@ -59,6 +62,7 @@ pub(super) enum Kind {
     Share,
     Lan,
     Cost,
+    Startup,
     Figures,
 }
 
@@ -74,6 +78,7 @@ impl Kind {
             Self::Share,
             Self::Lan,
             Self::Cost,
+            Self::Startup,
             Self::Figures,
         ];
         all.into_iter().find(|kind| kind.name() == word)
@@ -90,6 +95,7 @@ impl Kind {
             Self::Share => "share",
             Self::Lan => "lan",
             Self::Cost => "cost",
+            Self::Startup => "startup",
             Self::Figures => "figures",
         }
     }
@@ -102,6 +108,7 @@ impl Kind {
             Self::Fetch => &["twin", "unequal", "far", "drag"],
             Self::Udp => &["unequal", "wide", "far"],
             Self::Cost => &["wire"],
+            Self::Startup => &["twin", "unequal", "far", "outage"],
             Self::Figures => &["all"],
             // They make their own.
             Self::Selftest | Self::Sockets | Self::Share | Self::Lan => &[],
@@ -119,6 +126,7 @@ impl Kind {
             | Self::Sockets
             | Self::Share
             | Self::Lan
+            | Self::Startup
             | Self::Figures => 3,
         }
     }
@@ -136,15 +144,22 @@ impl Kind {
             | Self::Cost => true,
             Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
             Self::Udp => !is_wire && scenario.links.iter().all(is_steady),
+            Self::Startup => !is_wire && scenario.links.iter().all(has_one_rate),
         }
     }
 }
 
 /// Whether there is a rate that the link always has.
 pub(super) fn is_steady(link: &LinkSpec) -> bool {
+    let ways = [&link.up, &link.down];
+    has_one_rate(link) && ways.into_iter().all(|way| way.outages.is_empty())
+}
+
+/// Whether the link has the same rate whenever it works.
+fn has_one_rate(link: &LinkSpec) -> bool {
     [&link.up, &link.down].into_iter().all(|way| {
         let is_constant = matches!(way.rate, RateModel::Constant(_));
-        is_constant && way.changes.is_empty() && way.outages.is_empty()
+        is_constant && way.changes.is_empty()
     })
 }
 
@@ -164,6 +179,7 @@ pub(super) struct Options {
     pub(super) busy: bool,
     pub(super) binary: Option<PathBuf>,
     pub(super) json: Option<PathBuf>,
+    pub(super) svg: Option<PathBuf>,
     pub(super) date: Option<String>,
     pub(super) markdown: bool,
 }
@@ -186,6 +202,7 @@ impl Options {
             busy: false,
             binary: None,
             json: None,
+            svg: None,
             date: None,
             markdown: false,
         };
@@ -212,6 +229,7 @@ impl Options {
                 "--busy" => options.busy = true,
                 "--binary" => options.binary = Some(value()?.into()),
                 "--json" => options.json = Some(value()?.into()),
+                "--svg" => options.svg = Some(value()?.into()),
                 "--date" => options.date = Some(value()?.to_owned()),
                 "--markdown" => options.markdown = true,
                 _ if argument.starts_with('-') => {

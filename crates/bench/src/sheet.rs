@@ -89,6 +89,10 @@ impl Row {
         }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Keeps what came of a job, and tells whoever watches if it failed.
     pub(super) fn add(
         &mut self,

@@ -27,5 +27,5 @@ pub use error::LabError;
 pub use keeper::host_name;
 pub use lab::{Lab, LabOptions};
 pub use loopback::{Loopback, LoopbackLink};
-pub use scenario_file::{load_scenario, load_scenarios, trace_directories};
+pub use scenario_file::{load_scenario, load_scenarios, load_traces, trace_directories};
 pub use topology::{LabLink, SERVICE, SERVICE6};

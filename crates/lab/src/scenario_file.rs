@@ -2,12 +2,13 @@
 //!
 //! Traces are looked for by name, plain or gzipped, in the directories given.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use tabane_netem::Scenario;
+use tabane_netem::{Scenario, Trace};
 
 use crate::error::LabError;
 
@@ -61,6 +62,29 @@ fn read(path: &Path) -> Result<String, LabError> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Reads every recorded link of a directory, each under its file's name, in the order of names.
+///
+/// # Errors
+/// Names the file that cannot be read or is no trace.
+pub fn load_traces(directory: &Path) -> Result<Vec<(String, Trace)>, LabError> {
+    let error = |path: &Path, source| LabError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let entries = fs::read_dir(directory).map_err(|source| error(directory, source))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_trace = |name: &String| [".down", ".up"].iter().any(|way| name.ends_with(way));
+    let names = names.map(|name| name.trim_end_matches(".gz").to_owned());
+    let names: BTreeSet<String> = names.filter(is_trace).collect();
+    let load = |name: String| {
+        let text = trace(&name, &[directory.to_owned()]);
+        let parsed = text.and_then(|text| Trace::parse(&text).map_err(|error| error.to_string()));
+        let failed = |what| error(&directory.join(&name), std::io::Error::other(what));
+        parsed.map_err(failed).map(|trace| (name.clone(), trace))
+    };
+    names.into_iter().map(load).collect()
 }
 
 fn trace(name: &str, directories: &[PathBuf]) -> Result<String, String> {

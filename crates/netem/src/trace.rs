@@ -100,6 +100,19 @@ impl Trace {
         Rate::of(Bytes::new(bytes), self.period())
     }
 
+    /// What passes in each whole `step` of a repetition.
+    #[must_use]
+    pub fn amounts(&self, step: Duration) -> Vec<Bytes> {
+        let step_ms = (step.as_millis() as u64).max(1);
+        let mut amounts = vec![Bytes::ZERO; (self.period_ms() / step_ms) as usize];
+        for at in &self.at_ms {
+            if let Some(amount) = amounts.get_mut((at / step_ms) as usize) {
+                *amount += OPPORTUNITY;
+            }
+        }
+        amounts
+    }
+
     /// When opportunity `number` comes, counted from a trace that started at `start`.
     pub(crate) fn time_of(&self, start: Instant, number: u64) -> Instant {
         let length = self.at_ms.len() as u64;
@@ -128,6 +141,13 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_are_of_whole_steps() {
+        let trace = Trace::parse("0\n5\n9\n10\n25\n").unwrap();
+        let amounts = trace.amounts(Duration::from_millis(10));
+        assert_eq!(amounts, [Bytes::new(4_500), Bytes::new(1_500)]);
+    }
 
     #[test]
     fn opportunities_repeat_with_the_period() {

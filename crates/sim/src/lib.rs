@@ -40,7 +40,7 @@ pub use network::{Captured, LinkId, Network, PACKET_OVERHEAD, SERVER};
 pub use outcome::{Outcome, PathOutcome};
 pub use passage::{Mishaps, Passage, PassageLinks, TcpHost};
 pub use picture::{DrawError, svg};
-pub use radio::{RadioComparison, RadioRun, RadioSurvey, bond_of_best};
+pub use radio::{RadioComparison, RadioRun, RadioSurvey, bond_of_best, radio_likeness};
 pub use reno::{RenoReceiver, RenoSender};
 pub use series::{LinkSample, Sample, Series};
 pub use side::Side;

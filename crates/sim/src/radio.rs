@@ -4,6 +4,7 @@
 //! percentile over time, jitter and delay not counted). Which seeds, and what is printed, is the
 //! caller's; `survey` sums up what many of them come to.
 
+mod likeness;
 mod survey;
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
@@ -16,6 +17,7 @@ use crate::outcome::Outcome;
 use crate::side::Side;
 use crate::world::{Setup, World};
 
+pub use likeness::radio_likeness;
 pub use survey::RadioSurvey;
 
 /// What a packet takes on a slow link: waits this short are nobody's queue.

@@ -14,7 +14,7 @@ use super::super::contender::Direction;
 use super::super::stream::fill;
 use super::far::{CHUNK, TELL, request};
 use super::flow::{self, Flow};
-use super::{Done, Job, PORT, Task, probe, sockets};
+use super::{COURSE_STEP, Course, Done, Job, PORT, Task, now_ns, probe, sockets};
 
 /// Between two fetches, as somebody who reads what came: queues drain meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -65,6 +65,9 @@ pub(super) fn run(server: Ipv4Addr, job: &Job) -> Result<Done> {
                 done.connected_s.push(began_at.elapsed().as_secs_f64());
                 thread::sleep(PAUSE);
             }
+        }
+        Task::Course { seconds } => {
+            done.course = Some(course(server, job.from, Duration::from_secs(seconds))?);
         }
         Task::Probe { seconds, every_ms } => {
             let socket = datagrams(server, job.from)?;
@@ -138,6 +141,28 @@ fn endless(server: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<TcpStream> {
     let mut stream = open(server, from)?;
     stream.write_all(&request(Direction::Download, u64::MAX))?;
     Ok(stream)
+}
+
+/// Downloads for `span`, counted from the request to connect.
+fn course(server: Ipv4Addr, from: Option<Ipv4Addr>, span: Duration) -> Result<Course> {
+    let steps = span.as_nanos() / COURSE_STEP.as_nanos();
+    let mut course = Course {
+        began_at_ns: now_ns(),
+        bytes: vec![0; usize::try_from(steps)?],
+    };
+    let began_at = Instant::now();
+    let mut stream = endless(server, from)?;
+    stream.set_read_timeout(Some(STALL))?;
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let length = stream.read(&mut chunk).context("a download")?;
+        ensure!(length > 0, "a download without an end has ended");
+        let step = began_at.elapsed().as_nanos() / COURSE_STEP.as_nanos();
+        let Some(bytes) = course.bytes.get_mut(usize::try_from(step)?) else {
+            return Ok(course);
+        };
+        *bytes += length as u64;
+    }
 }
 
 /// A connection whose far end tells how much has come.

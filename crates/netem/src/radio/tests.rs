@@ -7,16 +7,10 @@ fn rates(config: &LinkConfig) -> Vec<f64> {
     let RateModel::Trace(trace) = &config.rate else {
         panic!("{config:?} has no trace");
     };
-    let mut rates = vec![0.0; (PERIOD_MS / 100) as usize];
-    let start = tabane_base::Instant::EPOCH;
-    for number in 0.. {
-        let at = trace.time_of(start, number).as_micros() / 100_000;
-        let Some(rate) = rates.get_mut(at as usize) else {
-            return rates;
-        };
-        *rate += 1.0;
-    }
-    unreachable!("a trace goes on")
+    let amounts = trace.amounts(Duration::from_millis(100)).into_iter();
+    amounts
+        .map(|amount| amount.get() as f64 / OPPORTUNITY.get() as f64)
+        .collect()
 }
 
 /// Coefficient of variation, and the correlation with 0.1 s and 3 s later.

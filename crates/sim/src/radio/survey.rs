@@ -192,7 +192,7 @@ fn panel(kind: RadioKind, links: &[&RadioSurvey]) -> Panel {
     }
 }
 
-fn quantile(values: &mut [f64], part: f64) -> f64 {
+pub(super) fn quantile(values: &mut [f64], part: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let last = values.len().saturating_sub(1) as f64;
     values.get((last * part) as usize).copied().unwrap_or(0.0)

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use tabane_base::Duration;
+use tabane_lab::load_traces;
 use tabane_netem::{Radio, RadioKind};
-use tabane_sim::{RadioSurvey, svg};
+use tabane_sim::{RadioSurvey, radio_likeness, svg};
 
 use super::{on_all_processors, paper, write_picture};
 use crate::output;
@@ -33,6 +34,10 @@ pub(crate) struct RadioArgs {
     /// Draw goodput by delay into a file, a panel for each kind
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Draw instead how the made links' rates swing beside those of the recorded links in this
+    /// directory (Mahimahi's format: NAME.down, NAME.up, also .gz)
+    #[arg(long, value_name = "DIR", requires = "svg", conflicts_with_all = ["json", "markdown"])]
+    recorded: Option<PathBuf>,
     /// Print it as JSON, with every link's values
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
@@ -42,6 +47,16 @@ pub(crate) struct RadioArgs {
 }
 
 pub(super) fn run(args: &RadioArgs) -> Result<ExitCode> {
+    if let (Some(directory), Some(path)) = (&args.recorded, &args.svg) {
+        let recorded = load_traces(directory)?;
+        ensure!(
+            !recorded.is_empty(),
+            "{}: no file NAME.down or NAME.up",
+            directory.display()
+        );
+        write_picture(path, &svg(&radio_likeness(&recorded, &args.seeds.0))?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let kinds = match args.kinds.is_empty() {
         true => RadioKind::ALL.to_vec(),
         false => args.kinds.clone(),
