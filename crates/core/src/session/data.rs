@@ -14,6 +14,10 @@ use crate::transmit::TransmitBatch;
 
 /// Looking through all that is in flight takes time: no more often than this.
 const LOOK_BACK_INTERVAL: Duration = Duration::from_millis(5);
+/// A reader waits where its end holds what all paths bring in this time, and more than a few
+/// packets: they overtake each other.
+const HELD_FOR: Duration = Duration::from_millis(50);
+const HELD_LEAST: Bytes = Bytes::new(8 * 1024);
 
 impl Session {
     pub(super) fn wants_to_send(&self) -> bool {
@@ -261,11 +265,11 @@ impl Session {
     /// The same while there is more to send, where the peer's reader waits.
     fn look_back(&mut self, now: Instant, class: ClassId, views: &[PathView]) {
         let lane = self.lanes.get_mut(class);
-        if views.len() < 2
-            || now < lane.looks_back_at
-            || !lane.scheduler.reinjects()
-            || !self.streams.is_held_up(class)
-        {
+        if views.len() < 2 || now < lane.looks_back_at || !lane.scheduler.reinjects() {
+            return;
+        }
+        let brought: Bytes = views.iter().map(|it| it.rate.amount_in(HELD_FOR)).sum();
+        if !self.streams.is_held_up(class, brought.max(HELD_LEAST)) {
             return;
         }
         lane.looks_back_at = now + LOOK_BACK_INTERVAL;

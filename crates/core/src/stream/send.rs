@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tabane_base::Instant;
+use tabane_base::{Bytes, Instant};
 
 use super::flights::Flights;
 use super::ring::Ring;
@@ -13,8 +13,8 @@ use crate::ranges::RangeSet;
 /// Memory that a stream keeps when all of it has arrived: enough for the next answer of a web page.
 const KEPT: usize = 64 * 1024;
 
-/// Where the peer holds so much out of order, its reader waits.
-const HELD_UP: u64 = 64 * 1024;
+/// Where the peer holds so much out of order, its reader waits, however fast the paths.
+const HELD_UP: Bytes = Bytes::new(64 * 1024);
 
 /// What became of the end of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -466,8 +466,9 @@ impl SendHalf {
     }
 
     /// Whether the peer holds so much that cannot be read for want of what stands in front.
-    pub(crate) fn is_held_up(&self) -> bool {
-        self.reset.is_none() && self.acked.total() >= HELD_UP
+    /// Whether the peer has `much` out of order: its reader waits.
+    pub(crate) fn is_held_up(&self, much: Bytes) -> bool {
+        self.reset.is_none() && self.acked.total() >= much.min(HELD_UP).get()
     }
 
     /// What the peer has ends here.

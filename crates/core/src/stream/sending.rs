@@ -89,9 +89,9 @@ impl Streams {
     }
 
     /// Whether the peer's reader of a stream waits, with much that came later.
-    pub(crate) fn is_held_up(&self, class: ClassId) -> bool {
+    pub(crate) fn is_held_up(&self, class: ClassId, much: Bytes) -> bool {
         self.first_streams(class)
-            .any(|(_, stream)| stream.send.is_held_up())
+            .any(|(_, stream)| stream.send.is_held_up(much))
     }
 
     /// Whether the peer has something of what stands behind a packet's data.

@@ -32,8 +32,11 @@ const FALLS: u32 = 2;
 const GAP: u32 = 4;
 /// Packet by packet a queue grows in more steps than this.
 const JUMP: u32 = 3;
-/// Fewer packets tell little of the rate.
+/// Fewer packets tell little of the rate …
 const TRAIN_PACKETS: u64 = 16;
+/// … but a queue as long as the path, and longer than this, is not waited for: a slow link takes a
+/// second for so many packets, and start-up goes on filling it meanwhile.
+const LONG: Duration = Duration::from_millis(50);
 
 /// What start-up has seen.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +138,8 @@ impl Startup {
         self.acked += event.sample.newly_acked;
         self.acks += 1;
         self.far = if queue > far { self.far + 1 } else { 0 };
-        let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS);
+        let is_long = queue > LONG.max(min_rtt);
+        let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS) || is_long;
         let span = event.now.since(self.queued_from);
         (self.far >= FAR_SAMPLES && is_enough && !span.is_zero())
             .then(|| Rate::of(self.acked, span))
