@@ -1,12 +1,13 @@
 //! Multipath TCP as Linux has it (RFC 8684): connections whose subflows we alone begin and end.
 //!
 //! Owns the sockets of such connections, what is known of their subflows, and the requests for
-//! others (`manager`). The kernel's own path manager would give every connection of the machine a
-//! subflow for every endpoint that anybody has configured, ours one over links that the policy
-//! forbids among them. Which manager a connection has is settled when its socket is made, by a
-//! switch of the whole network namespace: it is turned for the moment of that one call, and back.
+//! others (`path_manager`). The kernel's own path manager would give every connection of the
+//! machine a subflow for every endpoint that anybody has configured, ours one over links that the
+//! policy forbids among them. Which manager a connection has is settled when its socket is made,
+//! by a switch of the whole network namespace: it is turned for the moment of that one call, and
+//! back.
 
-mod manager;
+mod path_manager;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,7 +19,7 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 
-pub use manager::{News, PathManager};
+pub use path_manager::{Events, PathManager};
 
 const ENABLED: &str = "/proc/sys/net/mptcp/enabled";
 /// Whose the subflows of sockets made from now on are: the kernel's, or a program's.
@@ -50,7 +51,7 @@ const CLOSE: u8 = 7;
 
 /// Why connections go over one link here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Lack {
+pub enum Unusable {
     /// Built without, or before Linux 5.6.
     #[error("the kernel has no multipath TCP")]
     Absent,
@@ -87,13 +88,13 @@ pub struct Subflow {
 ///
 /// # Errors
 /// What is missing.
-pub fn available() -> Result<(), Lack> {
+pub fn available() -> Result<(), Unusable> {
     let read = |path: &str| std::fs::read(path).ok();
     match (read(ENABLED), read(SWITCH)) {
-        (None, _) => Err(Lack::Absent),
-        (Some(enabled), _) if enabled.starts_with(b"0") => Err(Lack::Off),
-        (Some(_), None) => Err(Lack::Old),
-        (Some(_), Some(manager)) if !manager.starts_with(&[KERNEL]) => Err(Lack::Managed),
+        (None, _) => Err(Unusable::Absent),
+        (Some(enabled), _) if enabled.starts_with(b"0") => Err(Unusable::Off),
+        (Some(_), None) => Err(Unusable::Old),
+        (Some(_), Some(manager)) if !manager.starts_with(&[KERNEL]) => Err(Unusable::Managed),
         (Some(_), Some(_)) => Ok(()),
     }
 }
@@ -107,7 +108,7 @@ pub fn socket(is_v6: bool) -> io::Result<TcpStream> {
     let domain = if is_v6 { Domain::IPV6 } else { Domain::IPV4 };
     let switch = hold_switch(Path::new(SWITCH))?;
     if position(&switch)? != KERNEL {
-        return Err(io::Error::other(Lack::Managed));
+        return Err(io::Error::other(Unusable::Managed));
     }
     turn(&switch, PROGRAM)?;
     let made = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::MPTCP));
@@ -116,7 +117,7 @@ pub fn socket(is_v6: bool) -> io::Result<TcpStream> {
     turn(&switch, KERNEL)?;
     match was_ours {
         true => Ok(made?.into()),
-        false => Err(io::Error::other(Lack::Managed)),
+        false => Err(io::Error::other(Unusable::Managed)),
     }
 }
 

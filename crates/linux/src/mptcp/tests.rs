@@ -120,11 +120,11 @@ fn the_switch_is_turned_for_a_moment_and_never_another_s() {
         }
         std::fs::write(SWITCH, "1").unwrap();
         assert!(socket(false).is_err());
-        assert_eq!((switch(), available()), (PROGRAM, Err(Lack::Managed)));
+        assert_eq!((switch(), available()), (PROGRAM, Err(Unusable::Managed)));
         turn_back().unwrap();
         assert_eq!((switch(), available()), (KERNEL, Ok(())));
         std::fs::write(ENABLED, "0").unwrap();
-        assert_eq!(available(), Err(Lack::Off));
+        assert_eq!(available(), Err(Unusable::Off));
         assert!(socket(false).is_err());
         assert_eq!(switch(), KERNEL);
     });

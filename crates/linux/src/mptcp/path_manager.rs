@@ -23,7 +23,7 @@ const GROUP_NAME: u16 = 1;
 const GROUP_ID: u16 = 2;
 
 const NAME: &[u8] = b"mptcp_pm\0";
-const EVENTS: &[u8] = b"mptcp_pm_events\0";
+const EVENTS_GROUP: &[u8] = b"mptcp_pm_events\0";
 const VERSION: u8 = 1;
 const CREATE: u8 = 10;
 const DESTROY: u8 = 11;
@@ -55,7 +55,7 @@ pub struct PathManager {
 
 /// What the kernel tells of connections with subflows, all those of the network namespace.
 #[derive(Debug)]
-pub struct News {
+pub struct Events {
     socket: NetlinkSocket,
     family: u16,
 }
@@ -68,7 +68,7 @@ impl PathManager {
     ///
     /// # Panics
     /// Outside a tokio runtime with its I/O driver enabled.
-    pub fn open() -> io::Result<(Self, News)> {
+    pub fn open() -> io::Result<(Self, Events)> {
         let open = || NetlinkSocket::open(SockProtocol::NetlinkGeneric, BUFFER);
         let mut socket = open()?;
         let mut family = None;
@@ -89,7 +89,7 @@ impl PathManager {
         };
         let news = open()?;
         news.join_group(group)?;
-        let news = News {
+        let news = Events {
             socket: news,
             family,
         };
@@ -134,7 +134,7 @@ impl PathManager {
     }
 }
 
-impl News {
+impl Events {
     /// The token of the next connection of which something has changed: subflows can be made from
     /// now on, or one is there, or over.
     ///
@@ -201,7 +201,7 @@ fn events_among(message: &[u8], range: Range<usize>) -> Option<u32> {
                 _ => {}
             }
         }
-        id.filter(|_| name == Some(EVENTS))
+        id.filter(|_| name == Some(EVENTS_GROUP))
     });
     numbers.last()
 }
