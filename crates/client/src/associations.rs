@@ -435,7 +435,7 @@ async fn plainly(
     dest: SocketAddr,
     label: Option<&Label>,
 ) -> Result<()> {
-    let Passage { way, meter } = far_ends.plain_way(dest, label).await?;
+    let Passage { way, meter, .. } = far_ends.plain_way(dest, label).await?;
     let socket = Rc::new(plain::connect_udp(dest, &way).await?);
     // A new socket takes nothing before the reactor has seen it.
     socket.writable().await?;

@@ -146,6 +146,8 @@ pub struct SessionPlan {
     pub(crate) portal_probe: Option<Probe>,
     /// Destinations are asked whether they speak tabane, those in private ranges only if `true`.
     pub discovers: Option<bool>,
+    /// What goes plainly may have several links.
+    pub plain_by_several: bool,
 }
 
 impl SessionPlan {
@@ -186,6 +188,7 @@ impl SessionPlan {
             udp_order: order.udp_order.unwrap_or_default(),
             portal_probe: Probe::wished(settings.portal_probe.as_deref())?,
             discovers: discovers.then_some(true),
+            plain_by_several: true,
         })
     }
 
@@ -207,6 +210,7 @@ impl SessionPlan {
             udp_order: UdpOrder::default(),
             portal_probe: None,
             discovers: None,
+            plain_by_several: false,
         }
     }
 
@@ -286,6 +290,11 @@ impl SessionPlan {
     pub async fn uplinks(&self, store: &Store) -> Result<Uplinks> {
         let start = || Uplinks::start(store, self.links.clone(), self.roll.clone());
         Ok(self.uplinks.get_or_try_init(start).await?.clone())
+    }
+
+    /// The same, once anybody has asked for them.
+    pub(crate) fn known_uplinks(&self) -> Option<&Uplinks> {
+        self.uplinks.get()
     }
 
     /// Those of `table` that may carry what belongs to `class`.

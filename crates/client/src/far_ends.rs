@@ -23,7 +23,7 @@ use crate::client_session::SessionPlan;
 use crate::discovery::{self, Discovery};
 use crate::peers::Peer;
 use crate::plain::Passage;
-use crate::plain_way::{NoPlainWay, PlainWays};
+use crate::plain_way::{NoPlainWay, PlainBond, PlainWays};
 use crate::portals::Probe;
 use crate::rule_book::RuleBook;
 use crate::surroundings::Surroundings;
@@ -216,9 +216,12 @@ impl FarEnds {
         let Some(plain) = &self.0.plain else {
             return Ok(Passage::unmetered());
         };
-        let class = label.map(|label| label.treatment().class);
-        let class = class.unwrap_or_default();
-        plain.choose(dest, class, &self.snapshots()).await
+        plain.choose(dest, label, &self.snapshots()).await
+    }
+
+    /// What goes by several links without any of them; `None` where the routing table has its way.
+    pub fn plain_bond(&self) -> Option<PlainBond> {
+        self.0.plain.as_ref().map(PlainWays::bond)
     }
 
     /// Finds out in the background whether `target` is a peer.
@@ -371,6 +374,9 @@ impl FarEnds {
         }
         if let Some(surroundings) = &self.0.surroundings {
             surroundings.wish(name, wish);
+        }
+        if let Some(plain) = &self.0.plain {
+            plain.on_wish(&self.snapshots());
         }
         Ok(())
     }

@@ -27,16 +27,25 @@ use crate::carrier::{Carrier, resolver_addresses};
 use crate::dead_families::{EVERYTHING, dead_families};
 use crate::far_ends::FarEnds;
 use crate::interception::{hold_requests, show_plain_names};
+use crate::multipath;
 use crate::rule_book::RuleBook;
 use tabane_tunnel::OWN_MARK;
 
 pub use direct::DirectRanges;
-pub use filter::clear_leftovers;
 pub use lock::{Lock, Running};
 
 use filter::{Filter, LanFilter};
 use lan::Lan;
 use packets::Packets;
+
+/// Takes away what one that was killed has left.
+///
+/// # Errors
+/// As the kernel says.
+pub async fn clear_leftovers() -> Result<()> {
+    multipath::clear_leftovers();
+    filter::clear_leftovers().await
+}
 
 /// What to carry beside the TCP and UDP of this machine's own programs.
 #[derive(Debug, Clone)]

@@ -16,6 +16,7 @@ use tabane_tunnel::OWN_MARK;
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
+use crate::multipath::{Offer, Subflows};
 use crate::plain_meter::Meter;
 
 /// The way of a connection without a session.
@@ -28,32 +29,52 @@ pub(crate) enum PlainWay {
 }
 
 /// The way, and what counts what goes by it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Passage {
     pub(crate) way: PlainWay,
     pub meter: Meter,
+    /// For a connection: other links beside it.
+    pub(crate) offer: Option<Offer>,
 }
 
 /// A connection of which every byte counts.
-#[derive(Debug)]
 pub(crate) struct Far {
     tcp: AbortiveStream,
     meter: Meter,
+    subflows: Option<Box<Subflows>>,
 }
 
 /// Connects to `dest`, past our hooks.
 pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Far> {
-    let tcp = connect_tcp(dest, &passage.way).await?.into();
-    let meter = passage.meter;
-    Ok(Far { tcp, meter })
+    let Passage { way, meter, offer } = passage;
+    let socket = offer.as_ref().and_then(|offer| offer.socket(dest));
+    let (socket, offer) = match socket {
+        Some(socket) => (socket, offer),
+        None => (tcp_socket(dest)?, None),
+    };
+    let tcp = connect_by(socket, dest, &way).await?;
+    let subflows = offer.and_then(|offer| offer.begin(&tcp)).map(Box::new);
+    let tcp = tcp.into();
+    Ok(Far {
+        tcp,
+        meter,
+        subflows,
+    })
 }
 
 /// The same for what is ours, and no program's.
 pub(crate) async fn connect_tcp(dest: SocketAddr, way: &PlainWay) -> io::Result<TcpStream> {
-    let socket = match dest {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
+    connect_by(tcp_socket(dest)?, dest, way).await
+}
+
+fn tcp_socket(dest: SocketAddr) -> io::Result<TcpSocket> {
+    match dest {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }
+}
+
+async fn connect_by(socket: TcpSocket, dest: SocketAddr, way: &PlainWay) -> io::Result<TcpStream> {
     mark_if_allowed(&socket)?;
     take(&socket, way)?;
     socket.connect(dest).await
@@ -62,10 +83,26 @@ pub(crate) async fn connect_tcp(dest: SocketAddr, way: &PlainWay) -> io::Result<
 impl Far {
     /// Joins it with `program`, of which `early` has been read, until both directions have ended.
     pub(crate) async fn carry(self, program: AbortiveStream, early: Vec<u8>) -> io::Result<()> {
-        let Self { tcp, meter } = self;
-        meter.on_stream(early.len());
+        let Self {
+            tcp,
+            meter,
+            subflows,
+        } = self;
+        let read = early.len();
         let holds = (Buffer::holding(early), Buffer::default());
-        join(program, tcp, holds, |bytes| meter.on_stream(bytes)).await
+        let Some(mut subflows) = subflows else {
+            meter.on_stream(read);
+            return join(program, tcp, holds, |bytes| meter.on_stream(bytes)).await;
+        };
+        let (moved, shared) = (subflows.moved(), tcp.share());
+        moved.add(read);
+        let ended = tokio::select! {
+            biased;
+            ended = join(program, tcp, holds, |bytes| moved.add(bytes)) => ended,
+            () = subflows.attend(&shared) => Err(io::ErrorKind::ConnectionReset.into()),
+        };
+        subflows.settle(&shared);
+        ended
     }
 }
 

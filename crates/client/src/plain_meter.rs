@@ -14,6 +14,8 @@ use tokio::sync::Notify;
 const UDP_HEADERS: u64 = 28;
 /// The headers of IPv4 and TCP with timestamps, 52 bytes, are this part of a full segment's 1448.
 const TCP_HEADERS_PART: u64 = 28;
+/// The same with those of multipath TCP, 20 bytes as a rule.
+const SUBFLOW_HEADERS_PART: u64 = 20;
 
 /// By link, what is not booked yet.
 #[derive(Debug, Default)]
@@ -31,6 +33,15 @@ impl Carried {
     /// What there is; it must be booked.
     pub(crate) fn take(&self) -> BTreeMap<String, Bytes> {
         self.links.take()
+    }
+
+    fn add(&self, link: &str, bytes: Bytes) {
+        let mut links = self.links.borrow_mut();
+        match links.get_mut(link) {
+            Some(sum) => *sum += bytes,
+            None => drop(links.insert(link.to_owned(), bytes)),
+        }
+        self.news.notify_one();
     }
 }
 
@@ -51,14 +62,16 @@ impl Meter {
         self.add(payload + Bytes::new(payload.get() / TCP_HEADERS_PART));
     }
 
+    /// The same by a subflow of the connection, which may go by another link.
+    pub(crate) fn on_subflow(&self, link: &str, payload: u64) {
+        if let Some((_, carried)) = &self.0 {
+            carried.add(link, Bytes::new(payload + payload / SUBFLOW_HEADERS_PART));
+        }
+    }
+
     fn add(&self, bytes: Bytes) {
         if let Some((link, carried)) = &self.0 {
-            let mut links = carried.links.borrow_mut();
-            match links.get_mut(link) {
-                Some(sum) => *sum += bytes,
-                None => drop(links.insert(link.clone(), bytes)),
-            }
-            carried.news.notify_one();
+            carried.add(link, bytes);
         }
     }
 }
@@ -77,6 +90,9 @@ mod tests {
         let usb0 = Bytes::new(2_800 + 100 + 128);
         assert_eq!(carried.take(), [("usb0".to_owned(), usb0)].into());
         assert!(carried.take().is_empty());
+        meter.on_subflow("wlan0", 2_000);
+        let wlan0 = Bytes::new(2_100);
+        assert_eq!(carried.take(), [("wlan0".to_owned(), wlan0)].into());
         Meter::default().on_datagram(&[0; 100]);
     }
 }

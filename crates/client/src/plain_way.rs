@@ -3,25 +3,33 @@
 //!
 //! Owns that choice, and that what goes so is booked to the link's budget. "Never on X" holds for
 //! what is not carried as well: better no connection than one by a link that was forbidden. A
-//! connection that is there goes on when the budget is used up: it has no other link.
+//! connection that is there goes on when the budget is used up: it has no other link. Where several
+//! links may carry it and none is dearer than the best, its server is offered all of them
+//! (`multipath`).
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 use tabane_base::Prefix;
 use tabane_core::{ClassId, PathPolicy};
 use tabane_linux::interfaces::{Interface, Kind};
-use tabane_tunnel::{ClientSnapshot, LinkBind};
+use tabane_tunnel::{ClientSnapshot, Label, LinkBind};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::client_session::SessionPlan;
+use crate::multipath::{Leg, Multipath, Offer};
 use crate::plain::{self, Passage, PlainWay};
 use crate::plain_meter::{Carried, Meter};
-use tabane_store::Store;
-use tabane_uplinks::{COUNT_INTERVAL, Uplinks};
+use tabane_store::{Store, is_private};
+use tabane_uplinks::{COUNT_INTERVAL, Table, Uplinks};
+
+/// Any address that is on the internet.
+const ANYWHERE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const ANYWHERE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
 /// No link that could carry it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +42,30 @@ pub(crate) struct PlainWays {
     store: Store,
     carried: Rc<Carried>,
     keeper: OnceCell<AbortHandle>,
+    outlook: Rc<Outlook>,
+    multipath: OnceCell<Result<Rc<Multipath>, String>>,
+    follower: OnceCell<AbortHandle>,
+}
+
+/// Which links may carry what, at this moment.
+struct Outlook {
+    plan: SessionPlan,
+    /// What the user wishes of the running instance's links: whether one is paused, and its weight.
+    wishes: RefCell<BTreeMap<String, (bool, f64)>>,
+    changes: watch::Sender<()>,
+}
+
+/// What goes plainly by several links, for display.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlainBond {
+    /// The links that what no rule concerns may have; none where they are fewer than two.
+    pub links: Vec<String>,
+    /// Connections whose servers speak multipath TCP, now.
+    pub connections: u64,
+    /// The same so far.
+    pub connections_so_far: u64,
+    /// Why there is none.
+    pub problem: Option<String>,
 }
 
 /// Books what was carried, also as it ends.
@@ -46,8 +78,8 @@ struct Keeper {
 #[derive(Debug, Clone)]
 struct Candidate {
     name: String,
-    has_v4: bool,
-    has_v6: bool,
+    v4: Option<Ipv4Addr>,
+    v6: Option<Ipv6Addr>,
     policy: PathPolicy,
 }
 
@@ -62,23 +94,31 @@ struct Choice<'a> {
 
 impl PlainWays {
     pub(crate) fn new(plan: SessionPlan, store: Store) -> Self {
+        let outlook = Outlook {
+            plan: plan.clone(),
+            wishes: RefCell::default(),
+            changes: watch::Sender::new(()),
+        };
         Self {
             plan,
             store,
             carried: Rc::default(),
             keeper: OnceCell::new(),
+            outlook: Rc::new(outlook),
+            multipath: OnceCell::new(),
+            follower: OnceCell::new(),
         }
     }
 
-    /// The way to `dest` of what belongs to `class`. `snapshots` tell what is paused and how links
-    /// are used at this moment.
+    /// The way to `dest` of what bears `label`. `snapshots` tell what is paused and how links are
+    /// used at this moment.
     ///
     /// # Errors
     /// [`NoPlainWay`], where every way is by a link that may not carry it.
     pub(crate) async fn choose(
         &self,
         dest: SocketAddr,
-        class: ClassId,
+        label: Option<&Label>,
         snapshots: &[ClientSnapshot],
     ) -> Result<Passage, NoPlainWay> {
         // Whoever connects is told the same.
@@ -90,33 +130,121 @@ impl PlainWays {
             NoPlainWay
         })?;
         let table = uplinks.table();
-        let links = snapshots.iter().flat_map(|snapshot| &snapshot.links);
-        let current: BTreeMap<_, _> = links.map(|link| (link.name.as_str(), link)).collect();
-        let is_paused = |name: &str| current.get(name).is_some_and(|link| link.paused);
-        let candidate = |bind: LinkBind| Candidate {
-            has_v4: bind.v4.is_some(),
-            has_v6: bind.v6.is_some(),
-            policy: current
-                .get(bind.name.as_str())
-                .map_or(bind.policy, |link| link.policy),
-            name: bind.name,
-        };
-        let mut allowed = self.plan.allowed(&table, class);
-        allowed.retain(|bind| !is_paused(&bind.name));
+        self.outlook.learn(snapshots);
+        let class = class_of(label);
         let choice = Choice {
             dest: dest.ip().to_canonical(),
             source: source.to_canonical(),
             interfaces: &table.interfaces,
-            candidates: allowed.into_iter().map(candidate).collect(),
+            candidates: self.outlook.candidates(&table, label),
         };
         let way = choice.make(|interface| {
-            !is_paused(&interface.name) && self.plan.tolerates(interface, &table, class)
+            !self.outlook.is_paused(&interface.name)
+                && self.plan.tolerates(interface, &table, class)
         })?;
-        let meter = match choice.billed(&way) {
-            Some(link) => self.meter(link.to_owned(), uplinks.clone()),
-            None => Meter::default(),
+        let Some(link) = choice.billed(&way) else {
+            return Ok(Passage {
+                way,
+                meter: Meter::default(),
+                offer: None,
+            });
         };
-        Ok(Passage { way, meter })
+        let meter = self.meter(link.to_owned(), uplinks.clone());
+        let offer = self.offer(dest, label, link, &uplinks, &meter);
+        Ok(Passage { way, meter, offer })
+    }
+
+    /// The user wishes something else of links.
+    pub(crate) fn on_wish(&self, snapshots: &[ClientSnapshot]) {
+        self.outlook.learn(snapshots);
+        self.outlook.changes.send_replace(());
+    }
+
+    /// What a connection that begins by `link` may have beside it.
+    fn offer(
+        &self,
+        dest: SocketAddr,
+        label: Option<&Label>,
+        link: &str,
+        uplinks: &Uplinks,
+        meter: &Meter,
+    ) -> Option<Offer> {
+        if is_private(dest.ip()) || dest.ip() != dest.ip().to_canonical() {
+            return None;
+        }
+        let (outlook, label) = (self.outlook.clone(), label.cloned());
+        let table = uplinks.clone();
+        let legs = move || outlook.legs(&table.table(), dest.ip(), label.as_ref());
+        let now = legs();
+        if now.len() < 2 || !now.iter().any(|leg| leg.link == link) {
+            return None;
+        }
+        let multipath = self.multipath().as_ref().ok()?.clone();
+        self.follow(uplinks);
+        Some(Offer {
+            multipath,
+            legs: Box::new(legs),
+            changes: self.outlook.changes.subscribe(),
+            meter: meter.clone(),
+        })
+    }
+
+    /// Opened with the first connection that may need it, or when it is looked at.
+    fn multipath(&self) -> &Result<Rc<Multipath>, String> {
+        self.multipath.get_or_init(|| {
+            if !self.plan.plain_by_several {
+                return Err("--strict keeps them to one link".to_owned());
+            }
+            Multipath::open().map_err(|error| {
+                let problem = format!("{error:#}");
+                tracing::debug!("plain connections take one link each: {problem}");
+                problem
+            })
+        })
+    }
+
+    /// Tells connections under way when other links may carry them.
+    fn follow(&self, uplinks: &Uplinks) {
+        self.follower.get_or_init(|| {
+            let mut table = uplinks.subscribe();
+            let mut rules = self.plan.rules.revisions();
+            let outlook = self.outlook.clone();
+            let following = tokio::task::spawn_local(async move {
+                loop {
+                    let changed = tokio::select! {
+                        changed = table.changed() => changed,
+                        changed = rules.changed() => changed,
+                    };
+                    if changed.is_err() {
+                        return;
+                    }
+                    outlook.changes.send_replace(());
+                }
+            });
+            following.abort_handle()
+        });
+    }
+
+    /// What goes by several links, and what may.
+    pub(crate) fn bond(&self) -> PlainBond {
+        let problem = self.multipath().as_ref().err().cloned();
+        let table = self.plan.known_uplinks().map(Uplinks::table);
+        let legs = |dest| {
+            let table = table.as_ref()?;
+            let legs = self.outlook.legs(table, dest, None);
+            (legs.len() > 1).then_some(legs)
+        };
+        let legs = [ANYWHERE_V4, ANYWHERE_V6].into_iter().find_map(legs);
+        let links = legs.filter(|_| problem.is_none()).unwrap_or_default();
+        let multipath = self.multipath().as_ref();
+        let (connections, connections_so_far) =
+            multipath.map_or((0, 0), |multipath| multipath.connections());
+        PlainBond {
+            links: links.into_iter().map(|leg| leg.link).collect(),
+            connections,
+            connections_so_far,
+            problem,
+        }
     }
 
     fn meter(&self, link: String, uplinks: Uplinks) -> Meter {
@@ -156,10 +284,104 @@ impl Drop for Keeper {
 
 impl Drop for PlainWays {
     fn drop(&mut self) {
-        if let Some(keeper) = self.keeper.get() {
-            keeper.abort();
+        let tasks = [self.keeper.get(), self.follower.get()];
+        tasks.into_iter().flatten().for_each(AbortHandle::abort);
+    }
+}
+
+impl Outlook {
+    fn learn(&self, snapshots: &[ClientSnapshot]) {
+        let links = snapshots.iter().flat_map(|snapshot| &snapshot.links);
+        let wishes = links.map(|link| (link.name.clone(), (link.paused, link.policy.weight)));
+        self.wishes.replace(wishes.collect());
+    }
+
+    fn is_paused(&self, link: &str) -> bool {
+        let wishes = self.wishes.borrow();
+        wishes.get(link).is_some_and(|(paused, _)| *paused)
+    }
+
+    /// The links that may carry what bears `label`.
+    fn candidates(&self, table: &Table, label: Option<&Label>) -> Vec<Candidate> {
+        let wishes = self.wishes.borrow();
+        let candidate = |bind: LinkBind| {
+            let wished = wishes.get(&bind.name).map_or(1.0, |(_, weight)| *weight);
+            let weight = bind.policy.weight.min(wished);
+            Candidate {
+                v4: bind.v4,
+                v6: bind.v6,
+                policy: PathPolicy {
+                    weight,
+                    ..bind.policy
+                },
+                name: bind.name,
+            }
+        };
+        let mut allowed = self.plan.allowed(table, class_of(label));
+        allowed.retain(|bind| !self.is_paused(&bind.name));
+        allowed.into_iter().map(candidate).collect()
+    }
+
+    /// Those that may carry a connection to `dest` side by side.
+    fn legs(&self, table: &Table, dest: IpAddr, label: Option<&Label>) -> Vec<Leg> {
+        let mut legs: Vec<Leg> = Vec::new();
+        for candidate in together(&self.candidates(table, label), dest) {
+            let Some(interface) = table.interface(&candidate.name) else {
+                continue;
+            };
+            let Some(address) = candidate.address_for(dest) else {
+                continue;
+            };
+            let others = interface.addresses.iter().map(|it| it.address);
+            let others = others.filter(|other| *other != address);
+            let leg = Leg {
+                link: candidate.name.clone(),
+                interface: interface.index,
+                addresses: std::iter::once(address).chain(others).collect(),
+            };
+            // Of two modems that give the same address, nobody could say which carries what.
+            if !legs.iter().any(|leg| leg.addresses.contains(&address)) {
+                legs.push(leg);
+            }
+        }
+        legs
+    }
+}
+
+impl Candidate {
+    /// Ours towards `dest`.
+    fn address_for(&self, dest: IpAddr) -> Option<IpAddr> {
+        match dest {
+            IpAddr::V4(_) => self.v4.map(IpAddr::V4),
+            IpAddr::V6(_) => self.v6.map(IpAddr::V6),
         }
     }
+
+    /// Nothing limits it that only a session keeps.
+    fn is_free(&self) -> bool {
+        let PathPolicy {
+            weight,
+            send_cap,
+            receive_cap,
+            ..
+        } = self.policy;
+        weight >= 1.0 && send_cap.is_none() && receive_cap.is_none()
+    }
+}
+
+/// Those that carry a connection to `dest` side by side: the best, and what is as good. The kernel
+/// fills each as far as it goes, so none that has a share or a cap is among them.
+fn together(candidates: &[Candidate], dest: IpAddr) -> Vec<&Candidate> {
+    let fits = |it: &&Candidate| it.address_for(dest).is_some();
+    let best = candidates.iter().filter(fits).map(|it| cost(&it)).min();
+    let all = candidates.iter().filter(fits);
+    all.filter(|it| it.is_free() && Some(cost(it)) == best)
+        .collect()
+}
+
+fn class_of(label: Option<&Label>) -> ClassId {
+    let class = label.map(|label| label.treatment().class);
+    class.unwrap_or_default()
 }
 
 impl Passage {
@@ -168,6 +390,7 @@ impl Passage {
         Self {
             way: PlainWay::Routed,
             meter: Meter::default(),
+            offer: None,
         }
     }
 }
@@ -184,10 +407,7 @@ impl Choice<'_> {
         if is_ours || routed.kind == Kind::Loopback {
             return Ok(PlainWay::Routed);
         }
-        let fits = |candidate: &&Candidate| match self.dest {
-            IpAddr::V4(_) => candidate.has_v4,
-            IpAddr::V6(_) => candidate.has_v6,
-        };
+        let fits = |candidate: &&Candidate| candidate.address_for(self.dest).is_some();
         let best = self.candidates.iter().filter(fits).min_by_key(cost);
         let mut candidates = self.candidates.iter();
         match (candidates.find(|it| it.name == routed.name), best) {
@@ -273,8 +493,8 @@ mod tests {
     fn candidate(name: &str, policy: PathPolicy) -> Candidate {
         Candidate {
             name: name.to_owned(),
-            has_v4: true,
-            has_v6: false,
+            v4: Some(Ipv4Addr::UNSPECIFIED),
+            v6: None,
             policy,
         }
     }
@@ -353,6 +573,38 @@ mod tests {
         // What is told then is told by the system.
         assert_eq!(pulled("203.0.113.2", Vec::new()), Some(PlainWay::Routed));
         assert_eq!(pulled("192.168.42.1", wifi), Some(PlainWay::Routed));
+    }
+
+    #[test]
+    fn links_carry_side_by_side_what_none_of_them_is_dearer_for() {
+        let with = |name, policy| candidate(name, policy);
+        let any = PathPolicy::default;
+        let metered = PathPolicy {
+            metered: true,
+            ..any()
+        };
+        let half = PathPolicy {
+            weight: 0.5,
+            ..any()
+        };
+        let capped = PathPolicy {
+            receive_cap: Some(tabane_base::Rate::from_mbps(1)),
+            ..any()
+        };
+        let names = |candidates: &[Candidate], dest: &str| -> Vec<String> {
+            let all = together(candidates, dest.parse().unwrap()).into_iter();
+            all.map(|it| it.name.clone()).collect()
+        };
+        let all = [
+            with("wlan0", any()),
+            with("eth0", any()),
+            with("usb0", metered),
+            with("wwan0", half),
+            with("wwan1", capped),
+        ];
+        assert_eq!(names(&all, "203.0.113.2"), ["wlan0", "eth0"]);
+        assert_eq!(names(&all[2..3], "203.0.113.2"), ["usb0"]);
+        assert!(names(&all, "2001:db8::1").is_empty());
     }
 
     #[test]

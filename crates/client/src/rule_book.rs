@@ -14,7 +14,7 @@ use tabane_base::Bytes;
 use tabane_core::{ClassId, DatagramOrder, MAX_CLASSES};
 use tabane_policy::{FlowFacts, LinkFacts, OnFailure, Order, Policy};
 use tabane_tunnel::{Label, LinkClass, Tally, Treatment, WeakLabel};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::dns_answer;
 
@@ -51,6 +51,8 @@ struct Book {
     sweep_at: usize,
     names: Names,
     renewed: Rc<Notify>,
+    /// Counts the policies that were followed.
+    revision: watch::Sender<u64>,
 }
 
 /// A label, and what it was given for.
@@ -189,6 +191,12 @@ impl RuleBook {
         }
         book.labels = labels;
         book.renewed.notify_one();
+        book.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// Tells whenever there are other rules.
+    pub(crate) fn revisions(&self) -> watch::Receiver<u64> {
+        self.0.borrow().revision.subscribe()
     }
 
     /// Waits until there are other rules, for one who waits.

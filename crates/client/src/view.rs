@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use tabane_base::Instant;
 use tabane_control::{
-    Link, LinkChange, LinkState, Packets, RuleAnswer, RuleQuestion, RuleUse, State, Totals, Traffic,
+    Link, LinkChange, LinkState, Multipath, Packets, RuleAnswer, RuleQuestion, RuleUse, State,
+    Totals, Traffic,
 };
 use tabane_core::{PathSnapshot, PathStatus};
 use tabane_policy::{FlowFacts, Protocol, Reaction};
@@ -66,6 +67,13 @@ impl ClientView {
         state.limit = bypass.limit();
         state.totals.bypassing_connections = bypass.connections();
         state.totals.bypassing_flows = bypass.flows();
+        let bond = self.far_ends.plain_bond().unwrap_or_default();
+        state.multipath = Multipath {
+            links: bond.links,
+            connections: bond.connections,
+            connections_so_far: bond.connections_so_far,
+            problem: bond.problem,
+        };
         let rules = self.far_ends.rules().map(RuleBook::uses);
         state.rules = rules
             .unwrap_or_default()

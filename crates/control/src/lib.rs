@@ -47,8 +47,9 @@ pub use policy_file::{
 pub use qlog::Qlog;
 pub use server::{HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
-    API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkBudget, LinkState, Packets,
-    Path, PolicyInForce, Problem, Process, RuleUse, Session, SessionState, State, Totals, Traffic,
+    API_VERSION, Condition, Event, EventKind, Instance, Kind, Link, LinkBudget, LinkState,
+    Multipath, Packets, Path, PolicyInForce, Problem, Process, RuleUse, Session, SessionState,
+    State, Totals, Traffic,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
 

@@ -4,6 +4,8 @@
 //! UDP payload of our packets, rates are bits per second, times are milliseconds, shares and
 //! losses are 0 to 1.
 
+mod multipath;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -12,6 +14,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::gateway::Gateway;
+
+pub use multipath::Multipath;
 
 /// Changes when a client of the older version would misunderstand something. Fields may be added
 /// without a change.
@@ -42,6 +46,9 @@ pub struct State {
     /// The limit of the relay, or of the session, that sends connections past it at present.
     #[serde(default)]
     pub limit: Option<String>,
+    /// What goes by several links without a relay, at a client.
+    #[serde(default)]
+    pub multipath: Multipath,
     /// The links of a client, those that are known and not used among them. None at a relay.
     pub links: Vec<Link>,
     /// The sessions there are; of very many the busiest.

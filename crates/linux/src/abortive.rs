@@ -46,6 +46,12 @@ impl AbortiveStream {
         }
     }
 
+    /// The connection itself, for who looks at it. The last who has it ends it.
+    #[must_use]
+    pub fn share(&self) -> Rc<TcpStream> {
+        self.0.clone()
+    }
+
     /// Waits until the far end resets the connection, or it fails: what reading tells no more once
     /// the far end has said all.
     pub fn broken(&self) -> impl Future<Output = ()> + use<> {

@@ -6,7 +6,9 @@
 use std::io;
 use std::ops::Range;
 
-use crate::nfnetlink::{NetfilterSocket, attributes, kind_of};
+use nix::sys::socket::SockProtocol;
+
+use crate::netlink::{NetlinkSocket, PACKETS, attributes, kind_of};
 
 /// `NFNL_SUBSYS_ULOG`, shifted to where a message's type has it.
 const SUBSYSTEM: u16 = 4 << 8;
@@ -32,7 +34,7 @@ const MESSAGE_LEAST: u32 = 256;
 /// One log group.
 #[derive(Debug)]
 pub struct PacketLog {
-    socket: NetfilterSocket,
+    socket: NetlinkSocket,
 }
 
 impl PacketLog {
@@ -45,7 +47,7 @@ impl PacketLog {
     /// # Panics
     /// Outside a tokio runtime with its I/O driver enabled.
     pub fn open(number: u16) -> io::Result<Self> {
-        let mut socket = NetfilterSocket::open()?;
+        let mut socket = NetlinkSocket::open(SockProtocol::NetlinkNetFilter, PACKETS)?;
         socket.ask(CONFIG, number, &[(COMMAND, &[BIND])])?;
         let mut mode = u32::from(u16::MAX).to_be_bytes().to_vec();
         mode.extend([COPY_PACKET, 0]);
@@ -90,7 +92,7 @@ fn packet(message: &[u8]) -> Option<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nfnetlink::{attribute, begin};
+    use crate::netlink::{attribute, begin};
 
     #[test]
     fn a_copy_is_found_among_other_attributes() {

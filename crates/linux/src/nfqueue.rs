@@ -5,7 +5,11 @@
 
 use std::io;
 
-use crate::nfnetlink::{MESSAGE, NetfilterSocket, REQUEST, attribute, attributes, begin, kind_of};
+use nix::sys::socket::SockProtocol;
+
+use crate::netlink::{
+    MESSAGE, NetlinkSocket, PACKETS, REQUEST, attribute, attributes, begin, kind_of,
+};
 
 /// `NFNL_SUBSYS_QUEUE`, shifted to where a message's type has it.
 const SUBSYSTEM: u16 = 3 << 8;
@@ -39,7 +43,7 @@ const QUEUE_LENGTH: u32 = 4_096;
 #[derive(Debug)]
 pub struct PacketQueue {
     number: u16,
-    socket: NetfilterSocket,
+    socket: NetlinkSocket,
     verdict: Vec<u8>,
 }
 
@@ -75,7 +79,7 @@ impl PacketQueue {
     /// # Panics
     /// Outside a tokio runtime with its I/O driver enabled.
     pub fn open(number: u16) -> io::Result<Self> {
-        let mut socket = NetfilterSocket::open()?;
+        let mut socket = NetlinkSocket::open(SockProtocol::NetlinkNetFilter, PACKETS)?;
         socket.ask(CONFIG, number, &[(COMMAND, &[BIND, 0, 0, 0])])?;
         let mut parameters = u32::from(u16::MAX).to_be_bytes().to_vec();
         parameters.push(COPY_PACKET);

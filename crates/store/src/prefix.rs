@@ -1,5 +1,6 @@
 //! Address ranges as users write them: `192.168.0.0/16`, `2001:db8::/32`, or one address.
 
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
@@ -14,6 +15,18 @@ pub const PRIVATE: [&str; 5] = [
     "192.168.0.0/16",
     "fc00::/7",
 ];
+
+/// Whether an address is of [`PRIVATE`], or of one wire or one host: over each link it may mean
+/// something else.
+#[must_use]
+pub fn is_private(address: IpAddr) -> bool {
+    let is_near = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_loopback(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_loopback(),
+    };
+    let mut ranges = PRIVATE.iter().filter_map(|range| Prefix::parse(range));
+    is_near || ranges.any(|range| range.contains(address))
+}
 
 /// A range that goes its own way, without the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,5 +46,26 @@ impl<'de> Deserialize<'de> for DirectPrefix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nobody_s_on_the_internet_is_told_from_the_rest() {
+        let is = |text: &str| is_private(text.parse().unwrap());
+        for near in [
+            "192.168.1.9",
+            "100.64.0.1",
+            "fd00::1",
+            "fe80::1",
+            "127.0.0.1",
+            "169.254.1.1",
+        ] {
+            assert!(is(near), "{near}");
+        }
+        assert!(!is("203.0.113.2") && !is("2001:db8::1"));
     }
 }

@@ -18,8 +18,8 @@ use clap::Args;
 use tabane_base::Duration;
 use tabane_control::{
     API_VERSION, Command, Condition, Directory, DirectoryError, Event, EventKind, HttpConfig, Kind,
-    LinkChange, Naming, Pace, PolicyFile, Process, Publisher, RuleAnswer, RuleQuestion, ServeError,
-    Server, ServerConfig, State, Totals,
+    LinkChange, Multipath, Naming, Pace, PolicyFile, Process, Publisher, RuleAnswer, RuleQuestion,
+    ServeError, Server, ServerConfig, State, Totals,
 };
 use tabane_core::PublicKey;
 use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, SessionTrace, shown::follow_record};
@@ -327,6 +327,7 @@ fn state(instance: &tabane_control::Instance) -> State {
         silent_ms: None,
         policy_fault: None,
         limit: None,
+        multipath: Multipath::default(),
         links: Vec::new(),
         sessions: Vec::new(),
         sessions_omitted: 0,

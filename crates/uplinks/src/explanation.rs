@@ -9,7 +9,7 @@ use serde::Serialize;
 use tabane_control::{LinkState, SessionState, State};
 use tabane_core::PathPolicy;
 use tabane_policy::{FlowFacts, LinkFacts, LinkUse, Protocol, Rule};
-use tabane_store::{PeerEntry, RelayName};
+use tabane_store::{PeerEntry, RelayName, is_private};
 
 use crate::link_policy::LinkPolicy;
 
@@ -29,6 +29,8 @@ pub struct Explanation {
     pub rule: Option<RuleRow>,
     /// Not through the relay: the routing table chooses the link.
     pub direct: bool,
+    /// The links that it has side by side then, where its server speaks multipath TCP.
+    pub multipath: Vec<String>,
     /// The peer that it would go to straight.
     pub peer: Option<String>,
     /// Whose links these are; null: none runs.
@@ -93,6 +95,14 @@ impl Explanation {
             false => choose(rows, is_redundant),
         };
         let mut notes = Vec::new();
+        // One stream of bytes over several links needs TCP, and a server on the internet.
+        let may_have_several =
+            is_direct && flow.protocol == Protocol::Tcp && !flow.address.is_some_and(is_private);
+        let multipath = state.map(|state| &state.multipath);
+        let multipath = multipath.filter(|_| may_have_several);
+        if let Some(problem) = multipath.and_then(|it| it.problem.as_ref()) {
+            notes.push(format!("it takes one link: {problem}"));
+        }
         let untried = policy.policy().rules().iter();
         let untried = untried.take_while(|other| rule.is_none_or(|rule| other.line < rule.line));
         if flow.address.is_none() && untried.clone().any(Rule::asks_for_address) {
@@ -117,6 +127,7 @@ impl Explanation {
                 text: rule.treatment.to_string(),
             }),
             direct: is_direct,
+            multipath: multipath.map_or_else(Vec::new, |it| it.links.clone()),
             peer: None,
             instance: state.map(|state| state.instance.name.clone()),
             links,

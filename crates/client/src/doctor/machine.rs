@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use tabane_linux::{
     cgroup::Cgroup,
     hooks::{HookConfig, Hooks},
+    mptcp::{self, Unusable},
     syn_hold,
 };
 
@@ -52,6 +53,8 @@ pub struct Machine {
     pub(crate) forwards: bool,
     /// A network namespace, made and left.
     pub(crate) namespace: Result<(), String>,
+    /// Several links for a plain connection.
+    pub(crate) multipath: Result<(), Unusable>,
     pub(crate) receive_buffer_max: Option<u64>,
     pub(crate) send_buffer_max: Option<u64>,
     /// Descriptors we may have: as it is, and as far as we may raise it ourselves.
@@ -92,6 +95,7 @@ impl Machine {
                 .iter()
                 .any(|key| read(&format!("/proc/sys/net/{key}")) == "1"),
             namespace: in_namespace("true", &[], ""),
+            multipath: mptcp::available(),
             receive_buffer_max: read("/proc/sys/net/core/rmem_max").parse().ok(),
             send_buffer_max: read("/proc/sys/net/core/wmem_max").parse().ok(),
             descriptors: descriptors(&read("/proc/self/limits")),

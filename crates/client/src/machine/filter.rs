@@ -247,7 +247,7 @@ fn sets(direct: &[Prefix]) -> String {
 }
 
 /// Removes what a daemon of this network namespace has left, or may have left.
-pub async fn clear_leftovers() -> Result<()> {
+pub(super) async fn clear_leftovers() -> Result<()> {
     let routing = Routing::open()?;
     for rule in [ECHO, LAN, RELEASED] {
         routing.remove_rule(rule).await?;

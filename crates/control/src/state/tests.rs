@@ -88,6 +88,7 @@ pub(crate) fn example() -> State {
         silent_ms: Some(5),
         policy_fault: None,
         limit: None,
+        multipath: Multipath::default(),
         links: vec![link("wlan0"), link("usb0")],
         sessions: vec![session(1)],
         sessions_omitted: 0,

@@ -146,7 +146,8 @@ fn text(state: &State) -> String {
         parts.extend(rules(&state.rules));
     }
     let totals = Some(totals(state)).into_iter();
-    let totals = totals.chain(bypassing(state)).chain(packets(state));
+    let totals = totals.chain(bypassing(state));
+    let totals = totals.chain(multipath(state)).chain(packets(state));
     parts.push(totals.collect::<Vec<_>>().join("\n"));
     parts.extend(events(state));
     parts.extend(problems(state));
@@ -326,6 +327,20 @@ fn sessions(state: &State) -> Option<String> {
         table.push_str(&format!("\nand {omitted} more"));
     }
     Some(table)
+}
+
+/// What goes without the relay and by several links, where anything did.
+fn multipath(state: &State) -> Option<String> {
+    let multipath = &state.multipath;
+    (multipath.connections_so_far > 0).then(|| {
+        let now = output::count(multipath.connections, "TCP connection");
+        let so_far = multipath.connections_so_far;
+        let links = match &multipath.links[..] {
+            [] => String::new(),
+            links => format!(", over {}", links.join(", ")),
+        };
+        format!("by MPTCP  {now} now, {so_far} so far{links}")
+    })
 }
 
 /// What went without the relay, where anything did.

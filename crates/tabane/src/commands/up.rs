@@ -111,6 +111,7 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     if is_strict && !names_probe {
         plan.ask_no_portals();
     }
+    plan.plain_by_several &= !is_strict;
     if args.detach {
         return detach(is_strict);
     }

@@ -13,6 +13,7 @@ mod draining;
 mod endings;
 mod events;
 mod lan;
+mod mptcp;
 mod near;
 mod packets;
 mod peers;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tabane_linux::mptcp::Unusable;
+
 use crate::doctor::machine::Machine;
 use crate::doctor::{Finding, Grade, Mode};
 
@@ -28,6 +30,7 @@ pub(super) fn privileges(machine: &Machine) -> Vec<Finding> {
     findings.extend(packets(machine));
     findings.extend(gateway(machine));
     findings.push(pool(machine));
+    findings.push(multipath(machine));
     findings.push(namespaces(machine));
     findings
 }
@@ -124,6 +127,35 @@ fn packets(machine: &Machine) -> [Finding; 2] {
         ),
     };
     [tun, tproxy]
+}
+
+/// What connections without a relay need so that they have several links.
+fn multipath(machine: &Machine) -> Finding {
+    const CHECK: &str = "MPTCP";
+    let poor = |lack: Unusable, remedy| {
+        let what = format!("{lack}: without a relay, a connection takes one link");
+        Finding::bad(Grade::Poor, CHECK, &HOOKED, what, remedy)
+    };
+    match (machine.multipath, machine.has_net_admin) {
+        (Ok(()), true) => Finding::good(
+            CHECK,
+            &HOOKED,
+            "without a relay, connections take several links where their servers speak it",
+        ),
+        (Ok(()), false) | (Err(Unusable::NotAllowed), _) => Finding::good(
+            CHECK,
+            &HOOKED,
+            "as root only; without a relay, a connection takes one link",
+        ),
+        (Err(lack @ Unusable::Off), _) => poor(lack, "sysctl -w net.mptcp.enabled=1"),
+        (Err(lack @ Unusable::Managed), _) => poor(
+            lack,
+            "sysctl -w net.mptcp.pm_type=0, if no other program (mptcpd) is to manage them",
+        ),
+        (Err(lack @ (Unusable::Absent | Unusable::Old)), _) => {
+            poor(lack, "a kernel with CONFIG_MPTCP, Linux 5.19 or newer")
+        }
+    }
 }
 
 fn namespaces(machine: &Machine) -> Finding {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tabane_linux::mptcp::Unusable;
 use tabane_tunnel::Lodging;
 
 use super::network::{CLIENTS, LINKED};
@@ -23,6 +24,7 @@ fn machine() -> Machine {
         queues: Ok(()),
         forwards: true,
         namespace: Ok(()),
+        multipath: Ok(()),
         receive_buffer_max: Some(212_992),
         send_buffer_max: Some(212_992),
         descriptors: Some((65_536, 65_536)),
@@ -157,6 +159,13 @@ fn what_is_poor_is_told_with_the_command_that_mends_it() {
     host.forwards = false;
     let text = remedies(&host, &network());
     assert!(text.contains("net.ipv4.ip_forward=1"), "{text}");
+    let mut off = machine();
+    off.multipath = Err(Unusable::Off);
+    let text = remedies(&off, &network());
+    assert!(text.contains("net.mptcp.enabled=1"), "{text}");
+    off.multipath = Err(Unusable::Absent);
+    let text = remedies(&off, &network());
+    assert!(text.contains("CONFIG_MPTCP"), "{text}");
     let mut one = network();
     one.links.pop();
     one.links[0].mtu_bytes = 1_200;

@@ -184,7 +184,14 @@ fn text(explanation: &Explanation) -> String {
     });
     if explanation.direct {
         lines.pop();
-        lines.push("the routing table chooses the link".to_owned());
+        let by_table = "the routing table chooses the link";
+        lines.push(match &explanation.multipath[..] {
+            [] => by_table.to_owned(),
+            links => format!(
+                "by MPTCP over {}, where the server speaks it; else {by_table}",
+                links.join(", ")
+            ),
+        });
     } else {
         let rows = explanation.links.iter().map(|row| {
             let used = match (row.used, row.if_needed) {

@@ -1,4 +1,5 @@
-//! The packet filter's netlink: the socket and the messages that queues and logs have in common.
+//! Netlink written by hand: the socket and the messages that the packet filter's queues and logs
+//! and the path manager of multipath TCP have in common.
 
 use std::io;
 use std::ops::Range;
@@ -17,36 +18,54 @@ use crate::reactor::watch_reading;
 
 const ERROR: u16 = 2;
 pub(crate) const REQUEST: u16 = 1;
-const ACKNOWLEDGE: u16 = 4;
+pub(crate) const ACKNOWLEDGE: u16 = 4;
 
 /// Bytes of packets that wait for us.
-const SOCKET_BUFFER: usize = 16 << 20;
+pub(crate) const PACKETS: usize = 16 << 20;
 /// The largest packet, and its attributes.
 pub(crate) const MESSAGE: usize = 65_536 + 4_096;
-/// Headers of netlink and nfnetlink.
-const HEADER: usize = 20;
+/// Headers of netlink, and of nfnetlink or generic netlink.
+pub(crate) const HEADER: usize = 20;
 
-/// A socket for one queue or one log.
+/// A socket for one queue, one log, or one use of the path manager.
 #[derive(Debug)]
-pub(crate) struct NetfilterSocket {
+pub(crate) struct NetlinkSocket {
     watched: AsyncFd<OwnedFd>,
     buffer: Vec<u8>,
 }
 
-impl NetfilterSocket {
+impl NetlinkSocket {
     /// # Panics
     /// Outside a tokio runtime with its I/O driver enabled.
-    pub(crate) fn open() -> io::Result<Self> {
+    pub(crate) fn open(protocol: SockProtocol, buffer: usize) -> io::Result<Self> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let family = AddressFamily::Netlink;
         let kind = SockType::Raw;
-        let fd = socket(family, kind, flags, SockProtocol::NetlinkNetFilter)?;
+        let fd = socket(family, kind, flags, protocol)?;
         bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-        grow_receive(&fd, SOCKET_BUFFER)?;
+        grow_receive(&fd, buffer)?;
         Ok(Self {
             watched: watch_reading(fd)?,
             buffer: vec![0; MESSAGE],
         })
+    }
+
+    /// Has the kernel send what it tells this multicast group.
+    pub(crate) fn join_group(&self, group: u32) -> io::Result<()> {
+        // SAFETY: the descriptor is open, and the option takes a number of four bytes.
+        let done = unsafe {
+            libc::setsockopt(
+                self.watched.get_ref().as_raw_fd(),
+                libc::SOL_NETLINK,
+                libc::NETLINK_ADD_MEMBERSHIP,
+                (&raw const group).cast(),
+                size_of::<u32>() as libc::socklen_t,
+            )
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Sends a request with these attributes and takes the kernel's answer, which it gives before
@@ -62,7 +81,17 @@ impl NetfilterSocket {
         for (kind, value) in attributes {
             attribute(&mut message, *kind, value);
         }
-        self.send(&mut message)?;
+        self.exchange(&mut message, |_| ())
+    }
+
+    /// The same with a message that is there; `on_answer` sees what the kernel says beside whether
+    /// it has done it.
+    pub(crate) fn exchange(
+        &mut self,
+        message: &mut [u8],
+        mut on_answer: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        self.send(message)?;
         loop {
             let fd = self.watched.get_ref().as_raw_fd();
             let length = recv(fd, &mut self.buffer, MsgFlags::MSG_DONTWAIT)?;
@@ -75,6 +104,7 @@ impl NetfilterSocket {
                     Err(io::Error::from_raw_os_error(-code))
                 };
             }
+            on_answer(answer);
         }
     }
 
@@ -163,7 +193,14 @@ pub(crate) fn kind_of(message: &[u8]) -> Option<u16> {
 
 /// A message's attributes: what kind, and where its value is.
 pub(crate) fn attributes(message: &[u8]) -> impl Iterator<Item = (u16, Range<usize>)> {
-    let mut at = HEADER;
+    attributes_within(message, HEADER)
+}
+
+/// The same from `at` on: attributes within an attribute.
+pub(crate) fn attributes_within(
+    message: &[u8],
+    mut at: usize,
+) -> impl Iterator<Item = (u16, Range<usize>)> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(message, at)?);
         let kind = u16_at(message, at + 2)? & 0x3fff;
