@@ -274,7 +274,8 @@ impl SessionPlan {
     ) -> Result<(Client, AbortHandle)> {
         let uplinks = self.uplinks(store).await?;
         let table = uplinks.table();
-        let links = table.links();
+        let mut links = table.links();
+        links.values_mut().for_each(|bind| bind.memory = None);
         let config = ClientConfig {
             mark,
             ..self.config(store, vec![peer], &links)?
@@ -282,7 +283,7 @@ impl SessionPlan {
         let client = Client::start(config)?;
         // Neighbours' links are the relay's session's alone.
         let follower = self.follower(&client, uplinks, table, links, LentPaths::default());
-        let following = tokio::task::spawn_local(follower.run());
+        let following = tokio::task::spawn_local(follower.of_peer().run());
         Ok((client, following.abort_handle()))
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use tabane_base::Bytes;
 use tabane_policy::LinkFacts;
-use tabane_tunnel::{Client, Volume};
+use tabane_tunnel::{Client, LinkBind, Volume};
 use tokio::time::MissedTickBehavior;
 
 use crate::lent_paths::LentPaths;
@@ -32,6 +32,9 @@ pub(crate) struct LinkFollower {
     lent: LentPaths,
     rules: RuleBook,
     tally: Tally,
+    /// What carries links here says what the network lets pass: not so towards a peer, who may be
+    /// near.
+    remembers: bool,
 }
 
 impl LinkFollower {
@@ -53,7 +56,14 @@ impl LinkFollower {
             lent,
             rules,
             tally: Tally::default(),
+            remembers: true,
         }
+    }
+
+    /// The same for a session with a peer.
+    pub(crate) fn of_peer(mut self) -> Self {
+        self.remembers = false;
+        self
     }
 
     /// Follows until the table has no successor.
@@ -73,12 +83,17 @@ impl LinkFollower {
                     self.put_in_force(next);
                 }
                 () = self.lent.changed() => {}
+                () = self.client.carriers_changed() => {
+                    self.remember();
+                    continue;
+                }
                 _ = counting.tick(), if self.table.has_budgets() => {
                     self.count();
                     continue;
                 }
             }
             self.apply();
+            self.remember();
         }
     }
 
@@ -104,6 +119,9 @@ impl LinkFollower {
             roll.renew_lent(&table, self.lent.all(policy));
         }
         let mut current = table.links();
+        if !self.remembers {
+            current.values_mut().for_each(|bind| bind.memory = None);
+        }
         let lent = self.lent.links(interfaces, policy);
         current.extend(lent.into_iter().map(|link| (link.name.clone(), link)));
         let snapshot = self.client.snapshot();
@@ -131,6 +149,10 @@ impl LinkFollower {
             keep
         });
         for (name, bind) in current {
+            if let (Some(memory), true) = (bind.memory, self.known.contains_key(&name)) {
+                // The link may know better by now.
+                client.recall(&name, memory);
+            }
             match self.known.get_mut(&name) {
                 Some(known) if known.policy == bind.policy => {}
                 Some(known) => {
@@ -147,6 +169,22 @@ impl LinkFollower {
                     }
                     self.known.insert(name, bind);
                 }
+            }
+        }
+    }
+
+    /// Keeps what carries own links, for the next time in their networks.
+    fn remember(&self) {
+        if !self.remembers {
+            return;
+        }
+        for link in self.client.snapshot().links {
+            // A neighbour's is in a network of its own.
+            let is_own = |bind: &&LinkBind| bind.relay_addrs.is_none();
+            let own = self.known.get(&link.name).filter(is_own);
+            let interface = own.and_then(|_| self.table.interface(&link.name));
+            if let Some((interface, memory)) = interface.zip(link.memory) {
+                self.uplinks.remember(interface, memory);
             }
         }
     }

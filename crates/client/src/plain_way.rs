@@ -487,6 +487,7 @@ mod tests {
                 ready: true,
             }],
             default_routes: Vec::new(),
+            gateways: Vec::new(),
         }
     }
 

@@ -97,6 +97,8 @@ pub struct Interface {
     pub addresses: Vec<InterfaceAddress>,
     /// Its default routes, cheapest first.
     pub default_routes: Vec<DefaultRoute>,
+    /// The wire's addresses (EUI-48) of those routes' gateways, as far as the kernel has them.
+    pub gateways: Vec<(IpAddr, [u8; 6])>,
 }
 
 /// Why an interface is no link by default. Who names it explicitly may use it all the same.
@@ -164,6 +166,19 @@ impl Interface {
             .map(|address| address.address)
     }
 
+    /// The gateway of the cheapest default route, IPv4's if there is one, and its address on the
+    /// wire, if the kernel has that.
+    pub fn gateway(&self) -> Option<(IpAddr, Option<[u8; 6]>)> {
+        let of = |is_v6: bool| {
+            let mut routes = self.default_routes.iter();
+            routes.find_map(|route| route.gateway.filter(|_| route.is_v6 == is_v6))
+        };
+        let gateway = of(false).or_else(|| of(true))?;
+        let mut known = self.gateways.iter();
+        let known = known.find(|(address, _)| *address == gateway);
+        Some((gateway, known.map(|(_, hardware)| *hardware)))
+    }
+
     fn has_inside_name(&self) -> bool {
         INSIDE_PREFIXES
             .iter()
@@ -192,6 +207,7 @@ mod tests {
                 ready: true,
             }],
             default_routes: Vec::new(),
+            gateways: Vec::new(),
         }
     }
 
@@ -202,6 +218,24 @@ mod tests {
             is_v6: false,
             gateway,
         }
+    }
+
+    #[test]
+    fn a_gateway_is_ipv4s_first_and_known_by_its_card() {
+        let [v4, v6] = ["192.0.2.1", "fe80::1"].map(|text| text.parse().unwrap());
+        let sixth = |gateway| DefaultRoute {
+            is_v6: true,
+            gateway: Some(gateway),
+            ..route()
+        };
+        let with = |default_routes: Vec<_>| Interface {
+            default_routes,
+            gateways: vec![(v6, [2; 6])],
+            ..ethernet()
+        };
+        assert_eq!(with(Vec::new()).gateway(), None);
+        assert_eq!(with(vec![sixth(v6)]).gateway(), Some((v6, Some([2; 6]))));
+        assert_eq!(with(vec![sixth(v6), route()]).gateway(), Some((v4, None)));
     }
 
     #[test]

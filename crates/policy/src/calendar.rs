@@ -50,7 +50,8 @@ impl UnixDay {
     }
 
     /// Reads a day as it is displayed, "2026-11-21".
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, '-').map(|part| part.parse::<u16>().ok());
         let (year, month, of_month) = (parts.next()??, parts.next()??, parts.next()??);
         let (month, of_month) = (i64::from(month), i64::from(of_month));

@@ -9,6 +9,7 @@
 pub mod atomic_file;
 mod join_string;
 mod mistake;
+mod networks;
 mod policy_files;
 mod pool_range;
 mod prefix;
@@ -21,6 +22,7 @@ pub mod wall_clock;
 
 pub use join_string::{DEFAULT_PORT, JoinString, JoinStringError, Token};
 pub use mistake::Mistake;
+pub use networks::{NETWORKS_FILE, Network, NetworkMemory};
 pub use policy_files::{
     POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, read_policy, read_usage,
 };

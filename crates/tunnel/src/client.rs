@@ -45,7 +45,9 @@ use crate::stream::Stream;
 use crate::target::Target;
 use crate::trace::SessionTrace;
 
-pub use carrier::{Carrier, CarrierKind, CarrierWish};
+pub use carrier::{
+    Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, PolicedRates,
+};
 pub use config::{ClientConfig, RelayPeer, SessionNumbers, TlsPeer, UDP_PORTS};
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkBind, LinkError, LinkWish};

@@ -40,10 +40,10 @@ use std::io;
 pub use access::Access;
 pub use assignment::{Assignment, Lodging};
 pub use client::{
-    Carrier, CarrierKind, CarrierWish, Client, ClientConfig, ClientSnapshot, ClientState,
-    ConnectError, LinkBind, LinkError, LinkSnapshot, LinkWish, OpenError, PacketFlow,
-    PacketsCarried, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival,
-    UdpFlow, UdpMapping,
+    Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client, ClientConfig,
+    ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError, LinkSnapshot, LinkWish,
+    OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayPeer, SessionNumbers, Silence,
+    TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow, UdpMapping,
 };
 pub use connection::{Carried, Ending};
 pub use engine::Volume;

@@ -18,6 +18,7 @@ mod link_roll;
 pub mod links;
 pub mod near_by;
 mod network_manager;
+mod networks;
 pub mod policy_edit;
 mod policy_text;
 mod surroundings;

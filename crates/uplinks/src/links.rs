@@ -187,6 +187,7 @@ pub(crate) mod tests {
             controller: None,
             addresses: addresses.iter().map(address).collect(),
             default_routes: Vec::<DefaultRoute>::new(),
+            gateways: Vec::new(),
         }
     }
 

@@ -2,13 +2,16 @@
 //!
 //! Pure, and never changed: a change is another table.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tabane_linux::interfaces::Interface;
-use tabane_policy::LinkFacts;
+use tabane_policy::{LinkFacts, UnixDay};
+use tabane_store::NetworkMemory;
+use tabane_tunnel::CarrierMemory;
 
 use crate::link_policy::LinkPolicy;
 use crate::links::{self, Links};
+use crate::networks;
 
 /// See the module.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub struct Table {
     pub revision: u64,
     /// The links that have a data budget, be they in use or not.
     budgets: BTreeSet<String>,
+    /// What networks have taught of carriers, by the interfaces that are in them.
+    memory: BTreeMap<String, CarrierMemory>,
 }
 
 impl Table {
@@ -42,6 +47,7 @@ impl Table {
             wanted: wanted.to_vec(),
             revision,
             budgets: BTreeSet::new(),
+            memory: BTreeMap::new(),
         }
     }
 
@@ -49,9 +55,24 @@ impl Table {
         Self { budgets, ..self }
     }
 
+    pub(super) fn with_memory(self, memory: &NetworkMemory, today: UnixDay) -> Self {
+        let recall = |it: &Interface| {
+            let carrier = networks::recall(memory, it, today)?;
+            Some((it.name.clone(), carrier))
+        };
+        Self {
+            memory: self.interfaces.iter().filter_map(recall).collect(),
+            ..self
+        }
+    }
+
     /// The own links that can be used and may be; maybe none.
     pub fn links(&self) -> Links {
-        links::allowed(&self.interfaces, &self.wanted, &self.policy)
+        let mut links = links::allowed(&self.interfaces, &self.wanted, &self.policy);
+        for (name, bind) in &mut links {
+            bind.memory = self.memory.get(name).copied();
+        }
+        links
     }
 
     /// The interface of this name.

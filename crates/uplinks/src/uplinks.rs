@@ -21,7 +21,9 @@ use tokio::task::AbortHandle;
 
 use crate::link_policy::LinkPolicy;
 use crate::link_roll::LinkRoll;
-use tabane_store::Store;
+use crate::networks;
+use tabane_store::{NetworkMemory, Store, wall_clock::today};
+use tabane_tunnel::CarrierMemory;
 
 mod budgets;
 mod files;
@@ -57,6 +59,7 @@ struct State {
     interfaces: Vec<Interface>,
     policy: LinkPolicy,
     budgets: Budgets,
+    networks: NetworkMemory,
 }
 
 impl Uplinks {
@@ -76,6 +79,7 @@ impl Uplinks {
         let interfaces = interfaces.context("cannot list the interfaces")?;
         let (files, news) = Files::start(store)?;
         let uplinks = Self::with(interfaces, policy, wanted, roll, files, names(store));
+        uplinks.0.on_networks(networks(store));
         let following = tokio::task::spawn_local(follower.run(Rc::downgrade(&uplinks.0), news));
         // Nobody else has set it.
         let _ = uplinks.0.follower.set(following.abort_handle());
@@ -96,6 +100,7 @@ impl Uplinks {
                 interfaces,
                 policy,
                 budgets: Budgets::default(),
+                networks: NetworkMemory::default(),
             }),
             roll,
             wanted,
@@ -128,6 +133,17 @@ impl Uplinks {
     pub fn count(&self, link: &str, bytes: Bytes) {
         self.0.count(link, bytes);
     }
+
+    /// What the network that `interface` is in has taught of carriers; kept for the next time.
+    pub fn remember(&self, interface: &Interface, carrier: CarrierMemory) {
+        let mut state = self.0.state.borrow_mut();
+        if let Some((network, word)) =
+            networks::note(&mut state.networks, interface, carrier, today())
+        {
+            tracing::debug!(%network, %carrier, "remembered");
+            self.0.files.note(network, word);
+        }
+    }
 }
 
 impl std::fmt::Debug for Uplinks {
@@ -148,6 +164,14 @@ fn names(store: &Store) -> Vec<String> {
     known.map(|(name, _)| name.to_string()).collect()
 }
 
+/// What is kept of networks.
+fn networks(store: &Store) -> NetworkMemory {
+    NetworkMemory::read(store.root()).unwrap_or_else(|error| {
+        tracing::warn!("what networks have taught is forgotten: {error:#}");
+        NetworkMemory::default()
+    })
+}
+
 impl Shared {
     /// Makes the table of what is known now, and sends it to everybody.
     fn publish(&self) {
@@ -156,8 +180,10 @@ impl Shared {
             interfaces,
             policy,
             budgets,
+            networks,
         } = &mut *state;
         let table = Table::new(interfaces, &self.wanted, policy, self.revision.get());
+        let table = table.with_memory(networks, today());
         budgets.renew(policy, table.facts_with(&self.neighbours));
         let table = Rc::new(table.with_budgets(budgets.links()));
         drop(state);
@@ -185,6 +211,26 @@ impl Shared {
     fn on_interfaces(&self, interfaces: Vec<Interface>) {
         self.state.borrow_mut().interfaces = interfaces;
         self.publish();
+    }
+
+    fn on_networks(&self, networks: NetworkMemory) {
+        self.state.borrow_mut().networks = networks;
+        self.publish();
+    }
+
+    /// The kernel may have learnt a gateway's card, of which it tells nobody.
+    fn on_second_look(&self, interfaces: Vec<Interface>) {
+        if self.state.borrow().interfaces != interfaces {
+            self.on_interfaces(interfaces);
+        }
+    }
+
+    fn has_unresolved(&self) -> bool {
+        self.state
+            .borrow()
+            .interfaces
+            .iter()
+            .any(networks::is_unresolved)
     }
 
     /// A budget's period may be over.

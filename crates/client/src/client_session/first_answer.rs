@@ -46,7 +46,7 @@ impl SessionPlan {
         let table = uplinks.table();
         let chosen = links::choose(&table.interfaces, &table.wanted, &table.policy);
         let (links, no_link) = match chosen {
-            Ok(links) => (links, None),
+            Ok(_) => (table.links(), None),
             // Whoever names links means these.
             Err(error) if self.lenders.is_empty() || !self.links.is_empty() => return Err(error),
             Err(error) => (Links::new(), Some(error)),

@@ -103,6 +103,7 @@ mod tests {
                 ready: true,
             }],
             default_routes: Vec::new(),
+            gateways: Vec::new(),
         }
     }
 

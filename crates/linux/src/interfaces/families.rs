@@ -75,6 +75,7 @@ mod tests {
             controller: None,
             addresses: addresses.iter().map(address).collect(),
             default_routes: v6_route.then_some(route).into_iter().collect(),
+            gateways: Vec::new(),
         }
     }
 

@@ -9,6 +9,7 @@ use rtnetlink::packet_route::address::{
     AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
 };
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State};
+use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia,
 };
@@ -48,6 +49,17 @@ async fn list_by(handle: &Handle) -> Result<Vec<Interface>, InterfaceError> {
         for (index, route) in default_routes(&message) {
             if let Some(interface) = by_index.get_mut(&index) {
                 interface.default_routes.push(route);
+            }
+        }
+    }
+    // Without them all else is as good.
+    let neighbours = collect("neighbours", handle.neighbours().get().execute()).await;
+    for message in neighbours.unwrap_or_default() {
+        let interface = by_index.get_mut(&message.header.ifindex);
+        if let Some((interface, entry)) = interface.zip(neighbour(&message)) {
+            let mut routes = interface.default_routes.iter();
+            if routes.any(|route| route.gateway == Some(entry.0)) {
+                interface.gateways.push(entry);
             }
         }
     }
@@ -184,6 +196,7 @@ fn interface(link: LinkMessage) -> Interface {
         controller: None,
         addresses: Vec::new(),
         default_routes: Vec::new(),
+        gateways: Vec::new(),
     };
     let mut info_kind = None;
     for attribute in link.attributes {
@@ -243,6 +256,28 @@ fn address(message: &AddressMessage) -> Option<InterfaceAddress> {
         scope,
         ready,
     })
+}
+
+/// An entry of the neighbour table that has an address of a card.
+fn neighbour(message: &NeighbourMessage) -> Option<(IpAddr, [u8; 6])> {
+    let (mut address, mut hardware) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
+                address = Some(IpAddr::V4(*v4));
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
+                address = Some(IpAddr::V6(*v6));
+            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => {
+                hardware = <[u8; 6]>::try_from(bytes.as_slice()).ok();
+            }
+            _ => {}
+        }
+    }
+    address
+        .zip(hardware)
+        .filter(|(_, hardware)| *hardware != [0; 6])
 }
 
 /// The default routes that a message tells of, by interface: several where it has several hops.

@@ -13,18 +13,26 @@
 //!
 //! UDP that answers and yet loses much, second after second, is suspected of being policed: TLS is
 //! dialed as well, both carry the link side by side for a few seconds, and what carries far more is
-//! left. The same comparison decides whether UDP is taken back later.
+//! kept. The same comparison decides whether UDP is taken back later.
+//!
+//! A link may begin with what its network taught before ([`CarrierMemory`]): TLS is dialed at once
+//! then, beside the question by UDP.
 
+mod memory;
+mod policed;
+mod recall;
+mod why;
 mod wish;
-
-use std::fmt;
 
 use super::comparison::{
     Comparison, LOOK_ALONE, LOOK_BESIDE, Sample, Suspicion, Verdict, Watch, is_loaded,
 };
-use tabane_base::{Duration, Rate};
+use tabane_base::Duration;
 use tokio::time::Instant;
 
+use policed::Policed;
+
+pub use memory::{CarrierMemory, CarrierMemoryError, PolicedRates};
 pub use wish::{Carrier, CarrierKind, CarrierWish};
 
 /// UDP is given so long before TLS is tried beside it: an answer over the slowest usual link takes
@@ -36,8 +44,8 @@ const LAST_DIAL: Duration = Duration::from_secs(60);
 /// Waits before other ports are asked once more, like those of dials.
 const FIRST_PORTS: Duration = Duration::from_secs(2);
 const LAST_PORTS: Duration = Duration::from_secs(60);
-/// Waits before UDP is asked again where TLS carries: first and longest. A question is one packet,
-/// repeated three times.
+/// Waits before UDP is asked again where TLS carries, and the relay's own port where another one
+/// does: first and longest. A question is one packet, repeated three times.
 const FIRST_ASK: Duration = Duration::from_secs(15);
 const LAST_ASK: Duration = Duration::from_secs(300);
 /// A connection that has lasted for so long is dialed anew at once.
@@ -69,8 +77,8 @@ pub(super) struct Choice {
     dial_failures: u32,
     ask_at: Option<Instant>,
     asked_in_vain: u32,
-    /// When UDP took over from TLS.
-    udp_back_at: Option<Instant>,
+    /// When UDP at the relay's own port took over from anything else.
+    back_at: Option<Instant>,
     /// When TLS began to carry.
     tls_up_at: Option<Instant>,
     /// What the last dial came to.
@@ -86,15 +94,10 @@ pub(super) struct Choice {
     policed: Option<Policed>,
     /// TLS that carries a link with policed UDP, at the last look for load.
     loaded: Option<Sample>,
-}
-
-/// UDP that was left because it is policed.
-#[derive(Clone, Copy, Debug)]
-struct Policed {
-    suspicion: Suspicion,
-    /// What both carried, in bytes a second.
-    udp: u64,
-    tls: u64,
+    /// What the network taught before, until it is seen anew.
+    remembered: Option<CarrierMemory>,
+    /// What it has taught this link.
+    learnt: Option<CarrierMemory>,
 }
 
 /// What a look at both carriers came to.
@@ -112,20 +115,9 @@ enum Dial {
     Underway,
 }
 
-impl fmt::Display for Policed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = |bytes: u64| Rate::from_bps(bytes.saturating_mul(8));
-        let (udp, tls) = (rate(self.udp), rate(self.tls));
-        write!(
-            f,
-            "UDP is policed here: it carried {udp} where TLS carried {tls}"
-        )
-    }
-}
-
 impl Choice {
-    pub(super) fn new(kind: CarrierKind) -> Self {
-        Self {
+    pub(super) fn new(kind: CarrierKind, remembered: Option<CarrierMemory>) -> Self {
+        let mut choice = Self {
             kind,
             carrier: Carrier::Udp,
             silent_since: None,
@@ -135,7 +127,7 @@ impl Choice {
             dial_failures: 0,
             ask_at: None,
             asked_in_vain: 0,
-            udp_back_at: None,
+            back_at: None,
             tls_up_at: None,
             problem: None,
             watch: Watch::default(),
@@ -146,7 +138,13 @@ impl Choice {
             comparison: None,
             policed: None,
             loaded: None,
+            remembered: None,
+            learnt: None,
+        };
+        if let Some(memory) = remembered {
+            choice.recall(memory);
         }
+        choice
     }
 
     pub(super) const fn carrier(&self) -> Carrier {
@@ -190,30 +188,46 @@ impl Choice {
         }
     }
 
-    /// UDP carries.
-    pub(super) fn on_udp_up(&mut self, now: Instant) {
-        if self.carrier == Carrier::Tls {
-            self.udp_back_at = Some(now);
+    /// UDP carries, to the relay's own port or to another.
+    pub(super) fn on_udp_up(&mut self, now: Instant, port: Option<u16>) {
+        match port {
+            None if self.is_elsewhere() => self.back_at = Some(now),
+            None => {}
+            Some(_) => self.on_leaving(now),
         }
+        let again = now + self.ask_wait();
+        self.ask_at = port.map(|_| self.ask_at.unwrap_or(again));
         self.carrier = Carrier::Udp;
         self.silent_since = None;
         self.ports_at = None;
         self.ports_in_vain = 0;
-        self.ask_at = None;
         if self.kind == CarrierKind::Auto && self.comparison.is_none() {
             self.look_at = Some(now + LOOK_ALONE);
-            // As it was in the session before.
+            // As it was before.
             let again = self.policed.map(|policed| (now, policed.suspicion));
             self.suspected = self.suspected.or(again);
+        }
+        if self.policed.is_none() {
+            self.learnt = Some(port.map_or(CarrierMemory::Usual, CarrierMemory::Port));
+        }
+    }
+
+    /// Neither UDP nor the relay's own port carries.
+    fn is_elsewhere(&self) -> bool {
+        self.carrier == Carrier::Tls || matches!(self.learnt, Some(CarrierMemory::Port(_)))
+    }
+
+    /// The link goes by something else than UDP to the relay's own port.
+    fn on_leaving(&mut self, now: Instant) {
+        let was_back = self.back_at.take();
+        if !self.is_elsewhere() && was_back.is_none_or(|at| now - at > TRUST) {
+            self.asked_in_vain = 0;
         }
     }
 
     /// TLS carries.
     pub(super) fn on_tls_up(&mut self, now: Instant) {
-        let was_back = self.udp_back_at.take();
-        if was_back.is_none_or(|at| now - at > TRUST) {
-            self.asked_in_vain = 0;
-        }
+        self.on_leaving(now);
         self.carrier = Carrier::Tls;
         self.silent_since = None;
         self.ports_at = None;
@@ -225,12 +239,14 @@ impl Choice {
         self.comparison = None;
         self.loaded = None;
         self.ask_at = (self.kind == CarrierKind::Auto).then(|| now + self.ask_wait());
+        let policed = self.policed.map(|it| CarrierMemory::Policed(it.rates()));
+        self.learnt = Some(policed.unwrap_or(CarrierMemory::Silent));
     }
 
     /// TLS carries nothing any more: both are tried at once.
     pub(super) fn on_tls_gone(&mut self, now: Instant) {
         self.carrier = Carrier::Udp;
-        self.silent_since = Some(now.checked_sub(UDP_PATIENCE).unwrap_or(now));
+        self.silent_since = Some(now);
         self.ask_at = None;
         self.comparison = None;
         self.look_at = None;
@@ -245,16 +261,24 @@ impl Choice {
         }
     }
 
-    /// UDP is asked beside TLS.
+    /// UDP, or the relay's own port, is asked beside what carries.
     pub(super) fn on_ask(&mut self) {
         self.ask_at = None;
+    }
+
+    /// Whether it is, and has not answered.
+    pub(super) fn is_asking(&self) -> bool {
+        self.ask_at.is_none() && self.is_elsewhere()
     }
 
     /// It did not answer.
     pub(super) fn on_ask_failed(&mut self, now: Instant) {
         self.asked_in_vain += 1;
-        self.comparison = None;
-        self.look_at = None;
+        self.remembered = None;
+        if self.carrier == Carrier::Tls {
+            self.comparison = None;
+            self.look_at = None;
+        }
         self.ask_at = Some(now + self.ask_wait());
     }
 
@@ -296,7 +320,10 @@ impl Choice {
     /// link goes over.
     pub(super) fn on_beside(&mut self, now: Instant) -> bool {
         let suspicion = match self.carrier {
-            Carrier::Udp if self.silent_since.is_none() => self.suspected.map(|it| it.1),
+            // What is known to be policed is left at once.
+            Carrier::Udp if self.silent_since.is_none() && self.policed.is_none() => {
+                self.suspected.map(|it| it.1)
+            }
             Carrier::Udp => None,
             Carrier::Tls => self.policed.map(|policed| policed.suspicion),
         };
@@ -347,12 +374,8 @@ impl Choice {
         let suspected = self.suspected.take().map(|it| it.1);
         let suspicion = suspected.or_else(|| self.policed.map(|it| it.suspicion));
         match (verdict, self.carrier) {
-            (Verdict::TlsCarriesMore { udp, tls }, carrier) => {
-                self.policed = suspicion.map(|suspicion| Policed {
-                    suspicion,
-                    udp,
-                    tls,
-                });
+            (Verdict::TlsCarriesMore { tls }, carrier) => {
+                self.policed = suspicion.map(|suspicion| Policed { suspicion, tls });
                 match carrier {
                     Carrier::Udp => Change::Over,
                     Carrier::Tls => {
@@ -426,7 +449,12 @@ impl Choice {
             (CarrierKind::Udp, _) | (_, Carrier::Tls) => return None,
             (CarrierKind::Tls, Carrier::Udp) => self.silent_since?,
             (CarrierKind::Auto, Carrier::Udp) => {
-                let silent = self.silent_since.map(|since| since + UDP_PATIENCE);
+                let expected = self.learnt.or(self.remembered);
+                let patience = match expected.is_some_and(CarrierMemory::is_tls) {
+                    true => Duration::ZERO,
+                    false => UDP_PATIENCE,
+                };
+                let silent = self.silent_since.map(|since| since + patience);
                 let suspected = self.suspected.filter(|_| !self.is_comparing());
                 silent.into_iter().chain(suspected.map(|it| it.0)).min()?
             }
@@ -434,31 +462,9 @@ impl Choice {
         Some(earliest.map_or(wanted, |earliest| wanted.max(earliest)))
     }
 
-    /// When UDP is to be asked beside TLS.
+    /// When UDP is to be asked beside TLS, or the relay's own port beside another.
     pub(super) const fn ask_at(&self) -> Option<Instant> {
         self.ask_at
-    }
-
-    /// Why the link is carried as it is, where that is not as usual.
-    pub(super) fn why(&self, now: Instant) -> Option<String> {
-        match (self.carrier, self.kind) {
-            (Carrier::Tls, CarrierKind::Tls) => Some("the policy says so".to_owned()),
-            (Carrier::Tls, _) => Some(self.policed.map_or_else(
-                || "UDP gets no answer here".to_owned(),
-                |policed| policed.to_string(),
-            )),
-            (Carrier::Udp, _) => {
-                let silent = self.silent_since?;
-                let is_late = now > silent + UDP_PATIENCE;
-                let problem = self.problem.as_ref().filter(|_| is_late)?;
-                Some(match self.kind {
-                    CarrierKind::Tls => format!("no TLS: {problem}"),
-                    CarrierKind::Auto | CarrierKind::Udp => {
-                        format!("no UDP, and no TLS either: {problem}")
-                    }
-                })
-            }
-        }
     }
 }
 

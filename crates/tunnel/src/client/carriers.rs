@@ -64,9 +64,14 @@ impl Shared {
             link.choice.on_ask();
             // The socket may be one of a session that is over.
             let _ = self.prepare(link);
-            let own = link.candidate(relay).into_iter();
-            let all: Vec<_> = own.chain(link.others(relay)).collect();
-            self.ask(session, link, all);
+            let asked: Vec<_> = match link.choice.carrier() {
+                Carrier::Tls => {
+                    let first = link.candidate(relay).into_iter();
+                    first.chain(link.others(relay)).collect()
+                }
+                Carrier::Udp => link.pairs.own(relay).collect(),
+            };
+            self.ask(session, link, asked);
             if link.asked.is_empty() {
                 link.choice.on_ask_failed(now);
             }
@@ -96,7 +101,7 @@ impl Shared {
     pub(super) fn on_no_answer(&self, link: &mut Link, path: PathId) {
         self.close_path(path);
         link.asked.retain(|asked| *asked != path);
-        if link.asked.is_empty() && link.choice.carrier() == Carrier::Tls {
+        if link.asked.is_empty() && link.choice.is_asking() {
             link.choice.on_ask_failed(Instant::now());
         }
     }
@@ -341,6 +346,9 @@ impl Shared {
     /// A link is carried by TLS, or by UDP; what the other one had under way is given up.
     pub(super) fn on_carried(&self, link: &mut Link, by_tls: bool) {
         let now = Instant::now();
+        let port = link.pairs.port();
+        // Once it has been followed.
+        self.carriers_changed.notify_one();
         if by_tls {
             link.asked.drain(..).for_each(|path| self.close_path(path));
             link.choice.on_tls_up(now);
@@ -349,12 +357,12 @@ impl Shared {
         if link.choice.carrier() == Carrier::Udp && link.choice.is_suspected() {
             link.asked.drain(..).for_each(|path| self.close_path(path));
             // It was silent for a moment, and TLS is to be compared with it.
-            link.choice.on_udp_up(now);
+            link.choice.on_udp_up(now, port);
             return;
         }
         let beside = link.trial.take().into_iter().chain(link.asked.drain(..));
         beside.for_each(|path| self.close_path(path));
-        link.choice.on_udp_up(now);
+        link.choice.on_udp_up(now, port);
         link.discard_tls(&self.engine);
     }
 

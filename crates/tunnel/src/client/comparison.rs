@@ -139,8 +139,8 @@ impl Watch {
 /// What a comparison came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// By how much; what both carried, in bytes a second.
-    TlsCarriesMore { udp: u64, tls: u64 },
+    /// TLS does far more: so many bytes a second.
+    TlsCarriesMore { tls: u64 },
     /// UDP is as good, or nothing could be seen.
     UdpWillDo,
 }
@@ -179,28 +179,23 @@ impl Comparison {
         let way = self.suspicion.way;
         let rates = (rate(&first_udp, &udp, way), rate(&first_tls, &tls, way));
         match (udp.is_active, tls.is_active) {
-            (false, true) => return Some(self.tls_wins(rates.1)),
+            (false, true) => return Some(Verdict::TlsCarriesMore { tls: rates.1 }),
             (true, false) if self.is_back => return Some(Verdict::UdpWillDo),
             _ => {}
         }
         let is_over = udp.at >= self.until;
         match self.is_back {
             false if self.samples.len() > JUDGED_LOOKS && self.is_policed(rates) => {
-                Some(self.tls_wins(rates.1))
+                Some(Verdict::TlsCarriesMore { tls: rates.1 })
             }
             false => is_over.then_some(Verdict::UdpWillDo),
             // A policer lets some pass at first: only the end counts.
             true if !is_over => None,
             true => Some(match self.is_freed(udp.since(&first_udp, way), rates) {
                 true => Verdict::UdpWillDo,
-                false => self.tls_wins(rates.1),
+                false => Verdict::TlsCarriesMore { tls: rates.1 },
             }),
         }
-    }
-
-    fn tls_wins(&self, tls: u64) -> Verdict {
-        let udp = self.suspicion.carried;
-        Verdict::TlsCarriesMore { udp, tls }
     }
 
     /// TLS must carry far more than UDP does beside it, and than UDP did alone: else it merely

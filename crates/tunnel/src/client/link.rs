@@ -4,7 +4,9 @@
 //! or path fail is tried again with other sockets and the next pair of addresses, ever more
 //! slowly; whether data takes it is core's decision.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+mod bind;
+
+use std::net::SocketAddr;
 
 use tabane_base::Duration;
 use tabane_core::{
@@ -15,89 +17,17 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::LinkSnapshot;
-use super::carrier::{Carrier, CarrierWish, Choice};
+use super::carrier::{Carrier, CarrierMemory, Choice};
 use super::pairs::Pairs;
 use crate::engine::{Engine, SessionId};
 use crate::monitor::HostMonitor;
+
+pub use bind::LinkBind;
 
 /// Waits before a link that failed is tried again: first and longest. An interface that comes
 /// back is used within a second; one that stays dead costs a packet now and then.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(10);
-
-/// A link to use.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LinkBind {
-    /// What to call it; the interface's name as a rule.
-    pub name: String,
-    /// The interface that its packets must take, whatever the routing table says.
-    pub interface: Option<String>,
-    /// Our IPv4 address on it, unspecified to leave the choice to the kernel.
-    pub v4: Option<Ipv4Addr>,
-    /// Our IPv6 address on it, unspecified to leave the choice to the kernel.
-    pub v6: Option<Ipv6Addr>,
-    /// Where each relay is found over this link, by its place in the list, where that differs from
-    /// [`RelayPeer::addrs`](super::RelayPeer::addrs); a relay that is not listed, nowhere.
-    pub relay_addrs: Option<Vec<Vec<SocketAddr>>>,
-    /// How it may be used, from its first packet on.
-    pub policy: PathPolicy,
-    /// What may carry its packets.
-    pub carrier: CarrierWish,
-}
-
-impl LinkBind {
-    /// The interface `name` with our addresses on it.
-    #[must_use]
-    pub fn interface(name: &str, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Self {
-        Self {
-            name: name.to_owned(),
-            interface: Some(name.to_owned()),
-            v4,
-            v6,
-            relay_addrs: None,
-            policy: PathPolicy::default(),
-            carrier: CarrierWish::default(),
-        }
-    }
-
-    /// A way by others, who pass datagrams on to each relay that are sent to these addresses of
-    /// theirs; found as the routing table says.
-    #[must_use]
-    pub fn by_way_of(name: &str, relay_addrs: Vec<Vec<SocketAddr>>) -> Self {
-        Self {
-            name: name.to_owned(),
-            relay_addrs: Some(relay_addrs),
-            ..Self::unbound()
-        }
-    }
-
-    /// Whatever link the routing table chooses.
-    #[must_use]
-    pub fn unbound() -> Self {
-        Self {
-            name: "default".to_owned(),
-            interface: None,
-            v4: Some(Ipv4Addr::UNSPECIFIED),
-            v6: Some(Ipv6Addr::UNSPECIFIED),
-            relay_addrs: None,
-            policy: PathPolicy::default(),
-            carrier: CarrierWish::default(),
-        }
-    }
-
-    /// The same, used as `policy` says.
-    #[must_use]
-    pub fn with_policy(self, policy: PathPolicy) -> Self {
-        Self { policy, ..self }
-    }
-
-    pub(super) fn local(&self, remote: &SocketAddr) -> Option<SocketAddr> {
-        match remote {
-            SocketAddr::V4(_) => self.v4.map(|ip| SocketAddr::new(ip.into(), 0)),
-            SocketAddr::V6(_) => self.v6.map(|ip| SocketAddr::new(ip.into(), 0)),
-        }
-    }
-}
 
 /// What the user wishes of a link while it is used. What is left out stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -176,12 +106,12 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(bind: LinkBind) -> Self {
-        let choice = Choice::new(bind.carrier.kind);
+        let choice = Choice::new(bind.carrier.kind, bind.memory);
         Self {
-            bind,
             sockets: [None; 2],
             remotes: Vec::new(),
-            pairs: Pairs::default(),
+            pairs: Pairs::beginning_with(choice.port()),
+            bind,
             path: None,
             choice,
             trial: None,
@@ -193,6 +123,12 @@ impl Link {
             problem: None,
             paused: false,
         }
+    }
+
+    /// What the network taught before; tells whether that is news.
+    pub(super) fn recall(&mut self, memory: CarrierMemory) -> bool {
+        self.bind.memory = Some(memory);
+        self.choice.recall(memory)
     }
 
     pub(super) const fn policy(&self) -> PathPolicy {
@@ -461,7 +397,7 @@ impl Link {
         self.trial = None;
         self.discard_sockets(engine);
         self.discard_tls(engine);
-        self.choice = Choice::new(self.bind.carrier.kind);
+        self.choice = Choice::new(self.bind.carrier.kind, self.bind.memory);
     }
 
     pub(super) fn snapshot(
@@ -479,17 +415,13 @@ impl Link {
         };
         let carrier = self.choice.carrier();
         let port = self.pairs.port().filter(|_| carrier == Carrier::Udp);
-        let mut carrier_why = self.choice.why(Instant::now());
-        if port.is_some() {
-            let why = "the relay's own port got no answer here";
-            carrier_why.get_or_insert_with(|| why.to_owned());
-        }
         LinkSnapshot {
             name: self.bind.name.clone(),
             policy: self.bind.policy,
             carrier,
             carrier_port: port,
-            carrier_why,
+            carrier_why: self.choice.why(Instant::now(), port),
+            memory: self.choice.memory(),
             path: session.and_then(path),
             volume: engine.volume(&self.bind.name),
             estimate: monitor.link(&self.bind.name),

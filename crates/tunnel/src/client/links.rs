@@ -4,6 +4,7 @@
 
 use tabane_core::{ClassId, PathPolicy};
 
+use super::carrier::CarrierMemory;
 use super::link::{Link, LinkBind, LinkError, LinkWish};
 use super::{Client, left};
 use crate::journal::Happening;
@@ -116,6 +117,21 @@ impl Client {
         });
         shared.links_changed.notify_one();
         Ok(())
+    }
+
+    /// Waits until a link may be carried otherwise than before; one waits at a time.
+    pub async fn carriers_changed(&self) {
+        self.shared.carriers_changed.notified().await;
+    }
+
+    /// What the network of a link has taught of carriers before, where that is told only now. A
+    /// link that knows by itself goes on.
+    pub fn recall(&self, name: &str, memory: CarrierMemory) {
+        let mut links = self.shared.links.borrow_mut();
+        let link = links.iter_mut().find(|link| link.name() == name);
+        if link.is_some_and(|link| link.recall(memory)) {
+            self.shared.recalled.notify_one();
+        }
     }
 
     /// Measures every link that has a path, both ways, by `trains` trains of packets, whatever

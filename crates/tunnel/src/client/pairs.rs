@@ -26,6 +26,12 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
+    /// None yet; what was answered last is known.
+    pub(super) fn beginning_with(port: Option<u16>) -> Self {
+        let relays = Vec::new();
+        Self { relays, port }
+    }
+
     /// Begins anew, with no pair for so many relays; the port that was answered stays.
     pub(super) fn clear(&mut self, relays: usize) {
         self.relays = vec![Vec::new(); relays];
@@ -59,16 +65,30 @@ impl Pairs {
         self.relays.get(relay).into_iter().flatten()
     }
 
-    /// What is tried at once: every address, at the port that was answered last.
+    /// What is tried at once: every address, at the port that was answered last, if the relay is
+    /// hoped to have that.
     pub(super) fn first(&self, relay: usize) -> impl Iterator<Item = FourTuple> {
-        let is_first = |pair: &&Pair| pair.port == self.port;
-        self.of(relay).filter(is_first).map(|pair| pair.tuple)
+        let first = self.first_port(relay);
+        let pairs = self.of(relay).filter(move |pair| pair.port == first);
+        pairs.map(|pair| pair.tuple)
+    }
+
+    fn first_port(&self, relay: usize) -> Option<u16> {
+        let is_there = |port: &u16| self.of(relay).any(|pair| pair.port == Some(*port));
+        self.port.filter(is_there)
+    }
+
+    /// Every address at the relay's own port.
+    pub(super) fn own(&self, relay: usize) -> impl Iterator<Item = FourTuple> {
+        let pairs = self.of(relay).filter(|pair| pair.port.is_none());
+        pairs.map(|pair| pair.tuple)
     }
 
     /// What is tried when those are silent: the other ports of one address of each family.
     pub(super) fn others(&self, relay: usize) -> impl Iterator<Item = FourTuple> {
         let mut seen = Vec::new();
-        let others = self.of(relay).filter(|pair| pair.port != self.port);
+        let first = self.first_port(relay);
+        let others = self.of(relay).filter(move |pair| pair.port != first);
         let others = others.filter(move |pair| {
             let key = (pair.port, pair.tuple.remote.is_ipv6());
             let is_new = !seen.contains(&key);
@@ -124,7 +144,12 @@ mod tests {
         let first = ["192.0.2.1:443", "192.0.2.2:443", "[2001:db8::1]:443"];
         assert_eq!(text(&mut pairs.first(1)), first);
         assert_eq!(text(&mut pairs.others(1)), [own[0], own[2]]);
+        assert_eq!(text(&mut pairs.own(1)), own);
         pairs.clear(2);
         assert_eq!(pairs.port(), Some(443));
+        // Another relay listens there itself, or not at all.
+        pairs.add(0, v4, "192.0.2.9:443".parse().unwrap(), &[443, 4500]);
+        assert_eq!(text(&mut pairs.first(0)), ["192.0.2.9:443"]);
+        assert_eq!(text(&mut pairs.others(0)), ["192.0.2.9:4500"]);
     }
 }

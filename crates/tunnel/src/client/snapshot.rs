@@ -6,7 +6,7 @@ use tabane_core::{
 };
 
 use super::Client;
-use super::carrier::Carrier;
+use super::carrier::{Carrier, CarrierMemory};
 use super::packets::PacketsCarried;
 use super::standing::Standing;
 use crate::engine::Volume;
@@ -56,6 +56,8 @@ pub struct LinkSnapshot {
     pub carrier_port: Option<u16>,
     /// Why that, where it is not as usual.
     pub carrier_why: Option<String>,
+    /// What its network has taught of carriers, once it has.
+    pub memory: Option<CarrierMemory>,
     /// The path over it, where there is one.
     pub path: Option<PathSnapshot>,
     /// What this client has sent and received over it, by whatever session.

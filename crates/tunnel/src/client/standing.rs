@@ -56,6 +56,10 @@ pub(super) struct Shared {
     pub(super) reach_lost_at: Cell<Option<Instant>>,
     /// A link was added, or a relay found: whoever waits for better times should look again.
     pub(super) links_changed: Notify,
+    /// A link may be carried otherwise.
+    pub(super) carriers_changed: Notify,
+    /// What carries a link may be tried earlier.
+    pub(super) recalled: Notify,
     pub(super) sessions: Cell<u64>,
     /// Of the present session, or the last.
     pub(super) number: Cell<u64>,
@@ -97,6 +101,8 @@ impl Shared {
             reach: watch::Sender::new(false),
             reach_lost_at: Cell::new(None),
             links_changed: Notify::new(),
+            carriers_changed: Notify::new(),
+            recalled: Notify::new(),
             sessions: Cell::new(0),
             number: Cell::new(0),
             relay: Cell::new(None),

@@ -133,6 +133,7 @@ impl Supervisor {
                     }
                 }
                 () = until(handshakes.next_at()) => {}
+                () = shared.recalled.notified() => {}
                 () = until(shared.carriers_at()) => handshakes.dial(),
             }
         }
@@ -242,6 +243,7 @@ impl Supervisor {
                 }
                 () = until(self.shared.link_retry_at()) => self.shared.open_paths(session),
                 dialed = shared.dials.next() => shared.take_up(session, dialed),
+                () = shared.recalled.notified() => {}
                 () = until(shared.carriers_at()) => shared.tend_carriers(session),
                 () = until(begin_at) => {}
             }

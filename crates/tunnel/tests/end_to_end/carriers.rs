@@ -16,8 +16,8 @@ use tabane_base::Duration;
 use tabane_core::{Identity, PathStatus};
 use tabane_linux::netns::Netns;
 use tabane_tunnel::{
-    Carrier, CarrierKind, CarrierWish, Client, ClientConfig, LinkBind, LinkSnapshot, TlsPeer,
-    UDP_PORTS,
+    Carrier, CarrierKind, CarrierMemory, CarrierWish, Client, ClientConfig, LinkBind, LinkSnapshot,
+    TlsPeer, UDP_PORTS,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -205,6 +205,68 @@ fn where_only_another_port_passes_links_go_by_that() {
             other.close().await;
         },
     );
+}
+
+#[test]
+fn a_link_goes_back_to_the_relays_own_port_and_counts_all_its_ways() {
+    let one = |config: &mut ClientConfig| {
+        config.links.truncate(1);
+        // TLS, dialed beside it, may answer first on a busy machine.
+        config.relays[0].tls = None;
+    };
+    with_walls("return", &[], one, |world, client| async move {
+        let stream = Stream::start(&client, world.cables.server()).await;
+        stream.grows("by the relay's own port").await;
+        let received = |link: LinkSnapshot| link.path.unwrap().received.get();
+        let by_own = received(world.link(&client, "left"));
+        world.wall_but("left", OTHER_PORT);
+        let by = |port: &'static str| {
+            let (world, client) = (world.clone(), client.clone());
+            async move {
+                let carried = || world.link(&client, "left").carried_by() == port;
+                eventually(port, carried).await;
+            }
+        };
+        by("udp:4500").await;
+        stream.grows("by the other port").await;
+        world.nft("flush chain inet walls in");
+        by("udp").await;
+        stream.grows("by the relay's own port again").await;
+        let link = world.link(&client, "left");
+        assert_eq!(
+            (link.carrier_why.clone(), client.snapshot().sessions),
+            (None, 1)
+        );
+        let all = link.volume.received.get();
+        assert!(all >= by_own + received(link), "{all}");
+    });
+}
+
+#[test]
+fn where_tls_is_remembered_the_session_does_not_wait_for_udp() {
+    let recalled = |config: &mut ClientConfig| {
+        let links = config.links.iter_mut();
+        links.for_each(|link| link.memory = Some(CarrierMemory::Silent));
+    };
+    let both = ["left", "right"];
+    with_walls("remembered", &both, recalled, |world, client| async move {
+        // Without memory UDP alone is given 400 ms.
+        assert!(world.took < Duration::from_millis(400), "{:?}", world.took);
+        for cable in both {
+            world.carried(&client, cable, Carrier::Tls).await;
+            let link = world.link(&client, cable);
+            assert_eq!(link.memory, Some(CarrierMemory::Silent));
+            let why = link.carrier_why.unwrap();
+            assert!(why.contains("remembered"), "{why}");
+        }
+        // In a network that has changed since, UDP answers first, and that is what is known then.
+        world.nft("flush chain inet walls in");
+        let other = Client::connect(world.config.clone()).await.unwrap();
+        world.carried(&other, "left", Carrier::Udp).await;
+        let memory = || world.link(&other, "left").memory;
+        assert_eq!(memory(), Some(CarrierMemory::Usual));
+        other.close().await;
+    });
 }
 
 #[test]

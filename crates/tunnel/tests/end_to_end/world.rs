@@ -227,6 +227,7 @@ pub(crate) fn link(name: &str, host: u8) -> LinkBind {
         relay_addrs: None,
         policy: tabane_core::PathPolicy::default(),
         carrier: tabane_tunnel::CarrierWish::default(),
+        memory: None,
     }
 }
 

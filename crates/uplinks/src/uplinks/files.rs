@@ -1,5 +1,5 @@
-//! The thread that reads and writes `policy.toml` and `usage.toml`, so that no other waits for a
-//! disk.
+//! The thread that reads and writes `policy.toml`, `usage.toml` and `networks.toml`, so that no
+//! other waits for a disk.
 //!
 //! What is to be done stands on a board of fixed size: flags, and sums by link. A disk that hangs
 //! makes the sums larger, and nothing longer.
@@ -16,7 +16,10 @@ use tabane_base::{Bytes, Duration};
 use tabane_policy::{Policy, Usage};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use tabane_store::{Store, USAGE_FILE, atomic_file, read_policy, read_usage, wall_clock::today};
+use tabane_store::{
+    NETWORKS_FILE, Network, NetworkMemory, Store, USAGE_FILE, atomic_file, read_policy, read_usage,
+    wall_clock::today,
+};
 
 /// How often what was counted is written down: what a crash loses.
 const SAVE_INTERVAL: Duration = Duration::from_secs(2);
@@ -25,6 +28,9 @@ const LAST_WRITE_TIME: Duration = Duration::from_secs(2);
 
 /// By link, what it carried.
 pub(super) type Carried = BTreeMap<String, Bytes>;
+
+/// By network, what is to be kept of it, or that nothing is.
+type Notes = BTreeMap<Network, Option<String>>;
 
 /// What the thread has to say.
 pub(super) enum News {
@@ -55,6 +61,7 @@ struct Wishes {
     reads_usage: bool,
     carried: Carried,
     is_urgent: bool,
+    networks: Notes,
     is_over: bool,
 }
 
@@ -105,6 +112,12 @@ impl Files {
             wishes.is_urgent |= is_urgent;
         });
     }
+
+    /// What is to be kept of a network; nothing, where it is to be forgotten.
+    pub(super) fn note(&self, network: Network, word: Option<String>) {
+        self.board
+            .wish(|wishes| drop(wishes.networks.insert(network, word)));
+    }
 }
 
 impl Drop for Files {
@@ -138,7 +151,8 @@ impl Board {
             let has_carried = !wishes.carried.is_empty();
             let may_save = wishes.is_urgent || wishes.is_over || wait.is_none();
             let has_reads = wishes.reads_policy || wishes.reads_usage;
-            if wishes.is_over || has_reads || has_carried && may_save {
+            let has_notes = !wishes.networks.is_empty();
+            if wishes.is_over || has_reads || has_notes || has_carried && may_save {
                 let mut taken = std::mem::take(&mut *wishes);
                 if !may_save {
                     wishes.carried = std::mem::take(&mut taken.carried);
@@ -170,6 +184,9 @@ impl Clerk {
                 self.save(wishes.carried);
             } else if wishes.reads_usage {
                 self.read_usage();
+            }
+            if let Err(error) = keep(&self.directory, wishes.networks) {
+                tracing::warn!("what networks have taught is not kept: {error:#}");
             }
             if wishes.is_over {
                 return;
@@ -213,13 +230,37 @@ impl Clerk {
 /// Adds to the accounts what was carried, together with what other processes have counted.
 fn add(directory: &Path, carried: &Carried) -> Result<Usage> {
     let path = directory.join(USAGE_FILE);
-    let lock = File::create(path.with_extension("lock"));
-    let lock = lock.with_context(|| format!("cannot lock {}", path.display()))?;
-    lock.lock()?;
+    let _lock = locked(&path)?;
     let mut usage = read_usage(&path)?;
     for (link, bytes) in carried {
         usage.add(link, today(), *bytes);
     }
     atomic_file::replace(&path, usage.to_toml().as_bytes(), atomic_file::PUBLIC)?;
     Ok(usage)
+}
+
+/// Keeps other processes from a file until it is dropped.
+fn locked(path: &Path) -> Result<File> {
+    let lock = File::create(path.with_extension("lock"));
+    let lock = lock.with_context(|| format!("cannot lock {}", path.display()))?;
+    lock.lock()?;
+    Ok(lock)
+}
+
+/// Writes down what is to be kept of networks, beside what other processes have. A damaged file is
+/// replaced.
+fn keep(directory: &Path, notes: Notes) -> Result<()> {
+    if notes.is_empty() {
+        return Ok(());
+    }
+    let _lock = locked(&directory.join(NETWORKS_FILE))?;
+    let mut memory = NetworkMemory::read(directory).unwrap_or_default();
+    let mut is_news = false;
+    for (network, word) in notes {
+        is_news |= memory.note(network, word.as_deref(), today());
+    }
+    match is_news {
+        true => memory.write(directory),
+        false => Ok(()),
+    }
 }

@@ -12,7 +12,7 @@ use tabane_linux::{
     interfaces::{self, Watch},
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep, sleep_until};
 
 use super::files::News;
 use super::{COUNT_INTERVAL, Shared};
@@ -23,6 +23,10 @@ use tabane_store::{POLICY_FILE_NAME, Store, USAGE_FILE_NAME};
 const ASK_INTERVAL: Duration = Duration::from_secs(60);
 /// It hears of changes a moment later itself.
 const ASK_DELAY: Duration = Duration::from_millis(300);
+/// When a gateway's card is looked for once more, and how often: the first packet towards it has
+/// the kernel ask, and nobody is told of the answer.
+const LOOK_DELAY: Duration = Duration::from_millis(100);
+const LOOKS: u32 = 5;
 
 pub(super) struct Follower {
     kernel: Option<Watch>,
@@ -48,14 +52,25 @@ impl Follower {
     pub(super) async fn run(mut self, links: Weak<Shared>, mut news: UnboundedReceiver<News>) {
         let (metered, mut answers) = mpsc::channel(1);
         let mut ask_at = Instant::now() + ASK_INTERVAL;
+        let mut looks = LOOKS;
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let Some(has_budgets) = links.upgrade().map(|links| links.has_budgets()) else {
                 return;
             };
+            let is_unresolved = links.upgrade().is_some_and(|it| it.has_unresolved());
             tokio::select! {
+                () = sleep(LOOK_DELAY), if is_unresolved && looks > 0 => {
+                    looks -= 1;
+                    let interfaces = interfaces::list().await;
+                    let Some(links) = links.upgrade() else { return };
+                    if let Ok(interfaces) = interfaces {
+                        links.on_second_look(interfaces);
+                    }
+                }
                 () = changed(&mut self.kernel) => {
+                    looks = LOOKS;
                     ask_at = ask_at.min(Instant::now() + ASK_DELAY);
                     let interfaces = interfaces::list().await;
                     let Some(links) = links.upgrade() else { return };

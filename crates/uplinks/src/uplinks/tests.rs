@@ -2,13 +2,14 @@
 
 use super::*;
 use std::fs::OpenOptions;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::links::tests::interface;
-use tabane_store::{POLICY_FILE, Scratch, USAGE_FILE};
+use tabane_linux::interfaces::DefaultRoute;
+use tabane_store::{NETWORKS_FILE, Network, POLICY_FILE, Scratch, USAGE_FILE};
 
 /// A host with Wi-Fi and a phone, and the settings' files in a directory of its own.
 struct Host {
@@ -39,6 +40,17 @@ impl Host {
             news,
             _scratch: scratch,
         }
+    }
+
+    /// What is read where this host's settings are, by the next process.
+    fn next(&self) -> Uplinks {
+        let policy = LinkPolicy::load(&self.store).unwrap();
+        let (files, _) = Files::start(&self.store).unwrap();
+        let interfaces = self.uplinks.table().interfaces.clone();
+        let roll = LinkRoll::default();
+        let next = Uplinks::with(interfaces, policy, Vec::new(), roll, files, Vec::new());
+        next.0.on_networks(networks(&self.store));
+        next
     }
 
     fn set_policy(&self, text: &str) {
@@ -200,4 +212,64 @@ fn a_disk_that_hangs_holds_up_nothing_but_what_is_written() {
         std::thread::yield_now();
     }
     host.await_written(Bytes::kilo(1 + COUNTS as u64));
+}
+
+#[test]
+fn what_a_network_taught_is_known_to_the_next_process_until_it_is_usual_again() {
+    let host = Host::new("");
+    let [usb, mut wlan] = ["usb0", "wlan0"].map(|name| interface(name, &["192.0.2.1"]));
+    wlan.default_routes = vec![DefaultRoute {
+        metric: 0,
+        is_v6: false,
+        gateway: Some("192.0.2.254".parse().unwrap()),
+    }];
+    // The kernel does not have the gateway's card yet.
+    let remember = |carrier| {
+        host.uplinks
+            .remember(&host.uplinks.table().interfaces[1], carrier)
+    };
+    host.uplinks
+        .0
+        .on_interfaces(vec![usb.clone(), wlan.clone()]);
+    assert!(host.uplinks.0.has_unresolved());
+    remember(CarrierMemory::Silent);
+    wlan.gateways = vec![("192.0.2.254".parse().unwrap(), [2; 6])];
+    host.uplinks.0.on_second_look(vec![usb, wlan]);
+    assert!(!host.uplinks.0.has_unresolved());
+    let recalled = |uplinks: &Uplinks| uplinks.table().links()["wlan0"].memory;
+    assert_eq!(recalled(&host.next()), None);
+    for carrier in [
+        CarrierMemory::Silent,
+        CarrierMemory::Port(443),
+        CarrierMemory::Usual,
+    ] {
+        remember(carrier);
+        let expected = Some(carrier).filter(|it| *it != CarrierMemory::Usual);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while recalled(&host.next()) != expected {
+            assert!(Instant::now() < deadline, "{carrier}");
+            std::thread::yield_now();
+        }
+        assert_eq!(host.next().table().links()["usb0"].memory, None);
+    }
+}
+
+#[test]
+fn a_damaged_file_of_networks_is_as_good_as_none() {
+    let host = Host::new("");
+    let path = host.store.root().join(NETWORKS_FILE);
+    std::fs::write(&path, "[[network]]\ngateway = 1\n").unwrap();
+    assert_eq!(networks(&host.store), NetworkMemory::default());
+    let network = Network {
+        gateway: "192.0.2.254".parse().unwrap(),
+        hardware: [2; 6],
+    };
+    host.uplinks.0.files.note(network, Some("tls".to_owned()));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while networks(&host.store).recall(network, today()) != Some("tls") {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it tells where its owner has been");
 }

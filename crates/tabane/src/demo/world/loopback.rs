@@ -91,6 +91,7 @@ impl ProxySession {
             relay_addrs: Some(vec![vec![link.address]]),
             policy: tabane_core::PathPolicy::default(),
             carrier: tabane_tunnel::CarrierWish::default(),
+            memory: None,
         };
         let config = ClientConfig {
             identity: Identity::from_seed(secret::random()),
