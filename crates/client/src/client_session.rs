@@ -30,7 +30,7 @@ use tabane_store::{DirectPrefix, PeerEntry, RelayEntry, RelayName, Settings, Sto
 use tabane_uplinks::{
     LinkRoll, Table, Uplinks,
     lent_links::{self, Lender},
-    links::Links,
+    links::{Links, is_named},
 };
 
 mod first_answer;
@@ -300,7 +300,7 @@ impl SessionPlan {
 
     /// Whether nothing forbids what belongs to `class` to leave by an interface that is no link.
     pub(crate) fn tolerates(&self, interface: &Interface, table: &Table, class: ClassId) -> bool {
-        let is_wanted = table.wanted.is_empty() || table.wanted.contains(&interface.name);
+        let is_wanted = table.wanted.is_empty() || is_named(interface, &table.wanted);
         let facts = [table.policy.facts(interface)];
         let by_rules = self.rules.links_of(class, &facts);
         is_wanted

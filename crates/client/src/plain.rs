@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use tabane_linux::{
+    Egress,
     abortive::AbortiveStream,
     join::{Buffer, join},
 };
@@ -24,7 +25,7 @@ pub(crate) enum PlainWay {
     /// As the routing table has it.
     Routed,
     /// By this link, whatever the routing table says.
-    Over(String),
+    Over(Egress),
 }
 
 /// The way, and what counts what goes by it.
@@ -97,15 +98,15 @@ pub(crate) async fn failed(socket: &UdpSocket) -> io::Error {
     }
 }
 
-/// The same over one interface, from its address `local`.
+/// The same over one link, from its address `local`.
 pub(crate) async fn connect_udp_over(
-    interface: &str,
+    egress: &Egress,
     local: SocketAddr,
     dest: SocketAddr,
 ) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(local).await?;
     mark_if_allowed(&socket)?;
-    take(&socket, &PlainWay::Over(interface.to_owned()))?;
+    egress.take(&socket)?;
     socket.connect(dest).await?;
     Ok(socket)
 }
@@ -113,7 +114,7 @@ pub(crate) async fn connect_udp_over(
 fn take(socket: &impl AsFd, way: &PlainWay) -> io::Result<()> {
     match way {
         PlainWay::Routed => Ok(()),
-        PlainWay::Over(link) => Ok(setsockopt(socket, sockopt::BindToDevice, &link.into())?),
+        PlainWay::Over(egress) => egress.take(socket),
     }
 }
 

@@ -13,7 +13,10 @@ use std::rc::Rc;
 
 use tabane_base::Prefix;
 use tabane_core::{ClassId, PathPolicy};
-use tabane_linux::interfaces::{Interface, Kind};
+use tabane_linux::{
+    Egress,
+    interfaces::{Interface, Kind},
+};
 use tabane_tunnel::{ClientSnapshot, LinkBind};
 use tokio::task::AbortHandle;
 
@@ -46,6 +49,7 @@ struct Keeper {
 #[derive(Debug, Clone)]
 struct Candidate {
     name: String,
+    egress: Egress,
     has_v4: bool,
     has_v6: bool,
     policy: PathPolicy,
@@ -94,6 +98,7 @@ impl PlainWays {
         let current: BTreeMap<_, _> = links.map(|link| (link.name.as_str(), link)).collect();
         let is_paused = |name: &str| current.get(name).is_some_and(|link| link.paused);
         let candidate = |bind: LinkBind| Candidate {
+            egress: bind.egress.unwrap_or_else(|| Egress::interface(&bind.name)),
             has_v4: bind.v4.is_some(),
             has_v6: bind.v6.is_some(),
             policy: current
@@ -172,6 +177,12 @@ impl Passage {
     }
 }
 
+impl Candidate {
+    fn way(&self) -> PlainWay {
+        PlainWay::Over(self.egress.clone())
+    }
+}
+
 impl Choice<'_> {
     /// `tolerates` says of an interface that is no candidate whether it may carry it all the same:
     /// a VPN, or a network that leads to no internet.
@@ -192,16 +203,14 @@ impl Choice<'_> {
         let mut candidates = self.candidates.iter();
         match (candidates.find(|it| it.name == routed.name), best) {
             // Some systems leave the route of a pulled cable where it is.
-            (_, Some(best)) if !routed.carrier && !self.is_near(routed) => {
-                Ok(PlainWay::Over(best.name.clone()))
-            }
+            (_, Some(best)) if !routed.carrier && !self.is_near(routed) => Ok(best.way()),
             // Neighbours are found on their own wire only.
             (Some(own), Some(best)) if cost(&best) < cost(&own) && !self.is_near(routed) => {
-                Ok(PlainWay::Over(best.name.clone()))
+                Ok(best.way())
             }
             (Some(_), _) => Ok(PlainWay::Routed),
             (None, _) if tolerates(routed) => Ok(PlainWay::Routed),
-            (None, Some(best)) => Ok(PlainWay::Over(best.name.clone())),
+            (None, Some(best)) => Ok(best.way()),
             (None, None) => Err(NoPlainWay),
         }
     }
@@ -210,7 +219,12 @@ impl Choice<'_> {
     fn billed<'a>(&'a self, way: &'a PlainWay) -> Option<&'a str> {
         let mut interfaces = self.interfaces.iter();
         let link = match way {
-            PlainWay::Over(link) => return Some(link),
+            PlainWay::Over(egress) => {
+                let mut candidates = self.candidates.iter();
+                return candidates
+                    .find(|it| it.egress == *egress)
+                    .map(|it| &*it.name);
+            }
             PlainWay::Routed => interfaces.find(|it| has_address(it, self.source))?,
         };
         let is_ours = self.interfaces.iter().any(|it| has_address(it, self.dest));
@@ -267,12 +281,15 @@ mod tests {
                 ready: true,
             }],
             default_routes: Vec::new(),
+            behind: None,
+            advertised: tabane_linux::advertised::Advertised::default(),
         }
     }
 
     fn candidate(name: &str, policy: PathPolicy) -> Candidate {
         Candidate {
             name: name.to_owned(),
+            egress: Egress::interface(name),
             has_v4: true,
             has_v6: false,
             policy,
@@ -306,7 +323,7 @@ mod tests {
     }
 
     fn over(name: &str) -> Option<PlainWay> {
-        Some(PlainWay::Over(name.to_owned()))
+        Some(PlainWay::Over(Egress::interface(name)))
     }
 
     #[test]

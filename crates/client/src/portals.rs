@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tabane_control::{Link, LinkState};
+use tabane_linux::Egress;
 
 pub use probe::Probe;
 
@@ -48,7 +49,13 @@ impl Portals {
     }
 
     /// Names the pages that are known on `links`, and has asked what is to be asked `now`.
-    pub(crate) fn look(&self, now: Instant, links: &mut [Link]) {
+    /// `egress` says by where each leaves.
+    pub(crate) fn look(
+        &self,
+        now: Instant,
+        links: &mut [Link],
+        egress: impl Fn(&str) -> Option<Egress>,
+    ) {
         let Some(probe) = &self.probe else { return };
         let mut failing = self.failing.borrow_mut();
         let is_failing = |name: &String| links.iter().any(|link| link.name == *name && fails(link));
@@ -58,12 +65,13 @@ impl Portals {
                 .entry(link.name.clone())
                 .or_insert_with(|| Failing::since(now));
             link.portal.clone_from(&seen.page);
-            if seen.is_due(now) {
+            let egress = egress(&link.name).filter(|_| seen.is_due(now));
+            if let Some(egress) = egress {
                 (seen.is_asking, seen.asked_at) = (true, Some(now));
                 let answer = self.failing.clone();
                 let (probe, name) = (probe.clone(), link.name.clone());
                 tokio::task::spawn_local(async move {
-                    let finding = probe.ask(&name).await;
+                    let finding = probe.ask(&egress).await;
                     // A link that works by now is none of ours any more.
                     if let Some(seen) = answer.borrow_mut().get_mut(&name) {
                         seen.on_finding(&name, finding);

@@ -59,8 +59,9 @@ impl ClientView {
                 ledger.map(Ledger::traffic).unwrap_or_default()
             };
             roll.complete(&mut state.links, carried);
-            self.portals
-                .look(std::time::Instant::now(), &mut state.links);
+            let now = std::time::Instant::now();
+            let egress = |link: &str| roll.egress(link);
+            self.portals.look(now, &mut state.links, egress);
         }
         let bypass = self.far_ends.bypass();
         state.limit = bypass.limit();

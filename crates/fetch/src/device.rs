@@ -35,6 +35,8 @@ const BEAT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct DeviceWay {
     device: Option<String>,
+    /// What leads to one of several gateways behind the device.
+    mark: Option<u32>,
     has_v4: bool,
     has_v6: bool,
     /// Whether an address may be connected to.
@@ -76,6 +78,7 @@ impl DeviceWay {
     pub fn new(device: &str, has_v4: bool, has_v6: bool) -> Self {
         Self {
             device: Some(device.to_owned()),
+            mark: None,
             has_v4,
             has_v6,
             is_allowed: Allowed(None),
@@ -85,11 +88,19 @@ impl DeviceWay {
         }
     }
 
+    /// The same, by the one of several gateways behind the interface that packets with this mark are
+    /// led to.
+    #[must_use]
+    pub fn marked(self, mark: Option<u32>) -> Self {
+        Self { mark, ..self }
+    }
+
     /// By whatever interface the routing table says.
     #[must_use]
     pub fn unbound() -> Self {
         Self {
             device: None,
+            mark: None,
             has_v4: true,
             has_v6: true,
             is_allowed: Allowed(None),
@@ -190,6 +201,10 @@ impl DeviceWay {
         // This host itself is reached by no device but its own.
         if let Some(device) = self.device.as_ref().filter(|_| !to.ip().is_loopback()) {
             let bound = socket.bind_device(Some(device.as_bytes()));
+            let bound = bound.and_then(|()| match self.mark {
+                Some(mark) => SockRef::from(&socket).set_mark(mark),
+                None => Ok(()),
+            });
             bound.map_err(|source| WayError::Bind {
                 device: device.clone(),
                 source,

@@ -3,7 +3,8 @@
 //! Owns one table of links a process ([`Uplinks`]), made anew with every change of interfaces,
 //! policy, budgets or NetworkManager's word, and read by whoever uses links; the roll that says why
 //! a link is not used ([`LinkRoll`]), and which would be for a connection ([`Explanation`]);
-//! neighbours whose links may be borrowed ([`lent_links`], [`near_by`]), and lending this machine's
+//! what several gateways behind one interface are
+//! ([`gateways`]); neighbours whose links may be borrowed ([`lent_links`], [`near_by`]), and lending this machine's
 //! own ([`Lending`]); the policy file as it is read and edited. Its files are written by a thread
 //! of their own. No packet of a session passes here, and nobody else lists interfaces or reads the
 //! policy while packets are carried.
@@ -11,6 +12,8 @@
 #![forbid(unsafe_code)]
 
 mod explanation;
+mod gateway_router;
+pub mod gateways;
 mod lending;
 pub mod lent_links;
 mod link_policy;
@@ -27,6 +30,7 @@ mod web_links;
 mod web_view;
 
 pub use explanation::{Explanation, LinkRow, RuleRow};
+pub use gateway_router::clear_gateways;
 pub use lending::{LENDING_PORT, Lending, LendingOrder, counted_by};
 pub use link_policy::{LinkPolicy, LinkTerms};
 pub use link_roll::LinkRoll;

@@ -13,7 +13,7 @@ use crate::links::{self, Links};
 /// See the module.
 #[derive(Debug)]
 pub struct Table {
-    /// All that the host has, links or not.
+    /// All that the host has, links or not; in the place of one with several gateways, its links.
     pub interfaces: Vec<Interface>,
     /// What they may be used for and have carried.
     pub policy: LinkPolicy,
@@ -27,17 +27,17 @@ pub struct Table {
 
 impl Table {
     pub(super) fn empty(policy: LinkPolicy) -> Self {
-        Self::new(&[], &[], &policy, 0)
+        Self::new(Vec::new(), &[], &policy, 0)
     }
 
     pub(super) fn new(
-        interfaces: &[Interface],
+        interfaces: Vec<Interface>,
         wanted: &[String],
         policy: &LinkPolicy,
         revision: u64,
     ) -> Self {
         Self {
-            interfaces: interfaces.to_vec(),
+            interfaces,
             policy: policy.clone(),
             wanted: wanted.to_vec(),
             revision,
@@ -54,7 +54,7 @@ impl Table {
         links::allowed(&self.interfaces, &self.wanted, &self.policy)
     }
 
-    /// The interface of this name.
+    /// The interface that is the link of this name.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|it| it.name == name)
     }
@@ -75,6 +75,7 @@ impl Table {
             .filter(|name| self.interface(name).is_none());
         let lent = lent.map(|name| LinkFacts {
             name,
+            interface: name,
             kind: crate::lent_links::KIND,
             metered: None,
         });

@@ -103,6 +103,8 @@ mod tests {
                 ready: true,
             }],
             default_routes: Vec::new(),
+            behind: None,
+            advertised: tabane_linux::advertised::Advertised::default(),
         }
     }
 

@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use tabane_linux::child::Account;
-use tabane_linux::interfaces;
 
 use crate::commands::run::{RunArgs, run_program};
 use crate::failure::Failure;
 use crate::program::Program;
 use tabane_client::SessionPlan;
 use tabane_store::Store;
+use tabane_uplinks::{LinkPolicy, gateways};
 
 /// Run a command over one link alone and past the relay: a browser, to log in at a captive portal
 ///
@@ -28,7 +28,7 @@ use tabane_store::Store;
 /// /etc/resolv.conf, over that link; a resolver on this machine (127.0.0.53) asks as it is set.
 #[derive(Debug, Args)]
 pub(crate) struct OpenArgs {
-    /// The interface
+    /// The interface, or the link of one gateway behind it
     #[arg(value_name = "LINK")]
     link: String,
     /// The command and its arguments; put -- before it if it begins with a dash
@@ -47,15 +47,16 @@ pub(crate) fn run(args: OpenArgs, store: &Store) -> Result<ExitCode> {
     let link = args.link;
     let run = RunArgs::plainly(args.command);
     tabane_tunnel::block_on(async move {
-        check(&link).await?;
+        check(&link, store).await?;
         run_program(run, &plan, store, &program, account).await
     })
     .context("cannot set up the event loop")?
 }
 
 /// Whether the link can be used at all.
-async fn check(link: &str) -> Result<()> {
-    let interfaces = interfaces::list().await;
+async fn check(link: &str, store: &Store) -> Result<()> {
+    let policy = LinkPolicy::load(store)?;
+    let interfaces = gateways::list(policy.policy()).await;
     let interfaces = interfaces.context("cannot list the interfaces")?;
     let why = match interfaces.iter().find(|it| it.name == link) {
         Some(interface) => match interface.usable() {

@@ -12,6 +12,7 @@ mod download;
 mod draining;
 mod endings;
 mod events;
+mod gateways;
 mod lan;
 mod near;
 mod packets;

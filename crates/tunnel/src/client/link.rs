@@ -4,7 +4,7 @@
 //! or path fail is tried again with other sockets and the next pair of addresses, ever more
 //! slowly; whether data takes it is core's decision.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use tabane_base::Duration;
 use tabane_core::{
@@ -15,7 +15,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::LinkSnapshot;
-use super::carrier::{Carrier, CarrierWish, Choice};
+use super::carrier::{Carrier, Choice};
+use super::link_bind::LinkBind;
 use super::pairs::Pairs;
 use crate::engine::{Engine, SessionId};
 use crate::monitor::HostMonitor;
@@ -24,80 +25,6 @@ use crate::monitor::HostMonitor;
 /// back is used within a second; one that stays dead costs a packet now and then.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(10);
-
-/// A link to use.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LinkBind {
-    /// What to call it; the interface's name as a rule.
-    pub name: String,
-    /// The interface that its packets must take, whatever the routing table says.
-    pub interface: Option<String>,
-    /// Our IPv4 address on it, unspecified to leave the choice to the kernel.
-    pub v4: Option<Ipv4Addr>,
-    /// Our IPv6 address on it, unspecified to leave the choice to the kernel.
-    pub v6: Option<Ipv6Addr>,
-    /// Where each relay is found over this link, by its place in the list, where that differs from
-    /// [`RelayPeer::addrs`](super::RelayPeer::addrs); a relay that is not listed, nowhere.
-    pub relay_addrs: Option<Vec<Vec<SocketAddr>>>,
-    /// How it may be used, from its first packet on.
-    pub policy: PathPolicy,
-    /// What may carry its packets.
-    pub carrier: CarrierWish,
-}
-
-impl LinkBind {
-    /// The interface `name` with our addresses on it.
-    #[must_use]
-    pub fn interface(name: &str, v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> Self {
-        Self {
-            name: name.to_owned(),
-            interface: Some(name.to_owned()),
-            v4,
-            v6,
-            relay_addrs: None,
-            policy: PathPolicy::default(),
-            carrier: CarrierWish::default(),
-        }
-    }
-
-    /// A way by others, who pass datagrams on to each relay that are sent to these addresses of
-    /// theirs; found as the routing table says.
-    #[must_use]
-    pub fn by_way_of(name: &str, relay_addrs: Vec<Vec<SocketAddr>>) -> Self {
-        Self {
-            name: name.to_owned(),
-            relay_addrs: Some(relay_addrs),
-            ..Self::unbound()
-        }
-    }
-
-    /// Whatever link the routing table chooses.
-    #[must_use]
-    pub fn unbound() -> Self {
-        Self {
-            name: "default".to_owned(),
-            interface: None,
-            v4: Some(Ipv4Addr::UNSPECIFIED),
-            v6: Some(Ipv6Addr::UNSPECIFIED),
-            relay_addrs: None,
-            policy: PathPolicy::default(),
-            carrier: CarrierWish::default(),
-        }
-    }
-
-    /// The same, used as `policy` says.
-    #[must_use]
-    pub fn with_policy(self, policy: PathPolicy) -> Self {
-        Self { policy, ..self }
-    }
-
-    pub(super) fn local(&self, remote: &SocketAddr) -> Option<SocketAddr> {
-        match remote {
-            SocketAddr::V4(_) => self.v4.map(|ip| SocketAddr::new(ip.into(), 0)),
-            SocketAddr::V6(_) => self.v6.map(|ip| SocketAddr::new(ip.into(), 0)),
-        }
-    }
-}
 
 /// What the user wishes of a link while it is used. What is left out stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -263,16 +190,18 @@ impl Link {
         };
         let remotes: Vec<Vec<SocketAddr>> = relays.iter().enumerate().map(remotes).collect();
         pairs.clear(relays.len());
-        let mut failure = None;
         let each = remotes.iter().enumerate();
         let each = each.flat_map(|(relay, list)| list.iter().map(move |remote| (relay, remote)));
-        for (relay, remote) in each {
-            let Some(local) = bind.local(remote) else {
-                continue;
-            };
+        let each = each.flat_map(|(relay, remote)| {
+            let ways = bind.ways_to(*remote).into_iter();
+            ways.map(move |(remote, local)| (relay, remote, local))
+        });
+        let mut failure = None;
+        for (relay, remote, local) in each {
             let family = &mut sockets[usize::from(remote.is_ipv6())];
             if family.is_none() {
-                let interface = bind.interface.as_deref();
+                let interface = bind.egress.as_ref().map(|it| it.interface.as_str());
+                let mark = bind.mark(mark);
                 match engine.bind(&bind.name, UdpBind { interface, local }, mark, false) {
                     Ok(socket) => *family = Some(socket),
                     Err(error) => failure = Some(error),
@@ -284,7 +213,7 @@ impl Link {
                     Some(_) => &[],
                     None => ports[relay],
                 };
-                pairs.add(relay, socket, *remote, others);
+                pairs.add(relay, socket, remote, others);
             }
         }
         self.problem = match (&failure, !self.pairs.is_empty()) {
@@ -323,8 +252,8 @@ impl Link {
     /// How a relay that is found here is dialed: its address, and ours.
     pub(super) fn dials(&self, relay: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
         // Others pass on datagrams alone.
-        let local = self.bind.local(&relay)?;
-        self.bind.relay_addrs.is_none().then_some((relay, local))
+        let way = self.bind.ways_to(relay).into_iter().next()?;
+        self.bind.relay_addrs.is_none().then_some(way)
     }
 
     pub(super) fn owns(&self, socket: SocketId) -> bool {

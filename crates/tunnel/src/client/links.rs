@@ -4,7 +4,8 @@
 
 use tabane_core::{ClassId, PathPolicy};
 
-use super::link::{Link, LinkBind, LinkError, LinkWish};
+use super::link::{Link, LinkError, LinkWish};
+use super::link_bind::LinkBind;
 use super::{Client, left};
 use crate::journal::Happening;
 use crate::label::LinkClass;

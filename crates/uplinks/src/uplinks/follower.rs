@@ -4,11 +4,13 @@
 //! One per process. What the news mean is [`Shared`]'s.
 
 use std::path::PathBuf;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 
-use tabane_base::Duration;
+use tabane_base::{Duration, Translator};
 use tabane_linux::{
     DirectoryWatch,
+    advertised::{RouterListener, solicit},
+    find_translators,
     interfaces::{self, Watch},
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -16,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 use super::files::News;
 use super::{COUNT_INTERVAL, Shared};
+use crate::gateway_router::GatewayRouter;
 use crate::network_manager::metered_links;
 use tabane_store::{POLICY_FILE_NAME, Store, USAGE_FILE_NAME};
 
@@ -29,6 +32,8 @@ pub(super) struct Follower {
     directory: PathBuf,
     policy: Option<DirectoryWatch>,
     usage: Option<DirectoryWatch>,
+    router: GatewayRouter,
+    routers: Option<RouterListener>,
 }
 
 impl Follower {
@@ -39,14 +44,23 @@ impl Follower {
             directory,
             policy: None,
             usage: None,
+            router: GatewayRouter::default(),
+            routers: RouterListener::start().ok(),
         };
         follower.watch_files();
         follower
     }
 
+    /// Has packets led to gateways as the links are now.
+    pub(super) async fn settle(&mut self, links: &Shared, anew: bool) {
+        links.settle(&mut self.router, anew).await;
+    }
+
     /// Follows until the links are dropped.
     pub(super) async fn run(mut self, links: Weak<Shared>, mut news: UnboundedReceiver<News>) {
         let (metered, mut answers) = mpsc::channel(1);
+        let (translators, mut found) = mpsc::channel(1);
+        look_for_translators(&links, &translators);
         let mut ask_at = Instant::now() + ASK_INTERVAL;
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -65,12 +79,24 @@ impl Follower {
                         links.files.read_usage();
                     }
                     match interfaces {
-                        Ok(interfaces) => links.on_interfaces(interfaces),
+                        Ok(interfaces) => {
+                            links.on_interfaces(interfaces);
+                            self.settle(&links, true).await;
+                            look_for_translators(&Rc::downgrade(&links), &translators);
+                        }
                         Err(error) => tracing::warn!(
                             %error,
                             "cannot list the interfaces; the links stay as they are"
                         ),
                     }
+                }
+                news = RouterListener::hear(&mut self.routers) => {
+                    let Some(links) = links.upgrade() else { return };
+                    links.on_advertisement(news);
+                }
+                Some(translators) = found.recv() => {
+                    let Some(links) = links.upgrade() else { return };
+                    links.on_translators(translators);
                 }
                 () = sleep_until(ask_at) => {
                     ask_at = Instant::now() + ASK_INTERVAL;
@@ -95,6 +121,7 @@ impl Follower {
                 Some(news) = news.recv() => {
                     let Some(links) = links.upgrade() else { return };
                     links.on_news(news);
+                    self.settle(&links, false).await;
                 }
                 _ = counting.tick(), if has_budgets => {
                     let Some(links) = links.upgrade() else { return };
@@ -117,6 +144,28 @@ impl Follower {
         };
         (self.policy, self.usage) = (watch().ok(), watch().ok());
         self.policy.is_some()
+    }
+}
+
+/// Asks resolver and routers for them, where a link has no other way to IPv4.
+fn look_for_translators(links: &Weak<Shared>, found: &mpsc::Sender<Vec<Translator>>) {
+    let links = links.upgrade().map(|links| links.without_v4());
+    let links = links.unwrap_or_default();
+    for (interface, index) in &links {
+        if let Err(error) = solicit(interface, *index) {
+            tracing::debug!(%error, interface, "routers are not asked");
+        }
+    }
+    // A question is under way, or nobody has to ask.
+    let Ok(found) = found.clone().try_reserve_owned() else {
+        return;
+    };
+    if !links.is_empty() {
+        tokio::task::spawn_local(async move {
+            if let Some(translators) = find_translators().await {
+                found.send(translators);
+            }
+        });
     }
 }
 
