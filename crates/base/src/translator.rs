@@ -32,8 +32,8 @@ impl Translator {
         any.into_iter().find(shows)
     }
 
-    /// One with this prefix, as routers tell of it (RFC 8781); `None` where no translator has such a
-    /// prefix.
+    /// One with this prefix, as routers tell of it (RFC 8781); `None` where no translator has such
+    /// a prefix.
     #[must_use]
     pub fn advertised(prefix: Ipv6Addr, bits: u8) -> Option<Self> {
         let is_length = LENGTHS.contains(&bits) && prefix.octets()[RESERVED] == 0;

@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
+use tabane_base::Translator;
 use tabane_linux::{
     Egress,
     abortive::AbortiveStream,
@@ -26,6 +27,22 @@ pub(crate) enum PlainWay {
     Routed,
     /// By this link, whatever the routing table says.
     Over(Egress),
+    /// The same, where only this leads to IPv4.
+    Translated(Egress, Translator),
+}
+
+impl PlainWay {
+    /// The address to send to.
+    fn lead_to(&self, dest: SocketAddr) -> io::Result<SocketAddr> {
+        match (self, dest) {
+            (Self::Translated(_, translator), SocketAddr::V4(v4)) => {
+                let led = translator.lead_to(*v4.ip());
+                let led = led.ok_or(io::ErrorKind::NetworkUnreachable)?;
+                Ok(SocketAddr::new(led.into(), v4.port()))
+            }
+            _ => Ok(dest),
+        }
+    }
 }
 
 /// The way, and what counts what goes by it.
@@ -51,6 +68,7 @@ pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Fa
 
 /// The same for what is ours, and no program's.
 pub(crate) async fn connect_tcp(dest: SocketAddr, way: &PlainWay) -> io::Result<TcpStream> {
+    let dest = way.lead_to(dest)?;
     let socket = match dest {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -72,6 +90,7 @@ impl Far {
 
 /// A UDP socket that speaks with `dest` alone, past our hooks.
 pub(crate) async fn connect_udp(dest: SocketAddr, way: &PlainWay) -> io::Result<UdpSocket> {
+    let dest = way.lead_to(dest)?;
     let any = match dest {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
@@ -114,7 +133,7 @@ pub(crate) async fn connect_udp_over(
 fn take(socket: &impl AsFd, way: &PlainWay) -> io::Result<()> {
     match way {
         PlainWay::Routed => Ok(()),
-        PlainWay::Over(egress) => egress.take(socket),
+        PlainWay::Over(egress) | PlainWay::Translated(egress, _) => egress.take(socket),
     }
 }
 

@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use tabane_base::Prefix;
+use tabane_base::{Prefix, Translator};
 use tabane_core::{ClassId, PathPolicy};
 use tabane_linux::{
     Egress,
@@ -52,14 +52,16 @@ struct Candidate {
     egress: Egress,
     has_v4: bool,
     has_v6: bool,
+    /// What leads to IPv4, where it has none.
+    translators: Vec<Translator>,
     policy: PathPolicy,
 }
 
 /// What the choice is made of.
 struct Choice<'a> {
     dest: IpAddr,
-    /// Where the routing table would send it from.
-    source: IpAddr,
+    /// Where the routing table would send it from; `None` where it leads nowhere.
+    source: Option<IpAddr>,
     interfaces: &'a [Interface],
     candidates: Vec<Candidate>,
 }
@@ -85,10 +87,11 @@ impl PlainWays {
         class: ClassId,
         snapshots: &[ClientSnapshot],
     ) -> Result<Passage, NoPlainWay> {
-        // Whoever connects is told the same.
-        let Ok(source) = source_for(dest).await else {
+        let source = source_for(dest).await.ok();
+        if source.is_none() && dest.is_ipv6() {
+            // Whoever connects is told the same.
             return Ok(Passage::unmetered());
-        };
+        }
         let uplinks = self.plan.uplinks(&self.store).await.map_err(|error| {
             tracing::warn!("cannot tell which link may be used: {error:#}");
             NoPlainWay
@@ -104,13 +107,14 @@ impl PlainWays {
             policy: current
                 .get(bind.name.as_str())
                 .map_or(bind.policy, |link| link.policy),
+            translators: bind.translators,
             name: bind.name,
         };
         let mut allowed = self.plan.allowed(&table, class);
         allowed.retain(|bind| !is_paused(&bind.name));
         let choice = Choice {
             dest: dest.ip().to_canonical(),
-            source: source.to_canonical(),
+            source: source.map(|it| it.to_canonical()),
             interfaces: &table.interfaces,
             candidates: allowed.into_iter().map(candidate).collect(),
         };
@@ -178,8 +182,18 @@ impl Passage {
 }
 
 impl Candidate {
-    fn way(&self) -> PlainWay {
-        PlainWay::Over(self.egress.clone())
+    fn way(&self, dest: IpAddr) -> PlainWay {
+        match self.translator(dest) {
+            Some(translator) => PlainWay::Translated(self.egress.clone(), translator),
+            None => PlainWay::Over(self.egress.clone()),
+        }
+    }
+
+    /// What leads to `dest`, where nothing else does.
+    fn translator(&self, dest: IpAddr) -> Option<Translator> {
+        let IpAddr::V4(v4) = dest else { return None };
+        let mut translators = self.translators.iter().filter(|_| !self.has_v4);
+        translators.find(|it| it.lead_to(v4).is_some()).copied()
     }
 }
 
@@ -187,48 +201,53 @@ impl Choice<'_> {
     /// `tolerates` says of an interface that is no candidate whether it may carry it all the same:
     /// a VPN, or a network that leads to no internet.
     fn make(&self, tolerates: impl Fn(&Interface) -> bool) -> Result<PlainWay, NoPlainWay> {
-        let mut interfaces = self.interfaces.iter();
-        let Some(routed) = interfaces.find(|it| has_address(it, self.source)) else {
-            return Ok(PlainWay::Routed);
+        let fits = |candidate: &&Candidate| match self.dest {
+            IpAddr::V4(_) => candidate.has_v4 || candidate.translator(self.dest).is_some(),
+            IpAddr::V6(_) => candidate.has_v6,
+        };
+        let best = self.candidates.iter().filter(fits).min_by_key(cost);
+        let Some(routed) = self.routed() else {
+            let best = best.filter(|_| self.source.is_none());
+            return Ok(best.map_or(PlainWay::Routed, |best| best.way(self.dest)));
         };
         let is_ours = self.interfaces.iter().any(|it| has_address(it, self.dest));
         if is_ours || routed.kind == Kind::Loopback {
             return Ok(PlainWay::Routed);
         }
-        let fits = |candidate: &&Candidate| match self.dest {
-            IpAddr::V4(_) => candidate.has_v4,
-            IpAddr::V6(_) => candidate.has_v6,
-        };
-        let best = self.candidates.iter().filter(fits).min_by_key(cost);
         let mut candidates = self.candidates.iter();
         match (candidates.find(|it| it.name == routed.name), best) {
             // Some systems leave the route of a pulled cable where it is.
-            (_, Some(best)) if !routed.carrier && !self.is_near(routed) => Ok(best.way()),
+            (_, Some(best)) if !routed.carrier && !self.is_near(routed) => Ok(best.way(self.dest)),
             // Neighbours are found on their own wire only.
             (Some(own), Some(best)) if cost(&best) < cost(&own) && !self.is_near(routed) => {
-                Ok(best.way())
+                Ok(best.way(self.dest))
             }
             (Some(_), _) => Ok(PlainWay::Routed),
             (None, _) if tolerates(routed) => Ok(PlainWay::Routed),
-            (None, Some(best)) => Ok(best.way()),
+            (None, Some(best)) => Ok(best.way(self.dest)),
             (None, None) => Err(NoPlainWay),
         }
     }
 
     /// The link that has to pay for what takes this way; `None` for what stays on a near wire.
     fn billed<'a>(&'a self, way: &'a PlainWay) -> Option<&'a str> {
-        let mut interfaces = self.interfaces.iter();
         let link = match way {
-            PlainWay::Over(egress) => {
+            PlainWay::Over(egress) | PlainWay::Translated(egress, _) => {
                 let mut candidates = self.candidates.iter();
                 return candidates
                     .find(|it| it.egress == *egress)
                     .map(|it| &*it.name);
             }
-            PlainWay::Routed => interfaces.find(|it| has_address(it, self.source))?,
+            PlainWay::Routed => self.routed()?,
         };
         let is_ours = self.interfaces.iter().any(|it| has_address(it, self.dest));
         (link.kind != Kind::Loopback && !is_ours && !self.is_near(link)).then_some(&link.name)
+    }
+
+    /// The link that the routing table has for it.
+    fn routed(&self) -> Option<&Interface> {
+        let source = self.source?;
+        self.interfaces.iter().find(|it| has_address(it, source))
     }
 
     fn is_near(&self, interface: &Interface) -> bool {
@@ -292,6 +311,7 @@ mod tests {
             egress: Egress::interface(name),
             has_v4: true,
             has_v6: false,
+            translators: Vec::new(),
             policy,
         }
     }
@@ -315,7 +335,7 @@ mod tests {
         interfaces[2].carrier = phone_carrier;
         let choice = Choice {
             dest: dest.parse().unwrap(),
-            source: "192.168.42.2".parse().unwrap(),
+            source: "192.168.42.2".parse().ok(),
             interfaces: &interfaces,
             candidates,
         };

@@ -208,14 +208,14 @@ impl RouterListener {
 ///
 /// # Errors
 /// Those of `socket(2)` and `sendto(2)`.
-pub fn solicit(interface: &str, index: u32) -> io::Result<()> {
+pub fn solicit(interface: &str) -> io::Result<()> {
     /// Without our link-layer address: answers go to all.
     const SOLICITATION: [u8; 8] = [133, 0, 0, 0, 0, 0, 0, 0];
     const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
     let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
     socket.bind_device(Some(interface.as_bytes()))?;
     socket.set_multicast_hops_v6(255)?;
-    let routers = SocketAddrV6::new(ALL_ROUTERS, 0, 0, index);
+    let routers = SocketAddrV6::new(ALL_ROUTERS, 0, 0, 0);
     socket.send_to(&SOLICITATION, &routers.into()).map(drop)
 }
 

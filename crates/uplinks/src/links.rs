@@ -9,7 +9,10 @@ use std::slice::from_ref;
 use anyhow::{Result, bail};
 use tabane_core::PathPolicy;
 use tabane_fetch::DeviceWay;
-use tabane_linux::interfaces::{Interface, Unusable};
+use tabane_linux::{
+    Egress,
+    interfaces::{Interface, Unusable},
+};
 use tabane_policy::{Carriers, Decision};
 use tabane_tunnel::{CarrierKind, CarrierWish, LinkBind, carrier::Proxy};
 
@@ -128,7 +131,13 @@ pub fn is_outdated(
     let gained = bind.translators != fresh.translators
         || bind.v4.is_none() && fresh.v4.is_some()
         || bind.v6.is_none() && fresh.v6.is_some();
-    let goes_elsewhere = bind.egress != fresh.egress;
+    let goes_elsewhere = match (&bind.egress, &fresh.egress) {
+        // A mark that leads nowhere any more leaves the choice to the routing table.
+        (Some(was), Some(Egress { interface, mark })) => {
+            was.interface != *interface || mark.is_some() && was.mark != *mark
+        }
+        (was, is) => was != is,
+    };
     lost_v4 || lost_v6 || goes_elsewhere || gained && !carries
 }
 
@@ -138,7 +147,8 @@ pub(crate) fn way(bind: &LinkBind) -> DeviceWay {
         return DeviceWay::unbound();
     };
     let way = DeviceWay::new(&egress.interface, bind.v4.is_some(), bind.v6.is_some());
-    way.marked(egress.mark)
+    let way = way.marked(egress.mark);
+    way.translated(bind.translators.clone())
 }
 
 /// Why an interface is not used as a link, where that is so, of those that `wanted` has, or of all.
@@ -272,6 +282,21 @@ pub(crate) mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("there are: a, b"), "{error}");
+    }
+
+    #[test]
+    fn a_link_is_given_up_for_another_gateway_but_not_for_want_of_choice() {
+        let all = interface("a", &["192.0.2.1"]);
+        let by = |mark| LinkBind {
+            egress: Some(Egress {
+                mark,
+                ..Egress::interface("a")
+            }),
+            ..bind(&all)
+        };
+        let outdated = |was, is| is_outdated(&by(was), &by(is), &all, true);
+        assert!(outdated(Some(1), Some(2)) && outdated(None, Some(1)));
+        assert!(!outdated(Some(1), Some(1)) && !outdated(Some(1), None));
     }
 
     #[test]

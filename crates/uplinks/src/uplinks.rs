@@ -86,6 +86,7 @@ impl Uplinks {
         let (files, news) = Files::start(store)?;
         let uplinks = Self::with(interfaces, policy, wanted, roll, files, names(store));
         follower.settle(&uplinks.0, false).await;
+        follower.await_translators(&uplinks.0).await;
         let following = tokio::task::spawn_local(follower.run(Rc::downgrade(&uplinks.0), news));
         // Nobody else has set it.
         let _ = uplinks.0.follower.set(following.abort_handle());
@@ -162,8 +163,8 @@ fn names(store: &Store) -> Vec<String> {
 }
 
 impl Shared {
-    /// Makes the table of what is known now, and sends it to everybody; where packets have to be led
-    /// to other gateways first, the follower does that, and calls again.
+    /// Makes the table of what is known now, and sends it to everybody; where packets have to be
+    /// led to other gateways first, the follower does that, and calls again.
     fn publish(&self) {
         let mut state = self.state.borrow_mut();
         if state.has_unled_gateways() {
@@ -248,11 +249,21 @@ impl Shared {
     }
 
     /// The links by which IPv4 is reached through a translator alone.
-    fn without_v4(&self) -> Vec<(String, u32)> {
+    fn without_v4(&self) -> Vec<String> {
         let state = self.state.borrow();
         let usable = state.interfaces.iter().filter(|it| it.usable().is_ok());
         let without = usable.filter(|it| !it.global_addresses().any(|ip| ip.is_ipv4()));
-        without.map(|it| (it.name.clone(), it.index)).collect()
+        without.map(|it| it.name.clone()).collect()
+    }
+
+    /// Whether IPv4 can be reached by no link yet.
+    fn waits_for_v4(&self) -> bool {
+        let state = self.state.borrow();
+        let mut usable = state.interfaces.iter().filter(|it| it.usable().is_ok());
+        usable.all(|it| {
+            let has_v4 = it.global_addresses().any(|ip| ip.is_ipv4());
+            !has_v4 && it.advertised.translators.is_empty()
+        })
     }
 
     /// A budget's period may be over.

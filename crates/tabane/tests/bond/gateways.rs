@@ -203,12 +203,12 @@ fn gateways_that_are_named_carry_fetches_and_what_goes_plainly_apart() {
     // The system knows of one; the other one is the user's word.
     let routers = Routers::new(&world, 1);
     world.join();
-    let rule =
-        "[[rule]]\nname = \"x\"\naddress = \"203.0.113.2\"\ndirect = true\nlinks = [\"lte\"]\n";
-    routers.policy(&format!("{NAMED}{rule}"));
-    // Plainly, each by the router that the rule says.
-    for (link, seen) in [("lte", "10.72.2.1"), ("dsl", "10.72.1.1")] {
-        routers.policy(&format!("{NAMED}{}", rule.replace("lte", link)));
+    let rule = "[[rule]]\nname = \"x\"\naddress = \"203.0.113.2\"\ndirect = true\n";
+    // Plainly, each where the other is better spared.
+    for (link, other, seen) in [("lte", "dsl", "10.72.2.1"), ("dsl", "lte", "10.72.1.1")] {
+        let name = format!("name = \"{other}\"\n");
+        let spared = NAMED.replace(&name, &format!("{name}metered = true\n"));
+        routers.policy(&format!("{spared}{rule}"));
         let output = world.run(&[], &format!("curl -sS --fail {PEER}"));
         let peer = text(&output.stdout);
         assert!(peer.starts_with(seen), "by {link}: {peer} {output:?}");
@@ -217,16 +217,18 @@ fn gateways_that_are_named_carry_fetches_and_what_goes_plainly_apart() {
         let peer = text(&output.stdout);
         assert!(peer.starts_with(seen), "open {link}: {peer} {output:?}");
     }
-    // A fetch in parts, without relay.
-    let before = routers.received();
-    let url = "http://203.0.113.2:8000/20000000";
-    let mut get = world.tabane(&["get", url, "-o", "/dev/null"]);
-    let output = get.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let after = routers.received();
-    for router in 0..2 {
-        let passed = after[router] - before[router];
-        assert!(passed > 4_000_000, "router {router} passed {passed}");
+    routers.policy(NAMED);
+    // Fetches without relay, by each.
+    for (router, link) in ["dsl", "lte"].into_iter().enumerate() {
+        let before = routers.received();
+        let url = "http://203.0.113.2:8000/5000000";
+        let mut get = world.tabane(&["get", "--link", link, url, "-o", "/dev/null"]);
+        let output = get.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let after = routers.received();
+        let passed = [0, 1].map(|it| after[it] - before[it]);
+        assert!(passed[router] > 5_000_000, "by {link}: {passed:?}");
+        assert!(passed[1 - router] < 100_000, "by {link}: {passed:?}");
     }
     let shown = world.tabane(&["links"]).output().unwrap();
     let shown = text(&shown.stdout);

@@ -14,6 +14,7 @@ mod endings;
 mod events;
 mod gateways;
 mod lan;
+mod nat64;
 mod near;
 mod packets;
 mod peers;

@@ -4,14 +4,14 @@
 //! One per process. What the news mean is [`Shared`]'s.
 
 use std::path::PathBuf;
-use std::rc::{Rc, Weak};
+use std::rc::Weak;
 
 use tabane_base::{Duration, Translator};
 use tabane_linux::{
     DirectoryWatch,
     advertised::{RouterListener, solicit},
     find_translators,
-    interfaces::{self, Watch},
+    interfaces::{self, Interface, InterfaceError, Watch},
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
@@ -24,6 +24,8 @@ use tabane_store::{POLICY_FILE_NAME, Store, USAGE_FILE_NAME};
 
 /// How often NetworkManager is asked which links are metered, beside whenever interfaces change.
 const ASK_INTERVAL: Duration = Duration::from_secs(60);
+/// Routers answer within half a second (RFC 4861 §10), resolvers sooner.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// It hears of changes a moment later itself.
 const ASK_DELAY: Duration = Duration::from_millis(300);
 
@@ -34,6 +36,13 @@ pub(super) struct Follower {
     usage: Option<DirectoryWatch>,
     router: GatewayRouter,
     routers: Option<RouterListener>,
+    /// The resolver's word.
+    found: (
+        mpsc::Sender<Vec<Translator>>,
+        mpsc::Receiver<Vec<Translator>>,
+    ),
+    /// The links for which resolver and routers were asked last.
+    asked_for: Vec<String>,
 }
 
 impl Follower {
@@ -46,6 +55,8 @@ impl Follower {
             usage: None,
             router: GatewayRouter::default(),
             routers: RouterListener::start().ok(),
+            found: mpsc::channel(1),
+            asked_for: Vec::new(),
         };
         follower.watch_files();
         follower
@@ -56,11 +67,30 @@ impl Follower {
         links.settle(&mut self.router, anew).await;
     }
 
+    /// Waits a moment for what leads to IPv4, where nothing else does, until somebody has said
+    /// anything of it: what begins may have no other way.
+    pub(super) async fn await_translators(&mut self, links: &Shared) {
+        if links.without_v4().is_empty() {
+            return;
+        }
+        self.look_for_translators(links);
+        let deadline = sleep_until(Instant::now() + FIRST_WAIT);
+        tokio::pin!(deadline);
+        while links.waits_for_v4() {
+            tokio::select! {
+                news = RouterListener::hear(&mut self.routers) => links.on_advertisement(news),
+                Some(translators) = self.found.1.recv() => {
+                    links.on_translators(translators);
+                    return;
+                }
+                () = &mut deadline => return,
+            }
+        }
+    }
+
     /// Follows until the links are dropped.
     pub(super) async fn run(mut self, links: Weak<Shared>, mut news: UnboundedReceiver<News>) {
         let (metered, mut answers) = mpsc::channel(1);
-        let (translators, mut found) = mpsc::channel(1);
-        look_for_translators(&links, &translators);
         let mut ask_at = Instant::now() + ASK_INTERVAL;
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -73,28 +103,13 @@ impl Follower {
                     ask_at = ask_at.min(Instant::now() + ASK_DELAY);
                     let interfaces = interfaces::list().await;
                     let Some(links) = links.upgrade() else { return };
-                    // The directory may be there by now.
-                    if self.watch_files() {
-                        links.files.read_policy();
-                        links.files.read_usage();
-                    }
-                    match interfaces {
-                        Ok(interfaces) => {
-                            links.on_interfaces(interfaces);
-                            self.settle(&links, true).await;
-                            look_for_translators(&Rc::downgrade(&links), &translators);
-                        }
-                        Err(error) => tracing::warn!(
-                            %error,
-                            "cannot list the interfaces; the links stay as they are"
-                        ),
-                    }
+                    self.on_interfaces(&links, interfaces).await;
                 }
                 news = RouterListener::hear(&mut self.routers) => {
                     let Some(links) = links.upgrade() else { return };
                     links.on_advertisement(news);
                 }
-                Some(translators) = found.recv() => {
+                Some(translators) = self.found.1.recv() => {
                     let Some(links) = links.upgrade() else { return };
                     links.on_translators(translators);
                 }
@@ -131,6 +146,51 @@ impl Follower {
         }
     }
 
+    async fn on_interfaces(
+        &mut self,
+        links: &Shared,
+        interfaces: Result<Vec<Interface>, InterfaceError>,
+    ) {
+        // The directory may be there by now.
+        if self.watch_files() {
+            links.files.read_policy();
+            links.files.read_usage();
+        }
+        match interfaces {
+            Ok(interfaces) => {
+                links.on_interfaces(interfaces);
+                self.settle(links, true).await;
+                self.look_for_translators(links);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot list the interfaces; the links stay as they are");
+            }
+        }
+    }
+
+    /// Asks resolver and routers for translators, where a link that was not there before has no
+    /// other way to IPv4: what routers answer changes addresses as well.
+    fn look_for_translators(&mut self, links: &Shared) {
+        let without = links.without_v4();
+        if without == self.asked_for {
+            return;
+        }
+        for interface in &without {
+            if let Err(error) = solicit(interface) {
+                tracing::debug!(%error, interface, "routers are not asked");
+            }
+        }
+        let has_any = !without.is_empty();
+        self.asked_for = without;
+        if has_any && let Ok(found) = self.found.0.clone().try_reserve_owned() {
+            tokio::task::spawn_local(async move {
+                if let Some(translators) = find_translators().await {
+                    found.send(translators);
+                }
+            });
+        }
+    }
+
     /// Watches the files if they are not watched yet. `true` where that has begun.
     fn watch_files(&mut self) -> bool {
         if self.policy.is_some() {
@@ -144,28 +204,6 @@ impl Follower {
         };
         (self.policy, self.usage) = (watch().ok(), watch().ok());
         self.policy.is_some()
-    }
-}
-
-/// Asks resolver and routers for them, where a link has no other way to IPv4.
-fn look_for_translators(links: &Weak<Shared>, found: &mpsc::Sender<Vec<Translator>>) {
-    let links = links.upgrade().map(|links| links.without_v4());
-    let links = links.unwrap_or_default();
-    for (interface, index) in &links {
-        if let Err(error) = solicit(interface, *index) {
-            tracing::debug!(%error, interface, "routers are not asked");
-        }
-    }
-    // A question is under way, or nobody has to ask.
-    let Ok(found) = found.clone().try_reserve_owned() else {
-        return;
-    };
-    if !links.is_empty() {
-        tokio::task::spawn_local(async move {
-            if let Some(translators) = find_translators().await {
-                found.send(translators);
-            }
-        });
     }
 }
 
