@@ -144,6 +144,9 @@ pub struct SessionPlan {
     udp_order: UdpOrder,
     /// What links that fail are asked for, to find login pages.
     pub(crate) portal_probe: Option<Probe>,
+    /// Who is asked for names in the place of this host's resolvers, where everything goes by one
+    /// link.
+    pub(crate) resolvers: Vec<SocketAddr>,
     /// Destinations are asked whether they speak tabane, those in private ranges only if `true`.
     pub discovers: Option<bool>,
 }
@@ -185,12 +188,14 @@ impl SessionPlan {
             numbers: SessionNumbers::default(),
             udp_order: order.udp_order.unwrap_or_default(),
             portal_probe: Probe::wished(settings.portal_probe.as_deref())?,
+            resolvers: Vec::new(),
             discovers: discovers.then_some(true),
         })
     }
 
-    /// Without relay and peers: everything goes plainly by this link.
-    pub fn over_link(link: &str) -> Self {
+    /// Without relay and peers: everything goes plainly by this link, and names are asked of these
+    /// resolvers; none: of this host's.
+    pub fn over_link(link: &str, resolvers: Vec<SocketAddr>) -> Self {
         Self {
             relays: Vec::new(),
             peers: Vec::new(),
@@ -206,6 +211,7 @@ impl SessionPlan {
             numbers: SessionNumbers::default(),
             udp_order: UdpOrder::default(),
             portal_probe: None,
+            resolvers,
             discovers: None,
         }
     }

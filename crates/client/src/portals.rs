@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tabane_control::{Link, LinkState};
-use tabane_linux::Egress;
+use tabane_linux::{Egress, advertised::solicit};
 
 pub use probe::Probe;
 
@@ -49,12 +49,12 @@ impl Portals {
     }
 
     /// Names the pages that are known on `links`, and has asked what is to be asked `now`.
-    /// `egress` says by where each leaves.
+    /// `way_out` says by where each leaves, and what its routers say of a portal.
     pub(crate) fn look(
         &self,
         now: Instant,
         links: &mut [Link],
-        egress: impl Fn(&str) -> Option<Egress>,
+        way_out: impl Fn(&str) -> Option<(Egress, Option<String>)>,
     ) {
         let Some(probe) = &self.probe else { return };
         let mut failing = self.failing.borrow_mut();
@@ -65,13 +65,18 @@ impl Portals {
                 .entry(link.name.clone())
                 .or_insert_with(|| Failing::since(now));
             link.portal.clone_from(&seen.page);
-            let egress = egress(&link.name).filter(|_| seen.is_due(now));
-            if let Some(egress) = egress {
+            let way_out = way_out(&link.name).filter(|_| seen.is_due(now));
+            if let Some((egress, advertised)) = way_out {
                 (seen.is_asking, seen.asked_at) = (true, Some(now));
                 let answer = self.failing.clone();
                 let (probe, name) = (probe.clone(), link.name.clone());
+                // What routers say counts from the next question on.
+                if let Err(error) = solicit(&egress.interface) {
+                    tracing::debug!(%error, link = name, "routers are not asked");
+                }
                 tokio::task::spawn_local(async move {
                     let finding = probe.ask(&egress).await;
+                    let finding = probe.with_advertised(finding, advertised);
                     // A link that works by now is none of ours any more.
                     if let Some(seen) = answer.borrow_mut().get_mut(&name) {
                         seen.on_finding(&name, finding);

@@ -60,8 +60,8 @@ impl ClientView {
             };
             roll.complete(&mut state.links, carried);
             let now = std::time::Instant::now();
-            let egress = |link: &str| roll.egress(link);
-            self.portals.look(now, &mut state.links, egress);
+            let way_out = |link: &str| roll.way_out(link);
+            self.portals.look(now, &mut state.links, way_out);
         }
         let bypass = self.far_ends.bypass();
         state.limit = bypass.limit();

@@ -45,6 +45,8 @@ pub(crate) struct Known {
     pub is_lent: bool,
     /// By where what goes plainly leaves; a neighbour's link has none.
     egress: Option<Egress>,
+    /// Where its network's routers say that there is a portal.
+    portal: Option<String>,
 }
 
 impl Known {
@@ -59,6 +61,7 @@ impl Known {
             },
             is_lent: false,
             egress: None,
+            portal: None,
         }
     }
 }
@@ -83,8 +86,12 @@ impl LinkRoll {
             if is_link || unused.is_none() || was_link {
                 let verdict = policy.verdict(interface);
                 let egress = Some(interface.egress());
-                let link = Known::new(&verdict, unused);
-                known.insert(interface.name.clone(), Known { egress, ..link });
+                let link = Known {
+                    egress,
+                    portal: interface.advertised.portal.clone(),
+                    ..Known::new(&verdict, unused)
+                };
+                known.insert(interface.name.clone(), link);
             }
         }
     }
@@ -120,9 +127,11 @@ impl LinkRoll {
         self.0.borrow().links.get(name)?.unused.clone()
     }
 
-    /// By where packets of an own link leave.
-    pub fn egress(&self, name: &str) -> Option<Egress> {
-        self.0.borrow().links.get(name)?.egress.clone()
+    /// By where packets of an own link leave, and what its routers say of a portal.
+    pub fn way_out(&self, name: &str) -> Option<(Egress, Option<String>)> {
+        let inner = self.0.borrow();
+        let known = inner.links.get(name)?;
+        Some((known.egress.clone()?, known.portal.clone()))
     }
 
     /// The policy file was read again: what was wrong with it, if anything.

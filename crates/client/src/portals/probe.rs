@@ -122,6 +122,20 @@ impl Probe {
         }
     }
 
+    /// What was found, together with what the network's routers say of a portal (RFC 8910): their
+    /// word names the page where the answer does not, or where nothing answers at all. Whose host
+    /// answers has no portal any more.
+    pub(super) fn with_advertised(&self, found: Finding, advertised: Option<String>) -> Finding {
+        let is_web = |uri: &String| uri.starts_with("http://") || uri.starts_with("https://");
+        match (found, advertised.filter(is_web)) {
+            (Finding::Portal { page }, Some(uri)) if page == self.to_string() => {
+                Finding::Portal { page: uri }
+            }
+            (Finding::Silence, Some(uri)) => Finding::Portal { page: uri },
+            (found, _) => found,
+        }
+    }
+
     /// The head of the first answer that comes.
     async fn exchange(&self, egress: &Egress) -> io::Result<Vec<u8>> {
         let addresses = lookup_host((&*self.host, self.port)).await?;
@@ -259,6 +273,23 @@ mod tests {
             judge("HTTP/1.1 511 Network Authentication Required\r\n\r\n"),
             asked
         );
+    }
+
+    #[test]
+    fn routers_name_the_page_where_no_answer_does() {
+        let uri = || Some("https://portal.test/api".to_owned());
+        let with = |found, said| probe().with_advertised(found, said);
+        let said = portal("https://portal.test/api");
+        assert_eq!(with(Finding::Silence, uri()), said);
+        assert_eq!(with(portal("http://check.test/generate_204"), uri()), said);
+        assert_eq!(
+            with(portal("http://10.0.0.1/"), uri()),
+            portal("http://10.0.0.1/")
+        );
+        assert_eq!(with(Finding::Open, uri()), Finding::Open);
+        let none = Some("urn:ietf:params:capport:unrestricted".to_owned());
+        assert_eq!(with(Finding::Silence, none), Finding::Silence);
+        assert_eq!(with(Finding::Silence, None), Finding::Silence);
     }
 
     #[test]
