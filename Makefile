@@ -15,8 +15,9 @@ DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 
 # Tests drive the dashboard in a real browser, queue and refuse packets, fetch from a real web
 # server, and compare what programs see.
 TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables \
-	nft=nftables nginx=nginx-light mptcpize=mptcpize openssl=openssl python3=python3 nc=netcat-openbsd \
-	iperf3=iperf3 dropbear=dropbear-bin scp=openssh-client wget=wget ffmpeg=ffmpeg
+	nft=nftables nginx=nginx-light mptcpize=mptcpize openssl=openssl python3=python3 \
+	nc=netcat-openbsd iperf3=iperf3 dropbear=dropbear-bin scp=openssh-client wget=wget \
+	ffmpeg=ffmpeg tayga=tayga
 # What `make bench` measures with and against.
 BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 

@@ -32,6 +32,37 @@ impl Translator {
         any.into_iter().find(shows)
     }
 
+    /// One with this prefix, as routers tell of it (RFC 8781); `None` where no translator has such
+    /// a prefix.
+    #[must_use]
+    pub fn advertised(prefix: Ipv6Addr, bits: u8) -> Option<Self> {
+        let is_length = LENGTHS.contains(&bits) && prefix.octets()[RESERVED] == 0;
+        let leads_on = !prefix.is_multicast() && !prefix.is_unicast_link_local();
+        let address = IpAddr::from(prefix);
+        (is_length && leads_on).then_some(Self(Prefix { address, bits }))
+    }
+
+    /// The address by which it leads to this one; `None` where that is no address of the internet:
+    /// what is private here is somebody else's there.
+    #[must_use]
+    pub fn lead_to(&self, v4: Ipv4Addr) -> Option<Ipv6Addr> {
+        let [first, second, ..] = v4.octets();
+        let is_shared = first == 100 && (64..128).contains(&second);
+        let is_local = v4.is_private() || v4.is_loopback() || v4.is_link_local() || is_shared;
+        if is_local || first == 0 || first >= 224 {
+            return None;
+        }
+        let IpAddr::V6(prefix) = self.0.nth(0)? else {
+            return None;
+        };
+        let mut octets = prefix.octets();
+        let places = (usize::from(self.0.bits / 8)..octets.len()).filter(|at| *at != RESERVED);
+        places
+            .zip(v4.octets())
+            .for_each(|(at, octet)| octets[at] = octet);
+        Some(octets.into())
+    }
+
     /// The IPv4 address that it makes of this one; `None` where it is another's.
     #[must_use]
     pub fn within(&self, address: Ipv6Addr) -> Option<Ipv4Addr> {
@@ -85,6 +116,31 @@ mod tests {
                     "{text}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_translator_leads_to_the_internet_and_to_nothing_private() {
+        for (text, bits) in WRITTEN {
+            let written: Ipv6Addr = text.parse().unwrap();
+            let shown = Translator::shown_by(rewritten(text, bits, SHOWN[0])).unwrap();
+            let led = shown.lead_to(Ipv4Addr::new(192, 0, 2, 33)).unwrap();
+            assert_eq!(shown.within(led), Some(Ipv4Addr::new(192, 0, 2, 33)));
+            assert_eq!(led, written, "{text}");
+            let said = Translator::advertised(written, bits).unwrap();
+            assert_eq!(said.lead_to(Ipv4Addr::new(192, 0, 2, 33)), Some(written));
+            for local in [
+                "10.0.0.1",
+                "127.0.0.1",
+                "169.254.1.1",
+                "100.64.0.1",
+                "0.0.0.0",
+            ] {
+                assert_eq!(shown.lead_to(local.parse().unwrap()), None, "{local}");
+            }
+        }
+        for (prefix, bits) in [("64:ff9b::", 95), ("ff02::", 96), ("fe80::", 64)] {
+            assert_eq!(Translator::advertised(prefix.parse().unwrap(), bits), None);
         }
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct Carrier {
     carriage: Carriage,
     /// The resolvers of this host: a question to them is one to the relay's.
     resolvers: Rc<RefCell<Vec<IpAddr>>>,
+    /// Of the one link that everything goes by, if it does.
+    link_resolvers: Rc<[SocketAddr]>,
     rules: RuleBook,
     silence: Silence,
     /// What becomes without the relay of what no rule says so of.
@@ -53,6 +55,7 @@ impl Carrier {
     /// For one command, which asked for the session: a silent one is waited for.
     pub(crate) fn for_command(far_ends: FarEnds, carriage: Carriage, rules: RuleBook) -> Self {
         Self {
+            link_resolvers: far_ends.link_resolvers().into(),
             far_ends,
             carriage,
             resolvers: Rc::new(RefCell::new(resolver_addresses())),
@@ -94,6 +97,7 @@ impl Carrier {
         let mut route = self.route_of(original.dest, flow);
         if original.captured_dns {
             route.target = Target::Resolver;
+            self.ask_link(original.dest, &mut route);
         }
         // The relay's own name is looked up while the relay does not answer.
         route.stays_here |= original.pid == Some(std::process::id());
@@ -143,12 +147,26 @@ impl Carrier {
         } else {
             Target::Address(dest)
         };
-        let route = Route {
+        let mut route = Route {
             plain: Some(dest),
             silence: self.silence,
             ..target.into()
         };
+        if is_resolver {
+            self.ask_link(dest, &mut route);
+        }
         route.ruled(self.rules.admit(flow), self.on_failure)
+    }
+
+    /// What goes plainly to a resolver of this host goes to the link's own, where one was chosen:
+    /// programs that ask the next one ask its next one.
+    fn ask_link(&self, dest: SocketAddr, route: &mut Route) {
+        let own = self.resolvers.borrow();
+        let place = own.iter().position(|ip| *ip == dest.ip()).unwrap_or(0);
+        let count = self.link_resolvers.len().max(1);
+        if let Some(resolver) = self.link_resolvers.get(place % count) {
+            route.plain = Some(*resolver);
+        }
     }
 
     /// Answers to the questions of this flow tell the names of addresses.

@@ -30,7 +30,7 @@ use tabane_store::{DirectPrefix, PeerEntry, RelayEntry, RelayName, Settings, Sto
 use tabane_uplinks::{
     LinkRoll, Table, Uplinks,
     lent_links::{self, Lender},
-    links::Links,
+    links::{Links, is_named},
 };
 
 mod first_answer;
@@ -144,6 +144,9 @@ pub struct SessionPlan {
     udp_order: UdpOrder,
     /// What links that fail are asked for, to find login pages.
     pub(crate) portal_probe: Option<Probe>,
+    /// Who is asked for names in the place of this host's resolvers, where everything goes by one
+    /// link.
+    pub(crate) resolvers: Vec<SocketAddr>,
     /// Destinations are asked whether they speak tabane, those in private ranges only if `true`.
     pub discovers: Option<bool>,
     /// What goes plainly may have several links.
@@ -187,13 +190,15 @@ impl SessionPlan {
             numbers: SessionNumbers::default(),
             udp_order: order.udp_order.unwrap_or_default(),
             portal_probe: Probe::wished(settings.portal_probe.as_deref())?,
+            resolvers: Vec::new(),
             discovers: discovers.then_some(true),
             plain_by_several: true,
         })
     }
 
-    /// Without relay and peers: everything goes plainly by this link.
-    pub fn over_link(link: &str) -> Self {
+    /// Without relay and peers: everything goes plainly by this link, and names are asked of these
+    /// resolvers; none: of this host's.
+    pub fn over_link(link: &str, resolvers: Vec<SocketAddr>) -> Self {
         Self {
             relays: Vec::new(),
             peers: Vec::new(),
@@ -209,6 +214,7 @@ impl SessionPlan {
             numbers: SessionNumbers::default(),
             udp_order: UdpOrder::default(),
             portal_probe: None,
+            resolvers,
             discovers: None,
             plain_by_several: false,
         }
@@ -310,7 +316,7 @@ impl SessionPlan {
 
     /// Whether nothing forbids what belongs to `class` to leave by an interface that is no link.
     pub(crate) fn tolerates(&self, interface: &Interface, table: &Table, class: ClassId) -> bool {
-        let is_wanted = table.wanted.is_empty() || table.wanted.contains(&interface.name);
+        let is_wanted = table.wanted.is_empty() || is_named(interface, &table.wanted);
         let facts = [table.policy.facts(interface)];
         let by_rules = self.rules.links_of(class, &facts);
         is_wanted

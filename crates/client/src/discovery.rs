@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Result;
 use tabane_base::Duration;
 use tabane_core::{ClassId, Inquiry, InquiryAnswer, PathPolicy, PublicKey};
+use tabane_linux::Egress;
 use tabane_tunnel::Access;
 use tokio::time::{Instant, timeout};
 
@@ -130,11 +131,11 @@ pub(crate) async fn ask(
             IpAddr::V4(_) => link.v4.map(IpAddr::from),
             IpAddr::V6(_) => link.v6.map(IpAddr::from),
         };
-        let (Some(local), Some(interface)) = (local, &link.interface) else {
+        let (Some(local), Some(egress)) = (local, &link.egress) else {
             continue;
         };
         let remote = SocketAddr::new(ip, DEFAULT_PORT);
-        let answer = ask_over(interface, SocketAddr::new(local, 0), remote).await;
+        let answer = ask_over(egress, SocketAddr::new(local, 0), remote).await;
         return Ok(answer.unwrap_or_else(|error| {
             tracing::debug!(%remote, %error, "nobody speaks tabane there");
             None
@@ -144,11 +145,11 @@ pub(crate) async fn ask(
 }
 
 async fn ask_over(
-    interface: &str,
+    egress: &Egress,
     local: SocketAddr,
     remote: SocketAddr,
 ) -> io::Result<Option<PublicKey>> {
-    let socket = plain::connect_udp_over(interface, local, remote).await?;
+    let socket = plain::connect_udp_over(egress, local, remote).await?;
     let inquiry = Inquiry::new(u64::from_be_bytes(secret::random()));
     let mut buffer = [0; MAX_ANSWER];
     for wait in ANSWER_WAITS {

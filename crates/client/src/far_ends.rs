@@ -166,6 +166,12 @@ impl FarEnds {
         self.0.surroundings.as_ref()?.plan.portal_probe.clone()
     }
 
+    /// Who is asked for names in the place of this host's resolvers; none: nobody.
+    pub(crate) fn link_resolvers(&self) -> Vec<SocketAddr> {
+        let surroundings = self.0.surroundings.as_ref();
+        surroundings.map_or_else(Vec::new, |it| it.plan.resolvers.clone())
+    }
+
     /// Whether there are any peers.
     pub(crate) fn has_peers(&self) -> bool {
         !self.0.peers.borrow().is_empty()

@@ -8,7 +8,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
 use nix::sys::socket::{setsockopt, sockopt};
+use tabane_base::Translator;
 use tabane_linux::{
+    Egress,
     abortive::AbortiveStream,
     join::{Buffer, join},
 };
@@ -25,7 +27,23 @@ pub(crate) enum PlainWay {
     /// As the routing table has it.
     Routed,
     /// By this link, whatever the routing table says.
-    Over(String),
+    Over(Egress),
+    /// The same, where only this leads to IPv4.
+    Translated(Egress, Translator),
+}
+
+impl PlainWay {
+    /// The address to send to.
+    fn lead_to(&self, dest: SocketAddr) -> io::Result<SocketAddr> {
+        match (self, dest) {
+            (Self::Translated(_, translator), SocketAddr::V4(v4)) => {
+                let led = translator.lead_to(*v4.ip());
+                let led = led.ok_or(io::ErrorKind::NetworkUnreachable)?;
+                Ok(SocketAddr::new(led.into(), v4.port()))
+            }
+            _ => Ok(dest),
+        }
+    }
 }
 
 /// The way, and what counts what goes by it.
@@ -47,6 +65,7 @@ pub(crate) struct Far {
 /// Connects to `dest`, past our hooks.
 pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Far> {
     let Passage { way, meter, offer } = passage;
+    let dest = way.lead_to(dest)?;
     let socket = offer.as_ref().and_then(|offer| offer.socket(dest));
     let (socket, offer) = match socket {
         Some(socket) => (socket, offer),
@@ -64,6 +83,7 @@ pub(crate) async fn connect(dest: SocketAddr, passage: Passage) -> io::Result<Fa
 
 /// The same for what is ours, and no program's.
 pub(crate) async fn connect_tcp(dest: SocketAddr, way: &PlainWay) -> io::Result<TcpStream> {
+    let dest = way.lead_to(dest)?;
     connect_by(tcp_socket(dest)?, dest, way).await
 }
 
@@ -108,6 +128,7 @@ impl Far {
 
 /// A UDP socket that speaks with `dest` alone, past our hooks.
 pub(crate) async fn connect_udp(dest: SocketAddr, way: &PlainWay) -> io::Result<UdpSocket> {
+    let dest = way.lead_to(dest)?;
     let any = match dest {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
@@ -134,15 +155,15 @@ pub(crate) async fn failed(socket: &UdpSocket) -> io::Error {
     }
 }
 
-/// The same over one interface, from its address `local`.
+/// The same over one link, from its address `local`.
 pub(crate) async fn connect_udp_over(
-    interface: &str,
+    egress: &Egress,
     local: SocketAddr,
     dest: SocketAddr,
 ) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(local).await?;
     mark_if_allowed(&socket)?;
-    take(&socket, &PlainWay::Over(interface.to_owned()))?;
+    egress.take(&socket)?;
     socket.connect(dest).await?;
     Ok(socket)
 }
@@ -150,7 +171,7 @@ pub(crate) async fn connect_udp_over(
 fn take(socket: &impl AsFd, way: &PlainWay) -> io::Result<()> {
     match way {
         PlainWay::Routed => Ok(()),
-        PlainWay::Over(link) => Ok(setsockopt(socket, sockopt::BindToDevice, &link.into())?),
+        PlainWay::Over(egress) | PlainWay::Translated(egress, _) => egress.take(socket),
     }
 }
 

@@ -13,9 +13,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
-use tabane_base::Prefix;
+use tabane_base::{Prefix, Translator};
 use tabane_core::{ClassId, PathPolicy};
-use tabane_linux::interfaces::{Interface, Kind};
+use tabane_linux::{
+    Egress,
+    interfaces::{Interface, Kind},
+};
 use tabane_tunnel::{ClientSnapshot, Label, LinkBind};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -78,16 +81,19 @@ struct Keeper {
 #[derive(Debug, Clone)]
 struct Candidate {
     name: String,
+    egress: Egress,
     v4: Option<Ipv4Addr>,
     v6: Option<Ipv6Addr>,
+    /// What leads to IPv4, where it has none.
+    translators: Vec<Translator>,
     policy: PathPolicy,
 }
 
 /// What the choice is made of.
 struct Choice<'a> {
     dest: IpAddr,
-    /// Where the routing table would send it from.
-    source: IpAddr,
+    /// Where the routing table would send it from; `None` where it leads nowhere.
+    source: Option<IpAddr>,
     interfaces: &'a [Interface],
     candidates: Vec<Candidate>,
 }
@@ -121,10 +127,11 @@ impl PlainWays {
         label: Option<&Label>,
         snapshots: &[ClientSnapshot],
     ) -> Result<Passage, NoPlainWay> {
-        // Whoever connects is told the same.
-        let Ok(source) = source_for(dest).await else {
+        let source = source_for(dest).await.ok();
+        if source.is_none() && dest.is_ipv6() {
+            // Whoever connects is told the same.
             return Ok(Passage::unmetered());
-        };
+        }
         let uplinks = self.plan.uplinks(&self.store).await.map_err(|error| {
             tracing::warn!("cannot tell which link may be used: {error:#}");
             NoPlainWay
@@ -134,7 +141,7 @@ impl PlainWays {
         let class = class_of(label);
         let choice = Choice {
             dest: dest.ip().to_canonical(),
-            source: source.to_canonical(),
+            source: source.map(|it| it.to_canonical()),
             interfaces: &table.interfaces,
             candidates: self.outlook.candidates(&table, label),
         };
@@ -308,8 +315,10 @@ impl Outlook {
             let wished = wishes.get(&bind.name).map_or(1.0, |(_, weight)| *weight);
             let weight = bind.policy.weight.min(wished);
             Candidate {
+                egress: bind.egress.unwrap_or_else(|| Egress::interface(&bind.name)),
                 v4: bind.v4,
                 v6: bind.v6,
+                translators: bind.translators,
                 policy: PathPolicy {
                     weight,
                     ..bind.policy
@@ -357,7 +366,8 @@ impl Candidate {
         }
     }
 
-    /// Nothing limits it that only a session keeps.
+    /// Nothing limits it that only a session keeps, and nothing leads to its gateway that the kernel
+    /// gives a whole connection alone: a mark.
     fn is_free(&self) -> bool {
         let PathPolicy {
             weight,
@@ -365,7 +375,7 @@ impl Candidate {
             receive_cap,
             ..
         } = self.policy;
-        weight >= 1.0 && send_cap.is_none() && receive_cap.is_none()
+        self.egress.mark.is_none() && weight >= 1.0 && send_cap.is_none() && receive_cap.is_none()
     }
 }
 
@@ -395,46 +405,73 @@ impl Passage {
     }
 }
 
+impl Candidate {
+    fn way(&self, dest: IpAddr) -> PlainWay {
+        match self.translator(dest) {
+            Some(translator) => PlainWay::Translated(self.egress.clone(), translator),
+            None => PlainWay::Over(self.egress.clone()),
+        }
+    }
+
+    /// What leads to `dest`, where nothing else does.
+    fn translator(&self, dest: IpAddr) -> Option<Translator> {
+        let IpAddr::V4(v4) = dest else { return None };
+        let mut translators = self.translators.iter().filter(|_| self.v4.is_none());
+        translators.find(|it| it.lead_to(v4).is_some()).copied()
+    }
+}
+
 impl Choice<'_> {
     /// `tolerates` says of an interface that is no candidate whether it may carry it all the same:
     /// a VPN, or a network that leads to no internet.
     fn make(&self, tolerates: impl Fn(&Interface) -> bool) -> Result<PlainWay, NoPlainWay> {
-        let mut interfaces = self.interfaces.iter();
-        let Some(routed) = interfaces.find(|it| has_address(it, self.source)) else {
-            return Ok(PlainWay::Routed);
+        let fits = |candidate: &&Candidate| {
+            let has_address = candidate.address_for(self.dest).is_some();
+            has_address || candidate.translator(self.dest).is_some()
+        };
+        let best = self.candidates.iter().filter(fits).min_by_key(cost);
+        let Some(routed) = self.routed() else {
+            let best = best.filter(|_| self.source.is_none());
+            return Ok(best.map_or(PlainWay::Routed, |best| best.way(self.dest)));
         };
         let is_ours = self.interfaces.iter().any(|it| has_address(it, self.dest));
         if is_ours || routed.kind == Kind::Loopback {
             return Ok(PlainWay::Routed);
         }
-        let fits = |candidate: &&Candidate| candidate.address_for(self.dest).is_some();
-        let best = self.candidates.iter().filter(fits).min_by_key(cost);
         let mut candidates = self.candidates.iter();
         match (candidates.find(|it| it.name == routed.name), best) {
             // Some systems leave the route of a pulled cable where it is.
-            (_, Some(best)) if !routed.carrier && !self.is_near(routed) => {
-                Ok(PlainWay::Over(best.name.clone()))
-            }
+            (_, Some(best)) if !routed.carrier && !self.is_near(routed) => Ok(best.way(self.dest)),
             // Neighbours are found on their own wire only.
             (Some(own), Some(best)) if cost(&best) < cost(&own) && !self.is_near(routed) => {
-                Ok(PlainWay::Over(best.name.clone()))
+                Ok(best.way(self.dest))
             }
             (Some(_), _) => Ok(PlainWay::Routed),
             (None, _) if tolerates(routed) => Ok(PlainWay::Routed),
-            (None, Some(best)) => Ok(PlainWay::Over(best.name.clone())),
+            (None, Some(best)) => Ok(best.way(self.dest)),
             (None, None) => Err(NoPlainWay),
         }
     }
 
     /// The link that has to pay for what takes this way; `None` for what stays on a near wire.
     fn billed<'a>(&'a self, way: &'a PlainWay) -> Option<&'a str> {
-        let mut interfaces = self.interfaces.iter();
         let link = match way {
-            PlainWay::Over(link) => return Some(link),
-            PlainWay::Routed => interfaces.find(|it| has_address(it, self.source))?,
+            PlainWay::Over(egress) | PlainWay::Translated(egress, _) => {
+                let mut candidates = self.candidates.iter();
+                return candidates
+                    .find(|it| it.egress == *egress)
+                    .map(|it| &*it.name);
+            }
+            PlainWay::Routed => self.routed()?,
         };
         let is_ours = self.interfaces.iter().any(|it| has_address(it, self.dest));
         (link.kind != Kind::Loopback && !is_ours && !self.is_near(link)).then_some(&link.name)
+    }
+
+    /// The link that the routing table has for it.
+    fn routed(&self) -> Option<&Interface> {
+        let source = self.source?;
+        self.interfaces.iter().find(|it| has_address(it, source))
     }
 
     fn is_near(&self, interface: &Interface) -> bool {
@@ -488,14 +525,18 @@ mod tests {
             }],
             default_routes: Vec::new(),
             gateways: Vec::new(),
+            behind: None,
+            advertised: tabane_linux::advertised::Advertised::default(),
         }
     }
 
     fn candidate(name: &str, policy: PathPolicy) -> Candidate {
         Candidate {
             name: name.to_owned(),
+            egress: Egress::interface(name),
             v4: Some(Ipv4Addr::UNSPECIFIED),
             v6: None,
+            translators: Vec::new(),
             policy,
         }
     }
@@ -519,7 +560,7 @@ mod tests {
         interfaces[2].carrier = phone_carrier;
         let choice = Choice {
             dest: dest.parse().unwrap(),
-            source: "192.168.42.2".parse().unwrap(),
+            source: "192.168.42.2".parse().ok(),
             interfaces: &interfaces,
             candidates,
         };
@@ -527,7 +568,7 @@ mod tests {
     }
 
     fn over(name: &str) -> Option<PlainWay> {
-        Some(PlainWay::Over(name.to_owned()))
+        Some(PlainWay::Over(Egress::interface(name)))
     }
 
     #[test]

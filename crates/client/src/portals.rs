@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tabane_control::{Link, LinkState};
+use tabane_linux::{Egress, advertised::solicit};
 
 pub use probe::Probe;
 
@@ -48,7 +49,13 @@ impl Portals {
     }
 
     /// Names the pages that are known on `links`, and has asked what is to be asked `now`.
-    pub(crate) fn look(&self, now: Instant, links: &mut [Link]) {
+    /// `way_out` says by where each leaves, and what its routers say of a portal.
+    pub(crate) fn look(
+        &self,
+        now: Instant,
+        links: &mut [Link],
+        way_out: impl Fn(&str) -> Option<(Egress, Option<String>)>,
+    ) {
         let Some(probe) = &self.probe else { return };
         let mut failing = self.failing.borrow_mut();
         let is_failing = |name: &String| links.iter().any(|link| link.name == *name && fails(link));
@@ -58,12 +65,18 @@ impl Portals {
                 .entry(link.name.clone())
                 .or_insert_with(|| Failing::since(now));
             link.portal.clone_from(&seen.page);
-            if seen.is_due(now) {
+            let way_out = way_out(&link.name).filter(|_| seen.is_due(now));
+            if let Some((egress, advertised)) = way_out {
                 (seen.is_asking, seen.asked_at) = (true, Some(now));
                 let answer = self.failing.clone();
                 let (probe, name) = (probe.clone(), link.name.clone());
+                // What routers say counts from the next question on.
+                if let Err(error) = solicit(&egress.interface) {
+                    tracing::debug!(%error, link = name, "routers are not asked");
+                }
                 tokio::task::spawn_local(async move {
-                    let finding = probe.ask(&name).await;
+                    let finding = probe.ask(&egress).await;
+                    let finding = probe.with_advertised(finding, advertised);
                     // A link that works by now is none of ours any more.
                     if let Some(seen) = answer.borrow_mut().get_mut(&name) {
                         seen.on_finding(&name, finding);

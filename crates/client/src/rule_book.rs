@@ -338,11 +338,13 @@ mod tests {
     const LINKS: [LinkFacts<'_>; 2] = [
         LinkFacts {
             name: "wlan0",
+            interface: "wlan0",
             kind: "wifi",
             metered: None,
         },
         LinkFacts {
             name: "usb0",
+            interface: "usb0",
             kind: "ethernet",
             metered: None,
         },

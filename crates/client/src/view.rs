@@ -60,8 +60,9 @@ impl ClientView {
                 ledger.map(Ledger::traffic).unwrap_or_default()
             };
             roll.complete(&mut state.links, carried);
-            self.portals
-                .look(std::time::Instant::now(), &mut state.links);
+            let now = std::time::Instant::now();
+            let way_out = |link: &str| roll.way_out(link);
+            self.portals.look(now, &mut state.links, way_out);
         }
         let bypass = self.far_ends.bypass();
         state.limit = bypass.limit();

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
+use tabane_base::Translator;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::timeout;
 
@@ -35,6 +36,10 @@ const BEAT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct DeviceWay {
     device: Option<String>,
+    /// What leads to one of several gateways behind the device.
+    mark: Option<u32>,
+    /// What leads to IPv4 where there is no address of that family.
+    translators: Vec<Translator>,
     has_v4: bool,
     has_v6: bool,
     /// Whether an address may be connected to.
@@ -76,6 +81,8 @@ impl DeviceWay {
     pub fn new(device: &str, has_v4: bool, has_v6: bool) -> Self {
         Self {
             device: Some(device.to_owned()),
+            mark: None,
+            translators: Vec::new(),
             has_v4,
             has_v6,
             is_allowed: Allowed(None),
@@ -85,11 +92,29 @@ impl DeviceWay {
         }
     }
 
+    /// The same, by the one of several gateways behind the interface that packets with this mark
+    /// are led to.
+    #[must_use]
+    pub fn marked(self, mark: Option<u32>) -> Self {
+        Self { mark, ..self }
+    }
+
+    /// The same; where it has no IPv4, these lead there (NAT64).
+    #[must_use]
+    pub fn translated(self, translators: Vec<Translator>) -> Self {
+        Self {
+            translators,
+            ..self
+        }
+    }
+
     /// By whatever interface the routing table says.
     #[must_use]
     pub fn unbound() -> Self {
         Self {
             device: None,
+            mark: None,
+            translators: Vec::new(),
             has_v4: true,
             has_v6: true,
             is_allowed: Allowed(None),
@@ -151,11 +176,17 @@ impl DeviceWay {
 
     async fn connect_to(&self, host: &str, port: u16) -> Result<TcpStream, WayError> {
         let addresses = self.addresses(host).await?;
-        let reachable = addresses.into_iter().filter(|address| match address {
-            IpAddr::V4(_) => self.has_v4,
-            IpAddr::V6(_) => self.has_v6,
+        let allowed = addresses
+            .into_iter()
+            .filter(|address| self.is_allowed.allows(*address));
+        let reachable = allowed.filter_map(|address| match address {
+            IpAddr::V4(v4) if !self.has_v4 => {
+                let led = self.translators.iter().find_map(|it| it.lead_to(v4));
+                led.filter(|_| self.has_v6).map(IpAddr::from)
+            }
+            IpAddr::V6(_) if !self.has_v6 => None,
+            address => Some(address),
         });
-        let reachable = reachable.filter(|address| self.is_allowed.allows(*address));
         let reachable: Vec<IpAddr> = reachable.collect();
         let mut failure = WayError::Family {
             host: host.to_owned(),
@@ -190,6 +221,10 @@ impl DeviceWay {
         // This host itself is reached by no device but its own.
         if let Some(device) = self.device.as_ref().filter(|_| !to.ip().is_loopback()) {
             let bound = socket.bind_device(Some(device.as_bytes()));
+            let bound = bound.and_then(|()| match self.mark {
+                Some(mark) => SockRef::from(&socket).set_mark(mark),
+                None => Ok(()),
+            });
             bound.map_err(|source| WayError::Bind {
                 device: device.clone(),
                 source,

@@ -40,6 +40,11 @@ pub const TARGETS: &[Target] = &[
     ("socks", 20_000, requests::socks),
     ("http", 20_000, requests::http),
     ("neighbour", 3_000, tabane_neighbour::fuzz_readers),
+    (
+        "advertised",
+        20_000,
+        tabane_linux::advertised::fuzz_advertisements,
+    ),
 ];
 
 /// Runs one target by its name.

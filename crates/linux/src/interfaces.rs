@@ -12,6 +12,9 @@ mod watch;
 use std::io;
 use std::net::IpAddr;
 
+use crate::Egress;
+use crate::advertised::Advertised;
+
 pub use rtnetlink::packet_route::link::State;
 
 pub use families::Families;
@@ -99,6 +102,21 @@ pub struct Interface {
     pub default_routes: Vec<DefaultRoute>,
     /// The wire's addresses (EUI-48) of those routes' gateways, as far as the kernel has them.
     pub gateways: Vec<(IpAddr, [u8; 6])>,
+    /// What it is one of, where this is one of several gateways behind an interface, as a link of
+    /// its own: its name is the link's then, and it has what belongs to this gateway alone.
+    pub behind: Option<Behind>,
+    /// What its routers say, as far as somebody has listened.
+    pub advertised: Advertised,
+}
+
+/// One of several gateways behind an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// The interface's name.
+    pub interface: String,
+    /// What leads packets to the gateway; `None` to the one that the routing table has anyway. Or
+    /// why nothing does.
+    pub mark: Result<Option<u32>, Unusable>,
 }
 
 /// Why an interface is no link by default. Who names it explicitly may use it all the same.
@@ -125,6 +143,24 @@ pub enum Unusable {
     /// No address that reaches beyond the wire.
     #[error("has no global address")]
     NoAddress,
+    /// One of several gateways, and no right to choose among them.
+    #[error(
+        "is one of several gateways behind its interface: to choose among them, run as root or \
+         with CAP_NET_ADMIN"
+    )]
+    NoRight,
+    /// Two were named that cannot be told apart.
+    #[error("has the gateway of another link behind the same interface")]
+    SameGateway,
+    /// The name of a gateway's link is taken.
+    #[error("is called as an interface, or another gateway, is")]
+    SameName,
+    /// The kernel took no route.
+    #[error("is one of several gateways, and its route could not be made: see the log")]
+    NoRoute,
+    /// More gateways than there are marks for.
+    #[error("is one gateway too many: 16 are used")]
+    TooMany,
 }
 
 impl Interface {
@@ -154,7 +190,26 @@ impl Interface {
         if self.global_addresses().next().is_none() {
             return Err(Unusable::NoAddress);
         }
-        Ok(())
+        match &self.behind {
+            Some(Behind { mark: Err(why), .. }) => Err(*why),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// By where its packets leave.
+    #[must_use]
+    pub fn egress(&self) -> Egress {
+        Egress {
+            interface: self.interface().to_owned(),
+            mark: self.behind.as_ref().and_then(|it| it.mark.ok().flatten()),
+        }
+    }
+
+    /// The kernel's name for it, whatever the link is called.
+    #[must_use]
+    pub fn interface(&self) -> &str {
+        let behind = self.behind.as_ref();
+        behind.map_or(&self.name, |behind| &behind.interface)
     }
 
     /// The addresses that new sessions may use.
@@ -208,6 +263,8 @@ mod tests {
             }],
             default_routes: Vec::new(),
             gateways: Vec::new(),
+            behind: None,
+            advertised: Advertised::default(),
         }
     }
 

@@ -6,6 +6,7 @@
 //! policy: it moves values, others decide.
 
 pub mod abortive;
+pub mod advertised;
 pub mod buffers;
 pub mod caller;
 pub mod capture;
@@ -13,6 +14,8 @@ pub mod cgroup;
 pub mod child;
 pub mod descriptors;
 mod directory_watch;
+mod egress;
+pub mod gateways;
 mod heap;
 pub mod hooks;
 pub mod interfaces;
@@ -32,6 +35,7 @@ pub mod process;
 pub mod raw_ip;
 mod reactor;
 pub mod read_ahead;
+mod route_message;
 pub mod routing;
 pub mod signals;
 pub mod syn_hold;
@@ -45,7 +49,8 @@ pub mod udp;
 pub mod undelivered;
 
 pub use directory_watch::DirectoryWatch;
+pub use egress::Egress;
 pub use priority::{Preemption, prefer_this_thread, raise_priority};
 pub use timer::{HostClock, Timer, minimize_timer_slack};
-pub use translators::follow_translators;
+pub use translators::{find_translators, follow_translators};
 pub use udp::{Datagram, Meta, RecvBatch, SendFault, Transmit, UdpBind, UdpError, UdpSocket};

@@ -38,7 +38,7 @@ pub struct MarkRule {
 /// A netlink socket for routes.
 #[derive(Debug)]
 pub struct Routing {
-    handle: Handle,
+    pub(crate) handle: Handle,
     connection: JoinHandle<()>,
 }
 
@@ -295,7 +295,7 @@ fn defaults(table: u32, index: u32, kind: RouteType) -> [RouteMessage; 2] {
     ]
 }
 
-fn failed<E>(what: &'static str) -> impl FnOnce(E) -> RoutingError
+pub(crate) fn failed<E>(what: &'static str) -> impl FnOnce(E) -> RoutingError
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {

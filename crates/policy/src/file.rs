@@ -7,6 +7,7 @@ use tabane_base::Rate;
 use toml::de::DeTable;
 
 use crate::budget::{Budget, Period};
+use crate::gateway::Gateway;
 use crate::glob;
 use crate::link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
 use crate::reaction::{self, Reaction};
@@ -57,10 +58,13 @@ struct Entry {
     up: Option<Rate>,
     carrier: Carriers,
     proxy: Option<String>,
+    gateway: Option<Gateway>,
 }
 
-const LINK_KEYS: [&str; 12] = [
+const LINK_KEYS: [&str; 14] = [
     "name",
+    "interface",
+    "gateway",
     "kind",
     "use",
     "weight",
@@ -116,6 +120,13 @@ impl Policy {
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The gateways that are links of their own, in the order of the file.
+    pub fn gateways(&self) -> impl Iterator<Item = &Gateway> {
+        self.entries
+            .iter()
+            .filter_map(|entry| entry.gateway.as_ref())
     }
 
     /// What is done when something happens, in the order of the file.
@@ -216,9 +227,11 @@ impl Entry {
         let before = reader.faults.len();
         let fields = &mut fields;
         let used = "\"normal\", \"backup\" or \"never\"";
+        let name = reader.text(fields, "name");
         let entry = Self {
             line: fields.line,
-            name: reader.text(fields, "name"),
+            gateway: Gateway::read(reader, fields, name.as_deref()),
+            name,
             kind: reader.text(fields, "kind"),
             usage: reader
                 .value(fields, "use", used, |value| match value.as_str()? {
@@ -269,11 +282,9 @@ impl Entry {
     }
 
     fn fits(&self, link: &LinkFacts<'_>) -> bool {
-        let fits = |pattern: &Option<String>, name| {
-            let pattern = pattern.as_ref();
-            pattern.is_none_or(|pattern| glob::fits(pattern, name))
-        };
-        fits(&self.name, link.name) && fits(&self.kind, link.kind)
+        let (name, kind) = (self.name.as_ref(), self.kind.as_ref());
+        name.is_none_or(|pattern| link.is_called(pattern))
+            && kind.is_none_or(|pattern| glob::fits(pattern, link.kind))
     }
 
     fn budget(&self) -> Option<Budget> {
@@ -314,11 +325,13 @@ mod tests {
 
     const WIFI: LinkFacts<'_> = LinkFacts {
         name: "wlan0",
+        interface: "wlan0",
         kind: "wifi",
         metered: None,
     };
     const PHONE: LinkFacts<'_> = LinkFacts {
         name: "usb0",
+        interface: "usb0",
         kind: "ethernet",
         metered: Some(true),
     };
@@ -367,10 +380,46 @@ mod tests {
         assert_eq!((wifi.weight, wifi.priority, wifi.line), (0.5, 3, Some(9)));
         let other = LinkFacts {
             name: "eth0",
+            interface: "eth0",
             kind: "ethernet",
             metered: None,
         };
         assert_eq!(policy.decide(&other).usage, LinkUse::Never);
+    }
+
+    #[test]
+    fn what_is_said_of_an_interface_holds_for_gateways_behind_it_unless_they_are_named_before() {
+        let text = r#"
+            [[link]]
+            name = "dsl"
+            interface = "eth0"
+            gateway = ["192.168.1.1", "fe80::1"]
+            [[link]]
+            name = "eth0"
+            use = "never"
+        "#;
+        let policy = Policy::parse(text).expect("valid");
+        let usage = |name| {
+            let interface = "eth0";
+            let kind = "ethernet";
+            let metered = None;
+            let facts = LinkFacts {
+                name,
+                interface,
+                kind,
+                metered,
+            };
+            policy.decide(&facts).usage
+        };
+        assert_eq!(usage("dsl"), LinkUse::Normal);
+        assert_eq!(usage("eth0"), LinkUse::Never);
+        assert_eq!(usage("eth0@192.168.1.254"), LinkUse::Never);
+        let named: Vec<_> = policy.gateways().collect();
+        assert_eq!(
+            (named.len(), named[0].name.as_str(), named[0].line),
+            (1, "dsl", 2)
+        );
+        assert_eq!(named[0].addresses.len(), 2);
     }
 
     #[test]
@@ -398,6 +447,28 @@ mod tests {
             ("[[link]]\nproxy = \"proxy:80\"", "http://"),
             ("[[link]]\nproxy = \"http://a\"\ncarrier = \"udp\"", "TLS"),
             ("[link]\nname = \"x\"", "line 1"),
+            (
+                "[[link]]\nname = \"dsl\"\ngateway = \"10.0.0.1\"",
+                "interface",
+            ),
+            ("[[link]]\nname = \"dsl\"\ninterface = \"eth0\"", "gateway"),
+            (
+                "[[link]]\ninterface = \"eth0\"\ngateway = \"10.0.0.1\"",
+                "a name of its own",
+            ),
+            (
+                "[[link]]\nname = \"d*\"\ninterface = \"eth0\"\ngateway = \"10.0.0.1\"",
+                "a name of its own",
+            ),
+            (
+                "[[link]]\nname = \"dsl\"\ninterface = \"eth0\"\n\
+                 gateway = [\"10.0.0.1\", \"10.0.0.2\"]",
+                "one address of each family",
+            ),
+            (
+                "[[link]]\nname = \"dsl\"\ninterface = \"eth0\"\ngateway = \"0.0.0.0\"",
+                "the address of a router",
+            ),
         ] {
             let error = Policy::parse(text).expect_err(text).to_string();
             assert!(error.contains(expected), "{text:?} gives {error:?}");

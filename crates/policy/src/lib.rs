@@ -11,6 +11,7 @@
 mod budget;
 mod calendar;
 mod file;
+mod gateway;
 mod glob;
 mod hours;
 mod link;
@@ -22,6 +23,7 @@ mod usage;
 pub use budget::{Budget, Period};
 pub use calendar::UnixDay;
 pub use file::{MAX_CLASSES, Policy, PolicyError};
+pub use gateway::Gateway;
 pub use hours::Hours;
 pub use link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
 pub use reaction::{Occasion, Post, Reaction};

@@ -5,6 +5,7 @@ use std::fmt;
 use tabane_base::Rate;
 
 use crate::budget::Budget;
+use crate::glob;
 
 /// The highest priority number there is.
 pub const MAX_PRIORITY: u8 = 15;
@@ -12,12 +13,21 @@ pub const MAX_PRIORITY: u8 = 15;
 /// What is known of a link before any policy.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkFacts<'a> {
-    /// Its interface's name.
+    /// Its name: its interface's as a rule.
     pub name: &'a str,
+    /// The interface's, where several gateways are behind one, each a link with a name of its own.
+    pub interface: &'a str,
     /// What it is, in a word: `wifi`, `cellular`, `ethernet`, …
     pub kind: &'a str,
     /// The system knows that its traffic costs by volume; `None` where nobody said.
     pub metered: Option<bool>,
+}
+
+impl LinkFacts<'_> {
+    /// Whether a pattern for names fits it; what fits an interface fits every gateway behind it.
+    pub(crate) fn is_called(&self, pattern: &str) -> bool {
+        glob::fits(pattern, self.name) || glob::fits(pattern, self.interface)
+    }
 }
 
 /// Whether a link is used.

@@ -377,7 +377,7 @@ impl Treatment {
 fn fits_link(pattern: &str, link: &LinkFacts<'_>) -> bool {
     match pattern.strip_prefix("kind:") {
         Some(kind) => glob::fits(kind, link.kind),
-        None => glob::fits(pattern, link.name),
+        None => link.is_called(pattern),
     }
 }
 

@@ -16,6 +16,7 @@ mod handshakes;
 mod labelled;
 mod left;
 mod link;
+mod link_bind;
 mod links;
 mod mapping;
 mod opened;
@@ -50,7 +51,8 @@ pub use carrier::{
 };
 pub use config::{ClientConfig, RelayPeer, SessionNumbers, TlsPeer, UDP_PORTS};
 pub use failure::{ConnectError, OpenError};
-pub use link::{LinkBind, LinkError, LinkWish};
+pub use link::{LinkError, LinkWish};
+pub use link_bind::LinkBind;
 pub use mapping::{UdpArrival, UdpMapping};
 pub use opened::{TcpFlow, UdpFlow};
 pub use packets::{PacketFlow, PacketsCarried};

@@ -208,7 +208,7 @@ async fn way_out(link: Option<&str>, store: &Store) -> Result<DeviceWay> {
     let interfaces = interfaces::list().await.context("links")?;
     let links = links::choose(&interfaces, &[name.to_owned()], &LinkPolicy::load(store)?)?;
     let bind = links.get(name).context("a link that was named")?;
-    Ok(DeviceWay::new(name, bind.v4.is_some(), bind.v6.is_some()))
+    Ok(links::way(bind))
 }
 
 /// What friends may, and what they have had.

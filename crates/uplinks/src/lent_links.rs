@@ -104,6 +104,7 @@ impl Lender {
     pub fn facts(&self) -> LinkFacts<'_> {
         LinkFacts {
             name: self.name.as_str(),
+            interface: self.name.as_str(),
             kind: KIND,
             metered: None,
         }

@@ -63,8 +63,9 @@ impl LinkPolicy {
     pub fn facts<'a>(&self, interface: &'a Interface) -> LinkFacts<'a> {
         LinkFacts {
             name: &interface.name,
+            interface: interface.interface(),
             kind: kind_word(interface.kind),
-            metered: self.metered.get(&interface.name).copied(),
+            metered: self.metered.get(interface.interface()).copied(),
         }
     }
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use tabane_base::Bytes;
 use tabane_control::{Link, LinkBudget, LinkState, PolicyInForce, Traffic};
+use tabane_linux::Egress;
 use tabane_policy::{Budget, Reaction};
 
 use crate::lent_links::Lender;
@@ -42,6 +43,10 @@ pub(crate) struct Known {
     pub budget: Option<(Budget, Bytes)>,
     policy: PolicyInForce,
     pub is_lent: bool,
+    /// By where what goes plainly leaves; a neighbour's link has none.
+    egress: Option<Egress>,
+    /// Where its network's routers say that there is a portal.
+    portal: Option<String>,
 }
 
 impl Known {
@@ -55,6 +60,8 @@ impl Known {
                 line: verdict.decision.line,
             },
             is_lent: false,
+            egress: None,
+            portal: None,
         }
     }
 }
@@ -75,9 +82,16 @@ impl LinkRoll {
         for interface in &table.interfaces {
             let unused = links::why_unused(interface, wanted, policy);
             let was_link = known.contains_key(&interface.name);
-            if interface.usable().is_ok() || unused.is_none() || was_link {
+            let is_link = interface.usable().is_ok() || interface.behind.is_some();
+            if is_link || unused.is_none() || was_link {
                 let verdict = policy.verdict(interface);
-                known.insert(interface.name.clone(), Known::new(&verdict, unused));
+                let egress = Some(interface.egress());
+                let link = Known {
+                    egress,
+                    portal: interface.advertised.portal.clone(),
+                    ..Known::new(&verdict, unused)
+                };
+                known.insert(interface.name.clone(), link);
             }
         }
     }
@@ -111,6 +125,13 @@ impl LinkRoll {
     /// Why a link is not used, where it is known and is not.
     pub fn why_unused(&self, name: &str) -> Option<String> {
         self.0.borrow().links.get(name)?.unused.clone()
+    }
+
+    /// By where packets of an own link leave, and what its routers say of a portal.
+    pub fn way_out(&self, name: &str) -> Option<(Egress, Option<String>)> {
+        let inner = self.0.borrow();
+        let known = inner.links.get(name)?;
+        Some((known.egress.clone()?, known.portal.clone()))
     }
 
     /// The policy file was read again: what was wrong with it, if anything.

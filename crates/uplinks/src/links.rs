@@ -4,10 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::slice::from_ref;
 
 use anyhow::{Result, bail};
 use tabane_core::PathPolicy;
-use tabane_linux::interfaces::{Interface, Unusable};
+use tabane_fetch::DeviceWay;
+use tabane_linux::{
+    Egress,
+    interfaces::{Interface, Unusable},
+};
 use tabane_policy::{Carriers, Decision};
 use tabane_tunnel::{CarrierKind, CarrierWish, LinkBind, carrier::Proxy};
 
@@ -20,7 +25,7 @@ pub type Links = BTreeMap<String, LinkBind>;
 /// The links to begin with; fails, with the reasons, where there is none.
 pub fn choose(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) -> Result<Links> {
     for name in wanted {
-        if !interfaces.iter().any(|interface| interface.name == *name) {
+        if !interfaces.iter().any(|it| is_named(it, from_ref(name))) {
             let known: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
             let known = known.join(", ");
             return Err(Mistake::new(format!(
@@ -33,7 +38,7 @@ pub fn choose(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy) 
     if links.is_empty() {
         let candidates = interfaces
             .iter()
-            .filter(|i| wanted.is_empty() || wanted.contains(&i.name));
+            .filter(|i| wanted.is_empty() || is_named(i, wanted));
         let reasons = candidates.filter_map(|interface| {
             let reason = why_not(interface, !wanted.is_empty())?;
             Some(format!("{} {reason}", interface.name))
@@ -61,7 +66,7 @@ pub fn allowed(interfaces: &[Interface], wanted: &[String], policy: &LinkPolicy)
             let interface = interfaces.iter().find(|interface| interface.name == name)?;
             let verdict = policy.verdict(interface);
             let path = verdict.path;
-            let is_named = wanted.contains(&name);
+            let is_named = is_named(interface, wanted);
             let path = path.or_else(|| is_named.then_some(insists))?;
             let carrier = carrier_wish(&name, &verdict.decision);
             Some((
@@ -90,9 +95,15 @@ fn carrier_wish(link: &str, decision: &Decision) -> CarrierWish {
     CarrierWish { kind, proxy }
 }
 
+/// Whether the user has named a link; the name of an interface is that of all behind it.
+pub fn is_named(interface: &Interface, wanted: &[String]) -> bool {
+    let is_it = |name: &String| *name == interface.name || name == interface.interface();
+    wanted.iter().any(is_it)
+}
+
 /// The links that can be used at this moment; maybe none.
 fn usable(interfaces: &[Interface], wanted: &[String]) -> Links {
-    let is_wanted = |i: &&Interface| wanted.is_empty() || wanted.contains(&i.name);
+    let is_wanted = |i: &&Interface| wanted.is_empty() || is_named(i, wanted);
     let chosen = interfaces.iter().filter(is_wanted);
     let chosen = chosen.filter(|interface| why_not(interface, !wanted.is_empty()).is_none());
     chosen
@@ -117,13 +128,32 @@ pub fn is_outdated(
     };
     let lost_v4 = bind.v4.is_some_and(|v4| !remains(v4.into()));
     let lost_v6 = bind.v6.is_some_and(|v6| !remains(v6.into()));
-    let gained = bind.v4.is_none() && fresh.v4.is_some() || bind.v6.is_none() && fresh.v6.is_some();
-    lost_v4 || lost_v6 || gained && !carries
+    let gained = bind.translators != fresh.translators
+        || bind.v4.is_none() && fresh.v4.is_some()
+        || bind.v6.is_none() && fresh.v6.is_some();
+    let goes_elsewhere = match (&bind.egress, &fresh.egress) {
+        // A mark that leads nowhere any more leaves the choice to the routing table.
+        (Some(was), Some(Egress { interface, mark })) => {
+            was.interface != *interface || mark.is_some() && was.mark != *mark
+        }
+        (was, is) => was != is,
+    };
+    lost_v4 || lost_v6 || goes_elsewhere || gained && !carries
+}
+
+/// How a fetch goes by a link.
+pub(crate) fn way(bind: &LinkBind) -> DeviceWay {
+    let Some(egress) = &bind.egress else {
+        return DeviceWay::unbound();
+    };
+    let way = DeviceWay::new(&egress.interface, bind.v4.is_some(), bind.v6.is_some());
+    let way = way.marked(egress.mark);
+    way.translated(bind.translators.clone())
 }
 
 /// Why an interface is not used as a link, where that is so, of those that `wanted` has, or of all.
 pub fn why_unused(interface: &Interface, wanted: &[String], policy: &LinkPolicy) -> Option<String> {
-    let is_named = wanted.contains(&interface.name);
+    let is_named = is_named(interface, wanted);
     if let Some(reason) = why_not(interface, is_named) {
         return Some(reason.to_string());
     }
@@ -140,6 +170,7 @@ fn why_not(interface: &Interface, named: bool) -> Option<Unusable> {
     match interface.usable() {
         Ok(()) => None,
         Err(reason @ (Unusable::Down | Unusable::NoCarrier | Unusable::NoAddress)) => Some(reason),
+        Err(reason) if interface.behind.as_ref().is_some_and(|it| it.mark.is_err()) => Some(reason),
         Err(_) if named && !interface.up => Some(Unusable::Down),
         Err(_) if named && !has_address => Some(Unusable::NoAddress),
         Err(_) if named => None,
@@ -160,7 +191,15 @@ fn bind(interface: &Interface) -> LinkBind {
             IpAddr::V6(v6) => Some(v6),
             IpAddr::V4(_) => None,
         });
-    LinkBind::interface(&interface.name, v4, v6)
+    let bind = LinkBind::by_way_out(&interface.name, interface.egress(), v4, v6);
+    let translators = match v4 {
+        None => interface.advertised.translators.clone(),
+        Some(_) => Vec::new(),
+    };
+    LinkBind {
+        translators,
+        ..bind
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +227,8 @@ pub(crate) mod tests {
             addresses: addresses.iter().map(address).collect(),
             default_routes: Vec::<DefaultRoute>::new(),
             gateways: Vec::new(),
+            behind: None,
+            advertised: tabane_linux::advertised::Advertised::default(),
         }
     }
 
@@ -242,6 +283,21 @@ pub(crate) mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("there are: a, b"), "{error}");
+    }
+
+    #[test]
+    fn a_link_is_given_up_for_another_gateway_but_not_for_want_of_choice() {
+        let all = interface("a", &["192.0.2.1"]);
+        let by = |mark| LinkBind {
+            egress: Some(Egress {
+                mark,
+                ..Egress::interface("a")
+            }),
+            ..bind(&all)
+        };
+        let outdated = |was, is| is_outdated(&by(was), &by(is), &all, true);
+        assert!(outdated(Some(1), Some(2)) && outdated(None, Some(1)));
+        assert!(!outdated(Some(1), Some(1)) && !outdated(Some(1), None));
     }
 
     #[test]

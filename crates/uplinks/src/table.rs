@@ -16,7 +16,7 @@ use crate::networks;
 /// See the module.
 #[derive(Debug)]
 pub struct Table {
-    /// All that the host has, links or not.
+    /// All that the host has, links or not; in the place of one with several gateways, its links.
     pub interfaces: Vec<Interface>,
     /// What they may be used for and have carried.
     pub policy: LinkPolicy,
@@ -32,17 +32,17 @@ pub struct Table {
 
 impl Table {
     pub(super) fn empty(policy: LinkPolicy) -> Self {
-        Self::new(&[], &[], &policy, 0)
+        Self::new(Vec::new(), &[], &policy, 0)
     }
 
     pub(super) fn new(
-        interfaces: &[Interface],
+        interfaces: Vec<Interface>,
         wanted: &[String],
         policy: &LinkPolicy,
         revision: u64,
     ) -> Self {
         Self {
-            interfaces: interfaces.to_vec(),
+            interfaces,
             policy: policy.clone(),
             wanted: wanted.to_vec(),
             revision,
@@ -75,7 +75,7 @@ impl Table {
         links
     }
 
-    /// The interface of this name.
+    /// The interface that is the link of this name.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|it| it.name == name)
     }
@@ -96,6 +96,7 @@ impl Table {
             .filter(|name| self.interface(name).is_none());
         let lent = lent.map(|name| LinkFacts {
             name,
+            interface: name,
             kind: crate::lent_links::KIND,
             metered: None,
         });

@@ -13,12 +13,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use tabane_base::Bytes;
+use tabane_base::{Bytes, Translator};
+use tabane_linux::advertised::{Advertisement, Advertisements};
 use tabane_linux::interfaces::{self, Interface, Watch};
 use tabane_policy::Policy;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::gateway_router::GatewayRouter;
+use crate::gateways::{self, Marked, Planned};
 use crate::link_policy::LinkPolicy;
 use crate::link_roll::LinkRoll;
 use crate::networks;
@@ -56,7 +59,13 @@ struct Shared {
 }
 
 struct State {
+    /// As the kernel has them.
     interfaces: Vec<Interface>,
+    /// The gateways behind them that packets are led to, or why they are not.
+    gateways: Vec<Marked>,
+    /// What routers say, and the translators that the resolver shows.
+    advertised: Advertisements,
+    resolved: Vec<Translator>,
     policy: LinkPolicy,
     budgets: Budgets,
     networks: NetworkMemory,
@@ -73,12 +82,14 @@ impl Uplinks {
         let watch = Watch::start().inspect_err(|error| {
             tracing::warn!(%error, "links that come and go are not noticed");
         });
-        let follower = follower::Follower::new(watch.ok(), store);
+        let mut follower = follower::Follower::new(watch.ok(), store);
         let policy = LinkPolicy::load_here(store).await?;
         let interfaces = interfaces::list().await;
         let interfaces = interfaces.context("cannot list the interfaces")?;
         let (files, news) = Files::start(store)?;
         let uplinks = Self::with(interfaces, policy, wanted, roll, files, names(store));
+        follower.settle(&uplinks.0, false).await;
+        follower.await_translators(&uplinks.0).await;
         uplinks.0.on_networks(networks(store));
         let following = tokio::task::spawn_local(follower.run(Rc::downgrade(&uplinks.0), news));
         // Nobody else has set it.
@@ -98,6 +109,9 @@ impl Uplinks {
             table: watch::Sender::new(Rc::new(Table::empty(policy.clone()))),
             state: RefCell::new(State {
                 interfaces,
+                gateways: Vec::new(),
+                advertised: Advertisements::default(),
+                resolved: Vec::new(),
                 policy,
                 budgets: Budgets::default(),
                 networks: NetworkMemory::default(),
@@ -173,16 +187,23 @@ fn networks(store: &Store) -> NetworkMemory {
 }
 
 impl Shared {
-    /// Makes the table of what is known now, and sends it to everybody.
+    /// Makes the table of what is known now, and sends it to everybody; where packets have to be
+    /// led to other gateways first, the follower does that, and calls again.
     fn publish(&self) {
         let mut state = self.state.borrow_mut();
+        if state.has_unled_gateways() {
+            return;
+        }
         let State {
             interfaces,
+            gateways,
             policy,
             budgets,
             networks,
+            ..
         } = &mut *state;
-        let table = Table::new(interfaces, &self.wanted, policy, self.revision.get());
+        let links = gateways::split(interfaces, policy.policy(), gateways);
+        let table = Table::new(links, &self.wanted, policy, self.revision.get());
         let table = table.with_memory(networks, today());
         budgets.renew(policy, table.facts_with(&self.neighbours));
         let table = Rc::new(table.with_budgets(budgets.links()));
@@ -208,8 +229,29 @@ impl Shared {
         }
     }
 
+    /// Has packets led to the gateways that are links, if they are others than before, or
+    /// `anew`: what leads there may have gone.
+    async fn settle(&self, router: &mut GatewayRouter, anew: bool) {
+        let (is_settled, plan) = {
+            let state = self.state.borrow();
+            let is_settled = !state.has_unled_gateways();
+            if is_settled && (!anew || state.gateways.is_empty()) {
+                return;
+            }
+            (is_settled, state.plan())
+        };
+        let marked = router.lead(plan).await;
+        let before = std::mem::replace(&mut self.state.borrow_mut().gateways, marked);
+        if !is_settled || before != self.state.borrow().gateways {
+            self.publish();
+        }
+    }
+
     fn on_interfaces(&self, interfaces: Vec<Interface>) {
-        self.state.borrow_mut().interfaces = interfaces;
+        let mut state = self.state.borrow_mut();
+        state.interfaces = interfaces;
+        state.note_advertised();
+        drop(state);
         self.publish();
     }
 
@@ -231,6 +273,43 @@ impl Shared {
             .interfaces
             .iter()
             .any(networks::is_unresolved)
+    }
+
+    fn on_advertisement(&self, news: Advertisement) {
+        let now = std::time::Instant::now();
+        let mut state = self.state.borrow_mut();
+        state.advertised.on_advertisement(now, news);
+        if state.note_advertised() {
+            drop(state);
+            self.publish();
+        }
+    }
+
+    fn on_translators(&self, resolved: Vec<Translator>) {
+        let mut state = self.state.borrow_mut();
+        state.resolved = resolved;
+        if state.note_advertised() {
+            drop(state);
+            self.publish();
+        }
+    }
+
+    /// The links by which IPv4 is reached through a translator alone.
+    fn without_v4(&self) -> Vec<String> {
+        let state = self.state.borrow();
+        let usable = state.interfaces.iter().filter(|it| it.usable().is_ok());
+        let without = usable.filter(|it| !it.global_addresses().any(|ip| ip.is_ipv4()));
+        without.map(|it| it.name.clone()).collect()
+    }
+
+    /// Whether IPv4 can be reached by no link yet.
+    fn waits_for_v4(&self) -> bool {
+        let state = self.state.borrow();
+        let mut usable = state.interfaces.iter().filter(|it| it.usable().is_ok());
+        usable.all(|it| {
+            let has_v4 = it.global_addresses().any(|ip| ip.is_ipv4());
+            !has_v4 && it.advertised.translators.is_empty()
+        })
     }
 
     /// A budget's period may be over.
@@ -293,6 +372,34 @@ impl Shared {
 
     fn has_budgets(&self) -> bool {
         !self.state.borrow().budgets.is_empty()
+    }
+}
+
+impl State {
+    /// Puts what routers and the resolver say by now to the interfaces; whether it is new.
+    fn note_advertised(&mut self) -> bool {
+        let now = std::time::Instant::now();
+        let mut is_new = false;
+        for interface in &mut self.interfaces {
+            let mut said = self.advertised.of(now, interface.index);
+            for translator in &self.resolved {
+                if !said.translators.contains(translator) {
+                    said.translators.push(*translator);
+                }
+            }
+            is_new |= said != interface.advertised;
+            interface.advertised = said;
+        }
+        is_new
+    }
+
+    fn plan(&self) -> Vec<Planned> {
+        gateways::plan(&self.interfaces, self.policy.policy())
+    }
+
+    fn has_unled_gateways(&self) -> bool {
+        let led = self.gateways.iter().map(|(planned, _)| planned);
+        !led.eq(&self.plan())
     }
 }
 

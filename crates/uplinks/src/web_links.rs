@@ -10,7 +10,7 @@ use std::rc::Rc;
 use anyhow::Result;
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
-use tabane_fetch::{DeviceWay, Links, Way};
+use tabane_fetch::{Links, Way};
 use tabane_ranges::LinkLimits;
 use tabane_tunnel::LinkBind;
 use tokio::sync::watch;
@@ -147,7 +147,7 @@ impl WebLinks {
             if self.known.contains_key(&name) {
                 self.links.set_facts(&name, facts);
             } else {
-                let way = DeviceWay::new(&name, bind.v4.is_some(), bind.v6.is_some());
+                let way = links::way(&bind);
                 self.links.add(&name, Rc::new(way), facts);
                 self.tally.restart(&name);
             }

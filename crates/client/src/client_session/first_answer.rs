@@ -1,8 +1,11 @@
 //! How a command waits for its session: over the own links, and by neighbours' links where the own
 //! ones do not lead to the relay, or there are none.
 
+use std::net::IpAddr;
+use std::rc::Rc;
+
 use anyhow::{Context, Result, anyhow, bail};
-use tabane_base::Duration;
+use tabane_base::{Destination, Duration, Host};
 use tabane_tunnel::{Client, ClientConfig, ConnectError};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -10,7 +13,10 @@ use tokio::time::{sleep, timeout};
 use super::SessionPlan;
 use crate::lent_paths::Answers;
 use tabane_store::Store;
-use tabane_uplinks::links::{self, Links};
+use tabane_uplinks::{
+    Table, Uplinks,
+    links::{self, Links},
+};
 
 /// The own links may take so long before neighbours are asked for the first session as well: most
 /// round trips, several times.
@@ -18,6 +24,8 @@ const OWN_LINKS_TIME: Duration = Duration::from_secs(2);
 /// How long the relay may then take to answer by whichever link: a neighbour has to be found and
 /// to let us in first.
 const LENT_TIME: Duration = Duration::from_secs(12);
+/// Routers are asked as links are looked at, and answer within half a second (RFC 4861 §10).
+const TRANSLATOR_TIME: Duration = Duration::from_secs(1);
 /// How long neighbours may take to say whether they lend their links.
 const ANSWERS_TIME: Duration = Duration::from_secs(6);
 
@@ -43,6 +51,7 @@ impl SessionPlan {
 
     async fn set_up(&self, store: &Store) -> Result<(Client, watch::Receiver<Answers>)> {
         let uplinks = self.uplinks(store).await?;
+        self.await_v4(&uplinks).await;
         let table = uplinks.table();
         let chosen = links::choose(&table.interfaces, &table.wanted, &table.policy);
         let (links, no_link) = match chosen {
@@ -82,6 +91,23 @@ impl SessionPlan {
                 .await?;
         }
         Ok((client, answers))
+    }
+
+    /// Waits a moment for a translator, where no link has IPv4 and the relay nothing else.
+    async fn await_v4(&self, uplinks: &Uplinks) {
+        let is_v4 = |at: &Destination| matches!(at.host, Host::Ip(IpAddr::V4(_)));
+        let mut addresses = self.relays.iter().flat_map(|(_, relay)| &relay.addresses);
+        if !addresses.all(is_v4) {
+            return;
+        }
+        let mut tables = uplinks.subscribe();
+        let leads = |table: &Rc<Table>| {
+            let links = table.links();
+            let mut links = links.values();
+            links.len() == 0 || links.any(|it| it.v4.is_some() || !it.translators.is_empty())
+        };
+        // Without one, what is said is that there is no way.
+        let _ = timeout(TRANSLATOR_TIME, tables.wait_for(leads)).await;
     }
 
     /// A session over the own links; `Err` within, where neighbours' links may help.

@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use tabane_base::Duration;
-use tabane_linux::interfaces;
+use tabane_policy::Policy;
 use tabane_store::Store;
 use tabane_tunnel::Lodging;
-use tabane_uplinks::LinkPolicy;
+use tabane_uplinks::{LinkPolicy, gateways};
 use tokio::time::timeout;
 
 use crate::reach::measure;
@@ -68,7 +68,9 @@ impl Network {
             offline,
             ..Self::default()
         };
-        match interfaces::list().await {
+        let policy = LinkPolicy::load(store);
+        let policy = policy.map_or_else(|_| Policy::default(), |it| it.policy().clone());
+        match gateways::list(&policy).await {
             Ok(list) => {
                 for interface in list {
                     let has_v4 = interface.global_addresses().any(|ip| ip.is_ipv4());

@@ -104,6 +104,8 @@ mod tests {
             }],
             default_routes: Vec::new(),
             gateways: Vec::new(),
+            behind: None,
+            advertised: tabane_linux::advertised::Advertised::default(),
         }
     }
 

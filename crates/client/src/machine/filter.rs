@@ -13,6 +13,7 @@ use tabane_linux::{
     nft,
     routing::{MarkRule, Routing},
 };
+use tabane_uplinks::clear_gateways;
 
 const TABLE: &str = "tabane";
 /// Pings, every other protocol that the relay serves, and what comes back for them: by the TUN
@@ -253,6 +254,7 @@ pub(super) async fn clear_leftovers() -> Result<()> {
         routing.remove_rule(rule).await?;
     }
     routing.remove_local(LAN.table).await?;
+    clear_gateways().await?;
     match nft::remove_table(TABLE) {
         // Without the program there are no rules of ours.
         Ok(()) | Err(nft::NftError::Start(_)) => Ok(()),

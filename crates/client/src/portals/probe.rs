@@ -11,6 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
+use tabane_linux::Egress;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
@@ -109,10 +110,11 @@ impl Probe {
     }
 
     /// Asks over this link.
-    pub(super) async fn ask(&self, link: &str) -> Finding {
-        match timeout(PATIENCE, self.exchange(link)).await {
+    pub(super) async fn ask(&self, egress: &Egress) -> Finding {
+        match timeout(PATIENCE, self.exchange(egress)).await {
             Ok(Ok(head)) => self.judge(&head),
             Ok(Err(error)) => {
+                let link = &egress.interface;
                 tracing::debug!(%error, "{link}: {self} does not answer");
                 Finding::Silence
             }
@@ -120,12 +122,26 @@ impl Probe {
         }
     }
 
+    /// What was found, together with what the network's routers say of a portal (RFC 8910): their
+    /// word names the page where the answer does not, or where nothing answers at all. Whose host
+    /// answers has no portal any more.
+    pub(super) fn with_advertised(&self, found: Finding, advertised: Option<String>) -> Finding {
+        let is_web = |uri: &String| uri.starts_with("http://") || uri.starts_with("https://");
+        match (found, advertised.filter(is_web)) {
+            (Finding::Portal { page }, Some(uri)) if page == self.to_string() => {
+                Finding::Portal { page: uri }
+            }
+            (Finding::Silence, Some(uri)) => Finding::Portal { page: uri },
+            (found, _) => found,
+        }
+    }
+
     /// The head of the first answer that comes.
-    async fn exchange(&self, link: &str) -> io::Result<Vec<u8>> {
+    async fn exchange(&self, egress: &Egress) -> io::Result<Vec<u8>> {
         let addresses = lookup_host((&*self.host, self.port)).await?;
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses.take(MAX_ADDRESSES) {
-            match timeout(ADDRESS_PATIENCE, self.exchange_with(address, link)).await {
+            match timeout(ADDRESS_PATIENCE, self.exchange_with(address, egress)).await {
                 Ok(Ok(head)) => return Ok(head),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),
@@ -134,13 +150,13 @@ impl Probe {
         Err(last)
     }
 
-    async fn exchange_with(&self, address: SocketAddr, link: &str) -> io::Result<Vec<u8>> {
+    async fn exchange_with(&self, address: SocketAddr, egress: &Egress) -> io::Result<Vec<u8>> {
         let question = format!(
             "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: tabane\r\nAccept: */*\r\n\
              Cache-Control: no-cache\r\nConnection: close\r\n\r\n",
             self.path, self.authority
         );
-        let mut stream = connect_tcp(address, &PlainWay::Over(link.to_owned())).await?;
+        let mut stream = connect_tcp(address, &PlainWay::Over(egress.clone())).await?;
         stream.write_all(question.as_bytes()).await?;
         let mut head = Vec::new();
         while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < MAX_HEAD_BYTES {
@@ -257,6 +273,23 @@ mod tests {
             judge("HTTP/1.1 511 Network Authentication Required\r\n\r\n"),
             asked
         );
+    }
+
+    #[test]
+    fn routers_name_the_page_where_no_answer_does() {
+        let uri = || Some("https://portal.test/api".to_owned());
+        let with = |found, said| probe().with_advertised(found, said);
+        let said = portal("https://portal.test/api");
+        assert_eq!(with(Finding::Silence, uri()), said);
+        assert_eq!(with(portal("http://check.test/generate_204"), uri()), said);
+        assert_eq!(
+            with(portal("http://10.0.0.1/"), uri()),
+            portal("http://10.0.0.1/")
+        );
+        assert_eq!(with(Finding::Open, uri()), Finding::Open);
+        let none = Some("urn:ietf:params:capport:unrestricted".to_owned());
+        assert_eq!(with(Finding::Silence, none), Finding::Silence);
+        assert_eq!(with(Finding::Silence, None), Finding::Silence);
     }
 
     #[test]

@@ -47,6 +47,7 @@ impl Families {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::advertised::Advertised;
     use crate::interfaces::{DefaultRoute, InterfaceAddress, Scope, State};
 
     fn interface(kind: Kind, addresses: &[&str], v6_route: bool) -> Interface {
@@ -76,6 +77,8 @@ mod tests {
             addresses: addresses.iter().map(address).collect(),
             default_routes: v6_route.then_some(route).into_iter().collect(),
             gateways: Vec::new(),
+            behind: None,
+            advertised: Advertised::default(),
         }
     }
 

@@ -10,12 +10,13 @@ use rtnetlink::packet_route::address::{
 };
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State};
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage};
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteType, RouteVia,
-};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use tabane_base::Prefix;
+
+use crate::advertised::Advertised;
+use crate::route_message::{MARKS, gateway, table};
 
 use super::{DefaultRoute, Interface, InterfaceAddress, InterfaceError, Kind, Scope};
 
@@ -144,6 +145,8 @@ async fn routes(handle: &Handle) -> Result<Vec<RouteMessage>, InterfaceError> {
     for question in [v4, v6] {
         all.extend(collect("routes", handle.route().get(question).execute()).await?);
     }
+    // Our own follow from the others.
+    all.retain(|message| !MARKS.contains(&table(message)));
     Ok(all)
 }
 
@@ -197,6 +200,8 @@ fn interface(link: LinkMessage) -> Interface {
         addresses: Vec::new(),
         default_routes: Vec::new(),
         gateways: Vec::new(),
+        behind: None,
+        advertised: Advertised::default(),
     };
     let mut info_kind = None;
     for attribute in link.attributes {
@@ -312,14 +317,4 @@ fn default_routes(message: &RouteMessage) -> Vec<(u32, DefaultRoute)> {
         .iter()
         .map(|hop| (hop.interface_index, route(&hop.attributes)));
     single.into_iter().chain(several).collect()
-}
-
-fn gateway(attributes: &[RouteAttribute]) -> Option<IpAddr> {
-    attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Gateway(RouteAddress::Inet(v4))
-        | RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::V4(*v4)),
-        RouteAttribute::Gateway(RouteAddress::Inet6(v6))
-        | RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::V6(*v6)),
-        _ => None,
-    })
 }

@@ -8,12 +8,14 @@ use tokio::task::JoinSet;
 use super::InterfaceError;
 
 /// What a look at the interfaces depends on.
-const GROUPS: [MulticastGroup; 5] = [
+const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
     MulticastGroup::Ipv4Route,
     MulticastGroup::Ipv6Route,
+    MulticastGroup::Ipv4Rule,
+    MulticastGroup::Ipv6Rule,
 ];
 
 /// Tells that something has changed since it was last asked. Start it before the first

@@ -7,6 +7,7 @@ use super::*;
 fn link(name: &'static str, kind: &'static str) -> LinkFacts<'static> {
     LinkFacts {
         name,
+        interface: name,
         kind,
         metered: None,
     }

@@ -15,7 +15,10 @@ use std::time::Instant;
 use crate::{LinkId, Settings, Stack, packet};
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration, Rate};
-use tabane_linux::udp::{RecvBatch, SendFault, Transmit, UdpBind, UdpSocket};
+use tabane_linux::{
+    Egress,
+    udp::{RecvBatch, SendFault, Transmit, UdpBind, UdpSocket},
+};
 
 /// How often the stack's timers run at least. Its own thread would run them every 10 ms.
 const TICK: Duration = Duration::from_millis(5);
@@ -73,15 +76,19 @@ impl Driver {
     pub(crate) fn open(
         &mut self,
         id: LinkId,
-        interface: Option<&str>,
+        egress: Option<&Egress>,
         local: Ipv4Addr,
         port: u16,
     ) -> Result<u16> {
         let bind = UdpBind {
-            interface,
+            interface: egress.map(|it| it.interface.as_str()),
             local: SocketAddrV4::new(local, port).into(),
         };
         let socket = UdpSocket::bind(bind)?;
+        if let Some(mark) = egress.and_then(|it| it.mark) {
+            let marked = socket.set_mark(mark);
+            marked.context("cannot lead a socket to its gateway")?;
+        }
         let port = socket.local_addr().context("a UDP socket has no address")?;
         let link = Link {
             socket,

@@ -5,6 +5,7 @@
 //! the same one.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Instant;
@@ -13,7 +14,10 @@ use crate::LinkId;
 use anyhow::{Result, bail};
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
-use tabane_linux::interfaces::{self, Interface};
+use tabane_linux::{
+    Egress,
+    interfaces::{self, Interface},
+};
 use tokio::sync::watch;
 
 use super::driver::Driver;
@@ -31,6 +35,7 @@ const LAST_RESORT_TIER: u16 = BACKUP_TIER + 1;
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub name: String,
+    egress: Egress,
     pub reach: Reach,
     pub policy: PathPolicy,
     carried: Rc<Cell<Bytes>>,
@@ -126,7 +131,7 @@ impl LinkSet {
         let id = LinkId(self.next);
         self.next += 1;
         link.reach.link = id;
-        self.port = driver.open(id, Some(&link.name), link.reach.local, self.port)?;
+        self.port = driver.open(id, Some(&link.egress), link.reach.local, self.port)?;
         driver.set_cap(id, link.policy.send_cap);
         link.carried = driver.carried(id);
         self.tally.restart(&link.name);
@@ -168,8 +173,11 @@ impl LinkSet {
         self.table = self.tables.borrow_and_update().clone();
         let found = usable(&self.table);
         let is_there = |known: &Link| {
-            let same =
-                |link: &&Link| link.name == known.name && link.reach.local == known.reach.local;
+            let same = |link: &&Link| {
+                link.name == known.name
+                    && link.reach.local == known.reach.local
+                    && link.egress == known.egress
+            };
             found.iter().find(same).cloned()
         };
         let mut gone = Vec::new();
@@ -240,13 +248,16 @@ impl Drop for LinkSet {
     }
 }
 
-/// The links of `table` that have an IPv4 address.
+/// The links of `table` that have an IPv4 address of their own: sockets of one port cannot share
+/// one, as gateways behind one interface may.
 fn usable(table: &Table) -> Vec<Link> {
+    let mut taken = BTreeSet::new();
     let links = table.links().into_values().filter_map(|bind| {
-        let local = bind.v4?;
+        let local = bind.v4.filter(|v4| taken.insert(*v4))?;
         let interface = table.interface(&bind.name)?;
         Some(Link {
             name: bind.name.clone(),
+            egress: interface.egress(),
             reach: Reach {
                 link: LinkId(0),
                 local,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tabane_base::{Duration, Rate};
 use tabane_control::Link;
 use tabane_core::Identity;
-use tabane_linux::interfaces::{self, Interface, Scope};
+use tabane_linux::interfaces::{Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
 use crate::commands::status::running_clients;
@@ -18,7 +18,7 @@ use crate::session_args::SessionArgs;
 use tabane_client::{SessionOrder, SessionPlan, last_run, reach::measure};
 use tabane_store::{Store, wall_clock::unix_seconds};
 use tabane_uplinks::{
-    LinkPolicy,
+    LinkPolicy, gateways,
     lent_links::{self, KIND, Lender},
     links,
 };
@@ -149,7 +149,7 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
 async fn look(plan: Option<SessionPlan>, order: &SessionOrder, store: &Store) -> Result<Vec<Row>> {
     let wanted = order.wanted_links(store)?;
     let policy = LinkPolicy::load_here(store).await?;
-    let interfaces = interfaces::list()
+    let interfaces = gateways::list(policy.policy())
         .await
         .context("cannot list the interfaces")?;
     let mut rows: Vec<Row> = interfaces

@@ -8,14 +8,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use tabane_linux::child::Account;
-use tabane_linux::interfaces;
+use tabane_linux::{child::Account, interfaces::Interface};
 
 use crate::commands::run::{RunArgs, run_program};
 use crate::failure::Failure;
 use crate::program::Program;
 use tabane_client::SessionPlan;
 use tabane_store::Store;
+use tabane_uplinks::{LinkPolicy, gateways, resolvers_of};
 
 /// Run a command over one link alone and past the relay: a browser, to log in at a captive portal
 ///
@@ -24,11 +24,12 @@ use tabane_store::Store;
 /// that page is. A browser that is open already hands the page over to itself: let it start anew,
 /// e.g. `tabane open wlan0 -- firefox --no-remote --profile "$(mktemp -d)" http://10.0.0.1/login`.
 ///
-/// Captures as `tabane run` does, with root and without. Names are asked of the servers in
-/// /etc/resolv.conf, over that link; a resolver on this machine (127.0.0.53) asks as it is set.
+/// Captures as `tabane run` does, with root and without. Names are asked of the link's own
+/// resolvers as systemd-resolved, NetworkManager or the network's routers know them, else of the
+/// servers in /etc/resolv.conf, over that link: a portal's name often means something there alone.
 #[derive(Debug, Args)]
 pub(crate) struct OpenArgs {
-    /// The interface
+    /// The interface, or the link of one gateway behind it
     #[arg(value_name = "LINK")]
     link: String,
     /// The command and its arguments; put -- before it if it begins with a dash
@@ -43,23 +44,24 @@ pub(crate) fn run(args: OpenArgs, store: &Store) -> Result<ExitCode> {
     let program = Program::find(&args.command)?;
     let account = args.user.as_deref().map(Account::find).transpose();
     let account = account.map_err(|error| Failure::usage(error.to_string()))?;
-    let plan = SessionPlan::over_link(&args.link);
     let link = args.link;
     let run = RunArgs::plainly(args.command);
     tabane_tunnel::block_on(async move {
-        check(&link).await?;
+        let resolvers = resolvers_of(&find(&link, store).await?).await;
+        let plan = SessionPlan::over_link(&link, resolvers);
         run_program(run, &plan, store, &program, account).await
     })
     .context("cannot set up the event loop")?
 }
 
-/// Whether the link can be used at all.
-async fn check(link: &str) -> Result<()> {
-    let interfaces = interfaces::list().await;
+/// The link, if it can be used at all.
+async fn find(link: &str, store: &Store) -> Result<Interface> {
+    let policy = LinkPolicy::load(store)?;
+    let interfaces = gateways::list(policy.policy()).await;
     let interfaces = interfaces.context("cannot list the interfaces")?;
-    let why = match interfaces.iter().find(|it| it.name == link) {
+    let why = match interfaces.into_iter().find(|it| it.name == link) {
         Some(interface) => match interface.usable() {
-            Ok(_) => return Ok(()),
+            Ok(()) => return Ok(interface),
             Err(why) => why.to_string(),
         },
         None => "there is no such interface".to_owned(),

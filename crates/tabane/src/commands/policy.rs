@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tabane_linux::interfaces::{self, Interface};
+use tabane_linux::interfaces::Interface;
 use tabane_policy::{LinkFacts, LinkUse, Policy};
 
 use crate::output;
 use edit::SetArgs;
 use explain::ExplainArgs;
 use tabane_store::{POLICY_FILE, Store};
-use tabane_uplinks::{LinkPolicy, lent_links};
+use tabane_uplinks::{LinkPolicy, gateways, lent_links};
 
 /// Say how links may be used, by what, and what they may cost, and show what comes of it
 ///
@@ -121,7 +121,7 @@ fn show(json: bool, store: &Store) -> Result<ExitCode> {
         .build()
         .context("cannot start")?;
     let policy = runtime.block_on(LinkPolicy::load_here(store))?;
-    let interfaces = runtime.block_on(interfaces::list());
+    let interfaces = runtime.block_on(gateways::list(policy.policy()));
     let interfaces = interfaces.context("cannot list the interfaces")?;
     let own = |it: &Interface| row(&policy, &policy.facts(it), it.usable().is_ok());
     let mut rows: Vec<Row> = interfaces.iter().map(own).collect();

@@ -2,6 +2,7 @@
 //! command over that link alone, while the other link carries on.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -187,6 +188,103 @@ fn a_portal_that_says_200_to_everything_is_recognised() {
     });
     drop(child.stdin.take());
     assert!(wait_for(&mut child, PATIENCE).success());
+}
+
+/// Says every moment that there is a portal.
+const ROUTER: &str = "
+import socket, struct, time
+said = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+said.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'r2')
+said.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+head = struct.pack('!BBHBBHII', 134, 0, 0, 64, 0, 0, 0, 0)
+option = bytes([37, 4]) + b'https://portal.test/api'.ljust(30, bytes(1))
+print('ready', flush=True)
+while True:
+    try:
+        said.sendto(head + option, ('ff02::1', 0, 0, socket.if_nametoindex('r2')))
+    except OSError:
+        pass
+    time.sleep(0.1)
+";
+
+#[test]
+fn a_portal_that_answers_nothing_is_named_by_its_router() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    set_probe(&world);
+    let nothing = "table ip portal { chain in { type filter hook prerouting priority -300; \
+                   iifname r2 drop; }; }";
+    let made = world.in_relay("nft").arg(nothing).status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!("skipped: no nft");
+        return;
+    }
+    let mut python = world.in_relay("python3");
+    let python = python.args(["-c", ROUTER]).stdout(Stdio::piped());
+    let mut server = python.spawn().unwrap();
+    assert_eq!(first_line(&mut server), "ready");
+    let _router = Portal { server };
+    let mut child = start(&world);
+    wait_until(&world, &child, "c2", |link| {
+        link["portal"] == "https://portal.test/api"
+    });
+    drop(child.stdin.take());
+    assert!(wait_for(&mut child, PATIENCE).success());
+}
+
+/// Knows every name, as 10.71.2.2.
+const RESOLVER: &str = "
+import socket
+asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+asked.bind(('10.71.2.2', 53))
+print('ready', flush=True)
+while True:
+    question, who = asked.recvfrom(512)
+    end = question.index(bytes(1), 12) + 5
+    is_v4 = question[end - 3] == 1
+    answer = bytes([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 71, 2, 2]) if is_v4 else b''
+    head = question[:2] + bytes([0x81, 0x80, 0, 1, 0, len(answer) // 16, 0, 0, 0, 0])
+    asked.sendto(head + question[12:end] + answer, who)
+";
+
+#[test]
+fn a_portal_s_name_is_asked_of_the_link_s_own_resolver() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    let Some(_portal) = Portal::start(&world, "200") else {
+        return;
+    };
+    Portal::log_in(&world);
+    let mut python = world.in_relay("python3");
+    let python = python.args(["-c", RESOLVER]).stdout(Stdio::piped());
+    let mut server = python.spawn().unwrap();
+    assert_eq!(first_line(&mut server), "ready");
+    let _resolver = Portal { server };
+    let bin = world.path("bin");
+    fs::create_dir(&bin).unwrap();
+    let script = "#!/bin/sh\n[ \"$*\" = 'dns c2' ] && echo 'Link 3 (c2): 10.71.2.2'\n";
+    fs::write(bin.join("resolvectl"), script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(bin.join("resolvectl"), executable).unwrap();
+    let path = format!("{}:{}", bin.display(), env!("PATH"));
+    // This host's resolvers are nobody here.
+    let resolv = PathBuf::from("/etc/netns").join(world.client_ns());
+    fs::create_dir_all(&resolv).unwrap();
+    fs::write(resolv.join("resolv.conf"), "nameserver 192.0.2.53\n").unwrap();
+    let page = "http://login.test:8080/";
+    let mut open = world.tabane(&[
+        "open",
+        "c2",
+        "--",
+        "curl",
+        "-sS",
+        "-L",
+        "--max-time",
+        "20",
+        page,
+    ]);
+    let opened = open.env("PATH", &path).output().unwrap();
+    assert_eq!(text(&opened.stdout), "please log in", "{opened:?}");
 }
 
 #[test]

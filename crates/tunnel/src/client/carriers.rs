@@ -179,9 +179,9 @@ impl Shared {
             };
             let to = SocketAddr::new(to.ip(), tls.port);
             let dial = Dial {
-                interface: link.bind.interface.clone(),
+                interface: link.bind.egress.as_ref().map(|it| it.interface.clone()),
                 local: Some(local.ip()).filter(|ip| !ip.is_unspecified()),
-                mark: self.config.mark,
+                mark: link.bind.mark(self.config.mark),
                 relay: to,
                 name: tls.name.clone(),
                 relay_key: peer.key.0,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tabane_core::{DatagramOrder, Identity, PublicKey, SessionConfig};
 
-use super::link::LinkBind;
+use super::link_bind::LinkBind;
 use crate::carrier::Proxy;
 use crate::monitor::HostMonitor;
 

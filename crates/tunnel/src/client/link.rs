@@ -4,8 +4,6 @@
 //! or path fail is tried again with other sockets and the next pair of addresses, ever more
 //! slowly; whether data takes it is core's decision.
 
-mod bind;
-
 use std::net::SocketAddr;
 
 use tabane_base::Duration;
@@ -18,11 +16,10 @@ use tokio::time::Instant;
 
 use super::LinkSnapshot;
 use super::carrier::{Carrier, CarrierMemory, Choice};
+use super::link_bind::LinkBind;
 use super::pairs::Pairs;
 use crate::engine::{Engine, SessionId};
 use crate::monitor::HostMonitor;
-
-pub use bind::LinkBind;
 
 /// Waits before a link that failed is tried again: first and longest. An interface that comes
 /// back is used within a second; one that stays dead costs a packet now and then.
@@ -199,16 +196,18 @@ impl Link {
         };
         let remotes: Vec<Vec<SocketAddr>> = relays.iter().enumerate().map(remotes).collect();
         pairs.clear(relays.len());
-        let mut failure = None;
         let each = remotes.iter().enumerate();
         let each = each.flat_map(|(relay, list)| list.iter().map(move |remote| (relay, remote)));
-        for (relay, remote) in each {
-            let Some(local) = bind.local(remote) else {
-                continue;
-            };
+        let each = each.flat_map(|(relay, remote)| {
+            let ways = bind.ways_to(*remote).into_iter();
+            ways.map(move |(remote, local)| (relay, remote, local))
+        });
+        let mut failure = None;
+        for (relay, remote, local) in each {
             let family = &mut sockets[usize::from(remote.is_ipv6())];
             if family.is_none() {
-                let interface = bind.interface.as_deref();
+                let interface = bind.egress.as_ref().map(|it| it.interface.as_str());
+                let mark = bind.mark(mark);
                 match engine.bind(&bind.name, UdpBind { interface, local }, mark, false) {
                     Ok(socket) => *family = Some(socket),
                     Err(error) => failure = Some(error),
@@ -220,7 +219,7 @@ impl Link {
                     Some(_) => &[],
                     None => ports[relay],
                 };
-                pairs.add(relay, socket, *remote, others);
+                pairs.add(relay, socket, remote, others);
             }
         }
         self.problem = match (&failure, !self.pairs.is_empty()) {
@@ -259,8 +258,8 @@ impl Link {
     /// How a relay that is found here is dialed: its address, and ours.
     pub(super) fn dials(&self, relay: SocketAddr) -> Option<(SocketAddr, SocketAddr)> {
         // Others pass on datagrams alone.
-        let local = self.bind.local(&relay)?;
-        self.bind.relay_addrs.is_none().then_some((relay, local))
+        let way = self.bind.ways_to(relay).into_iter().next()?;
+        self.bind.relay_addrs.is_none().then_some(way)
     }
 
     pub(super) fn owns(&self, socket: SocketId) -> bool {

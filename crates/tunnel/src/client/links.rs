@@ -5,7 +5,8 @@
 use tabane_core::{ClassId, PathPolicy};
 
 use super::carrier::CarrierMemory;
-use super::link::{Link, LinkBind, LinkError, LinkWish};
+use super::link::{Link, LinkError, LinkWish};
+use super::link_bind::LinkBind;
 use super::{Client, left};
 use crate::journal::Happening;
 use crate::label::LinkClass;

@@ -221,7 +221,8 @@ pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
 pub(crate) fn link(name: &str, host: u8) -> LinkBind {
     LinkBind {
         name: name.to_owned(),
-        interface: None,
+        egress: None,
+        translators: Vec::new(),
         v4: Some(Ipv4Addr::new(127, 0, 0, host)),
         v6: None,
         relay_addrs: None,

@@ -6,21 +6,26 @@
 use std::path::PathBuf;
 use std::rc::Weak;
 
-use tabane_base::Duration;
+use tabane_base::{Duration, Translator};
 use tabane_linux::{
     DirectoryWatch,
-    interfaces::{self, Watch},
+    advertised::{RouterListener, solicit},
+    find_translators,
+    interfaces::{self, Interface, InterfaceError, Watch},
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{Instant, MissedTickBehavior, sleep, sleep_until};
 
 use super::files::News;
 use super::{COUNT_INTERVAL, Shared};
+use crate::gateway_router::GatewayRouter;
 use crate::network_manager::metered_links;
 use tabane_store::{POLICY_FILE_NAME, Store, USAGE_FILE_NAME};
 
 /// How often NetworkManager is asked which links are metered, beside whenever interfaces change.
 const ASK_INTERVAL: Duration = Duration::from_secs(60);
+/// Routers answer within half a second (RFC 4861 §10), resolvers sooner.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// It hears of changes a moment later itself.
 const ASK_DELAY: Duration = Duration::from_millis(300);
 /// When a gateway's card is looked for once more, and how often: the first packet towards it has
@@ -33,6 +38,15 @@ pub(super) struct Follower {
     directory: PathBuf,
     policy: Option<DirectoryWatch>,
     usage: Option<DirectoryWatch>,
+    router: GatewayRouter,
+    routers: Option<RouterListener>,
+    /// The resolver's word.
+    found: (
+        mpsc::Sender<Vec<Translator>>,
+        mpsc::Receiver<Vec<Translator>>,
+    ),
+    /// The links for which resolver and routers were asked last.
+    asked_for: Vec<String>,
 }
 
 impl Follower {
@@ -43,9 +57,39 @@ impl Follower {
             directory,
             policy: None,
             usage: None,
+            router: GatewayRouter::default(),
+            routers: RouterListener::start().ok(),
+            found: mpsc::channel(1),
+            asked_for: Vec::new(),
         };
         follower.watch_files();
         follower
+    }
+
+    /// Has packets led to gateways as the links are now.
+    pub(super) async fn settle(&mut self, links: &Shared, anew: bool) {
+        links.settle(&mut self.router, anew).await;
+    }
+
+    /// Waits a moment for what leads to IPv4, where nothing else does, until somebody has said
+    /// anything of it: what begins may have no other way.
+    pub(super) async fn await_translators(&mut self, links: &Shared) {
+        if links.without_v4().is_empty() {
+            return;
+        }
+        self.look_for_translators(links);
+        let deadline = sleep_until(Instant::now() + FIRST_WAIT);
+        tokio::pin!(deadline);
+        while links.waits_for_v4() {
+            tokio::select! {
+                news = RouterListener::hear(&mut self.routers) => links.on_advertisement(news),
+                Some(translators) = self.found.1.recv() => {
+                    links.on_translators(translators);
+                    return;
+                }
+                () = &mut deadline => return,
+            }
+        }
     }
 
     /// Follows until the links are dropped.
@@ -74,18 +118,15 @@ impl Follower {
                     ask_at = ask_at.min(Instant::now() + ASK_DELAY);
                     let interfaces = interfaces::list().await;
                     let Some(links) = links.upgrade() else { return };
-                    // The directory may be there by now.
-                    if self.watch_files() {
-                        links.files.read_policy();
-                        links.files.read_usage();
-                    }
-                    match interfaces {
-                        Ok(interfaces) => links.on_interfaces(interfaces),
-                        Err(error) => tracing::warn!(
-                            %error,
-                            "cannot list the interfaces; the links stay as they are"
-                        ),
-                    }
+                    self.on_interfaces(&links, interfaces).await;
+                }
+                news = RouterListener::hear(&mut self.routers) => {
+                    let Some(links) = links.upgrade() else { return };
+                    links.on_advertisement(news);
+                }
+                Some(translators) = self.found.1.recv() => {
+                    let Some(links) = links.upgrade() else { return };
+                    links.on_translators(translators);
                 }
                 () = sleep_until(ask_at) => {
                     ask_at = Instant::now() + ASK_INTERVAL;
@@ -110,12 +151,58 @@ impl Follower {
                 Some(news) = news.recv() => {
                     let Some(links) = links.upgrade() else { return };
                     links.on_news(news);
+                    self.settle(&links, false).await;
                 }
                 _ = counting.tick(), if has_budgets => {
                     let Some(links) = links.upgrade() else { return };
                     links.on_tick();
                 }
             }
+        }
+    }
+
+    async fn on_interfaces(
+        &mut self,
+        links: &Shared,
+        interfaces: Result<Vec<Interface>, InterfaceError>,
+    ) {
+        // The directory may be there by now.
+        if self.watch_files() {
+            links.files.read_policy();
+            links.files.read_usage();
+        }
+        match interfaces {
+            Ok(interfaces) => {
+                links.on_interfaces(interfaces);
+                self.settle(links, true).await;
+                self.look_for_translators(links);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot list the interfaces; the links stay as they are");
+            }
+        }
+    }
+
+    /// Asks resolver and routers for translators, where a link that was not there before has no
+    /// other way to IPv4: what routers answer changes addresses as well.
+    fn look_for_translators(&mut self, links: &Shared) {
+        let without = links.without_v4();
+        if without == self.asked_for {
+            return;
+        }
+        for interface in &without {
+            if let Err(error) = solicit(interface) {
+                tracing::debug!(%error, interface, "routers are not asked");
+            }
+        }
+        let has_any = !without.is_empty();
+        self.asked_for = without;
+        if has_any && let Ok(found) = self.found.0.clone().try_reserve_owned() {
+            tokio::task::spawn_local(async move {
+                if let Some(translators) = find_translators().await {
+                    found.send(translators);
+                }
+            });
         }
     }
 

@@ -10,11 +10,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use tabane_control::{Client, Directory, Kind, RuleAnswer, RuleQuestion, State};
-use tabane_linux::interfaces;
 use tabane_policy::{FlowFacts, Protocol};
 use tabane_store::{POLICY_FILE, Store};
 use tabane_uplinks::{
-    Explanation, LinkPolicy,
+    Explanation, LinkPolicy, gateways,
     lent_links::{self, Lender},
 };
 
@@ -53,7 +52,7 @@ pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
         .build()
         .context("cannot start")?;
     let policy = runtime.block_on(LinkPolicy::load_here(store))?;
-    let interfaces = runtime.block_on(interfaces::list());
+    let interfaces = runtime.block_on(gateways::list(policy.policy()));
     let interfaces = interfaces.context("cannot list the interfaces")?;
     let state = runtime.block_on(state(&args.instance))?;
     let mut flow = flow;

@@ -85,7 +85,8 @@ impl ProxySession {
     async fn connect(relay: &RelayEntry, links: &[LoopbackLink]) -> Result<Self> {
         let bind = |link: &LoopbackLink| LinkBind {
             name: link.name.clone(),
-            interface: None,
+            egress: None,
+            translators: Vec::new(),
             v4: Some(Ipv4Addr::LOCALHOST),
             v6: None,
             relay_addrs: Some(vec![vec![link.address]]),
