@@ -19,6 +19,7 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     fetch          10 KB to 20 MB against the best single link; 100 KB beside a bulk
     udp            a flow of datagrams at 90 % of the sum of the rates, in order and in time
     selftest       the kernel's own multipath test: 16 MiB each way within its deadline
+    carriers       networks that drop or police UDP, and what TLS carries there
     cost           processor time for a gigabit, of client and relay apart, both ways
     share          several downloads at once on one link
     sockets        connection setup, uploads ahead of links, readers who do not read, beside plain
@@ -59,6 +60,7 @@ pub(super) enum Kind {
     Share,
     Lan,
     Cost,
+    Carriers,
     Figures,
 }
 
@@ -74,6 +76,7 @@ impl Kind {
             Self::Share,
             Self::Lan,
             Self::Cost,
+            Self::Carriers,
             Self::Figures,
         ];
         all.into_iter().find(|kind| kind.name() == word)
@@ -90,6 +93,7 @@ impl Kind {
             Self::Share => "share",
             Self::Lan => "lan",
             Self::Cost => "cost",
+            Self::Carriers => "carriers",
             Self::Figures => "figures",
         }
     }
@@ -104,7 +108,7 @@ impl Kind {
             Self::Cost => &["wire"],
             Self::Figures => &["all"],
             // They make their own.
-            Self::Selftest | Self::Sockets | Self::Share | Self::Lan => &[],
+            Self::Selftest | Self::Sockets | Self::Share | Self::Lan | Self::Carriers => &[],
         }
     }
 
@@ -119,6 +123,7 @@ impl Kind {
             | Self::Sockets
             | Self::Share
             | Self::Lan
+            | Self::Carriers
             | Self::Figures => 3,
         }
     }
@@ -133,6 +138,7 @@ impl Kind {
             | Self::Sockets
             | Self::Share
             | Self::Lan
+            | Self::Carriers
             | Self::Cost => true,
             Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
             Self::Udp => !is_wire && scenario.links.iter().all(is_steady),
@@ -151,7 +157,8 @@ pub(super) fn is_steady(link: &LinkSpec) -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) kind: Kind,
-    names: Vec<String>,
+    /// Of scenarios, or of rows of a bench that has networks of its own.
+    pub(super) names: Vec<String>,
     pub(super) seconds: u64,
     pub(super) repeats: u64,
     /// They were asked for, and hold for every bench.
@@ -249,6 +256,9 @@ impl Options {
         }
         if kind != Kind::Goodput {
             options.directions.truncate(1);
+        }
+        if kind == Kind::Carriers {
+            options.names.clear();
         }
         options
     }
