@@ -68,6 +68,11 @@ impl Bench {
         self.stage.begin()
     }
 
+    /// How long one measurement takes.
+    pub(super) fn seconds(&self) -> u64 {
+        self.seconds
+    }
+
     pub(super) fn stage(&self) -> &Stage {
         &self.stage
     }
@@ -129,7 +134,7 @@ impl Bench {
     }
 
     /// The stream whose every byte is known.
-    fn stream(&self, contender: &Contender) -> Result<(StreamReport, Cpu)> {
+    pub(super) fn stream(&self, contender: &Contender) -> Result<(StreamReport, Cpu)> {
         let own = std::env::current_exe().context("cannot find this program's own file")?;
         let own = own.to_string_lossy();
         let mut sender = self.server(contender, &own);

@@ -1,5 +1,6 @@
 //! The product at work: a relay at the server, joined by the client, all with their defaults.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -92,6 +93,17 @@ impl Bond {
         // Not to be taken for the next run's.
         std::fs::remove_file(self.report_path()).ok()?;
         serde_json::from_str(&text).ok()
+    }
+
+    /// The client knows none of its networks any more.
+    pub(super) fn forget_networks(&self) -> Result<()> {
+        let kept = self.scratch.path().join(".config/tabane/networks.toml");
+        match std::fs::remove_file(&kept) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| kept.display().to_string())
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// Processor time of the relay so far.

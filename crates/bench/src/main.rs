@@ -15,6 +15,7 @@ use tabane_netem::Scenario;
 mod arms;
 mod bench;
 mod bond;
+mod carriers;
 mod contender;
 mod cost;
 pub(crate) mod ends;
@@ -122,14 +123,9 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         return Err(as_release(root, arguments, needs_product)?);
     }
     // Names that are wrong are told before anything else.
-    options.scenarios(root)?;
+    scenarios(root, &options)?;
     let binary = product(&options)?;
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "networks to measure on need root: sudo {} {}",
-        std::env::current_exe().unwrap_or_default().display(),
-        arguments.join(" ")
-    );
+    need_root(arguments)?;
     let _load = options.busy.then(load::Load::on_every_core).transpose()?;
     match options.kind {
         Kind::Share => share::run(&binary, &options),
@@ -146,7 +142,8 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         | Kind::Selftest
         | Kind::Sockets
         | Kind::Cost
-        | Kind::Startup => {
+        | Kind::Startup
+        | Kind::Carriers => {
             let sheet = sheet(root, &binary, &options, |sheet| keep(&options, sheet))?;
             if let (Kind::Startup, Some(path)) = (options.kind, &options.svg) {
                 startup::draw(&sheet, path)?;
@@ -155,6 +152,16 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
             Ok(sheet.has_values())
         }
     }
+}
+
+fn need_root(arguments: &[&str]) -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "networks to measure on need root: sudo {} {}",
+        std::env::current_exe().unwrap_or_default().display(),
+        arguments.join(" ")
+    );
+    Ok(())
 }
 
 /// Writes the JSON, if one was asked for. Done after every row: what is measured is kept if the
@@ -184,6 +191,7 @@ fn figures(root: &Path, binary: &Path, options: &Options) -> Result<bool> {
         Kind::Latency,
         Kind::Fetch,
         Kind::Udp,
+        Kind::Carriers,
     ] {
         let sheet = sheet(root, binary, &options.with(kind), |_| Ok(()))?;
         println!("{}", sheet.print(options.markdown));
@@ -204,6 +212,16 @@ fn figures(root: &Path, binary: &Path, options: &Options) -> Result<bool> {
     Ok(is_small)
 }
 
+/// The networks of a bench.
+fn scenarios(root: &Path, options: &Options) -> Result<Vec<Scenario>> {
+    match options.kind {
+        Kind::Selftest => selftest::scenarios(),
+        Kind::Sockets => sockets::scenarios(),
+        Kind::Carriers => carriers::scenarios(&options.names),
+        _ => options.scenarios(root),
+    }
+}
+
 /// One bench of single figures on all its rows.
 fn sheet(
     root: &Path,
@@ -211,11 +229,7 @@ fn sheet(
     options: &Options,
     mut keep: impl FnMut(&Sheet) -> Result<()>,
 ) -> Result<Sheet> {
-    let scenarios = match options.kind {
-        Kind::Selftest => selftest::scenarios()?,
-        Kind::Sockets => sockets::scenarios()?,
-        _ => options.scenarios(root)?,
-    };
+    let scenarios = scenarios(root, options)?;
     let rows = options.rows(&scenarios);
     let name = options.kind.name();
     eprintln!("bench {name}: {} rows of {}", rows.len(), scenarios.len());
@@ -245,6 +259,7 @@ fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Optio
         Kind::Sockets => sockets::measure(scenario, binary, options),
         Kind::Cost => cost::measure(scenario, direction, binary, options),
         Kind::Startup => startup::measure(scenario, binary, options),
+        Kind::Carriers => carriers::measure(scenario, binary, options),
         Kind::Goodput | Kind::Share | Kind::Lan | Kind::Figures => {
             unreachable!("they have no sheet")
         }

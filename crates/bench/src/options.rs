@@ -19,6 +19,7 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     fetch          10 KB to 20 MB against the best single link; 100 KB beside a bulk
     udp            a flow of datagrams at 90 % of the sum of the rates, in order and in time
     selftest       the kernel's own multipath test: 16 MiB each way within its deadline
+    carriers       networks that drop or police UDP, and what TLS carries there
     cost           processor time for a gigabit, of client and relay apart, both ways
     share          several downloads at once on one link
     startup        how long from the first packet to 90 % of the sum, and back there after an outage;
@@ -63,6 +64,7 @@ pub(super) enum Kind {
     Lan,
     Cost,
     Startup,
+    Carriers,
     Figures,
 }
 
@@ -79,6 +81,7 @@ impl Kind {
             Self::Lan,
             Self::Cost,
             Self::Startup,
+            Self::Carriers,
             Self::Figures,
         ];
         all.into_iter().find(|kind| kind.name() == word)
@@ -96,6 +99,7 @@ impl Kind {
             Self::Lan => "lan",
             Self::Cost => "cost",
             Self::Startup => "startup",
+            Self::Carriers => "carriers",
             Self::Figures => "figures",
         }
     }
@@ -111,7 +115,7 @@ impl Kind {
             Self::Startup => &["twin", "unequal", "far", "outage"],
             Self::Figures => &["all"],
             // They make their own.
-            Self::Selftest | Self::Sockets | Self::Share | Self::Lan => &[],
+            Self::Selftest | Self::Sockets | Self::Share | Self::Lan | Self::Carriers => &[],
         }
     }
 
@@ -127,6 +131,7 @@ impl Kind {
             | Self::Share
             | Self::Lan
             | Self::Startup
+            | Self::Carriers
             | Self::Figures => 3,
         }
     }
@@ -141,6 +146,7 @@ impl Kind {
             | Self::Sockets
             | Self::Share
             | Self::Lan
+            | Self::Carriers
             | Self::Cost => true,
             Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
             Self::Udp => !is_wire && scenario.links.iter().all(is_steady),
@@ -166,7 +172,8 @@ fn has_one_rate(link: &LinkSpec) -> bool {
 #[derive(Debug, Clone)]
 pub(super) struct Options {
     pub(super) kind: Kind,
-    names: Vec<String>,
+    /// Of scenarios, or of rows of a bench that has networks of its own.
+    pub(super) names: Vec<String>,
     pub(super) seconds: u64,
     pub(super) repeats: u64,
     /// They were asked for, and hold for every bench.
@@ -267,6 +274,9 @@ impl Options {
         }
         if kind != Kind::Goodput {
             options.directions.truncate(1);
+        }
+        if kind == Kind::Carriers {
+            options.names.clear();
         }
         options
     }

@@ -5,6 +5,7 @@
 
 mod ahead;
 mod bare;
+mod carriers;
 mod control;
 mod datagrams;
 mod discovery;
