@@ -176,7 +176,9 @@ impl Directory {
             false => Vec::new(),
         };
         if self.is_usual && nix::unistd::geteuid().is_root() {
-            running.extend(answering(Path::new(RELAY_SERVICE)));
+            // Taken over by strangers it must not pass for another instance.
+            let relays = answering(Path::new(RELAY_SERVICE)).into_iter();
+            running.extend(relays.filter(|it| it.name.starts_with("relay-")));
         }
         running.sort_by(|a, b| a.name.cmp(&b.name));
         running
