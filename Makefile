@@ -17,22 +17,24 @@ DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 
 TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables \
 	nft=nftables nginx=nginx-light mptcpize=mptcpize openssl=openssl python3=python3 \
 	nc=netcat-openbsd iperf3=iperf3 dropbear=dropbear-bin scp=openssh-client wget=wget \
-	ffmpeg=ffmpeg tayga=tayga
+	ffmpeg=ffmpeg tayga=tayga lintian=lintian apparmor_parser=apparmor
 # What `make bench` measures with and against.
 BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 
-# What packages are made with; on Debian only the compiler's tools may be missing.
+# What packages are made with; on Debian only the compiler's tools may be missing. What others'
+# machines are built for with, `make packages` names where it is missing.
 PACKAGE_DEPS := dpkg-deb=dpkg strip=binutils gzip=gzip
 REPOSITORY_DEPS := dpkg-scanpackages=dpkg-dev gpg=gnupg
 
-.PHONY: help deps build demo router test check ci bench packages repository install
+.PHONY: help deps build demo router test check ci bench packages image repository install
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       links, a relay and an unmodified curl: alone, then bundled (under 60 s)'
 	@echo 'make build      the binary: $(TABANE)'
 	@echo 'make install    puts it into $(PREFIX)/bin (PREFIX=..., DESTDIR=...)'
-	@echo 'make packages   a Debian package and an archive: target/packages'
+	@echo 'make packages   Debian packages and archives, for what can be built here: target/packages'
+	@echo 'make image      the relay as an OCI image: target/packages'
 	@echo 'make router     a small static binary for routers: client, relay, gateway, web'
 	@echo 'make repository KEY=ID   the packages as a signed apt repository: target/repository'
 	@echo 'make test       every test; those that need privilege say so and step aside'
@@ -78,6 +80,10 @@ repository: packages
 packages: deps
 	@.ci/install-missing $(PACKAGE_DEPS)
 	$(CARGO) xtask package
+
+image:
+	@.ci/install-missing $(filter-out %=libusrsctp-dev,$(DEPS))
+	$(CARGO) xtask image
 
 # Builds nothing that is there already, so that root needs no Rust: `make build`, then this.
 install: | $(TABANE)

@@ -72,8 +72,8 @@ pub(crate) fn check_and_test(root: &Path) -> Result<bool> {
     Ok(results.into_iter().all(|passed| passed))
 }
 
-/// Every test of the workspace, the packages, and a few minutes of an unquiet network, which needs
-/// root.
+/// Every test of the workspace, the packages, OpenWrt's settings, and a few minutes of an unquiet
+/// network, which needs root.
 pub(crate) fn test(root: &Path) -> Result<bool> {
     let tests = cargo(root, TEST)?;
     let target = std::env::var_os("CARGO_TARGET_DIR");
@@ -90,6 +90,8 @@ pub(crate) fn test(root: &Path) -> Result<bool> {
         eprintln!("xtask: failed: repository --check: {error:#}");
         false
     });
+    let openwrt = Command::new(root.join("packaging/openwrt/test.sh")).status();
+    let openwrt = openwrt.is_ok_and(|status| status.success());
     let soak = match is_root() {
         true => cargo(root, &[SOAK, &["--binary", &*binary]].concat())?,
         false => {
@@ -97,7 +99,7 @@ pub(crate) fn test(root: &Path) -> Result<bool> {
             true
         }
     };
-    Ok(tests && packages && repository && soak)
+    Ok(tests && packages && repository && openwrt && soak)
 }
 
 pub(crate) fn is_root() -> bool {

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 mod ci;
+mod cross;
 mod fuzz;
+mod image;
 mod instructions;
 mod package;
 mod repository;
@@ -25,7 +27,9 @@ usage: cargo xtask COMMAND
   instructions  what packets take in core, counted by valgrind; see crates/core/benches
   fuzz    one target under libFuzzer, or all; needs nightly and cargo-fuzz
   router  a small static program for routers; see router --help
-  package a Debian package and an archive of the program; see package --help
+  package Debian packages and archives of the program; see package --help
+  cross   tests and checks for other processors; see cross --help
+  image   the relay as an OCI image; see image --help
   repository  packages as apt takes them from a web server; see repository --help";
 
 fn main() -> ExitCode {
@@ -46,6 +50,8 @@ fn main() -> ExitCode {
         ["fuzz", options @ ..] => fuzz::run(&root, options),
         ["router", options @ ..] => router::run(&root, options),
         ["repository", options @ ..] => repository::run(&root, options),
+        ["cross", options @ ..] => cross::run(&root, options),
+        ["image", options @ ..] => image::run(&root, options),
         ["package", options @ ..] => package::run(&root, options),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

@@ -79,10 +79,15 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
 }
 
 /// The binary, for the machines that `target` names.
-fn build(root: &Path, target: &str) -> Result<PathBuf> {
+pub(crate) fn build(root: &Path, target: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let words = "build --locked --package tabane --no-default-features --profile router --target";
+    let words = "--locked --package tabane --no-default-features --profile router --target";
     let mut build = Command::new(cargo);
+    build.arg(if target.ends_with("musl") {
+        "zigbuild"
+    } else {
+        "build"
+    });
     build.args(words.split(' ')).arg(target).current_dir(root);
     // A router has another C library, or none. What it has not either is AVX-512.
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
@@ -95,7 +100,7 @@ fn build(root: &Path, target: &str) -> Result<PathBuf> {
 }
 
 /// The triple of this machine.
-fn host() -> Result<String> {
+pub(crate) fn host() -> Result<String> {
     let told = Command::new("rustc").arg("-vV").output()?;
     let told = String::from_utf8(told.stdout)?;
     let host = told.lines().find_map(|line| line.strip_prefix("host: "));

@@ -79,38 +79,32 @@ fn repository_root() -> PathBuf {
         .to_path_buf()
 }
 
+/// Runs a bench that has options and networks of its own; `None` where `arguments` name none.
+fn with_own_options(root: &Path, arguments: &[&str]) -> Option<Result<bool>> {
+    let (&name, rest) = arguments.split_first()?;
+    // Whether anything grows in a soak does not depend on how fast the emulator is.
+    let is_slow = cfg!(debug_assertions) && !matches!(name, "relay" | "flood");
+    let has_binary = rest.contains(&"--binary");
+    if !["relay", "flood", "arms", "gateway", "web", "soak"].contains(&name) {
+        return None;
+    }
+    if is_slow && !(name == "soak" && has_binary) {
+        return Some(as_release(root, arguments, !has_binary).and_then(Err));
+    }
+    Some(own_directory().and_then(|own| match name {
+        "relay" => relay::run(root, rest),
+        "flood" => flood::run(root, rest),
+        "arms" => arms::run(&own, rest),
+        "gateway" => gateway::run(root, &own, rest),
+        "web" => web::run(&own, rest),
+        _ => soak::run(&own, rest),
+    }))
+}
+
 /// Parses `arguments`, measures, and prints the tables. `false` when nothing could be measured.
 fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
-    if let Some((&"relay", rest)) = arguments.split_first() {
-        return relay::run(root, rest);
-    }
-    if let Some((&"flood", rest)) = arguments.split_first() {
-        return flood::run(root, rest);
-    }
-    if let Some((&"arms", rest)) = arguments.split_first() {
-        if cfg!(debug_assertions) {
-            return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
-        }
-        return arms::run(&own_directory()?, rest);
-    }
-    if let Some((&"gateway", rest)) = arguments.split_first() {
-        if cfg!(debug_assertions) {
-            return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
-        }
-        return gateway::run(root, &own_directory()?, rest);
-    }
-    if let Some((&"web", rest)) = arguments.split_first() {
-        if cfg!(debug_assertions) {
-            return Err(as_release(root, arguments, !rest.contains(&"--binary"))?);
-        }
-        return web::run(&own_directory()?, rest);
-    }
-    if let Some((&"soak", rest)) = arguments.split_first() {
-        // Whether anything grows does not depend on how fast the emulator is.
-        if cfg!(debug_assertions) && !rest.contains(&"--binary") {
-            return Err(as_release(root, arguments, true)?);
-        }
-        return soak::run(&own_directory()?, rest);
+    if let Some(done) = with_own_options(root, arguments) {
+        return done;
     }
     let options = Options::parse(arguments)?;
     let Some(options) = options else {

@@ -22,8 +22,8 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     carriers       networks that drop or police UDP, and what TLS carries there
     cost           processor time for a gigabit, of client and relay apart, both ways
     share          several downloads at once on one link
-    startup        how long from the first packet to 90 % of the sum, and back there after an outage;
-                   --svg FILE draws it
+    startup        how long from the first packet to 90 % of the sum, and back there after an
+                   outage; --svg FILE draws it
     sockets        connection setup, uploads ahead of links, readers who do not read, beside plain
                    sockets
     lan            50 hosts with 20 connections each behind one `tabane up --lan`

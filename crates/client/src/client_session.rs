@@ -18,7 +18,7 @@ use tabane_tunnel::{
 };
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
 use crate::environment;
 use crate::lent_paths::LentPaths;
@@ -34,14 +34,12 @@ use tabane_uplinks::{
 };
 
 mod first_answer;
+mod names;
 
-/// Pauses before a relay's name is looked up again: first and longest.
-const FIRST_RESOLVE_PAUSE: Duration = Duration::from_millis(500);
-const LAST_RESOLVE_PAUSE: Duration = Duration::from_secs(15);
+pub(crate) use names::resolve;
+
 /// How long a command waits for a silent relay before it begins with the peers alone.
 const RELAY_WAIT: Duration = Duration::from_secs(3);
-/// Names that are known are looked up again after this.
-const NAMES_LAST: Duration = Duration::from_secs(600);
 
 /// What is asked of a session; what is left out, the settings say.
 #[derive(Debug, Clone, Default)]
@@ -361,7 +359,7 @@ impl SessionPlan {
         let mut relays = self.relays.iter();
         if relays.any(|(_, relay)| relay.addresses.iter().any(is_name)) {
             let watch = Watch::start().context("cannot watch the interfaces")?;
-            let following = follow_names(client.clone(), self.relays.clone(), known, watch);
+            let following = names::follow(client.clone(), self.relays.clone(), known, watch);
             tokio::task::spawn_local(following);
         }
         Ok(())
@@ -436,72 +434,4 @@ impl SessionPlan {
         }
         (peers, fault)
     }
-}
-
-/// Looks up relays' names for ever: those without an address ever more rarely, and whenever
-/// interfaces change; those with one now and then, for they may move.
-async fn follow_names(
-    client: Client,
-    relays: Vec<(RelayName, RelayEntry)>,
-    mut known: Vec<Vec<SocketAddr>>,
-    mut watch: Watch,
-) {
-    let mut pause = FIRST_RESOLVE_PAUSE;
-    let mut renew_at = Instant::now() + NAMES_LAST;
-    loop {
-        let is_missing = known.iter().any(Vec::is_empty);
-        let next_at = match is_missing {
-            true => renew_at.min(Instant::now() + pause),
-            false => renew_at,
-        };
-        tokio::select! {
-            () = sleep_until(next_at) => pause = (pause * 2).min(LAST_RESOLVE_PAUSE),
-            Some(()) = watch.changed(), if is_missing => pause = FIRST_RESOLVE_PAUSE,
-        }
-        let is_renewal = renew_at <= Instant::now();
-        if is_renewal {
-            renew_at = Instant::now() + NAMES_LAST;
-        }
-        for (place, (name, relay)) in relays.iter().enumerate() {
-            if !is_renewal && !known[place].is_empty() {
-                continue;
-            }
-            match resolve(&relay.addresses).await {
-                Ok(found) if !is_same(&found, &known[place]) => {
-                    tracing::info!(relay = %name, addresses = ?found, "found");
-                    known[place].clone_from(&found);
-                    client.set_relay_addrs(place, found);
-                }
-                Ok(_) => {}
-                Err(error) => tracing::debug!(relay = %name, "{error:#}"),
-            }
-        }
-    }
-}
-
-/// The same addresses; resolvers give them in any order.
-fn is_same(some: &[SocketAddr], others: &[SocketAddr]) -> bool {
-    some.len() == others.len() && some.iter().all(|one| others.contains(one))
-}
-
-/// A relay's or a peer's addresses; names by this host's resolver, outside the session.
-pub(crate) async fn resolve(destinations: &[Destination]) -> Result<Vec<SocketAddr>> {
-    let mut addresses = Vec::new();
-    let mut fault = None;
-    for destination in destinations {
-        match &destination.host {
-            Host::Ip(ip) => addresses.push(SocketAddr::new(*ip, destination.port)),
-            Host::Name(name) => {
-                match tokio::net::lookup_host((name.as_str(), destination.port)).await {
-                    Ok(found) => addresses.extend(found),
-                    Err(error) => fault = Some(format!("{name}: {error}")),
-                }
-            }
-        }
-    }
-    if addresses.is_empty() {
-        let fault = fault.unwrap_or_default();
-        bail!("cannot resolve the relay's name ({fault}); does DNS work here?");
-    }
-    Ok(addresses)
 }

@@ -18,6 +18,10 @@ use crate::peer;
 /// Names a directory other than the usual one, for tests and for several tabanes beside each other.
 const VARIABLE: &str = "TABANE_RUNTIME";
 
+/// Where the relay that runs as a service under a name of its own has its socket
+/// (`tabane service`); root sees it with its own.
+pub const RELAY_SERVICE: &str = "/run/tabane-relay";
+
 /// Of a socket's file name, after the instance's.
 const SUFFIX: &str = ".sock";
 
@@ -161,27 +165,21 @@ impl Directory {
         &self.path
     }
 
-    /// The instances that answer, by name; none where the directory is another user's.
+    /// The instances that answer, by name; none where the directory is another user's. Root's are
+    /// those of the relay's service, too.
     #[must_use]
     pub fn running(&self) -> Vec<Running> {
         let meta = fs::symlink_metadata(&self.path);
-        if !meta.is_ok_and(|it| it.is_dir() && peer::is_same_or_root(it.uid())) {
-            return Vec::new();
-        }
-        let Ok(entries) = fs::read_dir(&self.path) else {
-            return Vec::new();
+        let is_ours = meta.is_ok_and(|it| it.is_dir() && peer::is_same_or_root(it.uid()));
+        let mut running = match is_ours {
+            true => answering(&self.path),
+            false => Vec::new(),
         };
-        let mut running: Vec<Running> = entries
-            .filter_map(|entry| {
-                let socket = entry.ok()?.path();
-                let name = socket
-                    .file_name()?
-                    .to_str()?
-                    .strip_suffix(SUFFIX)?
-                    .to_owned();
-                is_alive(&socket).then_some(Running { name, socket })
-            })
-            .collect();
+        if self.is_usual && nix::unistd::geteuid().is_root() {
+            // Taken over by strangers it must not pass for another instance.
+            let relays = answering(Path::new(RELAY_SERVICE)).into_iter();
+            running.extend(relays.filter(|it| it.name.starts_with("relay-")));
+        }
         running.sort_by(|a, b| a.name.cmp(&b.name));
         running
     }
@@ -292,6 +290,20 @@ impl Directory {
             }
         }
     }
+}
+
+/// The instances with a socket in a directory, but for those that have gone.
+fn answering(directory: &Path) -> Vec<Running> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    let of = |socket: PathBuf| {
+        let name = socket
+            .file_name()?
+            .to_str()?
+            .strip_suffix(SUFFIX)?
+            .to_owned();
+        is_alive(&socket).then_some(Running { name, socket })
+    };
+    entries.filter_map(|entry| of(entry.ok()?.path())).collect()
 }
 
 /// Whether somebody listens. A full queue is somebody, too.

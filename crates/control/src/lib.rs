@@ -38,7 +38,7 @@ mod trace;
 pub use bridge::Bridge;
 pub use client::{Client, ClientError, TraceUpdates, Updates};
 pub use command::{Command, LinkChange, Pace, RuleAnswer, RuleQuestion};
-pub use directory::{Directory, DirectoryError, FindError, Naming, Running};
+pub use directory::{Directory, DirectoryError, FindError, Naming, RELAY_SERVICE, Running};
 pub use gateway::{Flow, Gateway, GatewayMode, GatewayTotals, Stance};
 pub use metrics::render as render_metrics;
 pub use policy_file::{

@@ -117,7 +117,7 @@ impl PacketSocket {
                 self.fd.as_raw_fd(),
                 headers.as_mut_ptr(),
                 BATCH as libc::c_uint,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
                 ptr::null_mut(),
             )
         };
@@ -200,7 +200,7 @@ impl PacketSocket {
                 self.fd.as_raw_fd(),
                 headers.as_mut_ptr(),
                 count as libc::c_uint,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
             )
         };
         Ok(check(sent)? as usize)

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tabane_base::{Duration, Instant};
 
 /// Lowest real-time priority: before every ordinary thread, after what the system itself runs.
-const PRIORITY: libc::c_int = 1;
+const PRIORITY: u32 = 1;
 
 /// Makes the calling thread run before all ordinary ones (`SCHED_FIFO`), so that packets leave when
 /// they are due, however busy the machine is.
@@ -16,16 +16,7 @@ const PRIORITY: libc::c_int = 1;
 /// # Errors
 /// No `CAP_SYS_NICE` and no `RLIMIT_RTPRIO`.
 pub fn raise_priority() -> io::Result<()> {
-    let parameters = libc::sched_param {
-        sched_priority: PRIORITY,
-    };
-    // Children of the thread, if there ever are any, go back to ordinary scheduling.
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: `parameters` outlives the call; 0 is the calling thread.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    schedule(libc::SCHED_FIFO, 0, PRIORITY)
 }
 
 /// As media servers ask for: 92 % of a processor that one ordinary thread wants as well, and a turn
@@ -51,12 +42,19 @@ fn nice() -> io::Result<i32> {
 }
 
 fn prefer(policy: libc::c_int) -> io::Result<()> {
+    schedule(policy, NICE, 0)
+}
+
+/// Of the calling thread. Its children, if there ever are any, go back to ordinary scheduling.
+/// By the system call itself: in musl the functions of this name only fail.
+fn schedule(policy: libc::c_int, nice: i32, priority: u32) -> io::Result<()> {
     // SAFETY: all zeroes are a valid value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;
     attributes.sched_policy = policy as u32;
     attributes.sched_flags = libc::SCHED_FLAG_RESET_ON_FORK as u64;
-    attributes.sched_nice = NICE;
+    attributes.sched_nice = nice;
+    attributes.sched_priority = priority;
     // SAFETY: `attributes` outlives the call and says its own size; 0 is the calling thread.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
         0 => Ok(()),
@@ -67,8 +65,8 @@ fn prefer(policy: libc::c_int) -> io::Result<()> {
 /// Of the calling thread.
 fn policy() -> libc::c_int {
     // SAFETY: 0 is the calling thread.
-    let policy = unsafe { libc::sched_getscheduler(0) };
-    policy & !libc::SCHED_RESET_ON_FORK
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    policy as libc::c_int & !libc::SCHED_RESET_ON_FORK
 }
 
 /// How often it is looked how much of a processor the thread has.

@@ -129,7 +129,7 @@ fn make(fd: &OwnedFd, template: &str, offloads: Offloads) -> io::Result<String> 
         return Err(io::ErrorKind::InvalidInput.into());
     }
     for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
-        *to = from.cast_signed();
+        *to = *from as libc::c_char;
     }
     let notes = match offloads {
         Offloads::None => 0,
@@ -142,6 +142,6 @@ fn make(fd: &OwnedFd, template: &str, offloads: Offloads) -> io::Result<String> 
         return Err(io::Error::last_os_error());
     }
     let name = request.ifr_name.iter().take_while(|c| **c != 0);
-    let name = name.map(|c| c.cast_unsigned()).collect();
+    let name = name.map(|&c| c as u8).collect();
     String::from_utf8(name).map_err(io::Error::other)
 }

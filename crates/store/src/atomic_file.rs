@@ -1,11 +1,12 @@
 //! Files that are either the old or the new version, whatever happens in between.
 //!
 //! Everything tabane writes is small, so it is written whole beside its place, synced, and renamed.
-//! Owns modes and durability; the contents are others' business.
+//! Owns modes, durability, and whose they are: what root writes where a service with a name of its
+//! own keeps its files is that service's. The contents are others' business.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
@@ -81,7 +82,9 @@ fn stage(
     let directory = directory.unwrap_or_else(|| Path::new("."));
     fs::create_dir_all(directory)?;
     let staged = staging_name(path);
-    let outcome = write_new(&staged, contents, mode).and_then(|()| publish(&staged));
+    let outcome = write_new(&staged, contents, mode)
+        .and_then(|file| give_to_owner(&file, directory))
+        .and_then(|()| publish(&staged));
     if outcome.is_err() {
         let _ = fs::remove_file(&staged);
     }
@@ -101,7 +104,16 @@ fn staging_name(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn write_new(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+/// What root has just made is whose the directory is, who could not read it otherwise.
+fn give_to_owner(file: &File, directory: &Path) -> io::Result<()> {
+    let owner = fs::metadata(directory)?;
+    if !nix::unistd::geteuid().is_root() || owner.uid() == 0 {
+        return Ok(());
+    }
+    fchown(file, Some(owner.uid()), Some(owner.gid()))
+}
+
+fn write_new(path: &Path, contents: &[u8], mode: u32) -> io::Result<File> {
     let _ = fs::remove_file(path);
     let mut file = OpenOptions::new()
         .write(true)
@@ -109,7 +121,8 @@ fn write_new(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
         .mode(mode)
         .open(path)?;
     file.write_all(contents)?;
-    file.sync_all()
+    file.sync_all()?;
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -130,6 +143,26 @@ mod tests {
             SECRET
         );
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_root_writes_for_a_service_is_the_service_s() {
+        let scratch = Scratch::make();
+        let path = scratch.path().join("file");
+        if !nix::unistd::geteuid().is_root() {
+            println!("skipped: needs root");
+            return;
+        }
+        std::os::unix::fs::chown(scratch.path(), Some(4242), Some(4243)).unwrap();
+        replace(&path, b"one", SECRET).unwrap();
+        let made = fs::metadata(&path).unwrap();
+        assert_eq!((made.uid(), made.gid()), (4242, 4243));
+        fs::remove_file(&path).unwrap();
+        assert!(create(&path, b"two", SECRET).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().uid(), 4242);
+        std::os::unix::fs::chown(scratch.path(), Some(0), Some(0)).unwrap();
+        replace(&path, b"three", SECRET).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().uid(), 0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use super::super::contender::Direction;
 use super::super::stream::fill;
 use super::far::{CHUNK, TELL, request};
-use super::flow::{self, Flow};
+use super::flow::{self, Flow, Tally};
 use super::{COURSE_STEP, Course, Done, Job, PORT, Task, now_ns, probe, sockets};
 
 /// Between two fetches, as somebody who reads what came: queues drain meanwhile.
@@ -80,15 +80,13 @@ pub(super) fn run(server: Ipv4Addr, job: &Job) -> Result<Done> {
             direction,
             in_time_ms,
         } => {
-            let socket = datagrams(server, job.from)?;
             let flow = Flow::new(bps, seconds, in_time_ms);
-            done.flow = Some(match direction {
-                Direction::Download => flow.receive(&socket)?,
-                Direction::Upload => {
-                    flow.send(&socket, SocketAddr::from((server, PORT)));
-                    flow.ask_for_report(&socket)?
-                }
-            });
+            done.flow = Some(carry(
+                &flow,
+                &datagrams(server, job.from)?,
+                server,
+                direction,
+            )?);
         }
     }
     done.bulk_bps = bulk.map(|bulk| bulk.rate_bps()).transpose()?;
@@ -141,6 +139,16 @@ fn endless(server: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<TcpStream> {
     let mut stream = open(server, from)?;
     stream.write_all(&request(Direction::Download, u64::MAX))?;
     Ok(stream)
+}
+
+fn carry(flow: &Flow, socket: &UdpSocket, server: Ipv4Addr, direction: Direction) -> Result<Tally> {
+    match direction {
+        Direction::Download => flow.receive(socket),
+        Direction::Upload => {
+            flow.send(socket, SocketAddr::from((server, PORT)));
+            flow.ask_for_report(socket)
+        }
+    }
 }
 
 /// Downloads for `span`, counted from the request to connect.

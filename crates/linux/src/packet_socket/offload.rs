@@ -63,7 +63,7 @@ fn clear(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<()> {
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: `request` and the `value` it points to have the layout that SIOCETHTOOL expects for
     // this command, and outlive the call.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     if done < 0 {
         return Err(io::Error::last_os_error());
     }

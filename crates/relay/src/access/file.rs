@@ -4,9 +4,8 @@
 //! it. What the list says is [`AccessList`]'s.
 
 use std::ffi::{CStr, OsStr};
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -70,27 +69,21 @@ impl AccessFile {
     /// The lock is a file of its own, because the list's file is replaced at every change.
     fn lock(&self) -> Result<File> {
         let path = self.path.with_extension("lock");
-        let open = || {
-            if let Some(directory) = path.parent() {
-                fs::create_dir_all(directory)?;
-            }
-            let mut options = OpenOptions::new();
-            let file = options
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&path)?;
-            file.lock()?;
-            Ok::<_, std::io::Error>(file)
-        };
-        open().with_context(|| format!("cannot lock {}", path.display()))
+        // By whoever comes first, the relay or root, for whoever's the directory is.
+        if !path.exists() {
+            atomic_file::create(&path, b"", atomic_file::SECRET)?;
+        }
+        let locked = File::options().write(true).open(&path);
+        let locked = locked.and_then(|file| file.lock().map(|()| file));
+        locked.with_context(|| format!("cannot lock {}", path.display()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+
     use crate::access::tests::{KEYS, entry, name, shown, token};
     use crate::access::{AccessAnswer, TokenUses, UserEntry};
     use tabane_core::PublicKey;

@@ -106,6 +106,25 @@ fn settings_are_read_and_faults_name_line_and_key() {
     }
 }
 
+/// What the package puts to /etc/tabane.
+#[test]
+fn the_packaged_settings_set_nothing_and_name_every_setting() {
+    let packaged = include_str!("../../../../packaging/deb/config.toml");
+    let (_scratch, store) = store();
+    fs::create_dir_all(&store.root).unwrap();
+    let path = store.root.join("config.toml");
+    fs::write(&path, packaged).unwrap();
+    assert_eq!(store.settings().unwrap(), Settings::default());
+    // A line is a setting when its # goes; those of text have a space behind it.
+    let all = packaged.lines().map(|line| match line.strip_prefix('#') {
+        Some(setting) if !setting.starts_with(' ') => setting,
+        _ => line,
+    });
+    fs::write(&path, all.collect::<Vec<_>>().join("\n")).unwrap();
+    let read = format!("{:?}", store.settings().unwrap());
+    assert!(!read.contains("None") && !read.contains("[]"), "{read}");
+}
+
 #[test]
 fn a_damaged_relay_file_is_named() {
     let (_scratch, store) = store();

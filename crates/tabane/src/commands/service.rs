@@ -13,12 +13,17 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output;
+use tabane_control::RELAY_SERVICE;
 use tabane_store::atomic_file;
 
 /// Where an administrator's units are (systemd.unit(5)).
 const UNITS: &str = "/etc/systemd/system";
 /// Key, relays and settings of services.
 const CONFIG: &str = "/etc/tabane";
+/// Whose relay it is, where the package (or the administrator) has made this user.
+const RELAY_USER: &str = "_tabane";
+/// What only root can do for the relay: make its device, read an administrator's key.
+const NEED_ROOT: [&str; 2] = ["--pool", "--tls-key"];
 
 /// Run `tabane up` or `tabane relay` from boot on, by systemd
 #[derive(Debug, Args)]
@@ -93,7 +98,9 @@ pub(crate) fn run(args: &ServiceArgs) -> Result<ExitCode> {
 
 fn install(args: &InstallArgs) -> Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
-    let unit = args.service.unit(&program, &args.flags)?;
+    let user = nix::unistd::User::from_name(RELAY_USER);
+    let has_user = user.is_ok_and(|user| user.is_some());
+    let unit = args.service.unit(&program, &args.flags, has_user)?;
     if args.print {
         output::line(unit.trim_end())?;
         return Ok(ExitCode::SUCCESS);
@@ -216,8 +223,11 @@ impl Service {
         }
     }
 
-    /// The unit for `program`, started with `flags`.
-    fn unit(self, program: &Path, flags: &[String]) -> Result<String> {
+    /// The unit for `program`, started with `flags`; the relay's under its own name, where there is
+    /// that user.
+    fn unit(self, program: &Path, flags: &[String], has_user: bool) -> Result<String> {
+        let needs_root = |flag: &String| NEED_ROOT.iter().any(|it| flag.starts_with(it));
+        let as_user = has_user && !flags.iter().any(needs_root);
         let program = quote(&program.display().to_string())?;
         let flags: Vec<String> = flags
             .iter()
@@ -254,6 +264,7 @@ impl Service {
                     true => "DeviceAllow=/dev/net/tun rw",
                     false => "PrivateDevices=yes",
                 };
+                let who = relay_s_name(as_user);
                 format!(
                     "[Unit]\n\
                  Description=tabane relay: the far end of sessions\n\
@@ -264,11 +275,11 @@ impl Service {
                  ExecStart={program} relay --state /var/lib/tabane{flags}\n\
                  Restart=on-failure\nRestartSec=2\nWatchdogSec={WATCHDOG}\n\
                  LimitNOFILE=1048576\n\
-                 # Root's name, so that `sudo tabane relay token` shares its files, without\n\
-                 # root's might: low ports, pings, and the mark that a `tabane up` here spares.\n\
                  StateDirectory=tabane\nStateDirectoryMode=0700\n\
-                 RuntimeDirectory=tabane\nRuntimeDirectoryMode=0700\nRuntimeDirectoryPreserve=yes\n\
-                 CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_NET_ADMIN CAP_NET_RAW\n\
+                 {who}\nRuntimeDirectoryMode=0700\nRuntimeDirectoryPreserve=yes\n\
+                 # Low ports, pings, and the mark that a `tabane up` here spares.\n\
+                 CapabilityBoundingSet={RELAY_MIGHT}\n\
+                 AppArmorProfile=-tabane-relay\n\
                  DevicePolicy=closed\n{devices}\nProtectKernelTunables=yes\n\
                  ProtectKernelModules=yes\nProtectControlGroups=yes\n\
                  RestrictNamespaces=yes\n\
@@ -277,6 +288,21 @@ impl Service {
                 )
             }
         })
+    }
+}
+
+/// What the relay may do beside what everybody may.
+const RELAY_MIGHT: &str = "CAP_NET_BIND_SERVICE CAP_NET_ADMIN CAP_NET_RAW";
+
+/// Under which name the relay runs, and where root finds its socket.
+fn relay_s_name(as_user: bool) -> String {
+    match as_user {
+        true => format!(
+            "User={RELAY_USER}\nAmbientCapabilities={RELAY_MIGHT}\n\
+             RuntimeDirectory=tabane-relay\nEnvironment=TABANE_RUNTIME={RELAY_SERVICE}"
+        ),
+        // Root's name without root's might.
+        false => "RuntimeDirectory=tabane".to_owned(),
     }
 }
 
@@ -331,14 +357,39 @@ mod tests {
     }
 
     #[test]
+    fn the_relay_has_a_name_of_its_own_unless_it_needs_root_s() {
+        let unit = |flags: &[&str], has_user| {
+            let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+            Service::Relay
+                .unit(Path::new("/usr/bin/tabane"), &flags, has_user)
+                .unwrap()
+        };
+        assert!(unit(&["--listen", "[::]:443"], true).contains("\nUser=_tabane\n"));
+        for (flags, has_user) in [
+            (&["--pool", "100.64.0.0/20"][..], true),
+            (&["--tls-cert", "c", "--tls-key=k"], true),
+            (&[], false),
+        ] {
+            let unit = unit(flags, has_user);
+            assert!(!unit.contains("User="), "{unit}");
+            assert!(unit.contains("\nRuntimeDirectory=tabane\n"), "{unit}");
+        }
+    }
+
+    #[test]
     fn systemd_finds_no_fault_in_the_units() {
         let scratch = Scratch::make();
         // The program must exist, or that is the fault.
         let program = std::env::current_exe().unwrap();
-        for service in [Service::Up, Service::Relay] {
+        let units = [
+            (Service::Up, false),
+            (Service::Relay, false),
+            (Service::Relay, true),
+        ];
+        for (service, has_user) in units {
             let flags = ["--log".to_owned(), "a b".to_owned()];
             let path = scratch.path().join(service.unit_name());
-            let unit = service.unit(&program, &flags).unwrap();
+            let unit = service.unit(&program, &flags, has_user).unwrap();
             // systemd makes it for everybody otherwise.
             assert!(unit.contains("\nRuntimeDirectoryMode=0700\n"), "{unit}");
             fs::write(&path, unit).unwrap();
