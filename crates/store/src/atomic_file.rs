@@ -16,8 +16,14 @@ pub const SECRET: u32 = 0o600;
 /// Readable by everyone.
 pub const PUBLIC: u32 = 0o644;
 
-/// Replaces `path` by `contents`, durably, making its directory if need be.
+/// Replaces `path` by `contents`, durably, making its directory if need be. A device or a pipe is
+/// written into: `/dev/null` is to stay what it is.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<()> {
+    if is_special(path) {
+        return open_special(path)?
+            .write_all(contents)
+            .map_err(|error| refused(path, mode, error));
+    }
     stage(path, contents, mode, |staged| fs::rename(staged, path))
         .map_err(|error| refused(path, mode, error))
 }
@@ -45,6 +51,22 @@ fn refused(path: &Path, mode: u32, error: io::Error) -> anyhow::Error {
         _ => "",
     };
     anyhow::Error::new(error).context(format!("cannot write {}{advice}", path.display()))
+}
+
+/// Whether there is something that is neither a file nor a directory, or leads to it: a device, a
+/// pipe.
+#[must_use]
+pub fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
+}
+
+/// Opens what [`is_special`] for writing.
+///
+/// # Errors
+/// It may not be written to.
+pub fn open_special(path: &Path) -> Result<File> {
+    let opened = OpenOptions::new().write(true).open(path);
+    opened.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Opens a file that is written where it is until it is whole. What a link of its name leads to is
@@ -163,6 +185,26 @@ mod tests {
         std::os::unix::fs::chown(scratch.path(), Some(0), Some(0)).unwrap();
         replace(&path, b"three", SECRET).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().uid(), 0);
+    }
+
+    /// `tabane get -o /dev/null` by root once put a file into the place of the device.
+    #[test]
+    fn a_device_or_a_pipe_is_written_into_and_stays() {
+        use std::os::unix::fs::FileTypeExt;
+        let scratch = Scratch::make();
+        let (pipe, link) = (scratch.path().join("pipe"), scratch.path().join("link"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(&pipe, &link).unwrap();
+        for path in [&pipe, &link] {
+            let reader = std::thread::spawn({
+                let pipe = pipe.clone();
+                move || fs::read(pipe).unwrap()
+            });
+            replace(path, b"words", PUBLIC).unwrap();
+            assert_eq!(reader.join().unwrap(), b"words");
+        }
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
 
     #[test]

@@ -122,13 +122,20 @@ pub(crate) struct Finish {
 }
 
 impl Sink {
-    /// Writes to `FILE.part`, which becomes the file when it is complete; standard output for `-`.
+    /// Writes to `FILE.part`, which becomes the file when it is complete; into standard output for
+    /// `-`, and into what is there and is no file.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let (blocks, incoming) = mpsc::channel(BLOCKS);
         let (told, written) = oneshot::channel();
-        if path == Path::new("-") {
-            spawn("sctp-stdout", move || {
-                let done = write_all(&mut io::stdout().lock(), incoming);
+        let is_stdout = path == Path::new("-");
+        if is_stdout || atomic_file::is_special(path) {
+            let path = path.to_owned();
+            spawn("sctp-stream", move || {
+                let out = match is_stdout {
+                    true => Ok(Box::new(io::stdout()) as Box<dyn Write>),
+                    false => atomic_file::open_special(&path).map(|file| Box::new(file) as _),
+                };
+                let done = out.and_then(|mut out| write_all(&mut out, incoming));
                 let _ = told.send(done.map(|()| Finish { part: None }));
             })?;
         } else {
@@ -250,6 +257,22 @@ mod tests {
         assert_eq!(total, more as u64 + 4);
         assert!(error.unwrap().contains("was changed while it was sent"));
         assert!(Source::open(Some(scratch.path())).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_sink_that_is_a_pipe_is_written_into_and_stays() {
+        let scratch = Scratch::make();
+        let pipe = scratch.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe).unwrap()
+        });
+        let mut sink = Sink::create(&pipe).unwrap();
+        sink.write(b"bytes");
+        sink.finish().await.unwrap().commit().unwrap();
+        assert_eq!(reader.join().unwrap(), b"bytes");
+        assert!(!part_of(&pipe).exists());
     }
 
     #[tokio::test]

@@ -27,7 +27,7 @@ use crate::instance::{Description, Instance};
 use crate::output;
 use crate::program;
 use crate::signals;
-use tabane_store::{RelayName, Span, Store};
+use tabane_store::{RelayName, Span, Store, atomic_file};
 use tabane_uplinks::{LinkRoll, PolicyTextFile, WebLinks, WebView};
 
 mod meter;
@@ -53,7 +53,8 @@ pub(crate) struct GetArgs {
     /// Where the file is; more than one: mirrors
     #[arg(required = true, value_name = "URL")]
     urls: Vec<String>,
-    /// Where to put it; - is stdout [default: the URL's last part]
+    /// Where to put it; - is stdout, a device or a pipe is written into [default: the URL's last
+    /// part]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Call it as the URL does: the default, for fingers that are used to curl
@@ -139,21 +140,21 @@ pub(crate) fn run(args: GetArgs, store: &Store) -> Result<ExitCode> {
 }
 
 async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Result<ExitCode> {
+    // Before signals are ours: a pipe is opened when its reader is there.
+    let streamed = streamed(args)?;
     let signals = signals::catch()?;
     let mut web = WebLinks::find(args.links.clone(), &args.neighbours, store).await?;
     let links = web.links();
     let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let began_at = Instant::now();
     let meter = Meter::new(is_shown);
-    let is_stdout = args.output.as_deref() == Some(Path::new("-"));
     let about: Vec<_> = job.urls.iter().map(ToString::to_string).collect();
     let about = format!("tabane get {}", about.join(" "));
     let roll = web.roll();
     let fetched = async {
-        if is_stdout {
-            to_stdout(args, job, client, &links, meter).await
-        } else {
-            to_file(args, job, client, &links, meter).await
+        match streamed {
+            Some(out) => to_stream(args, job, client, &links, meter, out).await,
+            None => to_file(args, job, client, &links, meter).await,
         }
     };
     let (outcome, path) = tokio::select! {
@@ -243,18 +244,29 @@ async fn to_file(
     Ok((outcome, Some(path)))
 }
 
-async fn to_stdout(
+/// What the file is written into as it comes: stdout, or what is there and is no file.
+fn streamed(args: &GetArgs) -> Result<Option<Box<dyn Write>>> {
+    Ok(match args.output.as_deref() {
+        Some(path) if path == Path::new("-") => Some(Box::new(std::io::stdout())),
+        Some(path) if atomic_file::is_special(path) => {
+            Some(Box::new(atomic_file::open_special(path)?))
+        }
+        _ => None,
+    })
+}
+
+async fn to_stream(
     args: &GetArgs,
     mut job: Job,
     client: &Rc<Client>,
     links: &Links,
     mut meter: Meter,
+    mut out: Box<dyn Write>,
 ) -> Result<(Outcome, Option<PathBuf>)> {
     job.order = Order::Stream { window: WINDOW };
     let (mut sink, mut reader) = stream();
     let copy = async {
         let mut context = digest::Context::new(&SHA256);
-        let mut out = std::io::stdout();
         while let Some(bytes) = reader.next().await {
             context.update(&bytes);
             // A reader that is slow holds the fetch up, and nothing else is to be done meanwhile.

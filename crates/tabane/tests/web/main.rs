@@ -467,3 +467,27 @@ fn a_full_disk_keeps_what_fits() {
     assert!(sum < SIZE as u64 - 2_000_000, "some was there: {told}");
     assert!(fs::read(street.directory.join("whole")).unwrap() == content());
 }
+
+/// Root's `tabane get -o /dev/null` once put a file into the device's place.
+#[test]
+fn a_device_or_a_pipe_takes_the_file_and_stays() {
+    use std::os::unix::fs::FileTypeExt;
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let [null, pipe, whole] = ["null", "pipe", "whole"].map(|name| street.directory.join(name));
+    let script = format!(
+        "mknod {null} c 1 3; mkfifo {pipe}; cat {pipe} > {whole} &
+         {get} -o {null} && {get} -o {pipe} && wait",
+        null = null.display(),
+        pipe = pipe.display(),
+        whole = whole.display(),
+        get = format_args!("{} get --quiet http://{SERVER}/big.bin", street::TABANE),
+    );
+    let mut shell = street.client("sh");
+    let output = shell.args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let kind = |path| fs::symlink_metadata(path).unwrap().file_type();
+    assert!(kind(&null).is_char_device() && kind(&pipe).is_fifo());
+    assert!(fs::read(whole).unwrap() == content());
+}
