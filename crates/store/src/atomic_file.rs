@@ -16,14 +16,8 @@ pub const SECRET: u32 = 0o600;
 /// Readable by everyone.
 pub const PUBLIC: u32 = 0o644;
 
-/// Replaces `path` by `contents`, durably, making its directory if need be. A device or a pipe is
-/// written into: `/dev/null` is to stay what it is.
+/// Replaces `path` by `contents`, durably, making its directory if need be.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<()> {
-    if is_special(path) {
-        return open_special(path)?
-            .write_all(contents)
-            .map_err(|error| refused(path, mode, error));
-    }
     stage(path, contents, mode, |staged| fs::rename(staged, path))
         .map_err(|error| refused(path, mode, error))
 }
@@ -51,6 +45,19 @@ fn refused(path: &Path, mode: u32, error: io::Error) -> anyhow::Error {
         _ => "",
     };
     anyhow::Error::new(error).context(format!("cannot write {}{advice}", path.display()))
+}
+
+/// Writes what a user asked for to where he asked: a file is replaced, a device or a pipe written
+/// into, for `/dev/null` is to stay what it is.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_out(path: &Path, contents: &[u8]) -> Result<()> {
+    if !is_special(path) {
+        return replace(path, contents, PUBLIC);
+    }
+    let written = open_special(path)?.write_all(contents);
+    written.map_err(|error| refused(path, PUBLIC, error))
 }
 
 /// Whether there is something that is neither a file nor a directory, or leads to it: a device, a
@@ -200,7 +207,7 @@ mod tests {
                 let pipe = pipe.clone();
                 move || fs::read(pipe).unwrap()
             });
-            replace(path, b"words", PUBLIC).unwrap();
+            write_out(path, b"words").unwrap();
             assert_eq!(reader.join().unwrap(), b"words");
         }
         assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());

@@ -89,7 +89,7 @@ pub(crate) async fn show(plan: &Plan, world: &World, view: &mut View) -> Result<
         svg: shown_path(&plan.svg),
     };
     let picture = picture(plan, world, &alone, &together).svg()?;
-    atomic_file::replace(&plan.svg, picture.as_bytes(), atomic_file::PUBLIC)?;
+    atomic_file::write_out(&plan.svg, picture.as_bytes())?;
     conclude(&summary, view)?;
     Ok(summary)
 }

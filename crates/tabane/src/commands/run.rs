@@ -182,7 +182,7 @@ pub(crate) async fn run_program(
     }
     if let Some(path) = args.json {
         let text = serde_json::to_string_pretty(&report)? + "\n";
-        atomic_file::replace(&path, text.as_bytes(), atomic_file::PUBLIC)?;
+        atomic_file::write_out(&path, text.as_bytes())?;
     }
     Ok(code)
 }

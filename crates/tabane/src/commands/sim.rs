@@ -43,7 +43,7 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode> {
 }
 
 fn write_picture(path: &Path, svg: &str) -> Result<()> {
-    atomic_file::replace(path, svg.as_bytes(), atomic_file::PUBLIC)
+    atomic_file::write_out(path, svg.as_bytes())
 }
 
 /// What each of `jobs` comes to, in their order; they share nothing.

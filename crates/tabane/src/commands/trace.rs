@@ -54,7 +54,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
         std::io::stdout().write_all(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    atomic_file::replace(&args.output, &text, atomic_file::PUBLIC)?;
+    atomic_file::write_out(&args.output, &text)?;
     let lacks = match missed {
         0 => String::new(),
         missed => format!(", {missed} more came too fast to be kept"),
