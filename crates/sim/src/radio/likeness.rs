@@ -13,6 +13,8 @@ use crate::figure::{Curve, Figure, Panel, Style};
 const STEP: Duration = Duration::from_millis(100);
 /// Points of a distribution.
 const QUANTILES: usize = 40;
+/// The few moments of higher rates would hide the rest.
+const RATE_MOST: f64 = 5.0;
 /// How much later, in steps.
 const LAGS: [usize; 12] = [1, 2, 3, 5, 7, 10, 14, 20, 30, 50, 70, 100];
 /// Kinds whose rate is what swings; the others have a trouble of another sort.
@@ -25,8 +27,7 @@ pub fn radio_likeness(recorded: &[(String, Trace)], seeds: &std::ops::Range<u64>
         Panel {
             title: "How often a rate is reached".to_owned(),
             x: "part of the time",
-            y: "of the link's median rate",
-            y_max: Some(4.0),
+            y: "of the link's median rate, 5 at most",
             ..Panel::default()
         },
         Panel {
@@ -89,7 +90,7 @@ fn shape(rates: &[f64]) -> [Vec<(f64, f64)>; 2] {
     let median = at(0.5).max(1.0);
     let quantile = |index: usize| {
         let part = index as f64 / QUANTILES as f64;
-        (part, at(part) / median)
+        (part, (at(part) / median).min(RATE_MOST))
     };
     // A silence has no logarithm: it is taken for a packet.
     let logs: Vec<f64> = rates.iter().map(|rate| rate.max(1_500.0).ln()).collect();
