@@ -208,9 +208,10 @@ mod tests {
                 move || fs::read(pipe).unwrap()
             });
             write_out(path, b"words").unwrap();
+            // Or nobody would ever write to the reader's.
+            assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
             assert_eq!(reader.join().unwrap(), b"words");
         }
-        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
 
