@@ -114,6 +114,8 @@ fn a_forged_router_takes_one_link_at_most_and_the_transfer_goes_on() {
     // By IPv6 alone, or nothing would depend on what is forged.
     let join = without_sum(&world.join).replace("203.0.113.1", "[2001:db8:ffff::1]");
     world.join_with(&join);
+    // Less than the program reads: c2 is needed.
+    world.limit_rates([40, 40]);
     // The honest router's route is worth less than what any announcement gives (metric 1024).
     let c = world.client_ns();
     ip(&format!("-n {c} -6 route del default dev c2"));
