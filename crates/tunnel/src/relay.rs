@@ -5,12 +5,18 @@
 //! its own session.
 
 mod applicant;
+mod asked_name;
 mod config;
 mod destination;
 mod draining;
 mod exit;
+mod exposing;
+mod exposures;
+mod front_doors;
 mod gate;
+mod grants;
 mod guest;
+mod host;
 mod mapping;
 mod measuring;
 mod monitor;
@@ -20,7 +26,9 @@ mod pingers;
 mod pool;
 mod rules;
 mod shaper;
+mod turnstile;
 mod udp;
+mod udp_door;
 mod user;
 mod web_door;
 
@@ -44,14 +52,18 @@ use crate::lookups::Lookups;
 use crate::monitor::HostMonitor;
 use applicant::Answer;
 use exit::Exit;
+use front_doors::FrontDoors;
 use guest::Guest;
 use measuring::Measuring;
 use own_addresses::OwnAddresses;
 use user::What;
 
 pub use applicant::{Admission, Applicant, Authorise};
+pub use asked_name::fuzz_asked_name;
 pub use config::{RelayConfig, RelayLimits};
 pub use exit::{ExitConfig, PacketsSnapshot};
+pub use front_doors::ExposureSnapshot;
+pub use grants::{GrantError, Grants, HostGrant, PortGrant};
 pub use monitor::{GuestSnapshot, RelayMonitor};
 pub use rules::{DestinationRule, Destinations, RuleError};
 pub(crate) use user::{Direction, Meter};
@@ -118,6 +130,7 @@ struct Shared {
     journal: Journal,
     exit: Option<Exit>,
     measuring: Measuring,
+    front_doors: Rc<FrontDoors>,
 }
 
 impl Shared {
@@ -184,6 +197,7 @@ impl Relay {
                 journal: Journal::default(),
                 exit: config.exit.map(Exit::new),
                 measuring: Measuring::default(),
+                front_doors: FrontDoors::new(config.listen[0].ip()),
             }),
             addresses: Vec::new(),
             authorise: config.authorise,
