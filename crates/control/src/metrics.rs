@@ -346,6 +346,23 @@ fn totals(text: &mut String, state: &State) {
         ("sessions", "gauge", "Sessions there are."),
         totals.sessions as f64,
     );
+    let by_worker = (
+        "worker_sessions",
+        "gauge",
+        "Sessions of each worker of a relay that has several.",
+    );
+    if !totals.sessions_by_worker.is_empty() {
+        head(text, &by_worker);
+    }
+    for (worker, count) in totals.sessions_by_worker.iter().enumerate() {
+        let worker = worker.to_string();
+        sample(
+            text,
+            by_worker.0,
+            &[("worker", &worker)],
+            Some(*count as f64),
+        );
+    }
     single(
         text,
         ("sessions_total", "counter", "Sessions so far."),

@@ -381,9 +381,10 @@ fn totals(state: &State) -> String {
             format!("{both}answers  and tunnels under way: {}", totals.streams)
         }
         Kind::Run | Kind::Proxy | Kind::Up | Kind::Relay => format!(
-            "{both}sessions {} ({} so far), {}{dropped}",
+            "{both}sessions {} ({} so far{}), {}{dropped}",
             totals.sessions,
             totals.sessions_so_far,
+            by_worker(&totals.sessions_by_worker),
             output::count(totals.streams, "stream")
         ),
     };
@@ -392,6 +393,15 @@ fn totals(state: &State) -> String {
         megabytes(state.process.memory_bytes),
         state.process.cpu_ms / 1_000,
     )
+}
+
+/// Which worker has how many of them, where there are several.
+fn by_worker(sessions: &[u64]) -> String {
+    let each: Vec<_> = sessions.iter().map(u64::to_string).collect();
+    match each.as_slice() {
+        [] => String::new(),
+        each => format!("; by worker {}", each.join(", ")),
+    }
 }
 
 /// What is neither TCP nor UDP, by the addresses that it bears at the relay.

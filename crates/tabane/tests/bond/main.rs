@@ -32,6 +32,7 @@ mod speed;
 mod strange;
 mod strict;
 mod up;
+mod upgrade;
 mod users;
 mod world;
 

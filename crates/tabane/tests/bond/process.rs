@@ -59,6 +59,20 @@ impl Notices {
         Self(notices)
     }
 
+    /// What `find` makes of the first line that it makes something of.
+    pub(crate) fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        let mut buffer = [0; 256];
+        while Instant::now() < deadline {
+            let heard = self.0.recv(&mut buffer);
+            let text = String::from_utf8_lossy(&buffer[..heard.unwrap_or(0)]);
+            if let Some(found) = text.lines().find_map(&find) {
+                return found;
+            }
+        }
+        panic!("the daemon never says it");
+    }
+
     /// Whether the daemon says this in time.
     pub(crate) fn hear(&self, wanted: &str) -> bool {
         let deadline = Instant::now() + PATIENCE;

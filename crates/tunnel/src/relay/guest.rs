@@ -4,17 +4,19 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey, StreamId};
 use tabane_linux::abortive::AbortiveStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::destination::Asker;
 use super::mapping::Mapping;
 use super::packets::Packets;
-use super::user::{Counted, Meter, User, What};
-use super::{Shared, destination, pingers, udp};
+use super::user::{Counted, Meter, Rates, User, What};
+use super::{Shared, destination, headcount, pingers, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
@@ -30,16 +32,27 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 
 pub(super) struct Guest {
     engine: Engine,
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
+    stream_ended: Rc<Notify>,
     session: SessionId,
     key: PublicKey,
     /// Where it was heard from when it was let in.
     from: Option<SocketAddr>,
     since: Instant,
     usage: Rc<Occupancy>,
-    user: Option<User>,
-    /// Counts the session for the user.
-    _counted: Option<Counted>,
+    membership: Membership,
+}
+
+/// Whose limits a session has. Counts it as long as it is there.
+pub(super) enum Membership {
+    OfUser {
+        user: User,
+        rates: Rc<Rates>,
+        _counted: Counted,
+    },
+    OfNobody {
+        _counted: headcount::Counted,
+    },
 }
 
 /// What a session has at present.
@@ -47,6 +60,8 @@ pub(super) struct Guest {
 struct Occupancy {
     connections: Cell<usize>,
     flows: Cell<usize>,
+    /// Of these: programs' UDP.
+    udp_flows: Cell<usize>,
 }
 
 /// One connection or flow, counted while it lives.
@@ -58,9 +73,10 @@ struct Permit {
 
 /// What a stream's task has of its session.
 struct Host {
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
     usage: Rc<Occupancy>,
     user: Option<User>,
+    rates: Option<Rc<Rates>>,
     session: u64,
     key: PublicKey,
 }
@@ -68,20 +84,20 @@ struct Host {
 impl Guest {
     pub(super) fn new(
         engine: Engine,
-        shared: Rc<Shared>,
+        (shared, stream_ended): (Arc<Shared>, Rc<Notify>),
         session: SessionId,
         key: PublicKey,
         from: Option<SocketAddr>,
-        (user, counted): (Option<User>, Option<Counted>),
+        membership: Membership,
     ) -> Self {
-        let name = user.as_ref().map(User::name);
+        let name = membership.user().map(User::name);
         tracing::info!(client = %key, user = name, ?from, session = session.serial(), "session up");
         Self {
-            user,
+            membership,
             from,
-            _counted: counted,
             engine,
             shared,
+            stream_ended,
             session,
             key,
             since: Instant::now(),
@@ -95,15 +111,17 @@ impl Guest {
         let host = Host {
             shared: self.shared.clone(),
             usage: self.usage.clone(),
-            user: self.user.clone(),
+            user: self.membership.user().cloned(),
+            rates: self.membership.rates().cloned(),
             session: self.session.serial(),
             key: self.key,
         };
+        let ended = self.stream_ended.clone();
         tokio::task::spawn_local(async move {
             if let Err(end) = serve(stream, &host).await {
                 tracing::debug!(?end, "a stream ended before it was served");
             }
-            host.shared.stream_ended.notify_one();
+            ended.notify_one();
         });
     }
 
@@ -112,12 +130,17 @@ impl Guest {
     }
 
     pub(super) fn is_of(&self, user: &User) -> bool {
-        self.user.as_ref().is_some_and(|own| own.is(user))
+        self.membership.user().is_some_and(|own| own.is(user))
     }
 
     /// Whether it carries connections, which its end would break.
     pub(super) fn is_busy(&self) -> bool {
         self.usage.connections.get() > 0
+    }
+
+    /// Whether UDP flows of programs would be broken by its end.
+    pub(super) fn has_flows(&self) -> bool {
+        self.usage.udp_flows.get() > 0
     }
 
     pub(super) const fn key(&self) -> PublicKey {
@@ -126,7 +149,7 @@ impl Guest {
 
     /// Who breaks the protocol is named so that the owner can revoke or block it.
     pub(super) fn log_closed(&self, reason: &CloseReason) {
-        let user = self.user.as_ref().map(User::name);
+        let user = self.membership.user().map(User::name);
         if let CloseReason::ProtocolViolation(violation) = reason {
             tracing::warn!(
                 client = %self.key,
@@ -144,6 +167,22 @@ impl Guest {
             %reason,
             "session closed",
         );
+    }
+}
+
+impl Membership {
+    fn user(&self) -> Option<&User> {
+        match self {
+            Self::OfUser { user, .. } => Some(user),
+            Self::OfNobody { .. } => None,
+        }
+    }
+
+    fn rates(&self) -> Option<&Rc<Rates>> {
+        match self {
+            Self::OfUser { rates, .. } => Some(rates),
+            Self::OfNobody { .. } => None,
+        }
     }
 }
 
@@ -166,6 +205,9 @@ impl Permit {
             None => None,
         };
         taken.set(taken.get() + 1);
+        if is_program_s_udp(transport) {
+            usage.udp_flows.set(usage.udp_flows.get() + 1);
+        }
         Some(Self {
             usage,
             transport,
@@ -185,7 +227,15 @@ impl Drop for Permit {
             | Transport::Families => &self.usage.flows,
         };
         taken.set(taken.get() - 1);
+        if is_program_s_udp(self.transport) {
+            let flows = &self.usage.udp_flows;
+            flows.set(flows.get() - 1);
+        }
     }
+}
+
+const fn is_program_s_udp(transport: Transport) -> bool {
+    matches!(transport, Transport::Udp | Transport::Mapping)
 }
 
 async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
@@ -229,7 +279,7 @@ impl Host {
     }
 
     fn meter(&self) -> Meter {
-        Meter::new(self.user.clone(), self.session)
+        Meter::new(self.user.clone().zip(self.rates.clone()), self.session)
     }
 }
 
