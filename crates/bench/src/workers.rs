@@ -1,5 +1,5 @@
-//! `cargo xtask bench workers`: what a relay's worker does with its processor time, alone and beside
-//! another one.
+//! `cargo xtask bench workers`: what a relay's worker does with its processor time, alone and
+//! beside another one.
 //!
 //! Owns what is asked: goodput for a second of the relay's processor time with one worker and with
 //! two, where more than a twentieth less with two would mean that they stand in each other's way;

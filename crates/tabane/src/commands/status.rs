@@ -398,10 +398,8 @@ fn totals(state: &State) -> String {
 /// Which worker has how many of them, where there are several.
 fn by_worker(sessions: &[u64]) -> String {
     let each: Vec<_> = sessions.iter().map(u64::to_string).collect();
-    match each.as_slice() {
-        [] => String::new(),
-        each => format!("; by worker {}", each.join(", ")),
-    }
+    let told = || format!("; by worker {}", each.join(", "));
+    (!each.is_empty()).then(told).unwrap_or_default()
 }
 
 /// What is neither TCP nor UDP, by the addresses that it bears at the relay.

@@ -54,10 +54,9 @@ impl Upgraded {
     /// Has this process succeeded by another, and gives that one.
     fn upgrade(&mut self, process: Pid) -> Pid {
         kill(process, Signal::SIGHUP).unwrap();
-        let told = self
-            .notices
-            .find(|line| line.strip_prefix("MAINPID=").map(str::to_owned));
-        let next = Pid::from_raw(told.parse().unwrap());
+        let number = |line: &str| line.strip_prefix("MAINPID=")?.parse().ok();
+        let told = self.notices.find(|text| text.lines().find_map(number));
+        let next = Pid::from_raw(told.expect("another process"));
         self.others.push(next);
         next
     }

@@ -3,8 +3,8 @@
 //! Owns who is waited for: sessions that carry TCP connections, whose end would break them; their
 //! clients are asked to open nothing new here. The others are ended at once, so that their clients
 //! look for the relay that comes next; datagrams flow on in the next session as well. Where another
-//! process is that relay, at the same addresses, nobody is asked to go anywhere: a session ends once
-//! it carries nothing, flows included, and its client has the next one at once.
+//! process is that relay, at the same addresses, nobody is asked to go anywhere: a session ends
+//! once it carries nothing, flows included, and its client has the next one at once.
 
 use std::sync::atomic::Ordering;
 

@@ -125,8 +125,8 @@ impl Bucket {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Takes so many turns out of the rate, and gives the bytes of each; or when to ask again. Where
-    /// others wait as well, whoever has borrowed last leaves the next turn to them.
+    /// Takes so many turns out of the rate, and gives the bytes of each; or when to ask again.
+    /// Where others wait as well, whoever has borrowed last leaves the next turn to them.
     fn borrow(&self, now: Instant, turns: usize, worker: usize) -> Result<u64, Instant> {
         let Some(rate) = self.rate() else {
             return Ok(MOST_TURN);
