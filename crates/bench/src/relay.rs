@@ -29,17 +29,7 @@ const PROMISED_KB: f64 = 32.0;
 
 /// Measures and prints; `false` where a session costs more than was promised.
 pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
-    let (mut sessions, mut profile, mut binary) = (SESSIONS, "release", None);
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().copied().context(USAGE);
-        match *word {
-            "--profile" => profile = value()?,
-            "--binary" => binary = Some(value()?),
-            number => sessions = number.parse().context(USAGE)?,
-        }
-    }
-    let programs = Programs::build(root, profile, binary)?;
+    let (sessions, programs) = build(root, arguments, USAGE)?;
     let scratch = Scratch::new()?;
     let relay = Relay::start(&programs, &scratch)?;
     let source = source()?;
@@ -82,6 +72,25 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         mbps / load.max(0.01)
     );
     Ok(each <= PROMISED_KB)
+}
+
+/// How many sessions are asked for, and what is run.
+pub(super) fn build(
+    root: &Path,
+    arguments: &[&str],
+    usage: &'static str,
+) -> Result<(u32, Programs)> {
+    let (mut sessions, mut profile, mut binary) = (SESSIONS, "release", None);
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().copied().context(usage);
+        match *word {
+            "--profile" => profile = value()?,
+            "--binary" => binary = Some(value()?),
+            number => sessions = number.parse().context(usage)?,
+        }
+    }
+    Ok((sessions, Programs::build(root, profile, binary)?))
 }
 
 /// What is run, as built for measuring.

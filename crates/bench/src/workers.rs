@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::relay::{Crowd, Programs, Relay, source};
+use super::relay::{Crowd, Programs, Relay, build, source};
 use super::scratch::Scratch;
 
 const USAGE: &str = "cargo xtask bench workers [SESSIONS] [--profile dev|release] [--binary FILE]";
 
-const SESSIONS: u32 = 1_000;
 /// Of a key, by a relay's usual limits; the crowds have keys of their own.
 const OF_A_KEY: u32 = 8;
 const BUSY_S: u64 = 10;
@@ -42,17 +41,7 @@ struct Figures {
 
 /// Measures and prints; `false` where something is missed.
 pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
-    let (mut sessions, mut profile, mut binary) = (SESSIONS, "release", None);
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().copied().context(USAGE);
-        match *word {
-            "--profile" => profile = value()?,
-            "--binary" => binary = Some(value()?),
-            number => sessions = number.parse().context(USAGE)?,
-        }
-    }
-    let programs = Programs::build(root, profile, binary)?;
+    let (sessions, programs) = build(root, arguments, USAGE)?;
     let load = std::fs::read_to_string("/proc/loadavg")?;
     println!("load before         {}", load.trim());
     let one = measure(&programs, sessions, "1")?;

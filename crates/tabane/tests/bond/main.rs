@@ -34,6 +34,7 @@ mod strict;
 mod up;
 mod upgrade;
 mod users;
+mod workers;
 mod world;
 
 use std::fs;
