@@ -345,7 +345,8 @@ async fn until_told(
         match signals.next().await {
             Ok(arrived) if arrived.signal == Signal::SIGUSR1 => log_status(monitor).await,
             Ok(arrived) if arrived.signal == Signal::SIGUSR2 => {}
-            Ok(arrived) if arrived.signal == Signal::SIGHUP => {
+            // A terminal that hangs up wants no other process.
+            Ok(arrived) if arrived.signal == Signal::SIGHUP && !arrived.from_terminal => {
                 if reload().await {
                     return Parting::Succeeded;
                 }

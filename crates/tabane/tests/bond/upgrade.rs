@@ -215,3 +215,30 @@ fn what_a_user_has_used_is_one_sum_over_an_upgrade() {
         "{used} of {bytes}"
     );
 }
+
+/// Runs a command in a terminal until it has printed a join string, and hangs up.
+const HANG_UP: &str = "\
+import os, pty, sys
+child, terminal = pty.fork()
+if child == 0: os.execv(sys.argv[1], sys.argv[1:])
+said = b''
+while b'tabane://' not in said: said += os.read(terminal, 1000)
+os.close(terminal)
+os.waitpid(child, 0)
+";
+
+#[test]
+fn a_terminal_that_hangs_up_ends_a_relay_and_starts_none() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.stop_relay();
+    let mut command = world.in_relay("python3");
+    command.args(["-c", HANG_UP, TABANE, "relay", "--public", "203.0.113.1"]);
+    let output = command.arg("--state").arg(world.path("relay")).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut ss = world.in_relay("ss");
+    let listens = ss.args(["-Hun", "sport", "=", ":4510"]).output().unwrap();
+    assert_eq!(text(&listens.stdout), "");
+}

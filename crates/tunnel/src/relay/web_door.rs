@@ -35,8 +35,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// take.
 const UNPROVED: Duration = Duration::from_secs(12);
 
-/// What says for whom a first packet is: its length, and a long header up to its attempt.
-const FIRST_BYTES: usize = 2 + 6;
+/// Bytes that are read to find the first packet; eight of one say whose it is.
+const MAX_LOOK: usize = 1_024;
 /// How often it is looked whether one does, so that its seat is others'.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -193,14 +193,18 @@ async fn find_worker(stream: BoxStream, workers: usize) -> Option<(usize, BoxStr
     let mut stream = Begun::new(stream);
     let reading = async {
         loop {
-            let said = stream.read_on().await.ok()?;
-            // The length of the packet comes first [P-12.2]; nothing is none.
+            let mut said = stream.read_on().await.ok()?;
+            let is_enough = said.len() > MAX_LOOK;
+            // The length of a packet comes first, and length 0 means nothing [P-12.2].
+            while let [0, 0, rest @ ..] = said {
+                said = rest;
+            }
             let packet = said.get(2..).unwrap_or_default();
             match steering.addressee(packet) {
                 Some(Addressee::Newcomers(worker) | Addressee::Session { worker, .. }) => {
                     return Some(usize::from(worker));
                 }
-                None if said.len() > FIRST_BYTES => return Some(0),
+                None if is_enough => return Some(0),
                 None => {}
             }
         }
