@@ -7,6 +7,7 @@ pub(crate) mod dashboard;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
+pub(crate) mod expose;
 pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;

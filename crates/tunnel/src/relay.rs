@@ -9,15 +9,21 @@
 
 mod admitting;
 mod applicant;
+mod asked_name;
 mod begun;
 mod config;
 mod crew;
 mod destination;
 mod draining;
 mod exit;
+mod exposing;
+mod exposures;
+mod front_doors;
 mod gate;
+mod grants;
 mod guest;
 mod headcount;
+mod host;
 mod listening;
 mod mapping;
 mod measuring;
@@ -31,7 +37,9 @@ mod shaper;
 mod steering;
 #[cfg(test)]
 mod tests;
+mod turnstile;
 mod udp;
+mod udp_door;
 mod user;
 mod web_door;
 
@@ -57,6 +65,7 @@ use crate::monitor::HostMonitor;
 use applicant::Answer;
 use crew::{Crew, EndpointParts, Job, Seat, Stage, Threads, reached};
 use exit::Exit;
+use front_doors::FrontDoors;
 use guest::Guest;
 use headcount::Headcount;
 use listening::Group;
@@ -65,9 +74,12 @@ use own_addresses::OwnAddresses;
 use user::RatesHere;
 
 pub use applicant::{Admission, Applicant, Authorise};
+pub use asked_name::fuzz_asked_name;
 pub use config::{RelayConfig, RelayLimits};
 pub use crew::Parting;
 pub use exit::{ExitConfig, PacketsSnapshot};
+pub use front_doors::ExposureSnapshot;
+pub use grants::{GrantError, Grants, HostGrant, PortGrant};
 pub use listening::{Inheritance, InheritedGroup};
 pub use monitor::{GuestSnapshot, RelayMonitor, RelaySnapshot};
 pub use rules::{DestinationRule, Destinations, RuleError};
@@ -151,6 +163,7 @@ struct Shared {
     journal: Journal,
     exit: Option<Exit>,
     measuring: Measuring,
+    front_doors: Arc<FrontDoors>,
 }
 
 impl Shared {
@@ -222,6 +235,7 @@ impl Relay {
             journal: Journal::default(),
             exit: config.exit.map(Exit::new),
             measuring: Measuring::default(),
+            front_doors: FrontDoors::new(config.listen[0].ip()),
         });
         let endpoint = EndpointParts {
             identity: config.identity,

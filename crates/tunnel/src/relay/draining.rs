@@ -20,6 +20,8 @@ impl Relay {
     /// ready.
     pub(super) async fn drain(&mut self, grace: Duration, hurry: impl Future<Output = ()>) {
         self.shared.is_draining.store(true, Ordering::Relaxed);
+        // Their clients have them led to them by the relay that comes next.
+        self.shared.front_doors.close();
         let deadline = Instant::now() + grace;
         tokio::pin!(hurry);
         let stream_ended = self.stream_ended.clone();

@@ -1,6 +1,5 @@
 //! One admitted session at the relay: its streams, and how many of them it and its user may have.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,10 +12,11 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::destination::Asker;
+use super::host::{Host, Occupancy, Permit, Seat, refuse};
 use super::mapping::Mapping;
 use super::packets::Packets;
-use super::user::{Counted, Meter, Rates, User, What};
-use super::{Shared, destination, headcount, pingers, udp};
+use super::user::{Counted, Rates, User};
+use super::{Shared, destination, exposing, headcount, pingers, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
@@ -55,30 +55,20 @@ pub(super) enum Membership {
     },
 }
 
-/// What a session has at present.
-#[derive(Default)]
-struct Occupancy {
-    connections: Cell<usize>,
-    flows: Cell<usize>,
-    /// Of these: programs' UDP.
-    udp_flows: Cell<usize>,
-}
+impl Membership {
+    fn user(&self) -> Option<&User> {
+        match self {
+            Self::OfUser { user, .. } => Some(user),
+            Self::OfNobody { .. } => None,
+        }
+    }
 
-/// One connection or flow, counted while it lives.
-struct Permit {
-    usage: Rc<Occupancy>,
-    transport: Transport,
-    _counted: Option<Counted>,
-}
-
-/// What a stream's task has of its session.
-struct Host {
-    shared: Arc<Shared>,
-    usage: Rc<Occupancy>,
-    user: Option<User>,
-    rates: Option<Rc<Rates>>,
-    session: u64,
-    key: PublicKey,
+    fn rates(&self) -> Option<&Rc<Rates>> {
+        match self {
+            Self::OfUser { rates, .. } => Some(rates),
+            Self::OfNobody { .. } => None,
+        }
+    }
 }
 
 impl Guest {
@@ -110,18 +100,18 @@ impl Guest {
         let stream = Stream::new(self.engine.clone(), self.session, id);
         let host = Host {
             shared: self.shared.clone(),
+            stream_ended: self.stream_ended.clone(),
             usage: self.usage.clone(),
             user: self.membership.user().cloned(),
             rates: self.membership.rates().cloned(),
             session: self.session.serial(),
             key: self.key,
         };
-        let ended = self.stream_ended.clone();
         tokio::task::spawn_local(async move {
             if let Err(end) = serve(stream, &host).await {
                 tracing::debug!(?end, "a stream ended before it was served");
             }
-            ended.notify_one();
+            host.stream_ended.notify_one();
         });
     }
 
@@ -135,12 +125,12 @@ impl Guest {
 
     /// Whether it carries connections, which its end would break.
     pub(super) fn is_busy(&self) -> bool {
-        self.usage.connections.get() > 0
+        self.usage.is_busy()
     }
 
     /// Whether UDP flows of programs would be broken by its end.
     pub(super) fn has_flows(&self) -> bool {
-        self.usage.udp_flows.get() > 0
+        self.usage.has_flows()
     }
 
     pub(super) const fn key(&self) -> PublicKey {
@@ -170,74 +160,6 @@ impl Guest {
     }
 }
 
-impl Membership {
-    fn user(&self) -> Option<&User> {
-        match self {
-            Self::OfUser { user, .. } => Some(user),
-            Self::OfNobody { .. } => None,
-        }
-    }
-
-    fn rates(&self) -> Option<&Rc<Rates>> {
-        match self {
-            Self::OfUser { rates, .. } => Some(rates),
-            Self::OfNobody { .. } => None,
-        }
-    }
-}
-
-impl Permit {
-    fn take(host: &Host, transport: Transport) -> Option<Self> {
-        let (usage, limits) = (host.usage.clone(), &host.shared.limits);
-        let (taken, limit) = match transport {
-            Transport::Tcp | Transport::Measure(_) => (&usage.connections, limits.connections),
-            Transport::Udp
-            | Transport::Mapping
-            | Transport::Packets
-            | Transport::LodgedPackets
-            | Transport::Families => (&usage.flows, limits.flows),
-        };
-        if taken.get() >= limit {
-            return None;
-        }
-        let counted = match &host.user {
-            Some(user) => Some(user.count(What::Stream)?),
-            None => None,
-        };
-        taken.set(taken.get() + 1);
-        if is_program_s_udp(transport) {
-            usage.udp_flows.set(usage.udp_flows.get() + 1);
-        }
-        Some(Self {
-            usage,
-            transport,
-            _counted: counted,
-        })
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let taken = match self.transport {
-            Transport::Tcp | Transport::Measure(_) => &self.usage.connections,
-            Transport::Udp
-            | Transport::Mapping
-            | Transport::Packets
-            | Transport::LodgedPackets
-            | Transport::Families => &self.usage.flows,
-        };
-        taken.set(taken.get() - 1);
-        if is_program_s_udp(self.transport) {
-            let flows = &self.usage.udp_flows;
-            flows.set(flows.get() - 1);
-        }
-    }
-}
-
-const fn is_program_s_udp(transport: Transport) -> bool {
-    matches!(transport, Transport::Udp | Transport::Mapping)
-}
-
 async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     let request = match timeout(REQUEST_WAIT, stream.read_request()).await {
         Ok(request) => request?,
@@ -250,7 +172,7 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     if host.user.as_ref().is_some_and(User::is_used_up) {
         return refuse(stream, Status::VolumeUsedUp).await;
     }
-    let Some(permit) = Permit::take(host, request.transport) else {
+    let Some(permit) = Permit::take(host, Seat::of(request.transport)) else {
         return refuse(stream, Status::Limit).await;
     };
     match request.transport {
@@ -261,6 +183,9 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         Transport::LodgedPackets => serve_packets(stream, host, true).await?,
         Transport::Families => tell_families(stream, host).await?,
         Transport::Measure(measure) => serve_measure(stream, host, measure).await?,
+        Transport::Exposure(claim) => {
+            exposing::serve(stream, host, claim, request.target.name()).await?;
+        }
     }
     drop(permit);
     Ok(())
@@ -276,10 +201,6 @@ impl Host {
             key: self.key,
             user: self.user.as_ref(),
         }
-    }
-
-    fn meter(&self) -> Meter {
-        Meter::new(self.user.clone().zip(self.rates.clone()), self.session)
     }
 }
 
@@ -383,11 +304,4 @@ async fn serve_measure(stream: Stream, host: &Host, measure: Measure) -> Result<
 async fn refuse_malformed(stream: Stream, error: RequestError) -> Result<(), StreamEnd> {
     tracing::debug!(%error, "a request was not understood");
     refuse(stream, Status::Malformed).await
-}
-
-async fn refuse(mut stream: Stream, status: Status) -> Result<(), StreamEnd> {
-    stream.write_all(&[status.emit()]).await?;
-    stream.finish();
-    stream.stop();
-    Ok(())
 }

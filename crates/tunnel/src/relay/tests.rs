@@ -1,5 +1,6 @@
 //! What tests of several parts of a relay begin with.
 
+use std::net::Ipv4Addr;
 use std::num::NonZeroU8;
 
 use super::*;
@@ -24,5 +25,6 @@ pub(super) fn shared(access: Access) -> Shared {
         journal: Journal::default(),
         exit: None,
         measuring: Measuring::default(),
+        front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into()),
     }
 }

@@ -13,8 +13,11 @@ use std::task::{Context, Poll};
 
 use tabane_base::{Bytes, Rate};
 
+use super::grants::Grants;
 use super::rules::Destinations;
 use super::shaper::{Allowance, Bucket, Shaper};
+use crate::request::PortClaim;
+use crate::target::HostName;
 
 /// What a user may have. `None` is no limit, or the relay's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +34,8 @@ pub struct UserLimits {
     pub streams: Option<usize>,
     /// Where its streams may lead.
     pub destinations: Destinations,
+    /// What of the relay may lead to its devices.
+    pub grants: Grants,
 }
 
 /// A user at one moment.
@@ -210,6 +215,11 @@ impl User {
 
     pub(super) fn may_reach(&self, address: SocketAddr) -> bool {
         self.limits().destinations.allow(address)
+    }
+
+    /// Whether these ports, or this name at them, may lead to its devices.
+    pub(super) fn is_granted(&self, claim: PortClaim, name: Option<&HostName>) -> bool {
+        self.limits().grants.allow(claim, name)
     }
 
     /// Counts one more, where the limit allows.
