@@ -46,6 +46,7 @@ mod summary;
 mod table;
 mod udp;
 mod web;
+mod workers;
 
 use contender::Direction;
 use options::{Kind, Options};
@@ -83,9 +84,13 @@ fn repository_root() -> PathBuf {
 fn with_own_options(root: &Path, arguments: &[&str]) -> Option<Result<bool>> {
     let (&name, rest) = arguments.split_first()?;
     // Whether anything grows in a soak does not depend on how fast the emulator is.
-    let is_slow = cfg!(debug_assertions) && !matches!(name, "relay" | "flood");
+    let is_slow = cfg!(debug_assertions) && !matches!(name, "relay" | "flood" | "workers");
     let has_binary = rest.contains(&"--binary");
-    if !["relay", "flood", "arms", "gateway", "web", "soak"].contains(&name) {
+    if ![
+        "relay", "flood", "workers", "arms", "gateway", "web", "soak",
+    ]
+    .contains(&name)
+    {
         return None;
     }
     if is_slow && !(name == "soak" && has_binary) {
@@ -93,6 +98,7 @@ fn with_own_options(root: &Path, arguments: &[&str]) -> Option<Result<bool>> {
     }
     Some(own_directory().and_then(|own| match name {
         "relay" => relay::run(root, rest),
+        "workers" => workers::run(root, rest),
         "flood" => flood::run(root, rest),
         "arms" => arms::run(&own, rest),
         "gateway" => gateway::run(root, &own, rest),

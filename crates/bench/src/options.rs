@@ -33,6 +33,8 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
     gateway        kernels' TCP over links that delay, without `tabane gateway` and with it; see
                    `bench gateway --help`
     relay          memory and goodput of a relay with a thousand sessions; [SESSIONS]
+    workers        a relay's worker beside another: goodput and handshakes for its processor time,
+                   memory of idle sessions; [SESSIONS] of each crowd
     flood          what known clients keep, and a newcomer waits, while strangers flood a relay
     soak           hours of an unquiet network; see `bench soak --help`
     figures        all of them but `share`, with a total; hours, unless rows are named

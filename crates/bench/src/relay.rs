@@ -29,17 +29,7 @@ const PROMISED_KB: f64 = 32.0;
 
 /// Measures and prints; `false` where a session costs more than was promised.
 pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
-    let (mut sessions, mut profile, mut binary) = (SESSIONS, "release", None);
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().copied().context(USAGE);
-        match *word {
-            "--profile" => profile = value()?,
-            "--binary" => binary = Some(value()?),
-            number => sessions = number.parse().context(USAGE)?,
-        }
-    }
-    let programs = Programs::build(root, profile, binary)?;
+    let (sessions, programs) = build(root, arguments, USAGE)?;
     let scratch = Scratch::new()?;
     let relay = Relay::start(&programs, &scratch)?;
     let source = source()?;
@@ -82,6 +72,25 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         mbps / load.max(0.01)
     );
     Ok(each <= PROMISED_KB)
+}
+
+/// How many sessions are asked for, and what is run.
+pub(super) fn build(
+    root: &Path,
+    arguments: &[&str],
+    usage: &'static str,
+) -> Result<(u32, Programs)> {
+    let (mut sessions, mut profile, mut binary) = (SESSIONS, "release", None);
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().copied().context(usage);
+        match *word {
+            "--profile" => profile = value()?,
+            "--binary" => binary = Some(value()?),
+            number => sessions = number.parse().context(usage)?,
+        }
+    }
+    Ok((sessions, Programs::build(root, profile, binary)?))
 }
 
 /// What is run, as built for measuring.
@@ -196,7 +205,7 @@ impl Drop for Worker {
 }
 
 /// A TCP server that sends to everybody as fast as it is taken.
-fn source() -> Result<SocketAddr> {
+pub(super) fn source() -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     std::thread::spawn(move || {
@@ -216,6 +225,20 @@ fn source() -> Result<SocketAddr> {
     Ok(address)
 }
 
+/// Processor time of a process or thread so far, in seconds (proc(5)).
+fn cpu_s(stat: &str) -> Result<f64> {
+    /// `USER_HZ`, which is 100 for every program on every architecture of ours.
+    const TICKS_PER_S: f64 = 100.0;
+    let text = std::fs::read_to_string(stat)?;
+    let (_, after) = text.rsplit_once(')').context("no stat")?;
+    let field = |n: usize| {
+        let mut words = after.split_whitespace();
+        words.nth(n).and_then(|n| n.parse::<f64>().ok())
+    };
+    let ticks = field(11).zip(field(12)).context("no times")?;
+    Ok((ticks.0 + ticks.1) / TICKS_PER_S)
+}
+
 /// A relay on loopback.
 pub(super) struct Relay {
     child: Child,
@@ -226,6 +249,14 @@ pub(super) struct Relay {
 
 impl Relay {
     pub(super) fn start(programs: &Programs, scratch: &Scratch) -> Result<Self> {
+        Self::start_with(programs, scratch, &[])
+    }
+
+    pub(super) fn start_with(
+        programs: &Programs,
+        scratch: &Scratch,
+        flags: &[&str],
+    ) -> Result<Self> {
         let tabane = |arguments: &[&str]| {
             let mut command = Command::new(&programs.tabane);
             command.env("HOME", scratch.path());
@@ -236,6 +267,7 @@ impl Relay {
         };
         let mut command = tabane(&["relay", "--listen", "127.0.0.1:0", "--allow-private"]);
         let mut child = command
+            .args(flags)
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {}", programs.tabane.display()))?;
@@ -273,18 +305,14 @@ impl Relay {
 
     /// Processor time so far, of all its threads, in seconds.
     pub(super) fn cpu_s(&self) -> Result<f64> {
-        /// `USER_HZ`, which is 100 for every program on every architecture of ours.
-        const TICKS_PER_S: f64 = 100.0;
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let (_, after) = text.rsplit_once(')').context("no stat")?;
-        let field = |n: usize| {
-            after
-                .split_whitespace()
-                .nth(n)
-                .and_then(|n| n.parse::<f64>().ok())
-        };
-        let ticks = field(11).zip(field(12)).context("no times")?;
-        Ok((ticks.0 + ticks.1) / TICKS_PER_S)
+        cpu_s(&format!("/proc/{}/stat", self.child.id()))
+    }
+
+    /// Of each of its threads.
+    pub(super) fn cpu_s_by_thread(&self) -> Result<Vec<f64>> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()))?;
+        let tasks = tasks.map(|task| cpu_s(&task?.path().join("stat").display().to_string()));
+        tasks.collect()
     }
 }
 

@@ -316,6 +316,21 @@ fn instance(text: &mut String, state: &State) {
     );
 }
 
+fn by_worker(text: &mut String, sessions: &[u64]) {
+    let meta = (
+        "worker_sessions",
+        "gauge",
+        "Sessions of each worker of a relay that has several.",
+    );
+    if !sessions.is_empty() {
+        head(text, &meta);
+    }
+    for (worker, count) in sessions.iter().enumerate() {
+        let worker = worker.to_string();
+        sample(text, meta.0, &[("worker", &worker)], Some(*count as f64));
+    }
+}
+
 fn totals(text: &mut String, state: &State) {
     let totals = &state.totals;
     let Traffic {
@@ -346,6 +361,7 @@ fn totals(text: &mut String, state: &State) {
         ("sessions", "gauge", "Sessions there are."),
         totals.sessions as f64,
     );
+    by_worker(text, &totals.sessions_by_worker);
     single(
         text,
         ("sessions_total", "counter", "Sessions so far."),

@@ -168,6 +168,9 @@ pub struct Totals {
     pub sessions: u64,
     /// Sessions there were so far, these included.
     pub sessions_so_far: u64,
+    /// At a relay of several workers: sessions that each of them has.
+    #[serde(default)]
+    pub sessions_by_worker: Vec<u64>,
     /// Connections and UDP flows carried now.
     pub streams: u64,
     /// Connections of a client that went without the relay, though no rule says so.
@@ -315,6 +318,9 @@ pub struct Session {
     /// At a client: the peer that it goes straight to, by name. None: it is the relay's.
     #[serde(default)]
     pub straight_to: Option<String>,
+    /// At a relay: the worker that has it, from 0.
+    #[serde(default)]
+    pub worker: Option<usize>,
     /// Where it stands.
     pub state: SessionState,
     /// How old it is; unknown at a client.

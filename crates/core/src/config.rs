@@ -8,6 +8,7 @@ use crate::memory_pool::MemoryPool;
 use crate::parameters::Parameters;
 use crate::probe;
 use crate::scheduler::SchedulerKind;
+use crate::steering::Steering;
 use crate::stream::window;
 
 /// Paths that may be open in one session at once: more links than a machine has, few enough that
@@ -212,6 +213,8 @@ pub struct ServerConfig {
     pub retry: RetryPolicy,
     /// Whether whoever asks is told our key [P-2.7]: for ends that let strangers in.
     pub is_open: bool,
+    /// Which of a server's workers this end is.
+    pub steering: Steering,
 }
 
 impl Default for ServerConfig {
@@ -221,6 +224,7 @@ impl Default for ServerConfig {
             max_handshakes: 1_024,
             retry: RetryPolicy::UnderLoad(64),
             is_open: false,
+            steering: Steering::default(),
         }
     }
 }

@@ -67,6 +67,12 @@ impl Drops {
         self.0[reason as usize] += 1;
     }
 
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (own, others) in self.0.iter_mut().zip(other.0) {
+            *own += others;
+        }
+    }
+
     /// Packets dropped for `reason`.
     #[must_use]
     pub fn of(&self, reason: DropReason) -> u64 {

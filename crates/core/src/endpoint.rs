@@ -10,6 +10,7 @@ mod sessions;
 mod strangers;
 
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 
 use rustls::Side;
 use tabane_base::Instant;
@@ -65,6 +66,15 @@ pub struct EndpointCounters {
     pub retries: u64,
     /// Stateless resets sent.
     pub resets: u64,
+}
+
+impl AddAssign<&Self> for EndpointCounters {
+    fn add_assign(&mut self, other: &Self) {
+        self.drops.add(&other.drops);
+        self.accepted += other.accepted;
+        self.retries += other.retries;
+        self.resets += other.resets;
+    }
 }
 
 /// The sessions of a client or a relay.
@@ -128,9 +138,11 @@ impl Endpoint {
             tls,
             proofs,
         };
+        let answers = Answers::among(server.config.steering.workers());
         let client = Self::client(identity, config, seed)?;
         Ok(Self {
             server: Some(server),
+            answers,
             ..client
         })
     }
@@ -169,7 +181,11 @@ impl Endpoint {
 
     fn fresh_id(&mut self) -> ConnectionId {
         loop {
-            let id = ConnectionId(self.rng.next_u64() as u32);
+            let random = self.rng.next_u64() as u32;
+            let id = match &self.server {
+                Some(server) => server.config.steering.id(random),
+                None => ConnectionId(random),
+            };
             if self.sessions.find(id).is_none() {
                 return id;
             }

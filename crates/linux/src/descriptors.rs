@@ -1,6 +1,7 @@
-//! How many descriptors this process may have open.
+//! How many descriptors this process may have open, and which it leaves to one that it starts.
 
 use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -21,6 +22,31 @@ pub fn raise_limit() -> io::Result<Option<u64>> {
         )?;
     }
     Ok(limit.maximum)
+}
+
+/// A copy of a descriptor that processes have which are started while it is open. Whoever starts
+/// another one meanwhile leaves it that, too.
+///
+/// # Errors
+/// Out of descriptors.
+pub fn heritable(descriptor: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(rustix::io::dup(descriptor)?)
+}
+
+/// The descriptor of this number that the process which started this one has left. Takes it out of
+/// what is left to others. For each number once.
+///
+/// # Errors
+/// There is none.
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+    if number <= libc::STDERR_FILENO {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: only the number is looked at; the kernel says whether it names anything.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, and by the contract above nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 #[cfg(test)]

@@ -37,16 +37,23 @@ pub fn status_line(text: &str) -> String {
 }
 
 /// Tells whoever watches us that this thread still takes its turns, as often as it wants to hear;
-/// for ever. A thread that hangs falls silent, and is ended and started anew.
-pub async fn keep_alive() {
+/// for ever. A thread that hangs falls silent, and is ended and started anew; so is one whose
+/// `pulse` does not come, which asks other threads.
+pub async fn keep_alive(pulse: impl AsyncFn()) {
     let asked = std::env::var(WATCHDOG).ok();
     let Some(patience) = asked.and_then(|text| text.parse().ok()) else {
         return std::future::pending().await;
     };
     loop {
+        pulse().await;
         tell(ALIVE);
         tokio::time::sleep(Duration::from_micros(patience) / 2).await;
     }
+}
+
+/// Another process goes on in this one's place, and is to be watched.
+pub fn succeeded_by(process: u32) {
+    tell(&format!("MAINPID={process}\nREADY=1"));
 }
 
 /// The end has begun.

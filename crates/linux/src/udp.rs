@@ -5,6 +5,7 @@
 //! dual-stack socket speaks. One failing datagram never ends a batch, so send errors are values
 //! ([`SendFault`]), not reasons to close. Leaves to others what a packet means and when it is sent.
 
+mod bound;
 mod fault;
 mod receive;
 
@@ -18,23 +19,15 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Ipv4PacketInfo, Ipv6RecvPacketInfo};
 use quinn_udp::{UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{SockRef, Socket};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::buffers::{grow_receive, grow_send};
 use crate::reactor::watch;
 
+pub use bound::{BoundUdp, Instruction};
 pub use fault::SendFault;
 pub use receive::{Datagram, Meta, RecvBatch};
-
-/// Receive buffer asked for, in bytes: 6 ms at 10 Gbit/s, the longest we expect to be descheduled
-/// on a busy two-core machine. Too small shows as loss that no link caused.
-const RECV_BUFFER_BYTES: usize = 8 << 20;
-
-/// Send buffer asked for, in bytes. The kernel counts the whole `sk_buff`, about twice the payload;
-/// pacing keeps the queue short, so this only has to hold a few GSO batches.
-const SEND_BUFFER_BYTES: usize = 4 << 20;
 
 /// The most bytes one [`Transmit`] may hold over all its segments: the largest UDP payload over
 /// IPv4 (65,535 less 20 and 8 of headers), which the kernel applies to the GSO batch as a whole.
@@ -140,39 +133,32 @@ impl UdpSocket {
     /// # Panics
     /// Outside a tokio runtime with its I/O driver enabled.
     pub fn bind(bind: UdpBind<'_>) -> Result<Self, UdpError> {
-        let local = bind.local;
-        let open = |source| UdpError::Open { local, source };
-        let configure = |option| {
-            move |source| UdpError::Configure {
+        Self::watch(BoundUdp::bind(bind)?)
+    }
+
+    /// Registers a socket that is bound with the runtime of this thread.
+    ///
+    /// # Errors
+    /// A socket option was refused, or the runtime has no descriptors.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with its I/O driver enabled.
+    pub fn watch(bound: BoundUdp) -> Result<Self, UdpError> {
+        let (socket, local) = bound.into_parts();
+        let state = UdpSocketState::new(UdpSockRef::from(&socket)).map_err(|source| {
+            let option = "IP_PKTINFO, IP_MTU_DISCOVER or UDP_GRO";
+            UdpError::Configure {
                 local,
                 option,
                 source,
             }
-        };
-
-        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))
-            .map_err(open)?;
-        if local.is_ipv6() {
-            let dual_stack = local.ip().is_unspecified();
-            socket
-                .set_only_v6(!dual_stack)
-                .map_err(configure("IPV6_V6ONLY"))?;
-        }
-        if let Some(interface) = bind.interface {
-            bind_to_interface(&socket, interface)?;
-        }
-        grow_buffers(&socket);
-        socket
-            .bind(&local.into())
-            .map_err(|source| UdpError::BindAddress { local, source })?;
-        let state = UdpSocketState::new(UdpSockRef::from(&socket))
-            .map_err(configure("IP_PKTINFO, IP_MTU_DISCOVER or UDP_GRO"))?;
+        })?;
         ignore_traffic_class(&socket, local);
         Ok(Self {
             gso_segments: AtomicUsize::new(state.max_gso_segments()),
             state,
             is_v6: local.is_ipv6(),
-            io: watch(socket.into()).map_err(open)?,
+            io: watch(socket.into()).map_err(|source| UdpError::Open { local, source })?,
         })
     }
 
@@ -344,29 +330,6 @@ impl UdpSocket {
 impl AsFd for UdpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.io.get_ref().as_fd()
-    }
-}
-
-fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), UdpError> {
-    socket
-        .bind_device(Some(interface.as_bytes()))
-        .map_err(|source| {
-            let interface = interface.to_owned();
-            match source.raw_os_error() {
-                Some(libc::EPERM) => UdpError::BindToInterfaceDenied { interface },
-                Some(libc::ENODEV) => UdpError::NoSuchInterface { interface },
-                _ => UdpError::BindToInterface { interface, source },
-            }
-        })
-}
-
-/// Asks for large buffers. A small buffer costs throughput only, so failure is not an error.
-fn grow_buffers(socket: &Socket) {
-    if let Err(error) = grow_receive(socket, RECV_BUFFER_BYTES) {
-        tracing::debug!(%error, "SO_RCVBUF stays as it is");
-    }
-    if let Err(error) = grow_send(socket, SEND_BUFFER_BYTES) {
-        tracing::debug!(%error, "SO_SNDBUF stays as it is");
     }
 }
 

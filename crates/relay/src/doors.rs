@@ -76,13 +76,22 @@ impl FromStr for TlsListen {
 
 impl Doors {
     /// Opens what is to be had. Only what was asked for must be.
-    pub async fn open(&self, key: PublicKey, name: Option<&str>) -> Result<Vec<WebDoor>> {
-        let listener = match self.listen {
-            Some(TlsListen::No) => return Ok(Vec::new()),
-            Some(TlsListen::At(address)) => TcpListener::bind(address)
+    ///
+    /// `inherited`: the socket of a process that this one takes over from.
+    pub async fn open(
+        &self,
+        key: PublicKey,
+        name: Option<&str>,
+        inherited: Option<std::net::TcpListener>,
+    ) -> Result<Vec<WebDoor>> {
+        let inherited = inherited.map(TcpListener::from_std).transpose()?;
+        let listener = match (self.listen, inherited) {
+            (Some(TlsListen::No), _) => return Ok(Vec::new()),
+            (_, Some(listener)) => listener,
+            (Some(TlsListen::At(address)), None) => TcpListener::bind(address)
                 .await
                 .with_context(|| format!("cannot take in TLS on {address} (--tls-listen)"))?,
-            None => match usual().await {
+            (None, None) => match usual().await {
                 Ok(listener) => listener,
                 Err(error) => {
                     tracing::info!(

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
@@ -35,6 +36,8 @@ pub(crate) struct Gatekeeper {
     usage: RefCell<UsageCounters>,
     /// The counters are not on disk as they are.
     is_unsaved: Cell<bool>,
+    /// Another process writes them.
+    is_put_down: Cell<bool>,
     usage_file: UsageFile,
     /// Whether whoever comes is let in.
     door: Door,
@@ -69,6 +72,7 @@ impl Gatekeeper {
             users: RefCell::default(),
             usage: RefCell::new(usage_file.read()?),
             is_unsaved: Cell::new(false),
+            is_put_down: Cell::new(false),
             file,
             usage_file,
             door,
@@ -223,10 +227,11 @@ impl Gatekeeper {
             .iter()
             .map(|client| (client.key, client.revoked));
         let clients: BTreeMap<_, _> = clients.map(|(key, revoked)| (key.0, revoked)).collect();
-        monitor.turn_out(|key| match clients.get(&key.0) {
+        let (clients, is_shut) = (Arc::new(clients), self.door == Door::Shut);
+        monitor.turn_out(move |key| match clients.get(&key.0) {
             Some(false) => None,
             Some(true) => Some(CloseReason::Revoked),
-            None => (self.door == Door::Shut).then_some(CloseReason::Unauthorised),
+            None => is_shut.then_some(CloseReason::Unauthorised),
         });
     }
 
@@ -266,9 +271,33 @@ impl Gatekeeper {
         }
     }
 
+    /// All users.
+    pub(crate) fn users(&self) -> Vec<User> {
+        self.users.borrow().values().cloned().collect()
+    }
+
+    /// Another process has passed on so much for a user.
+    pub(crate) fn add_used(&self, name: &str, bytes: Bytes) {
+        let users = self.users.borrow();
+        if let Some((_, user)) = users.iter().find(|(user, _)| user.as_str() == name) {
+            user.add_volume_used(bytes);
+        }
+    }
+
+    /// Writes the counters once more, and leaves that to another process from here on.
+    pub(crate) async fn put_down(&self) {
+        self.save().await;
+        self.is_put_down.set(true);
+    }
+
+    /// Writes them again.
+    pub(crate) fn take_up(&self) {
+        self.is_put_down.set(false);
+    }
+
     async fn save(&self) {
         self.count(unix_seconds());
-        if self.is_unsaved.get() {
+        if self.is_unsaved.get() && !self.is_put_down.get() {
             let (file, usage) = (self.usage_file.clone(), self.usage.borrow().clone());
             let written = spawn_blocking(move || file.write(&usage)).await;
             self.note_written(written.context("the thread for files broke").flatten());
@@ -278,7 +307,7 @@ impl Gatekeeper {
     /// Writes the counters, at the end of the relay.
     pub(crate) fn save_now(&self) {
         self.count(unix_seconds());
-        if self.is_unsaved.get() {
+        if self.is_unsaved.get() && !self.is_put_down.get() {
             self.note_written(self.usage_file.write(&self.usage.borrow()));
         }
     }

@@ -15,8 +15,10 @@ mod doors;
 mod exit;
 mod gatekeeper;
 pub mod gateway;
+mod partner;
 mod service;
 mod state;
+mod succession;
 mod usage;
 mod view;
 
@@ -25,5 +27,6 @@ pub use doors::{Doors, TlsListen};
 pub use gatekeeper::Door;
 pub use service::{RelayOrder, RelayService};
 pub use state::RelayState;
+pub use succession::{Estate, Upgrade};
 pub use usage::{UsageCounters, UsageFile};
 pub use view::RelayView;

@@ -1,6 +1,9 @@
 //! A relay from its start to its end: what is opened in which order, and what is put away.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU8;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use anyhow::Result;
@@ -8,8 +11,8 @@ use tabane_base::Duration;
 use tabane_core::{ServerConfig, SessionConfig};
 use tabane_store::{JoinString, PoolRange, secret};
 use tabane_tunnel::{
-    Access, HostMonitor, OWN_MARK, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
-    carrier::TLS_PORT, may_mark, system_resolvers,
+    Access, HostMonitor, OWN_MARK, Parting, Relay, RelayConfig, RelayError, RelayLimits,
+    RelayMonitor, carrier::TLS_PORT, may_mark, system_resolvers,
 };
 
 use crate::access::TokenUses;
@@ -18,6 +21,7 @@ use crate::doors::{self, Doors};
 use crate::exit::{self, ExitRules};
 use crate::gatekeeper::{Door, Gatekeeper, Newcomers};
 use crate::state::RelayState;
+use crate::succession::{Estate, Upgrade};
 
 /// What a relay is asked to be.
 #[derive(Debug)]
@@ -38,6 +42,8 @@ pub struct RelayOrder {
     pub doors: Doors,
     /// It listens for UDP at no other port than its own.
     pub listen_only: bool,
+    /// Threads that serve sessions.
+    pub workers: NonZeroU8,
     /// How its sessions send.
     pub session: SessionConfig,
 }
@@ -50,14 +56,26 @@ pub struct RelayService {
     exit_rules: Option<ExitRules>,
     bound: SocketAddr,
     join_string: JoinString,
+    upgrade: Upgrade,
+    /// The link to the process that this one takes over from.
+    before: Option<UnixStream>,
 }
 
 impl RelayService {
-    /// Opens everything, and writes down under which addresses it is known.
+    /// Opens everything, and writes down under which addresses it is known. With an `estate` the
+    /// process that left it serves all until [`take_over`](Self::take_over).
     ///
     /// # Errors
     /// Each says what to do about it.
-    pub async fn open(order: RelayOrder, state: &RelayState) -> Result<Self> {
+    pub async fn open(
+        order: RelayOrder,
+        state: &RelayState,
+        estate: Option<Estate>,
+    ) -> Result<Self> {
+        let (inheritance, mut inherited_doors, before) = match estate.map(Estate::split) {
+            Some((sockets, doors, link)) => (Some(sockets), doors, Some(link)),
+            None => (None, Vec::new(), None),
+        };
         let listen = order.listen.unwrap_or_else(default_listen);
         let identity = state.identity()?;
         let is_open = order.door != Door::Shut;
@@ -65,8 +83,15 @@ impl RelayService {
         let considering = gatekeeper.clone();
         let (exit, exit_rules) = exit::set_up(&order.pool).await?.unzip();
         let name = public_name(&order.public);
-        let doors = order.doors.open(identity.public_key(), name.as_deref());
+        let inherited = inherited_doors.pop();
+        let doors = order
+            .doors
+            .open(identity.public_key(), name.as_deref(), inherited);
         let web_doors = doors.await?;
+        let listeners = web_doors
+            .iter()
+            .map(|door| door.listener.as_fd().try_clone_to_owned());
+        let listeners = listeners.collect::<std::io::Result<_>>()?;
         let has_web = web_doors.iter().any(|door| door.port() == Some(TLS_PORT));
         let mut relay = Relay::bind(RelayConfig {
             identity: identity.clone(),
@@ -86,6 +111,8 @@ impl RelayService {
             // On a machine that is up itself, the relay's sockets are not for its hooks.
             mark: may_mark().then_some(OWN_MARK),
             exit,
+            workers: order.workers,
+            inheritance,
             web_doors,
         })
         .map_err(cannot_start)?;
@@ -98,7 +125,10 @@ impl RelayService {
         let addresses = public_addresses(&order.public, bound).await?;
         state.announce(&addresses)?;
         let token = state.current_token(order.token_uses)?;
+        let upgrade = Upgrade::new(relay.monitor(), gatekeeper.clone(), listeners);
         Ok(Self {
+            upgrade,
+            before,
             relay,
             gatekeeper,
             newcomers,
@@ -112,6 +142,29 @@ impl RelayService {
     #[must_use]
     pub fn monitor(&self) -> RelayMonitor {
         self.relay.monitor()
+    }
+
+    /// How another process can go on here.
+    #[must_use]
+    pub fn upgrade(&self) -> Upgrade {
+        self.upgrade.clone()
+    }
+
+    /// Whether another process serves until [`take_over`](Self::take_over).
+    #[must_use]
+    pub fn has_predecessor(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// Takes what is new, where another process has served until now.
+    ///
+    /// # Errors
+    /// The kernel refuses, or that process has ended.
+    pub fn take_over(&mut self) -> Result<()> {
+        match self.before.take() {
+            Some(link) => self.upgrade.take_over(link),
+            None => Ok(()),
+        }
     }
 
     /// Where it listens.
@@ -129,8 +182,8 @@ impl RelayService {
     /// Serves until `told`, then lets connections finish for `grace` or until `told_again`.
     pub async fn run(
         self,
-        told: impl Future<Output = ()>,
-        grace: Duration,
+        told: impl Future<Output = Parting>,
+        grace: impl FnOnce(Parting) -> Duration,
         told_again: impl Future<Output = ()>,
     ) {
         let monitor = self.relay.monitor();
@@ -138,6 +191,7 @@ impl RelayService {
             () = self.relay.run_and_drain(told, grace, told_again) => {}
             never = self.gatekeeper.work(self.newcomers, monitor) => never,
         }
+        self.upgrade.tell();
         drop(self.exit_rules);
         self.gatekeeper.save_now();
     }

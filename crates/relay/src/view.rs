@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use tabane_control::{Exposure, ExposureState, Packets, State};
+use tabane_control::{Exposure, ExposureState, Packets, State, TraceBatch};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{
-    ExposureSnapshot, PacketsSnapshot, RelayMonitor, SessionTrace,
+    ExposureSnapshot, PacketsSnapshot, RelayMonitor,
     shown::{Ledger, NO_TRACE, Source, drops, of_path, of_volume, session},
 };
+use tokio::sync::mpsc;
 
 /// A relay with what its sessions carried.
 pub struct RelayView {
@@ -28,7 +29,7 @@ impl RelayView {
     }
 
     /// Has a session recorded.
-    pub fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+    pub async fn record(&self, session: Option<u64>) -> Result<mpsc::Receiver<TraceBatch>, String> {
         let number = match (
             session,
             self.ledgers.keys().copied().collect::<Vec<_>>().as_slice(),
@@ -41,26 +42,30 @@ impl RelayView {
                 return Err(format!("there are {many} sessions: which one? (--session)"));
             }
         };
-        self.monitor
-            .trace(number)
-            .ok_or_else(|| NO_TRACE.to_owned())
+        let record = self.monitor.record(number).await;
+        record.ok_or_else(|| NO_TRACE.to_owned())
     }
 
     /// Fills in what is known of it.
-    pub fn look(&mut self, state: &mut State) {
+    pub async fn look(&mut self, state: &mut State) {
+        let seen = self.monitor.look().await;
         let mut before = std::mem::take(&mut self.ledgers);
         let totals = &mut state.totals;
-        totals.drops = drops(&self.monitor.counters().drops);
-        totals.traffic = of_volume(&self.monitor.volume());
+        totals.drops = drops(&seen.counters.drops);
+        totals.traffic = of_volume(&seen.volume);
         totals.sessions_so_far = self.monitor.served();
         totals.visitors_turned_away = self.monitor.turned_away();
         state.exposures = self.monitor.exposures().iter().map(exposure).collect();
-        for guest in self.monitor.guests() {
+        if seen.workers > 1 {
+            totals.sessions_by_worker = vec![0; seen.workers];
+        }
+        for guest in seen.guests {
             let number = guest.number;
             let mut ledger = before.remove(&number).unwrap_or_default();
             let paths = guest.session.paths.iter();
             ledger.count(paths.map(|path| (Source::Path(number, path.id.get()), of_path(path))));
             let mut seen = session(number, &guest.session);
+            seen.worker = Some(guest.worker);
             seen.peer = guest.client.map(|client| client.to_string());
             seen.age_s = Some(guest.age.as_secs());
             seen.traffic = ledger.traffic();
@@ -69,6 +74,9 @@ impl RelayView {
             // Strangers in mid-handshake are no sessions yet.
             if guest.session.status == SessionStatus::Connected {
                 totals.sessions += 1;
+                if let Some(sessions) = totals.sessions_by_worker.get_mut(guest.worker) {
+                    *sessions += 1;
+                }
             }
             totals.streams += seen.streams;
             totals.traffic.lost_packets += seen.traffic.lost_packets;

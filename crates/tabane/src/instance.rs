@@ -19,10 +19,10 @@ use tabane_base::Duration;
 use tabane_control::{
     API_VERSION, Command, Condition, Directory, DirectoryError, Event, EventKind, HttpConfig, Kind,
     LinkChange, Multipath, Naming, Pace, PolicyFile, Process, Publisher, RuleAnswer, RuleQuestion,
-    ServeError, Server, ServerConfig, State, Totals,
+    ServeError, Server, ServerConfig, State, Totals, TraceBatch,
 };
 use tabane_core::PublicKey;
-use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, SessionTrace, shown::follow_record};
+use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, shown::follow_record};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -222,20 +222,20 @@ impl Reporter {
                 _ = samples.tick() => {}
                 () = self.journal.changed() => sleep(NEWS_PAUSE).await,
                 command = next(&mut commands) => match command {
-                    Some(command) => self.carry_out(command),
+                    Some(command) => self.carry_out(command).await,
                     // The server is gone.
                     None => commands = None,
                 },
             }
-            self.publish();
+            self.publish().await;
         }
     }
 
-    fn carry_out(&mut self, command: Command) {
+    async fn carry_out(&mut self, command: Command) {
         // Who asked may have gone meanwhile; then nobody hears the answer.
         match command {
             Command::Look { reply } => {
-                self.publish();
+                self.publish().await;
                 let _ = reply.send(Ok(()));
             }
             Command::ChangeLink {
@@ -245,24 +245,24 @@ impl Reporter {
             } => {
                 let done = self.view.change_link(&name, change);
                 // Before the answer, so that whoever asked sees what came of it.
-                self.publish();
+                self.publish().await;
                 let _ = reply.send(done);
             }
             Command::Explain { question, reply } => {
                 let _ = reply.send(self.view.explain(question));
             }
             Command::Trace { session, reply } => {
-                let _ = reply.send(self.view.trace(session).map(follow_record));
+                let _ = reply.send(self.view.record(session).await);
             }
         }
     }
 
-    fn publish(&mut self) {
+    async fn publish(&mut self) {
         let mut state = state(&self.instance);
         state.events = self.journal.since(0).iter().map(event).collect();
         match &mut self.view {
             View::Client(view) => view.look(&mut state, &self.relays),
-            View::Relay(view) => view.look(&mut state),
+            View::Relay(view) => view.look(&mut state).await,
             View::Web(view) => view.look(&mut state),
         }
         if let Some(reactions) = self.view.reactions() {
@@ -308,10 +308,10 @@ impl View {
         }
     }
 
-    fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+    async fn record(&self, session: Option<u64>) -> Result<mpsc::Receiver<TraceBatch>, String> {
         match self {
-            Self::Client(view) => view.trace(session),
-            Self::Relay(view) => view.trace(session),
+            Self::Client(view) => view.trace(session).map(follow_record),
+            Self::Relay(view) => view.record(session).await,
             Self::Web(_) => Err("web mode has no session to trace".to_owned()),
         }
     }

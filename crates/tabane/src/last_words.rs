@@ -30,22 +30,32 @@ mod tests {
     /// Runs itself again, to be the program that panics.
     #[test]
     fn a_panic_of_a_task_ends_the_process_and_is_told() {
-        if std::env::var_os(VARIABLE).is_some() {
+        let lives = async || std::future::pending::<()>().await;
+        if let Ok(who) = std::env::var(VARIABLE) {
             end_with_a_panic();
-            tabane_tunnel::block_on(async {
-                tokio::task::spawn_local(async { panic!("of a task") });
-                std::future::pending::<()>().await;
-            })
-            .unwrap();
+            let panics = async move || {
+                tokio::task::spawn_local(async move { panic!("of {who}") });
+                lives().await;
+            };
+            match std::env::var(VARIABLE).as_deref() {
+                Ok("a task") => tabane_tunnel::block_on(panics()).unwrap(),
+                // A relay's worker is a thread beside the first.
+                _ => {
+                    std::thread::spawn(|| tabane_tunnel::block_on(panics()));
+                    tabane_tunnel::block_on(lives()).unwrap();
+                }
+            }
         }
         let program = std::env::current_exe().unwrap();
-        let mut child = Command::new(program);
-        let child = child
-            .args(["--exact", NAME, "--nocapture"])
-            .env(VARIABLE, "");
-        let output = child.output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(STATUS), "{told}");
-        assert!(told.contains("of a task"), "{told}");
+        for who in ["a task", "a worker"] {
+            let mut child = Command::new(&program);
+            let child = child
+                .args(["--exact", NAME, "--nocapture"])
+                .env(VARIABLE, who);
+            let output = child.output().unwrap();
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(STATUS), "{told}");
+            assert!(told.contains(&format!("of {who}")), "{told}");
+        }
     }
 }

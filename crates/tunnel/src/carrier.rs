@@ -29,9 +29,9 @@ pub use proxy::{Proxy, ProxyError, ProxyParseError};
 pub const TLS_PORT: u16 = 443;
 
 /// Bytes in both directions.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 /// A connection that carries framed packets.
 pub type BoxStream = Box<dyn Stream>;

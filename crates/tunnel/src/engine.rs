@@ -11,6 +11,7 @@
 mod attendance;
 mod hosted;
 mod notice;
+mod sieve;
 mod sockets;
 mod streams;
 mod turn;
@@ -21,6 +22,8 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 
 use crate::carrier::BoxStream;
@@ -30,6 +33,7 @@ use tabane_core::{
     ConnectError, Endpoint, EndpointCounters, FlowId, FourTuple, PublicKey, Session, SessionHandle,
     SessionSnapshot, SocketId, StreamId,
 };
+use tabane_linux::udp::BoundUdp;
 use tabane_linux::{UdpBind, UdpError};
 
 use crate::inbox::Inbox;
@@ -38,6 +42,7 @@ use hosted::HostedSession;
 use turn::{State, run};
 
 pub(crate) use notice::Notice;
+pub(crate) use sieve::Sieve;
 pub use volume::Volume;
 
 /// A session of this engine. Never names another one, even when core uses its handle again.
@@ -80,6 +85,13 @@ impl Engine {
         Ok(Self(state))
     }
 
+    /// Numbers its sessions together with those of other engines, and takes what comes by
+    /// connections only where it is for this worker.
+    pub(crate) fn work_beside(&self, serials: Arc<AtomicU64>, sieve: Sieve) {
+        let mut state = self.0.borrow_mut();
+        (state.serials, state.sieve) = (serials, sieve);
+    }
+
     /// Opens a socket over what the monitor calls `link`. With `answers_locally` every datagram is
     /// answered from the address that it was sent to, as a socket that serves several addresses
     /// must.
@@ -90,8 +102,19 @@ impl Engine {
         mark: Option<u32>,
         answers_locally: bool,
     ) -> Result<SocketId, UdpError> {
+        self.adopt(link, BoundUdp::bind(bind)?, mark, answers_locally)
+    }
+
+    /// The same with a socket that is bound already.
+    pub(crate) fn adopt(
+        &self,
+        link: &str,
+        bound: BoundUdp,
+        mark: Option<u32>,
+        answers_locally: bool,
+    ) -> Result<SocketId, UdpError> {
         let mut state = self.0.borrow_mut();
-        let id = state.sockets.bind(link, bind, mark, answers_locally)?;
+        let id = state.sockets.adopt(link, bound, mark, answers_locally)?;
         // The loop has to ask the new socket once before the kernel tells it anything.
         state.wake();
         Ok(id)
@@ -130,10 +153,6 @@ impl Engine {
     /// The same of all sockets.
     pub(crate) fn whole_volume(&self) -> Volume {
         self.0.borrow().sockets.volume(None)
-    }
-
-    pub(crate) fn local_addr(&self, socket: SocketId) -> Option<SocketAddr> {
-        self.0.borrow().sockets.local_addr(socket)
     }
 
     /// Begins a session with `peer` over all of `tuples`.

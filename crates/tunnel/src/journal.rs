@@ -1,11 +1,10 @@
 //! What happened lately to a client or a relay, for display.
 //!
 //! Owns a bounded list of numbered happenings and who waits for the next one. Nothing is decided
-//! by it. It lives on the engine's thread, like everything that writes to it.
+//! by it. A relay's workers write to one, seldom and for a moment.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use tabane_core::{CloseReason, PathDownReason, PublicKey};
@@ -103,18 +102,18 @@ pub struct Entry {
 
 /// The list. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Journal(Rc<Shared>);
+pub struct Journal(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    entries: RefCell<VecDeque<Entry>>,
+    entries: Mutex<VecDeque<Entry>>,
     news: Notify,
 }
 
 impl Journal {
     /// Adds one to the list.
     pub fn record(&self, happening: Happening) {
-        let mut entries = self.0.entries.borrow_mut();
+        let mut entries = self.entries();
         let number = entries.back().map_or(1, |last| last.number + 1);
         if entries.len() == MAX_ENTRIES {
             entries.pop_front();
@@ -124,13 +123,14 @@ impl Journal {
             at: SystemTime::now(),
             happening,
         });
+        drop(entries);
         self.0.news.notify_one();
     }
 
     /// What happened after entry `number`, oldest first, as far as it is kept.
     #[must_use]
     pub fn since(&self, number: u64) -> Vec<Entry> {
-        let entries = self.0.entries.borrow();
+        let entries = self.entries();
         let newer = entries.iter().filter(|entry| entry.number > number);
         newer.cloned().collect()
     }
@@ -138,6 +138,11 @@ impl Journal {
     /// Waits until something was recorded since the last call. For one waiter.
     pub async fn changed(&self) {
         self.0.news.notified().await;
+    }
+
+    fn entries(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+        let entries = self.0.entries.lock();
+        entries.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

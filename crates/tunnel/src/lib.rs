@@ -4,9 +4,9 @@
 //! (what a stream asks of the relay), and the two ends built on them: [`Client`] and [`Relay`].
 //! It moves values and decides nothing about paths, packets or time.
 //!
-//! Everything runs on one thread, in a `LocalSet` of a current-thread runtime ([`block_on`] makes
+//! An engine runs on one thread, in a `LocalSet` of a current-thread runtime ([`block_on`] makes
 //! both): state is shared by `Rc<RefCell<…>>`, there is no lock and no channel between two packets.
-//! A machine with several cores runs several engines.
+//! A relay has an engine on each of its workers' threads (`relay/crew.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -57,9 +57,9 @@ pub use monitor::HostMonitor;
 pub use proxy_header::proxy_header;
 pub use relay::{
     Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, ExposureSnapshot,
-    GrantError, Grants, GuestSnapshot, HostGrant, PacketsSnapshot, PortGrant, Relay, RelayConfig,
-    RelayError, RelayLimits, RelayMonitor, RuleError, User, UserLimits, UserUsage, WebDoor,
-    fuzz_asked_name,
+    GrantError, Grants, GuestSnapshot, HostGrant, Inheritance, InheritedGroup, PacketsSnapshot,
+    Parting, PortGrant, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RelaySnapshot,
+    RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

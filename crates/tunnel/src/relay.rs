@@ -3,10 +3,16 @@
 //! Owns the relay's sockets, who is let in, and the limits of each session. How a destination is
 //! reached and how a flow is served have files of their own. Nothing a client sends ends more than
 //! its own session.
+//!
+//! A [`Relay`] is one worker: one thread with its sockets and its sessions. What workers share is
+//! in [`Shared`], and how they work together in `crew`.
 
+mod admitting;
 mod applicant;
 mod asked_name;
+mod begun;
 mod config;
+mod crew;
 mod destination;
 mod draining;
 mod exit;
@@ -16,7 +22,9 @@ mod front_doors;
 mod gate;
 mod grants;
 mod guest;
+mod headcount;
 mod host;
+mod listening;
 mod mapping;
 mod measuring;
 mod monitor;
@@ -26,45 +34,54 @@ mod pingers;
 mod pool;
 mod rules;
 mod shaper;
+mod steering;
+#[cfg(test)]
+mod tests;
 mod turnstile;
 mod udp;
 mod udp_door;
 mod user;
 mod web_door;
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tabane_base::Duration;
-use tabane_core::{CloseReason, ConfigError, Endpoint, Event, PublicKey};
-use tabane_linux::{UdpBind, UdpError};
-use tokio::sync::{Notify, mpsc};
+use tabane_core::{CloseReason, ConfigError, Event};
+use tabane_linux::UdpError;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::access::Access;
-use crate::engine::{Engine, Notice, SessionId};
+use crate::engine::{Engine, Notice, Sieve};
 use crate::journal::{Happening, Journal};
 use crate::lookups::Lookups;
 use crate::monitor::HostMonitor;
 use applicant::Answer;
+use crew::{Crew, EndpointParts, Job, Seat, Stage, Threads, reached};
 use exit::Exit;
 use front_doors::FrontDoors;
 use guest::Guest;
+use headcount::Headcount;
+use listening::Group;
 use measuring::Measuring;
 use own_addresses::OwnAddresses;
-use user::What;
+use user::RatesHere;
 
 pub use applicant::{Admission, Applicant, Authorise};
 pub use asked_name::fuzz_asked_name;
 pub use config::{RelayConfig, RelayLimits};
+pub use crew::Parting;
 pub use exit::{ExitConfig, PacketsSnapshot};
 pub use front_doors::ExposureSnapshot;
 pub use grants::{GrantError, Grants, HostGrant, PortGrant};
-pub use monitor::{GuestSnapshot, RelayMonitor};
+pub use listening::{Inheritance, InheritedGroup};
+pub use monitor::{GuestSnapshot, RelayMonitor, RelaySnapshot};
 pub use rules::{DestinationRule, Destinations, RuleError};
 pub(crate) use user::{Direction, Meter};
 pub use user::{User, UserLimits, UserUsage};
@@ -73,9 +90,6 @@ pub use web_door::WebDoor;
 /// How long good-byes are given to arrive when the relay goes down; clients that miss theirs find
 /// out by a stateless reset from the next relay, or by silence.
 const GOODBYE_WAIT: Duration = Duration::from_millis(500);
-
-/// A session that was silent for so long has lost its client: live ones probe every 15 s [P-9.3].
-const DESERTED_AFTER: Duration = Duration::from_secs(40);
 
 /// Why a relay cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -94,11 +108,13 @@ pub enum RelayError {
     Runtime(#[source] io::Error),
 }
 
-/// A relay that listens.
+/// A relay that listens, or one worker of it.
 pub struct Relay {
+    /// Which worker this is, from 0.
+    number: usize,
     engine: Engine,
     monitor: HostMonitor,
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
     authorise: Authorise,
     /// The way of answers to those who wait; as many as core has strangers at the most.
@@ -107,33 +123,54 @@ pub struct Relay {
         mpsc::UnboundedReceiver<Answer>,
     ),
     guests: BTreeMap<u64, Guest>,
+    rates: RatesHere,
+    stream_ended: Rc<Notify>,
+    /// What other workers want done here.
+    jobs: mpsc::UnboundedReceiver<Job>,
     doors: Vec<WebDoor>,
+    /// What another process has left, and is not used yet.
+    inherited: Vec<InheritedGroup>,
     /// Who takes in visitors; they go with the relay.
     doormen: JoinSet<()>,
+    /// The other workers, where this is the first.
+    threads: Threads,
 }
 
 /// Where mail servers take mail of one another (RFC 5321 §4.5.4.2).
 const MAIL: u16 = 25;
 
-/// What the tasks of all sessions need.
+/// What the tasks of all sessions need, at every worker. What is locked here is so for a look or
+/// an addition, and between packets only where packets share it (`exit`).
 struct Shared {
+    crew: Crew,
     access: Access,
     own: OwnAddresses,
     limits: RelayLimits,
     lookups: Lookups,
     resolvers: Vec<SocketAddr>,
     mark: Option<u32>,
-    served: Cell<u64>,
+    served: AtomicU64,
     /// Nobody is let in any more.
-    is_draining: Cell<bool>,
-    stream_ended: Notify,
+    is_draining: AtomicBool,
+    /// Where the numbers of sessions come from.
+    serials: Arc<AtomicU64>,
+    /// Whether the ids of its sessions are the odd ones.
+    is_odd: bool,
+    groups: Mutex<Vec<Group>>,
+    /// Another process has sessions at the same addresses.
+    has_neighbour: Arc<AtomicBool>,
+    headcount: Headcount,
     journal: Journal,
     exit: Option<Exit>,
     measuring: Measuring,
-    front_doors: Rc<FrontDoors>,
+    front_doors: Arc<FrontDoors>,
 }
 
 impl Shared {
+    fn groups(&self) -> MutexGuard<'_, Vec<Group>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether a client, of this user if it is one's, may reach `address`. What a translator of
     /// the network makes of it must be allowed as well.
     fn allows(&self, user: Option<&User>, address: SocketAddr) -> bool {
@@ -174,58 +211,91 @@ impl Relay {
         if config.listen.is_empty() {
             return Err(RelayError::NoAddress);
         }
-        let endpoint =
-            Endpoint::server(config.identity, config.session, config.server, config.seed)?;
-        let engine =
-            Engine::start(endpoint, config.monitor.clone()).map_err(RelayError::Runtime)?;
         for door in &config.web_doors {
             config.monitor.on_link(&door.link(), false);
         }
-        let mut relay = Self {
-            engine,
-            monitor: config.monitor,
-            shared: Rc::new(Shared {
-                access: config.access,
-                own: OwnAddresses::new(config.own_addresses),
-                limits: config.limits,
-                lookups: Lookups::default(),
-                resolvers: config.resolvers,
-                mark: config.mark,
-                served: Cell::new(0),
-                is_draining: Cell::new(false),
-                stream_ended: Notify::new(),
-                journal: Journal::default(),
-                exit: config.exit.map(Exit::new),
-                measuring: Measuring::default(),
-                front_doors: FrontDoors::new(config.listen[0].ip()),
-            }),
-            addresses: Vec::new(),
-            authorise: config.authorise,
-            answers: mpsc::unbounded_channel(),
-            guests: BTreeMap::new(),
-            doors: config.web_doors,
-            doormen: JoinSet::new(),
+        let inheritance = config.inheritance;
+        let is_odd = inheritance.as_ref().is_some_and(|before| !before.is_odd);
+        let (crew, mut ways) = Crew::new(config.workers);
+        let shared = Arc::new(Shared {
+            crew,
+            access: config.access,
+            own: OwnAddresses::new(config.own_addresses),
+            limits: config.limits,
+            lookups: Lookups::default(),
+            resolvers: config.resolvers,
+            mark: config.mark,
+            served: AtomicU64::new(0),
+            is_draining: AtomicBool::new(false),
+            serials: Arc::default(),
+            is_odd,
+            groups: Mutex::default(),
+            has_neighbour: Arc::default(),
+            headcount: Headcount::default(),
+            journal: Journal::default(),
+            exit: config.exit.map(Exit::new),
+            measuring: Measuring::default(),
+            front_doors: FrontDoors::new(config.listen[0].ip()),
+        });
+        let endpoint = EndpointParts {
+            identity: config.identity,
+            session: config.session,
+            server: config.server,
+            seed: config.seed,
         };
+        let seat = |number, jobs| Seat {
+            number,
+            shared: shared.clone(),
+            jobs,
+            endpoint: endpoint.clone(),
+            monitor: config.monitor.clone(),
+        };
+        let others = ways.split_off(1).into_iter().enumerate();
+        let others = others.map(|(index, jobs)| seat(index + 1, jobs)).collect();
+        let own = ways.pop().expect("there is one worker at least");
+        let mut relay = Self {
+            authorise: config.authorise,
+            doors: config.web_doors,
+            inherited: inheritance.map_or_else(Vec::new, |before| before.groups),
+            ..Self::of_seat(seat(0, own))?
+        };
+        relay.threads = Threads::start(&shared, others)?;
         for local in config.listen {
             relay.listen_also(local)?;
         }
         Ok(relay)
     }
 
-    /// Listens at one more UDP address.
-    ///
-    /// # Errors
-    /// It is not to be had; the others are kept.
-    pub fn listen_also(&mut self, local: SocketAddr) -> Result<(), UdpError> {
-        let bind = UdpBind {
-            interface: None,
-            local,
+    /// One worker, on this thread; what it asks of others goes to the first.
+    fn of_seat(seat: Seat) -> Result<Self, RelayError> {
+        let (number, shared) = (seat.number, seat.shared);
+        let workers = shared.crew.len();
+        let (endpoint, steering) = seat.endpoint.endpoint(workers, number, shared.is_odd)?;
+        let engine = Engine::start(endpoint, seat.monitor.clone()).map_err(RelayError::Runtime)?;
+        let sieve = Sieve::new(steering, shared.has_neighbour.clone());
+        engine.work_beside(shared.serials.clone(), sieve);
+        let first = shared.clone();
+        let authorise = move |applicant| {
+            let decide = move |relay: &mut Self| (relay.authorise)(applicant);
+            first.crew.tell(0, decide);
         };
-        let link = local.to_string();
-        let socket = self.engine.bind(&link, bind, self.shared.mark, true)?;
-        self.monitor.on_link(&link, false);
-        self.addresses.extend(self.engine.local_addr(socket));
-        Ok(())
+        Ok(Self {
+            number,
+            engine,
+            monitor: seat.monitor,
+            shared,
+            addresses: Vec::new(),
+            authorise: Box::new(authorise),
+            answers: mpsc::unbounded_channel(),
+            guests: BTreeMap::new(),
+            rates: RatesHere::default(),
+            stream_ended: Rc::default(),
+            jobs: seat.jobs,
+            doors: Vec::new(),
+            inherited: Vec::new(),
+            doormen: JoinSet::new(),
+            threads: Threads::default(),
+        })
     }
 
     /// The addresses it listens on, with the ports the kernel chose where 0 was asked for.
@@ -238,6 +308,7 @@ impl Relay {
     #[must_use]
     pub fn monitor(&self) -> RelayMonitor {
         RelayMonitor {
+            number: self.number,
             engine: self.engine.clone(),
             shared: self.shared.clone(),
         }
@@ -245,35 +316,50 @@ impl Relay {
 
     /// Serves sessions until `shutdown` is ready, then says good-bye to all of them.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        self.run_and_drain(shutdown, Duration::ZERO, std::future::pending())
+        let down = async {
+            shutdown.await;
+            Parting::Down
+        };
+        self.run_and_drain(down, |_| Duration::ZERO, std::future::pending())
             .await;
     }
 
-    /// Serves sessions until `shutdown` is ready. From then on nobody is let in; sessions that
-    /// carry connections have `grace` to finish them, or less where `hurry` is ready.
+    /// Serves sessions until `shutdown` is ready, and says why. From then on nobody is let in;
+    /// sessions that carry connections have `grace` to finish them, or less where `hurry` is ready.
     pub async fn run_and_drain(
         mut self,
-        shutdown: impl Future<Output = ()>,
-        grace: Duration,
+        shutdown: impl Future<Output = Parting>,
+        grace: impl FnOnce(Parting) -> Duration,
         hurry: impl Future<Output = ()>,
     ) {
         // Before the first stream can ask.
         self.shared.own.look().await;
         let shared = self.shared.clone();
         for door in self.doors.drain(..) {
-            self.doormen.spawn_local(door.serve(self.engine.clone()));
+            let (engine, shared) = (self.engine.clone(), self.shared.clone());
+            self.doormen.spawn_local(door.serve(engine, shared));
         }
+        shared.crew.advance(Stage::Serving);
         let own = async {
             shared.own.follow().await;
             std::future::pending().await
         };
         let serve = async {
+            let parting = tokio::select! {
+                () = self.serve() => return,
+                parting = shutdown => parting,
+            };
+            let grace = grace(parting);
+            shared.crew.advance(Stage::Draining(parting, grace));
+            let hurried = async {
+                hurry.await;
+                shared.crew.advance(Stage::Hurried);
+                std::future::pending().await
+            };
             tokio::select! {
-                never = self.serve() => never,
-                () = shutdown => {}
+                () = self.finish(grace, shared.crew.watch()) => {}
+                () = hurried => {}
             }
-            self.drain(grace, hurry).await;
-            self.say_goodbye().await;
         };
         let answers = async {
             match &shared.exit {
@@ -288,6 +374,50 @@ impl Relay {
         }
     }
 
+    /// What a worker does on a thread of its own.
+    async fn work(mut self, stage: watch::Receiver<Stage>) {
+        let (mut gone, mut next) = (stage.clone(), stage);
+        let serve = async {
+            loop {
+                tokio::select! {
+                    _ = reached(&mut next, Stage::Serving) => break,
+                    Some(job) = self.jobs.recv() => job(&mut self),
+                }
+            }
+            let told = tokio::select! {
+                () = self.serve() => Stage::Gone,
+                told = reached(&mut next, Stage::Draining(Parting::Down, Duration::ZERO)) => told,
+            };
+            let grace = match told {
+                Stage::Draining(_, grace) => grace,
+                Stage::Opening | Stage::Serving | Stage::Hurried | Stage::Gone => Duration::ZERO,
+            };
+            self.finish(grace, next).await;
+        };
+        tokio::select! {
+            () = serve => {}
+            _ = reached(&mut gone, Stage::Gone) => {}
+        }
+    }
+
+    /// The end, of the first worker's after all others'.
+    async fn finish(&mut self, grace: Duration, mut stage: watch::Receiver<Stage>) {
+        let hurry = async {
+            reached(&mut stage, Stage::Hurried).await;
+        };
+        self.drain(grace, hurry).await;
+        self.say_goodbye().await;
+        drop(stage);
+        if self.number == 0 {
+            let shared = self.shared.clone();
+            // Theirs may ask something yet.
+            tokio::select! {
+                () = shared.crew.ended() => {}
+                never = self.serve() => never,
+            }
+        }
+    }
+
     /// Handles what comes, for ever.
     async fn serve(&mut self) {
         loop {
@@ -296,6 +426,7 @@ impl Relay {
                 Some((session, key, verdict)) = self.answers.1.recv() => {
                     self.decide(session, key, verdict);
                 }
+                Some(job) = self.jobs.recv() => job(self),
             }
         }
     }
@@ -331,82 +462,6 @@ impl Relay {
             }
             // Which path carries what is core's affair; streams and datagrams have their tasks.
             _ => {}
-        }
-    }
-
-    /// Whether a client may have one more session: as many as its user says, or the relay.
-    fn has_room_for(&self, key: PublicKey) -> bool {
-        let own = self.guests.values().filter(|guest| guest.key() == key);
-        own.count() < self.shared.limits.sessions
-    }
-
-    fn decide(&mut self, session: SessionId, key: PublicKey, verdict: Admission) {
-        let verdict = match verdict {
-            Admission::Admit(_) if self.shared.is_draining.get() => Err(CloseReason::ShuttingDown),
-            Admission::Admit(None) => {
-                if !self.has_room_for(key) {
-                    self.end_deserted(|guest| guest.key() == key);
-                }
-                match self.has_room_for(key) {
-                    true => Ok((None, None)),
-                    false => Err(CloseReason::TooManySessions),
-                }
-            }
-            Admission::Admit(Some(user)) => {
-                if !user.may_have_another_session() {
-                    self.end_deserted(|guest| guest.is_of(&user));
-                }
-                match user.count(What::Session) {
-                    Some(counted) => Ok((Some(user), Some(counted))),
-                    None => Err(CloseReason::TooManySessions),
-                }
-            }
-            Admission::Refuse(reason) => Err(reason),
-        };
-        // It may have gone while it waited.
-        self.engine.visit(session, |visit| {
-            visit.touch();
-            match verdict {
-                Ok(of) => {
-                    visit.session.admit(visit.now);
-                    self.shared.served.set(self.shared.served.get() + 1);
-                    let (engine, shared) = (self.engine.clone(), self.shared.clone());
-                    let snapshot = visit.session.snapshot(visit.now);
-                    let from = snapshot.paths.first().map(|path| path.tuple.remote);
-                    let guest = Guest::new(engine, shared, session, key, from, of);
-                    self.guests.insert(session.serial(), guest);
-                    self.shared.journal.record(Happening::SessionUp {
-                        session: session.serial(),
-                        client: Some(key),
-                    });
-                }
-                Err(reason) => {
-                    tracing::info!(client = %key, %reason, "refused");
-                    self.shared
-                        .journal
-                        .record(Happening::Refused { client: key });
-                    visit.session.close(visit.now, reason);
-                }
-            }
-        });
-    }
-
-    /// Ends those sessions whose client has gone without a good-bye: they stand in the way of a
-    /// new one.
-    fn end_deserted(&self, stands_in_the_way: impl Fn(&Guest) -> bool) {
-        for guest in self
-            .guests
-            .values()
-            .filter(|guest| stands_in_the_way(guest))
-        {
-            let session = guest.session();
-            let silent_for = self.engine.snapshot(session).map(|found| found.silent_for);
-            if silent_for.is_some_and(|span| span > DESERTED_AFTER) {
-                self.engine.visit(session, |visit| {
-                    visit.session.close(visit.now, CloseReason::IdleTimeout);
-                    visit.touch();
-                });
-            }
         }
     }
 

@@ -32,6 +32,7 @@ pub fn session(number: u64, session: &SessionSnapshot) -> Session {
         number,
         peer: None,
         straight_to: None,
+        worker: None,
         state: match session.status {
             SessionStatus::Connecting => SessionState::Connecting,
             SessionStatus::Connected => SessionState::Connected,

@@ -17,5 +17,6 @@ mod end_to_end {
     mod session;
     mod tcp;
     mod udp;
+    mod workers;
     mod world;
 }

@@ -8,6 +8,7 @@ pub(crate) fn session(number: u64) -> Session {
         number,
         straight_to: None,
         peer: Some("AQEBAQEB".to_owned()),
+        worker: None,
         state: SessionState::Connected,
         age_s: Some(12),
         streams: 3,

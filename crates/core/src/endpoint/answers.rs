@@ -18,8 +18,10 @@ const MAX_ANSWERS: u32 = 1_000;
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// The answers of one endpoint.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Answers {
+    /// Of each kind in a window.
+    most: u32,
     waiting: VecDeque<(FourTuple, Vec<u8>)>,
     resets: Window,
     others: Window,
@@ -56,16 +58,32 @@ impl Window {
     }
 }
 
+impl Default for Answers {
+    fn default() -> Self {
+        Self::among(1)
+    }
+}
+
 impl Answers {
+    /// The part of one of so many workers.
+    pub(super) fn among(workers: u8) -> Self {
+        Self {
+            most: MAX_ANSWERS / u32::from(workers),
+            waiting: VecDeque::new(),
+            resets: Window::default(),
+            others: Window::default(),
+        }
+    }
+
     /// Whether one more stateless reset may be made; it counts as made.
     pub(super) fn may_reset(&mut self, now: Instant) -> bool {
-        self.resets.add(now) <= MAX_ANSWERS
+        self.resets.add(now) <= self.most
     }
 
     /// Whether one more question who is here, or which versions are spoken, may be answered; it
     /// counts as answered.
     pub(super) fn may_answer(&mut self, now: Instant) -> bool {
-        self.others.add(now) <= MAX_ANSWERS
+        self.others.add(now) <= self.most
     }
 
     /// One is made, and waits to leave.

@@ -7,28 +7,36 @@ mod clients;
 mod token;
 mod user;
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::num::{NonZeroU8, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::process::{self, ExitCode};
+use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
 use tabane_control::Kind;
-use tabane_core::SessionConfig;
+use tabane_core::{MAX_WORKERS, SessionConfig};
 use tabane_linux::{descriptors, notify, signals::Signals};
 use tabane_relay::{
-    Door, Doors, RelayOrder, RelayService, RelayState, TlsListen, TokenUses, UserName,
+    Door, Doors, Estate, RelayOrder, RelayService, RelayState, TlsListen, TokenUses, Upgrade,
+    UserName,
 };
 use tabane_store::{PoolRange, Store, quantity::Lifetime};
-use tabane_tunnel::{Access, RelayMonitor};
+use tabane_tunnel::{Access, Parting, RelayMonitor};
 
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::session_args::SendingArgs;
 use crate::{output, signals};
 use tabane_client::Sending;
 
+/// How long connections may take at the end.
+const DRAIN: Duration = Duration::from_secs(10);
+/// The same where another process serves what is new: only one that never rests is ended.
+const DRAIN_SUCCEEDED: Duration = Duration::from_secs(3_600);
 /// A grace time without end.
 const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
 
@@ -37,7 +45,8 @@ const FOR_EVER: Duration = Duration::from_secs(86_400 * 365);
 /// Prints a join string to stdout: the line for `tabane join` on every client. Needs no privilege,
 /// only an open UDP port. The first start makes the relay's key and a token; both stay the same
 /// over restarts. SIGUSR1 logs what it is doing. SIGTERM and Ctrl-C let connections finish first
-/// (--drain), the second one ends it at once.
+/// (--drain), the second one ends it at once. SIGHUP (`systemctl reload`) starts this program anew,
+/// as it is on disk by then: the new process takes what is new, the old one finishes its sessions.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RelayArgs {
@@ -84,11 +93,16 @@ pub(crate) struct RelayArgs {
     token_uses: TokenUses,
     #[command(flatten)]
     doors: DoorArgs,
+    /// Threads that serve sessions, each its own, 64 at most [default: as many as there are
+    /// processors for it]
+    #[arg(long, value_name = "N")]
+    workers: Option<Workers>,
     #[command(flatten)]
     sending: SendingArgs,
-    /// How long connections may take to finish when the relay is told to go down: 10s, 5min, never
-    #[arg(long, value_name = "SPAN", default_value = "10s")]
-    drain: Lifetime,
+    /// How long connections may take to finish when the relay is told to go down, or another
+    /// process has taken over: 10s, 5min, never [default: 10s, and 1h for an upgrade]
+    #[arg(long, value_name = "SPAN")]
+    drain: Option<Lifetime>,
     // Last: its heading holds for every flag that follows.
     #[command(flatten)]
     control: ControlArgs,
@@ -146,8 +160,36 @@ pub(crate) fn run(mut args: RelayArgs, store: impl Fn() -> Result<Store>) -> Res
     }
 }
 
+/// How many threads serve sessions.
+#[derive(Debug, Clone, Copy)]
+struct Workers(NonZeroU8);
+
+impl FromStr for Workers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse::<NonZeroU8>().ok();
+        let number = number.filter(|number| number.get() <= MAX_WORKERS);
+        number
+            .map(Self)
+            .ok_or_else(|| format!("expected a number from 1 to {MAX_WORKERS}"))
+    }
+}
+
+/// As many as there are processors for this process, as its cgroup and affinity have it.
+fn usual_workers() -> NonZeroU8 {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let workers = processors.min(MAX_WORKERS.into());
+    u8::try_from(workers)
+        .ok()
+        .and_then(NonZeroU8::new)
+        .unwrap_or(NonZeroU8::MIN)
+}
+
 async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let signals = signals::catch()?;
+    // By its name: an upgrade puts another file there.
+    let program = std::env::current_exe().context("cannot find this program's file")?;
     if let Err(error) = descriptors::raise_limit() {
         tracing::warn!(%error, "no more descriptors than usual");
     }
@@ -166,10 +208,13 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         token_uses: args.token_uses,
         doors: args.doors.into(),
         listen_only: args.listen_only,
+        workers: args.workers.map_or_else(usual_workers, |workers| workers.0),
         session,
     };
-    let service = RelayService::open(order, &state).await?;
+    let estate = Estate::find()?;
+    let mut service = RelayService::open(order, &state, estate).await?;
     let bound = service.bound();
+    let has_predecessor = service.has_predecessor();
     tracing::info!(
         listen = %bound,
         state = %state.root().display(),
@@ -179,51 +224,151 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         if args.peer { "peer add" } else { "join" },
     );
     let monitor = service.monitor();
-    let description = Description {
-        kind: Kind::Relay,
-        name: format!("relay-{}", bound.port()),
-        about: match args.peer {
-            true => format!("peer on {bound}"),
-            false => format!("relay on {bound}"),
-        },
-        relays: Vec::new(),
-        policy: None,
-    };
-    let _instance = Instance::of_relay(&args.control, description, monitor.clone())?;
-    output::line(&service.join_string().to_string())?;
+    let sight = Sight::new(args.control, bound, args.peer, monitor.clone());
+    sight.show()?;
+    // After an upgrade clients have it, and nobody may read it here any more.
+    if !has_predecessor {
+        output::line(&service.join_string().to_string())?;
+    }
+    service.take_over()?;
     notify::ready();
-    tokio::task::spawn_local(notify::keep_alive());
-    let grace = args.drain.0.unwrap_or(FOR_EVER);
-    let told = until_told(&signals, &monitor);
-    let told_again = until_told(&signals, &monitor);
+    let alive = monitor.clone();
+    tokio::task::spawn_local(async move { notify::keep_alive(async || alive.pulse().await).await });
+    let upgrade = service.upgrade();
+    let given = args.drain.map(|drain| drain.0.unwrap_or(FOR_EVER));
+    let grace = |parting| {
+        given.unwrap_or(match parting {
+            Parting::Down => DRAIN,
+            Parting::Succeeded => DRAIN_SUCCEEDED,
+        })
+    };
+    let told = until_told(&signals, &monitor, async || {
+        succeed(&upgrade, &program, &sight).await
+    });
+    let told_again = async {
+        until_told(&signals, &monitor, async || {
+            tracing::warn!("another process takes what is new already, or this one goes down");
+            false
+        })
+        .await;
+    };
     service.run(told, grace, told_again).await;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns when the relay should go down.
-async fn until_told(signals: &Signals, monitor: &RelayMonitor) {
+/// Has another process go on here; whether it does.
+async fn succeed(upgrade: &Upgrade, program: &Path, sight: &Sight) -> bool {
+    let mut command = process::Command::new(program);
+    command.args(std::env::args_os().skip(1));
+    // Its name and its port are the other's.
+    sight.hide();
+    let started = upgrade.start(&mut command).await;
+    let shown = match &started {
+        Ok(_) => sight.show_beside(),
+        Err(_) => sight.show(),
+    };
+    if let Err(error) = shown {
+        tracing::error!("`tabane status` does not see this process: {error:#}");
+    }
+    match started {
+        Ok(process) => {
+            notify::succeeded_by(process);
+            tracing::info!(
+                process,
+                "it serves what is new; this one finishes its sessions"
+            );
+            true
+        }
+        Err(error) => {
+            tracing::error!("no upgrade, and this process goes on: {error:#}");
+            false
+        }
+    }
+}
+
+/// The relay as `tabane status` sees it.
+struct Sight {
+    control: ControlArgs,
+    description: Description,
+    monitor: RelayMonitor,
+    instance: RefCell<Option<Instance>>,
+}
+
+impl Sight {
+    fn new(control: ControlArgs, bound: SocketAddr, is_peer: bool, monitor: RelayMonitor) -> Self {
+        let description = Description {
+            kind: Kind::Relay,
+            name: format!("relay-{}", bound.port()),
+            about: match is_peer {
+                true => format!("peer on {bound}"),
+                false => format!("relay on {bound}"),
+            },
+            relays: Vec::new(),
+            policy: None,
+        };
+        Self {
+            control,
+            description,
+            monitor,
+            instance: RefCell::default(),
+        }
+    }
+
+    fn show(&self) -> Result<()> {
+        self.show_with(&self.control)
+    }
+
+    /// While another process has the port for HTTP.
+    fn show_beside(&self) -> Result<()> {
+        self.show_with(&ControlArgs::default())
+    }
+
+    fn show_with(&self, control: &ControlArgs) -> Result<()> {
+        let shown = Instance::of_relay(control, self.description.clone(), self.monitor.clone())?;
+        self.instance.replace(Some(shown));
+        Ok(())
+    }
+
+    fn hide(&self) {
+        self.instance.replace(None);
+    }
+}
+
+/// Returns when the relay should come to its end, and why; `reload` is what SIGHUP asks for, and
+/// says whether it is done.
+async fn until_told(
+    signals: &Signals,
+    monitor: &RelayMonitor,
+    reload: impl AsyncFn() -> bool,
+) -> Parting {
     loop {
         match signals.next().await {
-            Ok(arrived) if arrived.signal == Signal::SIGUSR1 => log_status(monitor),
+            Ok(arrived) if arrived.signal == Signal::SIGUSR1 => log_status(monitor).await,
             Ok(arrived) if arrived.signal == Signal::SIGUSR2 => {}
-            Ok(_) => return,
+            // A terminal that hangs up wants no other process.
+            Ok(arrived) if arrived.signal == Signal::SIGHUP && !arrived.from_terminal => {
+                if reload().await {
+                    return Parting::Succeeded;
+                }
+            }
+            Ok(_) => return Parting::Down,
             Err(error) => {
                 tracing::error!(%error, "cannot read signals");
-                return;
+                return Parting::Down;
             }
         }
     }
 }
 
-fn log_status(monitor: &RelayMonitor) {
-    let sessions = monitor.sessions();
-    let streams: usize = sessions.iter().map(|session| session.streams).sum();
-    let counters = monitor.counters();
+async fn log_status(monitor: &RelayMonitor) {
+    let seen = monitor.look().await;
+    let streams: usize = seen.guests.iter().map(|guest| guest.session.streams).sum();
     tracing::info!(
-        sessions = sessions.len(),
+        sessions = seen.guests.len(),
+        workers = seen.workers,
         streams,
         served = monitor.served(),
-        ?counters,
+        counters = ?seen.counters,
         "status"
     );
 }

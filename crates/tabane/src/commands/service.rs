@@ -273,6 +273,7 @@ impl Service {
                  [Service]\n\
                  Type=notify\n\
                  ExecStart={program} relay --state /var/lib/tabane{flags}\n\
+                 ExecReload=/bin/kill -HUP $MAINPID\n\
                  Restart=on-failure\nRestartSec=2\nWatchdogSec={WATCHDOG}\n\
                  LimitNOFILE=1048576\n\
                  StateDirectory=tabane\nStateDirectoryMode=0700\n\

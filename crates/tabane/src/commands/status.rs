@@ -4,6 +4,7 @@
 //! values are the instance's own.
 
 mod exposures;
+mod workers;
 
 use std::io::{self, IsTerminal};
 use std::net::IpAddr;
@@ -389,9 +390,10 @@ fn totals(state: &State) -> String {
             format!("{both}answers  and tunnels under way: {}", totals.streams)
         }
         Kind::Run | Kind::Proxy | Kind::Up | Kind::Relay | Kind::Expose => format!(
-            "{both}sessions {} ({} so far), {}{dropped}",
+            "{both}sessions {} ({} so far{}), {}{dropped}",
             totals.sessions,
             totals.sessions_so_far,
+            workers::by_worker(&totals.sessions_by_worker),
             output::count(totals.streams, "stream")
         ),
     };

@@ -157,7 +157,7 @@ async fn serve(
     let signals = signals::catch()?;
     let watch = Watch::start().context("cannot watch the interfaces")?;
     let mut machine = Machine::set_up(direct, extent).await?;
-    tokio::task::spawn_local(notify::keep_alive());
+    tokio::task::spawn_local(notify::keep_alive(async || {}));
     match machine.is_strict() {
         true => tracing::info!("up; new connections wait until the relay answers (--strict)"),
         false => tracing::info!("up; new connections go as without tabane until the relay answers"),

@@ -33,7 +33,9 @@ mod speed;
 mod strange;
 mod strict;
 mod up;
+mod upgrade;
 mod users;
+mod workers;
 mod world;
 
 use std::fs;

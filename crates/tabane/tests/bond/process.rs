@@ -59,17 +59,22 @@ impl Notices {
         Self(notices)
     }
 
-    /// Whether the daemon says this in time.
-    pub(crate) fn hear(&self, wanted: &str) -> bool {
+    /// What `find` makes of the first message, if it makes something of one in time.
+    pub(crate) fn find<T>(&self, find: impl Fn(&str) -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + PATIENCE;
         let mut buffer = [0; 256];
         while Instant::now() < deadline {
-            if let Ok(length) = self.0.recv(&mut buffer)
-                && String::from_utf8_lossy(&buffer[..length]) == wanted
-            {
-                return true;
+            let heard = self.0.recv(&mut buffer);
+            let text = String::from_utf8_lossy(&buffer[..heard.unwrap_or(0)]);
+            if let Some(found) = find(&text) {
+                return Some(found);
             }
         }
-        false
+        None
+    }
+
+    /// Whether the daemon says this in time.
+    pub(crate) fn hear(&self, wanted: &str) -> bool {
+        self.find(|text| (text == wanted).then_some(())).is_some()
     }
 }

@@ -12,7 +12,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll};
 
 use tabane_core::{FourTuple, SocketId, Transmit, TransmitBatch};
-use tabane_linux::{RecvBatch, SendFault, UdpBind, UdpError, UdpSocket, udp::Meta};
+use tabane_linux::udp::{BoundUdp, Meta};
+use tabane_linux::{RecvBatch, SendFault, UdpError, UdpSocket};
 
 use super::streams::Streams;
 use super::volume::Volume;
@@ -54,19 +55,21 @@ struct Held {
 }
 
 impl Sockets {
-    pub(super) fn bind(
+    /// Takes a socket in.
+    pub(super) fn adopt(
         &mut self,
         link: &str,
-        bind: UdpBind<'_>,
+        bound: BoundUdp,
         mark: Option<u32>,
         answers_locally: bool,
     ) -> Result<SocketId, UdpError> {
-        let socket = UdpSocket::bind(bind)?;
+        let local = bound.local_addr();
+        let socket = UdpSocket::watch(bound)?;
         if let Some(mark) = mark {
             socket
                 .set_mark(mark)
                 .map_err(|source| UdpError::Configure {
-                    local: bind.local,
+                    local,
                     option: "SO_MARK",
                     source,
                 })?;
@@ -216,11 +219,6 @@ impl Sockets {
         let is_some = !self.sockets.is_empty() && self.streams.is_empty();
         is_some && self.sockets.iter().all(blocked)
     }
-
-    pub(super) fn local_addr(&self, id: SocketId) -> Option<SocketAddr> {
-        let entry = self.sockets.iter().find(|entry| entry.id == id)?;
-        entry.socket.local_addr().ok()
-    }
 }
 
 impl Entry {
@@ -310,12 +308,14 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use std::net::UdpSocket as StdUdpSocket;
+    use tabane_linux::UdpBind;
 
     fn bound(remote: SocketAddr) -> (Sockets, FourTuple) {
         let mut sockets = Sockets::default();
         let local = "127.0.0.1:0".parse().unwrap();
         let interface = None;
-        let socket = sockets.bind("lo", UdpBind { interface, local }, None, false);
+        let bound = BoundUdp::bind(UdpBind { interface, local }).unwrap();
+        let socket = sockets.adopt("lo", bound, None, false);
         let tuple = FourTuple {
             socket: socket.unwrap(),
             local_ip: None,

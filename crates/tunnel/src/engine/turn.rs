@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Weak;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tabane_base::{Duration, Instant};
@@ -19,6 +21,7 @@ use super::SessionId;
 use super::attendance::Attendance;
 use super::hosted::HostedSession;
 use super::notice::{Notice, Notices};
+use super::sieve::Sieve;
 use super::sockets::Sockets;
 use crate::monitor::HostMonitor;
 
@@ -45,7 +48,9 @@ pub(super) struct State {
     /// Takes what sessions measure.
     monitor: HostMonitor,
     pub(super) sessions: HashMap<SessionHandle, HostedSession>,
-    pub(super) next_serial: u64,
+    /// Where the numbers of sessions come from.
+    pub(super) serials: Arc<AtomicU64>,
+    pub(super) sieve: Sieve,
     /// Sessions with something to send or tell, each once.
     pub(super) touched: Vec<SessionHandle>,
     pub(super) deadlines: BTreeSet<(Instant, SessionHandle)>,
@@ -84,7 +89,8 @@ impl State {
             sockets: Sockets::default(),
             monitor,
             sessions: HashMap::new(),
-            next_serial: 0,
+            serials: Arc::default(),
+            sieve: Sieve::default(),
             touched: Vec::new(),
             deadlines: BTreeSet::new(),
             notices: Notices::default(),
@@ -196,10 +202,16 @@ impl State {
         for id in self.sockets.streams.take_ringing() {
             self.last = self.last.max(self.clock.now());
             let Self {
-                endpoint, sockets, ..
+                endpoint,
+                sockets,
+                sieve,
+                ..
             } = self;
             let mut moved = Vec::new();
             let news = sockets.streams.attend(id, |tuple, packet| {
+                if !sieve.passes(packet) {
+                    return;
+                }
                 let handle = endpoint.handle_datagram(self.last, tuple, packet);
                 moved.extend(handle.filter(|handle| moved.last() != Some(handle)));
             });
@@ -379,8 +391,7 @@ impl State {
     }
 
     pub(super) fn host(&mut self, handle: SessionHandle) -> SessionId {
-        let serial = self.next_serial;
-        self.next_serial += 1;
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let waiting = Part::none_of(self.endpoint.receive_pool());
         let clock = self.monitor.next_clock();
         let hosted = HostedSession::new(serial, clock, self.now(), waiting);

@@ -1,11 +1,13 @@
 //! What a relay needs to know before it starts.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU8;
 
 use tabane_core::{Identity, ServerConfig, SessionConfig};
 
 use super::applicant::Authorise;
 use super::exit::ExitConfig;
+use super::listening::Inheritance;
 use super::web_door::WebDoor;
 use crate::access::Access;
 use crate::monitor::HostMonitor;
@@ -40,6 +42,11 @@ pub struct RelayConfig {
     /// By which packets that are neither TCP nor UDP leave, with addresses of a pool; without,
     /// pings alone are served.
     pub exit: Option<ExitConfig>,
+    /// Threads that serve sessions, this one included; [`MAX_WORKERS`](tabane_core::MAX_WORKERS)
+    /// at most.
+    pub workers: NonZeroU8,
+    /// The sockets of a process that this one takes over from.
+    pub inheritance: Option<Inheritance>,
     /// Where clients come by TLS.
     pub web_doors: Vec<WebDoor>,
 }

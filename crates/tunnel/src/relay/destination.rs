@@ -253,38 +253,16 @@ fn is_exhaustion(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lookups::Lookups;
-    use crate::relay::front_doors::FrontDoors;
-    use crate::relay::measuring::Measuring;
     use crate::relay::own_addresses::OwnAddresses;
-    use crate::relay::{Destinations, RelayLimits, UserLimits};
-    use std::cell::Cell;
+    use crate::relay::tests::shared;
+    use crate::relay::{Destinations, UserLimits};
     use tabane_base::{Bytes, Translator};
     use tokio::net::TcpListener;
-    use tokio::sync::Notify;
 
     const ANYBODY: Asker<'_> = Asker {
         key: PublicKey([1; 32]),
         user: None,
     };
-
-    fn shared(access: Access) -> Shared {
-        Shared {
-            access,
-            own: OwnAddresses::new(vec!["192.0.2.1".parse().unwrap()]),
-            limits: RelayLimits::default(),
-            lookups: Lookups::default(),
-            resolvers: Vec::new(),
-            mark: None,
-            served: Cell::new(0),
-            is_draining: Cell::new(false),
-            stream_ended: Notify::new(),
-            journal: crate::journal::Journal::default(),
-            exit: None,
-            measuring: Measuring::default(),
-            front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into()),
-        }
-    }
 
     #[test]
     fn families_alternate_and_nothing_is_lost() {

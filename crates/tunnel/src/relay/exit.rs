@@ -3,11 +3,14 @@
 //! Owns the device, who has which address, and which client an answer is for. What may leave is
 //! decided by those who send; that the kernel passes packets on and translates their addresses is
 //! the affair of whoever has made the device.
+//!
+//! One worker reads the device, so that nobody's packets overtake one another, and hands answers
+//! to the others in bounded queues. Writing to it is one system call, of whichever worker has the
+//! client. Locks are held for a look into a map.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tabane_base::Prefix;
@@ -84,22 +87,29 @@ impl Refusal {
 
 /// The device with the clients that have addresses. Clones are the same.
 #[derive(Clone)]
-pub(super) struct Exit(Rc<Inner>);
+pub(super) struct Exit(Arc<Inner>);
 
 struct Inner {
     tun: Tun,
     mtu: u16,
-    pool: RefCell<Pool>,
+    pool: Mutex<Pool>,
     /// By address: the client there, the latest session where it has several.
-    clients: RefCell<BTreeMap<IpAddr, Client>>,
+    clients: Mutex<BTreeMap<IpAddr, Client>>,
     /// By session.
-    tallies: RefCell<BTreeMap<u64, Rc<RefCell<PacketsSnapshot>>>>,
+    tallies: Mutex<BTreeMap<u64, Tally>>,
 }
+
+/// What one session's packets have come to.
+type Tally = Arc<Mutex<PacketsSnapshot>>;
 
 struct Client {
     session: u64,
     answers: mpsc::Sender<Vec<u8>>,
-    tally: Rc<RefCell<PacketsSnapshot>>,
+    tally: Tally,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A session with addresses, until it is dropped.
@@ -109,25 +119,25 @@ pub(super) struct Lodger {
     session: u64,
     addresses: Addresses,
     answers: mpsc::Receiver<Vec<u8>>,
-    tally: Rc<RefCell<PacketsSnapshot>>,
+    tally: Tally,
 }
 
 impl Exit {
     pub(super) fn new(config: ExitConfig) -> Self {
-        Self(Rc::new(Inner {
+        Self(Arc::new(Inner {
             tun: config.tun,
             mtu: config.mtu,
-            pool: RefCell::new(Pool::new(config.v4, config.v6)),
-            clients: RefCell::default(),
-            tallies: RefCell::default(),
+            pool: Mutex::new(Pool::new(config.v4, config.v6)),
+            clients: Mutex::default(),
+            tallies: Mutex::default(),
         }))
     }
 
     /// Gives a client its addresses; `None` where all are in use.
     pub(super) fn lodge(&self, key: PublicKey, session: u64) -> Option<Lodger> {
-        let leased = self.0.pool.borrow_mut().lease(key);
+        let leased = lock(&self.0.pool).lease(key);
         let Some(addresses) = leased else {
-            let (used, places) = self.0.pool.borrow().fill();
+            let (used, places) = lock(&self.0.pool).fill();
             tracing::warn!(
                 client = %key, used, places,
                 "no address left in the pool: this client's packets beside TCP and UDP are not \
@@ -136,11 +146,11 @@ impl Exit {
             return None;
         };
         let (sender, answers) = mpsc::channel(MAX_WAITING);
-        let tally = Rc::new(RefCell::new(PacketsSnapshot {
+        let tally = Arc::new(Mutex::new(PacketsSnapshot {
             addresses: addresses.all().collect(),
             ..PacketsSnapshot::default()
         }));
-        let mut clients = self.0.clients.borrow_mut();
+        let mut clients = lock(&self.0.clients);
         for address in addresses.all() {
             let client = Client {
                 session,
@@ -149,7 +159,7 @@ impl Exit {
             };
             clients.insert(address, client);
         }
-        self.0.tallies.borrow_mut().insert(session, tally.clone());
+        lock(&self.0.tallies).insert(session, tally.clone());
         Some(Lodger {
             exit: self.clone(),
             key,
@@ -175,8 +185,8 @@ impl Exit {
 
     /// What the packets of a session have come to.
     pub(super) fn tally(&self, session: u64) -> Option<PacketsSnapshot> {
-        let tallies = self.0.tallies.borrow();
-        tallies.get(&session).map(|tally| tally.borrow().clone())
+        let tallies = lock(&self.0.tallies);
+        tallies.get(&session).map(|tally| lock(tally).clone())
     }
 
     /// Hands answers to those whom they are for, for ever.
@@ -198,10 +208,10 @@ impl Exit {
         let Ok(header) = IpPacket::parse(packet) else {
             return;
         };
-        if let Some(client) = self.0.clients.borrow().get(&header.destination)
+        if let Some(client) = lock(&self.0.clients).get(&header.destination)
             && client.answers.try_send(packet.to_vec()).is_ok()
         {
-            client.tally.borrow_mut().received += 1;
+            lock(&client.tally).received += 1;
         }
     }
 }
@@ -237,7 +247,7 @@ impl Lodger {
     }
 
     pub(super) fn count_up(&self, sent: Result<(), Refusal>) {
-        let mut tally = self.tally.borrow_mut();
+        let mut tally = lock(&self.tally);
         match sent {
             Ok(()) => tally.sent += 1,
             Err(refusal) => *tally.refused.entry(refusal.name()).or_default() += 1,
@@ -257,10 +267,10 @@ impl Lodger {
 impl Drop for Lodger {
     fn drop(&mut self) {
         let inner = &self.exit.0;
-        inner.pool.borrow_mut().release(self.key);
+        lock(&inner.pool).release(self.key);
         let session = self.session;
         let is_others = |_: &IpAddr, client: &mut Client| client.session != session;
-        inner.clients.borrow_mut().retain(is_others);
-        inner.tallies.borrow_mut().remove(&session);
+        lock(&inner.clients).retain(is_others);
+        lock(&inner.tallies).remove(&session);
     }
 }

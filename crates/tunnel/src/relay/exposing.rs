@@ -4,6 +4,8 @@
 //! nobody wants, or whom nobody answers, is reset. The ports are the front doors'; bytes go the way
 //! of every connection's, so classes, rates, volumes and draining hold for them as well.
 
+use std::sync::atomic::Ordering;
+
 use tabane_base::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -41,7 +43,7 @@ pub(super) async fn serve(
     if !is_granted() {
         return refuse(stream, Status::Denied).await;
     }
-    if host.shared.is_draining.get() {
+    if host.shared.is_draining.load(Ordering::Relaxed) {
         return refuse(stream, Status::PortUnavailable).await;
     }
     let doors = &host.shared.front_doors;
@@ -128,7 +130,7 @@ impl Exposing {
             from: visitor.from,
             at: visitor.at,
         };
-        let (shared, meter) = (host.shared.clone(), host.meter());
+        let (ended, meter) = (host.stream_ended.clone(), host.meter());
         tokio::task::spawn_local(async move {
             notice_vanished(&visitor.tcp);
             let front = [preface.emit(), visitor.front].concat();
@@ -139,7 +141,7 @@ impl Exposing {
                 tracing::debug!(from = %visitor.from, at = %visitor.at, ?carried, "visitor gone");
             }
             drop(permit);
-            shared.stream_ended.notify_one();
+            ended.notify_one();
         });
     }
 

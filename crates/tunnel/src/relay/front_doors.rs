@@ -4,12 +4,17 @@
 //! closed with the last. Whoever comes is handed to the holder's task, at the pace that its
 //! turnstile allows; at a port of several names, once the visitor has said which it wants. What is
 //! too much waits in the kernel, whose queue has an end, or is reset, and is counted.
+//!
+//! All workers of a relay have the same doors: a port is attended by the worker that opened it, and
+//! visitors are handed to the holder's, wherever that is.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use socket2::{Domain, Socket, Type};
 use tabane_base::{Duration, Protocol};
@@ -67,23 +72,23 @@ pub(super) type Bell = mpsc::Sender<Knock>;
 
 /// All of them.
 pub(super) struct FrontDoors {
-    exposures: RefCell<Exposures<Bell>>,
-    open: RefCell<BTreeMap<Place, AbortHandle>>,
+    exposures: Mutex<Exposures<Bell>>,
+    open: Mutex<BTreeMap<Place, AbortHandle>>,
     /// Of the relay's host, where it listens.
     local: IpAddr,
     /// Visitors who were sent away without being asked about.
-    turned_away: Cell<u64>,
+    turned_away: AtomicU64,
 }
 
 /// Ports that a client has, until this is dropped.
 pub(super) struct Lease {
-    doors: Rc<FrontDoors>,
+    doors: Arc<FrontDoors>,
     number: u64,
 }
 
 /// A visitor who is here.
 pub(super) struct Presence {
-    doors: Rc<FrontDoors>,
+    doors: Arc<FrontDoors>,
     number: u64,
 }
 
@@ -103,13 +108,23 @@ pub struct ExposureSnapshot {
 }
 
 impl FrontDoors {
-    pub(super) fn new(local: IpAddr) -> Rc<Self> {
-        Rc::new(Self {
-            exposures: RefCell::default(),
-            open: RefCell::default(),
+    pub(super) fn new(local: IpAddr) -> Arc<Self> {
+        Arc::new(Self {
+            exposures: Mutex::default(),
+            open: Mutex::default(),
             local,
-            turned_away: Cell::new(0),
+            turned_away: AtomicU64::new(0),
         })
+    }
+
+    fn exposures(&self) -> MutexGuard<'_, Exposures<Bell>> {
+        self.exposures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(&self) -> MutexGuard<'_, BTreeMap<Place, AbortHandle>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has what comes there knock at the receiver, from now on. A client that is here again is
@@ -118,7 +133,7 @@ impl FrontDoors {
     /// # Errors
     /// Somebody else has it, or the host does not let us.
     pub(super) async fn lease(
-        self: &Rc<Self>,
+        self: &Arc<Self>,
         claim: PortClaim,
         name: Option<&HostName>,
         key: PublicKey,
@@ -126,7 +141,7 @@ impl FrontDoors {
         let (bell, knocks) = mpsc::channel(MAX_WAITING);
         let insert = || {
             let bell = bell.clone();
-            let mut exposures = self.exposures.borrow_mut();
+            let mut exposures = self.exposures();
             exposures.insert((claim, name), key, bell, Instant::now())
         };
         let number = match insert() {
@@ -155,7 +170,7 @@ impl FrontDoors {
     async fn ask(&self, others: &[u64], key: PublicKey) {
         let mut gone = JoinSet::new();
         for number in others {
-            let exposures = self.exposures.borrow();
+            let exposures = self.exposures();
             let Some(other) = exposures.get(*number) else {
                 continue;
             };
@@ -170,8 +185,8 @@ impl FrontDoors {
         let _ = timeout(GONE_WAIT, gone.join_all()).await;
     }
 
-    fn open(self: &Rc<Self>, place: Place) -> io::Result<()> {
-        let mut open = self.open.borrow_mut();
+    fn open(self: &Arc<Self>, place: Place) -> io::Result<()> {
+        let mut open = self.opened();
         if open.contains_key(&place) {
             return Ok(());
         }
@@ -215,7 +230,7 @@ impl FrontDoors {
     }
 
     /// Takes in whoever comes, for ever.
-    async fn attend(self: Rc<Self>, place: Place, listener: TcpListener) {
+    async fn attend(self: Arc<Self>, place: Place, listener: TcpListener) {
         let lobby = Rc::new(RefCell::new(Lobby::new(MAX_NAMELESS, MAX_BEGUN)));
         let mut readings = JoinSet::new();
         let opened_at = Instant::now();
@@ -260,7 +275,7 @@ impl FrontDoors {
     /// Whom somebody at a port is for, once that one may be called.
     async fn whom(&self, place: Place) -> Called<Bell> {
         loop {
-            let called = self.exposures.borrow_mut().call(place, Instant::now());
+            let called = self.exposures().call(place, Instant::now());
             match called {
                 Called::At(at) => sleep_until(at).await,
                 called => return called,
@@ -270,20 +285,20 @@ impl FrontDoors {
 
     /// Somebody's datagrams: what would have to wait is lost.
     fn let_in(&self, place: Place, visitor: Option<UdpVisitor>) {
-        let called = self.exposures.borrow_mut().call(place, Instant::now());
+        let called = self.exposures().call(place, Instant::now());
         match (called, visitor) {
             (Called::Holder(bell), Some(visitor)) => self.ring(&bell, Knock::Datagrams(visitor)),
             _ => self.turn_away(),
         }
     }
 
-    async fn read_name(self: Rc<Self>, place: Place, mut visitor: Visitor) {
+    async fn read_name(self: Arc<Self>, place: Place, mut visitor: Visitor) {
         let Ok(Some(name)) = timeout(NAME_WAIT, visitor.read_name()).await else {
             return self.turn_away();
         };
         loop {
             let now = Instant::now();
-            let called = self.exposures.borrow_mut().call_named(place, &name, now);
+            let called = self.exposures().call_named(place, &name, now);
             match called {
                 Called::Holder(bell) => return self.ring(&bell, Knock::Visitor(visitor)),
                 Called::At(at) => sleep_until(at).await,
@@ -300,17 +315,17 @@ impl FrontDoors {
 
     /// One more who found nobody.
     pub(super) fn turn_away(&self) {
-        self.turned_away.set(self.turned_away.get() + 1);
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Visitors so far who found nobody.
     pub(super) fn turned_away(&self) -> u64 {
-        self.turned_away.get()
+        self.turned_away.load(Ordering::Relaxed)
     }
 
     /// What leads where.
     pub(super) fn snapshot(&self) -> Vec<ExposureSnapshot> {
-        let exposures = self.exposures.borrow();
+        let exposures = self.exposures();
         let exposed = exposures.iter().map(|(_, exposed)| ExposureSnapshot {
             claim: exposed.claim,
             name: exposed.name.clone(),
@@ -324,10 +339,10 @@ impl FrontDoors {
     /// Lets nobody in any more; whoever is in stays.
     pub(super) fn close(&self) {
         // Their tasks end with their bells, and find nothing to give back.
-        let all = std::mem::take(&mut *self.exposures.borrow_mut());
+        let all = std::mem::take(&mut *self.exposures());
         drop(all);
-        self.open.borrow().values().for_each(AbortHandle::abort);
-        self.open.borrow_mut().clear();
+        let open = std::mem::take(&mut *self.opened());
+        open.values().for_each(AbortHandle::abort);
     }
 }
 
@@ -338,10 +353,7 @@ impl Lease {
             exposed.visitors += 1;
             exposed.visitors_so_far += 1;
         };
-        self.doors
-            .exposures
-            .borrow_mut()
-            .change(self.number, change);
+        self.doors.exposures().change(self.number, change);
         Presence {
             doors: self.doors.clone(),
             number: self.number,
@@ -352,10 +364,7 @@ impl Lease {
 impl Drop for Presence {
     fn drop(&mut self) {
         let change = |exposed: &mut Exposed<Bell>| exposed.visitors -= 1;
-        self.doors
-            .exposures
-            .borrow_mut()
-            .change(self.number, change);
+        self.doors.exposures().change(self.number, change);
     }
 }
 
@@ -396,9 +405,10 @@ impl Visitor {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let left = self.doors.exposures.borrow_mut().remove(self.number);
-        let mut open = self.doors.open.borrow_mut();
-        for place in left {
+        // Nobody is given what is closed here before it is closed.
+        let mut exposures = self.doors.exposures();
+        let mut open = self.doors.opened();
+        for place in exposures.remove(self.number) {
             if let Some(task) = open.remove(&place) {
                 task.abort();
             }
@@ -416,7 +426,7 @@ mod tests {
     const ANN: PublicKey = PublicKey([1; 32]);
     const BOB: PublicKey = PublicKey([2; 32]);
 
-    fn doors() -> Rc<FrontDoors> {
+    fn doors() -> Arc<FrontDoors> {
         FrontDoors::new(Ipv4Addr::LOCALHOST.into())
     }
 
@@ -488,7 +498,7 @@ mod tests {
             let doors = doors();
             let refused = doors.lease(claim, None, ANN).await.err();
             assert_eq!(refused, Some(Status::PortUnavailable));
-            assert!(doors.snapshot().is_empty() && doors.open.borrow().is_empty());
+            assert!(doors.snapshot().is_empty() && doors.opened().is_empty());
         })
         .unwrap();
     }

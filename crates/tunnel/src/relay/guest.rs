@@ -3,18 +3,20 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey, StreamId};
 use tabane_linux::abortive::AbortiveStream;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::destination::Asker;
 use super::host::{Host, Occupancy, Permit, Seat, refuse};
 use super::mapping::Mapping;
 use super::packets::Packets;
-use super::user::{Counted, User};
-use super::{Shared, destination, exposing, pingers, udp};
+use super::user::{Counted, Rates, User};
+use super::{Shared, destination, exposing, headcount, pingers, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
@@ -30,35 +32,62 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 
 pub(super) struct Guest {
     engine: Engine,
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
+    stream_ended: Rc<Notify>,
     session: SessionId,
     key: PublicKey,
     /// Where it was heard from when it was let in.
     from: Option<SocketAddr>,
     since: Instant,
     usage: Rc<Occupancy>,
-    user: Option<User>,
-    /// Counts the session for the user.
-    _counted: Option<Counted>,
+    membership: Membership,
+}
+
+/// Whose limits a session has. Counts it as long as it is there.
+pub(super) enum Membership {
+    OfUser {
+        user: User,
+        rates: Rc<Rates>,
+        _counted: Counted,
+    },
+    OfNobody {
+        _counted: headcount::Counted,
+    },
+}
+
+impl Membership {
+    fn user(&self) -> Option<&User> {
+        match self {
+            Self::OfUser { user, .. } => Some(user),
+            Self::OfNobody { .. } => None,
+        }
+    }
+
+    fn rates(&self) -> Option<&Rc<Rates>> {
+        match self {
+            Self::OfUser { rates, .. } => Some(rates),
+            Self::OfNobody { .. } => None,
+        }
+    }
 }
 
 impl Guest {
     pub(super) fn new(
         engine: Engine,
-        shared: Rc<Shared>,
+        (shared, stream_ended): (Arc<Shared>, Rc<Notify>),
         session: SessionId,
         key: PublicKey,
         from: Option<SocketAddr>,
-        (user, counted): (Option<User>, Option<Counted>),
+        membership: Membership,
     ) -> Self {
-        let name = user.as_ref().map(User::name);
+        let name = membership.user().map(User::name);
         tracing::info!(client = %key, user = name, ?from, session = session.serial(), "session up");
         Self {
-            user,
+            membership,
             from,
-            _counted: counted,
             engine,
             shared,
+            stream_ended,
             session,
             key,
             since: Instant::now(),
@@ -71,8 +100,10 @@ impl Guest {
         let stream = Stream::new(self.engine.clone(), self.session, id);
         let host = Host {
             shared: self.shared.clone(),
+            stream_ended: self.stream_ended.clone(),
             usage: self.usage.clone(),
-            user: self.user.clone(),
+            user: self.membership.user().cloned(),
+            rates: self.membership.rates().cloned(),
             session: self.session.serial(),
             key: self.key,
         };
@@ -80,7 +111,7 @@ impl Guest {
             if let Err(end) = serve(stream, &host).await {
                 tracing::debug!(?end, "a stream ended before it was served");
             }
-            host.shared.stream_ended.notify_one();
+            host.stream_ended.notify_one();
         });
     }
 
@@ -89,12 +120,17 @@ impl Guest {
     }
 
     pub(super) fn is_of(&self, user: &User) -> bool {
-        self.user.as_ref().is_some_and(|own| own.is(user))
+        self.membership.user().is_some_and(|own| own.is(user))
     }
 
     /// Whether it carries connections, which its end would break.
     pub(super) fn is_busy(&self) -> bool {
         self.usage.is_busy()
+    }
+
+    /// Whether UDP flows of programs would be broken by its end.
+    pub(super) fn has_flows(&self) -> bool {
+        self.usage.has_flows()
     }
 
     pub(super) const fn key(&self) -> PublicKey {
@@ -103,7 +139,7 @@ impl Guest {
 
     /// Who breaks the protocol is named so that the owner can revoke or block it.
     pub(super) fn log_closed(&self, reason: &CloseReason) {
-        let user = self.user.as_ref().map(User::name);
+        let user = self.membership.user().map(User::name);
         if let CloseReason::ProtocolViolation(violation) = reason {
             tracing::warn!(
                 client = %self.key,

@@ -3,11 +3,13 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tabane_core::PublicKey;
+use tokio::sync::Notify;
 
 use super::Shared;
-use super::user::{Counted, Meter, User, What};
+use super::user::{Counted, Meter, Rates, User, What};
 use crate::request::{Status, Transport};
 use crate::stream::{Stream, StreamEnd};
 
@@ -16,6 +18,7 @@ use crate::stream::{Stream, StreamEnd};
 pub(super) struct Occupancy {
     connections: Cell<usize>,
     flows: Cell<usize>,
+    udp: Cell<usize>,
     visitors: Cell<usize>,
 }
 
@@ -24,6 +27,8 @@ pub(super) struct Occupancy {
 pub(super) enum Seat {
     Connection,
     Flow,
+    /// A flow of a program's UDP.
+    Udp,
     /// Somebody who has come to a port that leads to the client.
     Visitor,
 }
@@ -38,16 +43,19 @@ pub(super) struct Permit {
 /// What a stream's task has of its session.
 #[derive(Clone)]
 pub(super) struct Host {
-    pub(super) shared: Rc<Shared>,
+    pub(super) shared: Arc<Shared>,
+    /// Rung when a stream has ended.
+    pub(super) stream_ended: Rc<Notify>,
     pub(super) usage: Rc<Occupancy>,
     pub(super) user: Option<User>,
+    pub(super) rates: Option<Rc<Rates>>,
     pub(super) session: u64,
     pub(super) key: PublicKey,
 }
 
 impl Host {
     pub(super) fn meter(&self) -> Meter {
-        Meter::new(self.user.clone(), self.session)
+        Meter::new(self.user.clone().zip(self.rates.clone()), self.session)
     }
 }
 
@@ -57,10 +65,16 @@ impl Occupancy {
         self.connections.get() + self.visitors.get() > 0
     }
 
+    /// Whether there are UDP flows of programs, which have no other way of going on.
+    pub(super) fn has_flows(&self) -> bool {
+        self.udp.get() > 0
+    }
+
     fn of(&self, seat: Seat) -> &Cell<usize> {
         match seat {
             Seat::Connection => &self.connections,
             Seat::Flow => &self.flows,
+            Seat::Udp => &self.udp,
             Seat::Visitor => &self.visitors,
         }
     }
@@ -70,9 +84,8 @@ impl Seat {
     pub(super) const fn of(transport: Transport) -> Self {
         match transport {
             Transport::Tcp | Transport::Measure(_) => Self::Connection,
-            Transport::Udp
-            | Transport::Mapping
-            | Transport::Packets
+            Transport::Udp | Transport::Mapping => Self::Udp,
+            Transport::Packets
             | Transport::LodgedPackets
             | Transport::Families
             | Transport::Exposure(_) => Self::Flow,
@@ -85,7 +98,8 @@ impl Permit {
         let (usage, limits) = (host.usage.clone(), &host.shared.limits);
         let limit = match seat {
             Seat::Connection => limits.connections,
-            Seat::Flow => limits.flows,
+            Seat::Flow => limits.flows.saturating_sub(usage.udp.get()),
+            Seat::Udp => limits.flows.saturating_sub(usage.flows.get()),
             Seat::Visitor => limits.visitors,
         };
         let taken = usage.of(seat).get();

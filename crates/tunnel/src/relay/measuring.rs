@@ -3,9 +3,9 @@
 //! Owns how much of that each client gets, and the far end of it. Bytes go the way of every
 //! connection's (`connection`), so a user's rate and volume hold for them as well.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tabane_base::Duration;
 use tabane_core::PublicKey;
@@ -35,7 +35,7 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Who measures at present, and who has lately. Copies are the same.
 #[derive(Clone, Default)]
-pub(super) struct Measuring(Rc<RefCell<Accounts>>);
+pub(super) struct Measuring(Arc<Mutex<Accounts>>);
 
 #[derive(Default)]
 struct Accounts {
@@ -73,7 +73,7 @@ impl Measuring {
     }
 
     fn admit(&self, key: PublicKey, now: Instant) -> Option<Duration> {
-        let accounts = &mut *self.0.borrow_mut();
+        let accounts = &mut *self.accounts();
         if accounts.under_way >= ALL_AT_ONCE {
             return None;
         }
@@ -102,8 +102,12 @@ impl Measuring {
         Some(lasts)
     }
 
+    fn accounts(&self) -> MutexGuard<'_, Accounts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn end(&self, key: PublicKey, lasted: Duration) {
-        let accounts = &mut *self.0.borrow_mut();
+        let accounts = &mut *self.accounts();
         if let Some(account) = accounts.of_clients.get_mut(&key) {
             accounts.under_way -= 1;
             account.under_way -= 1;

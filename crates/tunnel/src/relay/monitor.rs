@@ -1,15 +1,24 @@
 //! A relay seen and steered from outside while it runs.
+//!
+//! Whoever looks is on the first worker's thread. What the others have is asked of them by jobs, so
+//! a look costs nothing while nobody looks.
 
-use std::rc::Rc;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tabane_base::Duration;
+use tabane_control::TraceBatch;
 use tabane_core::{CloseReason, EndpointCounters, PublicKey, SessionSnapshot};
+use tokio::sync::mpsc;
 
-use super::Shared;
 use super::exit::PacketsSnapshot;
 use super::front_doors::ExposureSnapshot;
+use super::listening::{Inheritance, Neighbours};
+use super::{Relay, Shared};
 use crate::engine::{Engine, SessionId, Volume};
 use crate::journal::Journal;
+use crate::shown::follow_record;
 use crate::trace::SessionTrace;
 
 /// One session at a relay at one moment.
@@ -17,6 +26,8 @@ use crate::trace::SessionTrace;
 pub struct GuestSnapshot {
     /// Counts the relay's sessions.
     pub number: u64,
+    /// The worker that has it, from 0.
+    pub worker: usize,
     /// The client's key, once proved.
     pub client: Option<PublicKey>,
     /// Since its first packet.
@@ -27,30 +38,127 @@ pub struct GuestSnapshot {
     pub packets: Option<PacketsSnapshot>,
 }
 
+/// A relay at one moment, all workers together.
+#[derive(Clone, Debug, Default)]
+pub struct RelaySnapshot {
+    /// The sessions there are, with whose they are.
+    pub guests: Vec<GuestSnapshot>,
+    /// What has been carried, sessions that have ended included.
+    pub volume: Volume,
+    /// Counters over all sessions, drops by reason among them.
+    pub counters: EndpointCounters,
+    /// Workers that there are.
+    pub workers: usize,
+}
+
 /// What a running relay is doing.
 #[derive(Clone)]
 pub struct RelayMonitor {
+    /// Whose thread this is on.
+    pub(super) number: usize,
     pub(super) engine: Engine,
-    pub(super) shared: Rc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl RelayMonitor {
-    /// The sessions there are.
-    #[must_use]
-    pub fn sessions(&self) -> Vec<SessionSnapshot> {
-        let sessions = self.engine.sessions();
-        let snapshot = |session: SessionId| self.engine.snapshot(session);
-        sessions.into_iter().filter_map(snapshot).collect()
+    /// What it is doing.
+    pub async fn look(&self) -> RelaySnapshot {
+        let mut all = self.look_here();
+        for worker in self.others() {
+            let look = |relay: &mut Relay| relay.monitor().look_here();
+            if let Some(seen) = self.shared.crew.ask(worker, look).await {
+                all.guests.extend(seen.guests);
+                all.volume += seen.volume;
+                all.counters += &seen.counters;
+            }
+        }
+        all.guests.sort_by_key(|guest| guest.number);
+        all
     }
 
-    /// What has been carried, sessions that have ended included.
-    #[must_use]
-    pub fn volume(&self) -> Volume {
-        self.engine.whole_volume()
+    /// Returns once every worker has had a turn.
+    pub async fn pulse(&self) {
+        for worker in self.others() {
+            self.shared.crew.ask(worker, |_| ()).await;
+        }
+    }
+
+    /// The sockets, for another process that takes over.
+    ///
+    /// # Errors
+    /// Out of descriptors, or it has a pool's device, which only a restart hands over.
+    pub fn bequeath(&self) -> io::Result<Inheritance> {
+        if self.shared.exit.is_some() {
+            let text = "a relay with an address pool (--pool) is upgraded by a restart";
+            return Err(io::Error::other(text));
+        }
+        if self.has_predecessor() {
+            let text = "the process before this one has sessions yet: try again when they are over";
+            return Err(io::Error::other(text));
+        }
+        self.shared.bequeath()
+    }
+
+    /// Takes what is new from here on, in the place of the process that has left its sockets.
+    ///
+    /// # Errors
+    /// The kernel refuses; all is as it was.
+    pub fn take_over(&self) -> io::Result<()> {
+        self.shared.steer(Neighbours::Predecessor)
+    }
+
+    /// The process before this one has ended, or the one after it came to nothing: all is for this
+    /// one.
+    ///
+    /// # Errors
+    /// The kernel refuses; all is as it was.
+    pub fn take_all(&self) -> io::Result<()> {
+        self.shared.steer(Neighbours::Nobody)
+    }
+
+    fn has_predecessor(&self) -> bool {
+        self.shared.has_neighbour.load(Ordering::Relaxed)
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let own = self.number;
+        (0..self.shared.crew.len()).filter(move |worker| *worker != own)
+    }
+
+    fn look_here(&self) -> RelaySnapshot {
+        let guest = |id: SessionId| {
+            let (client, age) = self.engine.guest(id)?;
+            let exit = self.shared.exit.as_ref();
+            Some(GuestSnapshot {
+                number: id.serial(),
+                worker: self.number,
+                client,
+                age,
+                session: self.engine.snapshot(id)?,
+                packets: exit.and_then(|exit| exit.tally(id.serial())),
+            })
+        };
+        let sessions = self.engine.sessions();
+        RelaySnapshot {
+            guests: sessions.into_iter().filter_map(guest).collect(),
+            volume: self.engine.whole_volume(),
+            counters: self.engine.counters(),
+            workers: self.shared.crew.len(),
+        }
     }
 
     /// Ends the sessions of keys that `leave` gives a reason for, and tells their clients.
-    pub fn turn_out(&self, mut leave: impl FnMut(PublicKey) -> Option<CloseReason>) {
+    pub fn turn_out(
+        &self,
+        leave: impl Fn(PublicKey) -> Option<CloseReason> + Clone + Send + 'static,
+    ) {
+        let others = leave.clone();
+        let turn_out = move |relay: &mut Relay| relay.monitor().turn_out_here(&others);
+        self.shared.crew.tell_others(self.number, turn_out);
+        self.turn_out_here(&leave);
+    }
+
+    fn turn_out_here(&self, leave: &impl Fn(PublicKey) -> Option<CloseReason>) {
         for session in self.engine.sessions() {
             self.engine.visit(session, |visit| {
                 let session = &visit.session;
@@ -65,37 +173,25 @@ impl RelayMonitor {
         }
     }
 
-    /// The sessions there are, with whose they are.
-    #[must_use]
-    pub fn guests(&self) -> Vec<GuestSnapshot> {
-        let guest = |id: SessionId| {
-            let (client, age) = self.engine.guest(id)?;
-            Some(GuestSnapshot {
-                number: id.serial(),
-                client,
-                age,
-                session: self.engine.snapshot(id)?,
-                packets: self
-                    .shared
-                    .exit
-                    .as_ref()
-                    .and_then(|exit| exit.tally(id.serial())),
-            })
-        };
-        self.engine
-            .sessions()
-            .into_iter()
-            .filter_map(guest)
-            .collect()
+    /// Has a session recorded, by its number, as long as somebody listens. `None` when there is no
+    /// such session, or somebody has it recorded already.
+    pub async fn record(&self, number: u64) -> Option<mpsc::Receiver<TraceBatch>> {
+        if let Some(record) = self.record_here(number) {
+            return Some(record);
+        }
+        for worker in self.others() {
+            let record = move |relay: &mut Relay| relay.monitor().record_here(number);
+            if let Some(Some(record)) = self.shared.crew.ask(worker, record).await {
+                return Some(record);
+            }
+        }
+        None
     }
 
-    /// Has a session recorded, by its number, until the result is dropped. `None` when there is no
-    /// such session, or somebody has it recorded already.
-    #[must_use]
-    pub fn trace(&self, number: u64) -> Option<SessionTrace> {
+    fn record_here(&self, number: u64) -> Option<mpsc::Receiver<TraceBatch>> {
         let sessions = self.engine.sessions();
         let session = sessions.into_iter().find(|id| id.serial() == number)?;
-        SessionTrace::start(&self.engine, session)
+        SessionTrace::start(&self.engine, session).map(follow_record)
     }
 
     /// Which ports lead to which clients.
@@ -119,12 +215,6 @@ impl RelayMonitor {
     /// Sessions let in so far.
     #[must_use]
     pub fn served(&self) -> u64 {
-        self.shared.served.get()
-    }
-
-    /// Counters over all sessions, drops by reason among them.
-    #[must_use]
-    pub fn counters(&self) -> EndpointCounters {
-        self.engine.counters()
+        self.shared.served.load(Ordering::Relaxed)
     }
 }

@@ -5,49 +5,61 @@
 //! which lead to such addresses by others, and the families by which the host reaches others, and
 //! keeps all up to date with the interfaces.
 
-use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use tabane_base::{Prefix, Translator};
 use tabane_linux::follow_translators;
 use tabane_linux::interfaces::{self, Families, Watch};
 use tokio::sync::Notify;
 
-/// Addresses that lead to this host.
+/// Addresses that lead to this host. Written where the interfaces are followed, read by all
+/// workers.
 #[derive(Default)]
 pub(super) struct OwnAddresses {
     /// Those that others forward to us, by word of the owner.
     announced: Vec<IpAddr>,
+    seen: RwLock<Seen>,
+}
+
+/// What the last look has shown.
+#[derive(Default)]
+struct Seen {
     /// Those of links first.
-    of_interfaces: RefCell<Vec<IpAddr>>,
+    of_interfaces: Vec<IpAddr>,
     /// The networks of all interfaces.
-    near: RefCell<Vec<Prefix>>,
+    near: Vec<Prefix>,
     /// Of the network's, those that may lead to private addresses among them.
-    translators: RefCell<Vec<Translator>>,
+    translators: Vec<Translator>,
     /// `None` before the first look.
-    families: Cell<Option<Families>>,
+    families: Option<Families>,
 }
 
 impl OwnAddresses {
     pub(super) fn new(announced: Vec<IpAddr>) -> Self {
         Self {
             announced,
-            of_interfaces: RefCell::default(),
-            near: RefCell::default(),
-            translators: RefCell::default(),
-            families: Cell::new(None),
+            seen: RwLock::default(),
         }
+    }
+
+    fn seen(&self) -> RwLockReadGuard<'_, Seen> {
+        self.seen.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.seen.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(super) fn contains(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
-        self.announced.contains(&ip) || self.of_interfaces.borrow().contains(&ip)
+        self.announced.contains(&ip) || self.seen().of_interfaces.contains(&ip)
     }
 
     /// Whether this host, or one of a network that it is in, has this address.
     pub(super) fn is_near(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
-        self.contains(ip) || self.near.borrow().iter().any(|range| range.contains(ip))
+        self.contains(ip) || self.seen().near.iter().any(|range| range.contains(ip))
     }
 
     /// The IPv4 addresses that may be reached by this one through a translator: a forged answer may
@@ -56,21 +68,22 @@ impl OwnAddresses {
         let IpAddr::V6(ip) = ip else {
             return Vec::new();
         };
-        let translators = self.translators.borrow();
-        let beyond = translators.iter().filter_map(|it| it.within(ip));
+        let seen = self.seen();
+        let beyond = seen.translators.iter().filter_map(|it| it.within(ip));
         beyond.map(IpAddr::V4).collect()
     }
 
     /// By which families this host reaches others.
     pub(super) fn families(&self) -> Families {
-        self.families.get().unwrap_or(Families::BOTH)
+        self.seen().families.unwrap_or(Families::BOTH)
     }
 
     /// Where to connect to for `ip`, an address that leads here: an announced one may lead out into
     /// the world first and be let in nowhere on its way back.
     pub(super) fn nearest(&self, ip: IpAddr) -> IpAddr {
         let ip = ip.to_canonical();
-        let own = self.of_interfaces.borrow();
+        let seen = self.seen();
+        let own = &seen.of_interfaces;
         if own.contains(&ip) || !self.announced.contains(&ip) {
             return ip;
         }
@@ -80,7 +93,7 @@ impl OwnAddresses {
 
     /// The network has these translators.
     pub(super) fn show(&self, translators: Vec<Translator>) {
-        *self.translators.borrow_mut() = translators;
+        self.note(|seen| seen.translators = translators);
     }
 
     /// Looks at the interfaces, once now and then whenever they change.
@@ -110,19 +123,20 @@ impl OwnAddresses {
     pub(super) async fn look(&self) {
         match interfaces::list().await {
             Ok(interfaces) => {
-                self.families.set(Some(Families::of(&interfaces)));
+                let families = Some(Families::of(&interfaces));
                 let (links, others): (Vec<_>, Vec<_>) = interfaces
                     .iter()
                     .partition(|interface| interface.usable().is_ok());
                 let all = links.into_iter().chain(others);
                 let addresses = all.flat_map(|interface| &interface.addresses);
                 let addresses = addresses.map(|address| address.address.to_canonical());
-                *self.of_interfaces.borrow_mut() = addresses.collect();
+                let addresses = addresses.collect();
+                self.note(|seen| (seen.families, seen.of_interfaces) = (families, addresses));
             }
             Err(error) => tracing::warn!(%error, "cannot list this host's own addresses"),
         }
         match interfaces::near().await {
-            Ok(near) => *self.near.borrow_mut() = near,
+            Ok(near) => self.note(|seen| seen.near = near),
             Err(error) => tracing::warn!(%error, "cannot list this host's own networks"),
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tabane_base::Duration;
@@ -35,13 +35,13 @@ pub(super) struct UdpVisitor {
     pub(super) from: SocketAddr,
     pub(super) at: SocketAddr,
     datagrams: mpsc::Receiver<Vec<u8>>,
-    socket: Rc<UdpSocket>,
+    socket: Arc<UdpSocket>,
 }
 
 /// Takes in what comes, for ever. `let_in` is told of everybody who is new, or that there is no
 /// room for one.
 pub(super) async fn attend(socket: UdpSocket, let_in: impl Fn(Option<UdpVisitor>)) {
-    let socket = Rc::new(socket);
+    let socket = Arc::new(socket);
     let mut flows: BTreeMap<SocketAddr, mpsc::Sender<Vec<u8>>> = BTreeMap::new();
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {

@@ -1,18 +1,21 @@
 //! Users: the people a relay serves, each with any number of devices, and what they may have.
 //!
-//! Owns a user's limits, what it has at present and what has passed. All its sessions share them.
+//! Owns a user's limits, what it has at present and what has passed. All its sessions share them,
+//! at whichever workers they are: what changes with bytes is atomic.
 //! Whose a key is, and when a volume begins anew, is decided by whoever owns the relay.
 
-use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll};
 
 use tabane_base::{Bytes, Rate};
 
 use super::grants::Grants;
 use super::rules::Destinations;
-use super::shaper::{Allowance, Shaper};
+use super::shaper::{Allowance, Bucket, Shaper};
 use crate::request::PortClaim;
 use crate::target::HostName;
 
@@ -52,15 +55,32 @@ pub struct UserUsage {
 
 /// A user of a running relay. Clones are the same user.
 #[derive(Clone)]
-pub struct User(Rc<Inner>);
+pub struct User(Arc<Inner>);
 
 struct Inner {
     name: String,
-    limits: RefCell<UserLimits>,
-    usage: Cell<UserUsage>,
+    /// Read when something begins, not when bytes pass.
+    limits: RwLock<UserLimits>,
+    /// Of the limits: the volume, `u64::MAX` for none.
+    most_volume: AtomicU64,
+    sessions: AtomicUsize,
+    streams: AtomicUsize,
+    down: AtomicU64,
+    up: AtomicU64,
+    volume: AtomicU64,
+    rate_down: Arc<Bucket>,
+    rate_up: Arc<Bucket>,
+}
+
+/// Who waits for a user's rates at one worker.
+pub(super) struct Rates {
     down: Rc<Shaper>,
     up: Rc<Shaper>,
 }
+
+/// The rates of all users with sessions at one worker.
+#[derive(Default)]
+pub(super) struct RatesHere(HashMap<*const Bucket, Weak<Rates>>);
 
 /// Which way bytes pass at the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +94,7 @@ pub(crate) enum Direction {
 /// One stream's part in its user's limits. Without a user, nothing is limited or counted.
 #[derive(Default)]
 pub(crate) struct Meter {
-    user: Option<User>,
+    user: Option<(User, Rc<Rates>)>,
     session: u64,
     down: Allowance,
     up: Allowance,
@@ -96,12 +116,17 @@ impl User {
     /// A user of whose volume `used` is gone already.
     #[must_use]
     pub fn new(name: &str, limits: UserLimits, used: Bytes) -> Self {
-        let user = Self(Rc::new(Inner {
+        let user = Self(Arc::new(Inner {
             name: name.to_owned(),
-            limits: RefCell::default(),
-            usage: Cell::default(),
-            down: Rc::default(),
-            up: Rc::default(),
+            limits: RwLock::default(),
+            most_volume: AtomicU64::new(u64::MAX),
+            sessions: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
+            down: AtomicU64::new(0),
+            up: AtomicU64::new(0),
+            volume: AtomicU64::new(0),
+            rate_down: Arc::default(),
+            rate_up: Arc::default(),
         }));
         user.set_limits(limits);
         user.set_volume_used(used);
@@ -117,102 +142,142 @@ impl User {
     /// Changes the limits; running streams have them from their next byte on. Streams and sessions
     /// beyond a lower number stay.
     pub fn set_limits(&self, limits: UserLimits) {
-        self.0.down.set_rate(limits.rate_down);
-        self.0.up.set_rate(limits.rate_up);
-        *self.0.limits.borrow_mut() = limits;
+        self.0.rate_down.set_rate(limits.rate_down);
+        self.0.rate_up.set_rate(limits.rate_up);
+        let volume = limits.volume.map_or(u64::MAX, Bytes::get);
+        self.0.most_volume.store(volume, Ordering::Relaxed);
+        *self
+            .0
+            .limits
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
     /// Sets what counts towards the volume, as at the beginning of a month.
     pub fn set_volume_used(&self, used: Bytes) {
-        self.change(|usage| usage.volume = used);
+        self.0.volume.store(used.get(), Ordering::Relaxed);
+    }
+
+    /// Counts what another process has passed on for it.
+    pub fn add_volume_used(&self, bytes: Bytes) {
+        self.0.volume.fetch_add(bytes.get(), Ordering::Relaxed);
     }
 
     /// What it has and had.
     #[must_use]
     pub fn usage(&self) -> UserUsage {
-        self.0.usage.get()
+        let Inner {
+            sessions,
+            streams,
+            down,
+            up,
+            volume,
+            ..
+        } = &*self.0;
+        let bytes = |count: &AtomicU64| Bytes::new(count.load(Ordering::Relaxed));
+        UserUsage {
+            sessions: sessions.load(Ordering::Relaxed),
+            streams: streams.load(Ordering::Relaxed),
+            down: bytes(down),
+            up: bytes(up),
+            volume: bytes(volume),
+        }
     }
 
     /// Whether both are the same.
     pub(super) fn is(&self, other: &Self) -> bool {
-        Rc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
-    pub(super) fn may_have_another_session(&self) -> bool {
-        let limit = self.0.limits.borrow().sessions;
-        limit.is_none_or(|limit| self.usage().sessions < limit)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut UserUsage)) {
-        let mut usage = self.0.usage.get();
-        change(&mut usage);
-        self.0.usage.set(usage);
+    fn limits(&self) -> RwLockReadGuard<'_, UserLimits> {
+        self.0.limits.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_used_up(&self) -> bool {
-        let limit = self.0.limits.borrow().volume;
-        limit.is_some_and(|limit| self.usage().volume >= limit)
+        let volume = self.0.volume.load(Ordering::Relaxed);
+        volume >= self.0.most_volume.load(Ordering::Relaxed)
     }
 
     /// Whether private addresses, and the relay's own, are open to it.
     pub(super) fn may_reach_private(&self) -> bool {
-        self.0.limits.borrow().destinations.private
+        self.limits().destinations.private
     }
 
     /// Whether a rule allows `address` by name.
     pub(super) fn is_allowed_by_rule(&self, address: SocketAddr) -> bool {
-        self.0.limits.borrow().destinations.names(address)
+        self.limits().destinations.names(address)
     }
 
     /// Whether a rule refuses `address`.
     pub(super) fn is_denied_by_rule(&self, address: SocketAddr) -> bool {
-        self.0.limits.borrow().destinations.denies(address)
+        self.limits().destinations.denies(address)
     }
 
     pub(super) fn may_reach(&self, address: SocketAddr) -> bool {
-        self.0.limits.borrow().destinations.allow(address)
+        self.limits().destinations.allow(address)
     }
 
     /// Whether these ports, or this name at them, may lead to its devices.
     pub(super) fn is_granted(&self, claim: PortClaim, name: Option<&HostName>) -> bool {
-        self.0.limits.borrow().grants.allow(claim, name)
+        self.limits().grants.allow(claim, name)
     }
 
     /// Counts one more, where the limit allows.
     pub(super) fn count(&self, what: What) -> Option<Counted> {
-        let usage = self.usage();
-        let limits = self.0.limits.borrow();
-        let (has, limit) = match what {
-            What::Session => (usage.sessions, limits.sessions),
-            What::Stream => (usage.streams, limits.streams),
+        let limit = match what {
+            What::Session => self.limits().sessions,
+            What::Stream => self.limits().streams,
         };
-        if limit.is_some_and(|limit| has >= limit) {
-            return None;
-        }
-        self.change(|usage| *what.of(usage) += 1);
+        let limit = limit.unwrap_or(usize::MAX);
+        let one_more = |has: usize| (has < limit).then_some(has + 1);
+        let order = Ordering::Relaxed;
+        what.of(&self.0).fetch_update(order, order, one_more).ok()?;
         let user = self.clone();
         Some(Counted { user, what })
     }
 }
 
 impl What {
-    fn of(self, usage: &mut UserUsage) -> &mut usize {
+    fn of(self, user: &Inner) -> &AtomicUsize {
         match self {
-            Self::Session => &mut usage.sessions,
-            Self::Stream => &mut usage.streams,
+            Self::Session => &user.sessions,
+            Self::Stream => &user.streams,
         }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.user
-            .change(|usage| *self.what.of(usage) = self.what.of(usage).saturating_sub(1));
+        self.what.of(&self.user.0).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl RatesHere {
+    /// Where sessions of this user wait at this worker.
+    pub(super) fn of(&mut self, user: &User) -> Rc<Rates> {
+        let key = Arc::as_ptr(&user.0.rate_down);
+        // While somebody has them, nobody else's bucket is there.
+        if let Some(known) = self.0.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        self.0.retain(|_, rates| rates.strong_count() > 0);
+        let rates = Rc::new(Rates::of(user));
+        self.0.insert(key, Rc::downgrade(&rates));
+        rates
+    }
+}
+
+impl Rates {
+    fn of(user: &User) -> Self {
+        Self {
+            down: Rc::new(Shaper::new(user.0.rate_down.clone())),
+            up: Rc::new(Shaper::new(user.0.rate_up.clone())),
+        }
     }
 }
 
 impl Meter {
-    pub(super) fn new(user: Option<User>, session: u64) -> Self {
+    pub(super) fn new(user: Option<(User, Rc<Rates>)>, session: u64) -> Self {
         Self {
             user,
             session,
@@ -222,37 +287,34 @@ impl Meter {
 
     /// Ready with how many bytes may pass now.
     pub(crate) fn poll(&mut self, way: Direction, cx: &Context<'_>) -> Poll<usize> {
-        let Some(User(user)) = &self.user else {
+        let Some((_, rates)) = &self.user else {
             return Poll::Ready(usize::MAX);
         };
         match way {
-            Direction::Down => user.down.poll(&mut self.down, self.session, cx),
-            Direction::Up => user.up.poll(&mut self.up, self.session, cx),
+            Direction::Down => rates.down.poll(&mut self.down, self.session, cx),
+            Direction::Up => rates.up.poll(&mut self.up, self.session, cx),
         }
     }
 
     /// `n` bytes have passed.
     pub(crate) fn spend(&mut self, way: Direction, n: usize) {
-        let Some(user) = &self.user else {
+        let Some((User(user), _)) = &self.user else {
             return;
         };
-        let bytes = Bytes::from(n);
-        user.change(|usage| {
-            usage.volume += bytes;
-            match way {
-                Direction::Down => usage.down += bytes,
-                Direction::Up => usage.up += bytes,
-            }
-        });
-        match way {
-            Direction::Down => self.down.spend(n),
-            Direction::Up => self.up.spend(n),
-        }
+        user.volume.fetch_add(n as u64, Ordering::Relaxed);
+        let (passed, allowance) = match way {
+            Direction::Down => (&user.down, &mut self.down),
+            Direction::Up => (&user.up, &mut self.up),
+        };
+        passed.fetch_add(n as u64, Ordering::Relaxed);
+        allowance.spend(n);
     }
 
     /// The user's volume is used up: nothing passes any more.
     pub(crate) fn is_used_up(&self) -> bool {
-        self.user.as_ref().is_some_and(User::is_used_up)
+        self.user
+            .as_ref()
+            .is_some_and(|(user, _)| user.is_used_up())
     }
 }
 
@@ -274,7 +336,8 @@ mod tests {
         drop(session);
         assert_eq!(user.usage().sessions, 0);
 
-        let mut meter = Meter::new(Some(user.clone()), 1);
+        let rates = RatesHere::default().of(&user);
+        let mut meter = Meter::new(Some((user.clone(), rates)), 1);
         assert!(!meter.is_used_up());
         meter.spend(Direction::Down, 30);
         meter.spend(Direction::Up, 10);

@@ -4,18 +4,24 @@
 //! Owns how many visitors there are at once, and whom one more displaces: whoever is connected and
 //! is not an admitted client. What comes of a visit is the carrier's affair, what packets are in
 //! it the engine's.
+//!
+//! One worker stands at the door. It reads of each client's connection what the first packet is
+//! for, and has the worker of that session carry the connection on.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::carrier::{Acceptor, BoxStream, Visit};
 use tabane_base::Duration;
-use tabane_core::{Admitted, Lobby, SocketId};
+use tabane_core::{Addressee, Admitted, Lobby, SocketId, Steering};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
+use super::Shared;
+use super::begun::Begun;
 use crate::engine::Engine;
 
 /// Visitors who have not said what they want, and connections that no admitted session goes by. At
@@ -29,6 +35,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// take.
 const UNPROVED: Duration = Duration::from_secs(12);
 
+/// Bytes that are read to find the first packet; eight of one say whose it is.
+const MAX_LOOK: usize = 1_024;
 /// How often it is looked whether one does, so that its seat is others'.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -42,7 +50,7 @@ pub struct WebDoor {
 
 /// A visitor's place; free when it goes.
 struct Seat {
-    lobby: Rc<RefCell<Lobby<AbortHandle>>>,
+    lobby: Arc<Mutex<Lobby<AbortHandle>>>,
     number: u64,
 }
 
@@ -68,15 +76,23 @@ impl WebDoor {
     }
 
     /// Takes in whoever comes, for ever.
-    pub(super) async fn serve(self, engine: Engine) {
+    pub(super) async fn serve(self, engine: Engine, shared: Arc<Shared>) {
         let this = Rc::new(self);
-        let lobby = Rc::new(RefCell::new(Lobby::new(MAX_VISITORS, MAX_VISITS)));
+        let lobby = Arc::new(Mutex::new(Lobby::new(MAX_VISITORS, MAX_VISITS)));
         let mut visits = JoinSet::new();
         let opened_at = Instant::now();
+        let mut stage = shared.crew.watch();
+        let mut is_open = true;
         loop {
             let accepted = tokio::select! {
-                accepted = this.listener.accept() => accepted,
+                accepted = this.listener.accept(), if is_open => accepted,
+                // Who comes from here on is the next process's; who is here stays.
+                _ = stage.changed(), if is_open => {
+                    is_open = !shared.crew.is_succeeded();
+                    continue;
+                }
                 Some(_) = visits.join_next() => continue,
+                else => std::future::pending().await,
             };
             let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
@@ -89,13 +105,11 @@ impl WebDoor {
             let begin = |number| {
                 let lobby = lobby.clone();
                 let seat = Seat { lobby, number };
-                let visit = this
-                    .clone()
-                    .visit(engine.clone(), stream, canonical(from), seat);
-                visits.spawn_local(visit)
+                let at = (engine.clone(), shared.clone());
+                visits.spawn_local(this.clone().visit(at, stream, canonical(from), seat))
             };
             let now = tabane_base::Instant::EPOCH + opened_at.elapsed();
-            let admitted = lobby.borrow_mut().admit(now, from.ip(), begin);
+            let admitted = lock(&lobby).admit(now, from.ip(), begin);
             match admitted {
                 Admitted::Yes => {}
                 Admitted::For(displaced) => displaced.abort(),
@@ -106,16 +120,24 @@ impl WebDoor {
 
     async fn visit(
         self: Rc<Self>,
-        engine: Engine,
+        (engine, shared): (Engine, Arc<Shared>),
         stream: TcpStream,
         from: SocketAddr,
         seat: Seat,
     ) {
         match self.acceptor.visit(stream).await {
             Ok(Visit::Client(stream)) => {
-                Carrier::new(engine, &self.link(), stream, from)
-                    .last(seat)
-                    .await;
+                let Some((worker, stream)) = find_worker(stream, shared.crew.len()).await else {
+                    tracing::debug!(%from, "a client said nothing");
+                    return;
+                };
+                let link = self.link();
+                if worker == 0 {
+                    let carrier = Carrier::new(engine, &link, stream, from);
+                    carrier.last(|| drop(seat)).await;
+                } else {
+                    hand_over(&shared, worker, (link, stream, from), seat).await;
+                }
             }
             Ok(Visit::Stranger) => tracing::debug!(%from, "a stranger saw the web page"),
             Err(error) => tracing::debug!(%from, %error, "a visit came to nothing"),
@@ -125,7 +147,7 @@ impl WebDoor {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.lobby.borrow_mut().leave(self.number);
+        lock(&self.lobby).leave(self.number);
     }
 }
 
@@ -135,8 +157,8 @@ impl Carrier {
         Self { engine, socket }
     }
 
-    /// Until no admitted session goes by it. Once one does, the seat is others'.
-    async fn last(self, seat: Seat) {
+    /// Until no admitted session goes by it. Once one does, that is told.
+    async fn last(self, proved: impl FnOnce()) {
         let carries_client = || self.engine.carries_client(self.socket);
         let since = Instant::now();
         while !carries_client() {
@@ -145,7 +167,7 @@ impl Carrier {
             }
             sleep(LOOK).await;
         }
-        drop(seat);
+        proved();
         while carries_client() {
             sleep(UNPROVED).await;
         }
@@ -156,6 +178,71 @@ impl Drop for Carrier {
     fn drop(&mut self) {
         self.engine.hang_up(self.socket);
     }
+}
+
+fn lock(lobby: &Mutex<Lobby<AbortHandle>>) -> MutexGuard<'_, Lobby<AbortHandle>> {
+    lobby.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whom the first packet is for. What was read of it is read again.
+async fn find_worker(stream: BoxStream, workers: usize) -> Option<(usize, BoxStream)> {
+    let Ok(many @ 2..) = u8::try_from(workers) else {
+        return Some((0, stream));
+    };
+    let steering = Steering::new(many, 0, false);
+    let mut stream = Begun::new(stream);
+    let reading = async {
+        loop {
+            let mut said = stream.read_on().await.ok()?;
+            let is_enough = said.len() > MAX_LOOK;
+            // The length of a packet comes first, and length 0 means nothing [P-12.2].
+            while let [0, 0, rest @ ..] = said {
+                said = rest;
+            }
+            let packet = said.get(2..).unwrap_or_default();
+            match steering.addressee(packet) {
+                Some(Addressee::Newcomers(worker) | Addressee::Session { worker, .. }) => {
+                    return Some(usize::from(worker));
+                }
+                None if is_enough => return Some(0),
+                None => {}
+            }
+        }
+    };
+    let worker = timeout(UNPROVED, reading).await.ok()??;
+    Some((worker, Box::new(stream)))
+}
+
+/// Has another worker carry a connection, until it ends there or whoever visits is sent away.
+async fn hand_over(
+    shared: &Shared,
+    worker: usize,
+    (link, stream, from): (String, BoxStream, SocketAddr),
+    seat: Seat,
+) {
+    let (leash, let_go) = oneshot::channel::<()>();
+    let (tell, proved) = oneshot::channel::<()>();
+    let (ended, has_ended) = oneshot::channel::<()>();
+    shared.crew.tell(worker, move |relay| {
+        let carrier = Carrier::new(relay.engine.clone(), &link, stream, from);
+        let proved = || {
+            // Whoever stood at the door may have been sent away.
+            let _ = tell.send(());
+        };
+        tokio::task::spawn_local(async move {
+            tokio::select! {
+                () = carrier.last(proved) => {}
+                _ = let_go => {}
+            }
+            drop(ended);
+        });
+    });
+    if proved.await.is_ok() {
+        drop(seat);
+    }
+    // It is dropped, and so tells.
+    let _ = has_ended.await;
+    drop(leash);
 }
 
 /// As UDP sockets show addresses.
@@ -194,7 +281,8 @@ mod tests {
         let certificate = Certificate::made_up("localhost").unwrap();
         let acceptor = Acceptor::new(&key, certificate).unwrap();
         let mut doormen = JoinSet::new();
-        doormen.spawn_local(WebDoor { listener, acceptor }.serve(engine));
+        let shared = super::super::tests::shared(crate::Access::Public);
+        doormen.spawn_local(WebDoor { listener, acceptor }.serve(engine, Arc::new(shared)));
         (address, doormen)
     }
 

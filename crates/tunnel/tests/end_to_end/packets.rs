@@ -1,6 +1,7 @@
 //! Packets with an address of the relay's pool, and those that a relay must not pass on. The kernel
 //! of a namespace stands for the internet: it answers pings of the relay's own address.
 
+use std::num::NonZeroU8;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tabane_base::{Duration, Prefix};
@@ -13,7 +14,7 @@ use tabane_tunnel::{
 };
 use tokio::time::timeout;
 
-use super::world::{TOKEN, eventually, link, run};
+use super::world::{TOKEN, link, run};
 
 const MTU: u16 = 1_400;
 const RELAY: [u8; 4] = [100, 64, 16, 1];
@@ -77,6 +78,8 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
             v6: None,
             mtu: MTU,
         }),
+        workers: NonZeroU8::MIN,
+        inheritance: None,
         web_doors: Vec::new(),
     })
     .unwrap();
@@ -187,12 +190,14 @@ fn a_client_sends_from_its_own_address_and_what_it_may_not_is_counted() {
             }
             flow.send(&good).unwrap();
             assert_eq!(answer(&flow).await, 1);
-            let counted = || monitor.guests()[0].packets.clone().unwrap();
-            eventually("all are counted", || {
-                counted().refused.values().sum::<u64>() == 12
-            })
-            .await;
-            let seen = counted();
+            let counted = async || monitor.look().await.guests[0].packets.clone();
+            let seen = loop {
+                let seen = counted().await.unwrap();
+                if seen.refused.values().sum::<u64>() == 12 {
+                    break seen;
+                }
+                tokio::task::yield_now().await;
+            };
             let refused: Vec<_> = seen.refused.into_iter().collect();
             assert_eq!(
                 refused,
@@ -208,7 +213,9 @@ fn a_client_sends_from_its_own_address_and_what_it_may_not_is_counted() {
             let ours = client.snapshot().packets.unwrap();
             assert_eq!((ours.sent, ours.received), (13, 1));
             drop(flow);
-            eventually("nothing is left", || monitor.guests()[0].packets.is_none()).await;
+            while counted().await.is_some() {
+                tokio::task::yield_now().await;
+            }
             assert!(client.snapshot().packets.is_none());
             client.close().await;
         });

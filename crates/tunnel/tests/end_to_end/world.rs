@@ -7,6 +7,7 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
+use std::num::NonZeroU8;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
@@ -17,11 +18,12 @@ use tabane_core::{
 use tabane_linux::UdpError;
 use tabane_tunnel::{
     Access, Admission, Carried, Client, ClientConfig, HostMonitor, LinkBind, OpenError, Relay,
-    RelayConfig, RelayError, RelayLimits, RelayPeer, SessionNumbers, Silence, Target, WebDoor,
+    RelayConfig, RelayError, RelayLimits, RelayPeer, RelaySnapshot, SessionNumbers, Silence,
+    Target, User, WebDoor,
     carrier::{Acceptor, Certificate},
 };
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc as unbounded, oneshot};
 
 use super::cables::serve_counting;
 
@@ -52,6 +54,9 @@ pub(crate) struct RelayOptions {
     pub(crate) tls: Option<u16>,
     /// Listen for UDP at this port as well.
     pub(crate) also: Option<u16>,
+    pub(crate) workers: NonZeroU8,
+    /// Whose clients are.
+    pub(crate) user: Option<User>,
 }
 
 impl Default for RelayOptions {
@@ -65,8 +70,22 @@ impl Default for RelayOptions {
             server: false,
             tls: None,
             also: None,
+            workers: usual_workers(),
+            user: None,
         }
     }
+}
+
+/// One, or as many as the variable says: all of these tests hold for any number.
+fn usual_workers() -> NonZeroU8 {
+    let told = std::env::var("TABANE_TEST_WORKERS").ok();
+    told.map_or(NonZeroU8::MIN, |text| text.parse().unwrap())
+}
+
+/// What a relay is asked while it runs.
+enum Asked {
+    Look(oneshot::Sender<RelaySnapshot>),
+    TurnOut(PublicKey),
 }
 
 /// A relay that runs until it is stopped.
@@ -75,6 +94,7 @@ pub(crate) struct RunningRelay {
     pub(crate) key: PublicKey,
     /// The server beside it.
     pub(crate) server: Option<SocketAddr>,
+    asked: unbounded::UnboundedSender<Asked>,
     stop: Option<oneshot::Sender<()>>,
     vanish: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<EndpointCounters>>,
@@ -87,6 +107,7 @@ impl RunningRelay {
         let (stop, stopped) = oneshot::channel();
         let (vanish, vanished) = oneshot::channel();
         let (tell, told) = mpsc::channel();
+        let (asked, mut questions) = unbounded::unbounded_channel::<Asked>();
         let thread = std::thread::spawn(move || {
             tabane_tunnel::block_on(async {
                 let mut relay = bind(&options, identity).await;
@@ -103,6 +124,16 @@ impl RunningRelay {
                 };
                 tell.send((relay.local_addrs()[0], server)).unwrap();
                 let monitor = relay.monitor();
+                let answering = monitor.clone();
+                tokio::task::spawn_local(async move {
+                    while let Some(question) = questions.recv().await {
+                        match question {
+                            Asked::Look(reply) => drop(reply.send(answering.look().await)),
+                            Asked::TurnOut(key) => answering
+                                .turn_out(move |it| (it == key).then_some(CloseReason::Revoked)),
+                        }
+                    }
+                });
                 let running = relay.run(async {
                     let _ = stopped.await;
                 });
@@ -110,7 +141,7 @@ impl RunningRelay {
                     () = running => {}
                     Ok(()) = vanished => {}
                 }
-                monitor.counters()
+                monitor.look().await.counters
             })
             .unwrap()
         });
@@ -119,10 +150,23 @@ impl RunningRelay {
             address,
             key,
             server,
+            asked,
             stop: Some(stop),
             vanish: Some(vanish),
             thread: Some(thread),
         }
+    }
+
+    /// What it is doing.
+    pub(crate) async fn look(&self) -> RelaySnapshot {
+        let (reply, answer) = oneshot::channel();
+        self.asked.send(Asked::Look(reply)).ok().unwrap();
+        answer.await.unwrap()
+    }
+
+    /// Has this client turned out.
+    pub(crate) fn turn_out(&self, key: PublicKey) {
+        self.asked.send(Asked::TurnOut(key)).ok().unwrap();
     }
 
     /// Ends it without a word to its clients, as if it were killed.
@@ -142,6 +186,7 @@ impl RunningRelay {
 /// holds a descriptor of the relay before, as it does between fork and exec.
 pub(crate) async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
     for _ in 0..200 {
+        let user = options.user.clone();
         let bound = Relay::bind(RelayConfig {
             identity: identity.clone(),
             listen: vec![options.listen],
@@ -151,9 +196,9 @@ pub(crate) async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             session: SessionConfig::default(),
             mark: None,
             own_addresses: Vec::new(),
-            authorise: Box::new(|applicant| {
+            authorise: Box::new(move |applicant| {
                 let verdict = match applicant.token.as_deref() {
-                    Some(TOKEN) => Admission::Admit(None),
+                    Some(TOKEN) => Admission::Admit(user.clone()),
                     _ => Admission::Refuse(CloseReason::Unauthorised),
                 };
                 applicant.answer(verdict);
@@ -162,6 +207,8 @@ pub(crate) async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             monitor: HostMonitor::default(),
             seed: [2; 32],
             exit: None,
+            workers: options.workers,
+            inheritance: None,
             web_doors: options
                 .tls
                 .map(|port| web_door(port, &identity))
