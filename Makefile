@@ -17,7 +17,8 @@ DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 
 TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables \
 	nft=nftables nginx=nginx-light mptcpize=mptcpize openssl=openssl python3=python3 \
 	nc=netcat-openbsd iperf3=iperf3 dropbear=dropbear-bin scp=openssh-client wget=wget \
-	ffmpeg=ffmpeg tayga=tayga lintian=lintian apparmor_parser=apparmor
+	ffmpeg=ffmpeg tayga=tayga lintian=lintian apparmor_parser=apparmor etcd=etcd-server \
+	etcdctl=etcd-client
 # What `make bench` measures with and against.
 BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 

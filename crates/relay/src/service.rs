@@ -6,6 +6,8 @@ use std::rc::Rc;
 use anyhow::Result;
 use tabane_base::Duration;
 use tabane_core::{ServerConfig, SessionConfig};
+#[cfg(feature = "fleet")]
+use tabane_store::Mistake;
 use tabane_store::{JoinString, PoolRange, secret};
 use tabane_tunnel::{
     Access, HostMonitor, OWN_MARK, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
@@ -16,7 +18,10 @@ use crate::access::TokenUses;
 use crate::addresses::{default_listen, public_addresses, public_ips, public_name};
 use crate::doors::{self, Doors};
 use crate::exit::{self, ExitRules};
+#[cfg(feature = "fleet")]
+use crate::fleet::{FleetKeeper, FleetOrder};
 use crate::gatekeeper::{Door, Gatekeeper, Newcomers};
+use crate::keeper::{FileKeeper, Keeper};
 use crate::state::RelayState;
 
 /// What a relay is asked to be.
@@ -40,6 +45,9 @@ pub struct RelayOrder {
     pub listen_only: bool,
     /// How its sessions send.
     pub session: SessionConfig,
+    /// The fleet it is of.
+    #[cfg(feature = "fleet")]
+    pub fleet: Option<FleetOrder>,
 }
 
 /// A relay that listens.
@@ -61,7 +69,8 @@ impl RelayService {
         let listen = order.listen.unwrap_or_else(default_listen);
         let identity = state.identity()?;
         let is_open = order.door != Door::Shut;
-        let (gatekeeper, newcomers) = Gatekeeper::open(state, order.door)?;
+        let keeper = keeper(&order, state, listen).await?;
+        let (gatekeeper, newcomers) = Gatekeeper::open(keeper, order.door)?;
         let considering = gatekeeper.clone();
         let (exit, exit_rules) = exit::set_up(&order.pool).await?.unzip();
         let name = public_name(&order.public);
@@ -97,7 +106,11 @@ impl RelayService {
         }
         let addresses = public_addresses(&order.public, bound).await?;
         state.announce(&addresses)?;
-        let token = state.current_token(order.token_uses)?;
+        // A fleet's etcd may be asked, which is not to be waited for on this thread's event loop.
+        let token = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| state.current_token(order.token_uses));
+            asking.join().expect("it does not panic")
+        })?;
         Ok(Self {
             relay,
             gatekeeper,
@@ -134,13 +147,42 @@ impl RelayService {
         told_again: impl Future<Output = ()>,
     ) {
         let monitor = self.relay.monitor();
+        let told = async {
+            tokio::select! {
+                () = told => {}
+                why = self.gatekeeper.sent_away() => tracing::warn!("going down: {why}"),
+            }
+        };
         tokio::select! {
             () = self.relay.run_and_drain(told, grace, told_again) => {}
             never = self.gatekeeper.work(self.newcomers, monitor) => never,
         }
         drop(self.exit_rules);
-        self.gatekeeper.save_now();
+        self.gatekeeper.close();
     }
+}
+
+/// Where the list is kept: by the fleet, or in the relay's own files.
+async fn keeper(order: &RelayOrder, state: &RelayState, listen: SocketAddr) -> Result<Keeper> {
+    #[cfg(feature = "fleet")]
+    if let Some(fleet) = &order.fleet {
+        let addresses = public_addresses(&order.public, listen).await?;
+        let key = state.identity()?.public_key();
+        let keeper = FleetKeeper::start(fleet.clone(), state.root(), key, addresses).await?;
+        return Ok(Keeper::Fleet(keeper));
+    }
+    #[cfg(feature = "fleet")]
+    if let Some(fleet) = state.fleet()? {
+        return Err(Mistake::new(format!(
+            "{} belongs to the fleet in {}: add `--fleet {1}`, or name another directory with \
+             --state",
+            state.root().display(),
+            fleet.etcd
+        ))
+        .into());
+    }
+    let _ = (order, listen);
+    Ok(Keeper::File(FileKeeper::new(state)?))
 }
 
 fn cannot_start(error: RelayError) -> anyhow::Error {

@@ -7,6 +7,8 @@ pub(crate) mod dashboard;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
+#[cfg(feature = "fleet")]
+pub(crate) mod fleet;
 pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;

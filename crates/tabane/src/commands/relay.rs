@@ -5,7 +5,7 @@
 
 mod clients;
 mod token;
-mod user;
+pub(super) mod user;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -82,6 +82,9 @@ pub(crate) struct RelayArgs {
     /// How many clients the token in the join string admits: one, many or a number
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
+    #[cfg(feature = "fleet")]
+    #[command(flatten)]
+    fleet: FleetArgs,
     #[command(flatten)]
     doors: DoorArgs,
     #[command(flatten)]
@@ -92,6 +95,44 @@ pub(crate) struct RelayArgs {
     // Last: its heading holds for every flag that follows.
     #[command(flatten)]
     control: ControlArgs,
+}
+
+/// Of which fleet it is.
+#[cfg(feature = "fleet")]
+#[derive(Debug, Clone, Args)]
+struct FleetArgs {
+    /// Be one of a fleet's relays, which share users, tokens and clients by this etcd:
+    /// etcd://[USER@]HOST[:PORT][,HOST…][/NAME][?ca=FILE&cert=FILE&key=FILE&password-file=FILE].
+    /// `tabane fleet init` makes the fleet, `tabane fleet add` lets this relay in
+    #[arg(long, value_name = "ETCD", conflicts_with_all = ["peer", "open"])]
+    fleet: Option<tabane_relay::FleetAddress>,
+    /// What this relay is called in its fleet [default: this machine's name]
+    #[arg(long, value_name = "NAME", requires = "fleet")]
+    name: Option<String>,
+    /// Where it stands, for people and for clients that choose: eu-north
+    #[arg(long, value_name = "REGION", requires = "fleet", default_value = "")]
+    region: String,
+}
+
+#[cfg(feature = "fleet")]
+impl FleetArgs {
+    fn order(self) -> Result<Option<tabane_relay::FleetOrder>> {
+        let Some(etcd) = self.fleet else {
+            return Ok(None);
+        };
+        let hostname = || {
+            let read = std::fs::read_to_string("/proc/sys/kernel/hostname");
+            read.map(|name| name.trim().to_owned())
+        };
+        let name = self.name.map_or_else(hostname, Ok);
+        let name = name.context("cannot read this machine's name: give one with --name")?;
+        tabane_relay::check_fleet_words(&name, &self.region)?;
+        Ok(Some(tabane_relay::FleetOrder {
+            etcd,
+            name,
+            region: self.region,
+        }))
+    }
 }
 
 /// How TLS is taken in.
@@ -167,8 +208,14 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         doors: args.doors.into(),
         listen_only: args.listen_only,
         session,
+        #[cfg(feature = "fleet")]
+        fleet: args.fleet.order()?,
     };
-    let service = RelayService::open(order, &state).await?;
+    // A relay may wait to be let into its fleet.
+    let service = tokio::select! {
+        service = RelayService::open(order, &state) => service?,
+        _ = signals.next() => return Ok(ExitCode::SUCCESS),
+    };
     let bound = service.bound();
     tracing::info!(
         listen = %bound,
