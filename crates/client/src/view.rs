@@ -90,14 +90,17 @@ impl ClientView {
                 is_present,
                 snapshot,
             } = seen;
+            let relay;
             let far = match &peer {
                 Some(peer) => Some(peer),
                 None => {
-                    let relay = relays.get(snapshot.relay.unwrap_or(0));
+                    let used = snapshot.relay_named.as_ref();
+                    let used = used.map(|(name, key)| (name.clone(), key.to_string()));
+                    relay = used.or_else(|| relays.first().cloned());
                     if is_present {
-                        state.instance.relay = relay.map(|(name, _)| name.clone());
+                        state.instance.relay = relay.as_ref().map(|(name, _)| name.clone());
                     }
-                    relay
+                    relay.as_ref()
                 }
             };
             let totals = &mut state.totals;

@@ -71,8 +71,8 @@ pub enum CloseReason {
     TooManySessions,
     /// Who may use the relay cannot be looked up at the moment.
     #[error(
-        "the relay cannot look up new clients just now, for its fleet's store is away; this one \
-         waits and asks again"
+        "the relay cannot look up new clients just now, because its fleet's etcd does not answer; \
+         it is asked again while this client runs"
     )]
     Unavailable,
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tabane_base::{Bytes, Duration};
 use tabane_core::{CloseReason, PublicKey};
-use tabane_tunnel::{RelayMonitor, User, UserLimits};
+use tabane_tunnel::{FleetList, RelayMonitor, User, UserLimits};
 
 use crate::access::{AccessAnswer, AccessList, UserEntry, UserName};
 #[cfg(feature = "fleet")]
@@ -48,6 +48,15 @@ impl Keeper {
             Self::File(keeper) => keeper.open(),
             #[cfg(feature = "fleet")]
             Self::Fleet(keeper) => Ok(keeper.list()),
+        }
+    }
+
+    /// The list of its fleet's relays, for clients.
+    pub(crate) fn fleet_list(&self) -> Option<FleetList> {
+        match self {
+            Self::File(_) => None,
+            #[cfg(feature = "fleet")]
+            Self::Fleet(keeper) => Some(keeper.fleet_list()),
         }
     }
 

@@ -57,7 +57,8 @@ pub struct RelayService {
     newcomers: Newcomers,
     exit_rules: Option<ExitRules>,
     bound: SocketAddr,
-    join_string: JoinString,
+    /// `None` where the fleet's etcd cannot be asked for a token.
+    join_string: Option<JoinString>,
 }
 
 impl RelayService {
@@ -70,6 +71,8 @@ impl RelayService {
         let identity = state.identity()?;
         let is_open = order.door != Door::Shut;
         let keeper = keeper(&order, state, listen).await?;
+        let fleet_list = keeper.fleet_list();
+        let has_fleet = fleet_list.is_some();
         let (gatekeeper, newcomers) = Gatekeeper::open(keeper, order.door)?;
         let considering = gatekeeper.clone();
         let (exit, exit_rules) = exit::set_up(&order.pool).await?.unzip();
@@ -95,6 +98,7 @@ impl RelayService {
             // On a machine that is up itself, the relay's sockets are not for its hooks.
             mark: may_mark().then_some(OWN_MARK),
             exit,
+            fleet_list,
             web_doors,
         })
         .map_err(cannot_start)?;
@@ -110,14 +114,22 @@ impl RelayService {
         let token = std::thread::scope(|scope| {
             let asking = scope.spawn(|| state.current_token(order.token_uses));
             asking.join().expect("it does not panic")
-        })?;
+        });
+        let join_string = match (token, has_fleet) {
+            (Ok(token), _) => Some(state.join_string(addresses, token)?),
+            (Err(error), true) => {
+                tracing::warn!("there is no line for new clients now: {error:#}");
+                None
+            }
+            (Err(error), false) => return Err(error),
+        };
         Ok(Self {
             relay,
             gatekeeper,
             newcomers,
             exit_rules,
             bound,
-            join_string: state.join_string(addresses, token)?,
+            join_string,
         })
     }
 
@@ -133,10 +145,10 @@ impl RelayService {
         self.bound
     }
 
-    /// The line for clients.
+    /// The line for clients; `None` while a fleet's etcd is away.
     #[must_use]
-    pub fn join_string(&self) -> &JoinString {
-        &self.join_string
+    pub const fn join_string(&self) -> Option<&JoinString> {
+        self.join_string.as_ref()
     }
 
     /// Serves until `told`, then lets connections finish for `grace` or until `told_again`.

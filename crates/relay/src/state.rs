@@ -187,6 +187,10 @@ impl RelayState {
         Ok(JoinString {
             addresses,
             key: self.identity()?.public_key(),
+            #[cfg(feature = "fleet")]
+            fleet: self.fleet()?.map(|fleet| fleet.key),
+            #[cfg(not(feature = "fleet"))]
+            fleet: None,
             token,
         })
     }

@@ -31,6 +31,6 @@ pub use prefix::{DirectPrefix, PRIVATE, is_private};
 pub use scratch::Scratch;
 pub use span::Span;
 pub use store::{
-    FriendEntry, Joined, NeighbourEntry, OFFER_FILE, OfferEntry, PeerEntry, RelayEntry, RelayName,
-    Settings, Store, TermsText, UpSettings, read_toml, xdg_directory,
+    FleetMember, FriendEntry, Joined, NeighbourEntry, OFFER_FILE, OfferEntry, PeerEntry,
+    RelayEntry, RelayName, Settings, Store, TermsText, UpSettings, read_toml, xdg_directory,
 };

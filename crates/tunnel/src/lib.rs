@@ -42,8 +42,8 @@ pub use assignment::{Assignment, Lodging};
 pub use client::{
     Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client, ClientConfig,
     ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError, LinkSnapshot, LinkWish,
-    OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayPeer, SessionNumbers, Silence,
-    TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow, UdpMapping,
+    OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayMerit, RelayPeer, SessionNumbers,
+    Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow, UdpMapping, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};
 pub use engine::Volume;
@@ -53,9 +53,9 @@ pub use label::{Label, LinkClass, Tally, Treatment, WeakLabel};
 pub use marks::{OWN_MARK, RELEASE_MARK, may_mark};
 pub use monitor::HostMonitor;
 pub use relay::{
-    Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, GuestSnapshot,
-    PacketsSnapshot, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RuleError, User,
-    UserLimits, UserUsage, WebDoor,
+    Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, FleetList,
+    GuestSnapshot, PacketsSnapshot, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
+    RuleError, User, UserLimits, UserUsage, WebDoor,
 };
 pub use request::{Measure, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

@@ -50,7 +50,7 @@ use own_addresses::OwnAddresses;
 use user::What;
 
 pub use applicant::{Admission, Applicant, Authorise};
-pub use config::{RelayConfig, RelayLimits};
+pub use config::{FleetList, RelayConfig, RelayLimits};
 pub use exit::{ExitConfig, PacketsSnapshot};
 pub use monitor::{GuestSnapshot, RelayMonitor};
 pub use rules::{DestinationRule, Destinations, RuleError};
@@ -118,6 +118,7 @@ struct Shared {
     journal: Journal,
     exit: Option<Exit>,
     measuring: Measuring,
+    fleet_list: Option<FleetList>,
 }
 
 impl Shared {
@@ -184,6 +185,7 @@ impl Relay {
                 journal: Journal::default(),
                 exit: config.exit.map(Exit::new),
                 measuring: Measuring::default(),
+                fleet_list: config.fleet_list,
             }),
             addresses: Vec::new(),
             authorise: config.authorise,

@@ -22,6 +22,7 @@ mod kind {
     pub(super) const MAPPING: u8 = 7;
     pub(super) const FAMILIES: u8 = 9;
     pub(super) const MEASURE: u8 = 10;
+    pub(super) const RELAYS: u8 = 11;
 }
 
 mod address_type {
@@ -48,6 +49,9 @@ pub enum Transport {
     Families,
     /// Bytes that are sent only to be counted.
     Measure(Measure),
+    /// Nothing: behind its status the relay gives its fleet's list of relays, where that is newer
+    /// than the one of this epoch.
+    Relays(u64),
 }
 
 /// Which way bytes go that only show how fast they go [P-T.8].
@@ -117,6 +121,11 @@ impl Request {
                 out.extend([kind::MEASURE, measure as u8]);
                 return;
             }
+            (_, Transport::Relays(known)) => {
+                out.push(kind::RELAYS);
+                out.extend(known.to_be_bytes());
+                return;
+            }
             (Target::Anywhere, _) | (_, Transport::Packets) => {
                 out.push(kind::PACKETS);
                 return;
@@ -175,6 +184,13 @@ impl Request {
             let measure = Measure::parse(way).ok_or(RequestError::Kind)?;
             let transport = Transport::Measure(measure);
             return Ok(Some((Self { transport, target }, 2)));
+        }
+        if kind == kind::RELAYS {
+            let target = Target::Anywhere;
+            return Ok(rest.first_chunk().map(|known| {
+                let transport = Transport::Relays(u64::from_be_bytes(*known));
+                (Self { transport, target }, 9)
+            }));
         }
         let transport = match kind {
             kind::TCP | kind::RESOLVER_TCP => Transport::Tcp,
@@ -342,6 +358,7 @@ mod tests {
             Transport::Measure(Measure::Down),
             Transport::Measure(Measure::Up),
             Transport::Measure(Measure::Echo),
+            Transport::Relays(7),
         ]
         .map(|transport| Request {
             transport,
@@ -416,7 +433,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 11;
+                *kind %= 12;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {

@@ -14,7 +14,7 @@ use tabane_base::{Bytes, Destination, Duration};
 use tabane_core::{CloseReason, PublicKey};
 use tabane_fleet::Allotment;
 use tabane_store::wall_clock::unix_seconds;
-use tabane_tunnel::{RelayMonitor, User, UserLimits};
+use tabane_tunnel::{FleetList, RelayMonitor, User, UserLimits};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
@@ -36,6 +36,7 @@ const CLOSE_WAIT: Duration = Duration::from_secs(4);
 /// The relay's end of the fleet's thread.
 pub(crate) struct FleetKeeper {
     news: watch::Receiver<News>,
+    fleet_list: FleetList,
     orders: mpsc::UnboundedSender<Order>,
     thread: Cell<Option<JoinHandle<()>>>,
     /// What was used of each volume when it was last told, and in which day or month.
@@ -57,7 +58,9 @@ impl FleetKeeper {
     ) -> Result<Self> {
         let (news_sender, mut news) = watch::channel(News::default());
         let (orders, to_do) = mpsc::unbounded_channel();
-        let worker = Worker::new(order, directory, key, addresses, news_sender, to_do)?;
+        let (list_sender, fleet_list) = watch::channel((0, Arc::from([])));
+        let tells = (news_sender, list_sender);
+        let worker = Worker::new(order, directory, key, addresses, tells, to_do)?;
         let thread = std::thread::Builder::new()
             .name("fleet".to_owned())
             .spawn(move || {
@@ -82,6 +85,7 @@ impl FleetKeeper {
         }
         Ok(Self {
             news,
+            fleet_list,
             orders,
             thread: Cell::new(Some(thread)),
             counted: RefCell::default(),
@@ -91,6 +95,10 @@ impl FleetKeeper {
 
     pub(crate) fn news(&self) -> watch::Receiver<News> {
         self.news.clone()
+    }
+
+    pub(crate) fn fleet_list(&self) -> FleetList {
+        self.fleet_list.clone()
     }
 
     pub(crate) fn list(&self) -> Arc<AccessList> {

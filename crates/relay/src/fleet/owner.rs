@@ -298,7 +298,7 @@ fn report(records: &Records, key: PublicKey, etcd: &Etcd, version: &str) -> Flee
     let access = records.access();
     let now = unix_seconds().saturating_add_signed(etcd.ahead_s());
     let list = records.relays(key);
-    let entries = list.as_ref().map_or(&[][..], RelayList::entries);
+    let entries = list.as_ref().map_or(&[][..], |list| list.entries());
     let mut relays: Vec<RelayReport> = entries
         .iter()
         .map(|entry| {
@@ -342,7 +342,7 @@ fn report(records: &Records, key: PublicKey, etcd: &Etcd, version: &str) -> Flee
     }));
     FleetReport {
         key: key.to_string(),
-        epoch: list.as_ref().map_or(0, RelayList::epoch),
+        epoch: list.as_ref().map_or(0, |list| list.epoch()),
         etcd: format!("{version}, revision {}", records.revision),
         users: access.users().len(),
         tokens: access.tokens().len(),

@@ -74,6 +74,8 @@ pub(super) struct Records {
     good: BTreeMap<String, (Entry, Meaning)>,
     /// What the good ones come to, until one of them changes.
     access: RefCell<Option<Arc<AccessList>>>,
+    /// The list of relays as it was signed, if it was, with when it came.
+    relays: RefCell<Option<(i64, Option<Arc<RelayList>>)>>,
     /// Keys whose present value is not.
     pub(super) odd: BTreeMap<String, String>,
     pub(super) revision: i64,
@@ -236,11 +238,17 @@ impl Records {
     }
 
     /// The list of relays, where there is one that the fleet signed.
-    pub(super) fn relays(&self, fleet: PublicKey) -> Option<RelayList> {
-        let parsed = RelayList::parse(self.bytes(LIST)?, fleet);
-        parsed
-            .inspect_err(|error| tracing::error!("the list in etcd is not believed: {error}"))
-            .ok()
+    pub(super) fn relays(&self, fleet: PublicKey) -> Option<Arc<RelayList>> {
+        let bytes = self.bytes(LIST)?;
+        let changed_at = self.changed_at(LIST);
+        let mut known = self.relays.borrow_mut();
+        if known.as_ref().is_none_or(|(at, _)| *at != changed_at) {
+            let parsed = RelayList::parse(bytes, fleet);
+            let parsed = parsed
+                .inspect_err(|error| tracing::error!("the list in etcd is not believed: {error}"));
+            *known = Some((changed_at, parsed.ok().map(Arc::new)));
+        }
+        known.as_ref()?.1.clone()
     }
 
     /// The keys to change, with the revisions at which all that this goes by was changed last.

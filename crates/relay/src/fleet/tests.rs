@@ -494,7 +494,7 @@ fn a_relay_is_drained_and_removed_by_its_owner_and_its_name_is_one_machines() {
         };
         etcd.change(&[], &[holds]).await.unwrap();
         let error = format!("{:#}", rome.start(&world.at).await.unwrap_err());
-        assert!(error.contains("another machine"), "{error}");
+        assert!(error.contains("another machine or process"), "{error}");
     });
 }
 

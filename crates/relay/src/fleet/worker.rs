@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 use super::copy::CopyFile;
 use super::exchange::{FleetOrder, News, Order, Stage, Wish};
 use super::file::FleetFile;
-use super::records::{self, FORM, FOUNDING, Founding, LIST, Records};
+use super::records::{self, FORM, FOUNDING, Founding, Records};
 use crate::access::UserName;
 use crate::etcd::{Changed, Etcd, EtcdError, FleetAddress};
 
@@ -60,11 +60,15 @@ pub(super) struct Worker {
     copy: CopyFile,
     is_copied: bool,
     news: watch::Sender<News>,
+    /// For clients.
+    list: watch::Sender<(u64, Arc<[u8]>)>,
     orders: mpsc::UnboundedReceiver<Order>,
     /// By which this relay is seen to run; 0: none.
     lease: i64,
     /// The relay has served in this life, by etcd or by its copy.
     has_served: bool,
+    /// Counts how often etcd was there.
+    times_served: u64,
     used: BTreeMap<UserName, Used>,
     load: (u64, u64),
     since: u64,
@@ -84,7 +88,7 @@ impl Worker {
         directory: &Path,
         key: PublicKey,
         addresses: Vec<Destination>,
-        news: watch::Sender<News>,
+        (news, list): (watch::Sender<News>, watch::Sender<(u64, Arc<[u8]>)>),
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> Result<Self> {
         let known = FleetFile::read(directory)?;
@@ -100,9 +104,11 @@ impl Worker {
             copy: CopyFile::new(directory),
             is_copied: true,
             news,
+            list,
             orders,
             lease: 0,
             has_served: false,
+            times_served: 0,
             used: BTreeMap::new(),
             load: (0, 0),
             since: unix_seconds(),
@@ -112,15 +118,23 @@ impl Worker {
     /// Follows etcd until the relay closes.
     pub(super) async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
+        // The members have been gone through once more since they were there.
+        let mut is_again = false;
         loop {
+            let before = self.times_served;
             let trouble = match self.serve().await {
                 Ok(()) => return,
                 Err(trouble) => trouble,
             };
-            if self.news.borrow().away.is_none() && self.has_served {
-                // It was there just now: another member may be at once.
-                pause = FIRST_PAUSE;
+            is_again &= self.times_served == before;
+            let was_there = self.has_served && self.news.borrow().away.is_none();
+            if was_there && !is_again && matches!(trouble, Trouble::Etcd(EtcdError::Away(_))) {
+                // Another member may be: newcomers wait that long, and are told nothing.
+                tracing::debug!("looking for another member of etcd: {trouble}");
+                (is_again, pause) = (true, FIRST_PAUSE);
+                continue;
             }
+            is_again = false;
             self.say_away(&trouble);
             if matches!(self.news.borrow().stage, Stage::Failed(_)) {
                 return;
@@ -222,6 +236,7 @@ impl Worker {
         self.claim().await?;
         self.restore(known).await?;
         self.has_served = true;
+        self.times_served += 1;
         self.publish(false);
         let (mut pulse_at, mut copy_at) = (Instant::now() + PULSE, Instant::now());
         loop {
@@ -338,6 +353,7 @@ impl Worker {
 
     /// Tells the relay what is in force. From a copy, etcd stays away.
     fn publish(&mut self, from_copy: bool) {
+        self.publish_list();
         let list = self.records.access();
         let holdings = self.holdings();
         let ahead_s = self.ahead_s();
@@ -367,6 +383,15 @@ impl Worker {
             }
             !is_same
         });
+    }
+
+    /// Has clients be told of a newer list; an older one is nobody's.
+    fn publish_list(&self) {
+        if let Some(list) = self.relays()
+            && list.epoch() > self.list.borrow().0
+        {
+            self.list.send_replace((list.epoch(), list.emit().into()));
+        }
     }
 
     /// How far etcd's clock is ahead, where that is more than its answers can be late.
@@ -399,8 +424,7 @@ impl Worker {
             .collect()
     }
 
-    fn relays(&self) -> Option<RelayList> {
-        self.records.bytes(LIST)?;
+    fn relays(&self) -> Option<Arc<RelayList>> {
         self.records.relays(self.fleet?)
     }
 

@@ -237,7 +237,9 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         policy: None,
     };
     let _instance = Instance::of_relay(&args.control, description, monitor.clone())?;
-    output::line(&service.join_string().to_string())?;
+    if let Some(join) = service.join_string() {
+        output::line(&join.to_string())?;
+    }
     notify::ready();
     tokio::task::spawn_local(notify::keep_alive());
     let grace = args.drain.0.unwrap_or(FOR_EVER);

@@ -1,14 +1,19 @@
 //! What a relay needs to know before it starts.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use tabane_core::{Identity, ServerConfig, SessionConfig};
+use tokio::sync::watch;
 
 use super::applicant::Authorise;
 use super::exit::ExitConfig;
 use super::web_door::WebDoor;
 use crate::access::Access;
 use crate::monitor::HostMonitor;
+
+/// The epoch of a fleet's list of relays, and the list; what it says is its readers' affair.
+pub type FleetList = watch::Receiver<(u64, Arc<[u8]>)>;
 
 /// What a relay needs to know.
 pub struct RelayConfig {
@@ -40,6 +45,9 @@ pub struct RelayConfig {
     /// By which packets that are neither TCP nor UDP leave, with addresses of a pool; without,
     /// pings alone are served.
     pub exit: Option<ExitConfig>,
+    /// The list of its fleet's relays as the fleet signed it, with its epoch, for clients that ask;
+    /// `None` for a relay of no fleet.
+    pub fleet_list: Option<FleetList>,
     /// Where clients come by TLS.
     pub web_doors: Vec<WebDoor>,
 }

@@ -276,6 +276,7 @@ mod tests {
             journal: crate::journal::Journal::default(),
             exit: None,
             measuring: Measuring::default(),
+            fleet_list: None,
         }
     }
 

@@ -162,6 +162,7 @@ pub(crate) async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             monitor: HostMonitor::default(),
             seed: [2; 32],
             exit: None,
+            fleet_list: None,
             web_doors: options
                 .tls
                 .map(|port| web_door(port, &identity))
@@ -204,6 +205,7 @@ pub(crate) fn relay_peer(relay: &RunningRelay) -> RelayPeer {
 
 pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
     ClientConfig {
+        merits: Vec::new(),
         identity: Identity::from_seed([3; 32]),
         relays: vec![relay_peer(relay)],
         links: vec![link("a", 2), link("b", 3)],

@@ -34,7 +34,8 @@ impl Worker {
 
     /// Waits until the fleet's owner has let this relay in.
     pub(super) async fn join(&mut self, watch: &mut Watch) -> Result<(), Trouble> {
-        if !self.check_own_entry()? {
+        // One that serves and is not of the fleet any more is sent away.
+        if self.has_served || !self.check_own_entry()? {
             return Ok(());
         }
         let lease = self.etcd.grant(LEASE_S).await?;
@@ -117,8 +118,8 @@ impl Worker {
             // One that serves goes on: whoever came later is told.
             if self.has_served || Instant::now() > until {
                 let why = format!(
-                    "another machine runs a relay with the name and key of {}: give each machine a \
-                     state directory of its own, and let it into the fleet by itself",
+                    "another machine or process runs a relay with the name and key of {}: give each \
+                     a state directory of its own, and let it into the fleet by itself",
                     self.order.name
                 );
                 if self.has_served {
@@ -142,8 +143,19 @@ impl Worker {
         let is_kept = self.lease != 0 && self.etcd.keep_alive(self.lease).await?;
         if !is_kept {
             self.claim().await?;
-        } else if self.records.value(&format!("{ALIVE}{}", self.order.name)) != Some(self.alive()) {
-            self.say_alive().await?;
+        } else {
+            let holder: Option<Alive> = self.records.value(&format!("{ALIVE}{}", self.order.name));
+            let own = self.alive();
+            if let Some(other) = holder.as_ref().filter(|it| it.since != own.since) {
+                tracing::error!(
+                    since = other.since,
+                    "another relay runs with this one's name and key: give each machine a state \
+                     directory of its own"
+                );
+            }
+            if holder.as_ref() != Some(&own) {
+                self.say_alive().await?;
+            }
         }
         self.tell_used().await?;
         self.publish(false);

@@ -237,9 +237,14 @@ fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
 
 /// `12.3 GB`, for reading; `show --json` has the number.
 fn used_text(row: &Row) -> String {
-    let Some(used) = row.volume_used_bytes else {
-        return String::new();
-    };
+    row.volume_used_bytes.map(amount).unwrap_or_default()
+}
+
+/// Of bytes, in three digits or so.
+pub(in crate::commands) fn amount(used: u64) -> String {
+    if used == 0 {
+        return "0B".to_owned();
+    }
     let step = [1_000_000_000, 1_000_000, 1_000]
         .into_iter()
         .find(|step| used >= *step);
