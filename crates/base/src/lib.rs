@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod destination;
+mod port;
 mod prefix;
 mod quantity;
 mod rate;
@@ -15,6 +16,7 @@ mod time;
 mod translator;
 
 pub use destination::{Destination, DestinationError, Host};
+pub use port::{PortRange, Protocol};
 pub use prefix::Prefix;
 pub use quantity::{Quantity, scaled_number};
 pub use rate::Rate;

@@ -136,6 +136,7 @@ impl Carrier {
             },
             process: pid.and_then(program_name),
             dscp: original.dscp,
+            inbound: false,
         }
     }
 

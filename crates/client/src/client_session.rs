@@ -246,6 +246,12 @@ impl SessionPlan {
         pairs.collect()
     }
 
+    /// The host by which others find a relay, by its place.
+    pub(crate) fn relay_host(&self, place: usize) -> Option<Host> {
+        let (_, relay) = self.relays.get(place)?;
+        Some(relay.addresses.first()?.host.clone())
+    }
+
     /// What an error is about.
     fn subject(&self) -> String {
         let names: Vec<_> = self.relays.iter().map(|(name, _)| name.as_str()).collect();

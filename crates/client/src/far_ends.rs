@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout};
 use crate::bypass::Bypass;
 use crate::client_session::SessionPlan;
 use crate::discovery::{self, Discovery};
+use crate::exposing::Exposures;
 use crate::peers::Peer;
 use crate::plain::Passage;
 use crate::plain_way::{NoPlainWay, PlainBond, PlainWays};
@@ -55,6 +56,7 @@ struct Inner {
     /// `None` where the routing table has its way.
     plain: Option<PlainWays>,
     bypass: Bypass,
+    exposures: Exposures,
     /// By which families the relay reaches others; `None` until it has said so.
     families: watch::Sender<Option<Families>>,
     /// The peers' addresses, or the relay's families, have changed.
@@ -126,6 +128,7 @@ impl FarEnds {
             discovery: plan.discovers.map(Discovery::new),
             plain: Some(PlainWays::new(plan.clone(), store.clone())),
             bypass: Bypass::default(),
+            exposures: Exposures::default(),
             surroundings: Some(Rc::new(Surroundings::new(
                 plan,
                 store,
@@ -147,6 +150,31 @@ impl FarEnds {
     /// What went without any of them.
     pub fn bypass(&self) -> &Bypass {
         &self.0.bypass
+    }
+
+    /// What of the relay leads here.
+    pub fn exposures(&self) -> &Exposures {
+        &self.0.exposures
+    }
+
+    /// From now on what the store keeps leads here, as it is now and as it will be. Must be called
+    /// within a `LocalSet`.
+    pub fn expose_kept(&self, store: &Store) {
+        let (Some(relay), Some(rules)) = (self.relay(), self.rules()) else {
+            return;
+        };
+        let (relay, rules, store) = (relay.clone(), rules.clone(), store.clone());
+        let exposures = self.0.exposures.clone();
+        let following = async move { exposures.follow_store(&relay, &rules, &store).await };
+        let mut followers = self.0.followers.borrow_mut();
+        followers.push(tokio::task::spawn_local(following).abort_handle());
+    }
+
+    /// The host by which others find the relay that is used.
+    pub fn relay_host(&self) -> Option<Host> {
+        let place = self.relay()?.snapshot().relay.unwrap_or(0);
+        let surroundings = self.0.surroundings.as_ref()?;
+        surroundings.plan.relay_host(place)
     }
 
     /// The rules for what is carried.
@@ -401,6 +429,7 @@ impl FarEnds {
     /// Says good-bye to all of them.
     pub async fn close(&self) {
         self.0.stop_following();
+        self.0.exposures.stop();
         let peers = self.peers();
         let peers = peers.iter().filter_map(|peer| peer.stop());
         for client in peers.chain(self.relay().cloned()).collect::<Vec<_>>() {
@@ -419,6 +448,7 @@ impl From<Client> for FarEnds {
             surroundings: None,
             discovery: None,
             bypass: Bypass::default(),
+            exposures: Exposures::default(),
             plain: None,
             families: watch::Sender::new(None),
             moved: Rc::default(),

@@ -94,7 +94,9 @@ fn word_of(error: &OpenError) -> Option<Refusal> {
             | Status::Denied
             | Status::Limit
             | Status::Malformed
-            | Status::VolumeUsedUp,
+            | Status::VolumeUsedUp
+            | Status::PortTaken
+            | Status::PortUnavailable,
         )
         | OpenError::NoSession(_)
         | OpenError::SessionLost

@@ -75,12 +75,11 @@ impl ClientView {
             connections_so_far: bond.connections_so_far,
             problem: bond.problem,
         };
+        let host = self.far_ends.relay_host();
+        let exposures = self.far_ends.exposures().report().into_iter();
+        state.exposures = exposures.map(|it| it.shown(host.as_ref())).collect();
         let rules = self.far_ends.rules().map(RuleBook::uses);
-        state.rules = rules
-            .unwrap_or_default()
-            .into_iter()
-            .map(rule_use)
-            .collect();
+        state.rules = rules.into_iter().flatten().map(rule_use).collect();
         for ledger in self.ledgers.values() {
             add(&mut state.totals.traffic, &ledger.traffic());
         }
@@ -214,7 +213,7 @@ impl ClientView {
                 false => Protocol::Tcp,
             },
             process: question.process,
-            dscp: None,
+            ..FlowFacts::default()
         });
         Ok(RuleAnswer { rule, names })
     }

@@ -117,9 +117,13 @@ fn of_relay(state: &State) -> Problem {
 const fn meanwhile(state: &State) -> &'static str {
     match state.instance.kind {
         Kind::Up => "new connections go as without tabane and open ones wait",
-        Kind::Run | Kind::Proxy | Kind::Web | Kind::Get | Kind::Relay | Kind::Gateway => {
-            "connections wait"
-        }
+        Kind::Run
+        | Kind::Proxy
+        | Kind::Web
+        | Kind::Get
+        | Kind::Relay
+        | Kind::Gateway
+        | Kind::Expose => "connections wait",
     }
 }
 

@@ -97,7 +97,13 @@ fn head(began: SystemTime, state: &State) -> Value {
     let name = &state.instance.name;
     let side = match state.instance.kind {
         Kind::Relay => "server",
-        Kind::Run | Kind::Proxy | Kind::Up | Kind::Web | Kind::Get | Kind::Gateway => "client",
+        Kind::Run
+        | Kind::Proxy
+        | Kind::Up
+        | Kind::Web
+        | Kind::Get
+        | Kind::Gateway
+        | Kind::Expose => "client",
     };
     let began = jiff::Timestamp::try_from(began).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
     json!({

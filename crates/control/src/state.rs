@@ -4,18 +4,21 @@
 //! UDP payload of our packets, rates are bits per second, times are milliseconds, shares and
 //! losses are 0 to 1.
 
+mod exposure;
 mod multipath;
+mod packets;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::gateway::Gateway;
 
+pub use exposure::{Exposure, ExposureState, Visitor};
 pub use multipath::Multipath;
+pub use packets::Packets;
 
 /// Changes when a client of the older version would misunderstand something. Fields may be added
 /// without a change.
@@ -49,6 +52,9 @@ pub struct State {
     /// What goes by several links without a relay, at a client.
     #[serde(default)]
     pub multipath: Multipath,
+    /// Ports of the relay that lead to a client, at either of them.
+    #[serde(default)]
+    pub exposures: Vec<Exposure>,
     /// The links of a client, those that are known and not used among them. None at a relay.
     pub links: Vec<Link>,
     /// The sessions there are; of very many the busiest.
@@ -107,6 +113,8 @@ pub enum Kind {
     Get,
     /// `tabane gateway`.
     Gateway,
+    /// `tabane expose`.
+    Expose,
 }
 
 /// How an instance is, in one word.
@@ -168,6 +176,10 @@ pub struct Totals {
     /// The same of UDP flows.
     #[serde(default)]
     pub bypassing_flows: u64,
+    /// At a relay: visitors of such ports who were turned away: there were too many, or nobody was
+    /// there for what they asked for.
+    #[serde(default)]
+    pub visitors_turned_away: u64,
     /// Packets that were not used, by reason.
     pub drops: BTreeMap<String, u64>,
 }
@@ -323,20 +335,6 @@ pub struct Session {
     pub paths: Vec<Path>,
 }
 
-/// IP packets that are neither TCP nor UDP, counted since the client has had its addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Packets {
-    /// The client's addresses in the relay's pool; with none, pings alone are carried.
-    pub addresses: Vec<IpAddr>,
-    /// Packets towards the internet.
-    pub sent: u64,
-    /// Packets from there.
-    pub received: u64,
-    /// At a relay: packets that it did not pass on, by reason.
-    #[serde(default)]
-    pub refused: BTreeMap<String, u64>,
-}
-
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -425,6 +423,7 @@ impl Kind {
             Self::Web => "web",
             Self::Get => "get",
             Self::Gateway => "gateway",
+            Self::Expose => "expose",
         }
     }
 }

@@ -28,5 +28,6 @@ pub use hours::Hours;
 pub use link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
 pub use reaction::{Occasion, Post, Reaction};
 pub use reader::Fault;
-pub use rule::{FlowFacts, OnFailure, Order, Protocol, Rule, Treatment};
+pub use rule::{FlowFacts, OnFailure, Order, Rule, Treatment};
+pub use tabane_base::Protocol;
 pub use usage::Usage;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use tabane_base::{Duration, Prefix, Quantity};
+use tabane_base::{Duration, Prefix, Protocol, Quantity};
 use toml::de::DeValue;
 
 use crate::glob;
@@ -26,16 +26,9 @@ pub struct FlowFacts {
     pub process: Option<String>,
     /// The service class the program has marked its packets with, where it can be seen.
     pub dscp: Option<u8>,
-}
-
-/// What carries a flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// A connection.
-    #[default]
-    Tcp,
-    /// Datagrams.
-    Udp,
+    /// Somebody came to a port of the relay that leads here: the name and the port are those that
+    /// were asked for there, the address is the visitor's.
+    pub inbound: bool,
 }
 
 /// How datagrams are handed out at the other end.
@@ -56,7 +49,7 @@ const PREFIX_EXPECTED: &str = "an address or a range such as \"192.0.2.0/24\"";
 const DSCP_EXPECTED: &str = "0 to 63, or a name such as \"ef\", \"af41\" or \"cs5\"";
 const LINK_EXPECTED: &str = "a link's name or a pattern such as \"usb*\" or \"kind:cellular\"";
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "name",
     "domain",
     "address",
@@ -64,6 +57,7 @@ const KEYS: [&str; 14] = [
     "protocol",
     "process",
     "dscp",
+    "inbound",
     "links",
     "never",
     "redundant",
@@ -82,6 +76,8 @@ struct Match {
     protocol: Option<Protocol>,
     process: Option<Vec<String>>,
     dscp: Option<Vec<u8>>,
+    /// For visitors, or for what begins here.
+    inbound: bool,
 }
 
 /// What becomes of a connection or flow that begins while the relay does not answer.
@@ -204,6 +200,7 @@ impl Match {
             ),
             process: reader.list(fields, "process", "a program's name", text),
             dscp: reader.list(fields, "dscp", DSCP_EXPECTED, dscp),
+            inbound: reader.flag(fields, "inbound").unwrap_or(false),
         }
     }
 
@@ -228,7 +225,8 @@ impl Match {
             flow.process.as_deref().is_some_and(fits)
         };
         let dscp = |marks: &Vec<u8>| flow.dscp.is_some_and(|mark| marks.contains(&mark));
-        self.domain.as_ref().is_none_or(domain)
+        self.inbound == flow.inbound
+            && self.domain.as_ref().is_none_or(domain)
             && self.address.as_ref().is_none_or(address)
             && self.port.as_ref().is_none_or(port)
             && self.protocol.is_none_or(|wanted| wanted == flow.protocol)
@@ -254,7 +252,8 @@ impl Match {
             others.iter().all(|(a, b)| (*a..=*b).all(is_covered))
         };
         let marks = |own: &Vec<u8>, others: &Vec<u8>| others.iter().all(|mark| own.contains(mark));
-        key_covers(&self.domain, &other.domain, names)
+        self.inbound == other.inbound
+            && key_covers(&self.domain, &other.domain, names)
             && key_covers(&self.address, &other.address, ranges)
             && key_covers(&self.port, &other.port, ports)
             && key_covers(&self.protocol, &other.protocol, |own, other| own == other)
@@ -318,6 +317,16 @@ impl Treatment {
             reader.fault(
                 line,
                 format!("{key} and direct contradict each other: what is direct is not carried"),
+            );
+        }
+        let of_our_own = [("direct", direct), ("on-failure", on_failure.is_some())];
+        for (key, _) in of_our_own
+            .iter()
+            .filter(|(_, given)| fits.inbound && *given)
+        {
+            reader.fault(
+                line,
+                format!("{key} and inbound contradict each other: visitors come by the relay"),
             );
         }
         if order.is_some() && fits.protocol == Some(Protocol::Tcp) {

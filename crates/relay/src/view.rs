@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tabane_control::{Packets, State};
+use tabane_control::{Exposure, ExposureState, Packets, State};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{
-    PacketsSnapshot, RelayMonitor, SessionTrace,
+    ExposureSnapshot, PacketsSnapshot, RelayMonitor, SessionTrace,
     shown::{Ledger, NO_TRACE, Source, drops, of_path, of_volume, session},
 };
 
@@ -53,6 +53,8 @@ impl RelayView {
         totals.drops = drops(&self.monitor.counters().drops);
         totals.traffic = of_volume(&self.monitor.volume());
         totals.sessions_so_far = self.monitor.served();
+        totals.visitors_turned_away = self.monitor.turned_away();
+        state.exposures = self.monitor.exposures().iter().map(exposure).collect();
         for guest in self.monitor.guests() {
             let number = guest.number;
             let mut ledger = before.remove(&number).unwrap_or_default();
@@ -75,6 +77,22 @@ impl RelayView {
         let gone = before.values();
         self.lost += gone.map(|gone| gone.traffic().lost_packets).sum::<u64>();
         totals.traffic.lost_packets += self.lost;
+    }
+}
+
+fn exposure(of: &ExposureSnapshot) -> Exposure {
+    Exposure {
+        place: format!("{}:{}", of.claim.protocol, of.claim.ports),
+        host: of.name.as_ref().map(ToString::to_string),
+        target: None,
+        address: None,
+        client: Some(of.client.to_string()),
+        state: ExposureState::Open,
+        problem: None,
+        visitors: Vec::new(),
+        visitors_now: of.visitors,
+        visitors_so_far: of.visitors_so_far,
+        in_vain: 0,
     }
 }
 

@@ -2,7 +2,7 @@
 //! redundant feels nothing when a link dies.
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
-use tabane_core::{ClassId, ClassRule, DatagramOrder, PathId, PathPolicy};
+use tabane_core::{ClassId, ClassRule, DatagramOrder, PathId, PathPolicy, ReadState, StreamId};
 use tabane_netem::{LinkConfig, LinkSpec, LossModel, Probability, RateModel};
 use tabane_sim::{JobId, LinkId, Pace, Setup, Side, Transfer, UdpLoad, World};
 
@@ -275,4 +275,67 @@ fn a_changed_rule_moves_running_streams_within_100_ms() {
     let before = by_phone(&world, Side::Server);
     run(&mut world, 2_000);
     assert!(by_phone(&world, Side::Server) - before > Bytes::mega(4));
+}
+
+/// Has the server write to a stream as fast as it goes, and the client read it, for a while; what
+/// was read.
+fn pour(world: &mut World, stream: StreamId, ms: u64) -> Bytes {
+    let mut read = 0;
+    for _ in 0..ms / 20 {
+        let now = world.now();
+        world.with_session(Side::Server, |session| {
+            session.write(now, stream, &[7; 500_000]).expect("open");
+        });
+        run(world, 20);
+        let now = world.now();
+        world.with_session(Side::Client, |session| {
+            while let Ok(ReadState::Data(data)) = session.peek(stream) {
+                let len = data.len();
+                read += len;
+                session.consume(now, stream, len);
+            }
+        });
+    }
+    Bytes::from(read)
+}
+
+#[test]
+fn what_the_server_opens_is_of_the_class_of_who_asked_until_the_client_says_otherwise() {
+    let mut world = world(7);
+    set_class(&mut world, 1, Some(&[WIFI]), false);
+    run(&mut world, 200);
+    let now = world.now();
+    let mut asked_by = None;
+    world.with_session(Side::Client, |session| {
+        let id = session.open_stream(now).expect("connected");
+        session.set_stream_class(now, id, class(1));
+        session.write(now, id, b"send me something").expect("open");
+        asked_by = Some(id);
+    });
+    run(&mut world, 200);
+    let before = by_phone(&world, Side::Server);
+    let now = world.now();
+    let mut opened = None;
+    world.with_session(Side::Server, |session| {
+        opened = session.open_stream_for(now, asked_by.expect("opened")).ok();
+    });
+    let opened = opened.expect("connected");
+    let read = pour(&mut world, opened, 3_000);
+    assert!(read > Bytes::mega(4), "{read}");
+    let used = by_phone(&world, Side::Server) - before;
+    let least = idle(Side::Server, 3_000);
+    assert!(
+        used < least + Bytes::new(3_000),
+        "{used} by the phone, {least} when idle"
+    );
+    // At the client it was ordinary all the time, and saying so must not be taken for nothing new.
+    let now = world.now();
+    world.with_session(Side::Client, |session| {
+        session.set_stream_class(now, opened, ClassId::ORDINARY);
+        session.write(now, opened, b"by any link").expect("open");
+    });
+    let before = by_phone(&world, Side::Server);
+    pour(&mut world, opened, 3_000);
+    let used = by_phone(&world, Side::Server) - before;
+    assert!(used > Bytes::mega(2), "{used} by the phone");
 }

@@ -51,5 +51,5 @@ fn a_far_link_takes_part_before_anybody_is_known_to_read() {
         all.extend(fetches(&mut world, 1_000_000, 5, rest));
     }
     let mean = all.iter().sum::<Duration>() / all.len() as u32;
-    assert!(mean < Duration::from_millis(348), "{mean:?}");
+    assert!(mean < Duration::from_millis(354), "{mean:?}");
 }

@@ -2,10 +2,11 @@
 //!
 //! One directory: `client.key` (0600), `relays/NAME.toml` (0600, written by `tabane join`),
 //! `relays/order` (names, the preferred first, written by `tabane relays prefer`),
-//! `peers/NAME.toml` (0600, written by `tabane peer`), what `tabane share` keeps (`neighbours.rs`),
-//! and `config.toml` (written by the user). Owns their form and places, never what they are used
-//! for.
+//! `peers/NAME.toml` (0600, written by `tabane peer`), `expose.toml` (written by `tabane expose`),
+//! what `tabane share` keeps (`neighbours.rs`), and `config.toml` (written by the user). Owns their
+//! form and places, never what they are used for.
 
+mod exposures;
 mod fleets;
 mod neighbours;
 mod peers;
@@ -20,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tabane_base::Destination;
 use tabane_core::Identity;
 
+pub use exposures::{EXPOSURES_FILE_NAME, ExposureEntry};
 pub use fleets::FleetMember;
 pub use neighbours::{FriendEntry, NeighbourEntry, OFFER_FILE, OfferEntry, TermsText};
 pub use peers::PeerEntry;

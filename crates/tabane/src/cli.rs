@@ -20,7 +20,7 @@ use crate::commands::sctp;
 #[cfg(feature = "sim")]
 use crate::commands::sim;
 use crate::commands::{
-    completion, doctor, down, gateway, get, join, leave, links, manual, open, peer, policy,
+    completion, doctor, down, expose, gateway, get, join, leave, links, manual, open, peer, policy,
     private_network, proxy, relay, relays, run, service, share, speed, status, trace, up, web,
 };
 #[cfg(feature = "dashboard")]
@@ -81,6 +81,7 @@ enum Command {
     Down(down::DownArgs),
     Service(service::ServiceArgs),
     Proxy(Box<proxy::ProxyArgs>),
+    Expose(Box<expose::ExposeArgs>),
     Get(Box<get::GetArgs>),
     Web(Box<web::WebArgs>),
     Status(status::StatusArgs),
@@ -141,6 +142,7 @@ impl Cli {
             Command::Down(args) => down::run(&args),
             Command::Service(args) => service::run(&args),
             Command::Proxy(args) => proxy::run(*args, &store()?),
+            Command::Expose(args) => expose::run(*args, &store()?),
             Command::Get(args) => get::run(*args, &store()?),
             Command::Web(args) => web::run(*args, &store()?),
             Command::Status(args) => status::run(&args),

@@ -7,6 +7,7 @@ pub(crate) mod dashboard;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
+pub(crate) mod expose;
 #[cfg(feature = "fleet")]
 pub(crate) mod fleet;
 pub(crate) mod gateway;

@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::commands::status;
+use crate::output;
 pub(crate) use asked::Asked;
 use tabane_client::{ClientView, Events, FarEnds};
 use tabane_policy::Reaction;
@@ -154,7 +154,9 @@ fn serve(
         naming: match description.kind {
             // There is one, or none.
             Kind::Up | Kind::Gateway => Naming::Exclusive,
-            Kind::Run | Kind::Proxy | Kind::Relay | Kind::Web | Kind::Get => Naming::WithPid,
+            Kind::Run | Kind::Proxy | Kind::Relay | Kind::Web | Kind::Get | Kind::Expose => {
+                Naming::WithPid
+            }
         },
         http: args.http.map(|address| HttpConfig {
             address,
@@ -328,6 +330,7 @@ fn state(instance: &tabane_control::Instance) -> State {
         policy_fault: None,
         limit: None,
         multipath: Multipath::default(),
+        exposures: Vec::new(),
         links: Vec::new(),
         sessions: Vec::new(),
         sessions_omitted: 0,
@@ -429,5 +432,5 @@ fn of_link(
 }
 
 fn short(client: &PublicKey) -> String {
-    status::short(&client.to_string())
+    output::key_label(&client.to_string())
 }

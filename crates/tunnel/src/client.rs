@@ -4,12 +4,14 @@
 //! Keeping the session alive is the supervisor's affair, sockets and paths of a link are the
 //! link's. Invariant: when a call here fails, nothing of it is left in the session.
 
+mod arrivals;
 mod backoff;
 mod carrier;
 mod carriers;
 mod comparison;
 mod config;
 mod dials;
+mod exposure;
 mod failure;
 mod families;
 mod fleet_list;
@@ -51,6 +53,7 @@ pub use carrier::{
     Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, PolicedRates,
 };
 pub use config::{ClientConfig, RelayPeer, SessionNumbers, TlsPeer, UDP_PORTS};
+pub use exposure::{Exposure, ExposureEvent, Visitor};
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkError, LinkWish};
 pub use link_bind::LinkBind;

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use socket2::SockRef;
-use tabane_base::Bytes;
+use tabane_base::{Bytes, Duration};
 use tabane_core::{ReadState, StreamError, StreamId};
 use tabane_linux::{
     abortive::AbortiveStream,
@@ -19,11 +19,12 @@ use tabane_linux::{
     tcp_info::Reading,
 };
 use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
 
 use crate::engine::Visit;
 use crate::relay::{Direction, Meter};
 use crate::request::Status;
-use crate::stream::{Abandon, Stream};
+use crate::stream::{Abandon, Stream, StreamEnd};
 
 /// Steps in each direction before other tasks have their turn: at most 1 MB, some 0.2 ms of
 /// copying, so that one connection does not starve the loop that sends for it.
@@ -61,7 +62,8 @@ pub enum Ending {
     ResetHere,
     /// The connection at the other end was reset, or failed.
     ResetThere,
-    /// The user's volume at the relay is used up. The local socket was reset.
+    /// The user's volume at the relay is used up, or nobody is there for who has come. The local
+    /// socket was reset.
     Refused(Status),
     /// The session ended. The local socket was reset.
     SessionLost,
@@ -83,6 +85,8 @@ pub(crate) struct Connection {
     leftover: Vec<u8>,
     /// At a relay: how much its user may pass on.
     meter: Meter,
+    /// The peer has not said yet whether it has anybody for the socket; it may until then.
+    word_until: Option<Pin<Box<Sleep>>>,
     sent: u64,
     received: u64,
 }
@@ -112,6 +116,7 @@ impl Connection {
             is_stopped: false,
             leftover: Vec::new(),
             meter: Meter::default(),
+            word_until: None,
             sent: 0,
             received: 0,
         }
@@ -120,6 +125,15 @@ impl Connection {
     /// Passes on no more than `meter` allows, and tells it what passed.
     pub(crate) fn metered(self, meter: Meter) -> Self {
         Self { meter, ..self }
+    }
+
+    /// The first byte that the peer sends is its word on whether anybody is there, which it may
+    /// take so long for. What comes from the socket does not wait for it.
+    pub(crate) fn awaiting_word(self, wait: Duration) -> Self {
+        Self {
+            word_until: Some(Box::pin(sleep(wait))),
+            ..self
+        }
     }
 
     /// Carries the connection until it has ended in both directions, or failed in one.
@@ -245,6 +259,9 @@ impl Connection {
         if self.stream.is_read {
             return Ok(Step::Done);
         }
+        if !self.has_word(cx)? {
+            return Ok(Step::Waiting);
+        }
         let Poll::Ready(allowed) = self.meter.poll(Direction::Up, cx) else {
             return Ok(Step::Waiting);
         };
@@ -298,6 +315,26 @@ impl Connection {
                 let _ = self.tcp.end_writing();
                 Ok(Step::Done)
             }
+        }
+    }
+
+    /// Whether the peer has said that somebody is there.
+    fn has_word(&mut self, cx: &mut Context<'_>) -> Result<bool, Ending> {
+        let Some(until) = &mut self.word_until else {
+            return Ok(true);
+        };
+        match self.stream.poll_status(cx) {
+            Poll::Ready(Ok(Status::Open)) => {
+                self.word_until = None;
+                Ok(true)
+            }
+            Poll::Ready(Ok(status)) => Err(Ending::Refused(status)),
+            Poll::Ready(Err(StreamEnd::SessionLost)) => Err(Ending::SessionLost),
+            Poll::Ready(Err(StreamEnd::Reset | StreamEnd::Finished)) => Err(Ending::ResetThere),
+            Poll::Pending if until.as_mut().poll(cx).is_ready() => {
+                Err(Ending::Refused(Status::TimedOut))
+            }
+            Poll::Pending => Ok(false),
         }
     }
 

@@ -27,6 +27,7 @@ pub mod loopback;
 mod mapping;
 mod marks;
 mod monitor;
+mod proxy_header;
 mod relay;
 mod request;
 mod resolve;
@@ -34,6 +35,7 @@ pub mod shown;
 mod stream;
 mod target;
 mod trace;
+mod visitor;
 
 use std::io;
 
@@ -41,9 +43,10 @@ pub use access::Access;
 pub use assignment::{Assignment, Lodging};
 pub use client::{
     Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client, ClientConfig,
-    ClientSnapshot, ClientState, ConnectError, LinkBind, LinkError, LinkSnapshot, LinkWish,
-    OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayMerit, RelayPeer, SessionNumbers,
-    Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow, UdpMapping, in_order_of_merit,
+    ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind, LinkError,
+    LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayMerit,
+    RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow,
+    UdpMapping, Visitor, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};
 pub use engine::Volume;
@@ -52,12 +55,14 @@ pub use journal::{Entry, Happening, Journal};
 pub use label::{Label, LinkClass, Tally, Treatment, WeakLabel};
 pub use marks::{OWN_MARK, RELEASE_MARK, may_mark};
 pub use monitor::HostMonitor;
+pub use proxy_header::proxy_header;
 pub use relay::{
-    Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, FleetList,
-    GuestSnapshot, PacketsSnapshot, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
-    RuleError, User, UserLimits, UserUsage, WebDoor,
+    Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, ExposureSnapshot,
+    FleetList, GrantError, Grants, GuestSnapshot, HostGrant, PacketsSnapshot, PortGrant, Relay,
+    RelayConfig, RelayError, RelayLimits, RelayMonitor, RuleError, User, UserLimits, UserUsage,
+    WebDoor, fuzz_asked_name,
 };
-pub use request::{Measure, Request, RequestError, Status, Transport};
+pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
 pub use tabane_core::monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use tabane_linux::interfaces::Families;

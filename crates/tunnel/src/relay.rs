@@ -5,12 +5,18 @@
 //! its own session.
 
 mod applicant;
+mod asked_name;
 mod config;
 mod destination;
 mod draining;
 mod exit;
+mod exposing;
+mod exposures;
+mod front_doors;
 mod gate;
+mod grants;
 mod guest;
+mod host;
 mod mapping;
 mod measuring;
 mod monitor;
@@ -20,7 +26,9 @@ mod pingers;
 mod pool;
 mod rules;
 mod shaper;
+mod turnstile;
 mod udp;
+mod udp_door;
 mod user;
 mod web_door;
 
@@ -44,14 +52,18 @@ use crate::lookups::Lookups;
 use crate::monitor::HostMonitor;
 use applicant::Answer;
 use exit::Exit;
+use front_doors::FrontDoors;
 use guest::Guest;
 use measuring::Measuring;
 use own_addresses::OwnAddresses;
 use user::What;
 
 pub use applicant::{Admission, Applicant, Authorise};
+pub use asked_name::fuzz_asked_name;
 pub use config::{FleetList, RelayConfig, RelayLimits};
 pub use exit::{ExitConfig, PacketsSnapshot};
+pub use front_doors::ExposureSnapshot;
+pub use grants::{GrantError, Grants, HostGrant, PortGrant};
 pub use monitor::{GuestSnapshot, RelayMonitor};
 pub use rules::{DestinationRule, Destinations, RuleError};
 pub(crate) use user::{Direction, Meter};
@@ -119,6 +131,7 @@ struct Shared {
     exit: Option<Exit>,
     measuring: Measuring,
     fleet_list: Option<FleetList>,
+    front_doors: Rc<FrontDoors>,
 }
 
 impl Shared {
@@ -186,6 +199,7 @@ impl Relay {
                 exit: config.exit.map(Exit::new),
                 measuring: Measuring::default(),
                 fleet_list: config.fleet_list,
+                front_doors: FrontDoors::new(config.listen[0].ip()),
             }),
             addresses: Vec::new(),
             authorise: config.authorise,

@@ -5,12 +5,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use tabane_base::{PortRange, Protocol};
 use tabane_linux::interfaces::Families;
 
 use crate::target::{HostName, MAX_NAME, Target};
 
-/// The longest request: kind, address type, length, name, port.
-pub(crate) const MAX_REQUEST: usize = 3 + MAX_NAME + 2;
+/// The longest request: kind, protocol, two ports, length and name of a claim.
+pub(crate) const MAX_REQUEST: usize = 1 + 1 + 2 + 2 + 1 + MAX_NAME;
 
 mod kind {
     pub(super) const TCP: u8 = 1;
@@ -22,7 +23,8 @@ mod kind {
     pub(super) const MAPPING: u8 = 7;
     pub(super) const FAMILIES: u8 = 9;
     pub(super) const MEASURE: u8 = 10;
-    pub(super) const RELAYS: u8 = 11;
+    pub(super) const EXPOSE: u8 = 11;
+    pub(super) const RELAYS: u8 = 12;
 }
 
 mod address_type {
@@ -52,6 +54,18 @@ pub enum Transport {
     /// Nothing: behind its status the relay gives its fleet's list of relays, where that is newer
     /// than the one of this epoch.
     Relays(u64),
+    /// Nothing: as long as it is open, the relay listens for this client and opens a stream for
+    /// each visitor.
+    Exposure(PortClaim),
+}
+
+/// Which of the relay's ports lead to a client that asks for it [P-T.9].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortClaim {
+    /// How visitors come.
+    pub protocol: Protocol,
+    /// Where.
+    pub ports: PortRange,
 }
 
 /// Which way bytes go that only show how fast they go [P-T.8].
@@ -126,6 +140,11 @@ impl Request {
                 out.extend(known.to_be_bytes());
                 return;
             }
+            (target, Transport::Exposure(claim)) => {
+                out.push(kind::EXPOSE);
+                claim.emit(target.name(), out);
+                return;
+            }
             (Target::Anywhere, _) | (_, Transport::Packets) => {
                 out.push(kind::PACKETS);
                 return;
@@ -136,19 +155,7 @@ impl Request {
         });
         match &self.target {
             Target::Resolver | Target::Anywhere => {}
-            Target::Address(address) => {
-                match address.ip() {
-                    IpAddr::V4(ip) => {
-                        out.push(address_type::V4);
-                        out.extend(ip.octets());
-                    }
-                    IpAddr::V6(ip) => {
-                        out.push(address_type::V6);
-                        out.extend(ip.octets());
-                    }
-                }
-                out.extend(address.port().to_be_bytes());
-            }
+            Target::Address(address) => emit_address(*address, out),
             Target::Name { name, port } => {
                 let len = u8::try_from(name.as_str().len()).expect("names have at most 253 bytes");
                 out.extend([address_type::NAME, len]);
@@ -192,6 +199,9 @@ impl Request {
                 (Self { transport, target }, 9)
             }));
         }
+        if kind == kind::EXPOSE {
+            return Ok(parse_claim(rest)?.map(|(request, used)| (request, 1 + used)));
+        }
         let transport = match kind {
             kind::TCP | kind::RESOLVER_TCP => Transport::Tcp,
             kind::UDP | kind::RESOLVER_UDP => Transport::Udp,
@@ -207,6 +217,78 @@ impl Request {
         }
         Ok(parse_target(rest)?.map(|(target, used)| (Self { transport, target }, 1 + used)))
     }
+}
+
+impl PortClaim {
+    fn emit(self, name: Option<&HostName>, out: &mut Vec<u8>) {
+        out.push(u8::from(self.protocol == Protocol::Udp));
+        out.extend(self.ports.first().to_be_bytes());
+        out.extend(self.ports.last().to_be_bytes());
+        let name = name.map_or("", HostName::as_str);
+        out.push(u8::try_from(name.len()).expect("names have at most 253 bytes"));
+        out.extend(name.as_bytes());
+    }
+}
+
+/// Reads a claim, as a request without its kind.
+fn parse_claim(bytes: &[u8]) -> Result<Option<(Request, usize)>, RequestError> {
+    /// Protocol, first and last port, length of the name.
+    const HEAD: usize = 1 + 2 + 2 + 1;
+    let protocol = match bytes.first() {
+        None => return Ok(None),
+        Some(0) => Protocol::Tcp,
+        Some(1) => Protocol::Udp,
+        Some(_) => return Err(RequestError::Kind),
+    };
+    let Some((&[_, a, b, c, d, len], rest)) = bytes.split_first_chunk::<HEAD>() else {
+        return Ok(None);
+    };
+    let ports = PortRange::new(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let ports = ports.ok_or(RequestError::Port)?;
+    let len = usize::from(len);
+    if len > MAX_NAME {
+        return Err(RequestError::Name);
+    }
+    let Some(name) = rest.get(..len) else {
+        return Ok(None);
+    };
+    let target = match len {
+        0 => Target::Anywhere,
+        _ => {
+            let name = std::str::from_utf8(name).map_err(|_| RequestError::Name)?;
+            let name = HostName::new(name).map_err(|_| RequestError::Name)?;
+            let port = ports.first();
+            Target::Name { name, port }
+        }
+    };
+    let transport = Transport::Exposure(PortClaim { protocol, ports });
+    Ok(Some((Request { transport, target }, HEAD + len)))
+}
+
+/// Reads an address and a port: a target that is no name.
+pub(crate) fn parse_address(bytes: &[u8]) -> Result<Option<(SocketAddr, usize)>, RequestError> {
+    if bytes.first() == Some(&address_type::NAME) {
+        return Err(RequestError::AddressType);
+    }
+    Ok(match parse_target(bytes)? {
+        Some((Target::Address(address), used)) => Some((address, used)),
+        Some(_) | None => None,
+    })
+}
+
+/// Writes an address and a port.
+pub(crate) fn emit_address(address: SocketAddr, out: &mut Vec<u8>) {
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            out.push(address_type::V4);
+            out.extend(ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.push(address_type::V6);
+            out.extend(ip.octets());
+        }
+    }
+    out.extend(address.port().to_be_bytes());
 }
 
 fn parse_target(bytes: &[u8]) -> Result<Option<(Target, usize)>, RequestError> {
@@ -309,6 +391,12 @@ pub enum Status {
     /// The network of the destination does not find it.
     #[error("the destination's host cannot be reached")]
     HostUnreachable = 9,
+    /// Another client of the relay has the port, or the name at it.
+    #[error("another client of the relay has this port")]
+    PortTaken = 10,
+    /// The relay's host does not let it listen there.
+    #[error("the relay cannot listen there: something else does, or it may not")]
+    PortUnavailable = 11,
 }
 
 impl Status {
@@ -332,6 +420,8 @@ impl Status {
             7 => Self::Malformed,
             8 => Self::VolumeUsedUp,
             9 => Self::HostUnreachable,
+            10 => Self::PortTaken,
+            11 => Self::PortUnavailable,
             _ => return None,
         })
     }
@@ -341,6 +431,11 @@ impl Status {
 mod tests {
     use super::*;
     use tabane_base::Seed;
+
+    fn claim(protocol: Protocol, first: u16, last: u16) -> PortClaim {
+        let ports = PortRange::new(first, last).unwrap();
+        PortClaim { protocol, ports }
+    }
 
     fn samples() -> Vec<Request> {
         let targets = [
@@ -359,6 +454,7 @@ mod tests {
             Transport::Measure(Measure::Up),
             Transport::Measure(Measure::Echo),
             Transport::Relays(7),
+            Transport::Exposure(claim(Protocol::Udp, 27_015, 27_015)),
         ]
         .map(|transport| Request {
             transport,
@@ -372,6 +468,10 @@ mod tests {
                 })
             })
             .chain(packets)
+            .chain([Request {
+                transport: Transport::Exposure(claim(Protocol::Tcp, 443, 500)),
+                target: Target::host("a.example", 443).unwrap(),
+            }])
             .chain(targets[..2].iter().map(|target| Request {
                 transport: Transport::Mapping,
                 target: target.clone(),
@@ -419,6 +519,11 @@ mod tests {
             (&[1, 3, 1, b' ', 0, 80], RequestError::Name),
             (&[1, 3, 1, 0xff, 0, 80], RequestError::Name),
             (&[1, 4, 1, 2, 3, 4, 0, 0], RequestError::Port),
+            (&[11, 2], RequestError::Kind),
+            (&[11, 0, 0, 0, 0, 9, 0], RequestError::Port),
+            (&[11, 0, 0, 9, 0, 8, 0], RequestError::Port),
+            (&[11, 0, 0, 9, 0, 9, 254], RequestError::Name),
+            (&[11, 1, 0, 9, 0, 9, 1, b' '], RequestError::Name),
         ] {
             assert_eq!(Request::parse(bytes), Err(error), "{bytes:?}");
         }
@@ -433,7 +538,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 12;
+                *kind %= 13;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {
@@ -452,6 +557,6 @@ mod tests {
                 assert_eq!(status.emit(), byte);
             }
         }
-        assert_eq!(Status::parse(10), None);
+        assert_eq!(Status::parse(12), None);
     }
 }

@@ -7,6 +7,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
+use tabane_base::Duration;
 use tabane_core::{ReadState, StreamId};
 
 use crate::assignment::Assignment;
@@ -61,6 +62,22 @@ impl Stream {
             is_written: false,
             is_read: false,
         }
+    }
+
+    /// At a relay: opens one more stream of the session, on behalf of this one, whose class it
+    /// begins in. `None` where there are as many as the client takes, or the session has ended.
+    pub(crate) fn open_beside(&self) -> Option<Self> {
+        let id = self.visit(|visit| visit.session.open_stream_for(visit.now, self.id))?;
+        Some(Self::new(self.engine.clone(), self.session, id.ok()?))
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// For how long nothing has come from the peer; `None` once the session has ended.
+    pub(crate) fn silent_for(&self) -> Option<Duration> {
+        self.visit(|visit| visit.session.snapshot(visit.now).silent_for)
     }
 
     pub(crate) fn id(&self) -> StreamId {
@@ -143,29 +160,41 @@ impl Stream {
     pub(crate) async fn read_request(
         &mut self,
     ) -> Result<Result<Request, RequestError>, StreamEnd> {
-        let mut bytes = Vec::new();
-        poll_fn(|cx| self.poll_request(cx, &mut bytes)).await
+        self.read_preface(MAX_REQUEST, Request::parse).await
     }
 
-    fn poll_request(
+    /// Reads what `parse` finds at the beginning of the stream, at most so many bytes, and no byte
+    /// beyond it.
+    pub(crate) async fn read_preface<T>(
+        &mut self,
+        most: usize,
+        parse: impl Fn(&[u8]) -> Result<Option<(T, usize)>, RequestError>,
+    ) -> Result<Result<T, RequestError>, StreamEnd> {
+        let mut bytes = Vec::new();
+        poll_fn(|cx| self.poll_preface(cx, &mut bytes, most, &parse)).await
+    }
+
+    fn poll_preface<T>(
         &mut self,
         cx: &Context<'_>,
         bytes: &mut Vec<u8>,
-    ) -> Poll<Result<Result<Request, RequestError>, StreamEnd>> {
+        most: usize,
+        parse: impl Fn(&[u8]) -> Result<Option<(T, usize)>, RequestError>,
+    ) -> Poll<Result<Result<T, RequestError>, StreamEnd>> {
         loop {
             let before = bytes.len();
             match self.poll_peek(cx, |data| {
-                let room = MAX_REQUEST - bytes.len();
+                let room = most - bytes.len();
                 bytes.extend_from_slice(&data[..data.len().min(room)]);
-                // What belongs to the request is known once it has been parsed.
-                match Request::parse(bytes) {
-                    Ok(Some((request, used))) => (used - before, Some(Ok(request))),
+                // What belongs to the preface is known once it has been parsed.
+                match parse(bytes) {
+                    Ok(Some((preface, used))) => (used - before, Some(Ok(preface))),
                     Ok(None) => (bytes.len() - before, None),
                     Err(error) => (0, Some(Err(error))),
                 }
             }) {
-                Poll::Ready(Ok(Some(request))) => return Poll::Ready(Ok(request)),
-                // Longer than any request: parsing must have decided before.
+                Poll::Ready(Ok(Some(preface))) => return Poll::Ready(Ok(preface)),
+                // Longer than any preface: parsing must have decided before.
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Err(end)) => return Poll::Ready(Err(end)),
                 Poll::Pending => return Poll::Pending,

@@ -24,8 +24,7 @@ pub enum Target {
     },
     /// The DNS resolver that the relay itself uses.
     Resolver,
-    /// Each packet says itself; for [`Transport::Packets`](crate::Transport::Packets) and
-    /// [`Transport::LodgedPackets`](crate::Transport::LodgedPackets) only.
+    /// Each packet says itself, or none is asked for.
     Anywhere,
 }
 
@@ -41,6 +40,16 @@ impl Target {
                 name: HostName::new(name)?,
                 port,
             }),
+        }
+    }
+}
+
+impl Target {
+    /// The name, where it is one.
+    pub(crate) fn name(&self) -> Option<&HostName> {
+        match self {
+            Self::Name { name, .. } => Some(name),
+            Self::Address(_) | Self::Resolver | Self::Anywhere => None,
         }
     }
 }

@@ -89,6 +89,7 @@ pub(crate) fn example() -> State {
         policy_fault: None,
         limit: None,
         multipath: Multipath::default(),
+        exposures: Vec::new(),
         links: vec![link("wlan0"), link("usb0")],
         sessions: vec![session(1)],
         sessions_omitted: 0,

@@ -7,6 +7,7 @@ use super::Session;
 use crate::class::{ClassId, ClassRule};
 use crate::datagrams::FlowId;
 use crate::id::StreamId;
+use crate::stream::StreamError;
 
 impl Session {
     /// Client: says how what belongs to a class is sent from here on, by both ends [P-11]. What
@@ -28,6 +29,24 @@ impl Session {
             let before = self.streams.set_class(id, class);
             self.on_class_changed(id, before, class);
         }
+    }
+
+    /// Server: opens a stream that begins in the class of `asked_by`, as whose answer it comes; the
+    /// client may say otherwise [P-11.6].
+    ///
+    /// # Errors
+    /// As many streams are open as the client allows, or there is no connection.
+    pub fn open_stream_for(
+        &mut self,
+        _now: Instant,
+        asked_by: StreamId,
+    ) -> Result<StreamId, StreamError> {
+        if !self.is_connected() {
+            return Err(StreamError::NotConnected);
+        }
+        let class = self.streams.class(asked_by);
+        self.lanes.get_mut(class);
+        self.streams.open_within(class)
     }
 
     /// Whether the other end follows classes in what it sends; older ones do not.

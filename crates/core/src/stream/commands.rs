@@ -107,11 +107,20 @@ impl Streams {
         stream.is_some_and(|stream| stream.send.has_begun())
     }
 
+    /// One more, which begins in this class. It is the other end's to say otherwise.
+    pub(crate) fn open_within(&mut self, class: ClassId) -> Result<StreamId, StreamError> {
+        let id = self.open()?;
+        self.move_to(id, class);
+        Ok(id)
+    }
+
     /// Puts a stream into a class, with all of it that waits, and gives the one it was in. Its
     /// first bytes tell the other end, or a frame of its own where they have left.
     pub(crate) fn set_class(&mut self, id: StreamId, class: ClassId) -> Option<ClassId> {
+        let is_local = self.is_local(id);
         let stream = self.streams.get_mut(&id)?;
-        if stream.class == class {
+        // What the other end has opened may have begun in any class there.
+        if stream.class == class && (is_local || stream.class_number > 0) {
             return None;
         }
         stream.class_number += 1;

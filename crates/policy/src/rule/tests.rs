@@ -258,3 +258,40 @@ fn what_becomes_of_it_without_the_relay_is_told() {
     let both = of("direct = true\non-failure = 'wait'").unwrap_err();
     assert!(both.contains("on-failure and direct contradict"), "{both}");
 }
+
+#[test]
+fn rules_for_visitors_are_for_nothing_else_and_others_not_for_them() {
+    let policy = Policy::parse(
+        "[[rule]]\nname = \"all\"\nnever = [\"usb0\"]\n\
+         [[rule]]\nname = \"office\"\ninbound = true\naddress = \"192.0.2.0/24\"\nport = 443\n\
+         links = [\"eth0\"]\n\
+         [[rule]]\nname = \"visitors\"\ninbound = true\nredundant = true\n",
+    )
+    .expect("valid");
+    let visitor = |address: &str, port| FlowFacts {
+        address: Some(address.parse().expect("an address")),
+        inbound: true,
+        ..to("www.example.org", port)
+    };
+    assert_eq!(
+        rule_of(&policy, &visitor("192.0.2.7", 443)).as_deref(),
+        Some("office")
+    );
+    assert_eq!(
+        rule_of(&policy, &visitor("192.0.2.7", 80)).as_deref(),
+        Some("visitors")
+    );
+    assert_eq!(
+        rule_of(&policy, &visitor("198.51.100.1", 443)).as_deref(),
+        Some("visitors")
+    );
+    assert_eq!(
+        rule_of(&policy, &to("a.example", 443)).as_deref(),
+        Some("all")
+    );
+    for text in ["direct = true", "on-failure = \"wait\"\nredundant = true"] {
+        let text = format!("[[rule]]\nname = \"a\"\ninbound = true\n{text}\n");
+        let faults = format!("{:?}", Policy::parse(&text).expect_err("a contradiction"));
+        assert!(faults.contains("inbound contradict"), "{faults}");
+    }
+}

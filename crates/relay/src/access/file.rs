@@ -98,6 +98,8 @@ mod tests {
             volume: Some("100GB/month".parse().unwrap()),
             sessions: Some(3),
             allow: vec!["192.0.2.0/24:80,443".parse().unwrap()],
+            ports: vec!["443".parse().unwrap(), "udp:8000-8100".parse().unwrap()],
+            hosts: vec!["*.ann.example".parse().unwrap()],
             private: true,
             ..UserEntry::new(name("ann"), 7)
         };
@@ -114,6 +116,7 @@ mod tests {
                 "two users 'ann'",
             ),
             (text.replace("50Mbit/s", "fast"), "no rate"),
+            (text.replace("udp:8000", "udp:0"), "no port"),
             (text.replace("sessions", "sessoins"), "sessoins"),
             (text[..text.len() - 4].to_owned(), "access.toml"),
             (

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use tabane_tunnel::{DestinationRule, Destinations, UserLimits};
+use tabane_tunnel::{DestinationRule, Destinations, Grants, HostGrant, PortGrant, UserLimits};
 
 use super::as_text;
 use tabane_store::quantity::{RateText, Volume};
@@ -58,6 +58,12 @@ pub struct UserEntry {
     /// Destinations that are refused.
     #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<DestinationRule>,
+    /// Ports of the relay that may lead to the user's devices.
+    #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortGrant>,
+    /// Names, at ports that others may share.
+    #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostGrant>,
     /// Whether private addresses may be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
@@ -76,6 +82,8 @@ impl UserEntry {
             streams: None,
             allow: Vec::new(),
             deny: Vec::new(),
+            ports: Vec::new(),
+            hosts: Vec::new(),
             private: false,
         }
     }
@@ -93,6 +101,10 @@ impl UserEntry {
                 allow: self.allow.clone(),
                 deny: self.deny.clone(),
                 private: self.private,
+            },
+            grants: Grants {
+                ports: self.ports.clone(),
+                hosts: self.hosts.clone(),
             },
         }
     }

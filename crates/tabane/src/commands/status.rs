@@ -3,6 +3,8 @@
 //! Owns the choice of the instance, which `tabane top` shares, and the words of the table. The
 //! values are the instance's own.
 
+mod exposures;
+
 use std::io::{self, IsTerminal};
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -26,9 +28,9 @@ const MAX_EVENTS: usize = 5;
 
 /// Show what a running tabane does: links, rates, sessions, and what is wrong
 ///
-/// Asks `tabane run`, `proxy`, `up`, `relay`, `web`, `get` or `gateway` by its control socket. Each
-/// user sees their own; root's are in /run/tabane, others' in $XDG_RUNTIME_DIR/tabane (or the
-/// directory in TABANE_RUNTIME).
+/// Asks `tabane run`, `proxy`, `up`, `expose`, `relay`, `web`, `get` or `gateway` by its control
+/// socket. Each user sees their own; root's are in /run/tabane, others' in $XDG_RUNTIME_DIR/tabane
+/// (or the directory in TABANE_RUNTIME).
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -137,6 +139,7 @@ fn text(state: &State) -> String {
         parts.push(gateway::screen(gateway).trim_end().to_owned());
     } else if state.instance.kind == Kind::Relay {
         parts.extend(sessions(state));
+        parts.extend(exposures::table(&state.exposures));
     } else if state.instance.kind.is_web() {
         parts.push(web_links(&state.links));
         parts.extend(unused(&state.links));
@@ -144,6 +147,7 @@ fn text(state: &State) -> String {
         parts.push(links(&state.links));
         parts.extend(unused(&state.links));
         parts.extend(rules(&state.rules));
+        parts.extend(exposures::table(&state.exposures));
     }
     let totals = Some(totals(state)).into_iter();
     let totals = totals.chain(bypassing(state));
@@ -168,9 +172,13 @@ fn heading(state: &State) -> String {
     };
     let about = match instance.kind {
         Kind::Run => format!("tabane run {}", instance.about),
-        Kind::Proxy | Kind::Up | Kind::Relay | Kind::Web | Kind::Get | Kind::Gateway => {
-            instance.about.clone()
-        }
+        Kind::Proxy
+        | Kind::Up
+        | Kind::Relay
+        | Kind::Web
+        | Kind::Get
+        | Kind::Gateway
+        | Kind::Expose => instance.about.clone(),
     };
     let condition = state.condition.name();
     format!("{}: {condition} for {since}{relay}\n{about}", instance.name)
@@ -305,7 +313,7 @@ fn sessions(state: &State) -> Option<String> {
                 session.number.to_string(),
                 match &session.straight_to {
                     Some(peer) => peer.clone(),
-                    None => session.peer.as_deref().map_or_else(none, short),
+                    None => session.peer.as_deref().map_or_else(none, output::key_label),
                 },
                 session.age_s.map_or_else(none, duration),
                 session.paths.len().to_string(),
@@ -380,7 +388,7 @@ fn totals(state: &State) -> String {
         Kind::Web | Kind::Get => {
             format!("{both}answers  and tunnels under way: {}", totals.streams)
         }
-        Kind::Run | Kind::Proxy | Kind::Up | Kind::Relay => format!(
+        Kind::Run | Kind::Proxy | Kind::Up | Kind::Relay | Kind::Expose => format!(
             "{both}sessions {} ({} so far), {}{dropped}",
             totals.sessions,
             totals.sessions_so_far,
@@ -457,11 +465,6 @@ fn rate(traffic: &Traffic) -> u64 {
 
 fn none() -> String {
     "-".to_owned()
-}
-
-/// Enough of a key to tell clients apart.
-pub(crate) fn short(key: &str) -> String {
-    key.chars().take(8).collect()
 }
 
 pub(crate) fn megabits(bps: u64) -> String {

@@ -184,6 +184,7 @@ async fn serve(
     let ended = match &far_ends {
         Some(far_ends) => {
             machine.serve(far_ends, &plan.rules);
+            far_ends.expose_kept(store);
             attend(&mut machine, far_ends, watch, &signals).await
         }
         None => Ok(()),

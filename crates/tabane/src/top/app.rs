@@ -7,7 +7,7 @@ use tabane_control::{
     Gateway, Kind, Link, LinkChange, LinkState, Path, Session, SessionState, State, Traffic,
 };
 
-use crate::commands::status::short;
+use crate::output::key_label;
 
 /// Samples kept per row: two minutes, and more than any screen is wide.
 const HISTORY: usize = 240;
@@ -147,7 +147,7 @@ impl App {
                 .iter()
                 .map(|it| of_gateway(it, state))
                 .collect(),
-            Kind::Run | Kind::Proxy | Kind::Up | Kind::Web | Kind::Get => {
+            Kind::Run | Kind::Proxy | Kind::Up | Kind::Web | Kind::Get | Kind::Expose => {
                 state.links.iter().map(of_link).collect()
             }
         };
@@ -283,7 +283,7 @@ fn of_session(session: &Session) -> Row {
     let peer = session
         .peer
         .as_deref()
-        .map_or_else(|| "?".to_owned(), short);
+        .map_or_else(|| "?".to_owned(), key_label);
     Row {
         name: format!("{:.6} {}", peer, session.number),
         state: match session.state {

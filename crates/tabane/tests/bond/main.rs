@@ -13,6 +13,7 @@ mod download;
 mod draining;
 mod endings;
 mod events;
+mod expose;
 mod fleet;
 mod gateways;
 mod lan;

@@ -1,4 +1,4 @@
-//! The list of a fleet's relays, asked of the relay that the session is with [P-T.9].
+//! The list of a fleet's relays, asked of the relay that the session is with [P-T.10].
 //!
 //! Owns asking, once a session and now and then. Whether the bytes are believed is for whoever has
 //! the fleet's key.

@@ -26,6 +26,10 @@ pub struct TcpFlow {
 }
 
 impl TcpFlow {
+    pub(super) const fn new(client: Client, stream: Stream) -> Self {
+        Self { stream, client }
+    }
+
     /// Waits for the relay's word.
     pub(super) async fn confirm(client: Client, mut stream: Stream) -> Result<Self, OpenError> {
         let status = poll_fn(|cx| stream.poll_status(cx));

@@ -10,6 +10,7 @@ use tabane_core::{ClassId, ClassRule, CloseReason, Endpoint, PathId, PublicKey};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
+use super::arrivals::Arrivals;
 use super::config::{ClientConfig, RelayPeer};
 use super::dials::Dials;
 use super::failure::{ConnectError, OpenError};
@@ -86,6 +87,8 @@ pub(super) struct Shared {
     /// Sessions whose relays go down, and which carry what they had. The oldest first.
     pub(super) left: RefCell<Vec<Left>>,
     pub(super) dials: Rc<Dials>,
+    /// Who waits for visitors.
+    pub(super) arrivals: RefCell<Arrivals>,
 }
 
 impl Shared {
@@ -122,6 +125,7 @@ impl Shared {
             forsaken: Cell::new(false),
             left: RefCell::default(),
             dials: Rc::default(),
+            arrivals: RefCell::default(),
             config,
         }))
     }

@@ -273,7 +273,8 @@ impl Supervisor {
     /// Nothing is under way by the session.
     fn is_idle(&self, session: SessionId) -> bool {
         let snapshot = self.shared.engine.snapshot(session);
-        let waiting = usize::from(self.shared.packets_on.get() == Some(session));
+        let waiting = usize::from(self.shared.packets_on.get() == Some(session))
+            + self.shared.arrivals.borrow().count(session);
         snapshot.is_none_or(|session| session.streams <= waiting)
     }
 
@@ -305,7 +306,8 @@ impl Supervisor {
                     self.shared.on_path_down(path, reason);
                     self.shared.update_reach();
                 }
-                // A relay opens no streams; the others are for streams and relays.
+                Event::StreamOpened(stream) => self.shared.on_stream_opened(id, stream),
+                // The others are for streams and relays.
                 _ => {}
             },
             Notice::SocketLost(socket) => {
@@ -314,6 +316,10 @@ impl Supervisor {
                     visit.session.handle_socket_lost(visit.now, socket);
                     visit.touch();
                 });
+            }
+            // Who came before a relay's end may still be on the way.
+            Notice::Session(id, Event::StreamOpened(stream)) => {
+                self.shared.on_stream_opened(id, stream);
             }
             Notice::Session(id, Event::Closed(_)) => {
                 let mut left = self.shared.left.borrow_mut();

@@ -61,6 +61,8 @@ pub struct RelayLimits {
     pub connections: usize,
     /// UDP flows of one session; each costs a file descriptor.
     pub flows: usize,
+    /// Those at once who come to ports that lead to one session's client.
+    pub visitors: usize,
 }
 
 impl Default for RelayLimits {
@@ -70,6 +72,7 @@ impl Default for RelayLimits {
             sessions: 8,
             connections: 4_096,
             flows: 1_024,
+            visitors: 2_048,
         }
     }
 }

@@ -55,14 +55,19 @@ pub(super) async fn connect(
     let tcp = race(addresses, shared.mark)
         .await
         .map_err(|error| status(&error))?;
+    notice_vanished(&tcp);
+    Ok(tcp.into())
+}
+
+/// Has whoever vanishes without a word be noticed.
+pub(super) fn notice_vanished(tcp: &TcpStream) {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_RETRIES);
-    if let Err(error) = SockRef::from(&tcp).set_tcp_keepalive(&keepalive) {
+    if let Err(error) = SockRef::from(tcp).set_tcp_keepalive(&keepalive) {
         tracing::debug!(%error, "SO_KEEPALIVE");
     }
-    Ok(tcp.into())
 }
 
 /// A UDP socket that speaks with `target` alone.
@@ -249,6 +254,7 @@ fn is_exhaustion(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use crate::lookups::Lookups;
+    use crate::relay::front_doors::FrontDoors;
     use crate::relay::measuring::Measuring;
     use crate::relay::own_addresses::OwnAddresses;
     use crate::relay::{Destinations, RelayLimits, UserLimits};
@@ -277,6 +283,7 @@ mod tests {
             exit: None,
             measuring: Measuring::default(),
             fleet_list: None,
+            front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into()),
         }
     }
 

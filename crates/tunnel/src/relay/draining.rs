@@ -15,6 +15,8 @@ impl Relay {
     /// ready.
     pub(super) async fn drain(&mut self, grace: Duration, hurry: impl Future<Output = ()>) {
         self.shared.is_draining.set(true);
+        // Their clients have them led to them by the relay that comes next.
+        self.shared.front_doors.close();
         let deadline = Instant::now() + grace;
         tokio::pin!(hurry);
         let shared = self.shared.clone();

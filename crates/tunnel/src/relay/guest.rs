@@ -1,6 +1,5 @@
 //! One admitted session at the relay: its streams, and how many of them it and its user may have.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,10 +10,11 @@ use tabane_linux::abortive::AbortiveStream;
 use tokio::time::{Instant, timeout};
 
 use super::destination::Asker;
+use super::host::{Host, Occupancy, Permit, Seat, refuse};
 use super::mapping::Mapping;
 use super::packets::Packets;
-use super::user::{Counted, Meter, User, What};
-use super::{Shared, destination, pingers, udp};
+use super::user::{Counted, User};
+use super::{Shared, destination, exposing, pingers, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
@@ -40,29 +40,6 @@ pub(super) struct Guest {
     user: Option<User>,
     /// Counts the session for the user.
     _counted: Option<Counted>,
-}
-
-/// What a session has at present.
-#[derive(Default)]
-struct Occupancy {
-    connections: Cell<usize>,
-    flows: Cell<usize>,
-}
-
-/// One connection or flow, counted while it lives.
-struct Permit {
-    usage: Rc<Occupancy>,
-    transport: Transport,
-    _counted: Option<Counted>,
-}
-
-/// What a stream's task has of its session.
-struct Host {
-    shared: Rc<Shared>,
-    usage: Rc<Occupancy>,
-    user: Option<User>,
-    session: u64,
-    key: PublicKey,
 }
 
 impl Guest {
@@ -117,7 +94,7 @@ impl Guest {
 
     /// Whether it carries connections, which its end would break.
     pub(super) fn is_busy(&self) -> bool {
-        self.usage.connections.get() > 0
+        self.usage.is_busy()
     }
 
     pub(super) const fn key(&self) -> PublicKey {
@@ -147,49 +124,6 @@ impl Guest {
     }
 }
 
-impl Permit {
-    fn take(host: &Host, transport: Transport) -> Option<Self> {
-        let (usage, limits) = (host.usage.clone(), &host.shared.limits);
-        let (taken, limit) = match transport {
-            Transport::Tcp | Transport::Measure(_) => (&usage.connections, limits.connections),
-            Transport::Udp
-            | Transport::Mapping
-            | Transport::Packets
-            | Transport::LodgedPackets
-            | Transport::Families
-            | Transport::Relays(_) => (&usage.flows, limits.flows),
-        };
-        if taken.get() >= limit {
-            return None;
-        }
-        let counted = match &host.user {
-            Some(user) => Some(user.count(What::Stream)?),
-            None => None,
-        };
-        taken.set(taken.get() + 1);
-        Some(Self {
-            usage,
-            transport,
-            _counted: counted,
-        })
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let taken = match self.transport {
-            Transport::Tcp | Transport::Measure(_) => &self.usage.connections,
-            Transport::Udp
-            | Transport::Mapping
-            | Transport::Packets
-            | Transport::LodgedPackets
-            | Transport::Families
-            | Transport::Relays(_) => &self.usage.flows,
-        };
-        taken.set(taken.get() - 1);
-    }
-}
-
 async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     let request = match timeout(REQUEST_WAIT, stream.read_request()).await {
         Ok(request) => request?,
@@ -202,7 +136,7 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     if host.user.as_ref().is_some_and(User::is_used_up) {
         return refuse(stream, Status::VolumeUsedUp).await;
     }
-    let Some(permit) = Permit::take(host, request.transport) else {
+    let Some(permit) = Permit::take(host, Seat::of(request.transport)) else {
         return refuse(stream, Status::Limit).await;
     };
     match request.transport {
@@ -214,6 +148,9 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         Transport::Families => tell_families(stream, host).await?,
         Transport::Measure(measure) => serve_measure(stream, host, measure).await?,
         Transport::Relays(known) => tell_relays(stream, host, known).await?,
+        Transport::Exposure(claim) => {
+            exposing::serve(stream, host, claim, request.target.name()).await?;
+        }
     }
     drop(permit);
     Ok(())
@@ -229,10 +166,6 @@ impl Host {
             key: self.key,
             user: self.user.as_ref(),
         }
-    }
-
-    fn meter(&self) -> Meter {
-        Meter::new(self.user.clone(), self.session)
     }
 }
 
@@ -351,11 +284,4 @@ async fn serve_measure(stream: Stream, host: &Host, measure: Measure) -> Result<
 async fn refuse_malformed(stream: Stream, error: RequestError) -> Result<(), StreamEnd> {
     tracing::debug!(%error, "a request was not understood");
     refuse(stream, Status::Malformed).await
-}
-
-async fn refuse(mut stream: Stream, status: Status) -> Result<(), StreamEnd> {
-    stream.write_all(&[status.emit()]).await?;
-    stream.finish();
-    stream.stop();
-    Ok(())
 }

@@ -7,6 +7,7 @@ use tabane_core::{CloseReason, EndpointCounters, PublicKey, SessionSnapshot};
 
 use super::Shared;
 use super::exit::PacketsSnapshot;
+use super::front_doors::ExposureSnapshot;
 use crate::engine::{Engine, SessionId, Volume};
 use crate::journal::Journal;
 use crate::trace::SessionTrace;
@@ -95,6 +96,18 @@ impl RelayMonitor {
         let sessions = self.engine.sessions();
         let session = sessions.into_iter().find(|id| id.serial() == number)?;
         SessionTrace::start(&self.engine, session)
+    }
+
+    /// Which ports lead to which clients.
+    #[must_use]
+    pub fn exposures(&self) -> Vec<ExposureSnapshot> {
+        self.shared.front_doors.snapshot()
+    }
+
+    /// Visitors of such ports so far whom nobody was asked about: too many, or for nobody.
+    #[must_use]
+    pub fn turned_away(&self) -> u64 {
+        self.shared.front_doors.turned_away()
     }
 
     /// What happened lately.

@@ -10,8 +10,11 @@ use std::task::{Context, Poll};
 
 use tabane_base::{Bytes, Rate};
 
+use super::grants::Grants;
 use super::rules::Destinations;
 use super::shaper::{Allowance, Shaper};
+use crate::request::PortClaim;
+use crate::target::HostName;
 
 /// What a user may have. `None` is no limit, or the relay's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub struct UserLimits {
     pub streams: Option<usize>,
     /// Where its streams may lead.
     pub destinations: Destinations,
+    /// What of the relay may lead to its devices.
+    pub grants: Grants,
 }
 
 /// A user at one moment.
@@ -166,6 +171,11 @@ impl User {
 
     pub(super) fn may_reach(&self, address: SocketAddr) -> bool {
         self.0.limits.borrow().destinations.allow(address)
+    }
+
+    /// Whether these ports, or this name at them, may lead to its devices.
+    pub(super) fn is_granted(&self, claim: PortClaim, name: Option<&HostName>) -> bool {
+        self.0.limits.borrow().grants.allow(claim, name)
     }
 
     /// Counts one more, where the limit allows.

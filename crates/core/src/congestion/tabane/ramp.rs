@@ -32,6 +32,8 @@ const FULL: f64 = 0.5;
 const LEAST_STEP: f64 = 0.1;
 /// The window is used up where so much of it is in flight.
 const USED: f64 = 0.9;
+/// Less delay than this part of the shortest round trip is not looked for.
+const LEAST_PART: u32 = 16;
 /// The delay is at most this part of the shortest round trip.
 const MOST: f64 = 1.5;
 /// After a search that found no room the next one is so many rounds later, and then ever more.
@@ -110,12 +112,17 @@ impl Tabane {
         // A window that is not used up says nothing of the pipe.
         let is_used = |level: &Level| level.window >= scaled(self.cwnd, USED);
         let level = self.level().filter(is_used);
-        let level = level.filter(|_| is_jittery || !self.load.is_zero());
+        let level = level.filter(|_| is_jittery || self.is_loaded());
         let Some(from) = level else {
             return false;
         };
         self.step(from, Heading::Up, 0);
         true
+    }
+
+    /// Whether the delay that is the path's is worth a search for less.
+    fn is_loaded(&self) -> bool {
+        self.load > self.model.min_rtt().unwrap_or_default() / LEAST_PART
     }
 
     fn level(&self) -> Option<Level> {
@@ -160,7 +167,7 @@ impl Tabane {
                     self.resume_startup(now);
                 }
             }
-            (Heading::Up, Some((_, true))) if ramp.steps == 0 && !self.load.is_zero() => {
+            (Heading::Up, Some((_, true))) if ramp.steps == 0 && self.is_loaded() => {
                 self.step(ramp.from, Heading::Down, 1);
             }
             (Heading::Down, Some((level, true))) if ramp.steps < DOWN_MAX => {

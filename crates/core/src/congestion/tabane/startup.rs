@@ -30,8 +30,17 @@ const FALLS: u32 = 2;
 /// Acknowledgements of a full pipe are at most so many times further apart than usual, or by this
 /// part of the round trip.
 const GAP: u32 = 4;
+/// Delay that came while the rate still grew is no queue of ours. Where start-up was over after so
+/// few rounds, it may be that of others who fill the link.
+const ROUNDS_OF_OTHERS: u64 = 4;
+/// And little is more than packets and hosts explain, or not so many times as much.
+const LOAD: u32 = 4;
 /// Packet by packet a queue grows in more steps than this.
 const JUMP: u32 = 3;
+/// What grows by this part of the time is our queue, jumps or not: more is sent than passes.
+const OURS_PART: u32 = 2;
+/// With so few packets under way there is no queue of ours: what delays them is the path's.
+const LONE_PACKETS: u64 = 3;
 /// Fewer packets tell little of the rate …
 const TRAIN_PACKETS: u64 = 16;
 /// … but a queue as long as the path, and longer than this, is not waited for: a slow link takes a
@@ -50,6 +59,9 @@ pub(super) struct Startup {
     /// By so many, the latest at `acked_at`.
     acks: u32,
     acked_at: Instant,
+    /// What packets waited that had the path for themselves, together, and how many did.
+    alone: Duration,
+    lone: u32,
     /// Acknowledgements since the queue was last short.
     far: u32,
     /// The shortest round trip of the latest round in which the rate still grew.
@@ -75,6 +87,8 @@ impl Startup {
             acked: Bytes::ZERO,
             acks: 0,
             acked_at: now,
+            alone: Duration::ZERO,
+            lone: 0,
             far: 0,
             growing: Duration::ZERO,
             falls: 0,
@@ -122,7 +136,11 @@ impl Startup {
     fn bottleneck(&mut self, event: &AckEvent<'_>, min_rtt: Duration, mtu: Bytes) -> Option<Rate> {
         let queue = event.sample.rtt?.saturating_sub(min_rtt);
         let near = NEAR.max(min_rtt / NEAR_PART);
-        let far = FAR.max(min_rtt / FAR_PART);
+        if event.sample.tx_in_flight <= Bytes::new(mtu.get() * LONE_PACKETS) {
+            self.alone += queue;
+            self.lone += 1;
+        }
+        let far = FAR.max(min_rtt / FAR_PART) + self.alone * 2 / self.lone.max(1);
         if !event.sample.is_app_limited {
             self.follow(queue, far);
         }
@@ -141,7 +159,8 @@ impl Startup {
         let is_long = queue > LONG.max(min_rtt);
         let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS) || is_long;
         let span = event.now.since(self.queued_from);
-        (self.far >= FAR_SAMPLES && is_enough && !span.is_zero())
+        let is_ours = queue >= span / OURS_PART || !self.is_jump();
+        (self.far >= FAR_SAMPLES && is_enough && is_ours && !span.is_zero())
             .then(|| Rate::of(self.acked, span))
     }
 }
@@ -202,9 +221,12 @@ impl Tabane {
         self.peak = self.rate;
         self.swing.begin(self.rate);
         if let Phase::Startup(startup) = self.phase
-            && startup.falls >= FALLS
+            && self.model.rounds > ROUNDS_OF_OTHERS
         {
-            self.load = self.load_at(startup.growing);
+            let load = self.load_at(startup.growing);
+            if startup.falls >= FALLS || load > self.usual_scatter() * LOAD {
+                self.load = load;
+            }
         }
         self.enter_steady(now);
         self.cwnd = self.rate.amount_in(self.min_rtt() + self.target()) + self.held_back();

@@ -38,6 +38,8 @@ pub(super) struct Link {
     pub(super) pause: Duration,
     /// The senders offer nothing in the second half of every such period.
     pub(super) idle_period: Option<Duration>,
+    /// Until then they offer a packet or two at a time: programs agree on something first.
+    pub(super) talk: Duration,
 }
 
 /// A steady link.
@@ -61,6 +63,7 @@ pub(super) fn varying(name: &str, rates: Vec<Rate>, delay_ms: u64, queue_kb: u64
         late: Duration::from_micros(100),
         pause: Duration::ZERO,
         idle_period: None,
+        talk: Duration::ZERO,
     }
 }
 
@@ -107,6 +110,11 @@ impl Link {
 
     pub(super) fn idle(mut self, period_ms: u64) -> Self {
         self.idle_period = Some(Duration::from_millis(period_ms));
+        self
+    }
+
+    pub(super) fn talk(mut self, millis: u64) -> Self {
+        self.talk = Duration::from_millis(millis);
         self
     }
 
@@ -315,6 +323,10 @@ impl Run<'_> {
             self.wake(index, self.now + Duration::from_millis(1));
             return;
         }
+        if self.now < Instant::EPOCH + self.link.talk {
+            self.talk(index);
+            return;
+        }
         let was_empty = self.senders[index].in_flight() == Bytes::ZERO;
         let mut numbers = Vec::new();
         let stopped = self.senders[index].send(self.now, |number| numbers.push(number));
@@ -328,6 +340,19 @@ impl Run<'_> {
             let late = self.rng.below(self.link.late.as_nanos() as u64 + 1);
             self.wake(index, at.max(self.now) + Duration::from_nanos(late));
         }
+    }
+
+    /// A packet or two, once the ones before were answered.
+    fn talk(&mut self, index: usize) {
+        if self.senders[index].in_flight() == Bytes::ZERO {
+            for _ in 0..=self.rng.below(2) {
+                let number = self.senders[index].send_packet(self.now);
+                self.enqueue(index, number);
+            }
+            self.senders[index].idle();
+            self.arm_probe(index);
+        }
+        self.wake(index, self.now + Duration::from_millis(1));
     }
 
     fn enqueue(&mut self, index: usize, number: u64) {

@@ -147,7 +147,7 @@ impl Sender {
         (!self.sent.is_empty()).then(|| now + timeout)
     }
 
-    fn send_packet(&mut self, now: Instant) -> u64 {
+    pub(super) fn send_packet(&mut self, now: Instant) -> u64 {
         let state = self.delivery.on_sent(now, PACKET, self.in_flight);
         self.controller
             .get_mut()

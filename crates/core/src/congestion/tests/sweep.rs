@@ -241,3 +241,54 @@ fn jitter() {
     assert!(of_better >= OF_BETTER, "{of_better} of the better\n{table}");
     compare("jitter.txt", &table);
 }
+
+/// So many runs of each jittery link.
+const STARTS: u64 = 20;
+/// From the first packet on.
+const START_SPAN: Duration = Duration::from_secs(2);
+/// The worst tenth of the default's runs, of BBR's median on the same link.
+const OF_BBR: f64 = 0.85;
+
+/// What the first two seconds of a jittery link carry, of what BBR carries then: round trips that
+/// wait for jitter must not end start-up, and where they did, it goes on soon.
+#[test]
+fn starts_on_jittery_links() {
+    println!("seed {SEED}; worst, worst tenth, median of the rate over {START_SPAN:?}");
+    let mut all = Vec::new();
+    for (mbps, rtt_ms, jitter_ms) in JITTERY {
+        for (back_ms, talk_ms) in [(0, 0), (jitter_ms, 0), (jitter_ms, 250)] {
+            let (link, _) = link(mbps, rtt_ms, &condition("", 2.0, 0.0, jitter_ms));
+            let link = link.ack_jitter(back_ms).talk(talk_ms);
+            let used = |kind: Kind| {
+                let mut used: Vec<f64> = (0..STARTS)
+                    .map(|number| {
+                        let seed = SEED.split(&format!("start {number}"));
+                        run(&link, &[kind.into()], START_SPAN, seed).utilisation
+                    })
+                    .collect();
+                used.sort_by(f64::total_cmp);
+                used
+            };
+            let (ours, bbr) = (used(Kind::Tabane), used(Kind::Bbr));
+            let at = |used: &[f64], part: u64| used[(STARTS * part / 10) as usize];
+            println!(
+                "{mbps:4} {rtt_ms:4} {jitter_ms:4} {back_ms:3} {talk_ms:4} | {:.2} {:.2} {:.2} | bbr {:.2} {:.2} {:.2}",
+                ours[0],
+                at(&ours, 1),
+                at(&ours, 5),
+                bbr[0],
+                at(&bbr, 1),
+                at(&bbr, 5)
+            );
+            all.extend(ours.iter().map(|ours| ours / at(&bbr, 5)));
+        }
+    }
+    all.sort_by(f64::total_cmp);
+    let tenth = all[all.len() / 10];
+    println!(
+        "worst {:.2}, worst tenth {tenth:.2}, median {:.2}",
+        all[0],
+        all[all.len() / 2]
+    );
+    assert!(tenth >= OF_BBR, "{tenth}");
+}

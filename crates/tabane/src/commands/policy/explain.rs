@@ -143,7 +143,7 @@ fn flow(args: &ExplainArgs) -> Result<FlowFacts> {
             false => Protocol::Tcp,
         },
         process: args.process.clone(),
-        dscp: None,
+        ..FlowFacts::default()
     })
 }
 

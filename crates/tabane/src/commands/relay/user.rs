@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use tabane_tunnel::DestinationRule;
+use tabane_tunnel::{DestinationRule, HostGrant, PortGrant};
 
 use crate::output;
 use tabane_relay::{AccessList, RelayState, UsageCounters, UserEntry, UserName};
@@ -89,6 +89,14 @@ struct LimitArgs {
     /// Destinations refused, even among the allowed; repeatable
     #[arg(long, value_name = "RULE")]
     deny: Vec<Setting<DestinationRule>>,
+    /// Ports of this machine that may lead to the user's devices (`tabane expose`): 443, 8000-8100,
+    /// udp:27015, with commas between or repeated; none unless they are named
+    #[arg(long, value_name = "PORTS", value_delimiter = ',')]
+    port: Vec<Setting<PortGrant>>,
+    /// Names that may lead there at ports 80 and 443, which several users may share, and at --port:
+    /// www.example.org, *.example.org; repeatable
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    host: Vec<Setting<HostGrant>>,
     /// Whether private addresses, and the relay's own, are open to the user
     #[arg(long, value_name = "YES|NO")]
     private: Option<YesNo>,
@@ -111,6 +119,8 @@ impl LimitArgs {
             streams,
             allow,
             deny,
+            port,
+            host,
             private,
         } = self;
         let rates = [rate, rate_down, rate_up];
@@ -121,6 +131,8 @@ impl LimitArgs {
             && private.is_none()
             && allow.is_empty()
             && deny.is_empty()
+            && port.is_empty()
+            && host.is_empty()
     }
 
     fn apply(&self, user: &mut UserEntry) {
@@ -139,18 +151,20 @@ impl LimitArgs {
         if let Some(Setting(streams)) = self.streams {
             user.streams = streams;
         }
-        let rules = |given: &[Setting<DestinationRule>]| {
-            given.iter().filter_map(|rule| rule.0.clone()).collect()
-        };
-        if !self.allow.is_empty() {
-            user.allow = rules(&self.allow);
-        }
-        if !self.deny.is_empty() {
-            user.deny = rules(&self.deny);
-        }
+        replace(&mut user.allow, &self.allow);
+        replace(&mut user.deny, &self.deny);
+        replace(&mut user.ports, &self.port);
+        replace(&mut user.hosts, &self.host);
         if let Some(private) = self.private {
             user.private = private == YesNo::Yes;
         }
+    }
+}
+
+/// Puts what was given in the place of what there was, if anything was.
+fn replace<T: Clone>(values: &mut Vec<T>, given: &[Setting<T>]) {
+    if !given.is_empty() {
+        *values = given.iter().filter_map(|value| value.0.clone()).collect();
     }
 }
 
@@ -167,6 +181,8 @@ struct Row {
     streams: Option<u32>,
     allow: Vec<String>,
     deny: Vec<String>,
+    ports: Vec<String>,
+    hosts: Vec<String>,
     private: bool,
     devices: Vec<String>,
     tokens: Vec<String>,
@@ -213,7 +229,6 @@ fn unknown<T>(name: &UserName) -> Result<T> {
 
 fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
     let now = unix_seconds();
-    let text = |rule: &DestinationRule| rule.to_string();
     let is_own = |owner: &Option<UserName>| owner.as_ref() == Some(&user.name);
     let devices = list.clients().iter();
     let devices = devices.filter(|client| is_own(&client.user) && !client.revoked);
@@ -227,8 +242,10 @@ fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
         volume_used_bytes: user.volume.map(|_| usage.of(user, now).get()),
         sessions: user.sessions,
         streams: user.streams,
-        allow: user.allow.iter().map(text).collect(),
-        deny: user.deny.iter().map(text).collect(),
+        allow: user.allow.iter().map(ToString::to_string).collect(),
+        deny: user.deny.iter().map(ToString::to_string).collect(),
+        ports: user.ports.iter().map(ToString::to_string).collect(),
+        hosts: user.hosts.iter().map(ToString::to_string).collect(),
         private: user.private,
         devices: devices.map(|client| client.key.to_string()).collect(),
         tokens: tokens.map(|token| token.token.label().to_owned()).collect(),
@@ -309,6 +326,8 @@ fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
         ("streams", number(row.streams)),
         ("allow", all(&row.allow, "everything")),
         ("deny", all(&row.deny, "nothing")),
+        ("ports", all(&row.ports, "none")),
+        ("hosts", all(&row.hosts, "none")),
         ("private", if row.private { "yes" } else { "no" }.to_owned()),
         ("devices", all(&row.devices, "none")),
         ("tokens", all(&row.tokens, "none")),

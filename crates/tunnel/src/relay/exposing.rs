@@ -1,0 +1,179 @@
+//! What a client has exposed, from its request to its end: every visitor gets a stream [P-T.9].
+//!
+//! Owns that no port is led to a client whose user was not granted it, and that a visitor whom
+//! nobody wants, or whom nobody answers, is reset. The ports are the front doors'; bytes go the way
+//! of every connection's, so classes, rates, volumes and draining hold for them as well.
+
+use tabane_base::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::destination::notice_vanished;
+use super::front_doors::{Knock, Lease, Presence, Visitor};
+use super::host::{Host, Permit, Seat, refuse};
+use super::udp_door::UdpVisitor;
+use super::user::User;
+use crate::access::Access;
+use crate::connection::Connection;
+use crate::flow::Flow;
+use crate::request::{PortClaim, Status};
+use crate::stream::{Stream, StreamEnd};
+use crate::target::HostName;
+use crate::visitor::Preface;
+
+/// How long the client may take to say whether its target is there: what it gives the target, and
+/// slow links.
+const WORD_WAIT: Duration = Duration::from_secs(30);
+/// How long a client has to show that it is there, when it asks for the same in another session.
+const SIGN_WAIT: Duration = Duration::from_millis(1_500);
+
+/// Leads visitors to the client until it gives the port up, or is gone.
+pub(super) async fn serve(
+    stream: Stream,
+    host: &Host,
+    claim: PortClaim,
+    name: Option<&HostName>,
+) -> Result<(), StreamEnd> {
+    let is_granted = || {
+        let of = |user: &User| user.is_granted(claim, name);
+        host.shared.access != Access::Own && host.user.as_ref().is_some_and(of)
+    };
+    if !is_granted() {
+        return refuse(stream, Status::Denied).await;
+    }
+    if host.shared.is_draining.get() {
+        return refuse(stream, Status::PortUnavailable).await;
+    }
+    let doors = &host.shared.front_doors;
+    let (lease, knocks) = match doors.lease(claim, name, host.key).await {
+        Ok(leased) => leased,
+        Err(status) => return refuse(stream, status).await,
+    };
+    stream.write_all(&[Status::Open.emit()]).await?;
+    let name = name.map(HostName::as_str);
+    let user = host.user.as_ref().map(User::name);
+    let PortClaim { protocol, ports } = claim;
+    tracing::info!(client = %host.key, user, %protocol, %ports, name, "leads to the client");
+    let mut exposing = Exposing {
+        stream,
+        knocks,
+        lease,
+    };
+    exposing.answer(host, is_granted).await;
+    // The ports first: who hears that it is over may ask for them at once.
+    let Exposing { mut stream, .. } = exposing;
+    if !stream.is_written {
+        stream.finish();
+    }
+    if !stream.is_read {
+        stream.stop();
+    }
+    Ok(())
+}
+
+struct Exposing {
+    stream: Stream,
+    knocks: mpsc::Receiver<Knock>,
+    lease: Lease,
+}
+
+impl Exposing {
+    /// Answers knocks until the client or the doors have enough.
+    async fn answer(&mut self, host: &Host, is_granted: impl Fn() -> bool) {
+        /// Whoever does not show itself meanwhile is gone.
+        async fn at(deadline: Option<Instant>) {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        }
+        let mut sign_until: Option<Instant> = None;
+        loop {
+            let knock = tokio::select! {
+                knock = self.knocks.recv() => knock,
+                _ = std::future::poll_fn(|cx| self.stream.poll_end(cx)) => return,
+                () = at(sign_until) => {
+                    sign_until = None;
+                    let silent_for = self.stream.silent_for();
+                    if silent_for.is_none_or(|silent_for| silent_for >= SIGN_WAIT) {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            // What was granted may be so no longer.
+            let Some(knock) = knock.filter(|_| is_granted()) else {
+                return;
+            };
+            match knock {
+                Knock::Visitor(visitor) => self.let_in(visitor, host),
+                Knock::Datagrams(visitor) => self.let_in_datagrams(visitor, host),
+                Knock::Asked { by_the_same } => {
+                    // It answers this, if only by acknowledging it.
+                    self.stream.write_some(&[Status::PortTaken.emit()]);
+                    if by_the_same && sign_until.is_none() {
+                        sign_until = Some(Instant::now() + SIGN_WAIT);
+                    }
+                }
+            }
+        }
+    }
+
+    fn let_in(&self, visitor: Visitor, host: &Host) {
+        let Some((permit, stream)) = self.open(host) else {
+            return;
+        };
+        let preface = Preface {
+            asked_by: self.stream.id(),
+            from: visitor.from,
+            at: visitor.at,
+        };
+        let (shared, meter) = (host.shared.clone(), host.meter());
+        tokio::task::spawn_local(async move {
+            notice_vanished(&visitor.tcp);
+            let front = [preface.emit(), visitor.front].concat();
+            if stream.write_all(&front).await.is_ok() {
+                let connection = Connection::new(stream, visitor.tcp.into());
+                let connection = connection.metered(meter).awaiting_word(WORD_WAIT);
+                let carried = connection.carry().await;
+                tracing::debug!(from = %visitor.from, at = %visitor.at, ?carried, "visitor gone");
+            }
+            drop(permit);
+            shared.stream_ended.notify_one();
+        });
+    }
+
+    fn let_in_datagrams(&self, visitor: UdpVisitor, host: &Host) {
+        let Some((permit, stream)) = self.open(host) else {
+            return;
+        };
+        let preface = Preface {
+            asked_by: self.stream.id(),
+            from: visitor.from,
+            at: visitor.at,
+        };
+        let meter = host.meter();
+        tokio::task::spawn_local(async move {
+            let flow = Flow::new(stream, None);
+            if flow.stream().write_all(&preface.emit()).await.is_ok() {
+                visitor.serve(flow, meter).await;
+            }
+            drop(permit);
+        });
+    }
+
+    /// A stream towards the client for one more visitor; `None`, which is counted, where there are
+    /// enough.
+    fn open(&self, host: &Host) -> Option<((Permit, Presence), Stream)> {
+        let is_used_up = host.user.as_ref().is_some_and(User::is_used_up);
+        let permit = Permit::take(host, Seat::Visitor).filter(|_| !is_used_up);
+        let opened = permit.and_then(|permit| {
+            let stream = self.stream.open_beside()?;
+            Some(((permit, self.lease.count()), stream))
+        });
+        if opened.is_none() {
+            host.shared.front_doors.turn_away();
+        }
+        opened
+    }
+}
