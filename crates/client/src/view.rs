@@ -11,7 +11,7 @@ use tabane_control::{
 use tabane_core::{PathSnapshot, PathStatus};
 use tabane_policy::{FlowFacts, Protocol, Reaction};
 use tabane_tunnel::{
-    LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
+    ClientSnapshot, LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
     shown::{self, Ledger, NO_TRACE, Source, add, drops, of_path, of_volume, whole_millis},
 };
 
@@ -93,9 +93,7 @@ impl ClientView {
             let far = match &peer {
                 Some(peer) => Some(peer),
                 None => {
-                    let used = snapshot.relay_named.as_ref();
-                    let used = used.map(|(name, key)| (name.clone(), key.to_string()));
-                    relay = used.or_else(|| relays.first().cloned());
+                    relay = relay_of(&snapshot, relays);
                     if is_present {
                         state.instance.relay = relay.as_ref().map(|(name, _)| name.clone());
                     }
@@ -233,6 +231,13 @@ impl ClientView {
         let changed = self.far_ends.wish_link(name, wish);
         changed.map_err(|error| error.to_string())
     }
+}
+
+/// The relay of a session, by name and key; before there is one, the first that is known.
+fn relay_of(snapshot: &ClientSnapshot, relays: &[(String, String)]) -> Option<(String, String)> {
+    let named = snapshot.relay_named.as_ref();
+    let named = named.map(|(name, key)| (name.clone(), key.to_string()));
+    named.or_else(|| relays.first().cloned())
 }
 
 fn rule_use(of: rule_book::RuleUse) -> RuleUse {

@@ -3,8 +3,9 @@
 //!
 //! A fleet has a key pair of its own. Its key signs every relay's key ([`Certificate`]) and the
 //! list of relays ([`RelayList`]) [P-F]; a client that pins it needs nothing else to know every
-//! relay there is or will be. Volumes are lent to relays in allotments ([`Account`], [`Allotment`]), so
-//! that no relay asks anybody for every packet and all of them together give no more than there is.
+//! relay there is or will be. Volumes are lent to relays in allotments ([`Account`],
+//! [`Allotment`]), so that no relay asks anybody for every packet and all of them together give no
+//! more than there is.
 //!
 //! Pure: no clock, no store, no sockets. Where records are kept, and how clients come by a list, is
 //! others' business.

@@ -37,8 +37,8 @@ impl SessionPlan {
         merits_of(&self.members, links, FIRST_WAIT).await
     }
 
-    /// Every relay that may be used, in the order in which a client would try them now, with how far
-    /// each of a fleet's is. Must be called within a `LocalSet`.
+    /// Every relay that may be used, in the order in which a client would try them now, with how
+    /// far each of a fleet's is. Must be called within a `LocalSet`.
     ///
     /// # Errors
     /// This host's links cannot be looked at.
@@ -175,8 +175,8 @@ fn take_over(members: &mut Vec<FleetMember>, now: Vec<FleetMember>) -> Vec<bool>
     is_gone
 }
 
-/// How far each relay is over the nearest link, where there are several to choose from, and what its
-/// fleet says of it.
+/// How far each relay is over the nearest link, where there are several to choose from, and what
+/// its fleet says of it.
 async fn merits_of(members: &[FleetMember], links: &[LinkBind], wait: Duration) -> Vec<RelayMerit> {
     let mut merits: Vec<RelayMerit> = members
         .iter()

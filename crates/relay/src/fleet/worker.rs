@@ -47,6 +47,9 @@ enum Trouble {
     Fleet(String),
 }
 
+/// A list's epoch, and the list as it was signed.
+type Signed = (u64, Arc<[u8]>);
+
 /// The thread.
 pub(super) struct Worker {
     order: FleetOrder,
@@ -61,7 +64,7 @@ pub(super) struct Worker {
     is_copied: bool,
     news: watch::Sender<News>,
     /// For clients.
-    list: watch::Sender<(u64, Arc<[u8]>)>,
+    list: watch::Sender<Signed>,
     orders: mpsc::UnboundedReceiver<Order>,
     /// By which this relay is seen to run; 0: none.
     lease: i64,
@@ -88,7 +91,7 @@ impl Worker {
         directory: &Path,
         key: PublicKey,
         addresses: Vec<Destination>,
-        (news, list): (watch::Sender<News>, watch::Sender<(u64, Arc<[u8]>)>),
+        (news, list): (watch::Sender<News>, watch::Sender<Signed>),
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> Result<Self> {
         let known = FleetFile::read(directory)?;

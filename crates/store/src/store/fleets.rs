@@ -84,8 +84,8 @@ impl Store {
             .with_context(|| format!("{}; delete it", path.display()))
     }
 
-    /// Keeps what a relay says is the list, if the fleet signed it and it is newer than the one that
-    /// is known; whether it is.
+    /// Keeps what a relay says is the list, if the fleet signed it and it is newer than the one
+    /// that is known; whether it is.
     ///
     /// # Errors
     /// It is not signed, another fleet's, or older; or cannot be kept.

@@ -1,5 +1,5 @@
-//! Which relay is tried when, among several in the user's order of preference, and of one fleet's by
-//! how near they were measured to be.
+//! Which relay is tried when, among several in the user's order of preference, and of one fleet's
+//! by how near they were measured to be.
 //!
 //! Owns the order, the refusals, the head start each relay has over the next, and the back-off.
 //! Pure: asked with the time, it names relays by their place in the list and sends nothing.

@@ -118,8 +118,8 @@ impl Worker {
             // One that serves goes on: whoever came later is told.
             if self.has_served || Instant::now() > until {
                 let why = format!(
-                    "another machine or process runs a relay with the name and key of {}: give each \
-                     a state directory of its own, and let it into the fleet by itself",
+                    "another machine or process runs a relay with the name and key of {}: give \
+                     each a state directory of its own, and let it into the fleet by itself",
                     self.order.name
                 );
                 if self.has_served {
