@@ -125,7 +125,8 @@ fn a_full_etcd_says_what_to_do() {
     block_on(async {
         let etcd = server.client().await;
         let mut error = None;
-        for n in 0..50 {
+        // How full it is, it sees ten times a second.
+        for n in 0..5_000 {
             let change = put(&format!("test/{n}"), &[b'x'; 20_000]);
             error = etcd.change(&[], &[change]).await.err();
             if error.is_some() {
