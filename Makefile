@@ -17,7 +17,8 @@ DEPS := cc=gcc /usr/include/stdio.h=libc6-dev clang=clang curl=curl ip=iproute2 
 TEST_DEPS := /usr/bin/chromium=chromium chromedriver=chromium-driver iptables=iptables \
 	nft=nftables nginx=nginx-light mptcpize=mptcpize openssl=openssl python3=python3 \
 	nc=netcat-openbsd iperf3=iperf3 dropbear=dropbear-bin scp=openssh-client wget=wget \
-	ffmpeg=ffmpeg tayga=tayga lintian=lintian apparmor_parser=apparmor
+	ffmpeg=ffmpeg tayga=tayga lintian=lintian apparmor_parser=apparmor etcd=etcd-server \
+	etcdctl=etcd-client
 # What `make bench` measures with and against.
 BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 
@@ -26,11 +27,12 @@ BENCH_DEPS := iperf3=iperf3 mptcpize=mptcpize nginx=nginx-light aria2c=aria2
 PACKAGE_DEPS := dpkg-deb=dpkg strip=binutils gzip=gzip
 REPOSITORY_DEPS := dpkg-scanpackages=dpkg-dev gpg=gnupg
 
-.PHONY: help deps build demo router test check ci bench packages image repository install
+.PHONY: help deps build demo fleet-demo router test check ci bench packages image repository install
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       links, a relay and an unmodified curl: alone, then bundled (under 60 s)'
+	@echo 'make fleet-demo three relays on three members of etcd, one of each killed (root)'
 	@echo 'make build      the binary: $(TABANE)'
 	@echo 'make install    puts it into $(PREFIX)/bin (PREFIX=..., DESTDIR=...)'
 	@echo 'make packages   Debian packages and archives, for what can be built here: target/packages'
@@ -50,6 +52,10 @@ build: deps
 
 demo: build
 	$(TABANE) demo
+
+fleet-demo: deps
+	@.ci/install-missing $(TEST_DEPS)
+	$(CARGO) test -p tabane --test bond fleet:: -- --nocapture
 
 router:
 	@.ci/install-missing $(filter-out %=libusrsctp-dev,$(DEPS))

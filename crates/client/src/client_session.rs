@@ -26,7 +26,9 @@ use crate::link_follower::LinkFollower;
 use crate::portals::Probe;
 use crate::rule_book::RuleBook;
 use crate::udp_order::UdpOrder;
-use tabane_store::{DirectPrefix, PeerEntry, RelayEntry, RelayName, Settings, Store, secret};
+use tabane_store::{
+    DirectPrefix, FleetMember, PeerEntry, RelayEntry, RelayName, Settings, Store, secret,
+};
 use tabane_uplinks::{
     LinkRoll, Table, Uplinks,
     lent_links::{self, Lender},
@@ -34,6 +36,7 @@ use tabane_uplinks::{
 };
 
 mod first_answer;
+mod fleet;
 mod names;
 
 pub(crate) use names::resolve;
@@ -117,8 +120,12 @@ impl SessionOrder {
 /// Everything that is known before the network is touched.
 #[derive(Debug, Clone)]
 pub struct SessionPlan {
-    /// The preferred first; none only where there are peers.
+    /// The preferred first; none only where there are peers. Of a fleet, all its relays.
     relays: Vec<(RelayName, RelayEntry)>,
+    /// The same, with what fleets say of them.
+    members: Vec<FleetMember>,
+    /// Relays and fleets as they were joined.
+    joined: Vec<(RelayName, RelayEntry)>,
     /// The machines that are reached straight.
     pub peers: Vec<(RelayName, PeerEntry)>,
     /// The ranges that `config.toml` leaves to the commands' own network.
@@ -158,10 +165,15 @@ impl SessionPlan {
         let peers = store.peers()?;
         let discovers = order.trust_first_use || settings.trust_first_use;
         let has_relays = !order.relays.is_empty() || !store.relays()?.is_empty();
-        let relays = match has_relays || peers.is_empty() && !discovers {
+        let joined = match has_relays || peers.is_empty() && !discovers {
             true => store.choose_relays(&order.relays)?,
             false => Vec::new(),
         };
+        let members = store.members_of(&joined);
+        let relays = members.iter();
+        let relays = relays
+            .map(|it| (it.name.clone(), it.entry.clone()))
+            .collect();
         let mut session = SessionConfig::default();
         let set = Sending {
             scheduler: settings.scheduler,
@@ -175,6 +187,8 @@ impl SessionPlan {
         };
         Ok(Self {
             relays,
+            members,
+            joined,
             peers,
             direct: settings.direct.clone(),
             links,
@@ -199,6 +213,8 @@ impl SessionPlan {
     pub fn over_link(link: &str, resolvers: Vec<SocketAddr>) -> Self {
         Self {
             relays: Vec::new(),
+            members: Vec::new(),
+            joined: Vec::new(),
             peers: Vec::new(),
             direct: Vec::new(),
             links: vec![link.to_owned()],
@@ -345,13 +361,16 @@ impl SessionPlan {
             tracing::warn!("{fault:#}");
         }
         let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
+        let every: Vec<LinkBind> = links.values().cloned().collect();
         let config = ClientConfig {
             mark,
+            merits: self.first_merits(&every).await,
             ..self.config(store, peers, &links)?
         };
         let client = Client::start(config);
         let client = client.with_context(|| self.subject())?;
         self.follow_names(&client, known)?;
+        self.follow_fleets(&client, store);
         // What changed while the name was resolved shows with the next change, or at once.
         let lent = self.lent_paths(&client, store, mark)?;
         let follower = self.follower(&client, uplinks, table, links, lent);
@@ -400,6 +419,7 @@ impl SessionPlan {
 
     fn config(&self, store: &Store, relays: Vec<RelayPeer>, links: &Links) -> Result<ClientConfig> {
         Ok(ClientConfig {
+            merits: Vec::new(),
             identity: store.identity()?,
             relays,
             links: links.values().cloned().collect(),
@@ -423,21 +443,26 @@ impl SessionPlan {
                 fault = Some(error);
                 Vec::new()
             });
-            peers.push(RelayPeer {
-                name: name.to_string(),
-                key: relay.key,
-                addrs,
-                token: Some(relay.token.as_str().as_bytes().to_vec()),
-                udp_ports: UDP_PORTS.to_vec(),
-                tls: Some(TlsPeer {
-                    port: TLS_PORT,
-                    name: relay.addresses.iter().find_map(|it| match &it.host {
-                        Host::Name(name) => Some(name.clone()),
-                        Host::Ip(_) => None,
-                    }),
-                }),
-            });
+            peers.push(peer_of(name, relay, addrs));
         }
         (peers, fault)
+    }
+}
+
+/// A relay as sessions know it.
+fn peer_of(name: &RelayName, relay: &RelayEntry, addrs: Vec<SocketAddr>) -> RelayPeer {
+    RelayPeer {
+        name: name.to_string(),
+        key: relay.key,
+        addrs,
+        token: Some(relay.token.as_str().as_bytes().to_vec()),
+        udp_ports: UDP_PORTS.to_vec(),
+        tls: Some(TlsPeer {
+            port: TLS_PORT,
+            name: relay.addresses.iter().find_map(|it| match &it.host {
+                Host::Name(name) => Some(name.clone()),
+                Host::Ip(_) => None,
+            }),
+        }),
     }
 }

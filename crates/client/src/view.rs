@@ -11,7 +11,7 @@ use tabane_control::{
 use tabane_core::{PathSnapshot, PathStatus};
 use tabane_policy::{FlowFacts, Protocol, Reaction};
 use tabane_tunnel::{
-    LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
+    ClientSnapshot, LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
     shown::{self, Ledger, NO_TRACE, Source, add, drops, of_path, of_volume, whole_millis},
 };
 
@@ -89,14 +89,15 @@ impl ClientView {
                 is_present,
                 snapshot,
             } = seen;
+            let relay;
             let far = match &peer {
                 Some(peer) => Some(peer),
                 None => {
-                    let relay = relays.get(snapshot.relay.unwrap_or(0));
+                    relay = relay_of(&snapshot, relays);
                     if is_present {
-                        state.instance.relay = relay.map(|(name, _)| name.clone());
+                        state.instance.relay = relay.as_ref().map(|(name, _)| name.clone());
                     }
-                    relay
+                    relay.as_ref()
                 }
             };
             let totals = &mut state.totals;
@@ -230,6 +231,13 @@ impl ClientView {
         let changed = self.far_ends.wish_link(name, wish);
         changed.map_err(|error| error.to_string())
     }
+}
+
+/// The relay of a session, by name and key; before there is one, the first that is known.
+fn relay_of(snapshot: &ClientSnapshot, relays: &[(String, String)]) -> Option<(String, String)> {
+    let named = snapshot.relay_named.as_ref();
+    let named = named.map(|(name, key)| (name.clone(), key.to_string()));
+    named.or_else(|| relays.first().cloned())
 }
 
 fn rule_use(of: rule_book::RuleUse) -> RuleUse {

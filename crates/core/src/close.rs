@@ -69,6 +69,12 @@ pub enum CloseReason {
          or ask the relay's owner for a user with more (`tabane relay user set`)"
     )]
     TooManySessions,
+    /// Who may use the relay cannot be looked up at the moment.
+    #[error(
+        "the relay cannot look up new clients just now, because its fleet's etcd does not answer; \
+         it is asked again while this client runs"
+    )]
+    Unavailable,
 }
 
 /// Exactly one rule that the other end broke.
@@ -119,6 +125,7 @@ impl CloseReason {
             Self::KeysExhausted => 11,
             Self::Revoked => 12,
             Self::TooManySessions => 13,
+            Self::Unavailable => 14,
         }
     }
 
@@ -145,6 +152,7 @@ impl CloseReason {
             11 => Self::KeysExhausted,
             12 => Self::Revoked,
             13 => Self::TooManySessions,
+            14 => Self::Unavailable,
             2 | 5 => Self::HandshakeFailed(format!("refused by the other end: {text}")),
             _ => Self::HandshakeFailed(format!("the other end closed it: {text}")),
         }

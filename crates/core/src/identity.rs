@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use thiserror::Error;
@@ -18,6 +18,9 @@ const SPKI_PREFIX: [u8; 12] = [
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
+
+/// Bytes of a signature (RFC 8032 §5.1.6).
+pub const SIGNATURE_LENGTH: usize = 64;
 
 /// The public half of an [`Identity`]. Shown as 43 characters of URL-safe base64.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +40,13 @@ pub enum KeyParseError {
 impl PublicKey {
     pub(crate) fn to_spki(self) -> Vec<u8> {
         [SPKI_PREFIX.as_slice(), &self.0].concat()
+    }
+
+    /// Whether whoever has the secret half signed `message` (RFC 8032 §5.1.7).
+    #[must_use]
+    pub fn verifies(&self, message: &[u8], signature: &[u8; SIGNATURE_LENGTH]) -> bool {
+        let key = UnparsedPublicKey::new(&ED25519, self.0);
+        key.verify(message, signature).is_ok()
     }
 
     /// The key within a certificate that is a raw public key (RFC 7250 §3), if it is Ed25519.
@@ -123,6 +133,16 @@ impl Identity {
         self.public
     }
 
+    /// Signs `message` (RFC 8032 §5.1.6), which begins with what it is for: one key signs several
+    /// kinds of things.
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_LENGTH] {
+        let pair = Ed25519KeyPair::from_seed_unchecked(self.seed.as_slice());
+        let signature = pair.expect("a seed has 32 bytes").sign(message);
+        let bytes = signature.as_ref().try_into();
+        bytes.expect("an Ed25519 signature has 64 bytes")
+    }
+
     /// A secret for the purpose `label`, the same after every restart.
     pub(crate) fn derive(&self, label: &str) -> aws_lc_rs::hmac::Key {
         use aws_lc_rs::hmac;
@@ -169,6 +189,18 @@ mod tests {
             text.parse::<PublicKey>(),
             Err(KeyParseError::Character('!'))
         );
+    }
+
+    #[test]
+    fn a_signature_is_of_one_message_by_one_key() {
+        let (own, other) = (Identity::from_seed([7; 32]), Identity::from_seed([8; 32]));
+        let signature = own.sign(b"a message");
+        assert!(own.public_key().verifies(b"a message", &signature));
+        assert!(!own.public_key().verifies(b"a massage", &signature));
+        assert!(!other.public_key().verifies(b"a message", &signature));
+        let mut damaged = signature;
+        damaged[63] ^= 1;
+        assert!(!own.public_key().verifies(b"a message", &damaged));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub use event::{Event, TimerReason};
 pub use forgery::{FIRST_SIZE, forge_first_packet};
 pub use fuzz::fuzz_decoders;
 pub use id::{FourTuple, PathId, SessionHandle, SocketId, StreamId};
-pub use identity::{Identity, KeyParseError, PublicKey};
+pub use identity::{Identity, KeyParseError, PublicKey, SIGNATURE_LENGTH};
 pub use inquiry::{Inquiry, InquiryAnswer};
 pub use lobby::{Admitted, Lobby};
 pub use memory_pool::{MemoryPool, Part};

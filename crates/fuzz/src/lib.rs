@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     ("stranger", 300, stranger::run),
     ("handshake", 300, handshake::run),
     ("hostile_peer", 300, hostile_peer::run),
+    ("fleet_list", 3_000, tabane_fleet::fuzz_list),
     ("gateway", 3_000, gateway::run),
     ("sctp", 20_000, packets::sctp),
     ("sctp_stack", 300, sctp_stack::run),

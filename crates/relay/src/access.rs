@@ -82,6 +82,24 @@ pub enum AccessAnswer {
 }
 
 impl AccessList {
+    /// What a fleet keeps one by one. A client whose user is gone is turned away.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn of_parts(
+        users: Vec<UserEntry>,
+        tokens: Vec<TokenEntry>,
+        mut clients: Vec<ClientEntry>,
+    ) -> Self {
+        let is_gone = |name: &UserName| !users.iter().any(|user| user.name == *name);
+        for client in &mut clients {
+            client.revoked |= client.user.as_ref().is_some_and(is_gone);
+        }
+        Self {
+            users,
+            tokens,
+            clients,
+        }
+    }
+
     /// What can be answered without a change: `None` where the token has to be looked at, and
     /// perhaps used up.
     pub fn recognise(

@@ -1,47 +1,34 @@
 //! Who may use the running relay, and how much: the access list in force.
 //!
-//! Owns the list as the relay goes by it, its users with their limits, and their counters. What
-//! another `tabane relay …` writes is in force some milliseconds later, running sessions included.
-//! Files are read and written by threads of their own, for the relay's thread carries everybody's
-//! packets; clients that are known need no file at all.
+//! Owns the list as the relay goes by it, and its users with their limits. What another
+//! `tabane relay …` changes is in force some milliseconds later, running sessions included. Where
+//! the list is kept is the keeper's affair; clients that are known need nothing but memory.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use tabane_base::{Bytes, Duration};
+use anyhow::Result;
+use tabane_base::Bytes;
 use tabane_core::CloseReason;
-use tabane_linux::DirectoryWatch;
 use tabane_tunnel::{Admission, Applicant, RelayMonitor, User};
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use crate::access::{AccessAnswer, AccessFile, AccessList, UserName};
-use crate::state::RelayState;
-use crate::usage::{UsageCounters, UsageFile};
-use tabane_store::{Mistake, wall_clock::unix_seconds};
-
-/// How often counters are written: what a crash loses.
-const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+use crate::access::{AccessAnswer, AccessList, UserName};
+use crate::keeper::Keeper;
+use tabane_store::Mistake;
 
 /// Decides who is let in.
 pub(crate) struct Gatekeeper {
-    state: RelayState,
-    file: AccessFile,
-    list: RefCell<AccessList>,
+    keeper: Keeper,
+    list: RefCell<Arc<AccessList>>,
     users: RefCell<BTreeMap<UserName, User>>,
-    usage: RefCell<UsageCounters>,
-    /// The counters are not on disk as they are.
-    is_unsaved: Cell<bool>,
-    /// Another process writes them.
-    is_put_down: Cell<bool>,
-    usage_file: UsageFile,
     /// Whether whoever comes is let in.
     door: Door,
-    /// Those whose token has to be looked at on disk; core bounds how many there are.
+    /// Those about whom the keeper has to be asked; core bounds how many there are.
     newcomers: mpsc::UnboundedSender<Applicant>,
 }
 
@@ -58,23 +45,16 @@ pub enum Door {
 pub(crate) type Newcomers = mpsc::UnboundedReceiver<Applicant>;
 
 impl Gatekeeper {
-    /// Reads the list and the counters.
+    /// Goes by what `keeper` keeps.
     ///
     /// # Errors
-    /// They cannot be read, or the user in whose name `door` is open is not among them.
-    pub(crate) fn open(state: &RelayState, door: Door) -> Result<(Rc<Self>, Newcomers)> {
+    /// It cannot be read, or the user in whose name `door` is open is not there.
+    pub(crate) fn open(keeper: Keeper, door: Door) -> Result<(Rc<Self>, Newcomers)> {
         let (newcomers, waiting) = mpsc::unbounded_channel();
-        let file = state.access();
-        let usage_file = state.usage();
         let gatekeeper = Self {
-            state: state.clone(),
-            list: RefCell::new(file.read()?),
+            list: RefCell::new(keeper.open()?),
             users: RefCell::default(),
-            usage: RefCell::new(usage_file.read()?),
-            is_unsaved: Cell::new(false),
-            is_put_down: Cell::new(false),
-            file,
-            usage_file,
+            keeper,
             door,
             newcomers,
         };
@@ -93,12 +73,21 @@ impl Gatekeeper {
     /// Decides about a client, at once if it is known.
     pub(crate) fn consider(&self, applicant: Applicant) {
         let (key, token) = (applicant.key, applicant.token.as_deref());
-        let verdict = self.list.borrow().recognise(key, token, unix_seconds());
+        let verdict = self.list.borrow().recognise(key, token, self.keeper.now());
         match verdict {
+            Some(AccessAnswer::Known(Some(user))) if self.must_ask_for(&user) => {
+                drop(self.newcomers.send(applicant));
+            }
             Some(verdict) => self.answer(applicant, verdict),
             // Fails only at the end of the relay, which ends the client's attempt as well.
             None => drop(self.newcomers.send(applicant)),
         }
+    }
+
+    fn must_ask_for(&self, name: &UserName) -> bool {
+        let (list, users) = (self.list.borrow(), self.users.borrow());
+        let found = list.user(name).zip(users.get(name));
+        found.is_some_and(|(entry, user)| self.keeper.must_ask_for(entry, user))
     }
 
     fn answer(&self, applicant: Applicant, verdict: AccessAnswer) {
@@ -136,91 +125,81 @@ impl Gatekeeper {
 
     /// Looks after newcomers, changes of the list, and counters; does not return.
     pub(crate) async fn work(&self, mut newcomers: Newcomers, monitor: RelayMonitor) {
-        let watch = DirectoryWatch::start(self.state.root())
-            .inspect_err(|error| tracing::error!(%error, "changes take effect at a restart only"))
-            .ok();
+        let mut changes = self.keeper.changes();
         // What changed before the watch began.
         self.reload(&monitor).await;
-        let mut save_at = Instant::now() + SAVE_INTERVAL;
-        let mut watch = watch;
+        let mut save_at = Instant::now() + self.keeper.interval();
+        // Whoever is asked about newcomers may take long: a change does not wait for that.
+        let mut enrolling: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
         loop {
-            let changed = async {
-                match &watch {
-                    Some(watch) => watch.changed(AccessFile::NAME).await,
+            let is_free = enrolling.is_none();
+            let enrolled = async {
+                match &mut enrolling {
+                    Some(enrolling) => enrolling.await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                Some(first) = newcomers.recv() => self.enrol(first, &mut newcomers, &monitor).await,
-                changed = changed => match changed {
-                    Ok(()) => self.reload(&monitor).await,
-                    Err(error) => {
-                        tracing::error!(%error, "changes take effect at a restart only");
-                        watch = None;
-                    }
-                },
+                () = enrolled => enrolling = None,
+                Some(first) = newcomers.recv(), if is_free => {
+                    let mut all = vec![first];
+                    all.extend(std::iter::from_fn(|| newcomers.try_recv().ok()));
+                    enrolling = Some(Box::pin(self.enrol(all, &monitor)));
+                }
+                () = changes.changed() => self.reload(&monitor).await,
                 () = sleep_until(save_at) => {
-                    self.save().await;
-                    save_at = Instant::now() + SAVE_INTERVAL;
+                    self.count();
+                    self.keeper.save(&monitor).await;
+                    save_at = Instant::now() + self.keeper.interval();
                 }
             }
         }
     }
 
-    /// Looks at the tokens of all who wait, and burns them on disk before anybody is let in.
-    async fn enrol(&self, first: Applicant, others: &mut Newcomers, monitor: &RelayMonitor) {
-        let mut applicants = vec![first];
-        applicants.extend(std::iter::from_fn(|| others.try_recv().ok()));
-        let shown: Vec<_> = applicants
-            .iter()
-            .map(|applicant| (applicant.key, applicant.token.clone()))
-            .collect();
-        let file = self.file.clone();
-        let decided = spawn_blocking(move || {
-            file.update_and_read(|list| {
-                let now = unix_seconds();
-                let decide = |(key, token): &(_, Option<Vec<u8>>)| {
-                    list.authorise(*key, token.as_deref(), now)
-                };
-                shown.iter().map(decide).collect::<Vec<_>>()
-            })
-        });
-        match decided
-            .await
-            .context("the thread for files broke")
-            .flatten()
-        {
+    /// Has all who wait decided about, and their tokens burnt before anybody is let in.
+    async fn enrol(&self, applicants: Vec<Applicant>, monitor: &RelayMonitor) {
+        let shown = applicants.iter();
+        let shown = shown.map(|applicant| (applicant.key, applicant.token.clone()));
+        match self.keeper.enrol(shown.collect()).await {
             Ok((verdicts, list)) => {
                 self.put_in_force(list, monitor);
                 for (applicant, verdict) in applicants.into_iter().zip(verdicts) {
                     self.answer(applicant, verdict);
                 }
             }
-            Err(error) => {
-                tracing::error!("new clients are refused: {error:#}");
+            Err(unanswered) => {
                 for applicant in applicants {
-                    applicant.answer(Admission::Refuse(CloseReason::Overloaded));
+                    self.answer_unasked(applicant, &unanswered.0);
                 }
             }
         }
     }
 
+    /// Who is known is let in though nobody could be asked.
+    fn answer_unasked(&self, applicant: Applicant, reason: &CloseReason) {
+        let (key, token) = (applicant.key, applicant.token.as_deref());
+        let verdict = self.list.borrow().recognise(key, token, self.keeper.now());
+        match verdict {
+            Some(verdict) => self.answer(applicant, verdict),
+            None => applicant.answer(Admission::Refuse(reason.clone())),
+        }
+    }
+
     async fn reload(&self, monitor: &RelayMonitor) {
-        let file = self.file.clone();
-        let read = spawn_blocking(move || file.read_if_any()).await;
-        match read.context("the thread for files broke").flatten() {
+        match self.keeper.read().await {
             Ok(Some(list)) => self.put_in_force(list, monitor),
             Ok(None) => {}
             Err(error) => tracing::error!("the list in force stays as it was: {error:#}"),
         }
     }
 
-    fn put_in_force(&self, list: AccessList, monitor: &RelayMonitor) {
-        if *self.list.borrow() == list {
-            return;
-        }
+    fn put_in_force(&self, list: Arc<AccessList>, monitor: &RelayMonitor) {
+        let is_same = Arc::ptr_eq(&self.list.borrow(), &list) || *self.list.borrow() == list;
         *self.list.borrow_mut() = list;
         self.renew_users();
+        if is_same {
+            return;
+        }
         let list = self.list.borrow();
         let clients = list
             .clients()
@@ -237,38 +216,24 @@ impl Gatekeeper {
 
     /// Gives every user of the list its limits, and forgets those that are gone.
     fn renew_users(&self) {
-        let (list, usage) = (self.list.borrow(), self.usage.borrow());
+        let list = self.list.borrow();
         let mut users = self.users.borrow_mut();
         users.retain(|name, _| list.user(name).is_some());
         for entry in list.users() {
             match users.get(&entry.name) {
-                Some(user) => user.set_limits(entry.limits()),
+                Some(user) => self.keeper.renew(entry, user),
                 None => {
-                    let used = usage.of(entry, unix_seconds());
-                    let user = User::new(entry.name.as_str(), entry.limits(), used);
+                    let (limits, used) = self.keeper.terms(entry);
+                    let user = User::new(entry.name.as_str(), limits, used);
                     users.insert(entry.name.clone(), user);
                 }
             }
         }
     }
 
-    /// Brings the counters up to date, and begins anew with those whose day or month is over.
-    fn count(&self, now: u64) {
+    fn count(&self) {
         let (list, users) = (self.list.borrow(), self.users.borrow());
-        let mut usage = self.usage.borrow_mut();
-        let before = usage.clone();
-        usage.retain(|name| users.keys().any(|user| user.as_str() == name));
-        for entry in list.users() {
-            if let Some(user) = users.get(&entry.name) {
-                if usage.is_over(entry, now) {
-                    user.set_volume_used(Bytes::ZERO);
-                }
-                usage.set(entry, user.usage().volume, now);
-            }
-        }
-        if *usage != before {
-            self.is_unsaved.set(true);
-        }
+        self.keeper.count(&list, |name| users.get(name).cloned());
     }
 
     /// All users.
@@ -284,39 +249,28 @@ impl Gatekeeper {
         }
     }
 
-    /// Writes the counters once more, and leaves that to another process from here on.
-    pub(crate) async fn put_down(&self) {
-        self.save().await;
-        self.is_put_down.set(true);
+    /// Keeps what was counted once more, and leaves that to another process from here on.
+    ///
+    /// # Errors
+    /// What keeps it cannot be left to another process.
+    pub(crate) async fn put_down(&self) -> Result<()> {
+        self.count();
+        self.keeper.put_down().await
     }
 
-    /// Writes them again.
+    /// Keeps it again.
     pub(crate) fn take_up(&self) {
-        self.is_put_down.set(false);
+        self.keeper.take_up();
     }
 
-    async fn save(&self) {
-        self.count(unix_seconds());
-        if self.is_unsaved.get() && !self.is_put_down.get() {
-            let (file, usage) = (self.usage_file.clone(), self.usage.borrow().clone());
-            let written = spawn_blocking(move || file.write(&usage)).await;
-            self.note_written(written.context("the thread for files broke").flatten());
-        }
+    /// Waits until the relay is to go down though nobody here says so.
+    pub(crate) async fn sent_away(&self) -> String {
+        self.keeper.sent_away().await
     }
 
-    /// Writes the counters, at the end of the relay.
-    pub(crate) fn save_now(&self) {
-        self.count(unix_seconds());
-        if self.is_unsaved.get() && !self.is_put_down.get() {
-            self.note_written(self.usage_file.write(&self.usage.borrow()));
-        }
-    }
-
-    fn note_written(&self, written: Result<()>) {
-        match written {
-            Ok(()) => self.is_unsaved.set(false),
-            // Counting goes on; the next time tries again.
-            Err(error) => tracing::error!("what users have used is not on disk: {error:#}"),
-        }
+    /// Keeps what was counted, at the end of the relay.
+    pub(crate) fn close(&self) {
+        self.count();
+        self.keeper.close();
     }
 }

@@ -12,9 +12,14 @@
 mod access;
 mod addresses;
 mod doors;
+#[cfg(feature = "fleet")]
+mod etcd;
 mod exit;
+#[cfg(feature = "fleet")]
+mod fleet;
 mod gatekeeper;
 pub mod gateway;
+mod keeper;
 mod partner;
 mod service;
 mod state;
@@ -24,6 +29,12 @@ mod view;
 
 pub use access::{AccessFile, AccessList, ClientEntry, TokenEntry, TokenUses, UserEntry, UserName};
 pub use doors::{Doors, TlsListen};
+#[cfg(feature = "fleet")]
+pub use etcd::FleetAddress;
+#[cfg(feature = "fleet")]
+pub use fleet::{
+    FleetBook, FleetFile, FleetOrder, FleetOwner, FleetReport, RelayReport, check_fleet_words,
+};
 pub use gatekeeper::Door;
 pub use service::{RelayOrder, RelayService};
 pub use state::RelayState;

@@ -9,6 +9,8 @@ use std::rc::Rc;
 use anyhow::Result;
 use tabane_base::Duration;
 use tabane_core::{ServerConfig, SessionConfig};
+#[cfg(feature = "fleet")]
+use tabane_store::Mistake;
 use tabane_store::{JoinString, PoolRange, secret};
 use tabane_tunnel::{
     Access, HostMonitor, OWN_MARK, Parting, Relay, RelayConfig, RelayError, RelayLimits,
@@ -19,7 +21,10 @@ use crate::access::TokenUses;
 use crate::addresses::{default_listen, public_addresses, public_ips, public_name};
 use crate::doors::{self, Doors};
 use crate::exit::{self, ExitRules};
+#[cfg(feature = "fleet")]
+use crate::fleet::{FleetKeeper, FleetOrder};
 use crate::gatekeeper::{Door, Gatekeeper, Newcomers};
+use crate::keeper::{FileKeeper, Keeper};
 use crate::state::RelayState;
 use crate::succession::{Estate, Upgrade};
 
@@ -46,6 +51,9 @@ pub struct RelayOrder {
     pub workers: NonZeroU8,
     /// How its sessions send.
     pub session: SessionConfig,
+    /// The fleet it is of.
+    #[cfg(feature = "fleet")]
+    pub fleet: Option<FleetOrder>,
 }
 
 /// A relay that listens.
@@ -55,7 +63,8 @@ pub struct RelayService {
     newcomers: Newcomers,
     exit_rules: Option<ExitRules>,
     bound: SocketAddr,
-    join_string: JoinString,
+    /// `None` where the fleet's etcd cannot be asked for a token.
+    join_string: Option<JoinString>,
     upgrade: Upgrade,
     /// The link to the process that this one takes over from.
     before: Option<UnixStream>,
@@ -79,7 +88,10 @@ impl RelayService {
         let listen = order.listen.unwrap_or_else(default_listen);
         let identity = state.identity()?;
         let is_open = order.door != Door::Shut;
-        let (gatekeeper, newcomers) = Gatekeeper::open(state, order.door)?;
+        let keeper = keeper(&order, state, listen).await?;
+        let fleet_list = keeper.fleet_list();
+        let has_fleet = fleet_list.is_some();
+        let (gatekeeper, newcomers) = Gatekeeper::open(keeper, order.door)?;
         let considering = gatekeeper.clone();
         let (exit, exit_rules) = exit::set_up(&order.pool).await?.unzip();
         let name = public_name(&order.public);
@@ -113,6 +125,7 @@ impl RelayService {
             exit,
             workers: order.workers,
             inheritance,
+            fleet_list,
             web_doors,
         })
         .map_err(cannot_start)?;
@@ -124,7 +137,19 @@ impl RelayService {
         }
         let addresses = public_addresses(&order.public, bound).await?;
         state.announce(&addresses)?;
-        let token = state.current_token(order.token_uses)?;
+        // A fleet's etcd may be asked, which is not to be waited for on this thread's event loop.
+        let token = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| state.current_token(order.token_uses));
+            asking.join().expect("it does not panic")
+        });
+        let join_string = match (token, has_fleet) {
+            (Ok(token), _) => Some(state.join_string(addresses, token)?),
+            (Err(error), true) => {
+                tracing::warn!("there is no line for new clients now: {error:#}");
+                None
+            }
+            (Err(error), false) => return Err(error),
+        };
         let upgrade = Upgrade::new(relay.monitor(), gatekeeper.clone(), listeners);
         Ok(Self {
             upgrade,
@@ -134,7 +159,7 @@ impl RelayService {
             newcomers,
             exit_rules,
             bound,
-            join_string: state.join_string(addresses, token)?,
+            join_string,
         })
     }
 
@@ -173,10 +198,10 @@ impl RelayService {
         self.bound
     }
 
-    /// The line for clients.
+    /// The line for clients; `None` while a fleet's etcd is away.
     #[must_use]
-    pub fn join_string(&self) -> &JoinString {
-        &self.join_string
+    pub const fn join_string(&self) -> Option<&JoinString> {
+        self.join_string.as_ref()
     }
 
     /// Serves until `told`, then lets connections finish for `grace` or until `told_again`.
@@ -187,14 +212,46 @@ impl RelayService {
         told_again: impl Future<Output = ()>,
     ) {
         let monitor = self.relay.monitor();
+        let told = async {
+            tokio::select! {
+                parting = told => parting,
+                why = self.gatekeeper.sent_away() => {
+                    tracing::warn!("going down: {why}");
+                    Parting::Down
+                }
+            }
+        };
         tokio::select! {
             () = self.relay.run_and_drain(told, grace, told_again) => {}
             never = self.gatekeeper.work(self.newcomers, monitor) => never,
         }
         self.upgrade.tell();
         drop(self.exit_rules);
-        self.gatekeeper.save_now();
+        self.gatekeeper.close();
     }
+}
+
+/// Where the list is kept: by the fleet, or in the relay's own files.
+async fn keeper(order: &RelayOrder, state: &RelayState, listen: SocketAddr) -> Result<Keeper> {
+    #[cfg(feature = "fleet")]
+    if let Some(fleet) = &order.fleet {
+        let addresses = public_addresses(&order.public, listen).await?;
+        let key = state.identity()?.public_key();
+        let keeper = FleetKeeper::start(fleet.clone(), state.root(), key, addresses).await?;
+        return Ok(Keeper::Fleet(keeper));
+    }
+    #[cfg(feature = "fleet")]
+    if let Some(fleet) = state.fleet()? {
+        return Err(Mistake::new(format!(
+            "{} belongs to the fleet in {}: add `--fleet {1}`, or name another directory with \
+             --state",
+            state.root().display(),
+            fleet.etcd
+        ))
+        .into());
+    }
+    let _ = (order, listen);
+    Ok(Keeper::File(FileKeeper::new(state)?))
 }
 
 fn cannot_start(error: RelayError) -> anyhow::Error {

@@ -1,7 +1,8 @@
 //! What a relay keeps: its key, who may use it, and under which addresses it is known.
 //!
 //! One directory: `relay.key` (0600), `access.toml` (0600), `usage.toml` and `relay.toml`, which
-//! remembers the addresses so that `tabane relay token new` can print a whole join string.
+//! remembers the addresses so that `tabane relay token new` can print a whole join string. A relay
+//! of a fleet has `fleet.toml` there instead of the two in the middle.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,9 @@ use tabane_base::Destination;
 use tabane_core::Identity;
 
 use crate::access::{AccessFile, AccessList, TokenEntry, TokenUses, UserName};
-use crate::usage::UsageFile;
+#[cfg(feature = "fleet")]
+use crate::fleet::{FleetBook, FleetFile};
+use crate::usage::{UsageCounters, UsageFile};
 use tabane_store::{
     JoinString, Token, atomic_file, quantity::Lifetime, read_toml, secret,
     wall_clock::unix_seconds, xdg_directory,
@@ -51,9 +54,59 @@ impl RelayState {
         Ok(secret::load_or_create(&self.root.join("relay.key"))?.0)
     }
 
-    /// Who may use it.
-    pub fn access(&self) -> AccessFile {
+    pub(crate) fn access_file(&self) -> AccessFile {
         AccessFile::new(&self.root)
+    }
+
+    /// Who may use it: by its own file, or by its fleet's.
+    ///
+    /// # Errors
+    /// It cannot be read, or the fleet's etcd does not answer.
+    pub fn access(&self) -> Result<AccessList> {
+        #[cfg(feature = "fleet")]
+        if let Some(fleet) = self.fleet()? {
+            return FleetBook::new(fleet).read();
+        }
+        self.refuse_fleet()?;
+        self.access_file().read()
+    }
+
+    /// Changes the list; it is kept when this returns. `change` may be tried several times, as
+    /// others change the list meanwhile.
+    ///
+    /// # Errors
+    /// As [`access`](Self::access); nothing is changed then, or it is not known whether.
+    pub fn update_access<T: Send>(
+        &self,
+        change: impl Fn(&mut AccessList) -> T + Send + Sync,
+    ) -> Result<T> {
+        #[cfg(feature = "fleet")]
+        if let Some(fleet) = self.fleet()? {
+            return FleetBook::new(fleet).update(change);
+        }
+        self.refuse_fleet()?;
+        self.access_file().update(change)
+    }
+
+    /// The fleet that it belongs to.
+    ///
+    /// # Errors
+    /// The file that says so is damaged.
+    #[cfg(feature = "fleet")]
+    pub fn fleet(&self) -> Result<Option<FleetFile>> {
+        FleetFile::read(&self.root)
+    }
+
+    /// A program without fleets does not serve a fleet's relay by a file of its own.
+    fn refuse_fleet(&self) -> Result<()> {
+        let path = self.root.join("fleet.toml");
+        if cfg!(not(feature = "fleet")) && path.exists() {
+            bail!(
+                "{} says that this relay belongs to a fleet, which this build knows nothing of",
+                path.display()
+            );
+        }
+        Ok(())
     }
 
     /// Remembers under which addresses clients reach the relay.
@@ -102,21 +155,31 @@ impl RelayState {
             expires_at: lasts.0.map(|span| now.saturating_add(span.as_secs())),
             user,
         };
-        self.access()
-            .update(|list: &mut AccessList| list.add_token(entry))??;
+        self.update_access(|list: &mut AccessList| list.add_token(entry.clone()))??;
         Ok(token)
     }
 
     /// The token to print at a start: the one of the last start if it still admits, else a new one.
     pub(crate) fn current_token(&self, uses: TokenUses) -> Result<Token> {
-        let list = self.access().read()?;
+        let list = self.access()?;
         let new = || self.new_token(uses, Lifetime(None), None);
         list.standing_token(uses).cloned().map_or_else(new, Ok)
     }
 
-    /// What users have used.
-    pub fn usage(&self) -> UsageFile {
+    pub(crate) fn usage_file(&self) -> UsageFile {
         UsageFile::new(&self.root)
+    }
+
+    /// What users have used, by all relays of its fleet if it is of one.
+    ///
+    /// # Errors
+    /// As [`access`](Self::access).
+    pub fn usage(&self) -> Result<UsageCounters> {
+        #[cfg(feature = "fleet")]
+        if let Some(fleet) = self.fleet()? {
+            return FleetBook::new(fleet).usage();
+        }
+        self.usage_file().read()
     }
 
     /// The line for clients.
@@ -124,6 +187,10 @@ impl RelayState {
         Ok(JoinString {
             addresses,
             key: self.identity()?.public_key(),
+            #[cfg(feature = "fleet")]
+            fleet: self.fleet()?.map(|fleet| fleet.key),
+            #[cfg(not(feature = "fleet"))]
+            fleet: None,
             token,
         })
     }
@@ -153,8 +220,7 @@ mod tests {
             .public_key();
         let shown = Some(one.as_str().as_bytes());
         state
-            .access()
-            .update(|list| list.authorise(key, shown, 0))
+            .update_access(|list| list.authorise(key, shown, 0))
             .unwrap();
         assert_ne!(state.current_token(TokenUses::ONE).unwrap(), one);
         assert_eq!(state.current_token(TokenUses::Many).unwrap(), many);

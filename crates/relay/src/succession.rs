@@ -130,7 +130,7 @@ impl Upgrade {
         let (will, kept) = self
             .will(theirs.into())
             .context("cannot hand sockets over")?;
-        self.gatekeeper.put_down().await;
+        self.gatekeeper.put_down().await?;
         let started = self.start_with(command, &will, kept, ours).await;
         if started.is_err() {
             self.gatekeeper.take_up();

@@ -78,6 +78,28 @@ impl UsageCounters {
         }
     }
 
+    /// Adds what one relay of a fleet has counted; only what is of the latest period counts.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn add(&mut self, name: &str, period: &str, bytes: Bytes) {
+        match self.counters.iter_mut().find(|other| other.name == name) {
+            Some(known) if known.period == period => {
+                known.bytes = known.bytes.saturating_add(bytes.get());
+            }
+            Some(known) if known.period.as_str() > period => {}
+            known => {
+                let counter = Counter {
+                    name: name.to_owned(),
+                    period: period.to_owned(),
+                    bytes: bytes.get(),
+                };
+                match known {
+                    Some(known) => *known = counter,
+                    None => self.counters.push(counter),
+                }
+            }
+        }
+    }
+
     /// Forgets users that are no more.
     pub fn retain(&mut self, is_user: impl Fn(&str) -> bool) {
         self.counters.retain(|counter| is_user(&counter.name));

@@ -1,6 +1,7 @@
 //! The join string: everything a client needs to know of a relay, in one line that can be pasted.
 //!
-//! `tabane://HOST:PORT?addr=HOST:PORT&key=KEY&sum=SUM&token=TOKEN`. `addr` may repeat. Printed with
+//! `tabane://HOST:PORT?addr=HOST:PORT&key=KEY&fleet=KEY&sum=SUM&token=TOKEN`. `addr` may repeat;
+//! `fleet`, the key of a fleet that the relay is of, is there only where it is of one. Printed with
 //! the token last and of fixed length, so that every way of cutting it short is noticed. `sum` has
 //! a check of the addresses, one of the key and one of the token, so that what was mistyped is
 //! named; strings of older versions come without. Owns the text form; what a token is worth is the
@@ -43,6 +44,8 @@ pub struct JoinString {
     pub addresses: Vec<Destination>,
     /// The key it must prove.
     pub key: PublicKey,
+    /// The key of its fleet, which signs the list of all its relays.
+    pub fleet: Option<PublicKey>,
     /// What it wants to see from a client it does not know.
     pub token: Token,
 }
@@ -164,7 +167,7 @@ impl FromStr for JoinString {
             return Err(JoinStringError::Missing("key"));
         }
         let mut addresses = vec![parse_address(address)?];
-        let (mut key, mut token, mut sum) = (None, None, None);
+        let (mut key, mut fleet, mut token, mut sum) = (None, None, None, None);
         for part in query.split('&') {
             match part.split_once('=') {
                 Some(("addr", value)) => addresses.push(parse_address(value)?),
@@ -172,12 +175,19 @@ impl FromStr for JoinString {
                     let value = value.parse().map_err(JoinStringError::Key)?;
                     set_once(&mut key, value, "key")?;
                 }
+                Some(("fleet", value)) => {
+                    let value = value.parse().map_err(JoinStringError::Key)?;
+                    set_once(&mut fleet, value, "fleet")?;
+                }
                 Some(("sum", value)) => set_once(&mut sum, value, "sum")?,
                 Some(("token", value)) => set_once(&mut token, value.parse()?, "token")?,
                 None if ["", "a", "ad", "add", "addr", "k", "ke", "key"].contains(&part) => {
                     return Err(JoinStringError::Missing("key"));
                 }
-                None if "token".starts_with(part) || "sum".starts_with(part) => {
+                None if ["token", "sum", "fleet"]
+                    .iter()
+                    .any(|it| it.starts_with(part)) =>
+                {
                     return Err(JoinStringError::Missing("token"));
                 }
                 Some(_) | None => return Err(JoinStringError::UnknownPart(part.to_owned())),
@@ -189,6 +199,7 @@ impl FromStr for JoinString {
         let join = Self {
             addresses,
             key: key.ok_or(JoinStringError::Missing("key"))?,
+            fleet,
             token: token.ok_or(JoinStringError::Missing("token"))?,
         };
         if let Some(sum) = sum {
@@ -202,9 +213,10 @@ impl JoinString {
     /// The checks of [`CHECKED`].
     fn checks(&self) -> [String; CHECKED.len()] {
         let addresses: Vec<String> = self.addresses.iter().map(Destination::to_string).collect();
+        let fleet = self.fleet.map(|fleet| format!(",{fleet}"));
         let parts = [
             addresses.join(","),
-            self.key.to_string(),
+            format!("{}{}", self.key, fleet.unwrap_or_default()),
             self.token.0.clone(),
         ];
         parts.map(|part| symbols(crc24(part.as_bytes())))
@@ -268,7 +280,11 @@ impl fmt::Display for JoinString {
             write!(f, "addr={address}&")?;
         }
         let sum = self.checks().concat();
-        write!(f, "key={}&sum={sum}&token={}", self.key, self.token.0)
+        write!(f, "key={}&", self.key)?;
+        if let Some(fleet) = self.fleet {
+            write!(f, "fleet={fleet}&")?;
+        }
+        write!(f, "sum={sum}&token={}", self.token.0)
     }
 }
 
@@ -284,6 +300,7 @@ mod tests {
                 .map(|a| parse_address(a).unwrap())
                 .collect(),
             key: PublicKey([0xa5; 32]),
+            fleet: None,
             token: Token::from_random(std::array::from_fn(|i| i as u8 * 11)),
         }
     }
@@ -306,6 +323,30 @@ mod tests {
             assert_eq!(join.to_string().parse(), Ok(join.clone()), "{join}");
             assert_eq!(format!("  {join}\n").parse(), Ok(join));
         }
+    }
+
+    #[test]
+    fn a_fleets_key_is_pinned_and_cut_off_nowhere_unnoticed() {
+        let join = JoinString {
+            fleet: Some(PublicKey([0x3c; 32])),
+            ..sample(SETS[3])
+        };
+        let text = join.to_string();
+        assert_eq!(text.parse(), Ok(join.clone()), "{join}");
+        for n in 0..text.len() {
+            assert!(text[..n].parse::<JoinString>().is_err(), "{}", &text[..n]);
+        }
+        let at = text.find("fleet=").unwrap() + 8;
+        let mut typed = text.clone().into_bytes();
+        typed[at] = if typed[at] == b'P' { b'Q' } else { b'P' };
+        let typed = String::from_utf8(typed).unwrap();
+        let error = typed.parse::<JoinString>().unwrap_err();
+        assert_eq!(error, JoinStringError::Mistyped("key".to_owned()));
+        let without = JoinString {
+            fleet: None,
+            ..join
+        };
+        assert!(!without.to_string().contains("fleet"), "as it always was");
     }
 
     #[test]

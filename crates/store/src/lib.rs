@@ -31,7 +31,7 @@ pub use prefix::{DirectPrefix, PRIVATE, is_private};
 pub use scratch::Scratch;
 pub use span::Span;
 pub use store::{
-    EXPOSURES_FILE_NAME, ExposureEntry, FriendEntry, Joined, NeighbourEntry, OFFER_FILE,
-    OfferEntry, PeerEntry, RelayEntry, RelayName, Settings, Store, TermsText, UpSettings,
-    read_toml, xdg_directory,
+    EXPOSURES_FILE_NAME, ExposureEntry, FleetMember, FriendEntry, Joined, NeighbourEntry,
+    OFFER_FILE, OfferEntry, PeerEntry, RelayEntry, RelayName, Settings, Store, TermsText,
+    UpSettings, read_toml, xdg_directory,
 };

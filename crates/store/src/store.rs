@@ -7,6 +7,7 @@
 //! form and places, never what they are used for.
 
 mod exposures;
+mod fleets;
 mod neighbours;
 mod peers;
 mod relay_entry;
@@ -21,6 +22,7 @@ use tabane_base::Destination;
 use tabane_core::Identity;
 
 pub use exposures::{EXPOSURES_FILE_NAME, ExposureEntry};
+pub use fleets::FleetMember;
 pub use neighbours::{FriendEntry, NeighbourEntry, OFFER_FILE, OfferEntry, TermsText};
 pub use peers::PeerEntry;
 pub use relay_entry::{RelayEntry, RelayName};
@@ -194,7 +196,7 @@ impl Store {
         let text = toml::to_string(relay).context("cannot write the relay as TOML")?;
         let known: Option<RelayEntry> = read_toml(&path)?;
         match known {
-            Some(known) if known.key != relay.key && !replace => bail!(
+            Some(known) if !known.is_of_same(relay) && !replace => bail!(
                 "a relay with another key is already called '{name}': if it is the same one, set \
                  up anew, add --replace; if not, choose another name with --name"
             ),
@@ -214,6 +216,7 @@ impl Store {
     /// Forgets a relay; false if there was none of that name.
     pub fn remove_relay(&self, name: &RelayName) -> Result<bool> {
         let path = self.relay_path(name);
+        self.forget_list(name)?;
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),

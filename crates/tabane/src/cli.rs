@@ -11,6 +11,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 #[cfg(feature = "demo")]
 use crate::commands::demo;
+#[cfg(feature = "fleet")]
+use crate::commands::fleet;
 #[cfg(feature = "lab")]
 use crate::commands::lab;
 #[cfg(feature = "sctp")]
@@ -98,6 +100,8 @@ enum Command {
     Relays(relays::RelaysArgs),
     Peer(peer::PeerArgs),
     Relay(Box<relay::RelayArgs>),
+    #[cfg(feature = "fleet")]
+    Fleet(fleet::FleetArgs),
     Gateway(Box<gateway::GatewayArgs>),
     #[cfg(feature = "demo")]
     Demo(demo::DemoArgs),
@@ -151,6 +155,8 @@ impl Cli {
             Command::Links(args) => links::run(*args, &store()?),
             Command::Speed(args) => speed::run(args, &store()?),
             Command::Relay(args) => relay::run(*args, store),
+            #[cfg(feature = "fleet")]
+            Command::Fleet(args) => fleet::run(args),
             Command::Gateway(args) => gateway::run(*args),
             Command::Share(args) => share::run(*args, &store()?),
             Command::Policy(args) => policy::run(args, &store()?),

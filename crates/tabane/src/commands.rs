@@ -8,6 +8,8 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod expose;
+#[cfg(feature = "fleet")]
+pub(crate) mod fleet;
 pub(crate) mod gateway;
 pub(crate) mod get;
 pub(crate) mod join;

@@ -101,6 +101,7 @@ fn left_out(error: &clap::Error) -> Option<String> {
         "dashboard" | "top" => ("dashboard", cfg!(feature = "dashboard")),
         "demo" => ("demo", cfg!(feature = "demo")),
         "lab" => ("lab", cfg!(feature = "lab")),
+        "fleet" => ("fleet", cfg!(feature = "fleet")),
         "sctp" => ("sctp", cfg!(feature = "sctp")),
         "sim" => ("sim", cfg!(feature = "sim")),
         _ => return None,

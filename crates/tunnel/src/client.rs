@@ -14,6 +14,7 @@ mod dials;
 mod exposure;
 mod failure;
 mod families;
+mod fleet_list;
 mod handshakes;
 mod labelled;
 mod left;
@@ -59,6 +60,7 @@ pub use link_bind::LinkBind;
 pub use mapping::{UdpArrival, UdpMapping};
 pub use opened::{TcpFlow, UdpFlow};
 pub use packets::{PacketFlow, PacketsCarried};
+pub use roster::{RelayMerit, in_order_of_merit};
 pub use snapshot::{ClientSnapshot, ClientState, LinkSnapshot};
 
 use standing::{Shared, Standing};
@@ -258,6 +260,30 @@ impl Client {
             *known = addrs;
             self.shared.links_changed.notify_one();
         }
+    }
+
+    /// What is known of the relays from here on, by their places in the list, which are for good:
+    /// those that are new come last, those that are gone say so. Another relay is gone over to only
+    /// while nothing is under way, or where the present one goes down.
+    pub fn set_relays(&self, relays: Vec<(RelayPeer, RelayMerit)>) {
+        let shared = &self.shared;
+        let (peers, merits): (Vec<_>, Vec<_>) = relays.into_iter().unzip();
+        let known = shared.relays.borrow().len();
+        if peers.len() < known {
+            return;
+        }
+        let mut addrs = shared.addrs.borrow_mut();
+        addrs.resize(peers.len(), Vec::new());
+        for (known, peer) in addrs.iter_mut().zip(&peers) {
+            // A name that cannot be looked up just now leads to where it led.
+            if !peer.addrs.is_empty() {
+                known.clone_from(&peer.addrs);
+            }
+        }
+        drop(addrs);
+        *shared.relays.borrow_mut() = peers;
+        *shared.merits.borrow_mut() = merits;
+        shared.links_changed.notify_one();
     }
 
     /// Where each relay is found, by its place in the list.

@@ -44,8 +44,9 @@ pub use assignment::{Assignment, Lodging};
 pub use client::{
     Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client, ClientConfig,
     ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind, LinkError,
-    LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayPeer,
-    SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow, UdpMapping, Visitor,
+    LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayMerit,
+    RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow,
+    UdpMapping, Visitor, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};
 pub use engine::Volume;
@@ -57,9 +58,9 @@ pub use monitor::HostMonitor;
 pub use proxy_header::proxy_header;
 pub use relay::{
     Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, ExposureSnapshot,
-    GrantError, Grants, GuestSnapshot, HostGrant, Inheritance, InheritedGroup, PacketsSnapshot,
-    Parting, PortGrant, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RelaySnapshot,
-    RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
+    FleetList, GrantError, Grants, GuestSnapshot, HostGrant, Inheritance, InheritedGroup,
+    PacketsSnapshot, Parting, PortGrant, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
+    RelaySnapshot, RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

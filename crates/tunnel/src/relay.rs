@@ -75,7 +75,7 @@ use user::RatesHere;
 
 pub use applicant::{Admission, Applicant, Authorise};
 pub use asked_name::fuzz_asked_name;
-pub use config::{RelayConfig, RelayLimits};
+pub use config::{FleetList, RelayConfig, RelayLimits};
 pub use crew::Parting;
 pub use exit::{ExitConfig, PacketsSnapshot};
 pub use front_doors::ExposureSnapshot;
@@ -163,6 +163,7 @@ struct Shared {
     journal: Journal,
     exit: Option<Exit>,
     measuring: Measuring,
+    fleet_list: Option<FleetList>,
     front_doors: Arc<FrontDoors>,
 }
 
@@ -235,6 +236,7 @@ impl Relay {
             journal: Journal::default(),
             exit: config.exit.map(Exit::new),
             measuring: Measuring::default(),
+            fleet_list: config.fleet_list,
             front_doors: FrontDoors::new(config.listen[0].ip()),
         });
         let endpoint = EndpointParts {

@@ -24,6 +24,7 @@ mod kind {
     pub(super) const FAMILIES: u8 = 9;
     pub(super) const MEASURE: u8 = 10;
     pub(super) const EXPOSE: u8 = 11;
+    pub(super) const RELAYS: u8 = 12;
 }
 
 mod address_type {
@@ -50,6 +51,9 @@ pub enum Transport {
     Families,
     /// Bytes that are sent only to be counted.
     Measure(Measure),
+    /// Nothing: behind its status the relay gives its fleet's list of relays, where that is newer
+    /// than the one of this epoch.
+    Relays(u64),
     /// Nothing: as long as it is open, the relay listens for this client and opens a stream for
     /// each visitor.
     Exposure(PortClaim),
@@ -131,6 +135,11 @@ impl Request {
                 out.extend([kind::MEASURE, measure as u8]);
                 return;
             }
+            (_, Transport::Relays(known)) => {
+                out.push(kind::RELAYS);
+                out.extend(known.to_be_bytes());
+                return;
+            }
             (target, Transport::Exposure(claim)) => {
                 out.push(kind::EXPOSE);
                 claim.emit(target.name(), out);
@@ -182,6 +191,13 @@ impl Request {
             let measure = Measure::parse(way).ok_or(RequestError::Kind)?;
             let transport = Transport::Measure(measure);
             return Ok(Some((Self { transport, target }, 2)));
+        }
+        if kind == kind::RELAYS {
+            let target = Target::Anywhere;
+            return Ok(rest.first_chunk().map(|known| {
+                let transport = Transport::Relays(u64::from_be_bytes(*known));
+                (Self { transport, target }, 9)
+            }));
         }
         if kind == kind::EXPOSE {
             return Ok(parse_claim(rest)?.map(|(request, used)| (request, 1 + used)));
@@ -437,6 +453,7 @@ mod tests {
             Transport::Measure(Measure::Down),
             Transport::Measure(Measure::Up),
             Transport::Measure(Measure::Echo),
+            Transport::Relays(7),
             Transport::Exposure(claim(Protocol::Udp, 27_015, 27_015)),
         ]
         .map(|transport| Request {
@@ -521,7 +538,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 12;
+                *kind %= 13;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {

@@ -241,6 +241,25 @@ impl Stream {
         }
     }
 
+    /// Reads up to the end of the stream; more than `most` bytes end it like a reset.
+    pub(crate) async fn read_all(&mut self, most: usize) -> Result<Vec<u8>, StreamEnd> {
+        let mut bytes = Vec::new();
+        loop {
+            let read = poll_fn(|cx| {
+                self.poll_peek(cx, |data| {
+                    bytes.extend_from_slice(data);
+                    (data.len(), ())
+                })
+            });
+            match read.await {
+                Ok(()) if bytes.len() > most => return Err(StreamEnd::Reset),
+                Ok(()) => {}
+                Err(StreamEnd::Finished) => return Ok(bytes),
+                Err(end) => return Err(end),
+            }
+        }
+    }
+
     /// Waits until the peer abandons its side; what it has written stays to be read.
     pub(crate) fn poll_reset(&self, cx: &Context<'_>) -> Poll<StreamEnd> {
         let id = self.id;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use tabane_base::{Destination, Duration, Host};
-use tabane_tunnel::{Client, ClientConfig, ConnectError};
+use tabane_tunnel::{Client, ClientConfig, ConnectError, LinkBind};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -68,7 +68,11 @@ impl SessionPlan {
             tracing::warn!("{fault:#}");
         }
         let known = peers.iter().map(|peer| peer.addrs.clone()).collect();
-        let config = self.config(store, peers, &links)?;
+        let every: Vec<LinkBind> = links.values().cloned().collect();
+        let config = ClientConfig {
+            merits: self.first_merits(&every).await,
+            ..self.config(store, peers, &links)?
+        };
         let connected = match no_link {
             Some(no_link) => Err(no_link),
             None => self.by_own_links(config.clone()).await?,
@@ -81,6 +85,7 @@ impl SessionPlan {
             }
         };
         self.follow_names(&client, known)?;
+        self.follow_fleets(&client, store);
         let lent = self.lent_paths(&client, store, None)?;
         let answers = lent.answers();
         let has_own = !links.is_empty();

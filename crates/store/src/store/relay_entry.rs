@@ -17,6 +17,8 @@ pub struct RelayEntry {
     pub addresses: Vec<Destination>,
     /// The key it must prove.
     pub key: PublicKey,
+    /// The key of its fleet, if it is of one: further relays are those of the fleet's list.
+    pub fleet: Option<PublicKey>,
     /// What admits a client that it does not know yet.
     pub token: Token,
 }
@@ -27,7 +29,16 @@ pub struct RelayEntry {
 struct RelayFile {
     addresses: Vec<String>,
     key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fleet: Option<String>,
     token: String,
+}
+
+impl RelayEntry {
+    /// Whether both are one relay, or relays of one fleet.
+    pub(super) fn is_of_same(&self, other: &Self) -> bool {
+        self.key == other.key || self.fleet.is_some() && self.fleet == other.fleet
+    }
 }
 
 impl From<JoinString> for RelayEntry {
@@ -35,6 +46,7 @@ impl From<JoinString> for RelayEntry {
         Self {
             addresses: join.addresses,
             key: join.key,
+            fleet: join.fleet,
             token: join.token,
         }
     }
@@ -45,6 +57,7 @@ impl From<RelayEntry> for RelayFile {
         Self {
             addresses: entry.addresses.iter().map(Destination::to_string).collect(),
             key: entry.key.to_string(),
+            fleet: entry.fleet.map(|fleet| fleet.to_string()),
             token: entry.token.as_str().to_owned(),
         }
     }
@@ -63,6 +76,10 @@ impl TryFrom<RelayFile> for RelayEntry {
         Ok(Self {
             addresses: file.addresses.iter().map(parse).collect::<Result<_, _>>()?,
             key: file.key.parse().map_err(|e| format!("key: {e}"))?,
+            fleet: file
+                .fleet
+                .map(|fleet| fleet.parse().map_err(|e| format!("fleet: {e}")))
+                .transpose()?,
             token: file.token.parse().map_err(|e| format!("token: {e}"))?,
         })
     }
@@ -76,6 +93,12 @@ pub struct RelayName(String);
 const MAX_NAME: usize = 64;
 
 impl RelayName {
+    /// What a relay of the fleet that is called so is called here.
+    #[must_use]
+    pub fn of_fleet(&self, relay: &str) -> Self {
+        Self(format!("{}.{relay}", self.0))
+    }
+
     /// A name made of the relay's first address.
     pub fn from_host(host: &Host) -> Self {
         let text: String = host

@@ -9,6 +9,7 @@ fn entry(key: u8) -> RelayEntry {
     RelayEntry {
         addresses: vec![Destination::parse("192.0.2.1:4510", None).unwrap()],
         key: PublicKey([key; 32]),
+        fleet: None,
         token: "A".repeat(22).parse().unwrap(),
     }
 }

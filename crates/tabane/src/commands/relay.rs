@@ -5,7 +5,7 @@
 
 mod clients;
 mod token;
-mod user;
+pub(super) mod user;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -91,6 +91,9 @@ pub(crate) struct RelayArgs {
     /// How many clients the token in the join string admits: one, many or a number
     #[arg(long, value_name = "USES", default_value = "many")]
     token_uses: TokenUses,
+    #[cfg(feature = "fleet")]
+    #[command(flatten)]
+    fleet: FleetArgs,
     #[command(flatten)]
     doors: DoorArgs,
     /// Threads that serve sessions, each its own, 64 at most [default: as many as there are
@@ -106,6 +109,44 @@ pub(crate) struct RelayArgs {
     // Last: its heading holds for every flag that follows.
     #[command(flatten)]
     control: ControlArgs,
+}
+
+/// Of which fleet it is.
+#[cfg(feature = "fleet")]
+#[derive(Debug, Clone, Args)]
+struct FleetArgs {
+    /// Be one of a fleet's relays, which share users, tokens and clients by this etcd:
+    /// etcd://[USER@]HOST[:PORT][,HOST…][/NAME][?ca=FILE&cert=FILE&key=FILE&password-file=FILE].
+    /// `tabane fleet init` makes the fleet, `tabane fleet add` lets this relay in
+    #[arg(long, value_name = "ETCD", conflicts_with_all = ["peer", "open"])]
+    fleet: Option<tabane_relay::FleetAddress>,
+    /// What this relay is called in its fleet [default: this machine's name]
+    #[arg(long, value_name = "NAME", requires = "fleet")]
+    name: Option<String>,
+    /// Where it stands, for people and for clients that choose: eu-north
+    #[arg(long, value_name = "REGION", requires = "fleet", default_value = "")]
+    region: String,
+}
+
+#[cfg(feature = "fleet")]
+impl FleetArgs {
+    fn order(self) -> Result<Option<tabane_relay::FleetOrder>> {
+        let Some(etcd) = self.fleet else {
+            return Ok(None);
+        };
+        let hostname = || {
+            let read = std::fs::read_to_string("/proc/sys/kernel/hostname");
+            read.map(|name| name.trim().to_owned())
+        };
+        let name = self.name.map_or_else(hostname, Ok);
+        let name = name.context("cannot read this machine's name: give one with --name")?;
+        tabane_relay::check_fleet_words(&name, &self.region)?;
+        Ok(Some(tabane_relay::FleetOrder {
+            etcd,
+            name,
+            region: self.region,
+        }))
+    }
 }
 
 /// How TLS is taken in.
@@ -210,9 +251,15 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         listen_only: args.listen_only,
         workers: args.workers.map_or_else(usual_workers, |workers| workers.0),
         session,
+        #[cfg(feature = "fleet")]
+        fleet: args.fleet.order()?,
     };
     let estate = Estate::find()?;
-    let mut service = RelayService::open(order, &state, estate).await?;
+    // A relay may wait to be let into its fleet.
+    let mut service = tokio::select! {
+        service = RelayService::open(order, &state, estate) => service?,
+        _ = signals.next() => return Ok(ExitCode::SUCCESS),
+    };
     let bound = service.bound();
     let has_predecessor = service.has_predecessor();
     tracing::info!(
@@ -227,8 +274,8 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let sight = Sight::new(args.control, bound, args.peer, monitor.clone());
     sight.show()?;
     // After an upgrade clients have it, and nobody may read it here any more.
-    if !has_predecessor {
-        output::line(&service.join_string().to_string())?;
+    if !has_predecessor && let Some(join) = service.join_string() {
+        output::line(&join.to_string())?;
     }
     service.take_over()?;
     notify::ready();

@@ -10,11 +10,15 @@ use tabane_control::{Client, Directory, State};
 use tokio::time::timeout;
 
 use crate::output;
-use tabane_store::{RelayName, Store};
+use tabane_client::{SessionOrder, SessionPlan};
+use tabane_store::{FleetMember, RelayName, Store};
+use tabane_tunnel::RelayMerit;
 
 /// List the relays that were joined, the preferred first
 ///
-/// A client uses the first that answers, and goes over to the next while that one does not.
+/// A client uses the first that answers, and goes over to the next while that one does not. The
+/// relays of a fleet are asked how far they are, and the nearest is first; a session goes over to a
+/// nearer one only while it carries nothing.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RelaysArgs {
@@ -47,6 +51,11 @@ struct Row {
     default: bool,
     /// The instances of this user that have a session with it now.
     used_by: Vec<String>,
+    /// Of a fleet's relay: the least round trip to it over any link, if it answered.
+    rtt_ms: Option<f64>,
+    region: Option<String>,
+    /// Why it has its place.
+    why: &'static str,
 }
 
 /// Who does not say by then what it does is left out.
@@ -71,21 +80,33 @@ fn prefer(name: &RelayName, store: &Store) -> Result<ExitCode> {
 }
 
 fn list(json: bool, store: &Store) -> Result<ExitCode> {
-    let relays = store.relays_in_order()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot set up the event loop")?;
-    let running = runtime.block_on(running());
+    let weighing = async {
+        let running = running().await;
+        if store.relays_in_order()?.is_empty() {
+            return Ok((running, Vec::new()));
+        }
+        let plan = SessionPlan::new(SessionOrder::default(), store)?;
+        Ok::<_, anyhow::Error>((running, plan.weigh(store).await?))
+    };
+    let weighed = tabane_tunnel::block_on(weighing).context("cannot set up the event loop")?;
+    let (running, relays) = weighed?;
     let rows: Vec<Row> = relays
         .iter()
         .enumerate()
-        .map(|(place, (name, relay))| Row {
-            name: name.to_string(),
-            addresses: relay.addresses.iter().map(ToString::to_string).collect(),
-            key: relay.key.to_string(),
+        .map(|(place, (member, merit))| Row {
+            name: member.name.to_string(),
+            addresses: member
+                .entry
+                .addresses
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            key: member.entry.key.to_string(),
             default: place == 0,
-            used_by: users(&running, &relay.key.to_string()),
+            used_by: users(&running, &member.entry.key.to_string()),
+            rtt_ms: merit.distance.map(|distance| distance.as_secs_f64() * 1e3),
+            region: (!member.region.is_empty()).then(|| member.region.clone()),
+            why: why(&relays, place, merit),
         })
         .collect();
     if json {
@@ -93,25 +114,48 @@ fn list(json: bool, store: &Store) -> Result<ExitCode> {
     } else if rows.is_empty() {
         output::line("no relay yet; run `tabane join STRING` with the line `tabane relay` prints")?;
     } else {
-        let cells: Vec<Vec<String>> = rows
-            .into_iter()
-            .map(|row| {
-                let mark = if row.default { "*" } else { "" };
-                vec![
-                    row.name,
-                    mark.to_owned(),
-                    row.used_by.join(" "),
-                    row.addresses.join(" "),
-                    row.key,
-                ]
-            })
-            .collect();
-        output::line(&output::table(
-            &["name", "", "used by", "addresses", "key"],
-            &cells,
-        ))?;
+        print(rows)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a relay has its place among all.
+fn why(relays: &[(FleetMember, RelayMerit)], place: usize, merit: &RelayMerit) -> &'static str {
+    let of_fleet = |other: &&(FleetMember, RelayMerit)| other.1.preference == merit.preference;
+    if relays.iter().filter(of_fleet).nth(1).is_none() {
+        return if place == 0 { "preferred" } else { "" };
+    }
+    let is_first = relays.iter().position(|it| of_fleet(&it)) == Some(place);
+    match (merit.is_draining, merit.distance) {
+        (true, _) => "drains",
+        (false, None) => "no answer",
+        (false, Some(_)) if is_first => "nearest",
+        (false, Some(_)) => "farther",
+    }
+}
+
+fn print(rows: Vec<Row>) -> Result<()> {
+    // Where there is no fleet, nothing was measured.
+    let is_weighed = rows.iter().any(|row| !["", "preferred"].contains(&row.why));
+    let cells: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|row| {
+            let mark = if row.default { "*" } else { "" };
+            let mut cells = vec![row.name, mark.to_owned(), row.used_by.join(" ")];
+            if is_weighed {
+                let rtt = row.rtt_ms.map(|rtt| format!("{rtt:.2} ms"));
+                cells.extend([rtt.unwrap_or_default(), row.why.to_owned()]);
+                cells.push(row.region.unwrap_or_default());
+            }
+            cells.extend([row.addresses.join(" "), row.key]);
+            cells
+        })
+        .collect();
+    let weighed = ["round trip", "why", "region"];
+    let weighed = weighed.iter().filter(|_| is_weighed);
+    let headings = ["name", "", "used by"].iter().chain(weighed);
+    let headings: Vec<&str> = headings.chain(&["addresses", "key"]).copied().collect();
+    output::line(&output::table(&headings, &cells))
 }
 
 /// What this user's instances say of themselves.

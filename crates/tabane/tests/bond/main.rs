@@ -14,6 +14,7 @@ mod draining;
 mod endings;
 mod events;
 mod expose;
+mod fleet;
 mod gateways;
 mod lan;
 mod mptcp;

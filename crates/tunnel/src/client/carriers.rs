@@ -42,7 +42,7 @@ impl Shared {
         let Some(relay) = self.relay.get() else {
             return;
         };
-        match self.config.relays[relay].tls {
+        match self.peer(relay).tls {
             Some(_) => self.dial(relay),
             None => self.dial_in_vain(),
         }
@@ -156,7 +156,7 @@ impl Shared {
     /// Dials a relay over every link that is due for it.
     pub(super) fn dial(&self, relay: usize) {
         let now = Instant::now();
-        let peer = &self.config.relays[relay];
+        let peer = self.peer(relay);
         let Some(tls) = &peer.tls else {
             return;
         };

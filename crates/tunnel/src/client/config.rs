@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tabane_core::{DatagramOrder, Identity, PublicKey, SessionConfig};
 
 use super::link_bind::LinkBind;
+use super::roster::RelayMerit;
 use crate::carrier::Proxy;
 use crate::monitor::HostMonitor;
 
@@ -46,8 +47,11 @@ pub struct TlsPeer {
 pub struct ClientConfig {
     /// Our own key pair.
     pub identity: Identity,
-    /// The relays that may be used, the preferred first.
+    /// The relays that may be used, the preferred first; more may come to be known, see
+    /// [`Client::set_relays`](super::Client::set_relays).
     pub relays: Vec<RelayPeer>,
+    /// What is known of each of them; of those that are not there, their order.
+    pub merits: Vec<RelayMerit>,
     /// The links to use; with none, one that the routing table chooses.
     pub links: Vec<LinkBind>,
     /// How the session behaves.
@@ -65,6 +69,16 @@ pub struct ClientConfig {
     pub proxy: Option<Proxy>,
     /// Marks every packet (`SO_MARK`), so that our own hooks leave them alone.
     pub mark: Option<u32>,
+}
+
+impl ClientConfig {
+    pub(super) fn known_merits(&self) -> Vec<RelayMerit> {
+        let mut merits = RelayMerit::in_order(self.relays.len());
+        for (merit, known) in merits.iter_mut().zip(&self.merits) {
+            *merit = *known;
+        }
+        merits
+    }
 }
 
 /// Numbers sessions from 1 on. Clones go on counting together.

@@ -100,9 +100,9 @@ impl Handshakes {
             while let Some(tuple) = trying.next(now) {
                 self.shared.on_udp_asked(tuple.socket);
                 let relay = trying.relay;
-                let peer = &self.shared.config.relays[relay];
+                let peer = self.shared.peer(relay);
                 let engine = &self.shared.engine;
-                match engine.connect(peer.key, peer.token.clone(), vec![tuple]) {
+                match engine.connect(peer.key, peer.token, vec![tuple]) {
                     Ok(session) => self.begun.push(Won { relay, session }),
                     Err(error) => failed.push((relay, error.into())),
                 }
@@ -130,7 +130,7 @@ impl Handshakes {
     pub(super) fn dial(&self) {
         self.shared.pass_over_ports();
         let mut relays = self.trying.iter().map(|it| it.relay);
-        let has_tls = |relay: &usize| self.shared.config.relays[*relay].tls.is_some();
+        let has_tls = |relay: &usize| self.shared.peer(*relay).tls.is_some();
         match relays.find(has_tls) {
             Some(relay) => self.shared.dial(relay),
             None => self.shared.dial_in_vain(),
@@ -142,9 +142,9 @@ impl Handshakes {
         if !self.trying.iter().any(|it| it.relay == relay) {
             return;
         }
-        let peer = &self.shared.config.relays[relay];
+        let peer = self.shared.peer(relay);
         let engine = &self.shared.engine;
-        match engine.connect(peer.key, peer.token.clone(), vec![tuple]) {
+        match engine.connect(peer.key, peer.token, vec![tuple]) {
             Ok(session) => self.begun.push(Won { relay, session }),
             Err(error) => self.give_up(relay, error.into()),
         }
@@ -197,7 +197,7 @@ impl Handshakes {
     /// Why there is no session, once all failed.
     pub(super) fn error(mut self) -> ConnectError {
         let mut failures = std::mem::take(&mut self.failures);
-        let relays = &self.shared.config.relays;
+        let relays = self.shared.relays.borrow().clone();
         if relays.len() == 1
             && let Some((_, only)) = failures.pop()
         {
@@ -242,8 +242,8 @@ impl Handshakes {
     }
 
     fn on_failed(&mut self, relay: usize, error: ConnectError) {
-        if self.shared.config.relays.len() > 1 {
-            let name = &self.shared.config.relays[relay].name;
+        if self.shared.has_several() {
+            let name = self.shared.peer(relay).name;
             tracing::debug!("relay {name}: {error}");
         }
         self.race.on_failed(Instant::now(), relay);
@@ -254,7 +254,6 @@ impl Handshakes {
     /// first one's head start.
     fn prepare(&self, relay: usize) -> Result<Ways, ConnectError> {
         let shared = &self.shared;
-        let config = &shared.config;
         let addrs = shared.addrs.borrow();
         let mut links = shared.links.borrow_mut();
         let mut failure = None;
@@ -262,7 +261,7 @@ impl Handshakes {
         for link in links.iter_mut() {
             if !link.choice.uses_udp() {
                 link.choice.on_udp_asked(Instant::now());
-                may_dial = config.relays[relay].tls.is_some();
+                may_dial = shared.peer(relay).tls.is_some();
                 continue;
             }
             if let Err(error) = shared.prepare(link) {

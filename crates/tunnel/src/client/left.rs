@@ -37,6 +37,7 @@ impl Client {
             Some(ClientSnapshot {
                 state: ClientState::Connected,
                 relay: left.relay,
+                relay_named: left.relay.map(|relay| self.shared.called(relay)),
                 links: links.collect(),
                 sessions: 0,
                 number: left.number,

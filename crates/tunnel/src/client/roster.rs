@@ -1,4 +1,5 @@
-//! Which relay is tried when, among several in the user's order of preference.
+//! Which relay is tried when, among several in the user's order of preference, and of one fleet's
+//! by how near they were measured to be.
 //!
 //! Owns the order, the refusals, the head start each relay has over the next, and the back-off.
 //! Pure: asked with the time, it names relays by their place in the list and sends nothing.
@@ -16,9 +17,72 @@ const LAST_KNOCK: Duration = Duration::from_secs(60);
 /// How often it is looked whether a session is idle, while a better relay may be back.
 const IDLE_CHECK: Duration = Duration::from_secs(1);
 
+/// What one relay has to be ahead of the present one to be preferred: so much nearer, and by a
+/// third of its own distance, so that two that are as near as each other do not take turns.
+const AHEAD: Duration = Duration::from_millis(5);
+
+/// What is known of a relay, for choosing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelayMerit {
+    /// Its place in the user's order; relays of one fleet have one.
+    pub preference: usize,
+    /// How far it is: the least round trip over any link, with what its load adds. `None`: not
+    /// measured.
+    pub distance: Option<Duration>,
+    /// Its fleet wants nobody new there.
+    pub is_draining: bool,
+    /// It is not of its fleet any more.
+    pub is_gone: bool,
+}
+
+impl RelayMerit {
+    /// Relays of which no more is known than their order.
+    #[must_use]
+    pub fn in_order(relays: usize) -> Vec<Self> {
+        let merit = |preference| Self {
+            preference,
+            distance: None,
+            is_draining: false,
+            is_gone: false,
+        };
+        (0..relays).map(merit).collect()
+    }
+
+    /// The better is less.
+    fn rank(&self) -> (bool, usize, Duration) {
+        let distance = self.distance.unwrap_or(Duration::MAX);
+        (self.is_draining, self.preference, distance)
+    }
+
+    /// Whether it is worth to leave `other` for this one.
+    fn beats(&self, other: &Self) -> bool {
+        let (own, theirs) = (self.rank(), other.rank());
+        match (own.0, own.1).cmp(&(theirs.0, theirs.1)) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Greater => false,
+            std::cmp::Ordering::Equal => match (self.distance, other.distance) {
+                (Some(own), Some(theirs)) => own + (own / 3).max(AHEAD) <= theirs,
+                _ => false,
+            },
+        }
+    }
+}
+
+/// The relays in the order in which a client tries them: by their places, those that are gone left
+/// out.
+#[must_use]
+pub fn in_order_of_merit(merits: &[RelayMerit]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..merits.len()).collect();
+    order.retain(|relay| !merits[*relay].is_gone);
+    // Keeps the order of places among equals.
+    order.sort_by_key(|relay| merits[*relay].rank());
+    order
+}
+
 /// The relays a client knows.
 #[derive(Debug)]
 pub(super) struct Roster {
+    merits: Vec<RelayMerit>,
     /// By place: its owner does not want us, and will not.
     refused: Vec<bool>,
     current: Option<usize>,
@@ -27,17 +91,33 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    pub(super) fn new(relays: usize) -> Self {
+    pub(super) fn new(merits: Vec<RelayMerit>) -> Self {
         Self {
-            refused: vec![false; relays],
+            refused: vec![false; merits.len()],
+            merits,
             current: None,
             knocks: 0,
             knock_at: None,
         }
     }
 
+    /// Goes by what is known now; there may be more relays than before.
+    pub(super) fn weigh(&mut self, now: Instant, merits: &[RelayMerit]) {
+        if self.merits == merits {
+            return;
+        }
+        self.refused.resize(merits.len(), false);
+        self.merits = merits.to_vec();
+        let is_better = !self.better().is_empty();
+        self.knock_at = match self.knock_at {
+            Some(at) if is_better => Some(at),
+            None if is_better => Some(now),
+            _ => None,
+        };
+    }
+
     pub(super) fn has_several(&self) -> bool {
-        self.refused.len() > 1
+        self.merits.iter().filter(|it| !it.is_gone).nth(1).is_some()
     }
 
     /// The relay of the present session, or the last.
@@ -47,8 +127,9 @@ impl Roster {
 
     /// Every relay that may let us in, the preferred first.
     pub(super) fn order(&self) -> Vec<usize> {
-        let all = 0..self.refused.len();
-        all.filter(|relay| !self.refused[*relay]).collect()
+        let mut order = in_order_of_merit(&self.merits);
+        order.retain(|relay| !self.refused[*relay]);
+        order
     }
 
     /// Those but the current one.
@@ -60,8 +141,13 @@ impl Roster {
 
     /// Those liked better than the current one.
     pub(super) fn better(&self) -> Vec<usize> {
+        let Some(current) = self.current else {
+            return Vec::new();
+        };
         let mut better = self.order();
-        better.retain(|relay| self.current.is_some_and(|current| *relay < current));
+        let current = self.merits[current];
+        better.retain(|relay| self.merits[*relay].beats(&current) || current.is_gone);
+        better.retain(|relay| Some(*relay) != self.current);
         better
     }
 
@@ -171,7 +257,7 @@ mod tests {
     #[test]
     fn better_relays_are_asked_again_ever_more_slowly() {
         let mut now = Instant::now();
-        let mut roster = Roster::new(3);
+        let mut roster = Roster::new(RelayMerit::in_order(3));
         roster.on_session(now, 0);
         assert_eq!(roster.knock_at(), None, "nothing is better than the first");
         assert_eq!(roster.others(), [1, 2]);
@@ -192,10 +278,71 @@ mod tests {
         assert_eq!(roster.knock_at(), None, "there is nothing better to ask");
     }
 
+    /// Relays of one fleet, at so many milliseconds.
+    fn fleet(distances: &[Option<u64>]) -> Vec<RelayMerit> {
+        let merit = |ms: &Option<u64>| RelayMerit {
+            preference: 0,
+            distance: ms.map(Duration::from_millis),
+            is_draining: false,
+            is_gone: false,
+        };
+        distances.iter().map(merit).collect()
+    }
+
+    #[test]
+    fn of_a_fleet_the_nearest_is_first_and_is_left_only_for_one_that_is_much_nearer() {
+        let now = Instant::now();
+        let mut roster = Roster::new(fleet(&[Some(40), None, Some(10)]));
+        assert_eq!(roster.order(), [2, 0, 1]);
+        roster.on_session(now, 0);
+        assert_eq!(roster.better(), [2]);
+        for (distances, better) in [
+            ([Some(40), None, Some(31)], &[][..]),
+            ([Some(40), None, Some(30)], &[2]),
+            ([Some(6), Some(2), Some(1)], &[2]),
+            ([Some(6), Some(2), None], &[]),
+            ([None, Some(1), Some(1)], &[]),
+        ] {
+            roster.weigh(now, &fleet(&distances));
+            assert_eq!(roster.better(), better, "{distances:?}");
+            assert_eq!(roster.knock_at().is_some(), !better.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_fleets_relays_appear_drain_and_vanish_at_their_places() {
+        let now = Instant::now();
+        let mut merits = fleet(&[Some(10), Some(20)]);
+        let mut roster = Roster::new(merits.clone());
+        roster.on_session(now, 0);
+        assert_eq!((roster.knock_at(), roster.others()), (None, vec![1]));
+        merits.push(fleet(&[Some(15)])[0]);
+        roster.weigh(now, &merits);
+        assert_eq!(roster.others(), [2, 1]);
+        merits[0].is_draining = true;
+        roster.weigh(now, &merits);
+        assert_eq!(
+            (roster.order(), roster.better()),
+            (vec![2, 1, 0], vec![2, 1])
+        );
+        assert_eq!(roster.knock_at(), Some(now));
+        roster.on_session(now, 2);
+        merits[0].is_gone = true;
+        roster.weigh(now, &merits);
+        assert_eq!((roster.order(), roster.knock_at()), (vec![2, 1], None));
+        merits[2].is_gone = true;
+        roster.weigh(now, &merits);
+        assert_eq!((roster.better(), roster.has_several()), (vec![1], false));
+        // The user's own order goes before distance.
+        let mut two = fleet(&[Some(50), Some(1)]);
+        two[1].preference = 1;
+        assert_eq!(in_order_of_merit(&two), [0, 1]);
+    }
+
     #[test]
     fn who_refused_is_not_asked_again() {
         let now = Instant::now();
-        let mut roster = Roster::new(2);
+        let mut roster = Roster::new(RelayMerit::in_order(2));
         roster.on_refused(0);
         assert_eq!(roster.order(), [1]);
         roster.on_session(now, 1);

@@ -2,7 +2,8 @@
 
 use tabane_base::Duration;
 use tabane_core::{
-    CloseReason, EndpointCounters, PathPolicy, PathSnapshot, SessionSnapshot, monitor::LinkEstimate,
+    CloseReason, EndpointCounters, PathPolicy, PathSnapshot, PublicKey, SessionSnapshot,
+    monitor::LinkEstimate,
 };
 
 use super::Client;
@@ -29,6 +30,8 @@ pub struct ClientSnapshot {
     pub state: ClientState,
     /// The place, in the list of relays, of the one in use, or used last.
     pub relay: Option<usize>,
+    /// What it is called, and its key.
+    pub relay_named: Option<(String, PublicKey)>,
     /// Its links, in the order they were added.
     pub links: Vec<LinkSnapshot>,
     /// The session, where there is one.
@@ -110,6 +113,7 @@ impl Client {
                 Standing::Closed(reason) => ClientState::Closed(reason.clone()),
             },
             relay: shared.relay.get(),
+            relay_named: shared.relay.get().map(|relay| shared.called(relay)),
             links: links
                 .iter()
                 .map(|link| link.snapshot(session.as_ref(), &shared.engine, &shared.config.monitor))

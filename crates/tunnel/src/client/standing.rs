@@ -6,17 +6,18 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 
 use tabane_base::Duration;
-use tabane_core::{ClassId, ClassRule, CloseReason, Endpoint, PathId};
+use tabane_core::{ClassId, ClassRule, CloseReason, Endpoint, PathId, PublicKey};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
 use super::arrivals::Arrivals;
-use super::config::ClientConfig;
+use super::config::{ClientConfig, RelayPeer};
 use super::dials::Dials;
 use super::failure::{ConnectError, OpenError};
 use super::labelled::Labelled;
 use super::link::{Link, LinkError};
 use super::packets::PacketsCarried;
+use super::roster::RelayMerit;
 use super::wishes::Wishes;
 use crate::engine::{Engine, SessionId};
 use crate::journal::Journal;
@@ -47,6 +48,10 @@ pub(super) struct Left {
 pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) config: ClientConfig,
+    /// The relays that are known; the place of each is its own for good.
+    pub(super) relays: RefCell<Vec<RelayPeer>>,
+    /// What is known of each, for choosing.
+    pub(super) merits: RefCell<Vec<RelayMerit>>,
     /// By relay: where it listens.
     pub(super) addrs: RefCell<Vec<Vec<SocketAddr>>>,
     pub(super) links: RefCell<Vec<Link>>,
@@ -98,6 +103,8 @@ impl Shared {
         let links = config.links.iter().cloned().map(Link::new).collect();
         Ok(Rc::new(Self {
             engine,
+            merits: RefCell::new(config.known_merits()),
+            relays: RefCell::new(config.relays.clone()),
             addrs: RefCell::new(config.relays.iter().map(|it| it.addrs.clone()).collect()),
             links: RefCell::new(links),
             standing: watch::Sender::new(Standing::Connecting(CloseReason::Finished)),
@@ -123,6 +130,27 @@ impl Shared {
         }))
     }
 
+    /// A relay by its place.
+    pub(super) fn peer(&self, relay: usize) -> RelayPeer {
+        self.relays.borrow()[relay].clone()
+    }
+
+    /// A relay's name and key.
+    pub(super) fn called(&self, relay: usize) -> (String, PublicKey) {
+        let peer = self.peer(relay);
+        (peer.name, peer.key)
+    }
+
+    /// Whether more than one may be used.
+    pub(super) fn has_several(&self) -> bool {
+        let merits = self.merits.borrow();
+        merits
+            .iter()
+            .filter(|merit| !merit.is_gone)
+            .nth(1)
+            .is_some()
+    }
+
     pub(super) fn session(&self) -> Option<SessionId> {
         match *self.standing.borrow() {
             Standing::Connected(session) => Some(session),
@@ -131,7 +159,7 @@ impl Shared {
     }
 
     pub(super) async fn wait_for_session(&self) -> Result<SessionId, OpenError> {
-        if self.config.relays.len() > 1 && !self.forsaken.get() {
+        if self.has_several() && !self.forsaken.get() {
             // A silent session may be about to be replaced by another relay's.
             let mut reach = self.reach.subscribe();
             let _ = timeout(SESSION_WAIT, reach.wait_for(|reachable| *reachable)).await;
@@ -182,8 +210,8 @@ impl Shared {
 
     /// Has a link's sockets and address pairs be those of the relays as they are now.
     pub(super) fn prepare(&self, link: &mut Link) -> Result<(), LinkError> {
-        let relays = self.config.relays.iter();
-        let ports: Vec<_> = relays.map(|it| it.udp_ports.as_slice()).collect();
+        let relays = self.relays.borrow();
+        let ports: Vec<_> = relays.iter().map(|it| it.udp_ports.as_slice()).collect();
         link.prepare(&self.engine, &self.addrs.borrow(), &ports, self.config.mark)
     }
 

@@ -40,8 +40,9 @@ impl Supervisor {
     pub(super) fn new(shared: Rc<Shared>) -> Self {
         let word = shared.config.seed.first_chunk::<8>().copied();
         let seed = Seed(u64::from_le_bytes(word.unwrap_or_default()));
+        let merits = shared.merits.borrow().clone();
         Self {
-            roster: Roster::new(shared.config.relays.len()),
+            roster: Roster::new(merits),
             is_sent_away: false,
             shared,
             rng: seed.rng("back-off"),
@@ -150,7 +151,7 @@ impl Supervisor {
             session: shared.number.get(),
             client: None,
         });
-        let peer = &shared.config.relays[relay];
+        let peer = shared.peer(relay);
         if self.roster.has_several() && self.roster.current() != Some(relay) {
             shared.journal.record(Happening::RelayChosen {
                 relay: peer.name.clone(),
@@ -186,6 +187,7 @@ impl Supervisor {
         let mut search = Search::default();
         loop {
             let now = Instant::now();
+            self.roster.weigh(now, &shared.merits.borrow());
             let elsewhere = self.is_sent_away || !*shared.reach.borrow();
             if search.turn(now, elsewhere) {
                 // What was begun for one purpose does not serve the other.
@@ -332,6 +334,8 @@ impl Supervisor {
     /// again cannot help.
     async fn reestablish(&mut self, mut reason: CloseReason) -> Result<SessionId, CloseReason> {
         let mut backoff = Backoff::default();
+        self.roster
+            .weigh(Instant::now(), &self.shared.merits.borrow());
         // Another relay need not be given the time to restart.
         let mut at_once = self.roster.has_several();
         while !self.roster.order().is_empty() {

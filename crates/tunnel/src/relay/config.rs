@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU8;
+use std::sync::Arc;
 
 use tabane_core::{Identity, ServerConfig, SessionConfig};
+use tokio::sync::watch;
 
 use super::applicant::Authorise;
 use super::exit::ExitConfig;
@@ -11,6 +13,9 @@ use super::listening::Inheritance;
 use super::web_door::WebDoor;
 use crate::access::Access;
 use crate::monitor::HostMonitor;
+
+/// The epoch of a fleet's list of relays, and the list; what it says is its readers' affair.
+pub type FleetList = watch::Receiver<(u64, Arc<[u8]>)>;
 
 /// What a relay needs to know.
 pub struct RelayConfig {
@@ -47,6 +52,9 @@ pub struct RelayConfig {
     pub workers: NonZeroU8,
     /// The sockets of a process that this one takes over from.
     pub inheritance: Option<Inheritance>,
+    /// The list of its fleet's relays as the fleet signed it, with its epoch, for clients that ask;
+    /// `None` for a relay of no fleet.
+    pub fleet_list: Option<FleetList>,
     /// Where clients come by TLS.
     pub web_doors: Vec<WebDoor>,
 }

@@ -183,6 +183,7 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         Transport::LodgedPackets => serve_packets(stream, host, true).await?,
         Transport::Families => tell_families(stream, host).await?,
         Transport::Measure(measure) => serve_measure(stream, host, measure).await?,
+        Transport::Relays(known) => tell_relays(stream, host, known).await?,
         Transport::Exposure(claim) => {
             exposing::serve(stream, host, claim, request.target.name()).await?;
         }
@@ -277,6 +278,21 @@ async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), 
 async fn tell_families(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     let families = families_byte(host.shared.own.families());
     stream.write_all(&[Status::Open.emit(), families]).await?;
+    stream.finish();
+    stream.stop();
+    Ok(())
+}
+
+/// Gives the fleet's list of relays to who knows none, or an older one.
+async fn tell_relays(mut stream: Stream, host: &Host, known: u64) -> Result<(), StreamEnd> {
+    let Some(told) = &host.shared.fleet_list else {
+        return refuse(stream, Status::Malformed).await;
+    };
+    let (epoch, list) = told.borrow().clone();
+    stream.write_all(&[Status::Open.emit()]).await?;
+    if epoch > known {
+        stream.write_all(&list).await?;
+    }
     stream.finish();
     stream.stop();
     Ok(())

@@ -88,6 +88,7 @@ impl Seat {
             Transport::Packets
             | Transport::LodgedPackets
             | Transport::Families
+            | Transport::Relays(_)
             | Transport::Exposure(_) => Self::Flow,
         }
     }

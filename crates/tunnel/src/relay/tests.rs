@@ -25,6 +25,7 @@ pub(super) fn shared(access: Access) -> Shared {
         journal: Journal::default(),
         exit: None,
         measuring: Measuring::default(),
+        fleet_list: None,
         front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into()),
     }
 }

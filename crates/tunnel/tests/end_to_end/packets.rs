@@ -81,6 +81,7 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
         workers: NonZeroU8::MIN,
         inheritance: None,
         web_doors: Vec::new(),
+        fleet_list: None,
     })
     .unwrap();
     let monitor = relay.monitor();
@@ -99,6 +100,7 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
 /// The client with this key; `seed` is another each time.
 async fn client(relay: &RelayPeer, key: u8, seed: u8) -> Client {
     let config = ClientConfig {
+        merits: Vec::new(),
         identity: Identity::from_seed([key; 32]),
         relays: vec![relay.clone()],
         links: vec![link("a", 2), link("b", 3)],

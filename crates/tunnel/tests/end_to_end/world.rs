@@ -209,6 +209,7 @@ pub(crate) async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             exit: None,
             workers: options.workers,
             inheritance: None,
+            fleet_list: None,
             web_doors: options
                 .tls
                 .map(|port| web_door(port, &identity))
@@ -251,6 +252,7 @@ pub(crate) fn relay_peer(relay: &RunningRelay) -> RelayPeer {
 
 pub(crate) fn client_config(relay: &RunningRelay) -> ClientConfig {
     ClientConfig {
+        merits: Vec::new(),
         identity: Identity::from_seed([3; 32]),
         relays: vec![relay_peer(relay)],
         links: vec![link("a", 2), link("b", 3)],

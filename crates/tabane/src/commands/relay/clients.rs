@@ -62,10 +62,7 @@ pub(super) fn run(args: ClientsArgs, state: &RelayState) -> Result<ExitCode> {
 }
 
 fn set_revoked(state: &RelayState, key: PublicKey, revoked: bool) -> Result<()> {
-    if !state
-        .access()
-        .update(|list| list.set_revoked(key, revoked))??
-    {
+    if !state.update_access(|list| list.set_revoked(key, revoked))?? {
         bail!("no client has this key; `tabane relay clients` lists them");
     }
     Ok(())
@@ -73,7 +70,7 @@ fn set_revoked(state: &RelayState, key: PublicKey, revoked: bool) -> Result<()> 
 
 fn list(state: &RelayState, json: bool) -> Result<()> {
     let now = unix_seconds();
-    let list = state.access().read()?;
+    let list = state.access()?;
     let rows = list.clients().iter().map(|entry| Row {
         key: entry.key.to_string(),
         user: entry.user.as_ref().map(ToString::to_string),

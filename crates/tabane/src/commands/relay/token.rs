@@ -63,7 +63,7 @@ pub(super) fn run(args: TokenArgs, state: &RelayState) -> Result<ExitCode> {
         }
         TokenCommand::List { json } => list(state, json)?,
         TokenCommand::Revoke { label } => {
-            if !state.access().update(|list| list.revoke_token(&label))? {
+            if !state.update_access(|list| list.revoke_token(&label))? {
                 bail!("not exactly one token begins with '{label}'; `tabane relay token list`");
             }
             output::line("revoked")?;
@@ -74,7 +74,7 @@ pub(super) fn run(args: TokenArgs, state: &RelayState) -> Result<ExitCode> {
 
 fn list(state: &RelayState, json: bool) -> Result<()> {
     let now = unix_seconds();
-    let list = state.access().read()?;
+    let list = state.access()?;
     let admitting = list.tokens().iter().filter(|entry| !entry.is_expired(now));
     let rows = admitting.map(|entry| Row {
         token: entry.token.label().to_owned(),

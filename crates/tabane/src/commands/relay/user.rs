@@ -193,7 +193,7 @@ pub(super) fn run(args: UserArgs, state: &RelayState) -> Result<ExitCode> {
         UserCommand::Add { name, limits } => {
             let mut user = UserEntry::new(name.clone(), unix_seconds());
             limits.apply(&mut user);
-            state.access().update(|list| list.add_user(user))??;
+            state.update_access(|list| list.add_user(user.clone()))??;
             let next = format!("`tabane relay token new --user {name}` makes a join string");
             output::line(&format!("added; {next}"))?;
         }
@@ -208,13 +208,13 @@ pub(super) fn run(args: UserArgs, state: &RelayState) -> Result<ExitCode> {
                     .map(|user| limits.apply(user))
                     .is_some()
             };
-            if !state.access().update(change)? {
+            if !state.update_access(change)? {
                 return unknown(&name);
             }
             output::line("set")?;
         }
         UserCommand::Remove { name } => {
-            let Some(devices) = state.access().update(|list| list.remove_user(&name))? else {
+            let Some(devices) = state.update_access(|list| list.remove_user(&name))? else {
                 return unknown(&name);
             };
             output::line(&format!("removed; devices revoked: {devices}"))?;
@@ -254,9 +254,14 @@ fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
 
 /// `12.3 GB`, for reading; `show --json` has the number.
 fn used_text(row: &Row) -> String {
-    let Some(used) = row.volume_used_bytes else {
-        return String::new();
-    };
+    row.volume_used_bytes.map(amount).unwrap_or_default()
+}
+
+/// Of bytes, in three digits or so.
+pub(in crate::commands) fn amount(used: u64) -> String {
+    if used == 0 {
+        return "0B".to_owned();
+    }
     let step = [1_000_000_000, 1_000_000, 1_000]
         .into_iter()
         .find(|step| used >= *step);
@@ -264,8 +269,8 @@ fn used_text(row: &Row) -> String {
     bytes_text(tabane_base::Bytes::new(rounded))
 }
 
-fn list(state: &RelayState, json: bool) -> Result<()> {
-    let (list, usage) = (state.access().read()?, state.usage().read()?);
+pub(in crate::commands) fn list(state: &RelayState, json: bool) -> Result<()> {
+    let (list, usage) = (state.access()?, state.usage()?);
     let rows: Vec<Row> = list
         .users()
         .iter()
@@ -296,7 +301,7 @@ fn list(state: &RelayState, json: bool) -> Result<()> {
 }
 
 fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
-    let (list, usage) = (state.access().read()?, state.usage().read()?);
+    let (list, usage) = (state.access()?, state.usage()?);
     let Some(user) = list.user(name) else {
         return unknown(name);
     };

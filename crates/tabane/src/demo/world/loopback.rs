@@ -95,6 +95,7 @@ impl ProxySession {
             memory: None,
         };
         let config = ClientConfig {
+            merits: Vec::new(),
             identity: Identity::from_seed(secret::random()),
             relays: vec![RelayPeer {
                 name: "relay".to_owned(),

@@ -1,0 +1,204 @@
+//! What the gateway is asked and answers: JSON as protobuf has it, with bytes in base64 and 64-bit
+//! numbers as texts.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
+
+use super::EtcdError;
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) value: Vec<u8>,
+    /// The revision at which it came.
+    pub(crate) created_at: i64,
+    /// The revision at which it was changed last.
+    pub(crate) changed_at: i64,
+    /// 0: none.
+    pub(crate) lease: i64,
+}
+
+/// One of several changes that are made at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    Put {
+        key: String,
+        value: Vec<u8>,
+        /// With whose end it goes away; 0: it stays.
+        lease: i64,
+    },
+    Delete {
+        key: String,
+    },
+}
+
+impl Change {
+    pub(crate) fn put(key: String, value: Vec<u8>) -> Self {
+        let lease = 0;
+        Self::Put { key, value, lease }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        match self {
+            Self::Put { key, value, lease } => json!({ "request_put": {
+                "key": encode(key.as_bytes()),
+                "value": encode(value),
+                "lease": lease.to_string(),
+            }}),
+            Self::Delete { key } => json!({ "request_delete_range": {
+                "key": encode(key.as_bytes()),
+            }}),
+        }
+    }
+}
+
+pub(super) fn encode(bytes: &[u8]) -> String {
+    BASE64_STANDARD.encode(bytes)
+}
+
+pub(super) fn decode(text: &str) -> Result<Vec<u8>, EtcdError> {
+    let decoded = BASE64_STANDARD.decode(text);
+    decoded.map_err(|error| EtcdError::Answer(error.to_string()))
+}
+
+/// The first key that does not begin with `prefix`, whose last character is no 0xff.
+pub(super) fn range_end(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// A number that is a text, or missing for 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Number(pub(super) i64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parsed = match Value::deserialize(deserializer)? {
+            Value::String(text) => match text.parse::<u64>() {
+                // A cluster's id has all 64 bits.
+                Ok(number) => Some(number.cast_signed()),
+                Err(_) => text.parse().ok(),
+            },
+            Value::Number(number) => number.as_i64(),
+            _ => None,
+        };
+        let odd = || serde::de::Error::custom("a number that is none");
+        parsed.map(Self).ok_or_else(odd)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Header {
+    pub(super) revision: Number,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct KeyValue {
+    pub(super) key: String,
+    value: String,
+    create_revision: Number,
+    mod_revision: Number,
+    lease: Number,
+}
+
+impl KeyValue {
+    /// `None` where the key is no text: it is nobody's of ours.
+    pub(super) fn read(self) -> Result<Option<Entry>, EtcdError> {
+        let Ok(key) = String::from_utf8(decode(&self.key)?) else {
+            return Ok(None);
+        };
+        Ok(Some(Entry {
+            key,
+            value: decode(&self.value)?,
+            created_at: self.create_revision.0,
+            changed_at: self.mod_revision.0,
+            lease: self.lease.0,
+        }))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Range {
+    pub(super) header: Header,
+    #[serde(default)]
+    pub(super) kvs: Vec<KeyValue>,
+    #[serde(default)]
+    pub(super) more: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Settled {
+    pub(super) header: Header,
+    #[serde(default)]
+    pub(super) succeeded: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Authenticated {
+    pub(super) token: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Leased {
+    #[serde(rename = "ID")]
+    pub(super) id: Number,
+    #[serde(rename = "TTL")]
+    pub(super) ttl: Number,
+}
+
+/// One line of a stream.
+#[derive(Debug, Deserialize)]
+pub(super) struct Results<T> {
+    pub(super) result: Option<T>,
+    pub(super) error: Option<Told>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Watched {
+    pub(super) header: Header,
+    pub(super) canceled: bool,
+    pub(super) compact_revision: Number,
+    pub(super) cancel_reason: String,
+    pub(super) events: Vec<WatchEvent>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct WatchEvent {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) kv: KeyValue,
+}
+
+/// An error, by itself or as a stream has it.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Fault {
+    OfStream { error: Told },
+    Plain(Told),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Told {
+    #[serde(alias = "grpc_code")]
+    pub(super) code: u32,
+    pub(super) message: String,
+}
+
+impl Fault {
+    pub(super) fn told(self) -> Told {
+        match self {
+            Self::OfStream { error } | Self::Plain(error) => error,
+        }
+    }
+}

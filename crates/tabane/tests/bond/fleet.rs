@@ -1,0 +1,240 @@
+//! A fleet as `make fleet-demo` shows it: three members of etcd, three relays, a client that joined
+//! once; a relay is killed under load, then a member of etcd, then the majority.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::relays::{Kept, fetch, until};
+use crate::world::{TABANE, World, first_line};
+use crate::{status, text};
+
+/// More than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(40);
+const NAMES: [&str; 3] = ["oslo", "rome", "lima"];
+
+struct Fleet {
+    etcd: Vec<Kept>,
+    at: String,
+    relays: Vec<Kept>,
+    join: String,
+}
+
+/// Does it again until it succeeds: what it waits for is another process's.
+fn insist(what: &str, mut command: impl FnMut() -> Command) -> String {
+    let begin = Instant::now();
+    loop {
+        let output = command().output().unwrap();
+        if output.status.success() {
+            return text(&output.stdout);
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what}: {output:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// `tabane WORDS --state` with the state of one of the machines.
+fn manage(world: &World, state: &str, words: &str) -> Command {
+    let mut command = world.in_relay(TABANE);
+    command.args(words.split(' '));
+    command.arg("--state").arg(world.path(state));
+    command
+}
+
+fn show(world: &World) {
+    let shown = manage(world, "owner", "fleet status").output().unwrap();
+    println!("{}", text(&shown.stdout));
+}
+
+impl Fleet {
+    fn start(world: &World) -> Option<Self> {
+        if Command::new("etcd").arg("--version").output().is_err() {
+            println!("skipped: no etcd (apt-get install etcd-server)");
+            return None;
+        }
+        let port = |i: usize, peer: bool| 12_379 + 10 * i + usize::from(peer);
+        let cluster: Vec<String> = (0..3)
+            .map(|i| format!("m{i}=http://127.0.0.1:{}", port(i, true)))
+            .collect();
+        let members = (0..3).map(|i| {
+            let client = format!("http://127.0.0.1:{}", port(i, false));
+            let peer = format!("http://127.0.0.1:{}", port(i, true));
+            let mut etcd = world.in_relay("etcd");
+            etcd.args(["--name", &format!("m{i}"), "--data-dir"]);
+            etcd.arg(world.path(&format!("etcd{i}")));
+            etcd.args([
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+            ]);
+            etcd.args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ]);
+            etcd.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]);
+            etcd.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
+            Kept(
+                etcd.stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap(),
+            )
+        });
+        let etcd = members.collect();
+        let hosts: Vec<String> = (0..3)
+            .map(|i| format!("127.0.0.1:{}", port(i, false)))
+            .collect();
+        let at = format!("etcd://{}/demo", hosts.join(","));
+        insist("a fleet is made", || {
+            manage(world, "owner", &format!("fleet init {at}"))
+        });
+        let mut fleet = Self {
+            etcd,
+            at,
+            relays: Vec::new(),
+            join: String::new(),
+        };
+        for name in NAMES {
+            let mut relay = fleet.relay(world, name);
+            insist("it is let in", || {
+                manage(world, "owner", &format!("fleet add {name}"))
+            });
+            fleet.join = first_line(&mut relay.0);
+            assert!(fleet.join.contains("&fleet="), "{}", fleet.join);
+            fleet.relays.push(relay);
+        }
+        Some(fleet)
+    }
+
+    fn relay(&self, world: &World, name: &str) -> Kept {
+        let place = NAMES.iter().position(|other| *other == name).unwrap();
+        let words = format!(
+            "relay --log warn --public 203.0.113.1 --listen 0.0.0.0:460{place} --listen-only \
+             --tls-listen no --fleet {} --name {name} --region test",
+            self.at
+        );
+        let mut relay = manage(world, name, &words);
+        Kept(relay.stdout(Stdio::piped()).spawn().unwrap())
+    }
+}
+
+/// The end of a client by itself, and what it said.
+fn check(world: &World, config: PathBuf, join: &str) -> (Option<i32>, String) {
+    let mut command = world.tabane(&["join", "--name", "fleet", "--check", join, "--config"]);
+    let output = command.arg(config).output().unwrap();
+    (status(&output), text(&output.stderr))
+}
+
+#[test]
+fn a_fleet_goes_on_when_a_relay_and_a_member_of_etcd_are_killed() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    // It has a key of its own at the ports that clients try where others are silent.
+    world.stop_relay();
+    let Some(mut fleet) = Fleet::start(&world) else {
+        return;
+    };
+    show(&world);
+    let report = manage(&world, "oslo", "fleet status --json")
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    for relay in report["relays"].as_array().unwrap() {
+        assert_eq!(relay["state"], "up", "{relay}");
+    }
+
+    // One join, by the line of one relay; the others come with the signed list.
+    let joined = world
+        .tabane(&["join", "--name", "home", &fleet.join])
+        .output()
+        .unwrap();
+    assert!(joined.status.success(), "{joined:?}");
+    let mut proxy = world.tabane(&["proxy", "--log", "info"]);
+    let mut proxy = Kept(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    first_line(&mut proxy.0);
+    let is_listed = |state: &Value| {
+        let name = state["instance"]["relay"].as_str().unwrap_or_default();
+        NAMES.iter().any(|it| name == format!("home.{it}"))
+    };
+    let took = until(&world, &proxy, is_listed);
+    println!(
+        "every relay is known {} ms after the session",
+        took.as_millis()
+    );
+    let relays = world.tabane(&["relays", "--json"]).output().unwrap();
+    let relays: Value = serde_json::from_slice(&relays.stdout).unwrap();
+    let relays = relays.as_array().unwrap();
+    assert_eq!(relays.len(), 3, "{relays:?}");
+    assert!(
+        relays
+            .iter()
+            .all(|relay| relay["rtt_ms"].as_f64().unwrap() > 0.0)
+    );
+    assert_eq!(relays[0]["why"], "nearest");
+    println!(
+        "{}",
+        text(&world.tabane(&["relays"]).output().unwrap().stdout)
+    );
+
+    // The relay that is used is killed under a download; what is new goes by another.
+    let used = used_by(&world, &proxy);
+    let place = NAMES
+        .iter()
+        .position(|name| used == format!("home.{name}"))
+        .unwrap();
+    let mut load = fetch(&world, "2000000000").spawn().unwrap();
+    until(&world, &proxy, |state| {
+        state["totals"]["streams"].as_u64() > Some(0)
+    });
+    fleet.relays[place].kill();
+    let killed_at = Instant::now();
+    let again = fetch(&world, "20000").output().unwrap();
+    let took = killed_at.elapsed();
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    println!(
+        "{used} killed: a new connection was carried after {} ms",
+        took.as_millis()
+    );
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    load.kill().unwrap();
+    load.wait().unwrap();
+    until(&world, &proxy, |state| state["instance"]["relay"] != used);
+
+    // A member of etcd goes: everything is as before, newcomers included.
+    fleet.etcd[0].kill();
+    let new = "relay token new --uses one";
+    let first = insist("a token", || manage(&world, NAMES[(place + 1) % 3], new));
+    let (status, said) = check(&world, world.path("second"), first.trim());
+    assert_eq!(status, Some(0), "{said}");
+    show(&world);
+
+    // The majority goes: known clients are served, and a newcomer is told why it is not.
+    let token = insist("a token", || manage(&world, NAMES[(place + 2) % 3], new));
+    fleet.etcd[1].kill();
+    let (status, told) = check(&world, world.path("third"), token.trim());
+    assert!(
+        status != Some(0) && told.contains("cannot look up new clients"),
+        "{told}"
+    );
+    let (status, said) = check(&world, world.path("second"), first.trim());
+    assert_eq!(status, Some(0), "{said}");
+    let again = fetch(&world, "20000").output().unwrap();
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    println!("without a majority of etcd known clients are served; a newcomer was told:\n{told}");
+}
+
+fn used_by(world: &World, proxy: &Kept) -> String {
+    let name = format!("proxy-{}", proxy.0.id());
+    let status = world
+        .tabane(&["status", "--json", "--instance", &name])
+        .output()
+        .unwrap();
+    let state: Value = serde_json::from_slice(&status.stdout).unwrap();
+    state["instance"]["relay"].as_str().unwrap().to_owned()
+}
