@@ -197,7 +197,10 @@ impl Relay {
                 journal: Journal::default(),
                 exit: config.exit.map(Exit::new),
                 measuring: Measuring::default(),
-                front_doors: FrontDoors::new(config.listen[0].ip()),
+                front_doors: FrontDoors::new(
+                    config.listen[0].ip(),
+                    config.web_doors.iter().filter_map(WebDoor::port).collect(),
+                ),
             }),
             addresses: Vec::new(),
             authorise: config.authorise,
@@ -261,7 +264,9 @@ impl Relay {
         self.shared.own.look().await;
         let shared = self.shared.clone();
         for door in self.doors.drain(..) {
-            self.doormen.spawn_local(door.serve(self.engine.clone()));
+            let doors = shared.front_doors.clone();
+            self.doormen
+                .spawn_local(door.serve(self.engine.clone(), doors));
         }
         let own = async {
             shared.own.follow().await;

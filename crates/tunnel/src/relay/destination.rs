@@ -282,7 +282,7 @@ mod tests {
             journal: crate::journal::Journal::default(),
             exit: None,
             measuring: Measuring::default(),
-            front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into()),
+            front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new()),
         }
     }
 

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
+use super::front_doors::FrontDoors;
 use crate::engine::Engine;
 
 /// Visitors who have not said what they want, and connections that no admitted session goes by. At
@@ -67,8 +68,8 @@ impl WebDoor {
         }
     }
 
-    /// Takes in whoever comes, for ever.
-    pub(super) async fn serve(self, engine: Engine) {
+    /// Takes in whoever comes, for ever; who asks for a name that leads to a client is for `doors`.
+    pub(super) async fn serve(self, engine: Engine, doors: Rc<FrontDoors>) {
         let this = Rc::new(self);
         let lobby = Rc::new(RefCell::new(Lobby::new(MAX_VISITORS, MAX_VISITS)));
         let mut visits = JoinSet::new();
@@ -89,9 +90,13 @@ impl WebDoor {
             let begin = |number| {
                 let lobby = lobby.clone();
                 let seat = Seat { lobby, number };
-                let visit = this
-                    .clone()
-                    .visit(engine.clone(), stream, canonical(from), seat);
+                let visit = this.clone().visit(
+                    engine.clone(),
+                    doors.clone(),
+                    stream,
+                    canonical(from),
+                    seat,
+                );
                 visits.spawn_local(visit)
             };
             let now = tabane_base::Instant::EPOCH + opened_at.elapsed();
@@ -107,11 +112,15 @@ impl WebDoor {
     async fn visit(
         self: Rc<Self>,
         engine: Engine,
+        doors: Rc<FrontDoors>,
         stream: TcpStream,
         from: SocketAddr,
         seat: Seat,
     ) {
-        match self.acceptor.visit(stream).await {
+        let Some((front, stream)) = doors.lead_away(self.port(), stream).await else {
+            return;
+        };
+        match self.acceptor.visit_behind(front, stream).await {
             Ok(Visit::Client(stream)) => {
                 Carrier::new(engine, &self.link(), stream, from)
                     .last(seat)
@@ -194,7 +203,8 @@ mod tests {
         let certificate = Certificate::made_up("localhost").unwrap();
         let acceptor = Acceptor::new(&key, certificate).unwrap();
         let mut doormen = JoinSet::new();
-        doormen.spawn_local(WebDoor { listener, acceptor }.serve(engine));
+        let doors = FrontDoors::new(EVIL.into(), Vec::new());
+        doormen.spawn_local(WebDoor { listener, acceptor }.serve(engine, doors));
         (address, doormen)
     }
 
