@@ -225,6 +225,8 @@ impl Wish {
                     self.clone().serve(exposure, &relay, &rules).await;
                     self.state.send_replace(ExposureState::Asked);
                 }
+                // A relay that goes down; the next may say otherwise.
+                Err(OpenError::Refused(Status::TimedOut)) => sleep(FIRST_RETRY).await,
                 Err(OpenError::Refused(status)) => {
                     let why = self.why(status);
                     let refused = ExposureState::Refused(why.clone());
@@ -492,5 +494,63 @@ fn status_of(error: &io::Error) -> Status {
         io::ErrorKind::TimedOut => Status::TimedOut,
         io::ErrorKind::HostUnreachable => Status::HostUnreachable,
         _ => Status::Unreachable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(text: &str, host: Option<&str>) -> Wish {
+        let entry: ExposureEntry = text.parse().unwrap();
+        Wish {
+            entry: entry.refined(host.map(str::to_owned), false).unwrap(),
+            state: watch::Sender::new(ExposureState::Asked),
+            visitors: RefCell::default(),
+        }
+    }
+
+    #[test]
+    fn every_refusal_says_what_to_do() {
+        let whole = wish("8000-8100=192.168.1.5", None);
+        let named = wish("443", Some("www.example.org"));
+        for (wish, status, word) in [
+            (&whole, Status::Denied, "user set NAME --port 8000-8100"),
+            (
+                &named,
+                Status::Denied,
+                "user set NAME --host www.example.org",
+            ),
+            (&whole, Status::PortTaken, "choose another port"),
+            (
+                &named,
+                Status::PortUnavailable,
+                "something else on its host",
+            ),
+            (&whole, Status::Malformed, "update tabane there"),
+            (&whole, Status::Limit, "as many ports"),
+            (
+                &whole,
+                Status::Unreachable,
+                "192.168.1.5 is the relay itself",
+            ),
+        ] {
+            let why = wish.why(status);
+            assert!(why.contains(word) && !why.contains('\n'), "{why}");
+        }
+        assert!(
+            named
+                .why(Status::PortTaken)
+                .starts_with("www.example.org at tcp:443:")
+        );
+    }
+
+    #[test]
+    fn what_visitors_are_for_rules() {
+        let named = wish("443", Some("www.example.org"));
+        let facts = named.facts(Some("192.0.2.1:50000".parse().unwrap()), 443);
+        assert!(facts.inbound && facts.port == 443);
+        assert_eq!(facts.domains, ["www.example.org"]);
+        assert_eq!(facts.address, Some("192.0.2.1".parse().unwrap()));
     }
 }

@@ -38,6 +38,8 @@ pub const TARGETS: &[Target] = &[
     ("join_string", 20_000, texts::join_string),
     ("sctp_notes", 20_000, tabane_sctp::fuzz_notes),
     ("tunnel", 20_000, requests::tunnel),
+    ("asked_name", 3_000, tabane_tunnel::fuzz_asked_name),
+    ("visitor", 20_000, tabane_tunnel::fuzz_visitor),
     ("socks", 20_000, requests::socks),
     ("http", 20_000, requests::http),
     ("neighbour", 3_000, tabane_neighbour::fuzz_readers),

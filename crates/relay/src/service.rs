@@ -2,19 +2,19 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
 use anyhow::Result;
-use tabane_base::Duration;
+use tabane_base::{Destination, Duration};
 use tabane_core::{ServerConfig, SessionConfig};
 #[cfg(feature = "fleet")]
 use tabane_store::Mistake;
 use tabane_store::{JoinString, PoolRange, secret};
 use tabane_tunnel::{
     Access, HostMonitor, OWN_MARK, Parting, Relay, RelayConfig, RelayError, RelayLimits,
-    RelayMonitor, carrier::TLS_PORT, may_mark, system_resolvers,
+    RelayMonitor, WebDoor, carrier::TLS_PORT, may_mark, system_resolvers,
 };
 
 use crate::access::TokenUses;
@@ -96,14 +96,10 @@ impl RelayService {
         let (exit, exit_rules) = exit::set_up(&order.pool).await?.unzip();
         let name = public_name(&order.public);
         let inherited = inherited_doors.pop();
-        let doors = order
-            .doors
-            .open(identity.public_key(), name.as_deref(), inherited);
+        let own_key = identity.public_key();
+        let doors = order.doors.open(own_key, name.as_deref(), inherited);
         let web_doors = doors.await?;
-        let listeners = web_doors
-            .iter()
-            .map(|door| door.listener.as_fd().try_clone_to_owned());
-        let listeners = listeners.collect::<std::io::Result<_>>()?;
+        let listeners = listeners(&web_doors)?;
         let has_web = web_doors.iter().any(|door| door.port() == Some(TLS_PORT));
         let mut relay = Relay::bind(RelayConfig {
             identity: identity.clone(),
@@ -137,19 +133,7 @@ impl RelayService {
         }
         let addresses = public_addresses(&order.public, bound).await?;
         state.announce(&addresses)?;
-        // A fleet's etcd may be asked, which is not to be waited for on this thread's event loop.
-        let token = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| state.current_token(order.token_uses));
-            asking.join().expect("it does not panic")
-        });
-        let join_string = match (token, has_fleet) {
-            (Ok(token), _) => Some(state.join_string(addresses, token)?),
-            (Err(error), true) => {
-                tracing::warn!("there is no line for new clients now: {error:#}");
-                None
-            }
-            (Err(error), false) => return Err(error),
-        };
+        let join_string = join_string(state, order.token_uses, addresses, has_fleet)?;
         let upgrade = Upgrade::new(relay.monitor(), gatekeeper.clone(), listeners);
         Ok(Self {
             upgrade,
@@ -228,6 +212,36 @@ impl RelayService {
         self.upgrade.tell();
         drop(self.exit_rules);
         self.gatekeeper.close();
+    }
+}
+
+/// Where TLS is taken in, for the process that follows this one.
+fn listeners(doors: &[WebDoor]) -> std::io::Result<Vec<OwnedFd>> {
+    let listeners = doors.iter().map(|door| door.listener.as_fd());
+    listeners
+        .map(|listener| listener.try_clone_to_owned())
+        .collect()
+}
+
+/// The line for new clients; `None` where the fleet's etcd cannot be asked for a token.
+fn join_string(
+    state: &RelayState,
+    uses: TokenUses,
+    addresses: Vec<Destination>,
+    has_fleet: bool,
+) -> Result<Option<JoinString>> {
+    // It may be asked, which is not to be waited for on this thread's event loop.
+    let token = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| state.current_token(uses));
+        asking.join().expect("it does not panic")
+    });
+    match (token, has_fleet) {
+        (Ok(token), _) => state.join_string(addresses, token).map(Some),
+        (Err(error), true) => {
+            tracing::warn!("there is no line for new clients now: {error:#}");
+            Ok(None)
+        }
+        (Err(error), false) => Err(error),
     }
 }
 

@@ -14,6 +14,7 @@ mod door;
 mod frame;
 mod head;
 mod proxy;
+mod resumed;
 mod socket;
 
 use tokio::io::{AsyncRead, AsyncWrite};

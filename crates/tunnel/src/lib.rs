@@ -68,6 +68,7 @@ pub use tabane_core::monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use tabane_linux::interfaces::Families;
 pub use target::{HostName, NameError, Target};
 pub use trace::SessionTrace;
+pub use visitor::fuzz_visitor;
 
 /// Runs `future` with what clients and relays need around them: a runtime of this one thread, a
 /// `LocalSet`, timers that end on time, and a thread that goes before ordinary ones.

@@ -215,6 +215,7 @@ impl Relay {
         for door in &config.web_doors {
             config.monitor.on_link(&door.link(), false);
         }
+        let own_ports = config.web_doors.iter().filter_map(WebDoor::port).collect();
         let inheritance = config.inheritance;
         let is_odd = inheritance.as_ref().is_some_and(|before| !before.is_odd);
         let (crew, mut ways) = Crew::new(config.workers);
@@ -237,7 +238,7 @@ impl Relay {
             exit: config.exit.map(Exit::new),
             measuring: Measuring::default(),
             fleet_list: config.fleet_list,
-            front_doors: FrontDoors::new(config.listen[0].ip()),
+            front_doors: FrontDoors::new(config.listen[0].ip(), own_ports),
         });
         let endpoint = EndpointParts {
             identity: config.identity,

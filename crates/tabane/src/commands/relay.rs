@@ -227,16 +227,11 @@ fn usual_workers() -> NonZeroU8 {
         .unwrap_or(NonZeroU8::MIN)
 }
 
-async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
-    let signals = signals::catch()?;
-    // By its name: an upgrade puts another file there.
-    let program = std::env::current_exe().context("cannot find this program's file")?;
-    if let Err(error) = descriptors::raise_limit() {
-        tracing::warn!(%error, "no more descriptors than usual");
-    }
+/// What the flags ask for.
+fn order(args: RelayArgs) -> Result<RelayOrder> {
     let mut session = SessionConfig::default();
     Sending::from(args.sending).apply(&mut session);
-    let order = RelayOrder {
+    Ok(RelayOrder {
         listen: args.listen,
         public: args.public,
         access: match (args.peer, args.allow_private) {
@@ -253,7 +248,19 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         session,
         #[cfg(feature = "fleet")]
         fleet: args.fleet.order()?,
-    };
+    })
+}
+
+async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
+    let signals = signals::catch()?;
+    // By its name: an upgrade puts another file there.
+    let program = std::env::current_exe().context("cannot find this program's file")?;
+    if let Err(error) = descriptors::raise_limit() {
+        tracing::warn!(%error, "no more descriptors than usual");
+    }
+    let (control, drain, is_peer) = (args.control.clone(), args.drain, args.peer);
+    let is_private = args.allow_private;
+    let order = order(args)?;
     let estate = Estate::find()?;
     // A relay may wait to be let into its fleet.
     let mut service = tokio::select! {
@@ -265,13 +272,13 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     tracing::info!(
         listen = %bound,
         state = %state.root().display(),
-        private = args.allow_private,
+        private = is_private,
         "{} up; run `tabane {}` with this line on each client",
-        if args.peer { "peer" } else { "relay" },
-        if args.peer { "peer add" } else { "join" },
+        if is_peer { "peer" } else { "relay" },
+        if is_peer { "peer add" } else { "join" },
     );
     let monitor = service.monitor();
-    let sight = Sight::new(args.control, bound, args.peer, monitor.clone());
+    let sight = Sight::new(control, bound, is_peer, monitor.clone());
     sight.show()?;
     // After an upgrade clients have it, and nobody may read it here any more.
     if !has_predecessor && let Some(join) = service.join_string() {
@@ -282,7 +289,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let alive = monitor.clone();
     tokio::task::spawn_local(async move { notify::keep_alive(async || alive.pulse().await).await });
     let upgrade = service.upgrade();
-    let given = args.drain.map(|drain| drain.0.unwrap_or(FOR_EVER));
+    let given = drain.map(|drain| drain.0.unwrap_or(FOR_EVER));
     let grace = |parting| {
         given.unwrap_or(match parting {
             Parting::Down => DRAIN,

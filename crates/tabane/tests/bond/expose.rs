@@ -1,6 +1,7 @@
 //! `tabane expose`: visitors of the relay's ports are led to servers behind the client.
 
 use std::fs;
+use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
 use crate::control::until;
+use crate::rules::write;
 use crate::up::{UP, Up};
 use crate::world::{World, first_line, ip, pid, wait_for};
 use crate::{complaint, text};
@@ -19,8 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A world whose client is ann's, to whom this is granted.
 fn world_of_ann(grants: &str) -> Option<World> {
-    // The relay itself takes in TLS at 443 otherwise.
-    let world = World::new(&["--tls-listen", "no"])?;
+    world_with(&[], grants)
+}
+
+/// The same with these flags of the relay's.
+fn world_with(flags: &[&str], grants: &str) -> Option<World> {
+    let world = World::new(flags)?;
     world.manage(&format!("user add ann {grants}"));
     world.join_with(&world.manage("token new --user ann"));
     Some(world)
@@ -61,6 +67,19 @@ fn expose(world: &World, arguments: &str) -> (Running, String) {
     let mut command = world.tabane(&["expose"]);
     command.args(arguments.split(' '));
     Running::start(command)
+}
+
+/// A second client of the relay, of this user: what gives its commands.
+fn another_client<'a>(world: &'a World, user: &str) -> impl Fn(&[&str]) -> Command + 'a {
+    let home = world.path("other");
+    let client = move |arguments: &[&str]| {
+        let mut command = world.tabane(&["--config", home.to_str().unwrap()]);
+        command.args(arguments);
+        command
+    };
+    let join = world.manage(&format!("token new --user {user}"));
+    assert!(client(&["join", &join]).output().unwrap().status.success());
+    client
 }
 
 /// What a visitor says who comes from the internet.
@@ -157,16 +176,12 @@ fn what_is_not_granted_not_free_or_not_there_is_told() {
     assert!(end_at(&world, 8001).starts_with("reset 0."), "no silence");
     let _server = server(&world, "serve 9002");
     assert!(end_at(&world, 8002).starts_with("from 127.0.0.1"));
+    let by_v6 = visit(&world, "end 2001:db8:ffff::1 8002");
+    assert!(by_v6.starts_with("from 127.0.0.1"), "{by_v6}");
 
     // Another client of the same user asks for a port of it, and both are told.
-    let other = world.path("other");
-    let as_other = |arguments: &[&str]| {
-        let mut command = world.tabane(&["--config", other.to_str().unwrap()]);
-        command.args(arguments).output().unwrap()
-    };
-    let join = world.manage("token new --user ann");
-    assert!(as_other(&["join", &join]).status.success());
-    let said = complaint(&as_other(&["expose", "8002"]));
+    let as_other = another_client(&world, "ann");
+    let said = complaint(&as_other(&["expose", "8002"]).output().unwrap());
     assert!(
         said.contains("another client of the relay has it"),
         "{said}"
@@ -176,7 +191,7 @@ fn what_is_not_granted_not_free_or_not_there_is_told() {
         state["exposures"][0]["problem"].is_string()
     });
     let exposure = &state["exposures"][0];
-    assert_eq!(exposure["visitors_so_far"], 2, "{exposure:#}");
+    assert_eq!(exposure["visitors_so_far"], 3, "{exposure:#}");
     assert_eq!(exposure["in_vain"], 1, "{exposure:#}");
 
     // What is taken back is so with the next visitor.
@@ -193,12 +208,12 @@ fn endings_are_those_of_plain_sockets() {
     };
     let _server = server(&world, "serve 8080");
     let (_exposing, _) = expose(&world, "8080");
-    let ask = |line: &str| {
+    let ask = |line: &str, last: &str| {
         let script = format!(
             "import socket\n\
              s = socket.create_connection(('{RELAY}', 8080), timeout=20)\n\
              s.sendall(b'{line}')\n\
-             s.shutdown(socket.SHUT_WR)\n\
+             {last}\n\
              got = b''\n\
              try:\n\
              \x20 while d := s.recv(65536): got += d\n\
@@ -213,8 +228,9 @@ fn endings_are_those_of_plain_sockets() {
         text(&output.stdout).trim().to_owned()
     };
     // A half-closed visitor hears all that is still said to it.
-    assert_eq!(ask("one\\ntwo\\n"), "fin 3");
-    assert!(ask("RST\\n").starts_with("rst"));
+    assert_eq!(ask("one\\ntwo\\n", "s.shutdown(socket.SHUT_WR)"), "fin 3");
+    let ended = ask("RST\\n", "pass");
+    assert!(ended.starts_with("rst"), "{ended}");
 }
 
 #[test]
@@ -243,7 +259,7 @@ fn kept_ports_are_led_by_up_and_again_after_the_relay_was_started_anew() {
     let Some(mut world) = world_of_ann("--port 2222,8080-8081") else {
         return;
     };
-    let mut relay = world.relay.take().unwrap();
+    let mut relay = Running(world.relay.take().unwrap());
     let _server = server(&world, "serve 8080");
     let keep = |arguments: &str| {
         let mut command = world.tabane(&["expose"]);
@@ -271,16 +287,13 @@ fn kept_ports_are_led_by_up_and_again_after_the_relay_was_started_anew() {
     // What is written down while it runs is taken up.
     keep("--keep 8081=8080");
     soon("the second is led", &|| is_led(&world, 8081));
-    let listed: Value = serde_json::from_str(&keep("list --json")).unwrap();
-    assert_eq!(listed.as_array().unwrap().len(), 2, "{listed:#}");
-    assert!(
-        listed
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|row| row["instance"] == "up"),
-        "{listed:#}"
-    );
+    // Instances look at themselves twice a second.
+    soon("both are listed as up's", &|| {
+        let listed: Value = serde_json::from_str(&keep("list --json")).unwrap();
+        let rows = listed.as_array().unwrap();
+        let is_open = |row: &Value| row["instance"] == "up" && row["state"] == "open";
+        rows.len() == 2 && rows.iter().all(is_open)
+    });
     let screen = text(&world.tabane(&["status"]).output().unwrap().stdout);
     assert!(screen.contains("203.0.113.1:8081"), "{screen}");
     assert!(keep("remove 8081").contains("removed"));
@@ -288,8 +301,8 @@ fn kept_ports_are_led_by_up_and_again_after_the_relay_was_started_anew() {
         end_at(&world, 8081).starts_with("refused")
     });
 
-    kill(pid(&relay), Signal::SIGTERM).unwrap();
-    assert!(wait_for(&mut relay, PATIENCE).success());
+    kill(pid(&relay.0), Signal::SIGTERM).unwrap();
+    assert!(wait_for(&mut relay.0, PATIENCE).success());
     assert!(end_at(&world, 8080).starts_with("refused"));
     let mut relay = Running(world.spawn_relay(&[]));
     first_line(&mut relay.0);
@@ -366,14 +379,7 @@ fn clients_share_a_port_by_the_names_of_their_hosts() {
         return;
     };
     world.manage("user add bob --host b.example");
-    let other = world.path("other");
-    let as_bob = |arguments: &[&str]| {
-        let mut command = world.tabane(&["--config", other.to_str().unwrap()]);
-        command.args(arguments);
-        command
-    };
-    let join = world.manage("token new --user bob");
-    assert!(as_bob(&["join", &join]).status().unwrap().success());
+    let as_bob = another_client(&world, "bob");
     let _servers = [server(&world, "serve 9001"), server(&world, "serve 9002")];
     let (_ann, line) = expose(&world, "80=9001 --host a.example");
     assert_eq!(line, "tcp a.example:80 leads to 127.0.0.1:9001");
@@ -404,6 +410,110 @@ fn clients_share_a_port_by_the_names_of_their_hosts() {
     );
     let seen = visit(&world, &format!("dribble {RELAY} 443 www.ann.example"));
     assert!(seen.starts_with("from 127.0.0.1"), "{seen}");
+    // What is nobody's is the relay's, which takes in TLS there, too.
+    let page = |name: &str| {
+        let url = format!("https://{name}/");
+        let mut curl = world.in_servers("curl");
+        let to = format!("{name}:443:{RELAY}");
+        let output = curl.args(["-sSk", "--resolve", &to, "--max-time", "10", &url]);
+        text(&output.output().unwrap().stdout)
+    };
+    assert!(page("c.example").contains("Welcome"));
+    let said = refusal(&world, "443");
+    assert!(said.contains("not granted"), "{said}");
+    world.manage("user set ann --port 443");
+    let said = refusal(&world, "443");
+    assert!(
+        said.contains("something else on its host") || said.contains("another"),
+        "{said}"
+    );
+}
+
+#[test]
+fn visitors_keep_to_the_links_of_their_rule() {
+    let Some(world) = world_of_ann("--port 8080") else {
+        return;
+    };
+    world.limit_rates([40, 40]);
+    let rule = "[[rule]]\nname = \"by the second\"\ninbound = true\nport = 8080\n\
+                links = [\"c2\"]\n";
+    write(&world, rule);
+    let _server = server(&world, "serve 8080");
+    let (exposing, _) = expose(&world, "8080");
+    let before = sent_by_links(&world);
+    let told = visit(&world, &format!("fetch {RELAY} 8080 8000000"));
+    assert!(told.contains("8000000"), "{told}");
+    let after = sent_by_links(&world);
+    let sent = [after[0] - before[0], after[1] - before[1]];
+    assert!(sent[0] < 300_000 && sent[1] > 8_000_000, "{sent:?}");
+    let name = format!("expose-{}", exposing.0.id());
+    let state = until(&world, &name, |state| {
+        state["rules"][0]["connections_so_far"] == 2
+    });
+    assert_eq!(state["rules"][0]["rule"], "by the second", "{state:#}");
+}
+
+#[test]
+fn a_relay_that_drains_gives_its_ports_up_and_lets_visitors_finish() {
+    let Some(mut world) = world_with(&["--drain", "30s"], "--port 8080") else {
+        return;
+    };
+    let _server = server(&world, "serve 8080");
+    let (_exposing, _) = expose(&world, "8080");
+    let script = format!(
+        "import socket\n\
+         s = socket.create_connection(('{RELAY}', 8080), timeout=20)\n\
+         lines = s.makefile('rb')\n\
+         assert lines.readline() == b'from 127.0.0.1\\n'\n\
+         print('in', flush=True)\n\
+         input()\n\
+         s.sendall(b'GET 3000000\\n')\n\
+         print(len(lines.read()))\n"
+    );
+    let mut command = world.in_servers("python3");
+    let command = command.args(["-c", &script]).stdin(Stdio::piped());
+    let mut visitor = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut visitor), "in");
+    kill(world.relay_pid(), Signal::SIGTERM).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !end_at(&world, 8080).starts_with("refused") {
+        assert!(Instant::now() < deadline, "it lets others in");
+    }
+    visitor.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    let output = visitor.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout).trim(), "3000000", "{output:?}");
+    assert!(world.await_relay(PATIENCE).success());
+}
+
+#[test]
+fn a_flood_of_one_user_s_port_keeps_nobody_from_another_s() {
+    let Some(world) = world_of_ann("--port 8080") else {
+        return;
+    };
+    world.manage("user add bob --port 8090");
+    let as_bob = another_client(&world, "bob");
+    let _server = server(&world, "serve 8090");
+    let (_ann, _) = expose(&world, "8080=127.0.0.1:9");
+    let (_bob, _) = Running::start(as_bob(&["expose", "8090"]));
+    let flood = format!(
+        "import socket\n\
+         print('begun', flush=True)\n\
+         while True:\n\
+         \x20 s = socket.socket()\n\
+         \x20 s.setblocking(False)\n\
+         \x20 s.connect_ex(('{RELAY}', 8080))\n\
+         \x20 s.close()\n"
+    );
+    let mut command = world.in_servers("python3");
+    command.args(["-c", &flood]);
+    let (_flood, begun) = Running::start(command);
+    assert_eq!(begun, "begun");
+    for _ in 0..20 {
+        let ended = end_at(&world, 8090);
+        let (who, seconds) = ended.rsplit_once(' ').unwrap();
+        assert_eq!(who, "from 127.0.0.1", "{ended}");
+        assert!(seconds.parse::<f64>().unwrap() < 5.0, "{ended}");
+    }
 }
 
 #[test]

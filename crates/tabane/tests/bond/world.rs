@@ -113,8 +113,8 @@ impl World {
         }
     }
 
-    /// Gives the links these rates, both ways, in Mbit/s: without one the first link may carry all of a
-    /// download before the second is up, or for ever.
+    /// Gives the links these rates, both ways, in Mbit/s: without one the first link may carry all
+    /// of a download before the second is up, or for ever.
     pub(crate) fn limit_rates(&self, rates: [u64; 2]) {
         for (rate, number) in rates.iter().zip(1..) {
             for (mut tc, end) in [(self.in_client("tc"), "c"), (self.in_relay("tc"), "r")] {

@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::certificate::{Certificate, CertificateError};
 use super::door::Door;
+use super::resumed::Resumed;
 use super::{BoxStream, HTTP_1, provider, socket};
 
 /// A visitor says what is wanted within this.
@@ -96,13 +97,25 @@ impl Acceptor {
     /// # Errors
     /// See [`VisitError`]; none is of interest to anybody but a log.
     pub async fn visit(&self, stream: TcpStream) -> Result<Visit, VisitError> {
-        let visit = timeout(PATIENCE, self.receive(stream)).await;
+        self.visit_behind(Vec::new(), stream).await
+    }
+
+    /// The same where `front` was read from the connection already.
+    ///
+    /// # Errors
+    /// See [`VisitError`].
+    pub async fn visit_behind(
+        &self,
+        front: Vec<u8>,
+        stream: TcpStream,
+    ) -> Result<Visit, VisitError> {
+        let visit = timeout(PATIENCE, self.receive(front, stream)).await;
         visit.map_err(|_| VisitError::Silent)?
     }
 
-    async fn receive(&self, stream: TcpStream) -> Result<Visit, VisitError> {
+    async fn receive(&self, front: Vec<u8>, stream: TcpStream) -> Result<Visit, VisitError> {
         socket::prepare(&stream)?;
-        let mut stream = self.tls.accept(stream).await?;
+        let mut stream = self.tls.accept(Resumed::new(front, stream)).await?;
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         match self.read_request(&mut stream).await? {
             Wish::Door => {

@@ -35,7 +35,6 @@ pub struct Exposure {
     client: Client,
     stream: Stream,
     arrivals: mpsc::Receiver<Arrival>,
-    protocol: tabane_base::Protocol,
 }
 
 /// Somebody who has come to such a port. Dropped, the visitor is reset.
@@ -83,7 +82,6 @@ impl Client {
             client: self.clone(),
             stream,
             arrivals,
-            protocol: claim.protocol,
         };
         let status = poll_fn(|cx| exposure.stream.poll_status(cx));
         match timeout(STATUS_WAIT, status).await {
@@ -139,12 +137,6 @@ impl Exposure {
             Ok(_) => ExposureEvent::AlsoWanted,
             Err(_) => ExposureEvent::Over,
         }
-    }
-
-    /// What brings visitors here.
-    #[must_use]
-    pub fn protocol(&self) -> tabane_base::Protocol {
-        self.protocol
     }
 }
 

@@ -44,7 +44,8 @@ pub(super) async fn serve(
         return refuse(stream, Status::Denied).await;
     }
     if host.shared.is_draining.load(Ordering::Relaxed) {
-        return refuse(stream, Status::PortUnavailable).await;
+        // The relay that comes next may say otherwise.
+        return refuse(stream, Status::TimedOut).await;
     }
     let doors = &host.shared.front_doors;
     let (lease, knocks) = match doors.lease(claim, name, host.key).await {

@@ -175,10 +175,8 @@ impl<T: Clone> Exposures<T> {
     }
 
     /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Exposed<T>)> {
-        self.exposed
-            .iter()
-            .map(|(number, exposed)| (*number, exposed))
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Exposed<T>> {
+        self.exposed.values()
     }
 
     /// Whom somebody is for who comes to a port now.

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use tabane_base::{Duration, Protocol};
 use tabane_core::{Admitted, Lobby, PublicKey};
 use tokio::net::{TcpListener, TcpStream};
@@ -76,6 +76,8 @@ pub(super) struct FrontDoors {
     open: Mutex<BTreeMap<Place, AbortHandle>>,
     /// Of the relay's host, where it listens.
     local: IpAddr,
+    /// Where the relay takes in TLS itself: names may be had there, and no whole port.
+    own_ports: Vec<u16>,
     /// Visitors who were sent away without being asked about.
     turned_away: AtomicU64,
 }
@@ -108,11 +110,12 @@ pub struct ExposureSnapshot {
 }
 
 impl FrontDoors {
-    pub(super) fn new(local: IpAddr) -> Arc<Self> {
+    pub(super) fn new(local: IpAddr, own_ports: Vec<u16>) -> Arc<Self> {
         Arc::new(Self {
             exposures: Mutex::default(),
             open: Mutex::default(),
             local,
+            own_ports,
             turned_away: AtomicU64::new(0),
         })
     }
@@ -158,6 +161,9 @@ impl FrontDoors {
         let doors = self.clone();
         let lease = Lease { doors, number };
         for place in places(claim) {
+            if name.is_some() && self.own_ports.contains(&place.1) {
+                continue;
+            }
             if let Err(error) = self.open(place) {
                 tracing::warn!(port = place.1, protocol = %place.0, %error, "cannot listen there");
                 return Err(Status::PortUnavailable);
@@ -292,19 +298,48 @@ impl FrontDoors {
         }
     }
 
-    async fn read_name(self: Arc<Self>, place: Place, mut visitor: Visitor) {
+    async fn read_name(self: Arc<Self>, place: Place, visitor: Visitor) {
+        if self.lead_by_name(place, visitor).await.is_some() {
+            self.turn_away();
+        }
+    }
+
+    /// Leads somebody to whoever has the name that is asked for; given back where nobody has it.
+    async fn lead_by_name(&self, place: Place, mut visitor: Visitor) -> Option<Visitor> {
         let Ok(Some(name)) = timeout(NAME_WAIT, visitor.read_name()).await else {
-            return self.turn_away();
+            return Some(visitor);
         };
         loop {
             let now = Instant::now();
             let called = self.exposures().call_named(place, &name, now);
             match called {
-                Called::Holder(bell) => return self.ring(&bell, Knock::Visitor(visitor)),
+                Called::Holder(bell) => {
+                    self.ring(&bell, Knock::Visitor(visitor));
+                    return None;
+                }
                 Called::At(at) => sleep_until(at).await,
-                Called::Nobody | Called::ByName => return self.turn_away(),
+                Called::Nobody | Called::ByName => return Some(visitor),
             }
         }
+    }
+
+    /// The same of somebody at a port where the relay takes in TLS itself: given back with what was
+    /// read already, where no name there leads to a client, or none that is asked for.
+    pub(super) async fn lead_away(
+        &self,
+        port: Option<u16>,
+        tcp: TcpStream,
+    ) -> Option<(Vec<u8>, TcpStream)> {
+        let place = (Protocol::Tcp, port?);
+        let called = self.exposures().call(place, Instant::now());
+        if !matches!(called, Called::ByName) {
+            return Some((Vec::new(), tcp));
+        }
+        let from = tcp.peer_addr().ok()?;
+        let visitor = Visitor::new((tcp, from)).ok()?;
+        let Visitor { tcp, front, .. } = self.lead_by_name(place, visitor).await?;
+        SockRef::from(&tcp).set_linger(None).ok()?;
+        Some((front, tcp))
     }
 
     fn ring(&self, bell: &Bell, knock: Knock) {
@@ -326,7 +361,7 @@ impl FrontDoors {
     /// What leads where.
     pub(super) fn snapshot(&self) -> Vec<ExposureSnapshot> {
         let exposures = self.exposures();
-        let exposed = exposures.iter().map(|(_, exposed)| ExposureSnapshot {
+        let exposed = exposures.iter().map(|exposed| ExposureSnapshot {
             claim: exposed.claim,
             name: exposed.name.clone(),
             client: exposed.key,
@@ -427,7 +462,7 @@ mod tests {
     const BOB: PublicKey = PublicKey([2; 32]);
 
     fn doors() -> Arc<FrontDoors> {
-        FrontDoors::new(Ipv4Addr::LOCALHOST.into())
+        FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new())
     }
 
     /// A port that is free at this moment.

@@ -26,6 +26,6 @@ pub(super) fn shared(access: Access) -> Shared {
         exit: None,
         measuring: Measuring::default(),
         fleet_list: None,
-        front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into()),
+        front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new()),
     }
 }

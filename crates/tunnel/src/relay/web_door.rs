@@ -75,7 +75,7 @@ impl WebDoor {
         }
     }
 
-    /// Takes in whoever comes, for ever.
+    /// Takes in whoever comes, for ever; who asks for a name that leads to a client goes there.
     pub(super) async fn serve(self, engine: Engine, shared: Arc<Shared>) {
         let this = Rc::new(self);
         let lobby = Arc::new(Mutex::new(Lobby::new(MAX_VISITORS, MAX_VISITS)));
@@ -125,7 +125,11 @@ impl WebDoor {
         from: SocketAddr,
         seat: Seat,
     ) {
-        match self.acceptor.visit(stream).await {
+        let doors = &shared.front_doors;
+        let Some((front, stream)) = doors.lead_away(self.port(), stream).await else {
+            return;
+        };
+        match self.acceptor.visit_behind(front, stream).await {
             Ok(Visit::Client(stream)) => {
                 let Some((worker, stream)) = find_worker(stream, shared.crew.len()).await else {
                     tracing::debug!(%from, "a client said nothing");

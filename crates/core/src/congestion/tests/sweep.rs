@@ -271,15 +271,11 @@ fn starts_on_jittery_links() {
             };
             let (ours, bbr) = (used(Kind::Tabane), used(Kind::Bbr));
             let at = |used: &[f64], part: u64| used[(STARTS * part / 10) as usize];
-            println!(
-                "{mbps:4} {rtt_ms:4} {jitter_ms:4} {back_ms:3} {talk_ms:4} | {:.2} {:.2} {:.2} | bbr {:.2} {:.2} {:.2}",
-                ours[0],
-                at(&ours, 1),
-                at(&ours, 5),
-                bbr[0],
-                at(&bbr, 1),
-                at(&bbr, 5)
-            );
+            print!("{mbps:4} {rtt_ms:4} {jitter_ms:4} {back_ms:3} {talk_ms:4}");
+            for used in [&ours, &bbr] {
+                print!(" | {:.2} {:.2} {:.2}", used[0], at(used, 1), at(used, 5));
+            }
+            println!();
             all.extend(ours.iter().map(|ours| ours / at(&bbr, 5)));
         }
     }
