@@ -86,7 +86,10 @@ fn subflows_come_and_go_as_they_are_told() {
             assert_eq!(established(&client), [OTHER]);
             server.write_all(b"three").unwrap();
             client.read_exact(&mut [0; 5]).unwrap();
-            assert_eq!(subflows(&client).unwrap()[1].bytes, 5);
+            // The other end may still send by the one that only this end has closed, whose end
+            // counts as a byte.
+            let carried: u64 = subflows(&client).unwrap().iter().map(|it| it.bytes).sum();
+            assert!((9..=10).contains(&carried), "{carried}");
             // None is left, and nothing was said of an end.
             manager.leave(token, &all[1]).unwrap();
             assert!(established(&client).is_empty() && !has_ended(&client));

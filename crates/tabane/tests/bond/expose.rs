@@ -229,8 +229,12 @@ fn endings_are_those_of_plain_sockets() {
     };
     // A half-closed visitor hears all that is still said to it.
     assert_eq!(ask("one\\ntwo\\n", "s.shutdown(socket.SHUT_WR)"), "fin 3");
-    let ended = ask("RST\\n", "pass");
-    assert!(ended.starts_with("rst"), "{ended}");
+    // The reset may be there before the visitor has closed its half.
+    let half = "try: s.shutdown(socket.SHUT_WR)\nexcept OSError: pass";
+    for last in ["pass", half] {
+        let ended = ask("RST\\n", last);
+        assert!(ended.starts_with("rst"), "{last}: {ended}");
+    }
 }
 
 #[test]

@@ -4,6 +4,11 @@
 //! worth queues. So a growing queue is looked for as well, as HyStart does (RFC 9406 §4.2), and
 //! what passes while it stands tells the bottleneck's rate at once (R-M/TCP's packet pair, with a
 //! train of many): nothing more has to be tried.
+//!
+//! Jitter looks like such a queue. What tells them apart: it delays a packet that has the path for
+//! itself as well, and it comes in jumps, where a queue grows step by step, and by a good part of
+//! the time in which more is sent than passes. Delay in rounds in which the rate still grew is
+//! taken to be the path's from then on.
 
 use tabane_base::{Bytes, Duration, Instant, Rate};
 
