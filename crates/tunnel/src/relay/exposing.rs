@@ -131,6 +131,13 @@ impl Exposing {
             from: visitor.from,
             at: visitor.at,
         };
+        let visitor = match visitor.at_home() {
+            Ok(visitor) => visitor,
+            Err(error) => {
+                tracing::warn!(%error, "cannot watch a visitor's connection");
+                return host.shared.front_doors.turn_away();
+            }
+        };
         let (ended, meter) = (host.stream_ended.clone(), host.meter());
         tokio::task::spawn_local(async move {
             notice_vanished(&visitor.tcp);

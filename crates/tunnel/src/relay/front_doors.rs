@@ -416,6 +416,15 @@ impl Visitor {
         })
     }
 
+    /// The same, watched by this thread's loop: the worker that took it in may end before this one.
+    ///
+    /// # Errors
+    /// Out of descriptors to watch.
+    pub(super) fn at_home(self) -> io::Result<Self> {
+        let tcp = TcpStream::from_std(self.tcp.into_std()?)?;
+        Ok(Self { tcp, ..self })
+    }
+
     /// Reads until it says which host it is for; `None` where it never will.
     async fn read_name(&mut self) -> Option<HostName> {
         for _ in 0..MAX_PIECES {
@@ -586,6 +595,35 @@ mod tests {
             let request = b"GET / HTTP/1.0\r\nHost: a.example\r\n\r\n";
             visitor.write_all(request).await.unwrap();
             assert!(matches!(at_a.recv().await, Some(Knock::Visitor(_))));
+        })
+        .unwrap();
+    }
+
+    /// While a relay drains, a worker without sessions ends before one that serves the visitor.
+    #[test]
+    fn a_visitor_stays_when_the_worker_that_took_it_in_has_ended() {
+        let (doors, claim) = (doors(), port());
+        let (hand, handed) = std::sync::mpsc::channel();
+        let worker = std::thread::spawn(move || {
+            crate::block_on(async {
+                let (_lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
+                let outside =
+                    std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, claim.ports.first()));
+                let Some(Knock::Visitor(visitor)) = knocks.recv().await else {
+                    panic!("nobody came");
+                };
+                hand.send((outside.unwrap(), visitor)).unwrap();
+            })
+            .unwrap();
+        });
+        let (mut outside, visitor) = handed.recv().unwrap();
+        crate::block_on(async {
+            let mut visitor = visitor.at_home().unwrap();
+            worker.join().unwrap();
+            std::io::Write::write_all(&mut outside, b"here").unwrap();
+            let mut heard = [0; 4];
+            visitor.tcp.read_exact(&mut heard).await.unwrap();
+            assert_eq!(&heard, b"here");
         })
         .unwrap();
     }
