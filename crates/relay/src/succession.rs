@@ -130,8 +130,13 @@ impl Upgrade {
         let (will, kept) = self
             .will(theirs.into())
             .context("cannot hand sockets over")?;
+        let (mut partner, words) = Partner::new(ours)?;
+        // Before it is written down: what passes meanwhile is told, not lost.
+        partner.skip(&self.gatekeeper.users());
         self.gatekeeper.put_down().await?;
-        let started = self.start_with(command, &will, kept, ours).await;
+        let started = self
+            .start_with(command, &will, kept, (partner, words))
+            .await;
         if started.is_err() {
             self.gatekeeper.take_up();
         }
@@ -143,10 +148,8 @@ impl Upgrade {
         command: &mut Command,
         will: &Will,
         kept: Vec<OwnedFd>,
-        link: UnixStream,
+        (partner, mut words): (Partner, Words),
     ) -> Result<u32> {
-        let (mut partner, mut words) = Partner::new(link)?;
-        partner.skip(&self.gatekeeper.users());
         let mut child = command
             .env(VARIABLE, toml::to_string(will)?)
             .stdin(Stdio::null())
