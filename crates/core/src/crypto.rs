@@ -7,13 +7,13 @@ use rustls::quic::{HeaderProtectionKey, Keys, PacketKey, PacketKeySet, Secrets};
 use tabane_base::{Duration, Instant};
 
 use crate::drops::DropReason;
-use crate::id::PathId;
+use crate::id::{PacketNumber, PathId};
 use crate::wire::{Cursor, ShortHeader, TAG_LEN, expand_packet_number};
 
 /// A packet taken out of its protection.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) pn: u64,
+    pub(crate) pn: PacketNumber,
     /// Where the frames stand in the datagram.
     pub(crate) payload: std::ops::Range<usize>,
 }
@@ -25,12 +25,12 @@ pub(crate) fn seal(
     buf: &mut Vec<u8>,
     start: usize,
     (pn_offset, pn_len): (usize, usize),
-    (path, pn): (Option<PathId>, u64),
+    (path, pn): (Option<PathId>, PacketNumber),
 ) {
     let (head, payload) = buf[start..].split_at_mut(pn_offset + pn_len - start);
     let tag = match path {
-        Some(path) => packet_key.encrypt_in_place_for_path(path.0, pn, head, payload),
-        None => packet_key.encrypt_in_place(pn, head, payload),
+        Some(path) => packet_key.encrypt_in_place_for_path(path.0, pn.0, head, payload),
+        None => packet_key.encrypt_in_place(pn.0, head, payload),
     };
     let tag = tag.expect("packets are far below the AEAD's size limit");
     buf.extend_from_slice(tag.as_ref());
@@ -81,7 +81,7 @@ pub(crate) fn open_long(
         .len();
     let start = pn_offset + pn_len;
     Ok(Opened {
-        pn,
+        pn: PacketNumber(pn),
         payload: start..start + len,
     })
 }
@@ -92,7 +92,7 @@ pub(crate) struct PathPhase {
     /// Which generation `first` belongs to.
     generation: u64,
     /// The smallest packet number opened with the current generation.
-    first: Option<u64>,
+    first: Option<PacketNumber>,
 }
 
 /// The keys of established sessions.
@@ -150,7 +150,7 @@ impl SessionKeys {
         start: usize,
         pn_at: (usize, usize),
         path: PathId,
-        pn: u64,
+        pn: PacketNumber,
     ) {
         self.sealed += 1;
         let id = (Some(path), pn);
@@ -163,7 +163,7 @@ impl SessionKeys {
         now: Instant,
         packet: &mut [u8],
         header: ShortHeader,
-        largest: Option<u64>,
+        largest: Option<PacketNumber>,
         phase: &mut PathPhase,
     ) -> Result<Opened, DropReason> {
         let (pn_len, truncated) = unmask(&*self.header_remote, packet, header.pn_offset)?;
@@ -191,7 +191,7 @@ impl SessionKeys {
             },
             (false, false) => &*self.next.remote,
         };
-        let Ok(plain) = key.decrypt_in_place_for_path(header.path.0, pn, head, payload) else {
+        let Ok(plain) = key.decrypt_in_place_for_path(header.path.0, pn.0, head, payload) else {
             self.failures += 1;
             return Err(DropReason::NotAuthentic);
         };

@@ -6,7 +6,7 @@
 use rustls::Side;
 
 use crate::crypto::seal;
-use crate::id::{AttemptId, ConnectionId};
+use crate::id::{AttemptId, ConnectionId, PacketNumber};
 use crate::tls::initial_keys;
 use crate::wire::{HANDSHAKE_PN_LEN, LongHeader, LongKind, MIN_INITIAL_SIZE};
 
@@ -42,7 +42,7 @@ pub fn forge_first_packet(
     packet.resize(packet.len() + length - frames.len(), 0);
     let keys = initial_keys(attempt.0, side).local;
     let at = (number_at, HANDSHAKE_PN_LEN);
-    let place = (None, number.into());
+    let place = (None, PacketNumber(number.into()));
     seal(&*keys.header, &*keys.packet, &mut packet, 0, at, place);
     packet
 }

@@ -13,7 +13,7 @@ use tabane_base::{Duration, Instant};
 use crate::close::{CloseReason, Violation};
 use crate::crypto::{SessionKeys, open_long, seal};
 use crate::drops::DropReason;
-use crate::id::{AttemptId, ConnectionId, FourTuple, SocketId};
+use crate::id::{AttemptId, ConnectionId, FourTuple, PacketNumber, SocketId};
 use crate::identity::PublicKey;
 use crate::parameters::Parameters;
 use crate::ranges::RangeSet;
@@ -444,7 +444,7 @@ impl Handshake {
             &mut batch.buf,
             start,
             at,
-            (None, pn.into()),
+            (None, PacketNumber(pn.into())),
         );
     }
 

@@ -15,6 +15,27 @@ impl PathId {
     }
 }
 
+/// The place of a path among its session's, until one is closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PathIndex(pub(crate) usize);
+
+/// A packet of one path, of those that the same end has sent by it [P-5.1]. Those of a handshake
+/// have spaces of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PacketNumber(pub(crate) u64);
+
+impl PacketNumber {
+    /// The number as it is counted; less of it is on the wire.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// A stream of one session: even when opened by the client, odd when by the server [P-6.1].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub(crate) u64);

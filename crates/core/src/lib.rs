@@ -71,7 +71,7 @@ pub use endpoint::{ConnectError, Endpoint, EndpointCounters};
 pub use event::{Event, TimerReason};
 pub use forgery::{FIRST_SIZE, forge_first_packet};
 pub use fuzz::fuzz_decoders;
-pub use id::{FourTuple, PathId, SessionHandle, SocketId, StreamId};
+pub use id::{FourTuple, PacketNumber, PathId, SessionHandle, SocketId, StreamId};
 pub use identity::{Identity, KeyParseError, PublicKey, SIGNATURE_LENGTH};
 pub use inquiry::{Inquiry, InquiryAnswer};
 pub use lobby::{Admitted, Lobby};

@@ -14,6 +14,7 @@
 
 mod answers;
 mod measuring;
+mod paths;
 mod round_trip;
 mod sending;
 mod silence;
@@ -37,6 +38,7 @@ use crate::recovery::{Recovery, Settled};
 use crate::rest::Rest;
 use crate::rtt::{INITIAL_RTT, RttEstimator};
 use crate::snapshot::{PathSnapshot, PathStatus, TraceMetrics};
+pub(crate) use paths::Paths;
 pub(crate) use round_trip::QUESTION_SIZE;
 use round_trip::RoundTrip;
 use silence::Excuse;
@@ -266,7 +268,7 @@ impl Path {
 
     /// Of what the peer has sent here, up to the newest that came.
     fn missing_packets(&self) -> u64 {
-        let told = self.received.largest().map_or(0, |largest| largest + 1);
+        let told = self.received.largest().map_or(0, |pn| pn.next().0);
         told.saturating_sub(self.totals.received_packets + self.totals.shed_packets)
     }
 

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use tabane_base::{Duration, Instant};
 
 use crate::config::MAX_ACK_DELAY;
-use crate::id::PathId;
+use crate::id::{PacketNumber, PathId};
 use crate::ranges::RangeSet;
 use crate::wire::{MAX_ACK_RANGES, MAX_ACK_TIMES, emit_ack, emit_shed};
 
@@ -27,7 +27,7 @@ pub(crate) struct Received {
     ranges: RangeSet,
     /// Everything below counts as received.
     floor: u64,
-    largest: Option<(u64, Instant)>,
+    largest: Option<(PacketNumber, Instant)>,
     /// Times of the packets since the last acknowledgement, oldest first.
     times: VecDeque<Instant>,
     /// Ack-eliciting packets not yet acknowledged.
@@ -57,19 +57,19 @@ impl Received {
         }
     }
 
-    pub(crate) fn largest(&self) -> Option<u64> {
+    pub(crate) fn largest(&self) -> Option<PacketNumber> {
         self.largest.map(|(pn, _)| pn)
     }
 
-    pub(crate) fn is_replayed(&self, pn: u64) -> bool {
+    pub(crate) fn is_replayed(&self, pn: PacketNumber) -> bool {
         let is_newest = self.largest().is_none_or(|largest| pn > largest);
-        !is_newest && (pn < self.floor || self.ranges.contains(pn))
+        !is_newest && (pn.0 < self.floor || self.ranges.contains(pn.0))
     }
 
     /// Takes note of a packet that [`is_replayed`](Self::is_replayed) denied.
-    pub(crate) fn on_received(&mut self, now: Instant, pn: u64, ack_eliciting: bool) {
-        let expected = self.largest().map_or(0, |largest| largest + 1);
-        self.ranges.insert(pn..pn + 1);
+    pub(crate) fn on_received(&mut self, now: Instant, pn: PacketNumber, ack_eliciting: bool) {
+        let expected = self.largest().map(PacketNumber::next).unwrap_or_default();
+        self.ranges.insert(pn.0..pn.0 + 1);
         if self.ranges.len() > MAX_RANGES
             && let Some(oldest) = self.ranges.forget_first()
         {
@@ -94,8 +94,8 @@ impl Received {
     }
 
     /// A packet was thrown away for want of memory: its sender is told at once [P-6.8].
-    pub(crate) fn on_shed(&mut self, now: Instant, pn: u64) {
-        self.shed.insert(pn..pn + 1);
+    pub(crate) fn on_shed(&mut self, now: Instant, pn: PacketNumber) {
+        self.shed.insert(pn.0..pn.0 + 1);
         if self.shed.len() > MAX_ACK_RANGES {
             self.shed.forget_first();
         }
@@ -181,9 +181,9 @@ mod tests {
     fn a_gap_is_reported_at_once_and_order_only_after_the_threshold() {
         let mut received = Received::new();
         let at = Instant::from_millis;
-        received.on_received(at(1), 0, true);
+        received.on_received(at(1), PacketNumber(0), true);
         assert_eq!(received.due_at(), Some(at(1) + MAX_ACK_DELAY));
-        received.on_received(at(2), 1, true);
+        received.on_received(at(2), PacketNumber(1), true);
         assert_eq!(received.due_at(), Some(at(2)));
         let frame = ack(&mut received, at(2));
         assert_eq!(
@@ -191,7 +191,7 @@ mod tests {
             (vec![0..=1], vec![Duration::from_millis(1)])
         );
         assert_eq!(received.due_at(), None);
-        received.on_received(at(3), 5, true);
+        received.on_received(at(3), PacketNumber(5), true);
         assert_eq!(received.due_at(), Some(at(3)));
         assert_eq!(ack(&mut received, at(4)).ranges, [5..=5, 0..=1]);
     }
@@ -203,11 +203,11 @@ mod tests {
             let mut received = Received::new();
             let mut taken = std::collections::BTreeSet::new();
             for _ in 0..5_000 {
-                let pn = rng.below(3_000);
+                let pn = PacketNumber(rng.below(3_000));
                 if received.is_replayed(pn) {
                     continue;
                 }
-                assert!(taken.insert(pn), "seed {seed}: {pn} taken twice");
+                assert!(taken.insert(pn), "seed {seed}: {pn:?} taken twice");
                 received.on_received(Instant::EPOCH, pn, true);
             }
             assert!(received.ranges.len() <= MAX_RANGES, "seed {seed}");

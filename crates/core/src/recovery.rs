@@ -10,7 +10,7 @@ use tabane_base::{Bytes, Duration, Instant};
 use crate::class::ClassId;
 use crate::close::Violation;
 use crate::delivery::SentState;
-use crate::id::{PathId, StreamId};
+use crate::id::{PacketNumber, PathId, StreamId};
 use crate::ranges::RangeSet;
 use crate::rtt::{GRANULARITY, RttEstimator};
 use crate::wire::AckFrame;
@@ -127,7 +127,7 @@ pub(crate) struct SentPacket {
 /// A packet whose fate is known.
 #[derive(Debug)]
 pub(crate) struct Settled {
-    pub(crate) pn: u64,
+    pub(crate) pn: PacketNumber,
     pub(crate) packet: SentPacket,
     /// It had been declared lost before.
     pub(crate) was_lost: bool,
@@ -136,15 +136,15 @@ pub(crate) struct Settled {
 /// The packets in flight on one path.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    next_pn: u64,
+    next_pn: PacketNumber,
     /// By number, the oldest first; `None` where a packet was settled. Packets whose fate nobody
     /// asks for are not among them: a peer that acknowledges nothing must not make it grow.
-    sent: VecDeque<(u64, Option<SentPacket>)>,
+    sent: VecDeque<(PacketNumber, Option<SentPacket>)>,
     /// Acknowledged of what is not older than the first of `sent`.
     acked: RangeSet,
     /// Declared lost, not acknowledged since.
-    lost: BTreeMap<u64, SentPacket>,
-    largest_acked: Option<u64>,
+    lost: BTreeMap<PacketNumber, SentPacket>,
+    largest_acked: Option<PacketNumber>,
     in_flight: Bytes,
     eliciting_in_flight: usize,
     last_eliciting_at: Instant,
@@ -156,7 +156,7 @@ pub(crate) struct Recovery {
 impl Recovery {
     pub(crate) fn new() -> Self {
         Self {
-            next_pn: 0,
+            next_pn: PacketNumber::default(),
             sent: VecDeque::new(),
             acked: RangeSet::default(),
             lost: BTreeMap::new(),
@@ -170,11 +170,11 @@ impl Recovery {
         }
     }
 
-    pub(crate) const fn next_pn(&self) -> u64 {
+    pub(crate) const fn next_pn(&self) -> PacketNumber {
         self.next_pn
     }
 
-    pub(crate) const fn largest_acked(&self) -> Option<u64> {
+    pub(crate) const fn largest_acked(&self) -> Option<PacketNumber> {
         self.largest_acked
     }
 
@@ -206,16 +206,16 @@ impl Recovery {
             self.in_flight += Bytes::new(packet.size.into());
         }
         self.sent.push_back((self.next_pn, Some(packet)));
-        self.next_pn += 1;
+        self.next_pn = self.next_pn.next();
     }
 
     /// A packet leaves whose fate nobody asks for: an acknowledgement.
     pub(crate) fn on_untracked_sent(&mut self) {
-        self.next_pn += 1;
+        self.next_pn = self.next_pn.next();
     }
 
     /// The number of the oldest packet that is not settled.
-    fn base(&self) -> u64 {
+    fn base(&self) -> PacketNumber {
         self.sent.front().map_or(self.next_pn, |(pn, _)| *pn)
     }
 
@@ -231,14 +231,14 @@ impl Recovery {
         self.largest_acked = self.largest_acked.max(Some(ack.largest()));
         let mut fresh: Vec<std::ops::Range<u64>> = Vec::new();
         for range in ack.ranges.iter().rev() {
-            self.settle_late(range.clone(), &mut settle);
-            let clipped = (*range.start()).max(self.base())..range.end() + 1;
+            self.settle_late(range, &mut settle);
+            let clipped = (*range.start()).max(self.base().0)..range.end() + 1;
             fresh.extend(self.acked.gaps(clipped));
         }
         for range in fresh {
-            let mut index = self.sent.partition_point(|(pn, _)| *pn < range.start);
+            let mut index = self.sent.partition_point(|(pn, _)| pn.0 < range.start);
             while let Some((pn, slot)) = self.sent.get_mut(index)
-                && *pn < range.end
+                && pn.0 < range.end
             {
                 let pn = *pn;
                 index += 1;
@@ -265,15 +265,16 @@ impl Recovery {
 
     fn settle_late(
         &mut self,
-        range: std::ops::RangeInclusive<u64>,
+        range: &std::ops::RangeInclusive<u64>,
         settle: &mut impl FnMut(Settled),
     ) {
-        while let Some((pn, _)) = self.lost.range(range.clone()).next() {
+        let numbers = PacketNumber(*range.start())..=PacketNumber(*range.end());
+        while let Some((pn, _)) = self.lost.range(numbers.clone()).next() {
             let pn = *pn;
             let Some(packet) = self.lost.remove(&pn) else {
                 return;
             };
-            let distance = self.largest_acked.unwrap_or(pn).saturating_sub(pn);
+            let distance = self.largest_acked.unwrap_or(pn).0.saturating_sub(pn.0);
             self.packet_threshold = self
                 .packet_threshold
                 .max(distance + 1)
@@ -303,7 +304,7 @@ impl Recovery {
             let (pn, Some(packet)) = &self.sent[index] else {
                 continue;
             };
-            if pn + self.packet_threshold > largest && packet.sent_at + delay > now {
+            if pn.0 + self.packet_threshold > largest.0 && packet.sent_at + delay > now {
                 self.loss_at = Some(packet.sent_at + delay);
                 break;
             }
@@ -355,7 +356,7 @@ impl Recovery {
         while let Some((_, None)) = self.sent.front() {
             self.sent.pop_front();
         }
-        self.acked.remove(0..self.base());
+        self.acked.remove(0..self.base().0);
     }
 
     /// When a packet will count as lost by time.
@@ -423,7 +424,7 @@ mod tests {
         ranges: &[std::ops::RangeInclusive<u64>],
     ) -> Vec<(u64, bool)> {
         let mut settled = Vec::new();
-        let result = recovery.on_ack(&ack(ranges), |s| settled.push((s.pn, s.was_lost)));
+        let result = recovery.on_ack(&ack(ranges), |s| settled.push((s.pn.0, s.was_lost)));
         assert_eq!(result, Ok(()));
         settled
     }
@@ -467,7 +468,7 @@ mod tests {
         let mut lost = Vec::new();
         let rtt = RttEstimator::new(Duration::from_millis(100));
         recovery.detect_lost(Instant::from_millis(10), &rtt, &mut lost);
-        assert_eq!(lost.iter().map(|s| s.pn).collect::<Vec<_>>(), [0]);
+        assert_eq!(lost.iter().map(|s| s.pn.0).collect::<Vec<_>>(), [0]);
         assert_eq!(recovery.in_flight(), Bytes::new(2_000));
         assert_eq!(acked(&mut recovery, &[0..=3]), [(0, true)]);
         assert_eq!(recovery.packet_threshold, 4);
@@ -501,7 +502,7 @@ mod tests {
             acked(&mut recovery, &[pn..=pn]);
         }
         assert!(recovery.acked.len() <= MAX_REMEMBERED);
-        let last = recovery.next_pn();
+        let last = recovery.next_pn().0;
         recovery.on_sent(packet(1));
         assert_eq!(acked(&mut recovery, &[last..=last]), [(last, false)]);
         assert_eq!(acked(&mut recovery, &[0..=0]), [(0, false)]);

@@ -7,7 +7,7 @@
 use tabane_base::{Bytes, Duration, Instant};
 
 use crate::class::ClassId;
-use crate::path::Path;
+use crate::path::Paths;
 use crate::recovery::SentFrame;
 use crate::scheduler::PathView;
 use crate::stream::Streams;
@@ -46,7 +46,7 @@ impl Wanted {
 /// something was marked.
 pub(crate) fn reinject(
     now: Instant,
-    paths: &mut [Path],
+    paths: &mut Paths,
     fast: &PathView,
     views: &[PathView],
     (streams, class, wanted): (&mut Streams, ClassId, Wanted),

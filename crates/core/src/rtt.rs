@@ -68,8 +68,9 @@ impl RttEstimator {
         self.take(now, sample, ack_delay);
     }
 
-    /// The same of a packet that may have waited for a peer that stood still, or for a link that was
-    /// not there: once a sample is less than half as long, it counts for nothing but the minimum.
+    /// The same of a packet that may have waited for a peer that stood still, or for a link that
+    /// was not there: once a sample is less than half as long, it counts for nothing but the
+    /// minimum.
     pub(crate) fn update_doubtful(&mut self, now: Instant, sample: Duration, ack_delay: Duration) {
         self.settle_doubt(sample);
         let doubted = self.doubted.get_or_insert(Doubted {

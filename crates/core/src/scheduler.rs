@@ -21,7 +21,7 @@ use std::str::FromStr;
 use tabane_base::{Bytes, Duration, Rate};
 use thiserror::Error;
 
-use crate::id::PathId;
+use crate::id::{PathId, PathIndex};
 use arrival::Arrival;
 use cwnd::Cwnd;
 use round_robin::RoundRobin;
@@ -109,7 +109,7 @@ impl FromStr for SchedulerKind {
 pub(crate) struct PathView {
     pub(crate) id: PathId,
     /// Its place in the session's list.
-    pub(crate) index: usize,
+    pub(crate) index: PathIndex,
     /// What may leave now, by window and pacer.
     pub(crate) room: Bytes,
     /// How long until a full packet may leave; zero when it may now.
@@ -182,7 +182,7 @@ impl PathView {
 /// Permission to send on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
-    pub(crate) index: usize,
+    pub(crate) index: PathIndex,
     pub(crate) packets: usize,
     /// The packets carry what stands behind so many unsent bytes: others bring those sooner.
     pub(crate) ahead: Bytes,
@@ -193,7 +193,7 @@ pub(crate) struct Grant {
 
 impl Grant {
     /// A packet of whatever is next, as a probe.
-    pub(crate) const fn probe(index: usize) -> Self {
+    pub(crate) const fn probe(index: PathIndex) -> Self {
         Self {
             index,
             packets: 1,

@@ -33,7 +33,7 @@ use crate::lane::Lanes;
 use crate::memory_pool::{Part, SessionPool};
 use crate::overflow::Overflow;
 use crate::parameters::Parameters;
-use crate::path::{News, Path};
+use crate::path::{News, Path, Paths};
 use crate::reading::Reading;
 use crate::rest::Shedding;
 use crate::scheduler::PathView;
@@ -86,7 +86,7 @@ pub struct Session {
     admitted: bool,
     /// The client has been asked to open nothing new.
     sent_away: bool,
-    paths: Vec<Path>,
+    paths: Paths,
     next_path: u32,
     retired: Retired,
     streams: Streams,
@@ -148,7 +148,7 @@ impl Session {
             token,
             admitted: false,
             sent_away: false,
-            paths: Vec::new(),
+            paths: Paths::default(),
             next_path: 0,
             retired: Retired::default(),
             due: Due::default(),

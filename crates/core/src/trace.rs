@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use tabane_base::Instant;
 
-use crate::id::PathId;
+use crate::id::{PacketNumber, PathId};
 use crate::path::{News, Path};
 use crate::recovery::Settled;
 use crate::snapshot::{PathStatus, TraceMetrics};
@@ -34,7 +34,7 @@ pub enum Traced {
     /// A packet left.
     Sent {
         /// Its number.
-        pn: u64,
+        pn: PacketNumber,
         /// Its size.
         size: u16,
         /// Whether it asks for acknowledgement.
@@ -45,7 +45,7 @@ pub enum Traced {
     /// A packet came that was authentic and new.
     Received {
         /// Its number.
-        pn: u64,
+        pn: PacketNumber,
         /// Its size.
         size: u16,
         /// What is in it.
@@ -54,14 +54,14 @@ pub enum Traced {
     /// Packets sent on this path were acknowledged, over whichever path the news came.
     Acked {
         /// The first number of a run of them.
-        first: u64,
+        first: PacketNumber,
         /// The last, included.
-        last: u64,
+        last: PacketNumber,
     },
     /// A packet was taken for lost.
     Lost {
         /// Its number.
-        pn: u64,
+        pn: PacketNumber,
         /// Its size.
         size: u16,
     },
@@ -142,11 +142,11 @@ impl Trace {
 }
 
 /// Acknowledged packets as runs of numbers: first and last.
-fn runs(acked: &[Settled]) -> Vec<(u64, u64)> {
-    let mut numbers: Vec<u64> = acked.iter().map(|settled| settled.pn).collect();
+fn runs(acked: &[Settled]) -> Vec<(PacketNumber, PacketNumber)> {
+    let mut numbers: Vec<PacketNumber> = acked.iter().map(|settled| settled.pn).collect();
     numbers.sort_unstable();
     numbers
-        .chunk_by(|a, b| a + 1 == *b)
+        .chunk_by(|a, b| a.next() == *b)
         .filter_map(|run| Some((*run.first()?, *run.last()?)))
         .collect()
 }
@@ -159,7 +159,7 @@ mod tests {
     fn the_oldest_events_are_forgotten_and_counted() {
         let mut trace = Trace::new(2);
         let sent = |pn| Traced::Sent {
-            pn,
+            pn: PacketNumber(pn),
             size: 1200,
             eliciting: true,
             frames: Vec::new(),

@@ -5,6 +5,7 @@ use tabane_base::{Bytes, Duration, Instant};
 use super::{News, Path, State};
 use crate::close::Violation;
 use crate::congestion::{AckEvent, LossEvent};
+use crate::id::PacketNumber;
 use crate::recovery::{SentFrame, SentPacket, Settled};
 use crate::wire::AckFrame;
 
@@ -22,7 +23,7 @@ const ACK_PACKETS_MAX: u64 = 32;
 #[derive(Default)]
 struct Answered {
     /// The largest number among those that ask for an answer, with when it left.
-    largest: Option<(u64, Instant)>,
+    largest: Option<(PacketNumber, Instant)>,
     /// What of its round trip it spent behind the rest of its train.
     behind: Duration,
     /// Among them were such as count against the window.

@@ -47,8 +47,8 @@ impl Path {
         }
     }
 
-    /// Whether the answer to what left at `sent_at` may say how long the peer stood still or the link
-    /// was away, and not how long an answer takes: it had to be asked again.
+    /// Whether the answer to what left at `sent_at` may say how long the peer stood still or the
+    /// link was away, and not how long an answer takes: it had to be asked again.
     pub(super) fn may_have_waited(&self, sent_at: Instant) -> bool {
         let is_asked_again = |challenge: &Challenge| challenge.attempts > 1;
         sent_at < self.unanswered_until

@@ -205,7 +205,7 @@ mod tests {
             ..path(1, 9_000, 8, 30)
         };
         assert_eq!(
-            choose(&both).map(|grant| (grant.index, grant.packets)),
+            choose(&both).map(|grant| (grant.index.0, grant.packets)),
             Some((1, 2))
         );
     }

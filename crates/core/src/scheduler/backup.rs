@@ -27,8 +27,8 @@ mod tests {
             path(2, 4_000, 10, 1),
         ];
         assert_eq!(choose(&paths), None, "full is no reason to leave it");
-        assert_eq!(choose(&paths[1..]).map(|grant| grant.index), Some(1));
+        assert_eq!(choose(&paths[1..]).map(|grant| grant.index.0), Some(1));
         paths[2].weight = 2.0;
-        assert_eq!(choose(&paths[1..]).map(|grant| grant.index), Some(2));
+        assert_eq!(choose(&paths[1..]).map(|grant| grant.index.0), Some(2));
     }
 }

@@ -69,7 +69,7 @@ mod tests {
         (paths[0].cwnd, paths[1].cwnd) = (Bytes::new(20_000), Bytes::new(80_000));
         let grants: Vec<_> = (0..10)
             .filter_map(|_| cwnd.choose(&paths))
-            .map(|grant| (grant.index, grant.packets))
+            .map(|grant| (grant.index.0, grant.packets))
             .collect();
         let first = [
             (0, 5),
@@ -91,15 +91,15 @@ mod tests {
         let mut cwnd = Cwnd::default();
         let mut paths = [path(0, 0, 8, 15), path(1, 2_000, 8, 15)];
         (paths[0].cwnd, paths[1].cwnd) = (Bytes::new(2_000), Bytes::new(2_000));
-        assert_eq!(cwnd.choose(&paths).map(|grant| grant.index), Some(1));
+        assert_eq!(cwnd.choose(&paths).map(|grant| grant.index.0), Some(1));
         assert_eq!(cwnd.choose(&paths), None);
         paths[0] = PathView {
             cwnd: Bytes::new(2_000),
             ..path(0, 2_000, 8, 15)
         };
-        assert_eq!(cwnd.choose(&paths).map(|grant| grant.index), Some(0));
+        assert_eq!(cwnd.choose(&paths).map(|grant| grant.index.0), Some(0));
         assert_eq!(
-            cwnd.choose(&paths).map(|grant| grant.index),
+            cwnd.choose(&paths).map(|grant| grant.index.0),
             Some(0),
             "the next round's"
         );

@@ -25,7 +25,7 @@ mod tests {
             path(1, 4_500, 10, 10),
             path(2, 0, 10, 1),
         ];
-        let grant = choose(&paths).map(|grant| (grant.index, grant.packets));
+        let grant = choose(&paths).map(|grant| (grant.index.0, grant.packets));
         assert_eq!(grant, Some((1, 4)));
     }
 }

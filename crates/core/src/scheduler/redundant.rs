@@ -25,11 +25,11 @@ mod tests {
     fn every_path_sends_what_it_was_given() {
         let mut paths = [path(0, 9_000, 10, 30), path(1, 9_000, 10, 10)];
         paths[0].listed = 2;
-        let grant = choose(&paths).map(|grant| (grant.index, grant.packets));
+        let grant = choose(&paths).map(|grant| (grant.index.0, grant.packets));
         assert_eq!(grant, Some((0, 2)));
         paths[0].listed = 0;
         assert_eq!(
-            choose(&paths).map(|grant| grant.index),
+            choose(&paths).map(|grant| grant.index.0),
             Some(1),
             "once, by the nearest"
         );

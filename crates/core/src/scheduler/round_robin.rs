@@ -3,12 +3,13 @@
 //! What the papers compare themselves with: SBAM's figures 7 to 9, R-M/TCP §3.1.
 
 use super::{Grant, PathView};
+use crate::id::PathIndex;
 
 /// Whose turn it is.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
     /// The path after the last one.
-    next: usize,
+    next: PathIndex,
 }
 
 impl RoundRobin {
@@ -17,7 +18,7 @@ impl RoundRobin {
         let path = with_room()
             .find(|path| path.index >= self.next)
             .or_else(|| with_room().next())?;
-        self.next = path.index + 1;
+        self.next = PathIndex(path.index.0 + 1);
         Some(path.grant_packets(1))
     }
 }
@@ -37,7 +38,7 @@ mod tests {
         ];
         let order: Vec<_> = (0..4)
             .filter_map(|_| turns.choose(&paths))
-            .map(|grant| (grant.index, grant.packets))
+            .map(|grant| (grant.index.0, grant.packets))
             .collect();
         assert_eq!(order, [(0, 1), (2, 1), (0, 1), (2, 1)]);
     }

@@ -105,6 +105,7 @@ fn safely_ahead(paths: &[PathView], path: &PathView, backlog: Backlog) -> Bytes 
 mod tests {
     use super::super::tests::path;
     use super::*;
+    use crate::id::PathIndex;
 
     fn streams(bytes: u64) -> Backlog {
         Backlog {
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(choose(&paths, datagrams(patience - 1_000)), None);
         let grant = choose(&paths, datagrams(patience + 1_000)).expect("too many");
         assert_eq!(
-            (grant.index, grant.packets, grant.carries),
+            (grant.index.0, grant.packets, grant.carries),
             (1, 1, Carries::Datagrams)
         );
         // With a bulk beside them they wait for the fast path all the same.
@@ -137,7 +138,7 @@ mod tests {
             ..Backlog::default()
         };
         let grant = choose(&paths, both).expect("the bulk is worth it");
-        assert_eq!((grant.index, grant.carries), (1, Carries::Streams));
+        assert_eq!((grant.index.0, grant.carries), (1, Carries::Streams));
     }
 
     #[test]
@@ -146,7 +147,7 @@ mod tests {
         let paths = [path(0, 0, 50, 5), path(1, 9_000, 50, 150)];
         assert_eq!(choose(&paths, streams(100_000)), None);
         let bulk = choose(&paths, streams(2_000_000)).expect("worth it");
-        assert_eq!((bulk.index, bulk.packets), (1, 9));
+        assert_eq!((bulk.index.0, bulk.packets), (1, 9));
         // What the fast path delivers in the 145 ms by which the slow path is farther.
         assert!(
             bulk.ahead.get().abs_diff(50_000_000 / 8 * 145 / 1_000) < 3_000,
@@ -165,7 +166,7 @@ mod tests {
         };
         assert_eq!(choose(&paths, more(600_000)), None);
         let grant = choose(&paths, more(800_000)).expect("worth it");
-        assert_eq!((grant.index, grant.packets), (1, 4));
+        assert_eq!((grant.index.0, grant.packets), (1, 4));
         assert_eq!(grant.ahead, Bytes::new(196_000));
     }
 
@@ -174,7 +175,7 @@ mod tests {
         let mut paths = [path(0, 0, 10, 20), path(1, 10_000, 10, 20)];
         paths[1].late = Duration::from_millis(240);
         let grant = choose(&paths, streams(100_000)).expect("it is idle");
-        assert_eq!((grant.index, grant.ahead), (1, Bytes::new(90_000)));
+        assert_eq!((grant.index.0, grant.ahead), (1, Bytes::new(90_000)));
         // What the other delivers in 240 ms and in the moment in which it is busy.
         let grant = choose(&paths, streams(1_000_000)).expect("it is idle");
         assert!(grant.ahead.get().abs_diff(300_000) < 2_000, "{grant:?}");
@@ -188,7 +189,7 @@ mod tests {
     fn the_only_path_is_used_however_slow() {
         let paths = [path(0, 1_000, 1, 2_000)];
         let grant = Grant {
-            index: 0,
+            index: PathIndex(0),
             packets: 1,
             ahead: Bytes::ZERO,
             arrival: Some(paths[0].arrival()),
@@ -202,7 +203,7 @@ mod tests {
     fn a_path_at_rate_zero_neither_divides_by_zero_nor_holds_the_others_back() {
         let paths = [path(0, 0, 0, 5), path(1, 1_000, 10, 50)];
         let grant = Grant {
-            index: 1,
+            index: PathIndex(1),
             packets: 1,
             ahead: Bytes::ZERO,
             arrival: Some(paths[1].arrival()),

@@ -10,7 +10,7 @@ pub(super) fn path(index: usize, room: u64, mbps: u64, delay_ms: u64) -> PathVie
     let rtt = Duration::from_millis(2 * delay_ms);
     PathView {
         id: PathId(index as u32),
-        index,
+        index: PathIndex(index),
         room: Bytes::new(room),
         wait: if room >= 1_000 {
             Duration::ZERO
@@ -64,7 +64,7 @@ fn any_path(index: usize, rng: &mut Rng) -> PathView {
     };
     PathView {
         id: PathId((index * 3) as u32),
-        index,
+        index: PathIndex(index),
         room,
         wait,
         rate,
@@ -103,7 +103,7 @@ fn rates_of_zero_and_round_trips_of_zero_or_seconds_break_none() {
             let Some(grant) = scheduler.choose(&paths, backlog) else {
                 continue;
             };
-            let path = &paths[grant.index];
+            let path = &paths[grant.index.0];
             assert!(path.has_room(), "seed {seed} step {step}: {kind} {paths:?}");
             assert!(grant.packets > 0, "seed {seed} step {step}: {kind}");
             assert!(

@@ -174,7 +174,7 @@ mod tests {
         let mut weighted = Weighted::default();
         let order: Vec<usize> = (0..48)
             .filter_map(|_| weighted.choose(&paper()))
-            .map(|grant| grant.index)
+            .map(|grant| grant.index.0)
             .collect();
         assert_eq!(order[..38], [0; 38]);
         for round in order[38..].chunks(5) {
@@ -197,7 +197,7 @@ mod tests {
         assert!((0..9).all(|_| {
             weighted
                 .choose(&paths)
-                .is_some_and(|grant| grant.index == 1)
+                .is_some_and(|grant| grant.index.0 == 1)
         }));
     }
 
@@ -205,7 +205,7 @@ mod tests {
     fn a_full_path_misses_its_turns_and_is_next_when_it_has_room() {
         let mut weighted = Weighted::default();
         let mut paths = [path(0, 9_000, 10, 10), path(1, 0, 10, 10)];
-        let mut next = |paths: &[PathView]| weighted.choose(paths).map(|grant| grant.index);
+        let mut next = |paths: &[PathView]| weighted.choose(paths).map(|grant| grant.index.0);
         assert!((0..5).all(|_| next(&paths) == Some(0)));
         paths[1] = path(1, 9_000, 10, 10);
         let order: Vec<_> = (0..6).map(|_| next(&paths)).collect();
@@ -227,7 +227,7 @@ mod tests {
         let order: Vec<_> = (0..17 + 11 + 43)
             .filter_map(|_| weighted.choose(&paths))
             .collect();
-        let second = order.iter().filter(|grant| grant.index == 1).count();
+        let second = order.iter().filter(|grant| grant.index.0 == 1).count();
         assert_eq!((order.len(), second), (71, 22));
     }
 

@@ -6,6 +6,7 @@ use tabane_base::{Bytes, Duration, Instant};
 
 use super::Session;
 use crate::class::ClassId;
+use crate::id::PathIndex;
 use crate::path::Path;
 use crate::policy::Tier;
 use crate::reinjection::{Wanted, reinject};
@@ -55,7 +56,7 @@ impl Session {
     }
 
     /// The class whose data may be sent over a path as a probe.
-    pub(super) fn class_for_probe(&self, index: usize) -> Option<ClassId> {
+    pub(super) fn class_for_probe(&self, index: PathIndex) -> Option<ClassId> {
         let path = self.paths[index].id;
         let may = |class: ClassId| self.lanes.get(class).class.rule.allows(path);
         let mut waiting = self.lanes.ids().filter(|class| self.has_data(*class));

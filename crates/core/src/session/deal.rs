@@ -5,7 +5,7 @@ use tabane_base::{Bytes, Duration, Instant, Rate};
 use super::Session;
 use super::fill::LEAD_MIN;
 use crate::class::{ClassId, ClassRule};
-use crate::id::PathId;
+use crate::id::{PathId, PathIndex};
 use crate::lane::Lane;
 use crate::overflow::Supply;
 use crate::path::Path;
@@ -64,12 +64,7 @@ impl Session {
 
     /// The paths that a class may use.
     pub(super) fn look(&self, now: Instant, class: ClassId, views: &mut Vec<PathView>) -> Nearest {
-        let active = || {
-            self.paths
-                .iter()
-                .enumerate()
-                .filter(|(_, path)| path.is_active())
-        };
+        let active = || self.paths.active();
         let nearest = Nearest {
             forward: active()
                 .filter_map(|(_, path)| path.forward.relative())
@@ -96,7 +91,7 @@ impl Session {
         &self,
         now: Instant,
         class: ClassId,
-        index: usize,
+        index: PathIndex,
         nearest: Nearest,
     ) -> PathView {
         let path = &self.paths[index];

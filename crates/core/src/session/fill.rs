@@ -4,7 +4,7 @@ use tabane_base::{Duration, Instant};
 
 use super::Session;
 use crate::class::ClassId;
-use crate::id::PathId;
+use crate::id::{PathId, PathIndex};
 use crate::recovery::{SentFrame, SentFrames};
 use crate::scheduler::{Carries, Dealing, Grant};
 use crate::stream::Place;
@@ -63,7 +63,7 @@ impl Session {
     fn fill_datagrams(
         &mut self,
         now: Instant,
-        (class, index): (ClassId, usize),
+        (class, index): (ClassId, PathIndex),
         out: &mut Vec<u8>,
         (space, whole): (usize, usize),
     ) {
@@ -85,11 +85,11 @@ impl Session {
 
     /// How much sooner a path brings a datagram than the slowest that datagrams use; zero when
     /// they use no other.
-    fn lead(&self, now: Instant, index: usize) -> Duration {
+    fn lead(&self, now: Instant, index: PathIndex) -> Duration {
         let own = &self.paths[index];
-        let others = self.paths.iter().enumerate().filter(|(other, path)| {
+        let others = self.paths.active().filter(|(other, path)| {
             let used = path.carried_datagram_at;
-            *other != index && path.is_active() && used.is_some_and(|at| now.since(at) <= USED_FOR)
+            *other != index && used.is_some_and(|at| now.since(at) <= USED_FOR)
         });
         let leads = others.map(|(_, path)| {
             let lead = match path.forward.relative().zip(own.forward.relative()) {
@@ -159,7 +159,7 @@ impl Session {
         /// No frame about a path is longer: PATH_POLICY's type, path, number, flags, weight,
         /// priority and cap.
         const LONGEST: usize = 1 + 4 + 8 + 1 + 2 + 1 + 8;
-        for path in &mut self.paths {
+        for path in self.paths.iter_mut() {
             if path.frequency_due && out.len() + LONGEST <= end {
                 let (packets, delay) = path.take_frequency();
                 Frame::AckFrequency {

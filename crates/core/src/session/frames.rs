@@ -198,7 +198,7 @@ impl Session {
     }
 
     fn handle_response(&mut self, now: Instant, from: FourTuple, data: [u8; 8]) {
-        for index in 0..self.paths.len() {
+        for index in self.paths.indices() {
             if self.paths[index].on_response(now, from, data) {
                 let id = self.paths[index].id;
                 self.events.push_back(Event::PathUp(id));

@@ -10,7 +10,7 @@ use super::Session;
 use crate::close::{CloseReason, PathDownReason};
 use crate::config::MAX_PATHS;
 use crate::event::Event;
-use crate::id::{FourTuple, PathId, SocketId};
+use crate::id::{FourTuple, PathId, PathIndex, SocketId};
 use crate::path::Path;
 use crate::policy::{MAX_PRIORITY, PathPolicy};
 
@@ -123,7 +123,7 @@ impl Session {
         if let Some(handshake) = &mut self.handshake {
             handshake.drop_socket(socket);
         }
-        while let Some(index) = self.paths.iter().position(|p| p.tuple.socket == socket) {
+        while let Some(index) = self.paths.position(|p| p.tuple.socket == socket) {
             self.due.abandon.push_back(self.paths[index].id);
             self.remove_path(now, index, PathDownReason::InterfaceGone);
         }
@@ -132,7 +132,7 @@ impl Session {
     /// How much more each byte stream takes at present. To be said before each
     /// [`poll_transmit`](Self::poll_transmit); what has no room goes by other paths.
     pub fn set_stream_rooms(&mut self, room: impl Fn(SocketId) -> Bytes) {
-        for path in &mut self.paths {
+        for path in self.paths.iter_mut() {
             if path.tuple.socket.is_ordered() {
                 path.set_stream_room(room(path.tuple.socket));
             }
@@ -145,17 +145,16 @@ impl Session {
         self.paths.iter().any(|path| path.tuple.socket == socket)
     }
 
-    pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> usize {
+    pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> PathIndex {
         let size = self.config.max_udp_payload.min(self.peer.max_udp_payload);
         let seed = Seed(self.rng.next_u64());
         let mut path = Path::new(now, id, tuple, self.config.controller, size, seed);
         path.set_peer_ack_delay(self.peer.max_ack_delay);
-        self.paths.push(path);
         self.windows_moved = true;
-        self.paths.len() - 1
+        self.paths.push(path)
     }
 
-    pub(super) fn remove_path(&mut self, now: Instant, index: usize, reason: PathDownReason) {
+    pub(super) fn remove_path(&mut self, now: Instant, index: PathIndex, reason: PathDownReason) {
         let mut news = std::mem::take(&mut self.news);
         self.paths[index].give_up_in_flight(now, &mut news);
         let path = self.paths.remove(index);
@@ -173,11 +172,11 @@ impl Session {
         self.paths.iter_mut().find(|path| path.id == id)
     }
 
-    pub(super) fn path_index(&self, id: PathId) -> Option<usize> {
-        self.paths.iter().position(|path| path.id == id)
+    pub(super) fn path_index(&self, id: PathId) -> Option<PathIndex> {
+        self.paths.position(|path| path.id == id)
     }
 
-    pub(super) fn challenge(&mut self, now: Instant, index: usize, tuple: FourTuple) {
+    pub(super) fn challenge(&mut self, now: Instant, index: PathIndex, tuple: FourTuple) {
         let data = self.rng.bytes();
         self.paths[index].challenge(now, tuple, data);
     }

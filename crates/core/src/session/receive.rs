@@ -12,7 +12,7 @@ use crate::close::CloseReason;
 use crate::config::MAX_PATHS;
 use crate::drops::DropReason;
 use crate::handshake::Refusal;
-use crate::id::{FourTuple, PathId};
+use crate::id::{FourTuple, PacketNumber, PathId, PathIndex};
 use crate::path::State;
 use crate::stream::Refused;
 use crate::trace::{Traced, traced_frames};
@@ -140,7 +140,12 @@ impl Session {
     }
 
     /// A packet that is authentic, new, and has room here: its path's index, and its number.
-    fn take_in(&mut self, arrival: &Arrival, (path, pn): (usize, u64), payload: &[u8]) {
+    fn take_in(
+        &mut self,
+        arrival: &Arrival,
+        (path, pn): (PathIndex, PacketNumber),
+        payload: &[u8],
+    ) {
         let Arrival {
             now,
             tuple,
@@ -219,7 +224,7 @@ impl Session {
     }
 
     /// A path's packets come from another address: ask that address to prove itself.
-    fn review_address(&mut self, now: Instant, path: usize, tuple: FourTuple, is_newest: bool) {
+    fn review_address(&mut self, now: Instant, path: PathIndex, tuple: FourTuple, is_newest: bool) {
         if self.side == Side::Client {
             return;
         }

@@ -9,6 +9,7 @@ use tabane_base::{Bytes, Instant};
 use super::Session;
 use crate::close::Violation;
 use crate::event::Event;
+use crate::id::PathIndex;
 use crate::path::{News, Path, State};
 use crate::recovery::SentFrame;
 use crate::wire::AckFrame;
@@ -63,8 +64,8 @@ impl Session {
     /// The peer has too little memory for all paths: the farthest rests.
     fn rest_farthest(&mut self, now: Instant, sent_at: Instant, shed: Bytes) {
         let awake = || {
-            let paths = self.paths.iter().enumerate();
-            paths.filter(|(_, path)| path.is_active() && path.rest.is_over(now))
+            let active = self.paths.active();
+            active.filter(|(_, path)| path.rest.is_over(now))
         };
         let farthest = awake().max_by_key(|(_, path)| path.rtt.smoothed());
         let Some((index, path)) = farthest else {
@@ -95,7 +96,7 @@ impl Session {
     }
 
     /// Settles what a path reports of its packets and of itself.
-    pub(super) fn apply(&mut self, now: Instant, index: usize, news: &mut News) {
+    pub(super) fn apply(&mut self, now: Instant, index: PathIndex, news: &mut News) {
         self.windows_moved = true;
         let id = self.paths[index].id;
         if let Some(trace) = &mut self.trace {
@@ -111,7 +112,7 @@ impl Session {
         if std::mem::take(&mut news.up) {
             self.events.push_back(Event::PathUp(id));
             // What waits on silent paths has a way again.
-            for path in &mut self.paths {
+            for path in self.paths.iter_mut() {
                 if matches!(path.state(), State::Silent { .. }) {
                     path.give_up_in_flight(now, news);
                 }

@@ -5,6 +5,7 @@ use tabane_base::Instant;
 use super::{Phase, Session};
 use crate::close::{CloseReason, PathDownReason};
 use crate::event::{Event, TimerReason};
+use crate::id::PathIndex;
 
 /// The earliest moment at which the session has something to do.
 pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
@@ -25,7 +26,7 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
         soonest.offer(at, TimerReason::Reassembly);
     }
     let wants_to_send = session.wants_to_send();
-    for path in &session.paths {
+    for path in session.paths.iter() {
         if let Some(at) = path.received.due_at() {
             soonest.offer(at, TimerReason::Ack);
         }
@@ -93,7 +94,7 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
     }
     let told = session.datagrams.expire(now);
     session.on_datagram(told);
-    for index in 0..session.paths.len() {
+    for index in session.paths.indices() {
         session.handle_path_timers(now, index);
     }
 }
@@ -107,12 +108,8 @@ impl Session {
         }
     }
 
-    fn handle_path_timers(&mut self, now: Instant, index: usize) {
-        let others = self
-            .paths
-            .iter()
-            .enumerate()
-            .any(|(i, p)| i != index && p.is_active());
+    fn handle_path_timers(&mut self, now: Instant, index: PathIndex) {
+        let others = self.paths.is_other_active(index);
         let path = &mut self.paths[index];
         if path
             .keep_alive_at(self.config.keep_alive)
@@ -138,7 +135,7 @@ impl Session {
     }
 
     /// Lets the probes of the only path carry what has waited longest.
-    fn repeat_oldest(&mut self, index: usize) {
+    fn repeat_oldest(&mut self, index: PathIndex) {
         let oldest = self.paths[index].recovery.in_flight_mut().take(2);
         let frames: Vec<_> = oldest.flat_map(|packet| packet.frames.iter()).collect();
         frames

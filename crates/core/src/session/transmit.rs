@@ -5,7 +5,7 @@ use tabane_base::{Duration, Instant};
 
 use super::{Phase, Session};
 use crate::close::CloseReason;
-use crate::id::FourTuple;
+use crate::id::{FourTuple, PathIndex};
 use crate::mtu::BASE_SIZE;
 use crate::path::{Path, QUESTION_SIZE, State};
 use crate::probe::{Probe, packet_size};
@@ -55,19 +55,19 @@ impl Session {
         if let Some(keys) = &mut self.keys {
             keys.refresh(now, self.config.packets_per_key);
         }
-        for index in 0..self.paths.len() {
+        for index in self.paths.indices() {
             self.send_validation(now, index, batch);
             self.send_probes(now, index, batch);
         }
         self.send_acks(now, batch);
-        for index in 0..self.paths.len() {
+        for index in self.paths.indices() {
             self.send_train(now, index, batch);
         }
         self.send_data(now, batch);
         if !batch.is_full() {
             self.drained_at = now;
         }
-        for index in 0..self.paths.len() {
+        for index in self.paths.indices() {
             self.send_mtu_probe(now, index, batch);
         }
     }
@@ -77,7 +77,7 @@ impl Session {
     pub(super) fn send_packet(
         &mut self,
         now: Instant,
-        (index, to): (usize, FourTuple),
+        (index, to): (PathIndex, FourTuple),
         (size, padded): (usize, bool),
         batch: &mut TransmitBatch,
         fill: impl FnOnce(&mut Self, &mut Vec<u8>, usize, &mut SentFrames) -> bool,
@@ -129,7 +129,7 @@ impl Session {
     }
 
     /// Challenges that are due and answers that are owed.
-    fn send_validation(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {
+    fn send_validation(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
         if let Some(response) = path.response.take() {
             let (size, padded) = validation_size(path, response.to);
@@ -166,7 +166,7 @@ impl Session {
     }
 
     /// A question how long the way there and back takes, if one is due.
-    fn send_round_trip(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {
+    fn send_round_trip(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
         let place = (index, path.tuple);
         let size = (path.packet_size(), false);
@@ -183,7 +183,7 @@ impl Session {
     }
 
     /// Probes after a timeout, and keep-alives. Neither window nor pacer holds them back.
-    fn send_probes(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {
+    fn send_probes(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
         if matches!(path.state(), State::Opening { .. }) {
             path.probes_due = 0;
@@ -197,11 +197,7 @@ impl Session {
         if ping && probes == 0 && self.takes_probes() && self.paths[index].may_probe_instead(now) {
             ping = !self.send_train_now(now, index, batch);
         }
-        let others = self
-            .paths
-            .iter()
-            .enumerate()
-            .any(|(i, p)| i != index && p.is_active());
+        let others = self.paths.is_other_active(index);
         let mut sent = 0;
         if !others {
             // What waits longest may as well be a probe.
@@ -228,7 +224,7 @@ impl Session {
     /// Acknowledgements that are due, of all paths, on the path most likely to bring them soonest.
     fn send_acks(&mut self, now: Instant, batch: &mut TransmitBatch) {
         let is_due = |path: &Path| path.received.due_at().is_some_and(|at| at <= now);
-        while let Some(first) = self.paths.iter().position(is_due) {
+        while let Some(first) = self.paths.position(is_due) {
             let carrier = self.ack_carrier().unwrap_or(first);
             let path = &self.paths[carrier];
             let place = (carrier, path.tuple);
@@ -267,21 +263,19 @@ impl Session {
 
     /// The fastest active path of the most preferred that was heard as lately as any: one whose far
     /// side went silent may lose what we send as well.
-    fn ack_carrier(&self) -> Option<usize> {
+    fn ack_carrier(&self) -> Option<PathIndex> {
         let newest = self.paths.iter().map(Path::last_received_at).max()?;
-        let usable = self
+        let fresh = self
             .paths
-            .iter()
-            .enumerate()
-            .filter(|(_, path)| path.is_active());
-        let fresh = usable.filter(|(_, path)| path.is_fresh(newest));
+            .active()
+            .filter(|(_, path)| path.is_fresh(newest));
         fresh
             .min_by_key(|(_, path)| (path.policies.tier(), path.rtt.smoothed()))
             .map(|(index, _)| index)
     }
 
     /// A train of probes, if one is due [P-10.2].
-    fn send_train(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {
+    fn send_train(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let is_due = self.takes_probes()
             && !batch.is_full()
             && self.paths[index]
@@ -293,7 +287,12 @@ impl Session {
     }
 
     /// `false` when the window has no room.
-    fn send_train_now(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) -> bool {
+    fn send_train_now(
+        &mut self,
+        now: Instant,
+        index: PathIndex,
+        batch: &mut TransmitBatch,
+    ) -> bool {
         let path = &mut self.paths[index];
         let Some(train) = path.begin_probe(now) else {
             return false;
@@ -311,7 +310,7 @@ impl Session {
         true
     }
 
-    fn send_mtu_probe(&mut self, now: Instant, index: usize, batch: &mut TransmitBatch) {
+    fn send_mtu_probe(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
         if !path.is_active() || batch.is_full() {
             return;
@@ -339,7 +338,7 @@ impl Session {
             handshake.emit_close(reason, batch);
         }
         let (code, text) = (reason.code(), reason.to_string());
-        for index in 0..self.paths.len() {
+        for index in self.paths.indices() {
             let path = &self.paths[index];
             let place = (index, path.tuple);
             let size = (path.packet_size(), false);

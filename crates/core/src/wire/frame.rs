@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use tabane_base::{Duration, Instant};
 
 use crate::class::{ClassId, ClassRule};
-use crate::id::{PathId, StreamId};
+use crate::id::{PacketNumber, PathId, StreamId};
 use crate::policy::PathWish;
 use crate::probe::{Probe, Report};
 
@@ -182,8 +182,8 @@ pub(crate) struct AckFrame {
 }
 
 impl AckFrame {
-    pub(crate) fn largest(&self) -> u64 {
-        self.ranges.first().map_or(0, |range| *range.end())
+    pub(crate) fn largest(&self) -> PacketNumber {
+        PacketNumber(self.ranges.first().map_or(0, |range| *range.end()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::cursor::{Cursor, Malformed, put_varint};
 use super::{PROTOCOL_VERSION, TAG_LEN};
-use crate::id::{AttemptId, ConnectionId, PathId};
+use crate::id::{AttemptId, ConnectionId, PacketNumber, PathId};
 use crate::identity::PublicKey;
 
 /// A first byte's bit that marks a long header.
@@ -235,8 +235,8 @@ impl ShortHeader {
 
 /// Bytes needed so that the receiver finds `pn` when it lies at most half their range beyond
 /// the largest acknowledged (RFC 9000 §17.1, appendix A.2).
-pub(crate) fn packet_number_len(pn: u64, largest_acked: Option<u64>) -> usize {
-    let unacked = largest_acked.map_or(pn + 1, |acked| pn - acked);
+pub(crate) fn packet_number_len(pn: PacketNumber, largest_acked: Option<PacketNumber>) -> usize {
+    let unacked = largest_acked.map_or(pn.0 + 1, |acked| pn.0 - acked.0);
     match unacked {
         0..0x7fff => 2,
         0x7fff..0x7f_ffff => 3,
@@ -245,24 +245,30 @@ pub(crate) fn packet_number_len(pn: u64, largest_acked: Option<u64>) -> usize {
 }
 
 /// Appends the low `len` bytes of `pn`.
-pub(crate) fn put_packet_number(pn: u64, len: usize, out: &mut Vec<u8>) {
-    out.extend_from_slice(&pn.to_be_bytes()[8 - len..]);
+pub(crate) fn put_packet_number(pn: PacketNumber, len: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&pn.0.to_be_bytes()[8 - len..]);
 }
 
 /// The packet number nearest to the expected one whose low bytes are `truncated`
 /// (RFC 9000 appendix A.3).
-pub(crate) fn expand_packet_number(largest: Option<u64>, truncated: u64, len: usize) -> u64 {
-    let expected = largest.map_or(0, |largest| largest.saturating_add(1));
+pub(crate) fn expand_packet_number(
+    largest: Option<PacketNumber>,
+    truncated: u64,
+    len: usize,
+) -> PacketNumber {
+    let expected = largest.map_or(0, |largest| largest.0.saturating_add(1));
     let window = 1_u64 << (8 * len);
     let half = window / 2;
     let candidate = (expected & !(window - 1)) | truncated;
-    if candidate + half <= expected && candidate < (1 << 62) - window {
-        candidate + window
-    } else if candidate > expected + half && candidate >= window {
-        candidate - window
-    } else {
-        candidate
-    }
+    PacketNumber(
+        if candidate + half <= expected && candidate < (1 << 62) - window {
+            candidate + window
+        } else if candidate > expected + half && candidate >= window {
+            candidate - window
+        } else {
+            candidate
+        },
+    )
 }
 
 #[cfg(test)]
@@ -272,17 +278,17 @@ mod tests {
     #[test]
     fn rfc_9000_a3_example() {
         assert_eq!(
-            expand_packet_number(Some(0xa82f_30ea), 0x9b32, 2),
-            0xa82f_9b32
+            expand_packet_number(Some(PacketNumber(0xa82f_30ea)), 0x9b32, 2),
+            PacketNumber(0xa82f_9b32)
         );
-        assert_eq!(expand_packet_number(None, 7, 2), 7);
+        assert_eq!(expand_packet_number(None, 7, 2), PacketNumber(7));
     }
 
     #[test]
     fn truncation_is_undone_over_the_whole_window() {
         for largest in [0, 1, 70_000, 1 << 33] {
             for ahead in [1, 2, 1_000, 0x7ffe] {
-                let pn = largest + ahead;
+                let (pn, largest) = (PacketNumber(largest + ahead), PacketNumber(largest));
                 let len = packet_number_len(pn, Some(largest));
                 let mut out = Vec::new();
                 put_packet_number(pn, len, &mut out);

@@ -65,6 +65,7 @@ fn a_session_is_recorded_as_qlog() {
     let Some(world) = World::new(&["--scheduler", "round-robin"]) else {
         return;
     };
+    world.limit_rates([40, 40]);
     world.join();
     // Without an end or a limit: a slow reader lets whole seconds pass without a packet.
     let line = "echo up; curl -sS -o /dev/null http://203.0.113.2:8000/100000000000";

@@ -56,18 +56,21 @@ fn entry(began: Instant, event: TraceEvent) -> TraceEntry {
                 eliciting,
                 frames,
             } => TraceWhat::Sent {
-                pn,
+                pn: pn.get(),
                 size,
                 eliciting,
                 frames: frames.into_iter().map(frame).collect(),
             },
             Traced::Received { pn, size, frames } => TraceWhat::Received {
-                pn,
+                pn: pn.get(),
                 size,
                 frames: frames.into_iter().map(frame).collect(),
             },
-            Traced::Acked { first, last } => TraceWhat::Acked { first, last },
-            Traced::Lost { pn, size } => TraceWhat::Lost { pn, size },
+            Traced::Acked { first, last } => TraceWhat::Acked {
+                first: first.get(),
+                last: last.get(),
+            },
+            Traced::Lost { pn, size } => TraceWhat::Lost { pn: pn.get(), size },
             Traced::Status(status) => TraceWhat::Status(status.name().to_owned()),
             Traced::Metrics(metrics) => TraceWhat::Metrics {
                 rtt_ms: millis(metrics.rtt_smoothed),
