@@ -25,6 +25,9 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<()> {
         .with_context(|| format!("--log or RUST_LOG: '{filter}' is no filter; try 'info'"))?;
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
+        // Where nobody reads the log any more (a terminal that has gone, `… 2>&1 | head`), telling
+        // there that it cannot be written would be a panic, and the end of the program.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     // Filtered below the lines, so that the most that it lets through is known to all: what is not
     // logged costs a comparison.
