@@ -22,7 +22,7 @@ Builds a static tabane with client, relay, gateway and web, and nothing else.
                    client with 64 MB of memory";
 
 /// Bytes on the disk: what it comes to, and room for a few commands more. Wanted are 8 MB.
-const SIZE_MAX: u64 = 12_500_000;
+const SIZE_MAX: u64 = 13_000_000;
 /// Of the client, resident at most, with [`street::CONNECTIONS`] over two links.
 const RESIDENT_MAX_MB: f64 = 40.0;
 
