@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::ci::is_root;
+use crate::package::is_root;
 use crate::package::{Build, Release, clear, said};
 use crate::router;
 

@@ -199,6 +199,10 @@ impl Hooks {
 }
 
 fn load(config: &HookConfig, tells_asker: bool) -> Result<Ebpf, HookError> {
+    // A loader begins with the kernel's types, some 17 MB of memory, and does not show whether
+    // there are any. Let go of before ours are read, so that they are there once.
+    let mut loader = EbpfLoader::new();
+    loader.btf(None);
     // Without the kernel's own type information the one program that wants it does without.
     let kernel_types = Btf::from_sys_fs().ok();
     let port_be = config.port.to_be();
@@ -209,7 +213,7 @@ fn load(config: &HookConfig, tells_asker: bool) -> Result<Ebpf, HookError> {
     let tell_asker = u8::from(tells_asker);
     let bypass_mark = config.bypass_mark.unwrap_or(0);
     let netns_cookie = netns_cookie::of_this_thread().unwrap_or(0);
-    EbpfLoader::new()
+    loader
         .btf(kernel_types.as_ref())
         .override_global("LISTEN_PORT", &port_be, true)
         .override_global("CAPTURE_TCP", &capture_tcp, true)

@@ -12,7 +12,7 @@ use crate::router::host;
 
 /// What a build for another C library or machine has: usrsctp is of the distribution, and there is
 /// none for them here.
-const FEATURES: &str = "dashboard,demo,lab,sim";
+const FEATURES: &str = "dashboard,demo,fleet,lab,sim";
 /// The processors that others' builds are for, by Rust's and by Debian's name.
 const PROCESSORS: [(&str, &str); 2] = [("x86_64", "amd64"), ("aarch64", "arm64")];
 
@@ -209,6 +209,20 @@ pub(crate) fn can_start(program: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_builds_have_all_that_this_machine_s_has_but_for_its_libraries() {
+        let manifest = include_str!("../../../crates/tabane/Cargo.toml");
+        let line = manifest
+            .lines()
+            .find_map(|line| line.strip_prefix("default = "));
+        let own = line
+            .expect("there are default features")
+            .replace(['"', ' '], "");
+        let own = own.trim_matches(['[', ']']).split(',');
+        let others: Vec<&str> = own.filter(|&feature| feature != "sctp").collect();
+        assert_eq!(FEATURES.split(',').collect::<Vec<_>>(), others);
+    }
 
     #[test]
     fn no_machine_is_built_for_twice_and_the_own_one_is_first() {

@@ -9,8 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{clear, said};
-use crate::ci::is_root;
+use super::{clear, is_root, said};
 
 /// What a Debian system has and debootstrap's smallest does not, of what is used here.
 const INCLUDE: &str = "apparmor,curl,iproute2,systemd";

@@ -260,9 +260,10 @@ impl Service {
             ),
             Self::Relay => {
                 // A pool needs its TUN device, and nothing else of /dev.
-                let devices = match flags.contains(" --pool") {
-                    true => "DeviceAllow=/dev/net/tun rw",
-                    false => "PrivateDevices=yes",
+                // That of the running process cannot be had by a second one: a restart has to do.
+                let (devices, reload) = match flags.contains(" --pool") {
+                    true => ("DeviceAllow=/dev/net/tun rw", ""),
+                    false => ("PrivateDevices=yes", RELAY_RELOAD),
                 };
                 let who = relay_s_name(as_user);
                 format!(
@@ -273,7 +274,7 @@ impl Service {
                  [Service]\n\
                  Type=notify\n\
                  ExecStart={program} relay --state /var/lib/tabane{flags}\n\
-                 ExecReload=/bin/kill -HUP $MAINPID\n\
+                 {reload}\
                  Restart=on-failure\nRestartSec=2\nWatchdogSec={WATCHDOG}\n\
                  LimitNOFILE=1048576\n\
                  StateDirectory=tabane\nStateDirectoryMode=0700\n\
@@ -291,6 +292,9 @@ impl Service {
         })
     }
 }
+
+/// A successor takes what is new, while what is under way goes on.
+const RELAY_RELOAD: &str = "ExecReload=/bin/kill -HUP $MAINPID\n";
 
 /// What the relay may do beside what everybody may.
 const RELAY_MIGHT: &str = "CAP_NET_BIND_SERVICE CAP_NET_ADMIN CAP_NET_RAW";
@@ -366,6 +370,11 @@ mod tests {
                 .unwrap()
         };
         assert!(unit(&["--listen", "[::]:443"], true).contains("\nUser=_tabane\n"));
+        // `systemctl try-reload-or-restart`, which upgrades of packages ask for, restarts where
+        // the unit has no reload.
+        assert!(unit(&[], true).contains("\nExecReload=/bin/kill -HUP $MAINPID\n"));
+        let with_pool = unit(&["--pool", "100.64.0.0/20"], true);
+        assert!(!with_pool.contains("ExecReload"), "{with_pool}");
         for (flags, has_user) in [
             (&["--pool", "100.64.0.0/20"][..], true),
             (&["--tls-cert", "c", "--tls-key=k"], true),
