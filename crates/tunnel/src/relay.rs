@@ -41,6 +41,7 @@ mod turnstile;
 mod udp;
 mod udp_door;
 mod user;
+mod visitor;
 mod web_door;
 
 use std::collections::BTreeMap;
