@@ -28,6 +28,7 @@ mod listening;
 mod mapping;
 mod measuring;
 mod monitor;
+mod open_ports;
 mod own_addresses;
 mod packets;
 mod pingers;

@@ -1,16 +1,14 @@
 //! The ports by which visitors come to clients: who is called when somebody is at one.
 //!
-//! Owns the listening sockets of all exposures: a port is opened with the first that has it and
-//! closed with the last. Whoever comes is handed to the holder's task, at the pace that its
+//! Owns what attends the ports of all exposures: one is opened with the first that has it and closed
+//! with the last. Whoever comes is handed to the holder's task, at the pace that its
 //! turnstile allows; at a port of several names, once the visitor has said which it wants. What is
-//! too much waits in the kernel, whose queue has an end, or is reset, and is counted. A port that is
-//! given up is closed before somebody else is told that it is theirs.
+//! too much waits in the kernel, whose queue has an end, or is reset, and is counted.
 //!
 //! All workers of a relay have the same doors: a port is attended by the worker that opened it, and
 //! visitors are handed to the holder's, wherever that is.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -27,6 +25,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::exposures::{Called, Conflict, Exposed, Exposures, Place, places};
+use super::open_ports::OpenPorts;
 use super::udp_door::{self, UdpVisitor};
 use super::visitor::Visitor;
 use crate::request::{PortClaim, Status};
@@ -61,25 +60,13 @@ pub(super) type Bell = mpsc::Sender<Knock>;
 /// All of them.
 pub(super) struct FrontDoors {
     exposures: Mutex<Exposures<Bell>>,
-    open: Mutex<Opened>,
-    /// One lease after the other: who waits until a port is closed need not see others open it.
-    opening: tokio::sync::Mutex<()>,
+    ports: OpenPorts,
     /// Of the relay's host, where it listens.
     local: IpAddr,
     /// Where the relay takes in TLS itself: names may be had there, and no whole port.
     own_ports: Vec<u16>,
     /// Visitors who were sent away without being asked about.
     turned_away: AtomicU64,
-}
-
-/// The tasks that attend ports.
-#[derive(Default)]
-struct Opened {
-    attended: BTreeMap<Place, JoinHandle<()>>,
-    /// Told to end, perhaps by another worker's thread; each has its port until it has.
-    closing: BTreeMap<Place, JoinHandle<()>>,
-    /// The relay drains: no more are opened.
-    is_over: bool,
 }
 
 /// Ports that a client has, until this is dropped.
@@ -113,8 +100,7 @@ impl FrontDoors {
     pub(super) fn new(local: IpAddr, own_ports: Vec<u16>) -> Arc<Self> {
         Arc::new(Self {
             exposures: Mutex::default(),
-            open: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            ports: OpenPorts::default(),
             local,
             own_ports,
             turned_away: AtomicU64::new(0),
@@ -125,10 +111,6 @@ impl FrontDoors {
         self.exposures
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn opened(&self) -> MutexGuard<'_, Opened> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has what comes there knock at the receiver, from now on. A client that is here again is
@@ -161,23 +143,12 @@ impl FrontDoors {
         })?;
         let doors = self.clone();
         let lease = Lease { doors, number };
-        let _one = self.opening.lock().await;
-        for place in places(claim) {
-            if name.is_some() && self.own_ports.contains(&place.1) {
-                continue;
-            }
-            self.closed(place).await;
-            self.open(place)?;
-        }
+        let is_wanted = |place: &Place| name.is_none() || !self.own_ports.contains(&place.1);
+        let wanted = places(claim).filter(is_wanted);
+        self.ports
+            .open(wanted, |place| self.attended(place))
+            .await?;
         Ok((lease, knocks))
-    }
-
-    /// Waits until a port is closed that was given up.
-    async fn closed(&self, place: Place) {
-        let closing = self.opened().closing.remove(&place);
-        if let Some(closing) = closing {
-            let _ = timeout(GONE_WAIT, closing).await;
-        }
     }
 
     /// Tells those who have what `key` wants. Waits for the end of what it has itself.
@@ -197,23 +168,6 @@ impl FrontDoors {
             }
         }
         let _ = timeout(GONE_WAIT, gone.join_all()).await;
-    }
-
-    fn open(self: &Arc<Self>, place: Place) -> Result<(), Status> {
-        let mut opened = self.opened();
-        if opened.is_over {
-            // The relay that comes next may say otherwise.
-            return Err(Status::TimedOut);
-        }
-        if opened.attended.contains_key(&place) {
-            return Ok(());
-        }
-        let task = self.attended(place).map_err(|error| {
-            tracing::warn!(port = place.1, protocol = %place.0, %error, "cannot listen there");
-            Status::PortUnavailable
-        })?;
-        opened.attended.insert(place, task);
-        Ok(())
     }
 
     fn attended(self: &Arc<Self>, place: Place) -> io::Result<JoinHandle<()>> {
@@ -379,20 +333,7 @@ impl FrontDoors {
         // Their tasks end with their bells, and find nothing to give back.
         let all = std::mem::take(&mut *self.exposures());
         drop(all);
-        let mut opened = self.opened();
-        opened.is_over = true;
-        let attended = std::mem::take(&mut opened.attended);
-        attended.values().for_each(JoinHandle::abort);
-    }
-}
-
-impl Opened {
-    fn close(&mut self, place: Place) {
-        self.closing.retain(|_, task| !task.is_finished());
-        if let Some(task) = self.attended.remove(&place) {
-            task.abort();
-            self.closing.insert(place, task);
-        }
+        self.ports.close_all();
     }
 }
 
@@ -435,10 +376,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // Nobody is given what is closed here before it is closed.
         let mut exposures = self.doors.exposures();
-        let mut opened = self.doors.opened();
-        for place in exposures.remove(self.number) {
-            opened.close(place);
-        }
+        self.doors.ports.close(exposures.remove(self.number));
     }
 }
 

@@ -80,7 +80,9 @@ fn a_port_of_somebody_else_s_is_told_and_nothing_of_a_range_is_kept() {
         let doors = doors();
         let refused = doors.lease(claim, None, ANN).await.err();
         assert_eq!(refused, Some(Status::PortUnavailable));
-        assert!(doors.snapshot().is_empty() && doors.opened().attended.is_empty());
+        assert!(doors.snapshot().is_empty());
+        doors.ports.closed((claim.protocol, port - 1)).await;
+        assert!(connect(claim).await.is_err());
     })
     .unwrap();
 }
@@ -191,7 +193,10 @@ fn a_port_is_free_at_once_whichever_worker_attended_it() {
                 .unwrap();
             // Busy with something else, and then with nothing.
             told.recv().unwrap();
-            at_other.closed((claim.protocol, claim.ports.first())).await;
+            at_other
+                .ports
+                .closed((claim.protocol, claim.ports.first()))
+                .await;
         })
         .unwrap();
     });
