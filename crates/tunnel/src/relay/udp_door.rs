@@ -124,7 +124,7 @@ impl Places {
         self.next += 1;
         self.flows.insert(tuple, place);
         let own = socket.local_addr().unwrap_or(tuple.remote);
-        let at = tuple.local_ip.unwrap_or(own.ip().to_canonical());
+        let at = tuple.local_ip.unwrap_or_else(|| own.ip().to_canonical());
         let visitor = UdpVisitor {
             from: tuple.remote,
             at: SocketAddr::new(at, own.port()),
