@@ -1,7 +1,7 @@
 //! The ports by which visitors come to clients: who is called when somebody is at one.
 //!
-//! Owns what attends the ports of all exposures: one is opened with the first that has it and closed
-//! with the last. Whoever comes is handed to the holder's task, at the pace that its
+//! Owns what attends the ports of all exposures: one is opened with the first that has it and
+//! closed with the last. Whoever comes is handed to the holder's task, at the pace that its
 //! turnstile allows; at a port of several names, once the visitor has said which it wants. What is
 //! too much waits in the kernel, whose queue has an end, or is reset, and is counted.
 //!
