@@ -31,8 +31,30 @@ pub(super) struct Bond {
 impl Bond {
     /// Starts the relay and joins it.
     pub(super) fn up(stage: &Stage, binary: &Path, congestion: Option<&str>) -> Result<Self> {
+        Self::up_with(stage, binary, congestion, &[])
+    }
+
+    /// The same as a user with these grants, if there are any.
+    pub(super) fn up_with(
+        stage: &Stage,
+        binary: &Path,
+        congestion: Option<&str>,
+        grants: &[&str],
+    ) -> Result<Self> {
         let scratch = Scratch::new()?;
-        let (relay, join_string) = start_relay(stage, binary, congestion, scratch.path())?;
+        let (relay, mut join_string) = start_relay(stage, binary, congestion, scratch.path())?;
+        if !grants.is_empty() {
+            let manage = |arguments: &[&str]| {
+                let mut command = stage.at_server(&binary.to_string_lossy());
+                private(&mut command, scratch.path());
+                command.arg("relay").args(arguments).arg("--state");
+                command.arg(scratch.path().join("relay"));
+                let done = Running::start("tabane relay user", &mut command)?.finish(START_WITHIN);
+                Ok::<_, anyhow::Error>(done?.succeeded()?.stdout)
+            };
+            manage(&[&["user", "add", "bench"], grants].concat())?;
+            join_string = manage(&["token", "new", "--user", "bench"])?;
+        }
         let mut join = stage.at_client(&binary.to_string_lossy());
         private(&mut join, scratch.path());
         join.args(["join", join_string.trim()]);
@@ -64,8 +86,7 @@ impl Bond {
 
     /// A command that will run `program` with its traffic over `link` alone, or over all links.
     pub(super) fn run(&self, stage: &Stage, link: Option<&str>, program: &str) -> Command {
-        let mut command = stage.at_client(&self.binary.to_string_lossy());
-        private(&mut command, self.scratch.path());
+        let mut command = self.command(stage);
         command.arg("run").arg("--json").arg(self.report_path());
         if let Some(link) = link {
             command.args(["--link", link]);
@@ -77,7 +98,14 @@ impl Bond {
         command
     }
 
-    /// A command of the client's whose log comes on stdout; its arguments are to follow.
+    /// A command of the client's; its arguments are to follow.
+    pub(super) fn command(&self, stage: &Stage) -> Command {
+        let mut command = stage.at_client(&self.binary.to_string_lossy());
+        private(&mut command, self.scratch.path());
+        command
+    }
+
+    /// The same whose log comes on stdout.
     pub(super) fn up_command(&self, stage: &Stage) -> Command {
         let mut command = stage.at_client("sh");
         private(&mut command, self.scratch.path());

@@ -19,6 +19,7 @@ mod carriers;
 mod contender;
 mod cost;
 pub(crate) mod ends;
+mod expose;
 mod fetch;
 mod figure;
 mod flood;
@@ -143,7 +144,8 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         | Kind::Sockets
         | Kind::Cost
         | Kind::Startup
-        | Kind::Carriers => {
+        | Kind::Carriers
+        | Kind::Expose => {
             let sheet = sheet(root, &binary, &options, |sheet| keep(&options, sheet))?;
             if let (Kind::Startup, Some(path)) = (options.kind, &options.svg) {
                 startup::draw(&sheet, path)?;
@@ -218,6 +220,7 @@ fn scenarios(root: &Path, options: &Options) -> Result<Vec<Scenario>> {
         Kind::Selftest => selftest::scenarios(),
         Kind::Sockets => sockets::scenarios(),
         Kind::Carriers => carriers::scenarios(&options.names),
+        Kind::Expose => expose::scenarios(),
         _ => options.scenarios(root),
     }
 }
@@ -260,6 +263,7 @@ fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Optio
         Kind::Cost => cost::measure(scenario, direction, binary, options),
         Kind::Startup => startup::measure(scenario, binary, options),
         Kind::Carriers => carriers::measure(scenario, binary, options),
+        Kind::Expose => expose::measure(scenario, binary, options),
         Kind::Goodput | Kind::Share | Kind::Lan | Kind::Figures => {
             unreachable!("they have no sheet")
         }

@@ -26,6 +26,8 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
                    outage; --svg FILE draws it
     sockets        connection setup, uploads ahead of links, readers who do not read, beside plain
                    sockets
+    expose         a server behind a client, visited by way of the relay: downloads, setup, crowds
+                   (for three times --seconds), cuts
     lan            50 hosts with 20 connections each behind one `tabane up --lan`
     arms           table 1 of the ARMS paper with `tabane sctp`; see `bench arms --help`
     web            files from nginx by curl, aria2, `tabane get` and `tabane web`; see
@@ -67,6 +69,7 @@ pub(super) enum Kind {
     Cost,
     Startup,
     Carriers,
+    Expose,
     Figures,
 }
 
@@ -84,6 +87,7 @@ impl Kind {
             Self::Cost,
             Self::Startup,
             Self::Carriers,
+            Self::Expose,
             Self::Figures,
         ];
         all.into_iter().find(|kind| kind.name() == word)
@@ -102,6 +106,7 @@ impl Kind {
             Self::Cost => "cost",
             Self::Startup => "startup",
             Self::Carriers => "carriers",
+            Self::Expose => "expose",
             Self::Figures => "figures",
         }
     }
@@ -117,7 +122,12 @@ impl Kind {
             Self::Startup => &["twin", "unequal", "far", "outage"],
             Self::Figures => &["all"],
             // They make their own.
-            Self::Selftest | Self::Sockets | Self::Share | Self::Lan | Self::Carriers => &[],
+            Self::Selftest
+            | Self::Sockets
+            | Self::Share
+            | Self::Lan
+            | Self::Carriers
+            | Self::Expose => &[],
         }
     }
 
@@ -134,6 +144,7 @@ impl Kind {
             | Self::Lan
             | Self::Startup
             | Self::Carriers
+            | Self::Expose
             | Self::Figures => 3,
         }
     }
@@ -149,6 +160,7 @@ impl Kind {
             | Self::Share
             | Self::Lan
             | Self::Carriers
+            | Self::Expose
             | Self::Cost => true,
             Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
             Self::Udp => !is_wire && scenario.links.iter().all(is_steady),
@@ -247,7 +259,7 @@ impl Options {
                 _ => options.names.push(argument.to_owned()),
             }
         }
-        let has_networks = matches!(kind, Kind::Selftest | Kind::Share);
+        let has_networks = matches!(kind, Kind::Selftest | Kind::Share | Kind::Expose);
         ensure!(
             options.names.is_empty() || !has_networks,
             "this bench has networks of its own; see --help"

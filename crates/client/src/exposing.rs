@@ -422,7 +422,8 @@ impl Presence {
             Protocol::Udp => self.lead_datagrams(visitor, &relay).await,
         };
         if let Err(status) = led {
-            tracing::info!(%from, port, "nobody is there for a visitor: {status}");
+            // Whoever likes may have this said as often as it likes.
+            tracing::debug!(%from, port, "nobody is there for a visitor: {status}");
             self.0.visitors.borrow_mut().in_vain += 1;
         }
     }

@@ -7,6 +7,7 @@
 
 pub mod abortive;
 pub mod advertised;
+pub mod answering;
 pub mod buffers;
 pub mod caller;
 pub mod capture;

@@ -28,6 +28,7 @@ mod listening;
 mod mapping;
 mod measuring;
 mod monitor;
+mod open_ports;
 mod own_addresses;
 mod packets;
 mod pingers;
@@ -41,6 +42,7 @@ mod turnstile;
 mod udp;
 mod udp_door;
 mod user;
+mod visitor;
 mod web_door;
 
 use std::collections::BTreeMap;

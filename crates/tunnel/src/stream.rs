@@ -260,11 +260,14 @@ impl Stream {
         }
     }
 
-    /// Waits until the peer abandons its side; what it has written stays to be read.
+    /// Waits until the peer abandons its side, whatever it has written before.
     pub(crate) fn poll_reset(&self, cx: &Context<'_>) -> Poll<StreamEnd> {
         let id = self.id;
         let seen = self.visit(|visit| {
             visit.park_reader(id, cx);
+            if visit.session.is_reset(id) {
+                return Poll::Ready(StreamEnd::Reset);
+            }
             match visit.session.peek(id) {
                 Ok(ReadState::Data(_) | ReadState::Empty | ReadState::Finished) => Poll::Pending,
                 Ok(ReadState::Reset(_)) | Err(_) => Poll::Ready(StreamEnd::Reset),

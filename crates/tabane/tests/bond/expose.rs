@@ -1,7 +1,7 @@
 //! `tabane expose`: visitors of the relay's ports are led to servers behind the client.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
 use crate::control::until;
+use crate::policy::{carried, policy, used};
+use crate::relays::start_relay;
 use crate::rules::write;
 use crate::up::{UP, Up};
 use crate::world::{World, first_line, ip, pid, wait_for};
@@ -319,6 +321,13 @@ fn datagrams_of_several_visitors_find_the_server_and_their_way_back() {
     let Some(world) = world_of_ann("--port 27015-27016") else {
         return;
     };
+    // The relay's host has one more of each family, which its routing table does not choose.
+    for address in ["203.0.113.9/32", "2001:db8:ffff::9/128 nodad"] {
+        ip(&format!(
+            "-n {} addr add {address} dev r0",
+            world.relay_ns()
+        ));
+    }
     let _servers = [server(&world, "udp 27015"), server(&world, "udp 27016")];
     let (exposing, line) = expose(&world, "udp:27015-27016");
     assert_eq!(
@@ -327,10 +336,12 @@ fn datagrams_of_several_visitors_find_the_server_and_their_way_back() {
     );
     let script = format!(
         "import socket\n\
-         socks = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(20)]\n\
+         relays = ['{RELAY}', '203.0.113.9', '2001:db8:ffff::1', '2001:db8:ffff::9']\n\
+         kind = lambda n: socket.AF_INET6 if n % 4 > 1 else socket.AF_INET\n\
+         socks = [socket.socket(kind(n), socket.SOCK_DGRAM) for n in range(20)]\n\
          for n, s in enumerate(socks):\n\
          \x20 s.settimeout(10)\n\
-         \x20 s.connect(('{RELAY}', 27015 + n % 2))\n\
+         \x20 s.connect((relays[n % 4], 27015 + n % 2))\n\
          \x20 for size in (1, 1200, 9000):\n\
          \x20   sent = bytes([n]) * size\n\
          \x20   s.send(sent)\n\
@@ -487,6 +498,181 @@ fn a_relay_that_drains_gives_its_ports_up_and_lets_visitors_finish() {
     let output = visitor.wait_with_output().unwrap();
     assert_eq!(text(&output.stdout).trim(), "3000000", "{output:?}");
     assert!(world.await_relay(PATIENCE).success());
+}
+
+/// A visitor who says that it is in, and then how its connection ends.
+fn stay(world: &World) -> Running {
+    let script = format!(
+        "import socket\n\
+         s = socket.create_connection(('{RELAY}', 8080), timeout=60)\n\
+         assert s.recv(100) == b'from 127.0.0.1\\n'\n\
+         print('in', flush=True)\n\
+         try: print('eof', s.recv(1))\n\
+         except ConnectionResetError: print('reset')\n"
+    );
+    let mut command = world.in_servers("python3");
+    command.args(["-c", &script]);
+    let (visitor, line) = Running::start(command);
+    assert_eq!(line, "in");
+    visitor
+}
+
+#[test]
+fn a_client_that_vanished_has_its_ports_again_and_its_visitors_are_reset() {
+    let Some(world) = world_of_ann("--port 8080,27015") else {
+        return;
+    };
+    let _servers = [server(&world, "serve 8080"), server(&world, "udp 27015")];
+    let (mut exposing, _) = expose(&world, "8080 udp:27015");
+    let mut visitor = stay(&world);
+    let speak = format!(
+        "import socket\n\
+         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+         s.settimeout(1)\n\
+         s.connect(('{RELAY}', 27015))\n\
+         while True:\n\
+         \x20 s.send(b'hello')\n\
+         \x20 try:\n\
+         \x20   s.recv(100)\n\
+         \x20   break\n\
+         \x20 except OSError: pass\n\
+         print('answered')\n"
+    );
+    let spoken = || {
+        let output = world.in_servers("python3").args(["-c", &speak]).output();
+        assert_eq!(text(&output.unwrap().stdout).trim(), "answered");
+    };
+    spoken();
+    // As by a power cut: `ip netns exec` has become the client itself.
+    exposing.0.kill().unwrap();
+    exposing.0.wait().unwrap();
+    let (_exposing, line) = expose(&world, "8080 udp:27015");
+    assert!(line.contains("leads to 127.0.0.1"), "{line}");
+    let mut ended = String::new();
+    let stdout = visitor.0.stdout.as_mut().unwrap();
+    stdout.read_to_string(&mut ended).unwrap();
+    assert_eq!(ended.trim(), "reset");
+    assert!(end_at(&world, 8080).starts_with("from 127.0.0.1"));
+    spoken();
+}
+
+#[test]
+fn a_target_that_never_answers_ends_by_a_reset() {
+    let Some(world) = world_of_ann("--port 8080") else {
+        return;
+    };
+    // What goes there is lost without a word.
+    for line in [
+        "link add d0 type veth peer name d1",
+        "addr add 192.0.2.1/24 dev d0",
+        "link set d0 up",
+        "link set d1 up",
+        "neigh add 192.0.2.99 lladdr 02:00:00:00:00:99 dev d0 nud permanent",
+    ] {
+        ip(&format!("-n {} {line}", world.client_ns()));
+    }
+    let (exposing, _) = expose(&world, "8080=192.0.2.99");
+    let name = format!("expose-{}", exposing.0.id());
+    let told = |visitors: u64, in_vain: u64| {
+        until(&world, &name, |state| {
+            let exposure = &state["exposures"][0];
+            exposure["visitors_so_far"] == visitors && exposure["in_vain"] == in_vain
+        })
+    };
+    // Who gives up is waited for by nobody.
+    let script = format!(
+        "import socket, struct\n\
+         s = socket.create_connection(('{RELAY}', 8080), timeout=20)\n\
+         s.sendall(b'hello')\n\
+         input()\n\
+         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n\
+         s.close()\n"
+    );
+    let mut command = world.in_servers("python3");
+    let command = command.args(["-c", &script]).stdin(Stdio::piped());
+    let mut impatient = command.spawn().unwrap();
+    told(1, 0);
+    let begin = Instant::now();
+    impatient.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert!(impatient.wait().unwrap().success());
+    until(&world, &name, |state| {
+        state["exposures"][0]["visitors_now"] == 0
+    });
+    assert!(
+        begin.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begin.elapsed()
+    );
+    let ended = end_at(&world, 8080);
+    let seconds: f64 = ended.strip_prefix("reset ").unwrap().parse().unwrap();
+    assert!((10.0..25.0).contains(&seconds), "{ended}");
+    told(2, 1);
+}
+
+#[test]
+fn when_a_relay_is_gone_the_next_leads_the_ports_or_says_why_not() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    // Its home is elsewhere, that nobody takes it for the world's.
+    let (mut first, _) = start_relay(&world, "first", "4601");
+    let manage_first = |line: &str| {
+        let mut command = world.in_relay(crate::world::TABANE);
+        command.arg("relay").args(line.split(' ')).arg("--state");
+        let output = command.arg(world.path("first")).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        text(&output.stdout).trim().to_owned()
+    };
+    manage_first("user add ann --port 8080-8081");
+    world.manage("user add ann --port 8080");
+    for (name, join) in [
+        ("a", manage_first("token new --user ann")),
+        ("b", world.manage("token new --user ann")),
+    ] {
+        let joined = world.tabane(&["join", "--name", name, &join]).output();
+        assert!(joined.unwrap().status.success());
+    }
+    let _server = server(&world, "serve 8080");
+    let (_exposing, line) = expose(&world, "8080");
+    assert_eq!(line, format!("tcp {RELAY}:8080 leads to 127.0.0.1:8080"));
+    let mut command = world.tabane(&["expose", "8081=8080"]);
+    let (mut refused, _) = Running::start({
+        command.stderr(Stdio::piped());
+        command
+    });
+    assert!(end_at(&world, 8081).starts_with("from 127.0.0.1"));
+
+    first.kill();
+    let deadline = Instant::now() + 3 * PATIENCE;
+    while !end_at(&world, 8080).starts_with("from 127.0.0.1") {
+        assert!(Instant::now() < deadline, "the next relay leads nobody");
+    }
+    assert!(!wait_for(&mut refused.0, 3 * PATIENCE).success());
+    let mut said = String::new();
+    let stderr = refused.0.stderr.as_mut().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert!(said.contains("not granted"), "{said}");
+}
+
+#[test]
+fn what_visitors_carry_counts_in_the_budgets_of_links() {
+    let Some(world) = world_of_ann("--port 8080") else {
+        return;
+    };
+    world.limit_rates([40, 40]);
+    assert!(policy(&world, "set c2 --budget 1GB/month").status.success());
+    let _server = server(&world, "serve 8080");
+    let before = carried(&world, "c2");
+    let (mut exposing, _) = expose(&world, "8080");
+    let told = visit(&world, &format!("fetch {RELAY} 8080 20000000"));
+    assert!(told.contains("20000000"), "{told}");
+    // What was counted is written down at the end.
+    kill(pid(&exposing.0), Signal::SIGINT).unwrap();
+    assert!(wait_for(&mut exposing.0, PATIENCE).success());
+    let carried = carried(&world, "c2") - before;
+    assert!(carried > 2_000_000, "one link has carried it: {carried}");
+    let part = used(&world, "c2") as f64 / carried as f64;
+    assert!((0.95..1.05).contains(&part), "{part} of {carried}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(crate) fn received(world: &World, interface: &str) -> u64 {
 }
 
 /// Received and sent.
-fn carried(world: &World, interface: &str) -> u64 {
+pub(crate) fn carried(world: &World, interface: &str) -> u64 {
     let path = format!("/sys/class/net/{interface}/statistics/tx_bytes");
     let output = world.in_client("cat").arg(path).output().unwrap();
     let sent: u64 = text(&output.stdout).trim().parse().unwrap();

@@ -13,6 +13,9 @@ pub(crate) const MAX_FRONT: usize = 64 * 1024;
 /// Fields in the head of a request.
 const MAX_FIELDS: usize = 128;
 
+/// Fronts up to this are read with every piece that comes.
+const SHORT_FRONT: usize = 4 * 1024;
+
 const HANDSHAKE_RECORD: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
@@ -43,6 +46,22 @@ pub(crate) fn asked_name(front: &[u8]) -> Asked {
         Asked::More if front.len() >= MAX_FRONT => Asked::Nobody,
         asked => asked,
     }
+}
+
+/// Whether a front that has grown from `before` bytes is worth reading again. The head of a long
+/// request is read once it has ended: reading it with every piece would take the square of its
+/// length, and whoever comes may cut it as small as it likes.
+pub(crate) fn may_be_whole(front: &[u8], before: usize) -> bool {
+    let new = &front[before.saturating_sub(3)..];
+    let has_ended = || {
+        let ends = |at: usize| new[at..].starts_with(b"\n") || new[at..].starts_with(b"\r\n");
+        let lines = new.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        lines.map(|(at, _)| at + 1).any(ends)
+    };
+    front.len() <= SHORT_FRONT
+        || front.len() >= MAX_FRONT
+        || front.first() == Some(&HANDSHAKE_RECORD)
+        || has_ended()
 }
 
 fn in_http(front: &[u8]) -> Asked {

@@ -68,7 +68,8 @@ pub struct RelayLimits {
     pub connections: usize,
     /// UDP flows of one session; each costs a file descriptor.
     pub flows: usize,
-    /// Those at once who come to ports that lead to one session's client.
+    /// Those at once who come to ports that lead to one session's client: so many by TCP, and so
+    /// many by UDP.
     pub visitors: usize,
 }
 

@@ -4,17 +4,20 @@
 //! nobody wants, or whom nobody answers, is reset. The ports are the front doors'; bytes go the way
 //! of every connection's, so classes, rates, volumes and draining hold for them as well.
 
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use tabane_base::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::destination::notice_vanished;
-use super::front_doors::{Knock, Lease, Presence, Visitor};
+use super::front_doors::{Knock, Lease, Presence};
 use super::host::{Host, Permit, Seat, refuse};
+use super::udp;
 use super::udp_door::UdpVisitor;
 use super::user::User;
+use super::visitor::Visitor;
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::flow::Flow;
@@ -61,10 +64,14 @@ pub(super) async fn serve(
         stream,
         knocks,
         lease,
+        is_gone: watch::Sender::new(false),
     };
     exposing.answer(host, is_granted).await;
     // The ports first: who hears that it is over may ask for them at once.
-    let Exposing { mut stream, .. } = exposing;
+    let Exposing {
+        mut stream, lease, ..
+    } = exposing;
+    drop(lease);
     if !stream.is_written {
         stream.finish();
     }
@@ -78,6 +85,8 @@ struct Exposing {
     stream: Stream,
     knocks: mpsc::Receiver<Knock>,
     lease: Lease,
+    /// The client is here again without this session: nobody answers those any more who came by it.
+    is_gone: watch::Sender<bool>,
 }
 
 impl Exposing {
@@ -99,6 +108,7 @@ impl Exposing {
                     sign_until = None;
                     let silent_for = self.stream.silent_for();
                     if silent_for.is_none_or(|silent_for| silent_for >= SIGN_WAIT) {
+                        self.is_gone.send_replace(true);
                         return;
                     }
                     continue;
@@ -123,14 +133,10 @@ impl Exposing {
     }
 
     fn let_in(&self, visitor: Visitor, host: &Host) {
-        let Some((permit, stream)) = self.open(host) else {
+        let Some((permit, stream)) = self.open(host, Seat::Visitor) else {
             return;
         };
-        let preface = Preface {
-            asked_by: self.stream.id(),
-            from: visitor.from,
-            at: visitor.at,
-        };
+        let preface = self.preface(visitor.from, visitor.at);
         let visitor = match visitor.at_home() {
             Ok(visitor) => visitor,
             Err(error) => {
@@ -139,44 +145,55 @@ impl Exposing {
             }
         };
         let (ended, meter) = (host.stream_ended.clone(), host.meter());
+        let mut is_gone = self.is_gone.subscribe();
         tokio::task::spawn_local(async move {
             notice_vanished(&visitor.tcp);
             let front = [preface.emit(), visitor.front].concat();
-            if stream.write_all(&front).await.is_ok() {
+            let carrying = async {
+                stream.write_all(&front).await.ok()?;
                 let connection = Connection::new(stream, visitor.tcp.into());
                 let connection = connection.metered(meter).awaiting_word(WORD_WAIT);
-                let carried = connection.carry().await;
-                tracing::debug!(from = %visitor.from, at = %visitor.at, ?carried, "visitor gone");
-            }
+                Some(connection.carry().await)
+            };
+            let carried = tokio::select! {
+                carried = carrying => carried,
+                // Dropped, it is reset. The sender is dropped with the port, which ends nobody.
+                Ok(_) = is_gone.wait_for(|it| *it) => None,
+            };
+            tracing::debug!(from = %preface.from, at = %preface.at, ?carried, "visitor gone");
             drop(permit);
             ended.notify_one();
         });
     }
 
     fn let_in_datagrams(&self, visitor: UdpVisitor, host: &Host) {
-        let Some((permit, stream)) = self.open(host) else {
+        let Some((permit, stream)) = self.open(host, Seat::UdpVisitor) else {
             return;
         };
-        let preface = Preface {
-            asked_by: self.stream.id(),
-            from: visitor.from,
-            at: visitor.at,
-        };
+        let preface = self.preface(visitor.from, visitor.at);
         let meter = host.meter();
         tokio::task::spawn_local(async move {
             let flow = Flow::new(stream, None);
             if flow.stream().write_all(&preface.emit()).await.is_ok() {
-                visitor.serve(flow, meter).await;
+                udp::serve(flow, visitor, meter).await;
             }
             drop(permit);
         });
     }
 
+    fn preface(&self, from: SocketAddr, at: SocketAddr) -> Preface {
+        Preface {
+            asked_by: self.stream.id(),
+            from,
+            at,
+        }
+    }
+
     /// A stream towards the client for one more visitor; `None`, which is counted, where there are
     /// enough.
-    fn open(&self, host: &Host) -> Option<((Permit, Presence), Stream)> {
+    fn open(&self, host: &Host, seat: Seat) -> Option<((Permit, Presence), Stream)> {
         let is_used_up = host.user.as_ref().is_some_and(User::is_used_up);
-        let permit = Permit::take(host, Seat::Visitor).filter(|_| !is_used_up);
+        let permit = Permit::take(host, seat).filter(|_| !is_used_up);
         let opened = permit.and_then(|permit| {
             let stream = self.stream.open_beside()?;
             Some(((permit, self.lease.count()), stream))

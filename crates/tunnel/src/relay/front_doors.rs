@@ -1,6 +1,6 @@
 //! The ports by which visitors come to clients: who is called when somebody is at one.
 //!
-//! Owns the listening sockets of all exposures: a port is opened with the first that has it and
+//! Owns what attends the ports of all exposures: one is opened with the first that has it and
 //! closed with the last. Whoever comes is handed to the holder's task, at the pace that its
 //! turnstile allows; at a port of several names, once the visitor has said which it wants. What is
 //! too much waits in the kernel, whose queue has an end, or is reset, and is counted.
@@ -9,7 +9,6 @@
 //! visitors are handed to the holder's, wherever that is.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -19,14 +18,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use socket2::{Domain, SockRef, Socket, Type};
 use tabane_base::{Duration, Protocol};
 use tabane_core::{Admitted, Lobby, PublicKey};
+use tabane_linux::answering::AnsweringSocket;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::asked_name::{Asked, MAX_FRONT, asked_name};
 use super::exposures::{Called, Conflict, Exposed, Exposures, Place, places};
+use super::open_ports::OpenPorts;
 use super::udp_door::{self, UdpVisitor};
+use super::visitor::Visitor;
 use crate::request::{PortClaim, Status};
 use crate::target::HostName;
 
@@ -37,25 +38,11 @@ const MAX_WAITING: usize = 1_024;
 /// Visitors of one port who have not said which name they want, and how many may begin in a second.
 const MAX_NAMELESS: usize = 256;
 const MAX_BEGUN: usize = 1_000;
-/// How long a visitor may take to say it.
-const NAME_WAIT: Duration = Duration::from_secs(5);
-/// Into how many pieces it may be cut: each has all before it looked at once more.
-const MAX_PIECES: usize = 256;
 /// After a failure to accept, which is want of descriptors as a rule.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long an earlier session of the same client has to show that it is there; longer than it
 /// takes itself to find out.
 const GONE_WAIT: Duration = Duration::from_secs(2);
-
-/// Somebody at a port.
-pub(super) struct Visitor {
-    /// Is reset when it is dropped.
-    pub(super) tcp: TcpStream,
-    pub(super) from: SocketAddr,
-    pub(super) at: SocketAddr,
-    /// Read from it already.
-    pub(super) front: Vec<u8>,
-}
 
 /// What the task of an exposure is told.
 pub(super) enum Knock {
@@ -73,7 +60,7 @@ pub(super) type Bell = mpsc::Sender<Knock>;
 /// All of them.
 pub(super) struct FrontDoors {
     exposures: Mutex<Exposures<Bell>>,
-    open: Mutex<BTreeMap<Place, AbortHandle>>,
+    ports: OpenPorts,
     /// Of the relay's host, where it listens.
     local: IpAddr,
     /// Where the relay takes in TLS itself: names may be had there, and no whole port.
@@ -113,7 +100,7 @@ impl FrontDoors {
     pub(super) fn new(local: IpAddr, own_ports: Vec<u16>) -> Arc<Self> {
         Arc::new(Self {
             exposures: Mutex::default(),
-            open: Mutex::default(),
+            ports: OpenPorts::default(),
             local,
             own_ports,
             turned_away: AtomicU64::new(0),
@@ -124,10 +111,6 @@ impl FrontDoors {
         self.exposures
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn opened(&self) -> MutexGuard<'_, BTreeMap<Place, AbortHandle>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has what comes there knock at the receiver, from now on. A client that is here again is
@@ -160,15 +143,11 @@ impl FrontDoors {
         })?;
         let doors = self.clone();
         let lease = Lease { doors, number };
-        for place in places(claim) {
-            if name.is_some() && self.own_ports.contains(&place.1) {
-                continue;
-            }
-            if let Err(error) = self.open(place) {
-                tracing::warn!(port = place.1, protocol = %place.0, %error, "cannot listen there");
-                return Err(Status::PortUnavailable);
-            }
-        }
+        let is_wanted = |place: &Place| name.is_none() || !self.own_ports.contains(&place.1);
+        let wanted = places(claim).filter(is_wanted);
+        self.ports
+            .open(wanted, |place| self.attended(place))
+            .await?;
         Ok((lease, knocks))
     }
 
@@ -191,48 +170,22 @@ impl FrontDoors {
         let _ = timeout(GONE_WAIT, gone.join_all()).await;
     }
 
-    fn open(self: &Arc<Self>, place: Place) -> io::Result<()> {
-        let mut open = self.opened();
-        if open.contains_key(&place) {
-            return Ok(());
-        }
-        let socket = self.bind(place)?;
-        let task = match place.0 {
+    fn attended(self: &Arc<Self>, place: Place) -> io::Result<JoinHandle<()>> {
+        let local = SocketAddr::new(self.local, place.1);
+        let doors = self.clone();
+        Ok(match place.0 {
             Protocol::Tcp => {
-                let listener = TcpListener::from_std(socket.into())?;
-                tokio::task::spawn_local(self.clone().attend(place, listener))
+                let listener = listen(local)?;
+                tokio::task::spawn_local(doors.attend(place, listener))
             }
             Protocol::Udp => {
-                let socket = tokio::net::UdpSocket::from_std(socket.into())?;
-                let doors = self.clone();
-                let let_in = move |visitor| doors.let_in(place, visitor);
-                tokio::task::spawn_local(udp_door::attend(socket, let_in))
+                let socket = AnsweringSocket::open(local)?;
+                let told = doors.clone();
+                let call = move || told.call_for_datagrams(place);
+                let turn_away = move || doors.turn_away();
+                tokio::task::spawn_local(udp_door::attend(socket, call, turn_away))
             }
-        };
-        open.insert(place, task.abort_handle());
-        Ok(())
-    }
-
-    fn bind(&self, (protocol, port): Place) -> io::Result<Socket> {
-        let local = SocketAddr::new(self.local, port);
-        let kind = match protocol {
-            Protocol::Tcp => Type::STREAM,
-            Protocol::Udp => Type::DGRAM,
-        };
-        let socket = Socket::new(Domain::for_address(local), kind, None)?;
-        if local.is_ipv6() {
-            socket.set_only_v6(!local.ip().is_unspecified())?;
-        }
-        if protocol == Protocol::Tcp {
-            // Connections of before do not keep the port.
-            socket.set_reuse_address(true)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.bind(&local.into())?;
-        if protocol == Protocol::Tcp {
-            socket.listen(BACKLOG)?;
-        }
-        Ok(socket)
+        })
     }
 
     /// Takes in whoever comes, for ever.
@@ -289,13 +242,17 @@ impl FrontDoors {
         }
     }
 
-    /// Somebody's datagrams: what would have to wait is lost.
-    fn let_in(&self, place: Place, visitor: Option<UdpVisitor>) {
+    /// Who is told of somebody's datagrams; what would have to wait is lost.
+    fn call_for_datagrams(
+        self: &Arc<Self>,
+        place: Place,
+    ) -> Option<impl FnOnce(UdpVisitor) + use<>> {
         let called = self.exposures().call(place, Instant::now());
-        match (called, visitor) {
-            (Called::Holder(bell), Some(visitor)) => self.ring(&bell, Knock::Datagrams(visitor)),
-            _ => self.turn_away(),
-        }
+        let Called::Holder(bell) = called else {
+            return None;
+        };
+        let doors = self.clone();
+        Some(move |visitor| doors.ring(&bell, Knock::Datagrams(visitor)))
     }
 
     async fn read_name(self: Arc<Self>, place: Place, visitor: Visitor) {
@@ -306,7 +263,7 @@ impl FrontDoors {
 
     /// Leads somebody to whoever has the name that is asked for; given back where nobody has it.
     async fn lead_by_name(&self, place: Place, mut visitor: Visitor) -> Option<Visitor> {
-        let Ok(Some(name)) = timeout(NAME_WAIT, visitor.read_name()).await else {
+        let Some(name) = visitor.read_name().await else {
             return Some(visitor);
         };
         loop {
@@ -371,14 +328,26 @@ impl FrontDoors {
         exposed.collect()
     }
 
-    /// Lets nobody in any more; whoever is in stays.
+    /// Lets nobody in any more, for good; whoever is in by TCP stays.
     pub(super) fn close(&self) {
         // Their tasks end with their bells, and find nothing to give back.
         let all = std::mem::take(&mut *self.exposures());
         drop(all);
-        let open = std::mem::take(&mut *self.opened());
-        open.values().for_each(AbortHandle::abort);
+        self.ports.close_all();
     }
+}
+
+fn listen(local: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(local), Type::STREAM, None)?;
+    if local.is_ipv6() {
+        socket.set_only_v6(!local.ip().is_unspecified())?;
+    }
+    // Connections of before do not keep the port.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&local.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
 }
 
 impl Lease {
@@ -403,242 +372,13 @@ impl Drop for Presence {
     }
 }
 
-impl Visitor {
-    fn new((tcp, from): (TcpStream, SocketAddr)) -> io::Result<Self> {
-        // What is not served ends by a reset, not as if all were said.
-        tcp.set_zero_linger()?;
-        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
-        Ok(Self {
-            from: canonical(from),
-            at: canonical(tcp.local_addr()?),
-            front: Vec::new(),
-            tcp,
-        })
-    }
-
-    /// The same, watched by this thread's loop: the worker that took it in may end before this one.
-    ///
-    /// # Errors
-    /// Out of descriptors to watch.
-    pub(super) fn at_home(self) -> io::Result<Self> {
-        let tcp = TcpStream::from_std(self.tcp.into_std()?)?;
-        Ok(Self { tcp, ..self })
-    }
-
-    /// Reads until it says which host it is for; `None` where it never will.
-    async fn read_name(&mut self) -> Option<HostName> {
-        for _ in 0..MAX_PIECES {
-            let room = MAX_FRONT - self.front.len();
-            self.tcp.readable().await.ok()?;
-            let mut piece = vec![0; room.min(MAX_FRONT / 4)];
-            match self.tcp.try_read(&mut piece) {
-                Ok(0) => return None,
-                Ok(len) => self.front.extend_from_slice(&piece[..len]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(_) => return None,
-            }
-            match asked_name(&self.front) {
-                Asked::More => {}
-                Asked::For(name) => return Some(name),
-                Asked::Nobody => return None,
-            }
-        }
-        None
-    }
-}
-
 impl Drop for Lease {
     fn drop(&mut self) {
         // Nobody is given what is closed here before it is closed.
         let mut exposures = self.doors.exposures();
-        let mut open = self.doors.opened();
-        for place in exposures.remove(self.number) {
-            if let Some(task) = open.remove(&place) {
-                task.abort();
-            }
-        }
+        self.doors.ports.close(exposures.remove(self.number));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::Ipv4Addr;
-    use tabane_base::PortRange;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    const ANN: PublicKey = PublicKey([1; 32]);
-    const BOB: PublicKey = PublicKey([2; 32]);
-
-    fn doors() -> Arc<FrontDoors> {
-        FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new())
-    }
-
-    /// A port that is free at this moment.
-    fn port() -> PortClaim {
-        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = probe.local_addr().unwrap().port();
-        PortClaim {
-            protocol: Protocol::Tcp,
-            ports: PortRange::new(port, port).unwrap(),
-        }
-    }
-
-    async fn connect(claim: PortClaim) -> io::Result<TcpStream> {
-        TcpStream::connect((Ipv4Addr::LOCALHOST, claim.ports.first())).await
-    }
-
-    #[test]
-    fn visitors_knock_while_there_is_a_lease_and_a_closed_port_refuses() {
-        crate::block_on(async {
-            let (doors, claim) = (doors(), port());
-            assert!(connect(claim).await.is_err());
-            let (lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
-            let visitor = connect(claim).await.unwrap();
-            let Some(Knock::Visitor(seen)) = knocks.recv().await else {
-                panic!("nobody knocks");
-            };
-            assert_eq!(seen.from, visitor.local_addr().unwrap());
-            assert_eq!(seen.at, visitor.peer_addr().unwrap());
-            let other = doors.lease(claim, None, BOB).await.err();
-            assert_eq!(other, Some(Status::PortTaken));
-            let told = knocks.recv().await;
-            assert!(matches!(told, Some(Knock::Asked { by_the_same: false })));
-            drop(lease);
-            assert!(knocks.recv().await.is_none());
-            // The door's task is gone with the next turn.
-            tokio::task::yield_now().await;
-            assert!(connect(claim).await.is_err());
-            assert!(doors.lease(claim, None, BOB).await.is_ok());
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn the_same_client_has_the_port_again_once_its_earlier_session_is_gone() {
-        crate::block_on(async {
-            let (doors, claim) = (doors(), port());
-            let (lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
-            let earlier = tokio::task::spawn_local(async move {
-                let asked = knocks.recv().await;
-                assert!(matches!(asked, Some(Knock::Asked { by_the_same: true })));
-                drop((lease, knocks));
-            });
-            assert!(doors.lease(claim, None, ANN).await.is_ok());
-            earlier.await.unwrap();
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn a_port_of_somebody_else_s_is_told_and_nothing_of_a_range_is_kept() {
-        crate::block_on(async {
-            let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = taken.local_addr().unwrap().port();
-            let claim = PortClaim {
-                protocol: Protocol::Tcp,
-                ports: PortRange::new(port - 1, port).unwrap(),
-            };
-            let doors = doors();
-            let refused = doors.lease(claim, None, ANN).await.err();
-            assert_eq!(refused, Some(Status::PortUnavailable));
-            assert!(doors.snapshot().is_empty() && doors.opened().is_empty());
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn visitors_of_a_shared_port_go_by_the_name_they_ask_for() {
-        crate::block_on(async {
-            let (doors, claim) = (doors(), port());
-            let [a, b] = ["a.example", "b.example"].map(|name| HostName::new(name).unwrap());
-            let (_first, mut at_a) = doors.lease(claim, Some(&a), ANN).await.unwrap();
-            let (_second, mut at_b) = doors.lease(claim, Some(&b), BOB).await.unwrap();
-            let ask = async |name: &str| {
-                let mut visitor = connect(claim).await.unwrap();
-                let (head, rest) = ("GET / HTTP/1.1\r\nHo", format!("st: {name}\r\n\r\n"));
-                visitor.write_all(head.as_bytes()).await.unwrap();
-                visitor.write_all(rest.as_bytes()).await.unwrap();
-                (visitor, format!("{head}{rest}"))
-            };
-            for (name, at) in [("b.example", &mut at_b), ("A.Example:80", &mut at_a)] {
-                let (_visitor, asked) = ask(name).await;
-                let Some(Knock::Visitor(seen)) = at.recv().await else {
-                    panic!("nobody knocks at {name}");
-                };
-                assert_eq!(seen.front, asked.as_bytes());
-            }
-            let (mut visitor, _) = ask("c.example").await;
-            let ended = visitor.read(&mut [0; 1]).await.unwrap_err();
-            assert_eq!(ended.kind(), io::ErrorKind::ConnectionReset);
-            assert_eq!(doors.turned_away(), 1);
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn those_who_say_nothing_keep_nobody_else_out() {
-        crate::block_on(async {
-            let (doors, claim) = (doors(), port());
-            let a = HostName::new("a.example").unwrap();
-            let (_lease, mut at_a) = doors.lease(claim, Some(&a), ANN).await.unwrap();
-            let mut silent = Vec::new();
-            for _ in 0..MAX_NAMELESS + 10 {
-                // Those beyond are reset, some before they know that they are connected.
-                silent.extend(connect(claim).await);
-            }
-            // Somebody else, for those share what their address has.
-            let other = tokio::net::TcpSocket::new_v4().unwrap();
-            other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-            let door = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.ports.first()));
-            let mut visitor = other.connect(door).await.unwrap();
-            let request = b"GET / HTTP/1.0\r\nHost: a.example\r\n\r\n";
-            visitor.write_all(request).await.unwrap();
-            assert!(matches!(at_a.recv().await, Some(Knock::Visitor(_))));
-        })
-        .unwrap();
-    }
-
-    /// While a relay drains, a worker without sessions ends before one that serves the visitor.
-    #[test]
-    fn a_visitor_stays_when_the_worker_that_took_it_in_has_ended() {
-        let (doors, claim) = (doors(), port());
-        let (hand, handed) = std::sync::mpsc::channel();
-        let worker = std::thread::spawn(move || {
-            crate::block_on(async {
-                let (_lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
-                let outside =
-                    std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, claim.ports.first()));
-                let Some(Knock::Visitor(visitor)) = knocks.recv().await else {
-                    panic!("nobody came");
-                };
-                hand.send((outside.unwrap(), visitor)).unwrap();
-            })
-            .unwrap();
-        });
-        let (mut outside, visitor) = handed.recv().unwrap();
-        crate::block_on(async {
-            let mut visitor = visitor.at_home().unwrap();
-            worker.join().unwrap();
-            std::io::Write::write_all(&mut outside, b"here").unwrap();
-            let mut heard = [0; 4];
-            visitor.tcp.read_exact(&mut heard).await.unwrap();
-            assert_eq!(&heard, b"here");
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn closed_doors_keep_no_port() {
-        crate::block_on(async {
-            let (doors, claim) = (doors(), port());
-            let (lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
-            doors.close();
-            assert!(knocks.recv().await.is_none());
-            tokio::task::yield_now().await;
-            assert!(connect(claim).await.is_err());
-            drop(lease);
-        })
-        .unwrap();
-    }
-}
+mod tests;

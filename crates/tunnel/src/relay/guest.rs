@@ -15,6 +15,7 @@ use super::destination::Asker;
 use super::host::{Host, Occupancy, Permit, Seat, refuse};
 use super::mapping::Mapping;
 use super::packets::Packets;
+use super::udp::Destination;
 use super::user::{Counted, Rates, User};
 use super::{Shared, destination, exposing, headcount, pingers, udp};
 use crate::access::Access;
@@ -229,7 +230,7 @@ async fn serve_udp(stream: Stream, host: &Host, request: &Request) -> Result<(),
         Ok(socket) => {
             flow.stream().write_all(&[Status::Open.emit()]).await?;
             let idle = udp::idle_timeout(&request.target);
-            udp::serve(flow, &socket, idle, host.meter()).await;
+            udp::serve(flow, Destination { socket, idle }, host.meter()).await;
             Ok(())
         }
         Err(status) => refuse(flow.into_stream(), status).await,

@@ -20,6 +20,7 @@ pub(super) struct Occupancy {
     flows: Cell<usize>,
     udp: Cell<usize>,
     visitors: Cell<usize>,
+    udp_visitors: Cell<usize>,
 }
 
 /// What is counted by itself, since each has its limit.
@@ -31,6 +32,8 @@ pub(super) enum Seat {
     Udp,
     /// Somebody who has come to a port that leads to the client.
     Visitor,
+    /// The same by UDP, where addresses may be made up: they keep no others out.
+    UdpVisitor,
 }
 
 /// One connection or flow, counted while it lives.
@@ -76,6 +79,7 @@ impl Occupancy {
             Seat::Flow => &self.flows,
             Seat::Udp => &self.udp,
             Seat::Visitor => &self.visitors,
+            Seat::UdpVisitor => &self.udp_visitors,
         }
     }
 }
@@ -101,7 +105,7 @@ impl Permit {
             Seat::Connection => limits.connections,
             Seat::Flow => limits.flows.saturating_sub(usage.udp.get()),
             Seat::Udp => limits.flows.saturating_sub(usage.flows.get()),
-            Seat::Visitor => limits.visitors,
+            Seat::Visitor | Seat::UdpVisitor => limits.visitors,
         };
         let taken = usage.of(seat).get();
         if taken >= limit {

@@ -1,31 +1,28 @@
 //! A UDP port that leads to a client: a flow for each address that datagrams come from.
 //!
-//! Owns which flows there are. Each lasts as long as its task; whoever was never answered is
-//! forgotten sooner, so that made-up addresses take no room for long.
+//! Owns which flows there are. Each lasts as long as its task, and no longer than the port; who was
+//! never answered is forgotten sooner, and gives its place to who comes next where there is no
+//! other, so that made-up addresses keep nobody out.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use tabane_base::Duration;
-use tokio::net::UdpSocket;
+use tabane_linux::answering::{AnsweringSocket, UdpTuple};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
 
-use super::gate::{Fate, Gate};
-use super::udp::BURST;
-use super::user::{Direction, Meter};
+use super::udp::{IDLE, Outside};
 use crate::flow::Flow;
 
-/// Addresses at one port that are spoken with at once; datagrams of one more are lost.
+/// Addresses at one port that are spoken with at once.
 const MAX_FLOWS: usize = 1_024;
 /// Datagrams of one that wait for its task.
 const MAX_WAITING: usize = 128;
-/// How long a flow may be silent, both ways: as long as one from a client may.
-const IDLE: Duration = Duration::from_secs(60);
-/// The same of one that the client has not answered yet.
+/// How long a flow may be silent that the client has not answered yet.
 const IDLE_UNANSWERED: Duration = Duration::from_secs(10);
 /// The longest datagram.
 const MAX_DATAGRAM: usize = 65_535;
@@ -34,18 +31,39 @@ const MAX_DATAGRAM: usize = 65_535;
 pub(super) struct UdpVisitor {
     pub(super) from: SocketAddr,
     pub(super) at: SocketAddr,
-    datagrams: mpsc::Receiver<Vec<u8>>,
-    socket: Arc<UdpSocket>,
+    tuple: UdpTuple,
+    /// Ends with the place at the port.
+    datagrams: RefCell<mpsc::Receiver<Vec<u8>>>,
+    /// Ends with the port.
+    socket: Weak<AnsweringSocket>,
+    is_answered: Arc<AtomicBool>,
 }
 
-/// Takes in what comes, for ever. `let_in` is told of everybody who is new, or that there is no
-/// room for one.
-pub(super) async fn attend(socket: UdpSocket, let_in: impl Fn(Option<UdpVisitor>)) {
+/// Who is spoken with, at most so many at once.
+struct Places {
+    flows: BTreeMap<UdpTuple, Place>,
+    next: u64,
+    most: usize,
+}
+
+struct Place {
+    datagrams: mpsc::Sender<Vec<u8>>,
+    is_answered: Arc<AtomicBool>,
+    number: u64,
+}
+
+/// Takes in what comes, for ever. `call` says who is told of somebody who is new, if anybody may be
+/// now; `turn_away` is told of those for whom there is nobody, or no room.
+pub(super) async fn attend<T: FnOnce(UdpVisitor)>(
+    socket: AnsweringSocket,
+    call: impl Fn() -> Option<T>,
+    turn_away: impl Fn(),
+) {
     let socket = Arc::new(socket);
-    let mut flows: BTreeMap<SocketAddr, mpsc::Sender<Vec<u8>>> = BTreeMap::new();
+    let mut places = Places::new(MAX_FLOWS);
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {
-        let (len, from) = match socket.recv_from(&mut buffer).await {
+        let (len, tuple) = match socket.recv(&mut buffer).await {
             Ok(received) => received,
             // Of an answer that found nobody.
             Err(error) => {
@@ -54,137 +72,141 @@ pub(super) async fn attend(socket: UdpSocket, let_in: impl Fn(Option<UdpVisitor>
             }
         };
         let datagram = buffer[..len].to_vec();
-        if let Some(flow) = flows.get(&from)
-            && !flow.is_closed()
+        if let Some(place) = places.flows.get(&tuple)
+            && !place.datagrams.is_closed()
         {
             // Beyond what waits it is lost, as in a full queue.
-            let _ = flow.try_send(datagram);
+            let _ = place.datagrams.try_send(datagram);
             continue;
         }
-        flows.retain(|_, flow| !flow.is_closed());
-        if flows.len() >= MAX_FLOWS || from.port() == 0 {
-            let_in(None);
+        // Whose turn it is first: looking for room takes longer.
+        let told = (tuple.remote.port() != 0).then(&call).flatten();
+        let visitor = told.and_then(|tell| Some((tell, places.admit(tuple, &socket)?)));
+        let Some((tell, (visitor, place))) = visitor else {
+            turn_away();
             continue;
-        }
-        let (flow, datagrams) = mpsc::channel(MAX_WAITING);
-        let _ = flow.try_send(datagram);
-        flows.insert(from, flow);
-        let at = socket.local_addr().unwrap_or(from);
-        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
-        let_in(Some(UdpVisitor {
-            from: canonical(from),
-            at: canonical(at),
-            datagrams,
-            socket: socket.clone(),
-        }));
+        };
+        let _ = place.try_send(datagram);
+        tell(visitor);
     }
 }
 
-impl UdpVisitor {
-    /// Passes datagrams on until the client ends the flow, its session ends, or nothing passed for
-    /// long.
-    pub(super) async fn serve(mut self, mut flow: Flow, meter: Meter) {
-        let mut gate = Gate::new(meter);
-        let (mut active_at, mut idle) = (Instant::now(), IDLE_UNANSWERED);
-        loop {
-            let deadline = active_at + idle;
-            let pass = poll_fn(|cx| self.poll_pass(&mut flow, &mut gate, cx));
-            tokio::select! {
-                passed = pass => match passed {
-                    Some(is_answered) => {
-                        active_at = Instant::now();
-                        if is_answered {
-                            idle = IDLE;
-                        }
-                    }
-                    None => break,
-                },
-                () = sleep_until(deadline) => break,
-            }
-            // Lets the loop send, and the other flows have their turn.
-            tokio::task::yield_now().await;
-        }
-        let stream = flow.stream_mut();
-        if !stream.is_written {
-            stream.finish();
-        }
-        if !stream.is_read {
-            stream.stop();
+impl Places {
+    fn new(most: usize) -> Self {
+        Self {
+            flows: BTreeMap::new(),
+            next: 0,
+            most,
         }
     }
 
-    /// Passes on what there is, and says whether the client had something; `None` at the end.
-    fn poll_pass(
+    /// One more, if there is room; of those who were never answered the first makes some.
+    fn admit(
         &mut self,
-        flow: &mut Flow,
-        gate: &mut Gate,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<bool>> {
-        if flow.stream_mut().poll_end(cx).is_ready() || gate.is_used_up() {
-            return Poll::Ready(None);
+        tuple: UdpTuple,
+        socket: &Arc<AnsweringSocket>,
+    ) -> Option<(UdpVisitor, mpsc::Sender<Vec<u8>>)> {
+        self.flows.retain(|_, place| !place.datagrams.is_closed());
+        if self.flows.len() >= self.most {
+            let places = self.flows.iter();
+            let unanswered = places.filter(|(_, place)| !place.is_answered.load(Ordering::Relaxed));
+            let first = unanswered.min_by_key(|(_, place)| place.number);
+            let first = first.map(|(tuple, _)| *tuple)?;
+            self.flows.remove(&first);
         }
-        let Poll::Ready(up) = self.poll_up(flow, gate, cx) else {
-            return Poll::Ready(None);
+        let (sender, datagrams) = mpsc::channel(MAX_WAITING);
+        let is_answered = Arc::new(AtomicBool::new(false));
+        let place = Place {
+            datagrams: sender.clone(),
+            is_answered: is_answered.clone(),
+            number: self.next,
         };
-        match up + self.poll_down(flow, gate, cx) {
-            0 => Poll::Pending,
-            _ => Poll::Ready(Some(up > 0)),
+        self.next += 1;
+        self.flows.insert(tuple, place);
+        let own = socket.local_addr().unwrap_or(tuple.remote);
+        let at = tuple.local_ip.unwrap_or_else(|| own.ip().to_canonical());
+        let visitor = UdpVisitor {
+            from: tuple.remote,
+            at: SocketAddr::new(at, own.port()),
+            tuple,
+            datagrams: RefCell::new(datagrams),
+            socket: Arc::downgrade(socket),
+            is_answered,
+        };
+        Some((visitor, sender))
+    }
+}
+
+impl Outside for UdpVisitor {
+    fn idle(&self) -> Duration {
+        match self.is_answered.load(Ordering::Relaxed) {
+            true => IDLE,
+            false => IDLE_UNANSWERED,
         }
     }
 
-    /// From the client: how many datagrams; pending where none will come.
-    fn poll_up(&self, flow: &Flow, gate: &mut Gate, cx: &mut Context<'_>) -> Poll<usize> {
-        for passed in 0..BURST {
-            let fate = gate.ask(Direction::Up, cx);
-            if fate == Fate::Wait {
-                return Poll::Ready(passed);
-            }
-            match flow.poll_recv(cx) {
-                Poll::Ready(Some(payload)) if fate == Fate::Pass => {
-                    gate.spend(Direction::Up, payload.len());
-                    // A socket that is full costs this datagram, as a full queue would.
-                    let _ = self.socket.try_send_to(&payload, self.to());
-                }
-                Poll::Ready(Some(_)) => tracing::trace!("beyond the user's rate"),
-                Poll::Ready(None) => return Poll::Pending,
-                Poll::Pending => {
-                    gate.on_empty(Direction::Up);
-                    return Poll::Ready(passed);
-                }
-            }
-        }
-        Poll::Ready(BURST)
+    fn takes(&self, _: &mut Context<'_>) -> bool {
+        true
     }
 
-    /// To the client: how many datagrams.
-    fn poll_down(&mut self, flow: &Flow, gate: &mut Gate, cx: &mut Context<'_>) -> usize {
-        for passed in 0..BURST {
-            let fate = gate.ask(Direction::Down, cx);
-            if fate == Fate::Wait {
-                return passed;
+    fn take(&self, payload: &[u8], _: &Flow) {
+        self.is_answered.store(true, Ordering::Relaxed);
+        if let Some(socket) = self.socket.upgrade() {
+            // A socket that is full costs this datagram, as a full queue would.
+            let _ = socket.try_answer(payload, self.tuple);
+        }
+    }
+
+    fn poll_give(&self, flow: &Flow, is_lost: bool, cx: &mut Context<'_>) -> Poll<Option<usize>> {
+        let received = self.datagrams.borrow_mut().poll_recv(cx);
+        received.map(|datagram| {
+            let datagram = datagram?;
+            if is_lost {
+                return Some(0);
             }
-            let Poll::Ready(Some(datagram)) = self.datagrams.poll_recv(cx) else {
-                gate.on_empty(Direction::Down);
-                return passed;
+            let sent = flow.send_with(|buffer| {
+                let len = datagram.len().min(buffer.len());
+                buffer[..len].copy_from_slice(&datagram[..len]);
+                Ok(len)
+            });
+            Some(sent.ok().and_then(Result::ok).unwrap_or(0))
+        })
+    }
+
+    async fn failed(&self) {
+        std::future::pending().await
+    }
+
+    fn tell_failure(&self, _: &Flow) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_never_answered_makes_room() {
+        crate::block_on(async {
+            let socket = AnsweringSocket::open("127.0.0.1:0".parse().unwrap());
+            let socket = Arc::new(socket.unwrap());
+            let mut places = Places::new(2);
+            let mut admit = |port| {
+                let tuple = UdpTuple {
+                    remote: SocketAddr::from(([192, 0, 2, 1], port)),
+                    local_ip: None,
+                };
+                places.admit(tuple, &socket).map(|(visitor, _)| visitor)
             };
-            if fate == Fate::Pass {
-                gate.spend(Direction::Down, datagram.len());
-                let _ = flow.send_with(|buffer| {
-                    let len = datagram.len().min(buffer.len());
-                    buffer[..len].copy_from_slice(&datagram[..len]);
-                    Ok(len)
-                });
-            }
-        }
-        BURST
-    }
-
-    /// The visitor as the socket calls it, which may know IPv4 by IPv6 addresses alone.
-    fn to(&self) -> SocketAddr {
-        let is_v6 = self.socket.local_addr().is_ok_and(|own| own.is_ipv6());
-        match self.from {
-            SocketAddr::V4(from) if is_v6 => (from.ip().to_ipv6_mapped(), from.port()).into(),
-            from => from,
-        }
+            let is_here = |visitor: &UdpVisitor| !visitor.datagrams.borrow().is_closed();
+            let (first, second) = (admit(1).unwrap(), admit(2).unwrap());
+            first.is_answered.store(true, Ordering::Relaxed);
+            let third = admit(3).unwrap();
+            assert!(is_here(&first) && !is_here(&second) && is_here(&third));
+            third.is_answered.store(true, Ordering::Relaxed);
+            assert!(admit(4).is_none(), "those who are spoken with stay");
+            drop(first);
+            assert!(admit(5).is_some_and(|fifth| is_here(&fifth)));
+        })
+        .unwrap();
     }
 }

@@ -1,0 +1,166 @@
+//! A server, and those who visit it.
+//!
+//! The server greets with a byte, reads how many bytes are wanted (8 bytes, big-endian), sends them
+//! and closes. Every wait has an end, so that what is lost is counted and not waited for.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tabane_linux::netns::Netns;
+
+/// Longer than a connection that is there takes on these links, beside a thousand others.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Thousands of threads that hardly do anything.
+const STACK: usize = 128 * 1024;
+static PIECE: [u8; 65_536] = [7; 65_536];
+
+/// When how many bytes came.
+pub(super) type Course = Vec<(Instant, usize)>;
+
+/// Serves at a port of a host until this program ends.
+pub(super) fn serve(at: &Netns, port: u16) -> Result<()> {
+    let listener = at.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
+    let listener = listener.with_context(|| format!("port {port} for the server"))?;
+    thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let answering = move || {
+                // A visitor who leaves is not the server's business.
+                let _ = answer(connection);
+            };
+            let _ = thread::Builder::new().stack_size(STACK).spawn(answering);
+        }
+    });
+    Ok(())
+}
+
+fn answer(mut connection: TcpStream) -> io::Result<()> {
+    connection.set_nodelay(true)?;
+    connection.write_all(b"h")?;
+    let mut wanted = [0; 8];
+    connection.read_exact(&mut wanted)?;
+    let mut left = usize::try_from(u64::from_be_bytes(wanted)).unwrap_or(usize::MAX);
+    while left > 0 {
+        let piece = &PIECE[..left.min(PIECE.len())];
+        connection.write_all(piece)?;
+        left -= piece.len();
+    }
+    Ok(())
+}
+
+/// How long a connection takes to be there, and the server's first byte.
+pub(super) fn set_up(at: &Netns, to: SocketAddr) -> Result<[Duration; 2]> {
+    let times = at.run(|| -> io::Result<_> {
+        let begin = Instant::now();
+        let mut connection = TcpStream::connect_timeout(&to, PATIENCE)?;
+        let there = begin.elapsed();
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.read_exact(&mut [0])?;
+        Ok([there, begin.elapsed()])
+    })?;
+    times.with_context(|| format!("no first byte from {to}"))
+}
+
+fn connect(at: &Netns, to: SocketAddr) -> Result<TcpStream> {
+    let connection = at.run(|| TcpStream::connect_timeout(&to, PATIENCE))?;
+    let connection = connection.with_context(|| format!("cannot connect to {to}"))?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    Ok(connection)
+}
+
+/// A download for so long: its course goes on in another thread.
+pub(super) fn download(
+    at: &Netns,
+    to: SocketAddr,
+    lasts: Duration,
+) -> Result<thread::JoinHandle<io::Result<Course>>> {
+    let mut connection = connect(at, to)?;
+    connection.read_exact(&mut [0])?;
+    connection.write_all(&u64::MAX.to_be_bytes())?;
+    Ok(thread::spawn(move || {
+        let deadline = Instant::now() + lasts;
+        let mut course = vec![(Instant::now(), 0)];
+        let mut buffer = vec![0; PIECE.len()];
+        while Instant::now() < deadline {
+            match connection.read(&mut buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => course.push((Instant::now(), len)),
+            }
+        }
+        Ok(course)
+    }))
+}
+
+/// So many who are all connected before the first of them goes; how many were served.
+pub(super) fn at_once(at: &Netns, to: SocketAddr, visitors: usize) -> Result<usize> {
+    let (served, all_here) = (AtomicUsize::new(0), Barrier::new(visitors));
+    at.run(|| {
+        thread::scope(|scope| {
+            for _ in 0..visitors {
+                let one = || {
+                    let greeted = greet(to);
+                    all_here.wait();
+                    if greeted.and_then(ask).is_ok() {
+                        served.fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                // Whoever is not even there keeps the others waiting: better to know.
+                let spawned = thread::Builder::new().stack_size(STACK);
+                spawned.spawn_scoped(scope, one).expect("room for a thread");
+            }
+        });
+    })?;
+    Ok(served.into_inner())
+}
+
+/// So many a second for so long, each for itself; how many of how many were served.
+pub(super) fn one_by_one(
+    at: &Netns,
+    to: SocketAddr,
+    in_a_second: u32,
+    lasts: Duration,
+) -> Result<[usize; 2]> {
+    let served = Arc::new(AtomicUsize::new(0));
+    let every = Duration::from_secs(1) / in_a_second;
+    let count = (lasts.as_secs_f64() / every.as_secs_f64()) as u32;
+    at.run(|| {
+        let begin = Instant::now();
+        let visitors = (0..count).map(|number| {
+            thread::sleep((begin + every * number).saturating_duration_since(Instant::now()));
+            let served = served.clone();
+            let one = move || {
+                if greet(to).and_then(ask).is_ok() {
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            };
+            let spawned = thread::Builder::new().stack_size(STACK);
+            spawned.spawn(one).expect("room for a thread")
+        });
+        let visitors: Vec<_> = visitors.collect();
+        for visitor in visitors {
+            // Who has failed is not counted.
+            let _ = visitor.join();
+        }
+    })?;
+    Ok([served.load(Ordering::Relaxed), count as usize])
+}
+
+fn greet(to: SocketAddr) -> io::Result<TcpStream> {
+    let mut connection = TcpStream::connect_timeout(&to, PATIENCE)?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.read_exact(&mut [0])?;
+    Ok(connection)
+}
+
+fn ask(mut connection: TcpStream) -> io::Result<()> {
+    connection.write_all(&1_000_u64.to_be_bytes())?;
+    connection.read_exact(&mut [0; 1_000])?;
+    match connection.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
