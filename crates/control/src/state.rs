@@ -7,6 +7,7 @@
 mod exposure;
 mod multipath;
 mod packets;
+mod site_route;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::gateway::Gateway;
 pub use exposure::{Exposure, ExposureState, Visitor};
 pub use multipath::Multipath;
 pub use packets::Packets;
+pub use site_route::SiteRoute;
 
 /// Changes when a client of the older version would misunderstand something. Fields may be added
 /// without a change.
@@ -55,6 +57,10 @@ pub struct State {
     /// Ports of the relay that lead to a client, at either of them.
     #[serde(default)]
     pub exposures: Vec<Exposure>,
+    /// The networks behind clients that a relay leads to: a client's own and those of others of its
+    /// group.
+    #[serde(default)]
+    pub routes: Vec<SiteRoute>,
     /// The links of a client, those that are known and not used among them. None at a relay.
     pub links: Vec<Link>,
     /// The sessions there are; of very many the busiest.

@@ -36,11 +36,28 @@ pub(super) fn idle_timeout(target: &Target) -> Duration {
 /// Passes datagrams on until the client ends the flow, its session ends, or nothing passed for
 /// `idle`.
 pub(super) async fn serve(mut flow: Flow, socket: &UdpSocket, idle: Duration, meter: Meter) {
+    pass(&mut flow, socket, idle, meter).await;
+    end(&mut flow);
+}
+
+/// Ends a flow from this end.
+pub(super) fn end(flow: &mut Flow) {
+    let stream = flow.stream_mut();
+    if !stream.is_written {
+        stream.finish();
+    }
+    if !stream.is_read {
+        stream.stop();
+    }
+}
+
+/// The same, but that the flow's stream is left open.
+pub(super) async fn pass(flow: &mut Flow, socket: &UdpSocket, idle: Duration, meter: Meter) {
     let mut gate = Gate::new(meter);
     let mut active_at = Instant::now();
     loop {
         let deadline = active_at + idle;
-        let pass = poll_fn(|cx| poll_pass(&mut flow, socket, &mut gate, cx));
+        let pass = poll_fn(|cx| poll_pass(flow, socket, &mut gate, cx));
         tokio::select! {
             passed = pass => match passed {
                 Passed::Some => active_at = Instant::now(),
@@ -48,20 +65,13 @@ pub(super) async fn serve(mut flow: Flow, socket: &UdpSocket, idle: Duration, me
             },
             () = failed(socket) => {
                 if let Ok(Some(error)) = socket.take_error() {
-                    tell(&flow, &error);
+                    tell(flow, &error);
                 }
             }
             () = sleep_until(deadline) => break,
         }
         // Lets the loop send, and the other flows have their turn.
         tokio::task::yield_now().await;
-    }
-    let stream = flow.stream_mut();
-    if !stream.is_written {
-        stream.finish();
-    }
-    if !stream.is_read {
-        stream.stop();
     }
 }
 
