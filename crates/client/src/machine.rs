@@ -115,9 +115,8 @@ impl Machine {
     async fn extend(&mut self, extent: Extent) -> Result<()> {
         let routing = Rc::new(Routing::open()?);
         let direct = self.direct.prefixes().await?;
-        let mut filter = self.filter.borrow_mut();
-        filter.set_left_alone(direct, Sites::default())?;
-        drop(filter);
+        let none = Sites::default();
+        self.filter.borrow_mut().set_left_alone(direct, none)?;
         if !extent.lan.is_empty() {
             let lan = Lan::set_up(&routing).await?;
             self.filter.borrow_mut().set_lan(LanFilter {

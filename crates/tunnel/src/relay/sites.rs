@@ -335,8 +335,8 @@ impl Attendant for Route<'_> {
             return;
         };
         let presence = self.lease.count();
-        // Whoever calls is known by its route alone.
-        let from = SocketAddr::new(unspecified(at), 0);
+        // Nothing is told of who calls, and no port is 0.
+        let from = SocketAddr::new(unspecified(at), at.port());
         let preface = Preface {
             asked_by: self.stream.id(),
             from,
