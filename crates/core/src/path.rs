@@ -155,6 +155,8 @@ pub(crate) struct Path {
     last_eliciting_at: Instant,
     peer_ack_delay: Duration,
     excuse: Excuse,
+    /// The path was opened by then, after its address had been asked several times.
+    unanswered_until: Instant,
     pub(crate) totals: Totals,
     settled: Vec<Settled>,
 }
@@ -211,6 +213,7 @@ impl Path {
             last_eliciting_at: now,
             peer_ack_delay: crate::config::MAX_ACK_DELAY,
             excuse: Excuse::default(),
+            unanswered_until: Instant::default(),
             totals: Totals::default(),
             settled: Vec::new(),
         }

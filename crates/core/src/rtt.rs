@@ -26,6 +26,17 @@ pub(crate) struct RttEstimator {
     smoothed: Option<Duration>,
     variation: Duration,
     min: WindowedMin,
+    doubted: Option<Doubted>,
+}
+
+/// What doubtful samples have changed, until one bears them out or not.
+#[derive(Clone, Copy, Debug)]
+struct Doubted {
+    /// As it was before them.
+    smoothed: Option<Duration>,
+    /// As it was before them.
+    variation: Duration,
+    longest: Duration,
 }
 
 impl Default for RttEstimator {
@@ -44,6 +55,7 @@ impl RttEstimator {
             smoothed: None,
             variation: initial / 2,
             min: WindowedMin::default(),
+            doubted: None,
         }
     }
 
@@ -51,6 +63,31 @@ impl RttEstimator {
     /// says it withheld the acknowledgement for `ack_delay` (already capped by the caller to what
     /// the peer promised).
     pub(crate) fn update(&mut self, now: Instant, sample: Duration, ack_delay: Duration) {
+        self.settle_doubt(sample);
+        self.doubted = None;
+        self.take(now, sample, ack_delay);
+    }
+
+    /// The same of a packet that may have waited for a peer that stood still, or for a link that was
+    /// not there: once a sample is less than half as long, it counts for nothing but the minimum.
+    pub(crate) fn update_doubtful(&mut self, now: Instant, sample: Duration, ack_delay: Duration) {
+        self.settle_doubt(sample);
+        let doubted = self.doubted.get_or_insert(Doubted {
+            smoothed: self.smoothed,
+            variation: self.variation,
+            longest: Duration::ZERO,
+        });
+        doubted.longest = doubted.longest.max(sample);
+        self.take(now, sample, ack_delay);
+    }
+
+    fn settle_doubt(&mut self, sample: Duration) {
+        if let Some(doubted) = self.doubted.take_if(|doubted| sample < doubted.longest / 2) {
+            (self.smoothed, self.variation) = (doubted.smoothed, doubted.variation);
+        }
+    }
+
+    fn take(&mut self, now: Instant, sample: Duration, ack_delay: Duration) {
         self.latest = sample;
         self.min.update(now, sample);
         // RFC 9002 §5.3: never below the minimum, lest a lying delay make the path look shorter.
@@ -188,6 +225,28 @@ mod tests {
         );
         rtt.reset();
         assert!(!rtt.is_measured());
+    }
+
+    #[test]
+    fn doubtful_samples_count_only_if_the_next_one_bears_them_out() {
+        let of = |samples: &[u64], doubtful: std::ops::Range<usize>| {
+            let mut rtt = RttEstimator::default();
+            for (index, sample) in samples.iter().enumerate() {
+                let (now, sample) = (Instant::from_millis(1), ms(*sample));
+                match doubtful.contains(&index) {
+                    true => rtt.update_doubtful(now, sample, Duration::ZERO),
+                    false => rtt.update(now, sample, Duration::ZERO),
+                }
+            }
+            (rtt.smoothed(), rtt.variation())
+        };
+        assert_eq!(of(&[900, 20, 22], 0..1), of(&[20, 22], 0..0), "a new path");
+        assert_eq!(
+            of(&[20, 22, 900, 300, 23, 21], 2..5),
+            of(&[20, 22, 23, 21], 0..0)
+        );
+        let longer = [20, 600, 590];
+        assert_eq!(of(&longer, 1..2), of(&longer, 0..0), "longer now");
     }
 
     #[test]

@@ -55,7 +55,10 @@ impl Path {
         {
             let sample = now.since(sent_at).saturating_sub(behind);
             let delay = ack.delay.min(self.peer_ack_delay);
-            self.rtt.update(now, sample, delay);
+            match self.may_have_waited(sent_at) {
+                true => self.rtt.update_doubtful(now, sample, delay),
+                false => self.rtt.update(now, sample, delay),
+            }
             let trips = (sample, self.rtt.min());
             if !self.forward.on_sample(sent_at, ack.largest_at, trips) {
                 news.clock_leapt = true;

@@ -2,7 +2,7 @@
 
 use tabane_base::{Bytes, Duration, Instant};
 
-use super::{News, Path, State};
+use super::{Challenge, News, Path, State};
 use crate::close::PathDownReason;
 use crate::recovery::{SentFrame, Settled};
 
@@ -45,6 +45,14 @@ impl Path {
             self.excuse.until = now;
             self.excuse.count += 1;
         }
+    }
+
+    /// Whether the answer to what left at `sent_at` may say how long the peer stood still or the link
+    /// was away, and not how long an answer takes: it had to be asked again.
+    pub(super) fn may_have_waited(&self, sent_at: Instant) -> bool {
+        let is_asked_again = |challenge: &Challenge| challenge.attempts > 1;
+        sent_at < self.unanswered_until
+            || !self.validated && self.challenge.as_ref().is_some_and(is_asked_again)
     }
 
     /// The path answers.

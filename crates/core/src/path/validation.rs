@@ -107,6 +107,9 @@ impl Path {
         }
         self.validated = true;
         if matches!(self.state, State::Opening { .. }) {
+            if challenge.attempts > 1 {
+                self.unanswered_until = now;
+            }
             self.state = State::Active;
             self.active_since = now;
             return true;

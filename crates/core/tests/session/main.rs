@@ -8,11 +8,11 @@ mod pair;
 use tabane_base::{Duration, Instant};
 use tabane_core::{
     CloseReason, ConnectError, DatagramOrder, Endpoint, Event, FlowId, FourTuple, Identity,
-    Inquiry, InquiryAnswer, ReadState, ServerConfig, SessionConfig, SessionStatus, SocketId,
-    TransmitBatch,
+    Inquiry, InquiryAnswer, PathStatus, ReadState, ServerConfig, SessionConfig, SessionStatus,
+    SocketId, TransmitBatch,
 };
 
-use pair::{Pair, SERVER, client_address, client_tuple};
+use pair::{DELAY, Pair, SERVER, client_address, client_tuple};
 
 #[test]
 fn connects_and_carries_a_stream_both_ways() {
@@ -310,6 +310,55 @@ fn a_dead_path_is_found_out_by_a_driver_that_is_never_in_time() {
         pair.now = now + Duration::from_millis(100);
     }
     assert!(falls_silent(&pair));
+}
+
+/// A relay that stands still for a while and then is gone for good: what waited for it says nothing
+/// of how long an answer takes by a path that was opened meanwhile.
+#[test]
+fn how_long_a_peer_stood_still_does_not_delay_that_a_new_path_s_end_is_noticed() {
+    const STEP: Duration = Duration::from_millis(50);
+    let mut pair = Pair::new(None, None);
+    pair.run(Duration::from_millis(200));
+    let goes_on_at = pair.now + Duration::from_millis(2_400);
+    let now = pair.now;
+    let second = pair.session().open_path(now, client_tuple(1));
+    let second = second.expect("connected");
+    let id = pair.session().open_stream(now).expect("connected");
+    let write = |pair: &mut Pair| {
+        let now = pair.now;
+        assert_eq!(
+            pair.session().write(now, id, &[7; 1_000]).expect("open"),
+            1_000
+        );
+    };
+    write(&mut pair);
+    while pair.now < goes_on_at {
+        pair.delays = [goes_on_at.since(pair.now) + DELAY; 9];
+        pair.run(STEP);
+    }
+    pair.delays = [DELAY; 9];
+    pair.run(Duration::from_millis(100));
+    assert!(pair.events.contains(&Event::PathUp(second)));
+    let is_in_use = |pair: &mut Pair| {
+        let now = pair.now;
+        let paths = pair.session().snapshot(now).paths;
+        let mut active = paths
+            .iter()
+            .filter(|path| path.status == PathStatus::Active);
+        active.any(|path| path.id == second)
+    };
+    assert!(is_in_use(&mut pair));
+    pair.delays = [Duration::from_secs(3_600); 9];
+    let gone_at = pair.now;
+    write(&mut pair);
+    while is_in_use(&mut pair) {
+        pair.run(STEP);
+        let took = pair.now.since(gone_at);
+        assert!(
+            took < Duration::from_millis(1_500),
+            "unnoticed for {took:?}"
+        );
+    }
 }
 
 /// As a link that comes and goes while nothing leaves: news of closed paths that fill packets.

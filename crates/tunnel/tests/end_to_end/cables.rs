@@ -164,6 +164,18 @@ impl Cables {
         ip(&self.client, command);
     }
 
+    /// What the relay sends by this cable, in Mbit/s: without a limit the first cable may carry all
+    /// that anybody reads.
+    pub(crate) fn limit_rate(&self, cable: &str, rate: u64) {
+        let tbf = format!("root tbf rate {rate}mbit burst 20000 latency 60ms");
+        let status = Command::new("tc")
+            .args(["-n", self.relay.name(), "qdisc", "add", "dev", cable])
+            .args(tbf.split(' '))
+            .status()
+            .unwrap();
+        assert!(status.success(), "tc {tbf}");
+    }
+
     pub(crate) fn server(&self) -> SocketAddr {
         self.server.get().unwrap()
     }
