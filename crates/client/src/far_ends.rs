@@ -418,7 +418,7 @@ impl FarEnds {
     pub async fn close(&self) {
         self.0.stop_following();
         self.0.exposures.stop();
-        self.0.sites.offers().stop();
+        self.0.sites.stop();
         let peers = self.peers();
         let peers = peers.iter().filter_map(|peer| peer.stop());
         for client in peers.chain(self.relay().cloned()).collect::<Vec<_>>() {

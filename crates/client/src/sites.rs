@@ -13,9 +13,11 @@ use std::rc::Rc;
 use tabane_base::Prefix;
 use tabane_linux::interfaces::{self, Watch};
 use tabane_tunnel::{Client, SiteRoute, Target};
+use tokio::sync::Notify;
 
 pub use offers::check_routes;
 
+use crate::rule_book::RuleBook;
 use offers::Offers;
 
 /// Where no route leads, whatever is told: this host, the wire, groups.
@@ -114,44 +116,75 @@ impl Sites {
         self.0.routes.borrow().spared()
     }
 
-    /// The networks behind this machine.
-    pub(crate) fn offers(&self) -> &Offers {
-        &self.0.offers
+    /// Offers nothing any more.
+    pub(crate) fn stop(&self) {
+        self.0.offers.stop();
+    }
+
+    /// Offers these networks behind this machine from now on. Must be called within a `LocalSet`.
+    pub(crate) fn offer(&self, relay: &Client, rules: &RuleBook, ranges: &[Prefix]) {
+        self.0.routes.borrow_mut().near.extend(ranges);
+        self.0.offers.begin(relay, rules, ranges);
     }
 
     /// Follows what the relay tells and what is near, for ever; `moved` is told of changes.
     pub(crate) async fn follow(&self, relay: &Client, moved: impl Fn()) {
-        self.renew_near(&moved).await;
+        let heard = RefCell::new(Vec::new());
+        let news = Notify::new();
         let told = relay.follow_routes(|told| {
             let others = told.into_iter().filter(|it| is_route(&it.prefix));
-            let others: Vec<_> = others.collect();
-            let before = std::mem::replace(&mut self.0.routes.borrow_mut().others, others);
-            if before != self.0.routes.borrow().others {
-                moved();
-            }
+            heard.replace(others.collect());
+            news.notify_one();
         });
-        let near = async {
-            let Ok(mut watch) = Watch::start() else {
-                return;
-            };
-            while watch.changed().await.is_some() {
-                self.renew_near(&moved).await;
-            }
-        };
-        tokio::join!(told, near);
-    }
-
-    async fn renew_near(&self, moved: &impl Fn()) {
-        match interfaces::near().await {
-            Ok(mut near) => {
-                near.extend(self.0.offers.ranges());
-                let before = std::mem::replace(&mut self.0.routes.borrow_mut().near, near);
-                if before != self.0.routes.borrow().near {
+        let heeded = async {
+            // What is near matters to nobody who has no routes.
+            let mut watch: Option<Watch> = None;
+            loop {
+                tokio::select! {
+                    () = news.notified() => {}
+                    changed = changed(&mut watch) => if changed.is_none() {
+                        watch = None;
+                    },
+                }
+                let others = heard.borrow().clone();
+                if !others.is_empty() && watch.is_none() {
+                    watch = Watch::start().ok();
+                }
+                if self.heed(others).await {
                     moved();
                 }
             }
-            Err(error) => tracing::warn!(%error, "networks near here that sites must not have"),
-        }
+        };
+        tokio::join!(told, heeded);
+    }
+
+    /// Follows these routes, but for what is near now. Whether anything is otherwise than before.
+    async fn heed(&self, others: Vec<SiteRoute>) -> bool {
+        let mut near = match others.is_empty() {
+            true => Vec::new(),
+            // Not cut off in the middle of the kernel's answer.
+            false => match tokio::task::spawn_local(interfaces::near()).await {
+                Ok(Ok(near)) => near,
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "what is near here is not told from sites");
+                    return false;
+                }
+                Err(_) => return false,
+            },
+        };
+        near.extend(self.0.offers.ranges());
+        let mut routes = self.0.routes.borrow_mut();
+        let is_new = routes.others != others || routes.near != near;
+        (routes.others, routes.near) = (others, near);
+        is_new
+    }
+}
+
+/// Waits until the network changes; for ever where nobody looks.
+async fn changed(watch: &mut Option<Watch>) -> Option<()> {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
     }
 }
 

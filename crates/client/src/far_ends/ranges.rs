@@ -44,7 +44,7 @@ impl FarEnds {
     /// called within a `LocalSet`.
     pub fn offer_routes(&self, ranges: &[Prefix]) {
         if let (Some(relay), Some(rules)) = (self.relay(), self.rules()) {
-            self.0.sites.offers().begin(relay, rules, ranges);
+            self.0.sites.offer(relay, rules, ranges);
         }
     }
 }

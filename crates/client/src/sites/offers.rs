@@ -26,7 +26,7 @@ use crate::rule_book::RuleBook;
 
 /// The networks that are offered.
 #[derive(Default)]
-pub(crate) struct Offers(RefCell<Vec<(Rc<Offer>, AbortHandle)>>);
+pub(super) struct Offers(RefCell<Vec<(Rc<Offer>, AbortHandle)>>);
 
 /// One network, as its task and those who look at it see it.
 pub(super) struct Offer {
@@ -45,8 +45,8 @@ pub(super) struct Offer {
 struct Presence(Rc<Offer>);
 
 impl Offers {
-    /// Offers these from now on. Must be called within a `LocalSet`.
-    pub(crate) fn begin(&self, relay: &Client, rules: &RuleBook, ranges: &[Prefix]) {
+    /// Asks for these from now on.
+    pub(super) fn begin(&self, relay: &Client, rules: &RuleBook, ranges: &[Prefix]) {
         for prefix in ranges {
             let offer = Rc::new(Offer {
                 prefix: *prefix,
@@ -74,7 +74,7 @@ impl Offers {
     }
 
     /// Gives all of them up.
-    pub(crate) fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.0
             .borrow_mut()
             .drain(..)
