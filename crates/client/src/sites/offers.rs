@@ -48,15 +48,7 @@ impl Offers {
     /// Asks for these from now on.
     pub(super) fn begin(&self, relay: &Client, rules: &RuleBook, ranges: &[Prefix]) {
         for prefix in ranges {
-            let offer = Rc::new(Offer {
-                prefix: *prefix,
-                state: watch::Sender::new(ExposureState::Asked),
-                fault: RefCell::default(),
-                present: Cell::new(0),
-                so_far: Cell::new(0),
-                in_vain: Cell::new(0),
-                is_also_wanted: Cell::new(false),
-            });
+            let offer = Rc::new(Offer::new(*prefix));
             let following = offer.clone().follow(relay.clone(), rules.clone());
             let task = tokio::task::spawn_local(following).abort_handle();
             self.0.borrow_mut().push((offer, task));
@@ -126,6 +118,18 @@ fn fault_of(range: &Prefix, relay: &[IpAddr], interfaces: &[Interface]) -> Optio
 }
 
 impl Offer {
+    fn new(prefix: Prefix) -> Self {
+        Self {
+            prefix,
+            state: watch::Sender::new(ExposureState::Asked),
+            fault: RefCell::default(),
+            present: Cell::new(0),
+            so_far: Cell::new(0),
+            in_vain: Cell::new(0),
+            is_also_wanted: Cell::new(false),
+        }
+    }
+
     async fn follow(self: Rc<Self>, relay: Client, rules: RuleBook) {
         let ask = || self.ask(&relay, &rules);
         let serve = |exposure| self.clone().serve(exposure, &rules);
@@ -385,21 +389,9 @@ mod tests {
         assert!(said.contains("no network behind"), "{said}");
     }
 
-    fn offer(range: &str) -> Offer {
-        Offer {
-            prefix: prefix(range),
-            state: watch::Sender::new(ExposureState::Asked),
-            fault: RefCell::default(),
-            present: Cell::new(0),
-            so_far: Cell::new(0),
-            in_vain: Cell::new(0),
-            is_also_wanted: Cell::new(false),
-        }
-    }
-
     #[test]
     fn nobody_is_led_beyond_what_was_offered_and_every_refusal_says_what_to_do() {
-        let offer = offer("192.168.20.0/24");
+        let offer = Offer::new(prefix("192.168.20.0/24"));
         for (at, led) in [
             ("192.168.20.5:80", Ok(())),
             ("192.168.21.5:80", Err(Status::Denied)),

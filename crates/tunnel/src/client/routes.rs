@@ -18,6 +18,8 @@ use crate::target::Target;
 /// How long until a relay that has refused is asked once more: its owner may make a user of this
 /// client.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// The same where a session has ended under way, or a relay goes down.
+const RETRY: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Tells `tell` all routes that others have, whenever the relay says something new, as long as
@@ -26,7 +28,6 @@ impl Client {
         loop {
             self.until_reachable(true).await;
             match self.hear_routes(&tell).await {
-                // The session has ended; the next may be another relay's.
                 Err(OpenError::Refused(status)) => {
                     tracing::debug!(%status, "the relay tells of no routes");
                     tell(Vec::new());
@@ -34,7 +35,7 @@ impl Client {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "routes are not told");
-                    let _ = timeout(ASK_AGAIN / 60, self.until_reachable(false)).await;
+                    let _ = timeout(RETRY, self.until_reachable(false)).await;
                 }
                 Ok(()) => {}
             }
@@ -56,8 +57,7 @@ impl Client {
             match stream.read_preface(MAX_LIST, parse_list).await {
                 Ok(Ok(routes)) => tell(routes),
                 Ok(Err(_)) => return Err(OpenError::Refused(Status::Malformed)),
-                Err(StreamEnd::SessionLost) => return Err(OpenError::SessionLost),
-                // A relay that goes down.
+                // By a relay that goes down, too.
                 Err(_) => return Err(OpenError::SessionLost),
             }
         }

@@ -139,6 +139,11 @@ impl<T: Clone> SiteRoutes<T> {
         self.routes.remove(&number);
     }
 
+    /// None is a route any longer. Their numbers are not given again.
+    pub(super) fn clear(&mut self) {
+        self.routes.clear();
+    }
+
     /// The one of this number.
     pub(super) fn get(&self, number: u64) -> Option<&Routed<T>> {
         self.routes.get(&number)

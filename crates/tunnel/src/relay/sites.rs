@@ -208,8 +208,7 @@ impl Sites {
 
     /// Leads nobody any more; who is led stays.
     pub(super) fn close(&self) {
-        let all = std::mem::take(&mut *self.routes());
-        drop(all);
+        self.routes().clear();
         self.tell_change();
     }
 }
