@@ -4,6 +4,7 @@
 //! Owns that order: hooks need root, a network of its own what many systems give to ordinary users,
 //! and the proxy nothing but programs that ask for it.
 
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 
@@ -45,7 +46,9 @@ impl Entrance {
         match PrivateNetwork::set_up(direct).await {
             Ok(network) => Ok(Self::of(Kind::Network(Box::new(network)))),
             Err(no_network) => {
-                eprintln!(
+                // Not said where nobody reads it.
+                let _ = writeln!(
+                    std::io::stderr(),
                     "tabane: only programs that know proxies are carried: {no_network:#}; root \
                      carries all (sudo tabane run --user \"$USER\" -- CMD)"
                 );

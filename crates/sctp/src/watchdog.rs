@@ -4,6 +4,7 @@
 //! known of is excluded by the settings. Should there be another one, a program that hangs for ever
 //! would be worse than one that dies and says why. A loop in C cannot be left in any other way.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -97,7 +98,8 @@ impl Drop for Watchdog {
 
 /// What the stack's watchdog does.
 pub(crate) fn abort() {
-    eprintln!(
+    let _ = writeln!(
+        std::io::stderr(),
         "tabane: the SCTP library has not come back from a call for {} s; ending here",
         LIMIT.as_secs()
     );

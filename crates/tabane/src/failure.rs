@@ -10,6 +10,8 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tabane_store::Mistake;
 
+use crate::output;
+
 /// The command line asks for something impossible.
 const USAGE: u8 = 2;
 /// Everything else.
@@ -61,7 +63,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     });
     // Whoever read our output has seen enough (`tabane links | head`).
     if !broken_pipe {
-        eprintln!("tabane: {}", one_line(&whole_story(error)));
+        output::note(format_args!("tabane: {}", one_line(&whole_story(error))));
     }
     let status = error
         .downcast_ref::<Failure>()
@@ -82,11 +84,14 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
             ExitCode::from(USAGE)
         }
         ErrorKind::InvalidSubcommand if let Some(line) = left_out(error) => {
-            eprintln!("tabane: {line}");
+            output::note(format_args!("tabane: {line}"));
             ExitCode::from(USAGE)
         }
         _ => {
-            eprintln!("tabane: {}", summary(&error.render().to_string()));
+            output::note(format_args!(
+                "tabane: {}",
+                summary(&error.render().to_string())
+            ));
             ExitCode::from(USAGE)
         }
     }

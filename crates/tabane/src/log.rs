@@ -22,6 +22,9 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<()> {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // Where nobody reads the log any more (a terminal that has gone, `… 2>&1 | head`), telling
+        // there that it cannot be written would be a panic, and the end of the program.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     match format {
         LogFormat::Text => lines.with_target(false).init(),

@@ -1,5 +1,6 @@
-//! What commands print to stdout: text, tables, JSON.
+//! What commands print: text, tables, JSON to stdout, notes to stderr.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use anyhow::Result;
@@ -11,6 +12,11 @@ pub(crate) fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;
     Ok(out.flush()?)
+}
+
+/// Prints `text` and a line end to stderr, for who reads there; if nobody does, nothing is missed.
+pub(crate) fn note(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// Prints a value as JSON.

@@ -130,7 +130,7 @@ impl Progress {
     /// Takes the line away.
     pub(crate) fn clear(&mut self) {
         if self.is_terminal && self.shown_at.take().is_some() {
-            eprint!("\r\x1b[K");
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 }

@@ -341,7 +341,7 @@ fn tell(args: &GetArgs, outcome: &Outcome, path: Option<&Path>, took: Duration) 
         }));
     }
     if !args.quiet {
-        eprintln!("{}", summary(progress, path, took));
+        output::note(summary(progress, path, took));
     }
     Ok(())
 }

@@ -94,7 +94,12 @@ fn check(path: &Path) -> Result<ExitCode> {
         Ok(policy) => policy,
         Err(error) => {
             for fault in &error.faults {
-                eprintln!("{}:{}: {}", path.display(), fault.line, fault.what);
+                output::note(format_args!(
+                    "{}:{}: {}",
+                    path.display(),
+                    fault.line,
+                    fault.what
+                ));
             }
             return Ok(ExitCode::FAILURE);
         }

@@ -178,7 +178,7 @@ pub(crate) async fn run_program(
     last_run::remember(&report);
     let code = outcome?;
     if args.stats {
-        eprintln!("{}", table(&report));
+        output::note(table(&report));
     }
     if let Some(path) = args.json {
         let text = serde_json::to_string_pretty(&report)? + "\n";
@@ -228,7 +228,7 @@ async fn supervise(
             }
             reason = &mut closed, if is_open => {
                 // The command may still have work that needs no network; its end is its own.
-                eprintln!("tabane: {reason}");
+                output::note(format_args!("tabane: {reason}"));
                 is_open = false;
             }
             _ = samples.tick() => recorder.look(),

@@ -249,19 +249,21 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
             };
             let ready = || {
                 let (port, udp) = (order.port, order.udp_port);
-                eprintln!("tabane: waiting at SCTP port {port}, in UDP port {udp}");
+                output::note(format_args!(
+                    "tabane: waiting at SCTP port {port}, in UDP port {udp}"
+                ));
             };
             let receive = receiver::receive(&order, ready);
             let report = tabane_tunnel::block_on(receive).context(looped)??;
             // Standard output is the file's.
             match (args.json, order.file.as_os_str() == "-") {
                 (json, false) => tell(&report, json, "received")?,
-                (_, true) => eprintln!("tabane: {}", summary(&report, "received")),
+                (_, true) => output::note(format_args!("tabane: {}", summary(&report, "received"))),
             }
         }
         SctpCommand::Forward(args) => {
             let json = args.json;
-            let ready = |place: &str| eprintln!("tabane: taking {place}");
+            let ready = |place: &str| output::note(format_args!("tabane: taking {place}"));
             let tell = |carried: &Carried| tell_carried(carried, json);
             let forward = forward::forward(forward_order(args)?, store, ready, tell);
             tabane_tunnel::block_on(forward).context(looped)??;
@@ -301,7 +303,9 @@ fn tell_carried(carried: &Carried, json: bool) -> Result<()> {
     if let Some(why) = &carried.reset {
         let (sent, received) = (carried.sent_bytes, carried.received_bytes);
         let (sent, received) = (megabytes(sent), megabytes(received));
-        eprintln!("tabane: a connection was reset after {sent} out and {received} in: {why}");
+        output::note(format_args!(
+            "tabane: a connection was reset after {sent} out and {received} in: {why}"
+        ));
     }
     Ok(())
 }

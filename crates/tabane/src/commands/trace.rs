@@ -87,7 +87,10 @@ async fn record(client: &Client, args: &TraceArgs) -> Result<Qlog> {
     // Now: later the links may be gone.
     let mut qlog = Qlog::new(began, &client.state().await?);
     let span = args.span.0;
-    eprintln!("recording for {} s; Ctrl-C ends it", span.as_secs());
+    output::note(format_args!(
+        "recording for {} s; Ctrl-C ends it",
+        span.as_secs()
+    ));
     tokio::select! {
         gathered = gather(&mut updates, &mut qlog, Instant::now() + span) => gathered?,
         _ = signals.next() => {}

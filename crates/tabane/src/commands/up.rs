@@ -22,6 +22,7 @@ use tabane_linux::{
 
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
+use crate::output;
 use crate::session_args::SessionArgs;
 use crate::signals;
 use tabane_client::{
@@ -345,7 +346,7 @@ fn detach(is_strict: bool) -> Result<ExitCode> {
             }
         ),
         Heard::Ended(status) => {
-            eprint!("{}", std::fs::read_to_string(LOG).unwrap_or_default());
+            output::note(std::fs::read_to_string(LOG).unwrap_or_default().trim_end());
             let code = status.code().and_then(|code| u8::try_from(code).ok());
             Ok(ExitCode::from(code.unwrap_or(1)))
         }

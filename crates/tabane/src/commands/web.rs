@@ -198,7 +198,7 @@ async fn serve(
         () = found.follow() => bail!("the kernel tells no more of interfaces"),
     };
     if args.stats {
-        eprintln!("{}", sums.borrow().table());
+        output::note(sums.borrow().table());
     }
     outcome
 }

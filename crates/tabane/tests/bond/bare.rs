@@ -16,6 +16,7 @@ fn lacking(world: &World, taken: &str) -> Command {
     command
 }
 
+const PEER: &str = "http://203.0.113.2:8000/peer";
 const NO_RUN: &str = "mount -t tmpfs -o ro none /run";
 
 #[test]
@@ -110,4 +111,31 @@ fn without_hooks_and_user_namespaces_there_is_a_proxy_and_the_switch_is_named() 
     assert!(text(&output.stdout).starts_with("socks5"), "{output:?}");
     let said = complaint(&output);
     assert!(said.contains("user.max_user_namespaces=0"), "{said}");
+}
+
+#[test]
+fn a_log_that_nobody_reads_any_more_ends_neither_relay_nor_client() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.join();
+    world.stop_relay();
+    let state = world.path("relay");
+    let mut relay = world.in_relay(TABANE);
+    relay.args(["relay", "--public", "203.0.113.1", "--log", "trace"]);
+    relay.arg("--state").arg(state).stdout(Stdio::piped());
+    let mut relay = relay.stderr(Stdio::piped()).spawn().unwrap();
+    first_line(&mut relay);
+    drop(relay.stderr.take());
+    // What the client says of itself is not read either.
+    for _ in 0..2 {
+        let mut run = world.tabane(&["--log", "trace", "run", "--stats", "--"]);
+        run.args(["curl", "-sS", "--fail", "-o", "/dev/null", PEER]);
+        let mut run = run.stderr(Stdio::piped()).spawn().unwrap();
+        drop(run.stderr.take());
+        assert!(run.wait().unwrap().success());
+    }
+    assert_eq!(relay.try_wait().unwrap(), None);
+    relay.kill().unwrap();
+    relay.wait().unwrap();
 }

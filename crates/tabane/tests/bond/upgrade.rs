@@ -224,7 +224,7 @@ if child == 0: os.execv(sys.argv[1], sys.argv[1:])
 said = b''
 while b'tabane://' not in said: said += os.read(terminal, 1000)
 os.close(terminal)
-os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 ";
 
 #[test]

@@ -3,7 +3,7 @@
 //! Owns the flags, the question before one is made, and what is told of the one there is. What it
 //! can do is `tabane-web`'s, where it is kept `web_ca`'s, who is to trust it the user's (`trust`).
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -215,7 +215,7 @@ fn create(args: &CreateArgs, home: &WebCa) -> Result<()> {
     let life = Duration::from_secs(args.days * DAY);
     let title = format!("tabane local CA {number:08x}");
     let made = KeptAuthority::make(&title, domains, SystemTime::now(), life)?;
-    eprintln!("{}\n", trust::risks(&made, &home.path()));
+    output::note(format_args!("{}\n", trust::risks(&made, &home.path())));
     if !args.yes && !is_confirmed()? {
         bail!("nothing was made");
     }
@@ -233,7 +233,7 @@ fn create(args: &CreateArgs, home: &WebCa) -> Result<()> {
 }
 
 fn is_confirmed() -> Result<bool> {
-    eprint!("Make it? [y/N] ");
+    let _ = write!(io::stderr(), "Make it? [y/N] ");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES"))
