@@ -177,8 +177,8 @@ impl Machine {
     }
 
     /// Captures what is new, or leaves it alone as if we were not there, but for what goes to
-    /// peers, which need no relay, and to sites, which is refused. Where anything must not go without the relay it is all captured,
-    /// and what may is led there.
+    /// peers, which need no relay, and to sites, which is refused. Where anything must not go
+    /// without the relay it is all captured, and what may is led there.
     pub async fn set_open(&mut self, open: bool) -> Result<()> {
         let is_closed = self.strict || self.rules.as_ref().is_some_and(RuleBook::is_closed);
         let open = open || is_closed;
