@@ -306,6 +306,12 @@ async fn carry<S: Ord + Clone>(
         Target::Address(_) if sharing.is_some() => IDLE_SHARED,
         Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     };
+    let is_to_site = route.is_to_site(far_ends);
+    let plain = route
+        .plain
+        .filter(|_| route.may_go_plainly() && !is_to_site);
+    // A shared port leads to no site.
+    let sharing = sharing.filter(|_| !is_to_site);
     let through = async {
         let peer = route.peer(far_ends).await;
         let mut last = None;
@@ -338,7 +344,8 @@ async fn carry<S: Ord + Clone>(
         }
     };
     tokio::select! {
-        outcome = through => match (outcome, route.plain.filter(|_| route.may_go_plainly())) {
+        outcome = through => match (outcome, plain) {
+            (Outcome::Unserved, _) if is_to_site => association.on_refused(),
             (Outcome::Unserved, Some(dest)) => {
                 if !route.stays_here {
                     far_ends.bypass().on_flow();

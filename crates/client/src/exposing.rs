@@ -5,6 +5,7 @@
 //! relay, a relay that was started again), and who is connected. Rules say how visitors are
 //! carried; a target that is the relay itself is none, for it would lead everybody round for ever.
 
+mod asking;
 mod shown;
 
 use std::cell::RefCell;
@@ -25,21 +26,20 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket, lookup_host};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::plain::{self, PlainWay};
 use crate::rule_book::{RuleBook, SplitTunnel};
 
+pub use asking::ExposureState;
+pub(crate) use asking::keep_asking;
+
 /// How long a target may take; programs themselves wait longer, and the relay twice as long.
-const TARGET_WAIT: Duration = Duration::from_secs(15);
+pub(crate) const TARGET_WAIT: Duration = Duration::from_secs(15);
 /// Visitors of one exposure at once; one more is refused.
-const MAX_VISITORS: usize = 2_048;
-/// How long until what was refused is asked for once more: grants and other clients change, seldom
-/// within seconds.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LAST_RETRY: Duration = Duration::from_secs(60);
+pub(crate) const MAX_VISITORS: usize = 2_048;
 /// A datagram's most bytes.
-const MAX_DATAGRAM: usize = 65_507;
+pub(crate) const MAX_DATAGRAM: usize = 65_507;
 
 /// What of the relay leads here. Copies are the same.
 #[derive(Clone, Default)]
@@ -56,17 +56,6 @@ struct Wish {
     entry: ExposureEntry,
     state: watch::Sender<ExposureState>,
     visitors: RefCell<Visitors>,
-}
-
-/// Where an exposure stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExposureState {
-    /// The relay has not answered yet, or there is none.
-    Asked,
-    /// The relay leads visitors here.
-    Open,
-    /// It does not, for this reason; it is asked again.
-    Refused(String),
 }
 
 #[derive(Default)]
@@ -214,35 +203,12 @@ impl Exposures {
 
 impl Wish {
     async fn follow(self: Rc<Self>, relay: Client, rules: RuleBook) {
-        let mut retry = FIRST_RETRY;
-        loop {
-            relay.until_reachable(true).await;
-            match self.ask(&relay, &rules).await {
-                Ok(exposure) => {
-                    self.visitors.borrow_mut().is_also_wanted = false;
-                    self.state.send_replace(ExposureState::Open);
-                    retry = FIRST_RETRY;
-                    self.clone().serve(exposure, &relay, &rules).await;
-                    self.state.send_replace(ExposureState::Asked);
-                }
-                // A relay that goes down; the next may say otherwise.
-                Err(OpenError::Refused(Status::TimedOut)) => sleep(FIRST_RETRY).await,
-                Err(OpenError::Refused(status)) => {
-                    let why = self.why(status);
-                    let refused = ExposureState::Refused(why.clone());
-                    if self.state.send_replace(refused.clone()) != refused {
-                        tracing::info!("{why}");
-                    }
-                    // Another session may be another relay's, which says otherwise.
-                    let _ = timeout(retry, relay.until_reachable(false)).await;
-                    retry = (retry * 2).min(LAST_RETRY);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "not asked for");
-                    sleep(FIRST_RETRY).await;
-                }
-            }
-        }
+        let ask = || self.ask(&relay, &rules);
+        let serve = |exposure| {
+            self.visitors.borrow_mut().is_also_wanted = false;
+            self.clone().serve(exposure, &relay, &rules)
+        };
+        keep_asking(&relay, &self.state, ask, |status| self.why(status), serve).await;
     }
 
     async fn ask(&self, relay: &Client, rules: &RuleBook) -> Result<Exposure, OpenError> {
@@ -482,14 +448,14 @@ impl Drop for Presence {
     }
 }
 
-fn label(rules: &RuleBook, facts: FlowFacts) -> Option<Label> {
+pub(crate) fn label(rules: &RuleBook, facts: FlowFacts) -> Option<Label> {
     match rules.admit(facts) {
         SplitTunnel::Carried(label, _) => Some(label),
         SplitTunnel::Direct => None,
     }
 }
 
-fn status_of(error: &io::Error) -> Status {
+pub(crate) fn status_of(error: &io::Error) -> Status {
     match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Status::Refused,
         io::ErrorKind::TimedOut => Status::TimedOut,

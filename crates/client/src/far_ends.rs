@@ -4,12 +4,14 @@
 //! `via`'s. Each far end has a client of its own, side by side on one thread, with the same links,
 //! policy and rules.
 
+mod ranges;
+
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use anyhow::Result;
-use tabane_base::{Duration, Host, Prefix};
+use tabane_base::{Duration, Host};
 use tabane_core::{CloseReason, PublicKey};
 use tabane_tunnel::{
     Client, ClientSnapshot, Families, Journal, Label, LinkError, LinkWish, SessionTrace, Target,
@@ -27,6 +29,7 @@ use crate::plain::Passage;
 use crate::plain_way::{NoPlainWay, PlainBond, PlainWays};
 use crate::portals::Probe;
 use crate::rule_book::RuleBook;
+use crate::sites::Sites;
 use crate::surroundings::Surroundings;
 use crate::via::RelayState;
 use tabane_store::{DEFAULT_PORT, PeerEntry, RelayName, Store, wall_clock::unix_seconds};
@@ -36,8 +39,6 @@ use tabane_uplinks::LinkRoll;
 const NAMES_WAIT: Duration = Duration::from_secs(1);
 /// How long a command may have to wait for the relay's word on families: a round trip or two.
 const FAMILIES_WAIT: Duration = Duration::from_millis(500);
-/// The most ranges that are given to the hooks, which have room for so many.
-const MAX_RANGES: usize = 200;
 /// No more are looked for when there are so many; each takes part in every choice of a way.
 const MAX_PEERS: usize = 64;
 
@@ -57,6 +58,7 @@ struct Inner {
     plain: Option<PlainWays>,
     bypass: Bypass,
     exposures: Exposures,
+    sites: Sites,
     /// By which families the relay reaches others; `None` until it has said so.
     families: watch::Sender<Option<Families>>,
     /// The peers' addresses, or the relay's families, have changed.
@@ -114,9 +116,10 @@ impl FarEnds {
             .collect();
         let moved = Rc::new(Notify::new());
         let mut followers: Vec<_> = peers.iter().map(|peer| follow(peer, &moved)).collect();
-        let families = watch::Sender::new(None);
+        let (families, sites) = (watch::Sender::new(None), Sites::default());
         if let Some(relay) = &relay {
             followers.push(follow_families(relay, &families, &moved));
+            followers.push(ranges::follow_sites(relay, &sites, &moved));
         }
         let deadline = Instant::now() + NAMES_WAIT;
         for peer in &peers {
@@ -129,6 +132,7 @@ impl FarEnds {
             plain: Some(PlainWays::new(plan.clone(), store.clone())),
             bypass: Bypass::default(),
             exposures: Exposures::default(),
+            sites,
             surroundings: Some(Rc::new(Surroundings::new(
                 plan,
                 store,
@@ -309,22 +313,6 @@ impl FarEnds {
         followers.push(tokio::task::spawn_local(meeting).abort_handle());
     }
 
-    /// Whatever leads to peers.
-    pub(crate) fn peer_ranges(&self) -> Vec<Prefix> {
-        let single = |address: IpAddr| Prefix {
-            address,
-            bits: if address.is_ipv4() { 32 } else { 128 },
-        };
-        let of = |peer: &Rc<Peer>| {
-            let addrs = peer.addrs().into_iter();
-            let addrs = addrs.map(|addr| single(addr.ip().to_canonical()));
-            let also = peer.entry().also.clone();
-            addrs.chain(also).collect::<Vec<_>>()
-        };
-        let peers = self.peers();
-        peers.iter().flat_map(of).take(MAX_RANGES).collect()
-    }
-
     /// By which families the relay reaches others, as far as it has said so.
     pub fn families(&self) -> Families {
         self.0.families.borrow().unwrap_or(Families::BOTH)
@@ -339,7 +327,7 @@ impl FarEnds {
         }
     }
 
-    /// Waits until [`peer_ranges`](Self::peer_ranges) or [`families`](Self::families) are others.
+    /// Waits until [`captured`](Self::captured) or [`families`](Self::families) are others.
     pub async fn moved(&self) {
         self.0.moved.notified().await;
     }
@@ -430,6 +418,7 @@ impl FarEnds {
     pub async fn close(&self) {
         self.0.stop_following();
         self.0.exposures.stop();
+        self.0.sites.stop();
         let peers = self.peers();
         let peers = peers.iter().filter_map(|peer| peer.stop());
         for client in peers.chain(self.relay().cloned()).collect::<Vec<_>>() {
@@ -449,6 +438,7 @@ impl From<Client> for FarEnds {
             discovery: None,
             bypass: Bypass::default(),
             exposures: Exposures::default(),
+            sites: Sites::default(),
             plain: None,
             families: watch::Sender::new(None),
             moved: Rc::default(),

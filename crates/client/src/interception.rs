@@ -152,8 +152,9 @@ fn leave_alone(hooks: &RefCell<Hooks>, direct: &[Prefix], dead: &[Prefix], far_e
     // The relay has a resolver, by whatever family it is asked here.
     let mut resolvers = resolver_addresses();
     resolvers.retain(|address| is_dead(address) && !is_direct(address));
-    let left: Vec<_> = direct.iter().chain(dead).copied().collect();
-    let mut captured = far_ends.peer_ranges();
+    let spared = far_ends.sites().spared();
+    let left: Vec<_> = direct.iter().chain(dead).chain(&spared).copied().collect();
+    let mut captured = far_ends.captured();
     captured.retain(|range| !is_direct(&range.address));
     if let Err(error) = hooks.borrow_mut().exclude(&left, &resolvers, &captured) {
         tracing::warn!("what is captured stays as it was: {error}");

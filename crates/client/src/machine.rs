@@ -34,7 +34,7 @@ use tabane_tunnel::OWN_MARK;
 pub use direct::DirectRanges;
 pub use lock::{Lock, Running};
 
-use filter::{Filter, LanFilter};
+use filter::{Filter, LanFilter, Sites};
 use lan::Lan;
 use packets::Packets;
 
@@ -115,7 +115,8 @@ impl Machine {
     async fn extend(&mut self, extent: Extent) -> Result<()> {
         let routing = Rc::new(Routing::open()?);
         let direct = self.direct.prefixes().await?;
-        self.filter.borrow_mut().set_direct(direct)?;
+        let none = Sites::default();
+        self.filter.borrow_mut().set_left_alone(direct, none)?;
         if !extent.lan.is_empty() {
             let lan = Lan::set_up(&routing).await?;
             self.filter.borrow_mut().set_lan(LanFilter {
@@ -176,41 +177,49 @@ impl Machine {
     }
 
     /// Captures what is new, or leaves it alone as if we were not there, but for what goes to
-    /// peers, which need no relay. Where anything must not go without the relay it is all captured,
-    /// and what may is led there.
+    /// peers, which need no relay, and to sites, which is refused. Where anything must not go
+    /// without the relay it is all captured, and what may is led there.
     pub async fn set_open(&mut self, open: bool) -> Result<()> {
         let is_closed = self.strict || self.rules.as_ref().is_some_and(RuleBook::is_closed);
         let open = open || is_closed;
         self.only_peers = !open;
-        let has_peers = self.far_ends.as_ref().is_some_and(FarEnds::has_peers);
-        if has_peers {
+        let far_ends = self.far_ends.as_ref();
+        let has_others = far_ends.is_some_and(|it| it.has_peers() || !it.captured().is_empty());
+        if has_others {
             // Before the gate opens for less than everything.
             self.follow_network().await?;
         }
         self.hooks
-            .set_open(open || has_peers)
+            .set_open(open || has_others)
             .context("cannot switch the hooks over")
     }
 
     /// Addresses, routes or resolvers may have changed.
     pub async fn follow_network(&mut self) -> Result<()> {
         let prefixes = self.direct.prefixes().await?;
-        let peers = self.far_ends.as_ref().map(FarEnds::peer_ranges);
-        let peers = peers.unwrap_or_default();
+        let far_ends = self.far_ends.as_ref();
+        let captured = far_ends.map(FarEnds::captured).unwrap_or_default();
+        let spared = far_ends.map(|it| it.sites().spared()).unwrap_or_default();
         // No packet waits for the disk. Without an answer there are none, as without the file.
         let resolvers = spawn_blocking(resolver_addresses).await.unwrap_or_default();
-        let captured = self.direct.not_given(peers);
+        let captured = self.direct.not_given(captured);
         if self.only_peers && !captured.is_empty() {
-            self.hooks.exclude(&EVERYTHING, &[], &captured)?;
+            let left = [&EVERYTHING[..], &spared].concat();
+            self.hooks.exclude(&left, &[], &captured)?;
         } else {
             // Questions to a resolver in them are carried all the same: the relay has one, too.
-            let mut left = prefixes.clone();
+            let mut left = [&prefixes[..], &spared].concat();
             if let Some(far_ends) = &self.far_ends {
                 left.extend(dead_families(far_ends).await);
             }
             self.hooks.exclude(&left, &resolvers, &captured)?;
         }
-        self.filter.borrow_mut().set_direct(prefixes)?;
+        let sites = far_ends.map(|it| it.sites().captured());
+        let sites = Sites {
+            carried: self.direct.not_given(sites.unwrap_or_default()),
+            spared,
+        };
+        self.filter.borrow_mut().set_left_alone(prefixes, sites)?;
         if let Some(carrier) = &self.carrier {
             carrier.renew_resolvers(resolvers);
         }

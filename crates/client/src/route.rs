@@ -7,6 +7,7 @@ use tabane_tunnel::{Client, Label, Silence, Target};
 
 use crate::far_ends::FarEnds;
 use crate::rule_book::SplitTunnel;
+use crate::sites::Whose;
 use crate::via::Known;
 
 /// Where a connection or a flow goes.
@@ -65,12 +66,17 @@ impl Route {
     /// What is known at this moment of who could serve it.
     pub(crate) fn known(&self, far_ends: &FarEnds, has_peer: bool, has_plain: bool) -> Known {
         Known {
-            stays_here: self.stays_here,
+            stays_here: self.stays_here || far_ends.sites().whose(&self.target) == Whose::Near,
             has_peer,
             relay: far_ends.relay_state(),
             waits: self.silence == Silence::Waits,
-            has_plain: has_plain && self.may_go_plainly(),
+            has_plain: has_plain && self.may_go_plainly() && !self.is_to_site(far_ends),
         }
+    }
+
+    /// Whether it goes to another site, which nobody leads to but the relay.
+    pub(crate) fn is_to_site(&self, far_ends: &FarEnds) -> bool {
+        !self.stays_here && far_ends.sites().whose(&self.target) == Whose::Site
     }
 }
 

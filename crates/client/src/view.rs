@@ -68,16 +68,11 @@ impl ClientView {
         state.limit = bypass.limit();
         state.totals.bypassing_connections = bypass.connections();
         state.totals.bypassing_flows = bypass.flows();
-        let bond = self.far_ends.plain_bond().unwrap_or_default();
-        state.multipath = Multipath {
-            links: bond.links,
-            connections: bond.connections,
-            connections_so_far: bond.connections_so_far,
-            problem: bond.problem,
-        };
+        state.multipath = self.plain_bond();
         let host = self.far_ends.relay_host();
         let exposures = self.far_ends.exposures().report().into_iter();
         state.exposures = exposures.map(|it| it.shown(host.as_ref())).collect();
+        state.routes = self.far_ends.sites().shown();
         let rules = self.far_ends.rules().map(RuleBook::uses);
         state.rules = rules.into_iter().flatten().map(rule_use).collect();
         for ledger in self.ledgers.values() {
@@ -117,6 +112,16 @@ impl ClientView {
                 .iter()
                 .for_each(|path| add(&mut seen.traffic, &path.traffic));
             state.sessions.push(seen);
+        }
+    }
+
+    fn plain_bond(&self) -> Multipath {
+        let bond = self.far_ends.plain_bond().unwrap_or_default();
+        Multipath {
+            links: bond.links,
+            connections: bond.connections,
+            connections_so_far: bond.connections_so_far,
+            problem: bond.problem,
         }
     }
 

@@ -7,6 +7,8 @@
 mod exposure;
 mod multipath;
 mod packets;
+mod rule_use;
+mod site_route;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,6 +21,8 @@ use crate::gateway::Gateway;
 pub use exposure::{Exposure, ExposureState, Visitor};
 pub use multipath::Multipath;
 pub use packets::Packets;
+pub use rule_use::RuleUse;
+pub use site_route::SiteRoute;
 
 /// Changes when a client of the older version would misunderstand something. Fields may be added
 /// without a change.
@@ -55,6 +59,10 @@ pub struct State {
     /// Ports of the relay that lead to a client, at either of them.
     #[serde(default)]
     pub exposures: Vec<Exposure>,
+    /// The networks behind clients that a relay leads to: a client's own and those of others of its
+    /// group.
+    #[serde(default)]
+    pub routes: Vec<SiteRoute>,
     /// The links of a client, those that are known and not used among them. None at a relay.
     pub links: Vec<Link>,
     /// The sessions there are; of very many the busiest.
@@ -383,23 +391,6 @@ pub enum EventKind {
     LinkUp,
     LinkDown,
     LinkChanged,
-}
-
-/// What a rule of the policy is used for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct RuleUse {
-    /// Its name; none: what no rule fits.
-    pub rule: Option<String>,
-    /// What becomes of it, in words.
-    pub text: String,
-    /// Connections and UDP flows carried now.
-    pub connections: u64,
-    /// So far, those that were left out of the tunnel included.
-    pub connections_so_far: u64,
-    /// Carried into the tunnel, without what the tunnel adds.
-    pub sent_bytes: u64,
-    /// Carried out of it.
-    pub received_bytes: u64,
 }
 
 /// What the process uses.

@@ -39,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("sctp_notes", 20_000, tabane_sctp::fuzz_notes),
     ("tunnel", 20_000, requests::tunnel),
     ("asked_name", 3_000, tabane_tunnel::fuzz_asked_name),
+    ("routes", 20_000, tabane_tunnel::fuzz_routes),
     ("visitor", 20_000, tabane_tunnel::fuzz_visitor),
     ("socks", 20_000, requests::socks),
     ("http", 20_000, requests::http),

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tabane_control::{Exposure, ExposureState, Packets, State, TraceBatch};
+use tabane_control::{Exposure, ExposureState, Packets, SiteRoute, State, TraceBatch};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{
-    ExposureSnapshot, PacketsSnapshot, RelayMonitor,
+    ExposureSnapshot, PacketsSnapshot, RelayMonitor, RouteSnapshot,
     shown::{Ledger, NO_TRACE, Source, drops, of_path, of_volume, session},
 };
 use tokio::sync::mpsc;
@@ -56,6 +56,7 @@ impl RelayView {
         totals.sessions_so_far = self.monitor.served();
         totals.visitors_turned_away = self.monitor.turned_away();
         state.exposures = self.monitor.exposures().iter().map(exposure).collect();
+        state.routes = self.monitor.routes().iter().map(route).collect();
         if seen.workers > 1 {
             totals.sessions_by_worker = vec![0; seen.workers];
         }
@@ -100,6 +101,23 @@ fn exposure(of: &ExposureSnapshot) -> Exposure {
         visitors: Vec::new(),
         visitors_now: of.visitors,
         visitors_so_far: of.visitors_so_far,
+        in_vain: 0,
+    }
+}
+
+fn route(of: &RouteSnapshot) -> SiteRoute {
+    SiteRoute {
+        prefix: of.prefix.to_string(),
+        is_own: false,
+        user: Some(of.user.clone()),
+        client: Some(of.client.to_string()),
+        state: match of.is_here {
+            true => ExposureState::Open,
+            false => ExposureState::Away,
+        },
+        problem: None,
+        now: of.calls,
+        so_far: of.calls_so_far,
         in_vain: 0,
     }
 }

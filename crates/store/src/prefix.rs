@@ -49,6 +49,28 @@ impl<'de> Deserialize<'de> for DirectPrefix {
     }
 }
 
+/// A network behind this machine, which others of its group are led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoutePrefix(pub Prefix);
+
+impl FromStr for RoutePrefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let advice = || format!("'{text}' is no network; write it like 192.168.20.0/24");
+        let given = Prefix::parse(text).ok_or_else(advice)?;
+        let address = given.nth(0).ok_or_else(advice)?;
+        Ok(Self(Prefix { address, ..given }))
+    }
+}
+
+impl<'de> Deserialize<'de> for RoutePrefix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -27,6 +27,7 @@ mod packets;
 mod pairs;
 mod paths;
 mod roster;
+mod routes;
 mod search;
 mod snapshot;
 mod standing;

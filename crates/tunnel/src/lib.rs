@@ -28,9 +28,11 @@ mod mapping;
 mod marks;
 mod monitor;
 mod proxy_header;
+mod range;
 mod relay;
 mod request;
 mod resolve;
+mod routes;
 pub mod shown;
 mod stream;
 mod target;
@@ -58,12 +60,14 @@ pub use monitor::HostMonitor;
 pub use proxy_header::proxy_header;
 pub use relay::{
     Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, ExposureSnapshot,
-    FleetList, GrantError, Grants, GuestSnapshot, HostGrant, Inheritance, InheritedGroup,
-    PacketsSnapshot, Parting, PortGrant, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor,
-    RelaySnapshot, RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
+    FleetList, GrantError, Grants, GroupName, GuestSnapshot, HostGrant, Inheritance,
+    InheritedGroup, PacketsSnapshot, Parting, PortGrant, Relay, RelayConfig, RelayError,
+    RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot, RuleError, User,
+    UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
+pub use routes::{SiteRoute, fuzz_routes};
 pub use tabane_core::monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use tabane_linux::interfaces::Families;
 pub use target::{HostName, NameError, Target};

@@ -10,6 +10,7 @@
 mod admitting;
 mod applicant;
 mod asked_name;
+mod attending;
 mod begun;
 mod config;
 mod crew;
@@ -35,6 +36,8 @@ mod pingers;
 mod pool;
 mod rules;
 mod shaper;
+mod site_routes;
+mod sites;
 mod steering;
 #[cfg(test)]
 mod tests;
@@ -73,6 +76,7 @@ use headcount::Headcount;
 use listening::Group;
 use measuring::Measuring;
 use own_addresses::OwnAddresses;
+use sites::Sites;
 use user::RatesHere;
 
 pub use applicant::{Admission, Applicant, Authorise};
@@ -81,10 +85,11 @@ pub use config::{FleetList, RelayConfig, RelayLimits};
 pub use crew::Parting;
 pub use exit::{ExitConfig, PacketsSnapshot};
 pub use front_doors::ExposureSnapshot;
-pub use grants::{GrantError, Grants, HostGrant, PortGrant};
+pub use grants::{GrantError, Grants, GroupName, HostGrant, PortGrant, RouteGrant};
 pub use listening::{Inheritance, InheritedGroup};
 pub use monitor::{GuestSnapshot, RelayMonitor, RelaySnapshot};
 pub use rules::{DestinationRule, Destinations, RuleError};
+pub use sites::RouteSnapshot;
 pub(crate) use user::{Direction, Meter};
 pub use user::{User, UserLimits, UserUsage};
 pub use web_door::WebDoor;
@@ -167,6 +172,7 @@ struct Shared {
     measuring: Measuring,
     fleet_list: Option<FleetList>,
     front_doors: Arc<FrontDoors>,
+    sites: Arc<Sites>,
 }
 
 impl Shared {
@@ -241,6 +247,7 @@ impl Relay {
             measuring: Measuring::default(),
             fleet_list: config.fleet_list,
             front_doors: FrontDoors::new(config.listen[0].ip(), own_ports),
+            sites: Arc::default(),
         });
         let endpoint = EndpointParts {
             identity: config.identity,

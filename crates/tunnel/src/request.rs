@@ -5,9 +5,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tabane_base::{PortRange, Protocol};
+use tabane_base::{PortRange, Prefix, Protocol};
 use tabane_linux::interfaces::Families;
 
+use crate::range::{address_type, emit_prefix, parse_prefix};
 use crate::target::{HostName, MAX_NAME, Target};
 
 /// The longest request: kind, protocol, two ports, length and name of a claim.
@@ -25,12 +26,8 @@ mod kind {
     pub(super) const MEASURE: u8 = 10;
     pub(super) const EXPOSE: u8 = 11;
     pub(super) const RELAYS: u8 = 12;
-}
-
-mod address_type {
-    pub(super) const NAME: u8 = 3;
-    pub(super) const V4: u8 = 4;
-    pub(super) const V6: u8 = 6;
+    pub(super) const ROUTE: u8 = 13;
+    pub(super) const ROUTES: u8 = 14;
 }
 
 /// What a stream carries behind its preface.
@@ -57,6 +54,12 @@ pub enum Transport {
     /// Nothing: as long as it is open, the relay listens for this client and opens a stream for
     /// each visitor.
     Exposure(PortClaim),
+    /// Nothing: as long as it is open, the relay opens a stream to this client for each connection
+    /// and flow of its group to an address of the range.
+    Route(Prefix),
+    /// Nothing: behind its status the relay says which routes others of the client's group have,
+    /// and again whenever that changes.
+    Routes,
 }
 
 /// Which of the relay's ports lead to a client that asks for it [P-T.9].
@@ -109,6 +112,9 @@ pub enum RequestError {
     /// The second byte names no kind of address.
     #[error("unknown kind of address")]
     AddressType,
+    /// A range of another kind, with more bits than an address has, or not its first address.
+    #[error("not a range of addresses")]
+    Range,
     /// The name is empty, too long, or has characters that no name has.
     #[error("not a host name")]
     Name,
@@ -145,6 +151,15 @@ impl Request {
                 claim.emit(target.name(), out);
                 return;
             }
+            (_, Transport::Route(prefix)) => {
+                out.push(kind::ROUTE);
+                emit_prefix(prefix, out);
+                return;
+            }
+            (_, Transport::Routes) => {
+                out.push(kind::ROUTES);
+                return;
+            }
             (Target::Anywhere, _) | (_, Transport::Packets) => {
                 out.push(kind::PACKETS);
                 return;
@@ -174,13 +189,15 @@ impl Request {
         let Some((&kind, rest)) = bytes.split_first() else {
             return Ok(None);
         };
-        if let kind::PACKETS | kind::LODGED_PACKETS | kind::FAMILIES = kind {
+        let bare = match kind {
+            kind::PACKETS => Some(Transport::Packets),
+            kind::LODGED_PACKETS => Some(Transport::LodgedPackets),
+            kind::FAMILIES => Some(Transport::Families),
+            kind::ROUTES => Some(Transport::Routes),
+            _ => None,
+        };
+        if let Some(transport) = bare {
             let target = Target::Anywhere;
-            let transport = match kind {
-                kind::PACKETS => Transport::Packets,
-                kind::FAMILIES => Transport::Families,
-                _ => Transport::LodgedPackets,
-            };
             return Ok(Some((Self { transport, target }, 1)));
         }
         if kind == kind::MEASURE {
@@ -197,6 +214,14 @@ impl Request {
             return Ok(rest.first_chunk().map(|known| {
                 let transport = Transport::Relays(u64::from_be_bytes(*known));
                 (Self { transport, target }, 9)
+            }));
+        }
+        if kind == kind::ROUTE {
+            let target = Target::Anywhere;
+            let parsed = parse_prefix(rest).map_err(|_| RequestError::Range)?;
+            return Ok(parsed.map(|(prefix, used)| {
+                let transport = Transport::Route(prefix);
+                (Self { transport, target }, 1 + used)
             }));
         }
         if kind == kind::EXPOSE {
@@ -221,7 +246,7 @@ impl Request {
 
 impl PortClaim {
     fn emit(self, name: Option<&HostName>, out: &mut Vec<u8>) {
-        out.push(u8::from(self.protocol == Protocol::Udp));
+        out.push(protocol_byte(self.protocol));
         out.extend(self.ports.first().to_be_bytes());
         out.extend(self.ports.last().to_be_bytes());
         let name = name.map_or("", HostName::as_str);
@@ -236,9 +261,7 @@ fn parse_claim(bytes: &[u8]) -> Result<Option<(Request, usize)>, RequestError> {
     const HEAD: usize = 1 + 2 + 2 + 1;
     let protocol = match bytes.first() {
         None => return Ok(None),
-        Some(0) => Protocol::Tcp,
-        Some(1) => Protocol::Udp,
-        Some(_) => return Err(RequestError::Kind),
+        Some(byte) => protocol_of(*byte).ok_or(RequestError::Kind)?,
     };
     let Some((&[_, a, b, c, d, len], rest)) = bytes.split_first_chunk::<HEAD>() else {
         return Ok(None);
@@ -338,6 +361,20 @@ fn with_port<H: ?Sized>(
     match u16::from_be_bytes(*port) {
         0 => Err(RequestError::Port),
         port => Ok(Some((target(host, port)?, used + 2))),
+    }
+}
+
+/// The byte that stands for a protocol.
+pub(crate) fn protocol_byte(protocol: Protocol) -> u8 {
+    u8::from(protocol == Protocol::Udp)
+}
+
+/// What such a byte says.
+pub(crate) fn protocol_of(byte: u8) -> Option<Protocol> {
+    match byte {
+        0 => Some(Protocol::Tcp),
+        1 => Some(Protocol::Udp),
+        _ => None,
     }
 }
 
@@ -455,6 +492,9 @@ mod tests {
             Transport::Measure(Measure::Echo),
             Transport::Relays(7),
             Transport::Exposure(claim(Protocol::Udp, 27_015, 27_015)),
+            Transport::Route(Prefix::parse("192.168.20.0/24").unwrap()),
+            Transport::Route(Prefix::parse("2001:db8:20::/48").unwrap()),
+            Transport::Routes,
         ]
         .map(|transport| Request {
             transport,
@@ -524,6 +564,9 @@ mod tests {
             (&[11, 0, 0, 9, 0, 8, 0], RequestError::Port),
             (&[11, 0, 0, 9, 0, 9, 254], RequestError::Name),
             (&[11, 1, 0, 9, 0, 9, 1, b' '], RequestError::Name),
+            (&[13, 3], RequestError::Range),
+            (&[13, 4, 10, 0, 0, 0, 33], RequestError::Range),
+            (&[13, 4, 10, 0, 0, 1, 8], RequestError::Range),
         ] {
             assert_eq!(Request::parse(bytes), Err(error), "{bytes:?}");
         }
@@ -538,7 +581,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 13;
+                *kind %= 15;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {

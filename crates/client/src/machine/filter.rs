@@ -40,6 +40,13 @@ const NEVER_V4: &str = "127.0.0.0/8, 169.254.0.0/16, 224.0.0.0/3";
 const NEVER_V6: &str = "::1/128, fe80::/10, ff00::/8";
 const LEFT_ALONE: &str = "ip daddr @direct4 return\nip6 daddr @direct6 return\n";
 
+/// The same where there are sites.
+const LEFT_ALONE_BUT_SITES: &str = "ip daddr @spared4 return\nip6 daddr @spared6 return\n\
+     ip daddr != @site4 ip daddr @direct4 return\n\
+     ip6 daddr != @site6 ip6 daddr @direct6 return\n\
+     meta l4proto != { tcp, udp } ip daddr @site4 return\n\
+     meta l4proto != { tcp, udp } ip6 daddr @site6 return\n";
+
 /// What the kernel remembers of flows that go by the TUN device under its address.
 const LODGED: u32 = 0x1066;
 
@@ -52,6 +59,7 @@ pub(super) struct Filter {
     /// The families that the device has addresses of.
     lodged: Lodged,
     direct: Vec<Prefix>,
+    sites: Sites,
     /// What is in force.
     text: Option<String>,
 }
@@ -64,6 +72,14 @@ pub(super) struct LanFilter {
     pub(super) port: u16,
     /// Connections that were open before end, rather than go on without them.
     pub(super) ends_open: bool,
+}
+
+/// Networks behind other clients, which are carried although they may be left alone otherwise.
+#[derive(Debug, Default)]
+pub(super) struct Sites {
+    pub(super) carried: Vec<Prefix>,
+    /// But for these.
+    pub(super) spared: Vec<Prefix>,
 }
 
 /// The families of which every protocol goes by the TUN device; of the others, only pings.
@@ -92,9 +108,9 @@ impl Filter {
         self.apply()
     }
 
-    /// Leaves these destinations alone.
-    pub(super) fn set_direct(&mut self, direct: Vec<Prefix>) -> Result<()> {
-        self.direct = direct;
+    /// Leaves these destinations alone, but for the TCP and UDP of hosts behind to sites.
+    pub(super) fn set_left_alone(&mut self, direct: Vec<Prefix>, sites: Sites) -> Result<()> {
+        (self.direct, self.sites) = (direct, sites);
         self.apply()
     }
 
@@ -112,7 +128,12 @@ impl Filter {
     }
 
     fn rules(&self) -> String {
-        let mut rules = sets(&self.direct);
+        let Sites { carried, spared } = &self.sites;
+        let mut rules = set_pair("direct", [NEVER_V4, NEVER_V6], &self.direct);
+        if !carried.is_empty() {
+            rules += &set_pair("site", ["", ""], carried);
+            rules += &set_pair("spared", [NEVER_V4, NEVER_V6], spared);
+        }
         if let Some(tun) = &self.tun {
             rules += &self.device_rules(tun);
             rules += &format!(
@@ -138,6 +159,10 @@ impl Filter {
             Some(_) => "jump beside\n",
             None => "",
         };
+        let left_alone = match self.sites.carried.is_empty() {
+            true => LEFT_ALONE,
+            false => LEFT_ALONE_BUT_SITES,
+        };
         let open = match lan.ends_open {
             true => String::new(),
             false => nft::leave_open_alone("", &also),
@@ -149,7 +174,7 @@ impl Filter {
             "chain lan {{\ntype filter hook prerouting priority mangle\n\
              {released}iifname != {{ {} }} return\n\
              fib daddr type {{ local, broadcast, multicast, anycast }} return\n\
-             {LEFT_ALONE}{beside}{open}{taken}}}\n",
+             {left_alone}{beside}{open}{taken}}}\n",
             names.join(", ")
         )
     }
@@ -227,24 +252,26 @@ fn to_sockets(matches: &str, port: u16, also: &str) -> String {
         .concat()
 }
 
-fn sets(direct: &[Prefix]) -> String {
-    let mut v4 = NEVER_V4.to_owned();
-    let mut v6 = NEVER_V6.to_owned();
-    for prefix in direct {
-        let Prefix { address, bits } = prefix;
-        // Writing into a `String` cannot fail.
-        let _ = match address {
-            IpAddr::V4(_) => write!(v4, ", {address}/{bits}"),
-            IpAddr::V6(_) => write!(v6, ", {address}/{bits}"),
+/// A set for each family with this name: what it begins with, and these ranges.
+fn set_pair(name: &str, first: [&str; 2], ranges: &[Prefix]) -> String {
+    let [mut v4, mut v6] = first.map(ToOwned::to_owned);
+    for prefix in ranges {
+        let of_family = match prefix.address {
+            IpAddr::V4(_) => &mut v4,
+            IpAddr::V6(_) => &mut v6,
         };
+        let comma = if of_family.is_empty() { "" } else { ", " };
+        // Writing into a `String` cannot fail.
+        let _ = write!(of_family, "{comma}{prefix}");
     }
-    let set = |name, kind, elements| {
-        format!(
-            "set {name} {{\ntype {kind}\nflags interval\nauto-merge\n\
-             elements = {{ {elements} }}\n}}\n"
-        )
+    let set = |number, kind, elements: String| {
+        let elements = match elements.is_empty() {
+            true => String::new(),
+            false => format!("elements = {{ {elements} }}\n"),
+        };
+        format!("set {name}{number} {{\ntype {kind}\nflags interval\nauto-merge\n{elements}}}\n")
     };
-    set("direct4", "ipv4_addr", v4) + &set("direct6", "ipv6_addr", v6)
+    set(4, "ipv4_addr", v4) + &set(6, "ipv6_addr", v6)
 }
 
 /// Removes what a daemon of this network namespace has left, or may have left.

@@ -51,6 +51,8 @@ pub enum ExposureState {
     Open,
     /// It does not; it is asked again.
     Refused,
+    /// The client is away; what goes there is refused.
+    Away,
 }
 
 impl ExposureState {
@@ -61,6 +63,7 @@ impl ExposureState {
             Self::Asked => "asked",
             Self::Open => "open",
             Self::Refused => "refused",
+            Self::Away => "away",
         }
     }
 }

@@ -91,6 +91,7 @@ pub(crate) fn example() -> State {
         limit: None,
         multipath: Multipath::default(),
         exposures: Vec::new(),
+        routes: Vec::new(),
         links: vec![link("wlan0"), link("usb0")],
         sessions: vec![session(1)],
         sessions_omitted: 0,

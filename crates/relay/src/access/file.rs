@@ -100,6 +100,8 @@ mod tests {
             allow: vec!["192.0.2.0/24:80,443".parse().unwrap()],
             ports: vec!["443".parse().unwrap(), "udp:8000-8100".parse().unwrap()],
             hosts: vec!["*.ann.example".parse().unwrap()],
+            routes: vec!["192.168.20.0/24".parse().unwrap()],
+            group: Some("offices".parse().unwrap()),
             private: true,
             ..UserEntry::new(name("ann"), 7)
         };

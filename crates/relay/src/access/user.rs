@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use tabane_tunnel::{DestinationRule, Destinations, Grants, HostGrant, PortGrant, UserLimits};
+use tabane_tunnel::{
+    DestinationRule, Destinations, Grants, GroupName, HostGrant, PortGrant, RouteGrant, UserLimits,
+};
 
 use super::as_text;
 use tabane_store::quantity::{RateText, Volume};
@@ -64,6 +66,16 @@ pub struct UserEntry {
     /// Names, at ports that others may share.
     #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostGrant>,
+    /// Networks behind the user's devices that others of its group may be led to.
+    #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<RouteGrant>,
+    /// With whom it shares such networks; without one, its own devices.
+    #[serde(
+        default,
+        with = "as_text::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub group: Option<GroupName>,
     /// Whether private addresses may be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub private: bool,
@@ -84,6 +96,8 @@ impl UserEntry {
             deny: Vec::new(),
             ports: Vec::new(),
             hosts: Vec::new(),
+            routes: Vec::new(),
+            group: None,
             private: false,
         }
     }
@@ -105,6 +119,8 @@ impl UserEntry {
             grants: Grants {
                 ports: self.ports.clone(),
                 hosts: self.hosts.clone(),
+                routes: self.routes.clone(),
+                group: self.group.clone(),
             },
         }
     }

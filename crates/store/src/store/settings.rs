@@ -4,7 +4,7 @@ use serde::Deserialize;
 use tabane_core::{ControllerKind, SchedulerKind};
 
 use crate::pool_range::PoolRange;
-use crate::prefix::DirectPrefix;
+use crate::prefix::{DirectPrefix, RoutePrefix};
 use crate::span::Span;
 
 /// Every setting; most have a flag of the same name.
@@ -42,6 +42,8 @@ pub struct UpSettings {
     pub all: bool,
     /// The interfaces with hosts behind them that are carried, too.
     pub lan: Vec<String>,
+    /// The networks behind this machine that others of its group are led to.
+    pub route: Vec<RoutePrefix>,
     /// Whether pings are carried.
     pub ping: Option<bool>,
     /// Nothing goes without the relay.

@@ -4,6 +4,7 @@
 //! values are the instance's own.
 
 mod exposures;
+mod routes;
 mod workers;
 
 use std::io::{self, IsTerminal};
@@ -141,6 +142,7 @@ fn text(state: &State) -> String {
     } else if state.instance.kind == Kind::Relay {
         parts.extend(sessions(state));
         parts.extend(exposures::table(&state.exposures));
+        parts.extend(routes::table(&state.routes));
     } else if state.instance.kind.is_web() {
         parts.push(web_links(&state.links));
         parts.extend(unused(&state.links));
@@ -149,6 +151,7 @@ fn text(state: &State) -> String {
         parts.extend(unused(&state.links));
         parts.extend(rules(&state.rules));
         parts.extend(exposures::table(&state.exposures));
+        parts.extend(routes::table(&state.routes));
     }
     let totals = Some(totals(state)).into_iter();
     let totals = totals.chain(bypassing(state));

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use nix::sys::signal::Signal;
-use tabane_base::Duration;
+use tabane_base::{Duration, Prefix};
 use tabane_control::Kind;
 use tabane_linux::{
     descriptors,
@@ -26,10 +26,10 @@ use crate::output;
 use crate::session_args::SessionArgs;
 use crate::signals;
 use tabane_client::{
-    FarEnds, SessionPlan,
+    FarEnds, SessionPlan, check_routes,
     machine::{DirectRanges, Extent, Lock, Machine},
 };
-use tabane_store::{DirectPrefix, Span, Store};
+use tabane_store::{DirectPrefix, RoutePrefix, Span, Store};
 use tabane_tunnel::OWN_MARK;
 use tabane_uplinks::PolicyTextFile;
 
@@ -62,6 +62,11 @@ pub(crate) struct UpArgs {
     /// Carry what hosts behind this interface send through this machine, too; repeatable
     #[arg(long, value_name = "IF")]
     lan: Vec<String>,
+    /// Lead other clients of this machine's group to this network behind it, over all links, e.g.
+    /// 192.168.20.0/24; the relay's owner grants it (`tabane relay user set NAME --routes`);
+    /// repeatable
+    #[arg(long, value_name = "PREFIX")]
+    route: Vec<RoutePrefix>,
     /// Leave pings, and every protocol but TCP and UDP, alone
     #[arg(long)]
     no_ping: bool,
@@ -132,7 +137,16 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         strict: is_strict,
     };
     check_names(&extent.lan)?;
-    let serving = serve(direct, extent, &args.control, &plan, store);
+    let routes = match args.route.is_empty() {
+        true => settings.route,
+        false => args.route,
+    };
+    let routes: Vec<Prefix> = routes.iter().map(|route| route.0).collect();
+    check_routes(&routes).map_err(Failure::usage)?;
+    if !routes.is_empty() && !plan.has_relays() {
+        return Err(Failure::usage("--route needs a relay, which leads others here").into());
+    }
+    let serving = serve(direct, extent, &routes, &args.control, &plan, store);
     tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
 }
 
@@ -151,6 +165,7 @@ fn check_names(interfaces: &[String]) -> Result<()> {
 async fn serve(
     direct: DirectRanges,
     extent: Extent,
+    routes: &[Prefix],
     control: &ControlArgs,
     plan: &SessionPlan,
     store: &Store,
@@ -186,6 +201,7 @@ async fn serve(
         Some(far_ends) => {
             machine.serve(far_ends, &plan.rules);
             far_ends.expose_kept(store);
+            far_ends.offer_routes(routes);
             attend(&mut machine, far_ends, watch, &signals).await
         }
         None => Ok(()),

@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use tabane_base::Duration;
+use tabane_base::{Duration, Prefix, Protocol};
 use tabane_core::StreamId;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -18,7 +18,7 @@ use super::{Client, OpenError, TcpFlow, UdpFlow};
 use crate::engine::SessionId;
 use crate::flow::{Flow, order_for};
 use crate::label::Label;
-use crate::request::{PortClaim, Status, Transport};
+use crate::request::{PortClaim, Status, Transport, protocol_of};
 use crate::stream::{Stream, StreamEnd};
 use crate::target::{HostName, Target};
 use crate::visitor::{MAX_PREFACE, Preface};
@@ -43,7 +43,7 @@ pub struct Visitor {
     stream: Stream,
     /// Where it comes from.
     pub from: SocketAddr,
-    /// The relay's address and port that it came to.
+    /// The address and port that it came to: of the relay, or of a route.
     pub at: SocketAddr,
 }
 
@@ -74,7 +74,24 @@ impl Client {
             Some(name) => Target::Name { name, port },
             None => Target::Anywhere,
         };
-        let stream = self.open(Transport::Exposure(claim), target).await?;
+        self.have_led(Transport::Exposure(claim), target).await
+    }
+
+    /// Has the relay lead here what its group's clients send to these addresses. Whoever comes
+    /// says which of them [it came for](Visitor::at), and [by which protocol](Visitor::protocol).
+    ///
+    /// # Errors
+    /// There is no session, or the relay refused: [`Status::Denied`] what its owner has not
+    /// granted, [`Status::PortTaken`] what overlaps with another's, [`Status::PortUnavailable`]
+    /// what has the relay's own addresses in it, [`Status::Malformed`] by a relay that does not
+    /// know this.
+    pub async fn offer_route(&self, prefix: Prefix) -> Result<Exposure, OpenError> {
+        self.have_led(Transport::Route(prefix), Target::Anywhere)
+            .await
+    }
+
+    async fn have_led(&self, what: Transport, target: Target) -> Result<Exposure, OpenError> {
+        let stream = self.open(what, target).await?;
         let (sender, arrivals) = mpsc::channel(MAX_WAITING);
         // Before the first visitor can come: nothing was received since it was opened.
         self.shared.arrivals.borrow_mut().await_by(&stream, sender);
@@ -167,6 +184,14 @@ impl Visitor {
         }
         self.stream.label = label;
         self
+    }
+
+    /// Of one who comes by a route: what it speaks; `None` where it does not say so. To be asked
+    /// once, before anything else.
+    pub async fn protocol(&mut self) -> Option<Protocol> {
+        let byte = poll_fn(|cx| self.stream.poll_byte(cx));
+        let byte = timeout(PREFACE_WAIT, byte).await.ok()?.ok()?;
+        protocol_of(byte)
     }
 
     /// Waits until it has gone.

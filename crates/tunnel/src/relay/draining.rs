@@ -22,6 +22,7 @@ impl Relay {
         self.shared.is_draining.store(true, Ordering::Relaxed);
         // Their clients have them led to them by the relay that comes next.
         self.shared.front_doors.close();
+        self.shared.sites.close();
         let deadline = Instant::now() + grace;
         tokio::pin!(hurry);
         let stream_ended = self.stream_ended.clone();

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use tabane_base::Duration;
-use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::sync::watch;
 
+use super::attending::{Attendant, Ending, attend};
 use super::destination::notice_vanished;
 use super::front_doors::{Knock, Lease, Presence};
 use super::host::{Host, Permit, Seat, refuse};
@@ -29,8 +29,6 @@ use crate::visitor::Preface;
 /// How long the client may take to say whether its target is there: what it gives the target, and
 /// slow links.
 const WORD_WAIT: Duration = Duration::from_secs(30);
-/// How long a client has to show that it is there, when it asks for the same in another session.
-const SIGN_WAIT: Duration = Duration::from_millis(1_500);
 
 /// Leads visitors to the client until it gives the port up, or is gone.
 pub(super) async fn serve(
@@ -51,7 +49,7 @@ pub(super) async fn serve(
         return refuse(stream, Status::TimedOut).await;
     }
     let doors = &host.shared.front_doors;
-    let (lease, knocks) = match doors.lease(claim, name, host.key).await {
+    let (lease, mut knocks) = match doors.lease(claim, name, host.key).await {
         Ok(leased) => leased,
         Err(status) => return refuse(stream, status).await,
     };
@@ -62,11 +60,14 @@ pub(super) async fn serve(
     tracing::info!(client = %host.key, user, %protocol, %ports, name, "leads to the client");
     let mut exposing = Exposing {
         stream,
-        knocks,
         lease,
         is_gone: watch::Sender::new(false),
+        host,
     };
-    exposing.answer(host, is_granted).await;
+    if attend(&mut exposing, &mut knocks, is_granted).await == Ending::Vanished {
+        exposing.is_gone.send_replace(true);
+    }
+    drop(knocks);
     // The ports first: who hears that it is over may ask for them at once.
     let Exposing {
         mut stream, lease, ..
@@ -81,57 +82,38 @@ pub(super) async fn serve(
     Ok(())
 }
 
-struct Exposing {
+struct Exposing<'a> {
     stream: Stream,
-    knocks: mpsc::Receiver<Knock>,
     lease: Lease,
     /// The client is here again without this session: nobody answers those any more who came by it.
     is_gone: watch::Sender<bool>,
+    host: &'a Host,
 }
 
-impl Exposing {
-    /// Answers knocks until the client or the doors have enough.
-    async fn answer(&mut self, host: &Host, is_granted: impl Fn() -> bool) {
-        /// Whoever does not show itself meanwhile is gone.
-        async fn at(deadline: Option<Instant>) {
-            match deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        }
-        let mut sign_until: Option<Instant> = None;
-        loop {
-            let knock = tokio::select! {
-                knock = self.knocks.recv() => knock,
-                _ = std::future::poll_fn(|cx| self.stream.poll_end(cx)) => return,
-                () = at(sign_until) => {
-                    sign_until = None;
-                    let silent_for = self.stream.silent_for();
-                    if silent_for.is_none_or(|silent_for| silent_for >= SIGN_WAIT) {
-                        self.is_gone.send_replace(true);
-                        return;
-                    }
-                    continue;
-                }
-            };
-            // What was granted may be so no longer.
-            let Some(knock) = knock.filter(|_| is_granted()) else {
-                return;
-            };
-            match knock {
-                Knock::Visitor(visitor) => self.let_in(visitor, host),
-                Knock::Datagrams(visitor) => self.let_in_datagrams(visitor, host),
-                Knock::Asked { by_the_same } => {
-                    // It answers this, if only by acknowledging it.
-                    self.stream.write_some(&[Status::PortTaken.emit()]);
-                    if by_the_same && sign_until.is_none() {
-                        sign_until = Some(Instant::now() + SIGN_WAIT);
-                    }
-                }
-            }
+impl Attendant for Exposing<'_> {
+    type Errand = Knock;
+
+    fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    fn asked(knock: Knock) -> Result<bool, Knock> {
+        match knock {
+            Knock::Asked { by_the_same } => Ok(by_the_same),
+            knock => Err(knock),
         }
     }
 
+    fn serve(&self, knock: Knock) {
+        match knock {
+            Knock::Visitor(visitor) => self.let_in(visitor, self.host),
+            Knock::Datagrams(visitor) => self.let_in_datagrams(visitor, self.host),
+            Knock::Asked { .. } => {}
+        }
+    }
+}
+
+impl Exposing<'_> {
     fn let_in(&self, visitor: Visitor, host: &Host) {
         let Some((permit, stream)) = self.open(host, Seat::Visitor) else {
             return;

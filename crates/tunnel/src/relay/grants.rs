@@ -5,14 +5,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tabane_base::{PortRange, Protocol};
+use tabane_base::{PortRange, Prefix, Protocol};
 
+use crate::range::canonical;
 use crate::request::PortClaim;
 use crate::target::HostName;
 
 /// Where visitors of a name come who were told no port: for HTTP and HTTPS, whoever may have the
 /// name may have it there.
 const WEB_PORTS: [u16; 2] = [80, 443];
+/// The most a group's name may have; it stands in lists.
+const MAX_GROUP: usize = 64;
 
 /// What a user may have lead to its devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +24,27 @@ pub struct Grants {
     pub ports: Vec<PortGrant>,
     /// Names, which others' names may share a port with.
     pub hosts: Vec<HostGrant>,
+    /// Networks behind its devices, which others of its group may be led to.
+    pub routes: Vec<RouteGrant>,
+    /// With whom it shares them; `None`: its devices among themselves.
+    pub group: Option<GroupName>,
+}
+
+/// A range of addresses, all of it or parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteGrant(Prefix);
+
+/// What a group of users is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupName(String);
+
+/// Whose routes lead to one another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    /// Users whom the owner has put together.
+    Named(String),
+    /// The devices of one user.
+    OfUser(String),
 }
 
 /// Ports, of one protocol or both.
@@ -48,6 +72,12 @@ pub enum GrantError {
     /// Of names.
     #[error("'{0}' is no name of a host; write www.example.org or *.example.org")]
     Host(String),
+    /// Of routes.
+    #[error("'{0}' is no range of addresses; write 192.168.20.0/24 or 2001:db8:20::/64")]
+    Route(String),
+    /// Of groups.
+    #[error("'{0}' is no name of a group; use letters, digits and -_.@, at most {MAX_GROUP}")]
+    Group(String),
 }
 
 impl Grants {
@@ -65,6 +95,23 @@ impl Grants {
                     && self.hosts.iter().any(|host| host.allows(name))
                     && ports.all(|port| WEB_PORTS.contains(&port) || is_granted(port))
             }
+        }
+    }
+}
+
+impl Grants {
+    /// Whether these addresses may lead to its devices.
+    pub(super) fn allow_route(&self, route: Prefix) -> bool {
+        let covers =
+            |grant: &RouteGrant| grant.0.bits <= route.bits && grant.0.contains(route.address);
+        self.routes.iter().any(covers)
+    }
+
+    /// The group of a user of this name.
+    pub(super) fn group_of(&self, user: &str) -> Group {
+        match &self.group {
+            Some(GroupName(name)) => Group::Named(name.clone()),
+            None => Group::OfUser(user.to_owned()),
         }
     }
 }
@@ -131,6 +178,40 @@ impl FromStr for HostGrant {
     }
 }
 
+impl FromStr for RouteGrant {
+    type Err = GrantError;
+
+    fn from_str(text: &str) -> Result<Self, GrantError> {
+        let prefix = Prefix::parse(text).map(canonical);
+        let prefix = prefix.ok_or_else(|| GrantError::Route(text.to_owned()))?;
+        Ok(Self(prefix))
+    }
+}
+
+impl fmt::Display for RouteGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for GroupName {
+    type Err = GrantError;
+
+    fn from_str(text: &str) -> Result<Self, GrantError> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+        match !text.is_empty() && text.len() <= MAX_GROUP && text.chars().all(fits) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(GrantError::Group(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl fmt::Display for HostGrant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_below { "*." } else { "" })?;
@@ -151,6 +232,43 @@ mod tests {
         Grants {
             ports: ports.iter().map(|text| text.parse().unwrap()).collect(),
             hosts: hosts.iter().map(|text| text.parse().unwrap()).collect(),
+            ..Grants::default()
+        }
+    }
+
+    #[test]
+    fn routes_are_granted_whole_or_in_parts_and_groups_are_named_or_one_s_own() {
+        let grant = |texts: &[&str]| Grants {
+            routes: texts.iter().map(|text| text.parse().unwrap()).collect(),
+            ..Grants::default()
+        };
+        let some = grant(&["192.168.20.9/24", "10.0.0.0/8", "2001:db8:20::/48"]);
+        for (route, is_granted) in [
+            ("192.168.20.0/24", true),
+            ("192.168.20.128/25", true),
+            ("192.168.20.0/23", false),
+            ("192.168.21.0/24", false),
+            ("10.200.0.0/16", true),
+            ("0.0.0.0/0", false),
+            ("2001:db8:20:1::/64", true),
+            ("2001:db8::/32", false),
+        ] {
+            let route = Prefix::parse(route).unwrap();
+            assert_eq!(some.allow_route(route), is_granted, "{route}");
+            assert!(!Grants::default().allow_route(route));
+        }
+        assert_eq!(some.routes[0].to_string(), "192.168.20.0/24");
+        let named = Grants {
+            group: Some("ann".parse().unwrap()),
+            ..Grants::default()
+        };
+        assert_eq!(named.group_of("bob"), named.group_of("ann"));
+        assert_ne!(named.group_of("bob"), Grants::default().group_of("ann"));
+        for bad in ["", "a b", "ü"] {
+            assert!(bad.parse::<GroupName>().is_err(), "{bad}");
+        }
+        for bad in ["", "10.0.0.0/33", "lan"] {
+            assert!(bad.parse::<RouteGrant>().is_err(), "{bad}");
         }
     }
 

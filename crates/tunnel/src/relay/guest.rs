@@ -17,7 +17,7 @@ use super::mapping::Mapping;
 use super::packets::Packets;
 use super::udp::Destination;
 use super::user::{Counted, Rates, User};
-use super::{Shared, destination, exposing, headcount, pingers, udp};
+use super::{Shared, destination, exposing, headcount, pingers, sites, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
@@ -188,6 +188,8 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         Transport::Exposure(claim) => {
             exposing::serve(stream, host, claim, request.target.name()).await?;
         }
+        Transport::Route(prefix) => sites::serve(stream, host, prefix).await?,
+        Transport::Routes => sites::tell(stream, host).await?,
     }
     drop(permit);
     Ok(())
@@ -207,6 +209,9 @@ impl Host {
 }
 
 async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
+    if let Some(way) = sites::way(host, &request.target) {
+        return sites::connect(stream, host, way).await;
+    }
     // A client that gives up meanwhile takes the attempts with it.
     let connected = tokio::select! {
         connected = host.connect(&request.target) => connected,
@@ -226,6 +231,9 @@ async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(),
 async fn serve_udp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
     // Before anything else: datagrams are on their way already.
     let flow = Flow::new(stream, None);
+    if let Some(way) = sites::way(host, &request.target) {
+        return sites::pass_flow(flow, host, way).await;
+    }
     match destination::bind_udp(&host.shared, host.asker(), &request.target).await {
         Ok(socket) => {
             flow.stream().write_all(&[Status::Open.emit()]).await?;

@@ -90,6 +90,8 @@ impl Seat {
             Transport::Tcp | Transport::Measure(_) => Self::Connection,
             Transport::Udp | Transport::Mapping => Self::Udp,
             Transport::Packets
+            | Transport::Route(_)
+            | Transport::Routes
             | Transport::LodgedPackets
             | Transport::Families
             | Transport::Relays(_)

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::exit::PacketsSnapshot;
 use super::front_doors::ExposureSnapshot;
 use super::listening::{Inheritance, Neighbours};
+use super::sites::RouteSnapshot;
 use super::{Relay, Shared};
 use crate::engine::{Engine, SessionId, Volume};
 use crate::journal::Journal;
@@ -198,6 +199,12 @@ impl RelayMonitor {
     #[must_use]
     pub fn exposures(&self) -> Vec<ExposureSnapshot> {
         self.shared.front_doors.snapshot()
+    }
+
+    /// Which networks lead to which clients.
+    #[must_use]
+    pub fn routes(&self) -> Vec<RouteSnapshot> {
+        self.shared.sites.snapshot()
     }
 
     /// Visitors of such ports so far whom nobody was asked about: too many, or for nobody.

@@ -56,6 +56,13 @@ impl OwnAddresses {
         self.announced.contains(&ip) || self.seen().of_interfaces.contains(&ip)
     }
 
+    /// Whether this host has an address in the range.
+    pub(super) fn is_within(&self, range: Prefix) -> bool {
+        let seen = self.seen();
+        let mut own = self.announced.iter().chain(&seen.of_interfaces);
+        own.any(|ip| range.contains(ip.to_canonical()))
+    }
+
     /// Whether this host, or one of a network that it is in, has this address.
     pub(super) fn is_near(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();

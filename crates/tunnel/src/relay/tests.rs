@@ -27,5 +27,6 @@ pub(super) fn shared(access: Access) -> Shared {
         measuring: Measuring::default(),
         fleet_list: None,
         front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new()),
+        sites: Arc::default(),
     }
 }

@@ -66,21 +66,31 @@ pub(super) fn idle_timeout(target: &Target) -> Duration {
 /// Passes datagrams on until the client ends the flow, its session ends, none will come from
 /// outside, or nothing passed for long.
 pub(super) async fn serve(mut flow: Flow, outside: impl Outside, meter: Meter) {
+    pass(&mut flow, &outside, meter).await;
+    end(&mut flow);
+}
+
+/// The same, but that the flow's stream is left open.
+pub(super) async fn pass(flow: &mut Flow, outside: &impl Outside, meter: Meter) {
     let mut gate = Gate::new(meter);
     let mut active_at = Instant::now();
     loop {
         let deadline = active_at + outside.idle();
         tokio::select! {
-            passed = poll_fn(|cx| poll_pass(&mut flow, &outside, &mut gate, cx)) => match passed {
+            passed = poll_fn(|cx| poll_pass(flow, outside, &mut gate, cx)) => match passed {
                 Passed::Some => active_at = Instant::now(),
                 Passed::End => break,
             },
-            () = outside.failed() => outside.tell_failure(&flow),
+            () = outside.failed() => outside.tell_failure(flow),
             () = sleep_until(deadline) => break,
         }
         // Lets the loop send, and the other flows have their turn.
         tokio::task::yield_now().await;
     }
+}
+
+/// Ends a flow from this end.
+pub(super) fn end(flow: &mut Flow) {
     let stream = flow.stream_mut();
     if !stream.is_written {
         stream.finish();

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll};
 
-use tabane_base::{Bytes, Rate};
+use tabane_base::{Bytes, Prefix, Rate};
 
-use super::grants::Grants;
+use super::grants::{Grants, Group};
 use super::rules::Destinations;
 use super::shaper::{Allowance, Bucket, Shaper};
 use crate::request::PortClaim;
@@ -220,6 +220,16 @@ impl User {
     /// Whether these ports, or this name at them, may lead to its devices.
     pub(super) fn is_granted(&self, claim: PortClaim, name: Option<&HostName>) -> bool {
         self.limits().grants.allow(claim, name)
+    }
+
+    /// Whether these addresses may lead to its devices.
+    pub(super) fn is_route_granted(&self, route: Prefix) -> bool {
+        self.limits().grants.allow_route(route)
+    }
+
+    /// Whose routes lead to it, and with whom it shares its own.
+    pub(super) fn group(&self) -> Group {
+        self.limits().grants.group_of(self.name())
     }
 
     /// Counts one more, where the limit allows.

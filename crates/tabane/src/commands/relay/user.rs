@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use tabane_tunnel::{DestinationRule, HostGrant, PortGrant};
+use tabane_tunnel::{DestinationRule, GroupName, HostGrant, PortGrant, RouteGrant};
 
 use crate::output;
 use tabane_relay::{AccessList, RelayState, UsageCounters, UserEntry, UserName};
@@ -97,6 +97,13 @@ struct LimitArgs {
     /// www.example.org, *.example.org; repeatable
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     host: Vec<Setting<HostGrant>>,
+    /// Networks behind the user's devices (`tabane up --route`) that others of the group may be led
+    /// to: 192.168.20.0/24, with commas between or repeated; none unless they are named
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
+    routes: Vec<Setting<RouteGrant>>,
+    /// The users among whom such networks are shared; without one, the user's own devices
+    #[arg(long, value_name = "GROUP")]
+    group: Option<Setting<GroupName>>,
     /// Whether private addresses, and the relay's own, are open to the user
     #[arg(long, value_name = "YES|NO")]
     private: Option<YesNo>,
@@ -121,6 +128,8 @@ impl LimitArgs {
             deny,
             port,
             host,
+            routes,
+            group,
             private,
         } = self;
         let rates = [rate, rate_down, rate_up];
@@ -133,6 +142,8 @@ impl LimitArgs {
             && deny.is_empty()
             && port.is_empty()
             && host.is_empty()
+            && routes.is_empty()
+            && group.is_none()
     }
 
     fn apply(&self, user: &mut UserEntry) {
@@ -155,6 +166,10 @@ impl LimitArgs {
         replace(&mut user.deny, &self.deny);
         replace(&mut user.ports, &self.port);
         replace(&mut user.hosts, &self.host);
+        replace(&mut user.routes, &self.routes);
+        if let Some(Setting(group)) = &self.group {
+            user.group = group.clone();
+        }
         if let Some(private) = self.private {
             user.private = private == YesNo::Yes;
         }
@@ -183,6 +198,8 @@ struct Row {
     deny: Vec<String>,
     ports: Vec<String>,
     hosts: Vec<String>,
+    routes: Vec<String>,
+    group: Option<String>,
     private: bool,
     devices: Vec<String>,
     tokens: Vec<String>,
@@ -246,6 +263,8 @@ fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
         deny: user.deny.iter().map(ToString::to_string).collect(),
         ports: user.ports.iter().map(ToString::to_string).collect(),
         hosts: user.hosts.iter().map(ToString::to_string).collect(),
+        routes: user.routes.iter().map(ToString::to_string).collect(),
+        group: user.group.as_ref().map(ToString::to_string),
         private: user.private,
         devices: devices.map(|client| client.key.to_string()).collect(),
         tokens: tokens.map(|token| token.token.label().to_owned()).collect(),
@@ -328,6 +347,8 @@ fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
         ("deny", all(&row.deny, "nothing")),
         ("ports", all(&row.ports, "none")),
         ("hosts", all(&row.hosts, "none")),
+        ("routes", all(&row.routes, "none")),
+        ("group", row.group.unwrap_or_default()),
         ("private", if row.private { "yes" } else { "no" }.to_owned()),
         ("devices", all(&row.devices, "none")),
         ("tokens", all(&row.tokens, "none")),

@@ -1,0 +1,57 @@
+//! Which destinations are captured, although they may be of ranges that are left alone: peers, and
+//! networks behind other clients of the group.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use tabane_base::Prefix;
+use tabane_tunnel::Client;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::FarEnds;
+use crate::peers::Peer;
+use crate::sites::Sites;
+
+/// The most ranges that are given to the hooks, which have room for so many.
+const MAX_RANGES: usize = 200;
+
+impl FarEnds {
+    /// Whatever leads to peers and to sites.
+    pub(crate) fn captured(&self) -> Vec<Prefix> {
+        let single = |address: IpAddr| Prefix {
+            address,
+            bits: if address.is_ipv4() { 32 } else { 128 },
+        };
+        let of = |peer: &Rc<Peer>| {
+            let addrs = peer.addrs().into_iter();
+            let addrs = addrs.map(|addr| single(addr.ip().to_canonical()));
+            let also = peer.entry().also.clone();
+            addrs.chain(also).collect::<Vec<_>>()
+        };
+        let peers = self.peers();
+        let peers = peers.iter().flat_map(of);
+        let all = self.sites().captured().into_iter().chain(peers);
+        all.take(MAX_RANGES).collect()
+    }
+
+    /// The networks behind other clients of the group, and behind this one.
+    pub(crate) fn sites(&self) -> &Sites {
+        &self.0.sites
+    }
+
+    /// From now on these networks behind this machine are offered to others of its group. Must be
+    /// called within a `LocalSet`.
+    pub fn offer_routes(&self, ranges: &[Prefix]) {
+        if let (Some(relay), Some(rules)) = (self.relay(), self.rules()) {
+            self.0.sites.offer(relay, rules, ranges);
+        }
+    }
+}
+
+/// Follows which networks are behind others, and tells `moved`.
+pub(super) fn follow_sites(relay: &Client, sites: &Sites, moved: &Rc<Notify>) -> AbortHandle {
+    let (relay, sites, moved) = (relay.clone(), sites.clone(), moved.clone());
+    let following = async move { sites.follow(&relay, || moved.notify_one()).await };
+    tokio::task::spawn_local(following).abort_handle()
+}

@@ -1,0 +1,264 @@
+//! Networks behind other clients of the same group, and those behind this one.
+//!
+//! Owns which destinations are led to another site, though their addresses are private ones: what
+//! the relay tells, but for what this machine has near itself, which is nobody else's.
+
+mod offers;
+mod shown;
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use tabane_base::Prefix;
+use tabane_linux::interfaces::{self, Watch};
+use tabane_tunnel::{Client, SiteRoute, Target};
+use tokio::sync::Notify;
+
+pub use offers::check_routes;
+
+use crate::rule_book::RuleBook;
+use offers::Offers;
+
+/// Where no route leads, whatever is told: this host, the wire, groups.
+const NEVER: [&str; 5] = [
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/3",
+    "::1/128",
+    "fe00::/7",
+];
+
+/// What is known of sites. Copies are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Sites(Rc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    routes: RefCell<Routes>,
+    offers: Offers,
+}
+
+/// What leads to other sites, and what does not.
+#[derive(Default)]
+struct Routes {
+    others: Vec<SiteRoute>,
+    near: Vec<Prefix>,
+}
+
+/// Whose a destination is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Another site's: the relay leads there, and nobody else does.
+    Site,
+    /// This machine's own network, though another site has a route to such an address.
+    Near,
+    /// No site's.
+    Nobody,
+}
+
+impl Routes {
+    fn whose(&self, ip: IpAddr) -> Whose {
+        let ip = ip.to_canonical();
+        if !self.others.iter().any(|route| route.prefix.contains(ip)) {
+            return Whose::Nobody;
+        }
+        match self.near.iter().any(|near| near.contains(ip)) {
+            true => Whose::Near,
+            false => Whose::Site,
+        }
+    }
+
+    /// What is to be captured, though it may be of ranges that are left alone.
+    fn captured(&self) -> Vec<Prefix> {
+        let is_beyond = |route: &Prefix| !self.near.iter().any(|near| is_within(route, near));
+        let routes = self.others.iter().map(|route| route.prefix);
+        routes.filter(is_beyond).collect()
+    }
+
+    /// What of that is to be left alone all the same: networks near here, within such routes.
+    fn spared(&self) -> Vec<Prefix> {
+        let meets = |near: &Prefix| {
+            let mut others = self.others.iter();
+            others.any(|route| is_within(near, &route.prefix))
+        };
+        self.near.iter().copied().filter(meets).collect()
+    }
+}
+
+/// Whether all addresses of one range are of the other.
+fn is_within(inner: &Prefix, outer: &Prefix) -> bool {
+    outer.bits <= inner.bits && outer.contains(inner.address)
+}
+
+/// Whether there can be hosts of a site at these addresses.
+fn is_route(prefix: &Prefix) -> bool {
+    let mut never = NEVER.iter().filter_map(|text| Prefix::parse(text));
+    prefix.bits > 0 && !never.any(|never| never.overlaps(prefix))
+}
+
+impl Sites {
+    /// Whose a destination is.
+    pub(crate) fn whose(&self, target: &Target) -> Whose {
+        match target {
+            Target::Address(address) => self.0.routes.borrow().whose(address.ip()),
+            Target::Name { .. } | Target::Resolver | Target::Anywhere => Whose::Nobody,
+        }
+    }
+
+    /// The ranges that lead to other sites.
+    pub(crate) fn captured(&self) -> Vec<Prefix> {
+        self.0.routes.borrow().captured()
+    }
+
+    /// The networks near here within those.
+    pub(crate) fn spared(&self) -> Vec<Prefix> {
+        self.0.routes.borrow().spared()
+    }
+
+    /// Offers nothing any more.
+    pub(crate) fn stop(&self) {
+        self.0.offers.stop();
+    }
+
+    /// Offers these networks behind this machine from now on. Must be called within a `LocalSet`.
+    pub(crate) fn offer(&self, relay: &Client, rules: &RuleBook, ranges: &[Prefix]) {
+        self.0.routes.borrow_mut().near.extend(ranges);
+        self.0.offers.begin(relay, rules, ranges);
+    }
+
+    /// Follows what the relay tells and what is near, for ever; `moved` is told of changes.
+    pub(crate) async fn follow(&self, relay: &Client, moved: impl Fn()) {
+        let heard = RefCell::new(Vec::new());
+        let news = Notify::new();
+        let told = relay.follow_routes(|told| {
+            let others = told.into_iter().filter(|it| is_route(&it.prefix));
+            heard.replace(others.collect());
+            news.notify_one();
+        });
+        let heeded = async {
+            // What is near matters to nobody who has no routes.
+            let mut watch: Option<Watch> = None;
+            loop {
+                tokio::select! {
+                    () = news.notified() => {}
+                    changed = changed(&mut watch) => if changed.is_none() {
+                        watch = None;
+                    },
+                }
+                let others = heard.borrow().clone();
+                if !others.is_empty() && watch.is_none() {
+                    watch = Watch::start().ok();
+                }
+                if self.heed(others).await {
+                    moved();
+                }
+            }
+        };
+        tokio::join!(told, heeded);
+    }
+
+    /// Follows these routes, but for what is near now. Whether anything is otherwise than before.
+    async fn heed(&self, others: Vec<SiteRoute>) -> bool {
+        let mut near = match others.is_empty() {
+            true => Vec::new(),
+            // Not cut off in the middle of the kernel's answer.
+            false => match tokio::task::spawn_local(interfaces::near()).await {
+                Ok(Ok(near)) => near,
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "what is near here is not told from sites");
+                    return false;
+                }
+                Err(_) => return false,
+            },
+        };
+        near.extend(self.0.offers.ranges());
+        let mut routes = self.0.routes.borrow_mut();
+        let is_new = routes.others != others || routes.near != near;
+        (routes.others, routes.near) = (others, near);
+        is_new
+    }
+}
+
+/// Waits until the network changes; for ever where nobody looks.
+async fn changed(watch: &mut Option<Watch>) -> Option<()> {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+        texts.iter().map(|it| Prefix::parse(it).unwrap()).collect()
+    }
+
+    fn routes(others: &[&str], near: &[&str]) -> Routes {
+        let route = |prefix| SiteRoute {
+            prefix,
+            user: "ann".to_owned(),
+            is_here: true,
+        };
+        Routes {
+            others: prefixes(others).into_iter().map(route).collect(),
+            near: prefixes(near),
+        }
+    }
+
+    #[test]
+    fn what_is_near_is_nobody_else_s() {
+        let routes = routes(
+            &[
+                "192.168.20.0/24",
+                "10.0.0.0/8",
+                "172.16.5.0/24",
+                "2001:db8:20::/48",
+            ],
+            &[
+                "10.71.1.0/24",
+                "192.168.1.0/24",
+                "172.16.0.0/16",
+                "2001:db8:20:7::/64",
+            ],
+        );
+        for (address, whose) in [
+            ("192.168.20.1", Whose::Site),
+            ("::ffff:192.168.20.1", Whose::Site),
+            ("192.168.21.1", Whose::Nobody),
+            ("192.168.1.1", Whose::Nobody),
+            ("10.9.9.9", Whose::Site),
+            ("10.71.1.9", Whose::Near),
+            ("172.16.5.9", Whose::Near),
+            ("2001:db8:20:8::1", Whose::Site),
+            ("2001:db8:20:7::1", Whose::Near),
+            ("203.0.113.1", Whose::Nobody),
+        ] {
+            assert_eq!(routes.whose(address.parse().unwrap()), whose, "{address}");
+        }
+        let captured = prefixes(&["192.168.20.0/24", "10.0.0.0/8", "2001:db8:20::/48"]);
+        assert_eq!(routes.captured(), captured);
+        let spared = prefixes(&["10.71.1.0/24", "2001:db8:20:7::/64"]);
+        assert_eq!(routes.spared(), spared);
+    }
+
+    #[test]
+    fn everything_this_host_and_the_wire_are_no_site() {
+        for (route, is_one) in [
+            ("192.168.20.0/24", true),
+            ("203.0.113.0/24", true),
+            ("fd00:20::/64", true),
+            ("0.0.0.0/0", false),
+            ("::/0", false),
+            ("127.0.0.0/8", false),
+            ("64.0.0.0/2", false),
+            ("169.254.7.0/24", false),
+            ("224.0.0.0/4", false),
+            ("fe80::/64", false),
+        ] {
+            assert_eq!(is_route(&Prefix::parse(route).unwrap()), is_one, "{route}");
+        }
+    }
+}

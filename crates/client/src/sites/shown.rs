@@ -1,0 +1,63 @@
+//! Sites in the words of the control API.
+
+use tabane_control::{ExposureState, SiteRoute};
+
+use super::Sites;
+use super::offers::Offer;
+use crate::exposing::ExposureState as State;
+
+impl Sites {
+    /// The routes of this machine, then those of others.
+    pub(crate) fn shown(&self) -> Vec<SiteRoute> {
+        let own = self.0.offers.all().into_iter().map(|offer| offer.shown());
+        let routes = self.0.routes.borrow();
+        let other = |route: &tabane_tunnel::SiteRoute| {
+            let is_near = !routes.captured().contains(&route.prefix);
+            let problem = match (is_near, route.is_here) {
+                (true, _) => Some("this machine is in such a network itself, which comes first"),
+                (false, false) => Some("its client is away: what goes there is refused"),
+                (false, true) => None,
+            };
+            let text = |problem| format!("{}: {problem}", route.prefix);
+            SiteRoute {
+                prefix: route.prefix.to_string(),
+                is_own: false,
+                user: Some(route.user.clone()),
+                client: None,
+                state: match route.is_here {
+                    true => ExposureState::Open,
+                    false => ExposureState::Away,
+                },
+                problem: problem.map(text),
+                now: 0,
+                so_far: 0,
+                in_vain: 0,
+            }
+        };
+        let others: Vec<_> = routes.others.iter().map(other).collect();
+        own.chain(others).collect()
+    }
+}
+
+impl Offer {
+    fn shown(&self) -> SiteRoute {
+        let (state, refusal) = match &*self.state.borrow() {
+            State::Asked => (ExposureState::Asked, None),
+            State::Open => (ExposureState::Open, None),
+            State::Refused(why) => (ExposureState::Refused, Some(why.clone())),
+        };
+        let range = self.prefix;
+        let also = || format!("{range}: another client of the group has asked for it, too");
+        SiteRoute {
+            prefix: range.to_string(),
+            is_own: true,
+            user: None,
+            client: None,
+            state,
+            problem: refusal.or_else(|| self.is_also_wanted.get().then(also)),
+            now: self.present.get() as u64,
+            so_far: self.so_far.get(),
+            in_vain: self.in_vain.get(),
+        }
+    }
+}

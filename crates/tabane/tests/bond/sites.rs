@@ -1,0 +1,494 @@
+//! `tabane up --route`: two LANs, each behind a client with two links, joined by the relay.
+//!
+//! ```text
+//!   host 192.168.10.2 ── .1 client a  c1 10.71.1.1 ── 10.71.1.2  relay
+//!                                        c2 10.71.2.1 ── 10.71.2.2
+//!   host 192.168.20.2 ── .1 client b  b1 10.73.1.1 ── 10.73.1.2
+//!                                        b2 10.73.2.1 ── 10.73.2.2
+//! ```
+//!
+//! Client a is the world's own.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+
+use crate::process::{Notices, PATIENCE, UP};
+use crate::text;
+use crate::up::LOST;
+use crate::world::{TABANE, World, first_line, ip, pid, wait_for};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/expose.py");
+
+/// A client with its LAN.
+struct Site<'a> {
+    world: &'a World,
+    /// The third part of its LAN's addresses.
+    number: u8,
+    links: [&'static str; 2],
+    ns: String,
+    lan: String,
+    up: Option<(Child, Notices)>,
+}
+
+impl<'a> Site<'a> {
+    /// The world's own client.
+    fn first(world: &'a World) -> Self {
+        Self::with_lan(world, 10, ["c1", "c2"], world.client_ns().to_owned())
+    }
+
+    fn second(world: &'a World) -> Self {
+        let ns = format!("{}b", world.client_ns());
+        let r = world.relay_ns();
+        ip(&format!("netns add {ns}"));
+        ip(&format!("-n {ns} link set lo up"));
+        for i in 1..=2 {
+            for line in [
+                format!("-n {ns} link add b{i} type veth peer name q{i} netns {r}"),
+                format!("-n {ns} addr add 10.73.{i}.1/24 dev b{i}"),
+                format!("-n {r} addr add 10.73.{i}.2/24 dev q{i}"),
+                format!("-n {ns} link set b{i} up"),
+                format!("-n {r} link set q{i} up"),
+                format!("-n {ns} route add default via 10.73.{i}.2 dev b{i} metric {i}"),
+            ] {
+                ip(&line);
+            }
+        }
+        Self::with_lan(world, 20, ["b1", "b2"], ns)
+    }
+
+    fn with_lan(world: &'a World, number: u8, links: [&'static str; 2], ns: String) -> Self {
+        let lan = format!("{ns}l");
+        for line in [
+            format!("netns add {lan}"),
+            format!("-n {lan} link set lo up"),
+            format!("-n {ns} link add lan9 type veth peer name l1 netns {lan}"),
+            format!("-n {ns} addr add 192.168.{number}.1/24 dev lan9"),
+            format!("-n {ns} addr add fd00:{number}::1/64 dev lan9 nodad"),
+            format!("-n {lan} addr add 192.168.{number}.2/24 dev l1"),
+            format!("-n {lan} addr add fd00:{number}::2/64 dev l1 nodad"),
+            format!("-n {ns} link set lan9 up"),
+            format!("-n {lan} link set l1 up"),
+            format!("-n {lan} route add default via 192.168.{number}.1"),
+            format!("-n {lan} -6 route add default via fd00:{number}::1"),
+        ] {
+            ip(&line);
+        }
+        let site = Self {
+            world,
+            number,
+            links,
+            ns,
+            lan,
+            up: None,
+        };
+        for value in ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"] {
+            let set = site.at_client("sysctl").args(["-qw", value]).status();
+            assert!(set.unwrap().success());
+        }
+        site
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.world.path(&format!("site{}", self.number))
+    }
+
+    fn at_client(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.ns, program]);
+        command.env("TABANE_RUNTIME", self.directory().join("runtime"));
+        command.env_remove("RUST_LOG");
+        command
+    }
+
+    fn tabane(&self, arguments: &[&str]) -> Command {
+        let mut command = self.at_client(TABANE);
+        command.arg("--config").arg(self.directory().join("config"));
+        command.args(arguments);
+        command
+    }
+
+    /// Joins as a device of this user.
+    fn join(&self, user: &str) {
+        let join = self.world.manage(&format!("token new --user {user}"));
+        let output = self.tabane(&["join", &join]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    fn begin(&mut self, flags: &[&str]) {
+        fs::create_dir_all(self.directory()).unwrap();
+        let mut command = self.tabane(&["up", "--log", "debug", "--lan", "lan9"]);
+        let notices = Notices::of(&mut command, &self.directory().join("notify"));
+        let log = fs::File::create(self.directory().join("up.log")).unwrap();
+        let child = command.args(flags).stderr(log).spawn().unwrap();
+        let is_up = notices.hear(UP);
+        self.up = Some((child, notices));
+        assert!(is_up, "{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory().join("up.log")).unwrap()
+    }
+
+    fn end(&mut self, signal: Signal) {
+        let (mut child, _) = self.up.take().unwrap();
+        kill(pid(&child), signal).unwrap();
+        wait_for(&mut child, PATIENCE);
+    }
+
+    fn routes(&self) -> Vec<Value> {
+        let output = self.tabane(&["status", "--json"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let state: Value = serde_json::from_slice(&output.stdout).unwrap();
+        state["routes"].as_array().unwrap().clone()
+    }
+
+    /// Waits until a route stands so.
+    fn until_route(&self, prefix: &str, state: &str) -> Value {
+        self.until(prefix, |it| it["state"] == state)
+    }
+
+    fn until(&self, prefix: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let routes = self.routes();
+            let found = routes.iter().find(|it| it["prefix"] == prefix);
+            if let Some(found) = found.filter(|it| is_so(it)) {
+                return found.clone();
+            }
+            assert!(Instant::now() < deadline, "{routes:#?}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn at_host(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.lan, program]);
+        command
+    }
+
+    /// A server at the LAN's host.
+    fn server(&self, arguments: &str) -> Running {
+        let mut command = self.at_host("python3");
+        command.arg(SCRIPT).args(arguments.split(' '));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(first_line(&mut child), "ready");
+        Running(child)
+    }
+
+    /// What the LAN's host says that goes to another.
+    fn visit(&self, arguments: &str) -> String {
+        let mut command = self.at_host("python3");
+        run(command.arg(SCRIPT).args(arguments.split(' ')))
+    }
+
+    /// What comes back by UDP from this place.
+    fn ask_by_udp(&self, address: &str) -> String {
+        let script = format!(
+            "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+             s.settimeout(20); s.connect(('{address}', 9001)); s.send(b'hello')\n\
+             try: print(s.recv(100).decode())\n\
+             except ConnectionRefusedError: print('refused')"
+        );
+        run(self.at_host("python3").args(["-c", &script]))
+    }
+
+    fn limit_rates(&self, rate: u64) {
+        let [one, two] = self.links;
+        let far = |link: &str| link.replace('b', "q").replace('c', "r");
+        let r = self.world.relay_ns();
+        for link in [one, two] {
+            for (ns, end) in [(&*self.ns, link.to_owned()), (r, far(link))] {
+                let line = format!("qdisc add dev {end} root tbf rate {rate}mbit");
+                let mut tc = Command::new("tc");
+                tc.args(["-n", ns]).args(line.split(' '));
+                tc.args(["burst", "20000", "latency", "60ms"]);
+                assert!(tc.status().unwrap().success());
+            }
+        }
+    }
+
+    /// Bytes that each link has sent and received.
+    fn passed(&self) -> [u64; 2] {
+        let mut cat = self.at_client("cat");
+        for link in self.links {
+            for what in ["rx", "tx"] {
+                cat.arg(format!("/sys/class/net/{link}/statistics/{what}_bytes"));
+            }
+        }
+        let counts: Vec<u64> = run(&mut cat)
+            .lines()
+            .map(|it| it.parse().unwrap())
+            .collect();
+        [counts[0] + counts[1], counts[2] + counts[3]]
+    }
+}
+
+impl Drop for Site<'_> {
+    fn drop(&mut self) {
+        if let Some((child, _)) = &mut self.up {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for ns in [&self.lan, &self.ns] {
+            let _ = Command::new("ip").args(["netns", "del", ns]).output();
+        }
+    }
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    text(&output.stdout).trim().to_owned()
+}
+
+/// Two offices whose LANs are granted to each other.
+fn offices(world: &World) -> (Site<'_>, Site<'_>) {
+    world.manage("user add ann --routes 192.168.10.0/24,fd00:10::/64 --group offices");
+    world.manage("user add bob --routes 192.168.20.0/24,fd00:20::/64 --group offices");
+    let (a, b) = (Site::first(world), Site::second(world));
+    a.join("ann");
+    b.join("bob");
+    (a, b)
+}
+
+fn joined(a: &mut Site<'_>, b: &mut Site<'_>) {
+    a.begin(&["--route", "192.168.10.0/24", "--route", "fd00:10::/64"]);
+    b.begin(&["--route", "192.168.20.0/24", "--route", "fd00:20::/64"]);
+    for prefix in ["192.168.10.0/24", "fd00:10::/64"] {
+        assert_eq!(a.until_route(prefix, "open")["is_own"], true);
+        let seen = b.until_route(prefix, "open");
+        assert!(seen["is_own"] == false && seen["user"] == "ann", "{seen}");
+    }
+    for prefix in ["192.168.20.0/24", "fd00:20::/64"] {
+        b.until_route(prefix, "open");
+        a.until_route(prefix, "open");
+    }
+}
+
+#[test]
+fn two_lans_are_joined_over_all_links_whichever_workers_serve_them() {
+    let Some(world) = World::new(&["--workers", "3"]) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    joined(&mut a, &mut b);
+    let _servers = [a.server("serve 8080"), b.server("serve 8080")];
+    let _udp = [a.server("udp 9001"), b.server("udp 9001")];
+    // Hosts of one LAN reach those of the other, both ways; so does the client itself.
+    let said = a.visit("end 192.168.20.2 8080");
+    assert!(said.starts_with("from 192.168.20.1"), "{said}");
+    let said = b.visit("end 192.168.10.2 8080");
+    assert!(said.starts_with("from 192.168.10.1"), "{said}");
+    let mut client = a.at_client("python3");
+    let said = run(client.args([SCRIPT, "end", "192.168.20.2", "8080"]));
+    assert!(said.starts_with("from 192.168.20.1"), "{said}");
+    assert_eq!(a.ask_by_udp("192.168.20.2"), "9001 hello");
+    assert_eq!(b.ask_by_udp("192.168.10.2"), "9001 hello");
+    // IPv6, and what a target itself says.
+    let ask = "curl -sS --max-time 20 -o /dev/null -w '%{http_code}' http://[fd00:20::2]:8000/";
+    let mut http = b.at_host("python3");
+    let http = http.args(["-m", "http.server", "--bind", "fd00:20::2", "8000"]);
+    let _http = Running(
+        http.stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = a.at_host("sh").args(["-c", ask]).output().unwrap();
+        if text(&output.stdout).trim() == "200" {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{output:?}\n{}", a.log());
+    }
+    let said = a.visit("end 192.168.20.2 9");
+    assert!(said.starts_with("refused 0."), "{said}");
+    let refusing = b.until("192.168.20.0/24", |it| it["in_vain"] == 1);
+    assert!(refusing["so_far"].as_u64() >= Some(3), "{refusing}");
+    // The relay's owner sees whose they are.
+    let mut status = world.in_relay(TABANE);
+    let shown = run(status.args(["status", "--instance", "relay-4510"]));
+    assert!(
+        shown.contains("192.168.20.0/24") && shown.contains("bob"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_transfer_between_sites_survives_a_cut_on_either_side() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    // Slow enough to be looked at on a machine that is busy with other things.
+    a.limit_rates(16);
+    b.limit_rates(16);
+    joined(&mut a, &mut b);
+    let _server = b.server("serve 8080");
+    let before = [a.passed(), b.passed()];
+    let mut command = a.at_host("python3");
+    let command = command.args([SCRIPT, "fetch", "192.168.20.2", "8080", "40000000"]);
+    let mut visitor = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut visitor), "from 192.168.20.1");
+    let passed = |bytes: u64| {
+        let deadline = Instant::now() + PATIENCE;
+        let all = || [a.passed(), b.passed()];
+        let is_less = |(now, before): (&u64, &u64)| *now < before + bytes;
+        while all()
+            .as_flattened()
+            .iter()
+            .zip(before.as_flattened())
+            .any(is_less)
+        {
+            assert!(Instant::now() < deadline, "not all links carry it");
+        }
+    };
+    passed(1_000_000);
+    ip(&format!("-n {} link set c1 down", a.ns));
+    let [_, by_b2] = b.passed();
+    let deadline = Instant::now() + PATIENCE;
+    while b.passed()[1] < by_b2 + 500_000 {
+        let ended = visitor.try_wait().unwrap();
+        assert!(
+            Instant::now() < deadline,
+            "it does not go on: {ended:?}\n{}",
+            a.log()
+        );
+    }
+    ip(&format!("-n {} link set b2 down", b.ns));
+    let output = visitor.wait_with_output().unwrap();
+    let words = text(&output.stdout);
+    let (bytes, silence) = words.trim().split_once(' ').unwrap();
+    assert_eq!(bytes, "40000000");
+    let silence: f64 = silence.parse().unwrap();
+    println!("silence of {silence} s at the cuts");
+    assert!(silence < 3.0, "{silence}");
+}
+
+#[test]
+fn a_site_that_goes_away_is_refused_at_once_and_comes_back_whatever_its_key() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    joined(&mut a, &mut b);
+    let _servers = [b.server("serve 8080"), b.server("udp 9001")];
+    let route = ["--route", "192.168.20.0/24"];
+    // It says good-bye: what is open is reset, what is new is refused.
+    let script = "import socket\n\
+                  s = socket.create_connection(('192.168.20.2', 8080), timeout=40)\n\
+                  print(s.recv(100).decode().strip(), flush=True)\n\
+                  try: print('eof', s.recv(100))\n\
+                  except ConnectionResetError: print('reset')";
+    let mut open = a.at_host("python3");
+    let open = open.args(["-c", script]).stdout(Stdio::piped());
+    let mut open = open.spawn().unwrap();
+    assert_eq!(first_line(&mut open), "from 192.168.20.1");
+    b.end(Signal::SIGTERM);
+    let output = open.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout).trim(), "reset");
+    a.until_route("192.168.20.0/24", "away");
+    let begun = Instant::now();
+    let mut end = a.at_host("python3");
+    let end = end.args([SCRIPT, "end", "192.168.20.2", "8080"]).output();
+    let said = text(&end.unwrap().stderr);
+    assert!(said.contains("No route to host"), "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "silence");
+    assert_eq!(a.ask_by_udp("192.168.20.2"), "refused");
+    // It comes back.
+    b.begin(&route);
+    a.until_route("192.168.20.0/24", "open");
+    assert!(a.visit("end 192.168.20.2 8080").starts_with("from "));
+    // It is killed, and comes back under another key: its user has the route again.
+    b.end(Signal::SIGKILL);
+    fs::remove_dir_all(b.directory().join("config")).unwrap();
+    b.join("bob");
+    b.begin(&route);
+    b.until_route("192.168.20.0/24", "open");
+    a.until_route("192.168.20.0/24", "open");
+    assert!(a.visit("end 192.168.20.2 8080").starts_with("from "));
+    // Without the relay nothing leads there, and nothing goes astray.
+    kill(world.relay_pid(), Signal::SIGKILL).unwrap();
+    let (_, notices) = a.up.as_ref().unwrap();
+    assert!(notices.hear(LOST));
+    for command in [&mut a.at_host("python3"), &mut a.at_client("python3")] {
+        let output = command
+            .args([SCRIPT, "end", "192.168.20.2", "8080"])
+            .output();
+        let said = text(&output.unwrap().stderr);
+        assert!(said.contains("Network is unreachable"), "{said}");
+    }
+}
+
+#[test]
+fn routes_that_are_not_to_be_had_are_told_in_a_line() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    world.manage("user add eve --routes 192.168.0.0/16");
+    let usage = |flags: &[&str]| {
+        let mut command = a.tabane(&["up"]);
+        let output = command.args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        crate::complaint(&output)
+    };
+    let said = usage(&["--route", "192.168.10.0/24", "--route", "192.168.0.0/16"]);
+    assert!(said.contains("overlap"), "{said}");
+    let said = usage(&["--route", "0.0.0.0/0"]);
+    assert!(said.contains("no network behind this machine"), "{said}");
+
+    a.begin(&[
+        "--route=192.168.10.0/24",
+        "--route=10.71.1.0/24",
+        "--route=203.0.113.0/24",
+        "--route=192.168.99.0/24",
+    ]);
+    for (prefix, word) in [
+        ("10.71.1.0/24", "the link c1 (10.71.1.1) is in it"),
+        ("203.0.113.0/24", "the relay itself (203.0.113.1) is in it"),
+        ("192.168.99.0/24", "user set NAME --routes 192.168.99.0/24"),
+    ] {
+        let route = a.until_route(prefix, "refused");
+        let problem = route["problem"].as_str().unwrap();
+        assert!(problem.contains(word), "{problem}");
+    }
+    a.until_route("192.168.10.0/24", "open");
+    // Somebody of the group wants some of what the first has: both are told.
+    world.manage("user set bob --routes 192.168.10.0/24,192.168.20.0/24");
+    b.begin(&["--route=192.168.10.128/25", "--route=192.168.20.0/24"]);
+    let refused = b.until_route("192.168.10.128/25", "refused");
+    let problem = refused["problem"].as_str().unwrap();
+    assert!(problem.contains("overlaps"), "{problem}");
+    let kept = a.until("192.168.10.0/24", |it| it["problem"].is_string());
+    let problem = kept["problem"].as_str().unwrap();
+    assert!(
+        problem.contains("asked for it, too") && kept["state"] == "open",
+        "{kept}"
+    );
+    // Who is of another group is led to none of them.
+    a.until_route("192.168.20.0/24", "open");
+    let _server = b.server("serve 8080");
+    assert!(a.visit("end 192.168.20.2 8080").starts_with("from "));
+    b.end(Signal::SIGTERM);
+    fs::remove_dir_all(b.directory().join("config")).unwrap();
+    b.join("eve");
+    b.begin(&["--route=192.168.20.0/24"]);
+    b.until_route("192.168.20.0/24", "open");
+    assert!(!b.routes().iter().any(|it| it["is_own"] == false));
+}

@@ -1,0 +1,65 @@
+//! Routes to the networks behind other clients of the same group, as the relay tells them
+//! [P-T.11].
+//!
+//! Owns asking in every session and following what is said. What goes there, and by whom it is let
+//! in, is left to others.
+
+use std::future::poll_fn;
+
+use tabane_base::Duration;
+use tokio::time::timeout;
+
+use super::{Client, OpenError};
+use crate::request::{Status, Transport};
+use crate::routes::{MAX_LIST, SiteRoute, parse_list};
+use crate::stream::StreamEnd;
+use crate::target::Target;
+
+/// How long until a relay that has refused is asked once more: its owner may make a user of this
+/// client.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// The same where a session has ended under way, or a relay goes down.
+const RETRY: Duration = Duration::from_secs(1);
+
+impl Client {
+    /// Tells `tell` all routes that others have, whenever the relay says something new, as long as
+    /// there is one. What was told stays so while there is no session.
+    pub async fn follow_routes(&self, tell: impl Fn(Vec<SiteRoute>)) {
+        loop {
+            self.until_reachable(true).await;
+            match self.hear_routes(&tell).await {
+                Err(OpenError::Refused(status)) => {
+                    tracing::debug!(%status, "the relay tells of no routes");
+                    tell(Vec::new());
+                    let _ = timeout(ASK_AGAIN, self.until_reachable(false)).await;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "routes are not told");
+                    let _ = timeout(RETRY, self.until_reachable(false)).await;
+                }
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// Hears until the stream ends.
+    async fn hear_routes(&self, tell: &impl Fn(Vec<SiteRoute>)) -> Result<(), OpenError> {
+        let mut stream = self.open(Transport::Routes, Target::Anywhere).await?;
+        let ended = |end| match end {
+            StreamEnd::SessionLost => OpenError::SessionLost,
+            StreamEnd::Reset | StreamEnd::Finished => OpenError::Refused(Status::Malformed),
+        };
+        let status = poll_fn(|cx| stream.poll_status(cx)).await.map_err(ended)?;
+        if status != Status::Open {
+            return Err(OpenError::Refused(status));
+        }
+        loop {
+            match stream.read_preface(MAX_LIST, parse_list).await {
+                Ok(Ok(routes)) => tell(routes),
+                Ok(Err(_)) => return Err(OpenError::Refused(Status::Malformed)),
+                // By a relay that goes down, too.
+                Err(_) => return Err(OpenError::SessionLost),
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Which networks lead to which clients, and who may be led there: those of one group.
+//!
+//! Owns that no two routes of a group overlap, and how long one is remembered whose client has
+//! gone, so that what goes there is refused rather than sent into the void. A table and nothing
+//! else; its holders are values that cost nothing to copy, so that a lock around it is held for a
+//! look and no longer.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use tabane_base::{Duration, Prefix};
+use tabane_core::PublicKey;
+use tokio::time::Instant;
+
+use super::grants::Group;
+use crate::routes::{MAX_ROUTES, SiteRoute};
+
+/// Routes of all groups.
+const MAX_ROUTES_HERE: usize = 1_024;
+/// How long a route is remembered after its client: what goes there by the bare internet would find
+/// nobody, or somebody else.
+const REMEMBERED: Duration = Duration::from_secs(3_600);
+
+/// The table; bells are what leads to whoever serves a route.
+pub(super) struct SiteRoutes<T> {
+    routes: BTreeMap<u64, Routed<T>>,
+    next: u64,
+}
+
+/// Whose a route is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) group: Group,
+    pub(super) user: String,
+    pub(super) key: PublicKey,
+}
+
+/// One route.
+pub(super) struct Routed<T> {
+    pub(super) prefix: Prefix,
+    pub(super) holder: Holder,
+    standing: Standing<T>,
+    /// Connections and flows that are led there, and that were, those included.
+    pub(super) calls: u64,
+    pub(super) calls_so_far: u64,
+}
+
+enum Standing<T> {
+    Here(T),
+    Away(Instant),
+}
+
+/// Why a route is not to be had.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Conflict {
+    /// These have some of it.
+    With(Vec<u64>),
+    /// There are as many as there may be.
+    Full,
+}
+
+/// Where an address leads a group.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found<T> {
+    /// To the client behind this bell.
+    Here(u64, T),
+    /// To one that is away.
+    Away,
+    /// To no site.
+    Nowhere,
+}
+
+impl<T> Default for SiteRoutes<T> {
+    fn default() -> Self {
+        Self {
+            routes: BTreeMap::new(),
+            next: 0,
+        }
+    }
+}
+
+impl<T: Clone> SiteRoutes<T> {
+    /// Leads these addresses to a client, and says by which number that is called here.
+    ///
+    /// # Errors
+    /// Others of its group have some of them; then all is as before.
+    pub(super) fn insert(
+        &mut self,
+        prefix: Prefix,
+        holder: Holder,
+        bell: T,
+        now: Instant,
+    ) -> Result<u64, Conflict> {
+        self.forget_old(now);
+        let meets = |it: &Routed<T>| it.prefix.overlaps(&prefix) && it.holder.group == holder.group;
+        let met: Vec<u64> = self.numbers(|it| meets(it) && it.bell().is_some());
+        if !met.is_empty() {
+            return Err(Conflict::With(met));
+        }
+        self.routes.retain(|_, it| !meets(it));
+        let of_group = self.numbers(|it| it.holder.group == holder.group).len();
+        if of_group >= MAX_ROUTES || self.routes.len() >= MAX_ROUTES_HERE {
+            return Err(Conflict::Full);
+        }
+        let number = self.next;
+        self.next += 1;
+        let routed = Routed {
+            prefix,
+            holder,
+            standing: Standing::Here(bell),
+            calls: 0,
+            calls_so_far: 0,
+        };
+        self.routes.insert(number, routed);
+        Ok(number)
+    }
+
+    fn numbers(&self, is_meant: impl Fn(&Routed<T>) -> bool) -> Vec<u64> {
+        let meant = self.routes.iter().filter(|(_, it)| is_meant(it));
+        meant.map(|(number, _)| *number).collect()
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        self.routes.retain(|_, it| match it.standing {
+            Standing::Here(_) => true,
+            Standing::Away(since) => now < since + REMEMBERED,
+        });
+    }
+
+    /// Its client has gone.
+    pub(super) fn leave(&mut self, number: u64, now: Instant) {
+        if let Some(routed) = self.routes.get_mut(&number) {
+            routed.standing = Standing::Away(now);
+        }
+    }
+
+    /// It is a route no longer.
+    pub(super) fn remove(&mut self, number: u64) {
+        self.routes.remove(&number);
+    }
+
+    /// None is a route any longer. Their numbers are not given again.
+    pub(super) fn clear(&mut self) {
+        self.routes.clear();
+    }
+
+    /// The one of this number.
+    pub(super) fn get(&self, number: u64) -> Option<&Routed<T>> {
+        self.routes.get(&number)
+    }
+
+    /// Changes the one of this number, if it is still there.
+    pub(super) fn change(&mut self, number: u64, change: impl FnOnce(&mut Routed<T>)) {
+        self.routes.get_mut(&number).map(change);
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Routed<T>> {
+        self.routes.values()
+    }
+
+    /// Where an address leads somebody of this group; a client is not led to itself.
+    pub(super) fn find(&self, group: &Group, asker: PublicKey, ip: IpAddr) -> Found<T> {
+        let ip = ip.to_canonical();
+        let mut routes = self.routes.iter();
+        let found = routes.find(|(_, it)| it.prefix.contains(ip) && it.holder.group == *group);
+        match found {
+            Some((_, it)) if it.holder.key == asker => Found::Nowhere,
+            Some((number, it)) => match it.bell() {
+                Some(bell) => Found::Here(*number, bell.clone()),
+                None => Found::Away,
+            },
+            None => Found::Nowhere,
+        }
+    }
+
+    /// What a client of this group is told: the routes of others.
+    pub(super) fn told(&self, group: &Group, asker: PublicKey) -> Vec<SiteRoute> {
+        let routes = self.routes.values();
+        let others = routes.filter(|it| it.holder.group == *group && it.holder.key != asker);
+        let told = others.map(|it| SiteRoute {
+            prefix: it.prefix,
+            user: it.holder.user.clone(),
+            is_here: it.bell().is_some(),
+        });
+        told.collect()
+    }
+}
+
+impl<T> Routed<T> {
+    /// What leads to its client, which is there.
+    pub(super) fn bell(&self) -> Option<&T> {
+        match &self.standing {
+            Standing::Here(bell) => Some(bell),
+            Standing::Away(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [PublicKey; 4] = [
+        PublicKey([1; 32]),
+        PublicKey([2; 32]),
+        PublicKey([3; 32]),
+        PublicKey([4; 32]),
+    ];
+
+    fn group(name: &str) -> Group {
+        Group::Named(name.to_owned())
+    }
+
+    fn holder(group_name: &str, key: usize) -> Holder {
+        Holder {
+            group: group(group_name),
+            user: format!("user {key}"),
+            key: KEYS[key],
+        }
+    }
+
+    fn prefix(text: &str) -> Prefix {
+        Prefix::parse(text).unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_first_of_a_group_keeps_a_route_and_other_groups_have_their_own() {
+        let now = Instant::now();
+        let mut table = SiteRoutes::default();
+        let mut insert = |route: &str, group: &str, key, bell| {
+            table.insert(prefix(route), holder(group, key), bell, now)
+        };
+        assert_eq!(insert("192.168.20.0/24", "a", 0, 'a'), Ok(0));
+        for (route, group, key, expected) in [
+            ("192.168.20.0/24", "a", 1, Err(Conflict::With(vec![0]))),
+            ("192.168.20.128/25", "a", 1, Err(Conflict::With(vec![0]))),
+            ("192.168.0.0/16", "a", 1, Err(Conflict::With(vec![0]))),
+            ("192.168.21.0/24", "a", 1, Ok(1)),
+            ("192.168.20.0/23", "a", 2, Err(Conflict::With(vec![0, 1]))),
+            ("192.168.20.0/24", "b", 2, Ok(2)),
+            ("2001:db8:20::/48", "a", 0, Ok(3)),
+        ] {
+            assert_eq!(insert(route, group, key, 'x'), expected, "{route} {group}");
+        }
+        for (group_name, asker, address, expected) in [
+            ("a", 1, "192.168.20.9", Found::Here(0, 'a')),
+            ("a", 1, "::ffff:192.168.20.9", Found::Here(0, 'a')),
+            ("a", 0, "192.168.20.9", Found::Nowhere),
+            ("a", 0, "192.168.21.9", Found::Here(1, 'x')),
+            ("b", 0, "192.168.20.9", Found::Here(2, 'x')),
+            ("b", 0, "192.168.21.9", Found::Nowhere),
+            ("c", 1, "192.168.20.9", Found::Nowhere),
+            ("a", 1, "2001:db8:20:7::1", Found::Here(3, 'x')),
+            ("a", 1, "192.168.22.1", Found::Nowhere),
+        ] {
+            let found = table.find(&group(group_name), KEYS[asker], ip(address));
+            assert_eq!(found, expected, "{group_name} {asker} {address}");
+        }
+        let own = Group::OfUser("a".to_owned());
+        assert_eq!(
+            table.find(&own, KEYS[1], ip("192.168.20.9")),
+            Found::Nowhere
+        );
+        let told = table.told(&group("a"), KEYS[0]);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].prefix == prefix("192.168.21.0/24") && told[0].is_here);
+    }
+
+    #[test]
+    fn a_client_that_is_away_is_told_so_and_keeps_nobody_out() {
+        let now = Instant::now();
+        let mut table = SiteRoutes::default();
+        let route = prefix("192.168.20.0/24");
+        let first = table.insert(route, holder("a", 0), 'a', now).unwrap();
+        table.leave(first, now);
+        let find = |table: &SiteRoutes<char>| table.find(&group("a"), KEYS[3], ip("192.168.20.1"));
+        assert_eq!(find(&table), Found::Away);
+        assert!(!table.told(&group("a"), KEYS[3])[0].is_here);
+        // It returns with another key; only one of both is remembered.
+        let second = table.insert(route, holder("a", 1), 'b', now).unwrap();
+        assert_eq!(find(&table), Found::Here(second, 'b'));
+        assert_eq!(table.told(&group("a"), KEYS[3]).len(), 1);
+        table.leave(second, now);
+        // Remembered for a while, not for ever.
+        let later = now + REMEMBERED;
+        let other = prefix("10.0.0.0/8");
+        assert!(table.insert(other, holder("a", 2), 'c', later).is_ok());
+        assert_eq!(find(&table), Found::Nowhere);
+        table.remove(2);
+        assert!(table.told(&group("a"), KEYS[3]).is_empty());
+    }
+
+    #[test]
+    fn one_group_does_not_have_more_than_is_told() {
+        let now = Instant::now();
+        let mut table = SiteRoutes::default();
+        for n in 0..MAX_ROUTES {
+            let route = prefix(&format!("10.{n}.0.0/16"));
+            assert!(table.insert(route, holder("a", 0), n, now).is_ok());
+        }
+        let more = table.insert(prefix("192.168.0.0/16"), holder("a", 1), 0, now);
+        assert_eq!(more, Err(Conflict::Full));
+        assert!(
+            table
+                .insert(prefix("192.168.0.0/16"), holder("b", 1), 0, now)
+                .is_ok()
+        );
+    }
+}

@@ -1,0 +1,427 @@
+//! Networks behind clients: connections and flows of their group are led to them [P-T.11].
+//!
+//! Owns that nobody is led but users of one group to routes that were granted, and that what finds
+//! nobody is refused at once. The two halves of a connection, or of a flow, are tasks of their own
+//! that meet on loopback: each client has its own worker, its own classes, rates and volumes, and
+//! either half ends as with any other destination.
+
+mod call;
+
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tabane_base::{Duration, Prefix, Protocol};
+use tabane_core::PublicKey;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::attending::{Attendant, attend};
+use super::grants::Group;
+use super::host::{Host, Permit, Seat, refuse};
+use super::site_routes::{Conflict, Found, Holder, Routed, SiteRoutes};
+use super::udp::{self, Destination};
+use super::user::User;
+use crate::access::Access;
+use crate::connection::Connection;
+use crate::flow::Flow;
+use crate::request::{Status, protocol_byte};
+use crate::routes::emit_list;
+use crate::stream::{Stream, StreamEnd};
+use crate::target::Target;
+use crate::visitor::Preface;
+
+use call::{Bell, Call, Errand, FarHalf, udp_at_home};
+pub(super) use call::{Way, connect, pass_flow};
+
+/// Calls that wait for the holder's task; one more is refused.
+const MAX_WAITING: usize = 1_024;
+/// How long a client may take to say whether its target is there: what it gives the target, and
+/// slow links.
+const WORD_WAIT: Duration = Duration::from_secs(30);
+/// Nothing has come from it by any link for so long, though it was told of somebody: it is gone.
+const SILENCE_WAIT: Duration = Duration::from_secs(3);
+/// How long an earlier session has to show that it is there; longer than it takes itself to find
+/// out.
+const GONE_WAIT: Duration = Duration::from_secs(2);
+/// Groups are the owner's to change, who tells nobody.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// A flow that is silent for so long both ways is over: later than where it began.
+const IDLE_THERE: Duration = Duration::from_secs(65);
+
+/// All routes, at every worker.
+pub(super) struct Sites {
+    routes: Mutex<SiteRoutes<Bell>>,
+    revision: watch::Sender<u64>,
+}
+
+/// A route that leads to a client, until this is dropped.
+struct Lease {
+    sites: Arc<Sites>,
+    number: u64,
+    is_forgotten: bool,
+}
+
+/// Somebody who is led there.
+struct Presence {
+    sites: Arc<Sites>,
+    number: u64,
+}
+
+/// A route at one moment.
+#[derive(Clone, Debug)]
+pub struct RouteSnapshot {
+    /// The addresses that lead there.
+    pub prefix: Prefix,
+    /// Whose client it is.
+    pub user: String,
+    /// The client.
+    pub client: PublicKey,
+    /// It is there.
+    pub is_here: bool,
+    /// Connections and flows that are led there.
+    pub calls: u64,
+    /// The same so far.
+    pub calls_so_far: u64,
+}
+
+impl Default for Sites {
+    fn default() -> Self {
+        Self {
+            routes: Mutex::default(),
+            revision: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Sites {
+    fn routes(&self) -> MutexGuard<'_, SiteRoutes<Bell>> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell_change(&self) {
+        self.revision.send_modify(|revision| *revision += 1);
+    }
+
+    /// Leads these addresses to a client from now on. Of a user's clients the one that is there
+    /// has a route, whatever its key.
+    async fn lease(
+        self: &Arc<Self>,
+        prefix: Prefix,
+        holder: Holder,
+    ) -> Result<(Lease, mpsc::Receiver<Errand>), Status> {
+        let (bell, errands) = mpsc::channel(MAX_WAITING);
+        let insert = || {
+            let (holder, bell) = (holder.clone(), bell.clone());
+            self.routes().insert(prefix, holder, bell, Instant::now())
+        };
+        let number = match insert() {
+            Err(Conflict::With(others)) => {
+                self.ask(&others, &holder.user).await;
+                insert()
+            }
+            inserted => inserted,
+        };
+        let number = number.map_err(|conflict| match conflict {
+            Conflict::With(_) => Status::PortTaken,
+            Conflict::Full => Status::Limit,
+        })?;
+        self.tell_change();
+        let lease = Lease {
+            sites: self.clone(),
+            number,
+            is_forgotten: false,
+        };
+        Ok((lease, errands))
+    }
+
+    /// Tells those who have what `user` wants. Waits for the end of what it has itself.
+    async fn ask(&self, others: &[u64], user: &str) {
+        let mut gone = JoinSet::new();
+        for number in others {
+            let routes = self.routes();
+            let Some(other) = routes.get(*number) else {
+                continue;
+            };
+            let by_the_same = other.holder.user == user;
+            let asked = Errand::Asked { by_the_same };
+            if let Some(bell) = other.bell()
+                && bell.try_send(asked).is_ok()
+                && by_the_same
+            {
+                let bell = bell.clone();
+                gone.spawn_local(async move { bell.closed().await });
+            }
+        }
+        let _ = timeout(GONE_WAIT, gone.join_all()).await;
+    }
+
+    /// What leads where.
+    pub(super) fn snapshot(&self) -> Vec<RouteSnapshot> {
+        let routes = self.routes();
+        let of = |it: &Routed<Bell>| RouteSnapshot {
+            prefix: it.prefix,
+            user: it.holder.user.clone(),
+            client: it.holder.key,
+            is_here: it.bell().is_some(),
+            calls: it.calls,
+            calls_so_far: it.calls_so_far,
+        };
+        routes.iter().map(of).collect()
+    }
+
+    /// Leads nobody any more; who is led stays.
+    pub(super) fn close(&self) {
+        self.routes().clear();
+        self.tell_change();
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        match self.is_forgotten {
+            true => self.sites.routes().remove(self.number),
+            false => self.sites.routes().leave(self.number, Instant::now()),
+        }
+        self.sites.tell_change();
+    }
+}
+
+impl Lease {
+    fn count(&self) -> Presence {
+        let change = |routed: &mut Routed<Bell>| {
+            routed.calls += 1;
+            routed.calls_so_far += 1;
+        };
+        self.sites.routes().change(self.number, change);
+        Presence {
+            sites: self.sites.clone(),
+            number: self.number,
+        }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let change = |routed: &mut Routed<Bell>| routed.calls -= 1;
+        self.sites.routes().change(self.number, change);
+    }
+}
+
+/// The user of a session that sites are for, and its group.
+fn member(host: &Host) -> Option<(&User, Group)> {
+    let user = host.user.as_ref();
+    let user = user.filter(|_| host.shared.access != Access::Own)?;
+    Some((user, user.group()))
+}
+
+/// Leads to the client what its group sends to these addresses, until it gives them up or is gone.
+pub(super) async fn serve(stream: Stream, host: &Host, prefix: Prefix) -> Result<(), StreamEnd> {
+    let Some((user, group)) = member(host) else {
+        return refuse(stream, Status::Denied).await;
+    };
+    let is_granted = || user.is_route_granted(prefix) && user.group() == group;
+    if !is_granted() {
+        return refuse(stream, Status::Denied).await;
+    }
+    if host.shared.own.is_within(prefix) {
+        return refuse(stream, Status::PortUnavailable).await;
+    }
+    if host.shared.is_draining.load(Ordering::Relaxed) {
+        // The relay that comes next may say otherwise.
+        return refuse(stream, Status::TimedOut).await;
+    }
+    let name = user.name();
+    let holder = Holder {
+        group: group.clone(),
+        user: name.to_owned(),
+        key: host.key,
+    };
+    let (lease, mut errands) = match host.shared.sites.lease(prefix, holder).await {
+        Ok(leased) => leased,
+        Err(status) => return refuse(stream, status).await,
+    };
+    stream.write_all(&[Status::Open.emit()]).await?;
+    tracing::info!(client = %host.key, user = name, %prefix, "leads to the client");
+    let mut route = Route {
+        stream,
+        lease,
+        host,
+    };
+    attend(&mut route, &mut errands, is_granted).await;
+    let Route {
+        mut stream,
+        mut lease,
+        ..
+    } = route;
+    lease.is_forgotten = !is_granted();
+    // The route first: who hears that it is over may ask for it at once.
+    drop((lease, errands));
+    if !stream.is_written {
+        stream.finish();
+    }
+    if !stream.is_read {
+        stream.stop();
+    }
+    Ok(())
+}
+
+struct Route<'a> {
+    stream: Stream,
+    lease: Lease,
+    host: &'a Host,
+}
+
+impl Attendant for Route<'_> {
+    type Errand = Errand;
+
+    fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    fn asked(errand: Errand) -> Result<bool, Errand> {
+        match errand {
+            Errand::Asked { by_the_same } => Ok(by_the_same),
+            errand => Err(errand),
+        }
+    }
+
+    /// A stream towards the client for one more; where there are enough, who calls is refused, as
+    /// nobody hears the call.
+    fn serve(&self, errand: Errand) {
+        let Errand::Call(Call { at, end }) = errand else {
+            return;
+        };
+        let is_used_up = self.host.user.as_ref().is_some_and(User::is_used_up);
+        let permit = Permit::take(self.host, Seat::Visitor).filter(|_| !is_used_up);
+        let Some((permit, stream)) = permit.zip(self.stream.open_beside()) else {
+            return;
+        };
+        let presence = self.lease.count();
+        // Nothing is told of who calls, and no port is 0.
+        let from = SocketAddr::new(unspecified(at), at.port());
+        let preface = Preface {
+            asked_by: self.stream.id(),
+            from,
+            at,
+        };
+        let (ended, meter) = (self.host.stream_ended.clone(), self.host.meter());
+        tokio::task::spawn_local(async move {
+            let mut front = preface.emit();
+            match end {
+                FarHalf::Tcp(tcp, tell) => {
+                    front.push(protocol_byte(Protocol::Tcp));
+                    if let Some((stream, tcp)) = answered(stream, &front, tcp, tell).await {
+                        Connection::new(stream, tcp.into())
+                            .metered(meter)
+                            .carry()
+                            .await;
+                    }
+                }
+                FarHalf::Udp(socket, _half) => {
+                    front.push(protocol_byte(Protocol::Udp));
+                    let flow = Flow::new(stream, None);
+                    if flow.stream().write_all(&front).await.is_ok()
+                        && let Ok(socket) = udp_at_home(socket)
+                    {
+                        let outside = Destination {
+                            socket,
+                            idle: IDLE_THERE,
+                        };
+                        udp::serve(flow, outside, meter).await;
+                    }
+                }
+            }
+            drop((permit, presence));
+            ended.notify_one();
+        });
+    }
+}
+
+/// The client's stream and the caller's half, once the client has said that somebody is there.
+async fn answered(
+    mut stream: Stream,
+    front: &[u8],
+    tcp: TcpStream,
+    mut tell: oneshot::Sender<Status>,
+) -> Option<(Stream, TcpStream)> {
+    stream.write_all(front).await.ok()?;
+    let tcp = TcpStream::from_std(tcp.into_std().ok()?).ok()?;
+    let status = tokio::select! {
+        status = timeout(WORD_WAIT, word(&mut stream)) => status.unwrap_or(Status::TimedOut),
+        () = tell.closed() => return None,
+    };
+    tell.send(status).ok()?;
+    (status == Status::Open).then_some((stream, tcp))
+}
+
+/// What the client says of its target; of a client that is gone, that.
+async fn word(stream: &mut Stream) -> Status {
+    loop {
+        tokio::select! {
+            word = poll_fn(|cx| stream.poll_status(cx)) => {
+                return word.unwrap_or(Status::HostUnreachable);
+            }
+            () = sleep(SILENCE_WAIT) => {}
+        }
+        let silent_for = stream.silent_for();
+        if silent_for.is_none_or(|silent_for| silent_for >= SILENCE_WAIT) {
+            return Status::HostUnreachable;
+        }
+    }
+}
+
+fn unspecified(at: SocketAddr) -> std::net::IpAddr {
+    match at {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Says which routes others of the client's group have, now and whenever that changes.
+pub(super) async fn tell(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
+    let Some((user, _)) = member(host) else {
+        return refuse(stream, Status::Denied).await;
+    };
+    let sites = &host.shared.sites;
+    let mut revision = sites.revision.subscribe();
+    stream.write_all(&[Status::Open.emit()]).await?;
+    let mut told = None;
+    loop {
+        revision.mark_unchanged();
+        let list = sites.routes().told(&user.group(), host.key);
+        if told.as_ref() != Some(&list) {
+            stream.write_all(&emit_list(&list)).await?;
+            told = Some(list);
+        }
+        tokio::select! {
+            _ = revision.changed() => {}
+            () = sleep(LOOK_AGAIN) => {}
+            _ = poll_fn(|cx| stream.poll_end(cx)) => return Ok(()),
+        }
+    }
+}
+
+/// Where a destination leads, if that is to a site.
+pub(super) fn way(host: &Host, target: &Target) -> Option<Way> {
+    let Target::Address(at) = *target else {
+        return None;
+    };
+    let (user, group) = member(host)?;
+    if user.is_denied_by_rule(at) {
+        return None;
+    }
+    let found = host.shared.sites.routes().find(&group, host.key, at.ip());
+    let at = SocketAddr::new(at.ip().to_canonical(), at.port());
+    match found {
+        Found::Here(_, bell) => Some(Way {
+            at,
+            bell: Some(bell),
+        }),
+        Found::Away => Some(Way { at, bell: None }),
+        Found::Nowhere => None,
+    }
+}

@@ -1,0 +1,142 @@
+//! How who calls a site meets the task that serves its route: by the two ends of a connection on
+//! loopback, or of two sockets there, one with each.
+//!
+//! Owns the caller's half.
+
+use std::future::poll_fn;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tabane_linux::buffers;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::host::{Host, refuse};
+use super::super::udp::{self, Destination};
+use crate::connection::Connection;
+use crate::flow::Flow;
+use crate::loopback;
+use crate::request::Status;
+use crate::stream::{Stream, StreamEnd};
+
+/// Of datagrams on their way between the two halves of a flow.
+const RECEIVE_BUFFER: usize = 512 * 1024;
+
+/// What leads to the task that serves a route; it ends with the last.
+pub(super) type Bell = mpsc::Sender<Errand>;
+
+/// What that task is told.
+pub(super) enum Errand {
+    Call(Call),
+    /// Somebody else has asked for some of it, or its user has once more.
+    Asked {
+        by_the_same: bool,
+    },
+}
+
+/// Somebody of the group who wants to go there.
+pub(super) struct Call {
+    pub(super) at: SocketAddr,
+    pub(super) end: FarHalf,
+}
+
+/// Where the half of the caller's worker is met.
+pub(super) enum FarHalf {
+    /// What the client says of its target is told.
+    Tcp(TcpStream, oneshot::Sender<Status>),
+    /// Dropped with the half of the client's.
+    Udp(UdpSocket, oneshot::Sender<()>),
+}
+
+/// Where a destination of a client's leads.
+pub(in crate::relay) struct Way {
+    pub(super) at: SocketAddr,
+    /// `None`: its site is away.
+    pub(super) bell: Option<Bell>,
+}
+
+impl Way {
+    /// False where nobody will hear the call.
+    fn call(&self, end: FarHalf) -> bool {
+        let call = Errand::Call(Call { at: self.at, end });
+        let bell = self.bell.as_ref();
+        bell.is_some_and(|bell| bell.try_send(call).is_ok())
+    }
+}
+
+/// Carries a connection of the client's to a site.
+pub(in crate::relay) async fn connect(
+    stream: Stream,
+    host: &Host,
+    way: Way,
+) -> Result<(), StreamEnd> {
+    let Ok((near, far)) = loopback::pair().await else {
+        return refuse(stream, Status::Limit).await;
+    };
+    // Ends by a reset, however its half ends.
+    if far.set_zero_linger().is_err() {
+        return refuse(stream, Status::Limit).await;
+    }
+    let (tell, told) = oneshot::channel();
+    if !way.call(FarHalf::Tcp(far, tell)) {
+        return refuse(stream, Status::HostUnreachable).await;
+    }
+    let status = tokio::select! {
+        told = told => told.unwrap_or(Status::HostUnreachable),
+        end = poll_fn(|cx| stream.poll_reset(cx)) => return Err(end),
+    };
+    if status != Status::Open {
+        return refuse(stream, status).await;
+    }
+    stream.write_all(&[Status::Open.emit()]).await?;
+    let connection = Connection::new(stream, near.into());
+    let carried = connection.metered(host.meter()).carry().await;
+    tracing::debug!(at = %way.at, ?carried, "a connection to a site is over");
+    Ok(())
+}
+
+/// Carries a UDP flow of the client's to a site.
+pub(in crate::relay) async fn pass_flow(
+    mut flow: Flow,
+    host: &Host,
+    way: Way,
+) -> Result<(), StreamEnd> {
+    let Ok((near, far)) = udp_pair().await else {
+        return refuse(flow.into_stream(), Status::Limit).await;
+    };
+    let (half, gone) = oneshot::channel();
+    if !way.call(FarHalf::Udp(far, half)) {
+        return refuse(flow.into_stream(), Status::HostUnreachable).await;
+    }
+    flow.stream().write_all(&[Status::Open.emit()]).await?;
+    let outside = Destination {
+        socket: near,
+        idle: udp::IDLE,
+    };
+    let is_refused = tokio::select! {
+        () = udp::pass(&mut flow, &outside, host.meter()) => false,
+        _ = gone => true,
+    };
+    if is_refused {
+        // The client's target, or the client, has gone: the program is told as by ICMP.
+        flow.stream().write_some(&[Status::Refused.emit()]);
+    }
+    udp::end(&mut flow);
+    Ok(())
+}
+
+/// Two UDP sockets that speak with one another alone.
+async fn udp_pair() -> std::io::Result<(UdpSocket, UdpSocket)> {
+    let local = (Ipv4Addr::LOCALHOST, 0);
+    let (near, far) = (UdpSocket::bind(local).await?, UdpSocket::bind(local).await?);
+    near.connect(far.local_addr()?).await?;
+    far.connect(near.local_addr()?).await?;
+    for socket in [&near, &far] {
+        buffers::grow_receive(socket, RECEIVE_BUFFER)?;
+    }
+    Ok((near, far))
+}
+
+/// The same socket, watched by this thread's loop.
+pub(super) fn udp_at_home(socket: UdpSocket) -> std::io::Result<UdpSocket> {
+    UdpSocket::from_std(socket.into_std()?)
+}
