@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::package::is_root;
-use crate::{package, repository, router, tidy};
+use crate::{package, repository, tidy};
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 const CLIPPY: &[&str] = &[
@@ -73,8 +73,8 @@ pub(crate) fn check_and_test(root: &Path) -> Result<bool> {
     Ok(results.into_iter().all(|passed| passed))
 }
 
-/// Every test of the workspace, the packages, the build for routers, OpenWrt's settings, and a few
-/// minutes of an unquiet network, which needs root.
+/// Every test of the workspace, the packages, OpenWrt's settings, and a few minutes of an unquiet
+/// network, which needs root.
 pub(crate) fn test(root: &Path) -> Result<bool> {
     let tests = cargo(root, TEST)?;
     let target = std::env::var_os("CARGO_TARGET_DIR");
@@ -91,10 +91,6 @@ pub(crate) fn test(root: &Path) -> Result<bool> {
         eprintln!("xtask: failed: repository --check: {error:#}");
         false
     });
-    let router = router::run(root, &["--check"]).unwrap_or_else(|error| {
-        eprintln!("xtask: failed: router --check: {error:#}");
-        false
-    });
     let openwrt = Command::new(root.join("packaging/openwrt/test.sh")).status();
     let openwrt = openwrt.is_ok_and(|status| status.success());
     let soak = match is_root() {
@@ -104,7 +100,7 @@ pub(crate) fn test(root: &Path) -> Result<bool> {
             true
         }
     };
-    Ok(tests && packages && repository && router && openwrt && soak)
+    Ok(tests && packages && repository && openwrt && soak)
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<bool> {
