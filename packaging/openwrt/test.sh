@@ -49,12 +49,13 @@ comes_to 'tabane.settings.relay=home' '{"relay": "home", "up": {}}'
 comes_to 'tabane.settings.links=wan
 tabane.settings.links=wwan0
 tabane.up.lan=br-lan
+tabane.up.route=192.168.20.0/24
 tabane.up.strict=1
 tabane.up.ping=off
 tabane.up.wait=90s
 tabane.relay.pool=100.64.16.0/20' \
     '{"links": ["wan", "wwan0"], "relay_pool": ["100.64.16.0/20"],
-      "up": {"lan": ["br-lan"], "strict": true, "ping": false, "wait": "90s"}}'
+      "up": {"lan": ["br-lan"], "route": ["192.168.20.0/24"], "strict": true, "ping": false, "wait": "90s"}}'
 # What a user types stays a string, and nothing but one.
 comes_to 'tabane.settings.relay=a" b\c
 
