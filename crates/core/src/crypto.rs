@@ -259,8 +259,17 @@ impl SessionKeys {
 }
 
 /// How long packets under the previous keys are still accepted after one under the new ones: RFC
-/// 9001 §6.5 asks for three probe timeouts; paths differ, so a span no path's delay exceeds.
-const STRAGGLER_TIME: Duration = Duration::from_secs(10);
+/// 9001 §6.5 asks for three probe timeouts; paths differ, so a span that hardly any path's delay
+/// exceeds. What comes later is repeated.
+const STRAGGLER_TIME: Duration = Duration::from_secs(STRAGGLER_SECONDS);
+const STRAGGLER_SECONDS: u64 = 3;
+/// AES-GCM's confidentiality limit (RFC 9001 §6.6): who has sealed so many packets before keys may
+/// change again has to close.
+const LIMIT: u64 = 1 << 23;
+const _: () = assert!(
+    LIMIT / STRAGGLER_SECONDS >= 2_500_000,
+    "packets a second that a session outlives"
+);
 const _: () = assert!(
     TAG_LEN >= 4,
     "the sample must lie within the smallest packet"
