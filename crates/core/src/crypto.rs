@@ -225,16 +225,22 @@ impl SessionKeys {
     /// Changes keys after so many packets, when the rules allow it. `false`: they must not be
     /// used any more.
     pub(crate) fn refresh(&mut self, now: Instant, packets_per_key: u64) -> bool {
+        let limit = self.local.confidentiality_limit();
+        let is_short = self.sealed >= limit / 4 * 3;
+        let patience = match is_short {
+            true => SHORTEST_STRAGGLER_TIME,
+            false => STRAGGLER_TIME,
+        };
         // Not while the peer may have the keys before these: theirs and the next look alike.
         let is_settled = match self.generation {
             0 => self.confirmed,
-            _ => self.settled_at.is_some_and(|at| at + STRAGGLER_TIME <= now),
+            _ => self.settled_at.is_some_and(|at| at + patience <= now),
         };
-        if self.sealed >= packets_per_key && is_settled && self.previous.is_none() {
+        let may_advance = is_settled && (is_short || self.previous.is_none());
+        if self.sealed >= packets_per_key && may_advance {
             self.advance();
         }
-        self.sealed < self.local.confidentiality_limit()
-            && self.failures < self.remote.integrity_limit()
+        self.sealed < limit && self.failures < self.remote.integrity_limit()
     }
 
     pub(crate) fn discard_at(&self) -> Option<Instant> {
@@ -259,17 +265,11 @@ impl SessionKeys {
 }
 
 /// How long packets under the previous keys are still accepted after one under the new ones: RFC
-/// 9001 §6.5 asks for three probe timeouts; paths differ, so a span that hardly any path's delay
-/// exceeds. What comes later is repeated.
-const STRAGGLER_TIME: Duration = Duration::from_secs(STRAGGLER_SECONDS);
-const STRAGGLER_SECONDS: u64 = 3;
-/// AES-GCM's confidentiality limit (RFC 9001 §6.6): who has sealed so many packets before keys may
-/// change again has to close.
-const LIMIT: u64 = 1 << 23;
-const _: () = assert!(
-    LIMIT / STRAGGLER_SECONDS >= 2_500_000,
-    "packets a second that a session outlives"
-);
+/// 9001 §6.5 asks for three probe timeouts; paths differ, so a span no path's delay exceeds.
+const STRAGGLER_TIME: Duration = Duration::from_secs(10);
+/// The same where keys would be used up before: AES-GCM's are good for 2^23 packets (RFC 9001 §6.6),
+/// which links of today carry in less. A path that has been silent since may lose what comes first.
+const SHORTEST_STRAGGLER_TIME: Duration = Duration::from_secs(1);
 const _: () = assert!(
     TAG_LEN >= 4,
     "the sample must lie within the smallest packet"
