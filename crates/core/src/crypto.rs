@@ -267,8 +267,9 @@ impl SessionKeys {
 /// How long packets under the previous keys are still accepted after one under the new ones: RFC
 /// 9001 §6.5 asks for three probe timeouts; paths differ, so a span no path's delay exceeds.
 const STRAGGLER_TIME: Duration = Duration::from_secs(10);
-/// The same where keys would be used up before: AES-GCM's are good for 2^23 packets (RFC 9001 §6.6),
-/// which links of today carry in less. A path that has been silent since may lose what comes first.
+/// The same where keys would be used up before: AES-GCM's are good for 2^23 packets (RFC 9001
+/// §6.6), which links of today carry in less. A path that has been silent since may lose what comes
+/// first.
 const SHORTEST_STRAGGLER_TIME: Duration = Duration::from_secs(1);
 const _: () = assert!(
     TAG_LEN >= 4,
