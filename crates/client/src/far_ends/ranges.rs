@@ -17,7 +17,8 @@ use crate::sites::Sites;
 const MAX_RANGES: usize = 200;
 
 impl FarEnds {
-    /// Whatever leads to peers and to sites.
+    /// Whatever leads to peers and to sites; where there is too much, what others tell is left out
+    /// before what the user has.
     pub(crate) fn captured(&self) -> Vec<Prefix> {
         let single = |address: IpAddr| Prefix {
             address,
@@ -31,7 +32,7 @@ impl FarEnds {
         };
         let peers = self.peers();
         let peers = peers.iter().flat_map(of);
-        let all = self.sites().captured().into_iter().chain(peers);
+        let all = peers.chain(self.sites().captured());
         all.take(MAX_RANGES).collect()
     }
 
