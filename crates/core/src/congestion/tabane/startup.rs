@@ -48,6 +48,13 @@ const OURS_PART: u32 = 2;
 const LONE_PACKETS: u64 = 3;
 /// Fewer packets tell little of the rate …
 const TRAIN_PACKETS: u64 = 16;
+/// … and so few say little of a path that has just shown them to come this many times as fast, by
+/// so many of the latest acknowledgements: what waits for jitter comes together, what waits for the
+/// link one after the other.
+const FEW_PACKETS: u64 = 40;
+const FASTER: f64 = 2.5;
+const LATEST: usize = 4;
+const LATEST_PACKETS: u64 = 5;
 /// … but a queue as long as the path, and longer than this, is not waited for: a slow link takes a
 /// second for so many packets, and start-up goes on filling it meanwhile.
 const LONG: Duration = Duration::from_millis(50);
@@ -81,6 +88,10 @@ pub(super) struct Startup {
     jump: Duration,
     /// At the latest acknowledgement.
     queue: Duration,
+    /// The latest acknowledgements: when they came, and what was delivered in all by then.
+    latest: [(Instant, Bytes); LATEST],
+    /// The fastest that a few packets were acknowledged.
+    fastest: Rate,
 }
 
 impl Startup {
@@ -102,7 +113,30 @@ impl Startup {
             rise: Duration::ZERO,
             jump: Duration::ZERO,
             queue: Duration::ZERO,
+            latest: [(now, Bytes::ZERO); LATEST],
+            fastest: Rate::ZERO,
         }
+    }
+
+    /// How fast the latest packets came.
+    fn clock(&mut self, event: &AckEvent<'_>, mtu: Bytes) {
+        let delivered = event.sample.total_delivered;
+        for (at, before) in self.latest {
+            let came = delivered - before;
+            if before > Bytes::ZERO && came >= Bytes::new(mtu.get() * LATEST_PACKETS) {
+                let span = event.now.since(at).max(Duration::from_nanos(1));
+                self.fastest = self.fastest.max(Rate::of(came, span));
+            }
+        }
+        self.latest.rotate_left(1);
+        self.latest[LATEST - 1] = (event.now, delivered);
+    }
+
+    /// Whether `rate` is that of too few packets for what others of them have shown.
+    fn is_disproved(&self, rate: Rate, min_rtt: Duration, mtu: Bytes) -> bool {
+        rate.amount_in(min_rtt) <= Bytes::new(mtu.get() * FEW_PACKETS)
+            && self.fastest > rate.scaled(FASTER)
+            && (self.falls > 0 || self.jump * JUMP >= self.turn.saturating_sub(self.rise))
     }
 
     /// Counts falls: what jitter adds comes at once and goes again with the next packets; a queue
@@ -172,10 +206,12 @@ impl Startup {
 
 impl Tabane {
     pub(super) fn advance_startup(&mut self, event: &AckEvent<'_>, mut startup: Startup) {
+        startup.clock(event, self.mtu);
         let bottleneck = startup.bottleneck(event, self.min_rtt(), self.mtu);
         self.phase = Phase::Startup(startup);
         if let Some(rate) = bottleneck
             && startup.falls < FALLS
+            && !startup.is_disproved(rate, self.min_rtt(), self.mtu)
         {
             // Acknowledgements that waited together for the way back come faster than anything
             // was sent.
