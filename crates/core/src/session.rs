@@ -1,8 +1,10 @@
 //! One session: a coordinator that owns components, calls them in a fixed order, and passes
 //! values between them. It computes nothing itself; see the modules it names.
 
+mod admission;
 mod application;
 mod classes;
+mod contact;
 mod data;
 mod deal;
 mod decision;
@@ -22,7 +24,6 @@ use tabane_base::{Bytes, Instant};
 
 use crate::close::CloseReason;
 use crate::config::{MAX_PATHS, SessionConfig};
-use crate::crypto::SessionKeys;
 use crate::datagrams::Datagrams;
 use crate::drops::Drops;
 use crate::event::{Event, TimerReason};
@@ -43,6 +44,8 @@ use crate::stream::Streams;
 use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
 
+use admission::Admission;
+use contact::Contact;
 pub use paths::PathError;
 use retired::Retired;
 
@@ -50,11 +53,9 @@ use retired::Retired;
 /// sent what lies here.
 const SEND_FLOOR: Bytes = Bytes::kilo(32);
 
-/// Where the session stands.
+/// How far the session's end has got.
 #[derive(Debug)]
-enum Phase {
-    Handshaking,
-    Established,
+enum Ending {
     /// The good-bye has still to leave.
     Closing(CloseReason),
     Closed,
@@ -74,18 +75,14 @@ pub struct Session {
     side: Side,
     config: SessionConfig,
     rng: SecretRng,
-    phase: Phase,
-    handshake: Option<Handshake>,
-    keys: Option<SessionKeys>,
-    local: ConnectionId,
-    remote: ConnectionId,
-    peer: Parameters,
-    peer_key: Option<PublicKey>,
-    /// Client: what to show when we say hello.
-    token: Option<Vec<u8>>,
-    admitted: bool,
-    /// The client has been asked to open nothing new.
+    contact: Contact,
+    admission: Admission,
+    /// The client has been asked to open nothing new [P-9.5]; it may hear so before it is let in.
     sent_away: bool,
+    /// `None` while it lives.
+    ending: Option<Ending>,
+    local: ConnectionId,
+    peer: Parameters,
     paths: Paths,
     next_path: u32,
     retired: Retired,
@@ -138,16 +135,12 @@ impl Session {
             views: Vec::with_capacity(MAX_PATHS),
             config,
             rng: SecretRng::new(seed),
-            phase: Phase::Handshaking,
-            handshake: Some(handshake),
-            keys: None,
-            local,
-            remote: ConnectionId(0),
-            peer: Parameters::default(),
-            peer_key: None,
-            token,
-            admitted: false,
+            contact: Contact::Handshaking(Box::new(handshake)),
+            admission: Admission::Applying { token },
             sent_away: false,
+            ending: None,
+            local,
+            peer: Parameters::default(),
             paths: Paths::default(),
             next_path: 0,
             retired: Retired::default(),
@@ -195,8 +188,7 @@ impl Session {
 
     /// Server: lets the client in, in answer to [`Event::Authorise`].
     pub fn admit(&mut self, now: Instant) {
-        if self.side == Side::Server && self.is_established() && !self.admitted {
-            self.admitted = true;
+        if self.side == Side::Server && self.is_established() && self.admission.grant() {
             self.due.admitted = true;
             self.events.push_back(Event::Connected);
             self.last_received_at = now;
@@ -220,9 +212,9 @@ impl Session {
 
     /// Ends the session; the other end is told on every path.
     pub fn close(&mut self, _now: Instant, reason: CloseReason) {
-        if matches!(self.phase, Phase::Handshaking | Phase::Established) {
+        if self.ending.is_none() {
             self.events.push_back(Event::Closed(reason.clone()));
-            self.phase = Phase::Closing(reason);
+            self.ending = Some(Ending::Closing(reason));
         }
     }
 
@@ -239,7 +231,8 @@ impl Session {
             return Some(event);
         }
         // A stranger's streams are not the application's business.
-        self.admitted.then(|| self.streams.poll_event()).flatten()
+        let is_admitted = self.admission.is_granted();
+        is_admitted.then(|| self.streams.poll_event()).flatten()
     }
 
     /// What was measured on a path since its last reading; of each path at most one in 10 ms.
@@ -272,19 +265,19 @@ impl Session {
     /// Whether streams and datagrams flow.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.is_established() && self.admitted
+        self.is_established() && self.admission.is_granted()
     }
 
     /// Whether it is over and everything has been said.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        matches!(self.phase, Phase::Closed)
+        matches!(self.ending, Some(Ending::Closed))
     }
 
     /// Whose session it is, once proved.
     #[must_use]
-    pub const fn peer_key(&self) -> Option<PublicKey> {
-        self.peer_key
+    pub fn peer_key(&self) -> Option<PublicKey> {
+        self.contact.agreement().map(|agreement| agreement.peer_key)
     }
 
     /// Has the round trips of paths in use measured, each at most once a second, for whoever looks
@@ -300,10 +293,10 @@ impl Session {
         SessionSnapshot {
             at: now,
             silent_for: now.since(self.last_received_at),
-            status: match &self.phase {
-                Phase::Established if self.admitted => SessionStatus::Connected,
-                Phase::Handshaking | Phase::Established => SessionStatus::Connecting,
-                Phase::Closing(_) | Phase::Closed => SessionStatus::Closed,
+            status: match &self.ending {
+                None if self.is_connected() => SessionStatus::Connected,
+                None => SessionStatus::Connecting,
+                Some(_) => SessionStatus::Closed,
             },
             paths: self.paths.iter().map(Path::snapshot).collect(),
             streams: self.streams.len(),
@@ -312,7 +305,7 @@ impl Session {
             datagrams_queued: Bytes::from(self.datagrams.queued()),
             datagrams_dropped: self.datagrams.dropped(),
             datagrams_held: Bytes::from(self.datagrams.held()),
-            key_changes: self.keys.as_ref().map_or(0, SessionKeys::generation),
+            key_changes: (self.contact.agreement()).map_or(0, |it| it.keys.generation()),
             drops: self.drops.clone(),
         }
     }
@@ -322,7 +315,7 @@ impl Session {
     }
 
     pub(crate) fn is_established(&self) -> bool {
-        matches!(self.phase, Phase::Established)
+        self.ending.is_none() && self.contact.agreement().is_some()
     }
 
     pub(crate) const fn reset_token(&self) -> Option<[u8; 16]> {
@@ -331,30 +324,27 @@ impl Session {
 
     /// Ends it without a word: the other end has said so, or does not know it any more.
     pub(crate) fn end(&mut self, reason: CloseReason) {
-        if !matches!(self.phase, Phase::Closing(_) | Phase::Closed) {
+        if self.ending.replace(Ending::Closed).is_none() {
             self.events.push_back(Event::Closed(reason));
         }
-        self.phase = Phase::Closed;
     }
 
     // What the parts have in common.
 
     fn establish(&mut self, now: Instant, agreed: Agreed) {
-        self.phase = Phase::Established;
-        self.keys = Some(agreed.keys);
-        self.remote = agreed.peer;
-        self.peer_key = Some(agreed.peer_key);
+        let (tuple, rtt, validated) = (agreed.tuple, agreed.rtt, agreed.validated);
         self.streams.on_parameters(&agreed.parameters);
-        self.peer = agreed.parameters;
-        let index = self.add_path(now, PathId(0), agreed.tuple);
+        self.peer = agreed.parameters.clone();
+        self.contact.agree(agreed, self.side == Side::Client);
+        let index = self.add_path(now, PathId(0), tuple);
         self.next_path = 1;
         self.paths[index].keep_alive_due = true;
         self.due.hello = self.side == Side::Client;
-        if agreed.validated {
-            self.paths[index].activate(now, agreed.rtt);
+        if validated {
+            self.paths[index].activate(now, rtt);
             self.events.push_back(Event::PathUp(PathId(0)));
         } else {
-            self.challenge(now, index, agreed.tuple);
+            self.challenge(now, index, tuple);
         }
         self.review_send_limit();
     }

@@ -124,7 +124,7 @@ impl Session {
         /// PATH_ABANDON's type and path.
         const ABANDON_MAX: usize = 1 + 8;
         if std::mem::take(&mut self.due.hello) {
-            let token = self.token.as_deref().unwrap_or_default();
+            let token = self.admission.token();
             Frame::Hello { token }.emit(out);
             frames.push(SentFrame::Hello);
         }

@@ -58,7 +58,10 @@ impl Session {
         while !cursor.is_empty() {
             let frame = parse_frame(&mut cursor).map_err(|_| Violation::MalformedFrame)?;
             ack_eliciting |= frame.is_ack_eliciting();
-            if self.side == Side::Server && !self.admitted && frame.is_for_application() {
+            if self.side == Side::Server
+                && !self.admission.is_granted()
+                && frame.is_for_application()
+            {
                 // A stranger gets no memory for its data [P-3.6].
                 return Err(Violation::BeforeAdmission);
             }
@@ -184,7 +187,7 @@ impl Session {
     }
 
     pub(super) fn on_datagram(&mut self, told: bool) {
-        if told && self.admitted {
+        if told && self.admission.is_granted() {
             self.events.push_back(Event::DatagramsReadable);
         }
     }
@@ -218,13 +221,11 @@ impl Session {
         if self.side == Side::Client {
             return Err(Violation::WrongSide);
         }
-        if self.admitted {
+        if self.admission.is_granted() {
             self.due.admitted = true;
-        } else if let Some(key) = self.peer_key
-            && self.token.is_none()
+        } else if let Some(key) = self.peer_key()
+            && self.admission.apply(token)
         {
-            // Remembered, so that a repeated hello asks no second time.
-            self.token = Some(token.to_vec());
             let token = (!token.is_empty()).then(|| token.to_vec());
             self.events.push_back(Event::Authorise { key, token });
         }
@@ -245,7 +246,7 @@ impl Session {
         if self.side == Side::Server {
             return Err(Violation::WrongSide);
         }
-        if !std::mem::replace(&mut self.admitted, true) {
+        if self.admission.grant() {
             self.events.push_back(Event::Connected);
             // What overtook the admission.
             let told = self.datagrams.has_received();

@@ -120,7 +120,7 @@ impl Session {
 
     /// An interface vanished: its paths are closed at once.
     pub fn handle_socket_lost(&mut self, now: Instant, socket: SocketId) {
-        if let Some(handshake) = &mut self.handshake {
+        if let Some(handshake) = self.contact.handshake_mut() {
             handshake.drop_socket(socket);
         }
         while let Some(index) = self.paths.position(|p| p.tuple.socket == socket) {

@@ -6,8 +6,8 @@
 use rustls::Side;
 use tabane_base::Instant;
 
+use super::Session;
 use super::frames::Arrival;
-use super::{Phase, Session};
 use crate::close::CloseReason;
 use crate::config::MAX_PATHS;
 use crate::drops::DropReason;
@@ -27,7 +27,7 @@ impl Session {
         header: &LongHeader,
         packet: &mut [u8],
     ) {
-        let Some(handshake) = &mut self.handshake else {
+        let Some(handshake) = self.contact.handshake_mut() else {
             // The client repeats its last flight until it hears from us: it has not yet.
             if self.side == Side::Server
                 && let Some(path) = self.paths.first_mut()
@@ -41,23 +41,17 @@ impl Session {
             Err(Refusal::Drop(reason)) => return self.drops.count(reason),
             Err(Refusal::Close(reason)) => return self.close(now, reason),
         }
-        if matches!(self.phase, Phase::Handshaking) {
-            match handshake.agreed() {
-                Some(Ok(agreed)) => {
-                    self.establish(now, agreed);
-                    if self.side == Side::Server {
-                        self.handshake = None;
-                    }
-                }
-                Some(Err(reason)) => self.close(now, reason),
-                None => {}
-            }
+        // Once, and only while there are no keys.
+        match handshake.agreed() {
+            Some(Ok(agreed)) if self.ending.is_none() => self.establish(now, agreed),
+            Some(Err(reason)) => self.close(now, reason),
+            Some(Ok(_)) | None => {}
         }
     }
 
     /// The server asks for proof of address.
     pub(crate) fn handle_retry(&mut self, token: &[u8]) {
-        if let Some(handshake) = &mut self.handshake {
+        if let Some(handshake) = self.contact.handshake_mut() {
             handshake.on_retry(token);
         }
     }
@@ -71,7 +65,7 @@ impl Session {
 
     /// Whether anything authentic came from the other end.
     pub(crate) fn has_heard(&self) -> bool {
-        let handshake = self.handshake.as_ref();
+        let handshake = self.contact.handshake();
         handshake.is_none_or(|handshake| handshake.has_heard())
     }
 
@@ -104,7 +98,7 @@ impl Session {
         if known.is_none() && !self.may_appear(header.path) {
             return Err(DropReason::NoSuchPath);
         }
-        let Some(keys) = &mut self.keys else {
+        let Some(keys) = self.contact.keys_mut() else {
             return Err(DropReason::TooEarly);
         };
         let mut phase = known.map(|i| self.paths[i].phase).unwrap_or_default();
@@ -159,7 +153,7 @@ impl Session {
             .is_none_or(|largest| largest < pn);
         self.paths[path].on_received(now, size, tuple);
         // Any 1-RTT packet shows that the server has the client's last flight.
-        if self.handshake.take().is_some() {
+        if self.contact.confirm() {
             self.paths[path].keep_alive_due = true;
         }
         if let Some(trace) = &mut self.trace {

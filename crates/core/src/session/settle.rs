@@ -126,7 +126,7 @@ impl Session {
         // Packets that left together carry what stands together: their streams hear of it as one.
         let mut run: Option<SentFrame> = None;
         for settled in &news.acked {
-            if let Some(keys) = &mut self.keys {
+            if let Some(keys) = self.contact.keys_mut() {
                 keys.on_acked(settled.packet.key_generation.into());
             }
             for frame in settled.packet.frames.iter() {

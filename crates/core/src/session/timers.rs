@@ -2,7 +2,7 @@
 
 use tabane_base::Instant;
 
-use super::{Phase, Session};
+use super::Session;
 use crate::close::{CloseReason, PathDownReason};
 use crate::event::{Event, TimerReason};
 use crate::id::PathIndex;
@@ -10,8 +10,8 @@ use crate::id::PathIndex;
 /// The earliest moment at which the session has something to do.
 pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
     let mut soonest = Soonest(None);
-    if let Some(handshake) = &session.handshake
-        && matches!(session.phase, Phase::Handshaking | Phase::Established)
+    if let Some(handshake) = session.contact.handshake()
+        && session.ending.is_none()
     {
         soonest.offer(handshake.timer(), TimerReason::Handshake);
     }
@@ -19,7 +19,8 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
         return soonest.0;
     }
     soonest.offer(session.idle_at(), TimerReason::Idle);
-    if let Some(at) = session.keys.as_ref().and_then(|keys| keys.discard_at()) {
+    let agreement = session.contact.agreement();
+    if let Some(at) = agreement.and_then(|agreement| agreement.keys.discard_at()) {
         soonest.offer(at, TimerReason::KeyDiscard);
     }
     if let Some(at) = session.datagrams.expires_at() {
@@ -70,7 +71,7 @@ impl Soonest {
 
 /// Does what is due at `now`. What only leads to packets is left to `poll_transmit`.
 pub(super) fn handle(session: &mut Session, now: Instant) {
-    if let Some(handshake) = &mut session.handshake
+    if let Some(handshake) = session.contact.handshake_mut()
         && handshake.timer() <= now
         && !handshake.handle_timeout(now)
     {
@@ -80,13 +81,13 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
         return;
     }
     if session.idle_at() <= now {
-        let reason = match session.admitted {
+        let reason = match session.admission.is_granted() {
             true => CloseReason::IdleTimeout,
             false => CloseReason::HandshakeTimeout,
         };
         return session.end(reason);
     }
-    if let Some(keys) = &mut session.keys {
+    if let Some(keys) = session.contact.keys_mut() {
         keys.discard_previous(now);
         if !keys.refresh(now, session.config.packets_per_key) {
             return session.close(now, CloseReason::KeysExhausted);
@@ -101,7 +102,7 @@ pub(super) fn handle(session: &mut Session, now: Instant) {
 
 impl Session {
     fn idle_at(&self) -> Instant {
-        if self.admitted {
+        if self.admission.is_granted() {
             self.last_received_at + self.config.idle_timeout.min(self.peer.idle_timeout)
         } else {
             self.started_at + self.config.handshake_timeout

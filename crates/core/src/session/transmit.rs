@@ -3,7 +3,8 @@
 use rustls::Side;
 use tabane_base::{Duration, Instant};
 
-use super::{Phase, Session};
+use super::contact::Agreement;
+use super::{Ending, Session};
 use crate::close::CloseReason;
 use crate::id::{FourTuple, PathIndex};
 use crate::mtu::BASE_SIZE;
@@ -34,25 +35,25 @@ const _: () = assert!(MAX_SHORT_HEADER + MIN_PN_AND_PAYLOAD + TAG_LEN <= MIN_ELI
 /// Appends what may leave now. `false` when nothing does.
 pub(super) fn poll(session: &mut Session, now: Instant, batch: &mut TransmitBatch) -> bool {
     let before = batch.buf.len();
-    if !matches!(session.phase, Phase::Closed)
-        && let Some(handshake) = &mut session.handshake
+    if !session.is_closed()
+        && let Some(handshake) = session.contact.handshake_mut()
     {
         handshake.poll_transmit(now, batch);
     }
-    match &session.phase {
-        Phase::Handshaking | Phase::Closed => {}
-        Phase::Closing(reason) => {
+    match &session.ending {
+        None if session.is_established() => session.poll_established(now, batch),
+        Some(Ending::Closing(reason)) => {
             let reason = reason.clone();
             session.say_goodbye(now, &reason, batch);
         }
-        Phase::Established => session.poll_established(now, batch),
+        None | Some(Ending::Closed) => {}
     }
     batch.buf.len() > before
 }
 
 impl Session {
     fn poll_established(&mut self, now: Instant, batch: &mut TransmitBatch) {
-        if let Some(keys) = &mut self.keys {
+        if let Some(keys) = self.contact.keys_mut() {
             keys.refresh(now, self.config.packets_per_key);
         }
         for index in self.paths.indices() {
@@ -82,13 +83,15 @@ impl Session {
         batch: &mut TransmitBatch,
         fill: impl FnOnce(&mut Self, &mut Vec<u8>, usize, &mut SentFrames) -> bool,
     ) -> bool {
-        let Some(keys) = &self.keys else { return false };
-        let (phase, generation) = (keys.phase(), keys.generation());
+        let Some(Agreement { keys, remote, .. }) = self.contact.agreement() else {
+            return false;
+        };
+        let (remote, phase, generation) = (*remote, keys.phase(), keys.generation());
         let path = &self.paths[index];
         let (id, pn) = (path.id, path.recovery.next_pn());
         let pn_len = packet_number_len(pn, path.recovery.largest_acked());
         let start = batch.buf.len();
-        ShortHeader::emit(self.remote, id, phase, pn_len, &mut batch.buf);
+        ShortHeader::emit(remote, id, phase, pn_len, &mut batch.buf);
         let pn_offset = batch.buf.len();
         put_packet_number(pn, pn_len, &mut batch.buf);
         let body = batch.buf.len();
@@ -110,7 +113,7 @@ impl Session {
         }
         let is_traced = self.trace.is_some();
         let traced = is_traced.then(|| traced_frames(&batch.buf[body..]));
-        if let Some(keys) = &mut self.keys {
+        if let Some(keys) = self.contact.keys_mut() {
             keys.seal(&mut batch.buf, start, (pn_offset, pn_len), id, pn);
         }
         let size = batch.buf.len() - start;
@@ -334,7 +337,7 @@ impl Session {
     }
 
     fn say_goodbye(&mut self, now: Instant, reason: &CloseReason, batch: &mut TransmitBatch) {
-        if let Some(handshake) = &mut self.handshake {
+        if let Some(handshake) = self.contact.handshake_mut() {
             handshake.emit_close(reason, batch);
         }
         let (code, text) = (reason.code(), reason.to_string());
@@ -351,7 +354,7 @@ impl Session {
                 false
             });
         }
-        self.phase = Phase::Closed;
+        self.ending = Some(Ending::Closed);
     }
 }
 
