@@ -13,6 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use tabane_linux::descriptors;
 use tabane_netem::Scenario;
 
 use super::bond::Bond;
@@ -69,6 +70,8 @@ pub(super) fn scenarios() -> Result<Vec<Scenario>> {
 }
 
 pub(super) fn measure(scenario: &Scenario, binary: &Path, options: &Options) -> Result<Row> {
+    // Both ends of every visitor's connection are this process's.
+    descriptors::raise_limit().context("too few descriptors for a crowd")?;
     let place = Place::set_up(scenario, binary, options)?;
     let mut row = Row::new(&scenario.name);
     for peer in PEERS {
@@ -177,9 +180,20 @@ impl Place {
 
     fn crowds(&self, row: &mut Row, options: &Options) -> Result<()> {
         let (from, none) = (self.stage.server(), Some(Bound::AtMost(0.0)));
-        let served = visitors::at_once(from, self.door(), AT_ONCE)?;
-        let what = format!("{AT_ONCE} at once, lost");
-        row.find(OURS, what, (Some((AT_ONCE - served) as f64), ""), none);
+        // The same crowd at a server without us: whose loss it is.
+        let at_relay = (self.stage.service(), PORT_AT_RELAY).into();
+        let crowds = [
+            ("plain TCP at the relay", at_relay, None),
+            (OURS, self.door(), none),
+        ];
+        for (whose, to, bound) in crowds {
+            let crowd = visitors::at_once(from, to, AT_ONCE)?;
+            for (seen, how_many) in &crowd.lost {
+                eprintln!("bench: {how_many} visitors of {whose} lost, {seen}");
+            }
+            let lost = Some((AT_ONCE - crowd.served) as f64);
+            row.find(whose, format!("{AT_ONCE} at once, lost"), (lost, ""), bound);
+        }
         // What the crowd took is there for those who come now.
         let lasts = Duration::from_secs(options.seconds);
         visitors::one_by_one(from, self.door(), IN_A_SECOND, lasts / DOWNLOADS)?;

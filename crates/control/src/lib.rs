@@ -49,7 +49,7 @@ pub use server::{HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
     API_VERSION, Condition, Event, EventKind, Exposure, ExposureState, Instance, Kind, Link,
     LinkBudget, LinkState, Multipath, Packets, Path, PolicyInForce, Problem, Process, RuleUse,
-    Session, SessionState, SiteRoute, State, Totals, Traffic, Visitor,
+    Session, SessionExit, SessionState, SiteRoute, State, Totals, Traffic, Visitor,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
 

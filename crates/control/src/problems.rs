@@ -1,5 +1,7 @@
 //! What is wrong with an instance, and what its user can do; what is unusual about a link. Pure.
 
+use std::collections::BTreeMap;
+
 use crate::state::{Condition, Kind, Link, LinkState, Problem, SessionState, State};
 
 /// More loss than this is worth a word: TCP by itself would suffer.
@@ -24,8 +26,11 @@ impl Link {
 pub(crate) fn find(state: &mut State) {
     // Neither has links of its own, nor a session that it waits for.
     if matches!(state.instance.kind, Kind::Relay | Kind::Gateway) {
-        state.condition = Condition::Up;
-        state.problems = Vec::new();
+        state.problems = of_exits(state);
+        state.condition = match state.problems.is_empty() {
+            true => Condition::Up,
+            false => Condition::Degraded,
+        };
         return;
     }
     let connected = |state: &State| {
@@ -74,6 +79,24 @@ pub(crate) fn find(state: &mut State) {
         (true, true) => Condition::Up,
     };
     state.problems = problems;
+}
+
+/// Users whose packets have no address of the relay's to leave by, each once.
+fn of_exits(state: &State) -> Vec<Problem> {
+    let exits = state.sessions.iter().filter_map(|it| it.exit.as_ref());
+    let missing: BTreeMap<&str, String> = exits
+        .filter(|exit| !exit.missing.is_empty())
+        .map(|exit| (&*exit.user, exit.missing.join(", ")))
+        .collect();
+    let problem = |(user, missing): (&str, String)| Problem {
+        link: None,
+        what: format!("this machine has no {missing}: what {user} sends by that is refused"),
+        remedy: format!(
+            "add the address to an interface (a routed range: `ip -6 route add local RANGE dev \
+             lo`), or `tabane relay user set {user} --exit-address OTHER`"
+        ),
+    };
+    missing.into_iter().map(problem).collect()
 }
 
 /// Whether all links fell silent at once: they have one thing in common.

@@ -8,6 +8,7 @@ mod exposure;
 mod multipath;
 mod packets;
 mod rule_use;
+mod session_exit;
 mod site_route;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ pub use exposure::{Exposure, ExposureState, Visitor};
 pub use multipath::Multipath;
 pub use packets::Packets;
 pub use rule_use::RuleUse;
+pub use session_exit::SessionExit;
 pub use site_route::SiteRoute;
 
 /// Changes when a client of the older version would misunderstand something. Fields may be added
@@ -345,6 +347,9 @@ pub struct Session {
     /// relay where the client has addresses.
     #[serde(default)]
     pub packets: Option<Packets>,
+    /// At a relay: by which addresses its connections leave, where its user was granted some.
+    #[serde(default)]
+    pub exit: Option<SessionExit>,
     /// Its paths.
     pub paths: Vec<Path>,
 }

@@ -20,7 +20,7 @@ pub use rtnetlink::packet_route::link::State;
 pub use families::Families;
 pub use kind::Kind;
 pub(crate) use listing::routed_ranges;
-pub use listing::{list, near};
+pub use listing::{list, local, near};
 pub use watch::Watch;
 
 /// Names that container and virtual-machine hosts give to bridges with nothing beyond them.

@@ -39,6 +39,7 @@ pub mod read_ahead;
 mod route_message;
 pub mod routing;
 pub mod signals;
+pub mod source_address;
 pub mod syn_hold;
 pub mod tcp_info;
 pub mod terminal;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tabane_control::{Exposure, ExposureState, Packets, SiteRoute, State, TraceBatch};
+use tabane_control::{Exposure, ExposureState, Packets, SessionExit, SiteRoute, State, TraceBatch};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{
-    ExposureSnapshot, PacketsSnapshot, RelayMonitor, RouteSnapshot,
+    ExitSnapshot, ExposureSnapshot, PacketsSnapshot, RelayMonitor, RouteSnapshot,
     shown::{Ledger, NO_TRACE, Source, drops, of_path, of_volume, session},
 };
 use tokio::sync::mpsc;
@@ -71,6 +71,7 @@ impl RelayView {
             seen.age_s = Some(guest.age.as_secs());
             seen.traffic = ledger.traffic();
             seen.packets = guest.packets.map(packets);
+            seen.exit = guest.exit.map(exit);
             self.ledgers.insert(number, ledger);
             // Strangers in mid-handshake are no sessions yet.
             if guest.session.status == SessionStatus::Connected {
@@ -119,6 +120,15 @@ fn route(of: &RouteSnapshot) -> SiteRoute {
         now: of.calls,
         so_far: of.calls_so_far,
         in_vain: 0,
+    }
+}
+
+fn exit(of: ExitSnapshot) -> SessionExit {
+    SessionExit {
+        user: of.user,
+        addresses: of.addresses,
+        missing: of.missing.iter().map(ToString::to_string).collect(),
+        refused: of.refused,
     }
 }
 

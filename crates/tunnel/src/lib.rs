@@ -59,11 +59,11 @@ pub use marks::{OWN_MARK, RELEASE_MARK, may_mark};
 pub use monitor::HostMonitor;
 pub use proxy_header::proxy_header;
 pub use relay::{
-    Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, ExposureSnapshot,
-    FleetList, GrantError, Grants, GroupName, GuestSnapshot, HostGrant, Inheritance,
-    InheritedGroup, PacketsSnapshot, Parting, PortGrant, Relay, RelayConfig, RelayError,
-    RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot, RuleError, User,
-    UserLimits, UserUsage, WebDoor, fuzz_asked_name,
+    Admission, Applicant, Authorise, DestinationRule, Destinations, ExitAddress, ExitAddressError,
+    ExitConfig, ExitSnapshot, ExposureSnapshot, FleetList, GrantError, Grants, GroupName,
+    GuestSnapshot, HostGrant, Inheritance, InheritedGroup, PacketsSnapshot, Parting, PortGrant,
+    Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant,
+    RouteSnapshot, RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

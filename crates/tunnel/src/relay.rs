@@ -14,9 +14,11 @@ mod attending;
 mod begun;
 mod config;
 mod crew;
+mod departure;
 mod destination;
 mod draining;
 mod exit;
+mod exit_address;
 mod exposing;
 mod exposures;
 mod front_doors;
@@ -28,6 +30,7 @@ mod host;
 mod listening;
 mod mapping;
 mod measuring;
+mod members;
 mod monitor;
 mod open_ports;
 mod own_addresses;
@@ -75,6 +78,7 @@ use guest::Guest;
 use headcount::Headcount;
 use listening::Group;
 use measuring::Measuring;
+use members::Members;
 use own_addresses::OwnAddresses;
 use sites::Sites;
 use user::RatesHere;
@@ -83,7 +87,9 @@ pub use applicant::{Admission, Applicant, Authorise};
 pub use asked_name::fuzz_asked_name;
 pub use config::{FleetList, RelayConfig, RelayLimits};
 pub use crew::Parting;
+pub use departure::ExitSnapshot;
 pub use exit::{ExitConfig, PacketsSnapshot};
+pub use exit_address::{ExitAddress, ExitAddressError};
 pub use front_doors::ExposureSnapshot;
 pub use grants::{GrantError, Grants, GroupName, HostGrant, PortGrant, RouteGrant};
 pub use listening::{Inheritance, InheritedGroup};
@@ -167,6 +173,7 @@ struct Shared {
     /// Another process has sessions at the same addresses.
     has_neighbour: Arc<AtomicBool>,
     headcount: Headcount,
+    members: Members,
     journal: Journal,
     exit: Option<Exit>,
     measuring: Measuring,
@@ -242,6 +249,7 @@ impl Relay {
             groups: Mutex::default(),
             has_neighbour: Arc::default(),
             headcount: Headcount::default(),
+            members: Members::default(),
             journal: Journal::default(),
             exit: config.exit.map(Exit::new),
             measuring: Measuring::default(),

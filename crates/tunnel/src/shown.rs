@@ -44,6 +44,7 @@ pub fn session(number: u64, session: &SessionSnapshot) -> Session {
         datagrams_queued_bytes: session.datagrams_queued.get(),
         traffic: Traffic::default(),
         packets: None,
+        exit: None,
         paths: session
             .paths
             .iter()

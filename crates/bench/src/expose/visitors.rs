@@ -3,10 +3,11 @@
 //! The server greets with a byte, reads how many bytes are wanted (8 bytes, big-endian), sends them
 //! and closes. Every wait has an end, so that what is lost is counted and not waited for.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,10 @@ use tabane_linux::netns::Netns;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Thousands of threads that hardly do anything.
 const STACK: usize = 128 * 1024;
+/// Connections that wait for the server: more than come at once. The library's 128 are too few: the
+/// kernel answers the rest by SYN cookies, and forgets a visitor whose last segment of the handshake
+/// finds the queue full. That one is connected, and waits for ever for a server that speaks first.
+const QUEUE: i32 = 4_096;
 static PIECE: [u8; 65_536] = [7; 65_536];
 
 /// When how many bytes came.
@@ -26,6 +31,12 @@ pub(super) type Course = Vec<(Instant, usize)>;
 pub(super) fn serve(at: &Netns, port: u16) -> Result<()> {
     let listener = at.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
     let listener = listener.with_context(|| format!("port {port} for the server"))?;
+    serve_by(listener).context("a longer queue for the server")
+}
+
+fn serve_by(listener: TcpListener) -> io::Result<()> {
+    // Once more, with a longer queue (listen(2)).
+    rustix::net::listen(&listener, QUEUE)?;
     thread::spawn(move || {
         for connection in listener.incoming().flatten() {
             let answering = move || {
@@ -95,26 +106,44 @@ pub(super) fn download(
     }))
 }
 
-/// So many who are all connected before the first of them goes; how many were served.
-pub(super) fn at_once(at: &Netns, to: SocketAddr, visitors: usize) -> Result<usize> {
-    let (served, all_here) = (AtomicUsize::new(0), Barrier::new(visitors));
-    at.run(|| {
-        thread::scope(|scope| {
-            for _ in 0..visitors {
-                let one = || {
-                    let greeted = greet(to);
-                    all_here.wait();
-                    if greeted.and_then(ask).is_ok() {
-                        served.fetch_add(1, Ordering::Relaxed);
-                    }
-                };
-                // Whoever is not even there keeps the others waiting: better to know.
-                let spawned = thread::Builder::new().stack_size(STACK);
-                spawned.spawn_scoped(scope, one).expect("room for a thread");
-            }
-        });
-    })?;
-    Ok(served.into_inner())
+/// A crowd of visitors, and what became of it.
+#[derive(Default)]
+pub(super) struct Crowd {
+    pub(super) served: usize,
+    /// What the others have seen, and how many of them.
+    pub(super) lost: BTreeMap<String, usize>,
+}
+
+/// So many who are all connected before the first of them goes.
+pub(super) fn at_once(at: &Netns, to: SocketAddr, visitors: usize) -> Result<Crowd> {
+    Ok(at.run(|| come_at_once(to, visitors))?)
+}
+
+fn come_at_once(to: SocketAddr, visitors: usize) -> Crowd {
+    let (crowd, all_here) = (Mutex::new(Crowd::default()), Barrier::new(visitors));
+    let visit = || {
+        let greeted = greet(to);
+        all_here.wait();
+        let (when, seen) = match greeted {
+            Ok(connection) => ("asking", ask(connection)),
+            Err(error) => ("waiting for the first byte", Err(error)),
+        };
+        let mut crowd = crowd.lock().unwrap_or_else(PoisonError::into_inner);
+        match seen {
+            Ok(()) => crowd.served += 1,
+            Err(error) => *crowd.lost.entry(format!("{when}: {error}")).or_default() += 1,
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..visitors {
+            // Whoever is not even there keeps the others waiting: better to know.
+            let spawned = thread::Builder::new().stack_size(STACK);
+            spawned
+                .spawn_scoped(scope, visit)
+                .expect("room for a thread");
+        }
+    });
+    crowd.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// So many a second for so long, each for itself; how many of how many were served.
@@ -162,5 +191,19 @@ fn ask(mut connection: TcpStream) -> io::Result<()> {
     match connection.read(&mut [0])? {
         0 => Ok(()),
         _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_of_this_kind_loses_none_of_a_crowd() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        serve_by(listener).unwrap();
+        let crowd = come_at_once(to, 450);
+        assert_eq!(crowd.served, 450, "{:?}", crowd.lost);
     }
 }

@@ -16,6 +16,7 @@ pub(crate) fn session(number: u64) -> Session {
         datagrams_queued_bytes: 0,
         traffic: Traffic::default(),
         packets: None,
+        exit: None,
         paths: vec![path()],
     }
 }

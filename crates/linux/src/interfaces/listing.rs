@@ -110,6 +110,26 @@ pub async fn near() -> Result<Vec<Prefix>, InterfaceError> {
     Ok(all.filter(|range| range.bits > 0).collect())
 }
 
+/// The ranges of addresses whose packets this host takes itself: its own addresses, and what a
+/// route of type `local` leads here without one.
+///
+/// # Errors
+/// See [`InterfaceError`].
+///
+/// # Panics
+/// Outside a tokio runtime with its I/O driver enabled.
+pub async fn local() -> Result<Vec<Prefix>, InterfaceError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(InterfaceError::Open)?;
+    let connection = tokio::spawn(connection);
+    let routes = routes(&handle).await;
+    connection.abort();
+    let routes = routes?;
+    let local = routes
+        .iter()
+        .filter(|route| route.header.kind == RouteType::Local);
+    Ok(local.filter_map(routed_range).collect())
+}
+
 /// Whether a route ends on a wire, or in this host.
 fn is_near(message: &RouteMessage, is_wire: impl Fn(u32) -> bool) -> bool {
     let attributes = &message.attributes;

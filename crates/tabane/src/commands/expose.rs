@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tabane_client::{FarEnds, SessionPlan};
 use tabane_control::{Exposure, Kind};
+use tabane_linux::descriptors;
 use tabane_store::{ExposureEntry, Store};
 use tabane_uplinks::PolicyTextFile;
 use tokio::runtime;
@@ -132,6 +133,9 @@ async fn serve(
     plan: &SessionPlan,
     store: &Store,
 ) -> Result<ExitCode> {
+    if let Err(error) = descriptors::raise_limit() {
+        tracing::warn!(%error, "no more descriptors than usual");
+    }
     let signals = signals::catch()?;
     let far_ends = tokio::select! {
         far_ends = FarEnds::connect(plan, store) => far_ends?,

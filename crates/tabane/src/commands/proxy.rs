@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use tabane_control::Kind;
+use tabane_linux::descriptors;
 
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
@@ -43,6 +44,9 @@ async fn serve(
     plan: &SessionPlan,
     store: &Store,
 ) -> Result<ExitCode> {
+    if let Err(error) = descriptors::raise_limit() {
+        tracing::warn!(%error, "no more descriptors than usual");
+    }
     let signals = signals::catch()?;
     let listener = ProxyListener::bind(listen).await?;
     let far_ends = tokio::select! {

@@ -3,12 +3,13 @@
 //! Owns the choice of the instance, which `tabane top` shares, and the words of the table. The
 //! values are the instance's own.
 
+mod exits;
 mod exposures;
+mod packets;
 mod routes;
 mod workers;
 
 use std::io::{self, IsTerminal};
-use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
@@ -141,6 +142,7 @@ fn text(state: &State) -> String {
         parts.push(gateway::screen(gateway).trim_end().to_owned());
     } else if state.instance.kind == Kind::Relay {
         parts.extend(sessions(state));
+        parts.extend(exits::table(&state.sessions));
         parts.extend(exposures::table(&state.exposures));
         parts.extend(routes::table(&state.routes));
     } else if state.instance.kind.is_web() {
@@ -155,7 +157,7 @@ fn text(state: &State) -> String {
     }
     let totals = Some(totals(state)).into_iter();
     let totals = totals.chain(bypassing(state));
-    let totals = totals.chain(multipath(state)).chain(packets(state));
+    let totals = totals.chain(multipath(state)).chain(packets::lines(state));
     parts.push(totals.collect::<Vec<_>>().join("\n"));
     parts.extend(events(state));
     parts.extend(problems(state));
@@ -405,39 +407,6 @@ fn totals(state: &State) -> String {
         megabytes(state.process.memory_bytes),
         state.process.cpu_ms / 1_000,
     )
-}
-
-/// What is neither TCP nor UDP, by the addresses that it bears at the relay.
-fn packets(state: &State) -> Option<String> {
-    let line = |session: &Session| {
-        let packets = session.packets.as_ref()?;
-        let addresses = match &packets.addresses[..] {
-            [] => "pings".to_owned(),
-            given => given
-                .iter()
-                .map(IpAddr::to_string)
-                .collect::<Vec<_>>()
-                .join(", "),
-        };
-        let refused = packets
-            .refused
-            .iter()
-            .map(|(why, n)| format!(", {n} {why}"));
-        Some(format!(
-            "packets  session {}, {addresses}: {} out, {} back{}",
-            session.number,
-            packets.sent,
-            packets.received,
-            refused.collect::<String>(),
-        ))
-    };
-    let lines: Vec<String> = state
-        .sessions
-        .iter()
-        .filter_map(line)
-        .take(MAX_ROWS)
-        .collect();
-    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 fn events(state: &State) -> Option<String> {

@@ -7,10 +7,13 @@
     hold PORT           listens, and accepts nobody
     fetch HOST PORT N   reads N bytes of the pattern and says how long it was silent at the most
     many HOST PORT N    N connections at once, a line each way by each
+    patient HOST PORT N N connections: how many are there within 10 s, and how many of them are
+                        spoken to within 25 s
     end HOST PORT       how a connection ends: "refused", "reset", "eof" or what came
     dribble HOST PORT   a ClientHello for the name in argv[4], a byte at a time
 """
 
+import select
 import socket
 import struct
 import sys
@@ -50,7 +53,7 @@ def answer(connection, peer, is_proxied):
 
 
 def serve(port, is_proxied=False):
-    listener = socket.create_server(("0.0.0.0", port), backlog=1024)
+    listener = socket.create_server(("0.0.0.0", port), backlog=4096)
     print("ready", flush=True)
     while True:
         connection, peer = listener.accept()
@@ -119,6 +122,28 @@ def many(host, port, count):
     print(len(served), flush=True)
 
 
+def patient(host, port, count):
+    connections = []
+    for _ in range(count):
+        connections.append(socket.socket())
+        connections[-1].setblocking(False)
+        connections[-1].connect_ex((host, port))
+    here, deadline = 0, time.monotonic() + 10
+    for connection in connections:
+        poll = select.poll()
+        poll.register(connection, select.POLLOUT)
+        here += len(poll.poll(max(0, deadline - time.monotonic()) * 1000))
+    print(here, flush=True)
+    served, deadline = 0, time.monotonic() + 25
+    for connection in connections:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            served += connection.recv(100).startswith(b"from ")
+        except OSError:
+            pass
+    print(served, flush=True)
+
+
 def end(host, port):
     begin = time.monotonic()
     try:
@@ -163,6 +188,8 @@ elif what == "fetch":
     fetch(arguments[0], int(arguments[1]), int(arguments[2]))
 elif what == "many":
     many(arguments[0], int(arguments[1]), int(arguments[2]))
+elif what == "patient":
+    patient(arguments[0], int(arguments[1]), int(arguments[2]))
 elif what == "end":
     end(arguments[0], int(arguments[1]))
 elif what == "dribble":

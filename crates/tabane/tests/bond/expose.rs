@@ -72,7 +72,7 @@ fn expose(world: &World, arguments: &str) -> (Running, String) {
 }
 
 /// A second client of the relay, of this user: what gives its commands.
-fn another_client<'a>(world: &'a World, user: &str) -> impl Fn(&[&str]) -> Command + 'a {
+pub(crate) fn another_client<'a>(world: &'a World, user: &str) -> impl Fn(&[&str]) -> Command + 'a {
     let home = world.path("other");
     let client = move |arguments: &[&str]| {
         let mut command = world.tabane(&["--config", home.to_str().unwrap()]);
@@ -258,6 +258,41 @@ fn a_thousand_come_at_once_and_none_is_lost() {
         "{state:#}"
     );
     assert_eq!(state["exposures"][0]["in_vain"], 0, "{state:#}");
+}
+
+#[test]
+fn who_came_while_the_relay_was_busy_is_served_as_well() {
+    // They say nothing before they are spoken to, and nobody takes them in for a while.
+    const VISITORS: usize = 1_600;
+    let Some(world) = world_of_ann("--port 8080") else {
+        return;
+    };
+    let _server = server(&world, "serve 8080");
+    let (_exposing, _) = expose(&world, "8080");
+    let come = format!("patient {RELAY} 8080 {VISITORS}");
+    kill(world.relay_pid(), Signal::SIGSTOP).unwrap();
+    let (mut crowd, line) = Running::start(script(world.in_servers("python3"), &come));
+    kill(world.relay_pid(), Signal::SIGCONT).unwrap();
+    assert_eq!(line, VISITORS.to_string(), "the kernel has no room");
+    let mut served = String::new();
+    let stdout = crowd.0.stdout.as_mut().unwrap();
+    stdout.read_to_string(&mut served).unwrap();
+    assert_eq!(served.trim(), VISITORS.to_string());
+}
+
+#[test]
+fn a_crowd_is_no_matter_of_the_usual_limit_of_descriptors() {
+    const VISITORS: usize = 400;
+    let Some(world) = world_of_ann("--port 8080") else {
+        return;
+    };
+    let _server = server(&world, "serve 8080");
+    let mut command = world.in_client("prlimit");
+    command.args(["--nofile=256:8192", crate::world::TABANE, "expose", "8080"]);
+    let (_exposing, line) = Running::start(command);
+    assert!(line.contains("leads to"), "{line}");
+    let served = visit(&world, &format!("many {RELAY} 8080 {VISITORS}"));
+    assert_eq!(served, VISITORS.to_string());
 }
 
 #[test]

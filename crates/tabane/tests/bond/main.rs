@@ -13,6 +13,7 @@ mod download;
 mod draining;
 mod endings;
 mod events;
+mod exits;
 mod expose;
 mod fleet;
 mod gateways;

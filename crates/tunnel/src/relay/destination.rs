@@ -6,18 +6,18 @@
 //! but not from what a user is denied.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use socket2::{SockRef, TcpKeepalive};
 use tabane_base::Duration;
-use tabane_core::PublicKey;
 use tabane_linux::{abortive::AbortiveStream, buffers, undelivered};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Shared;
-use super::user::User;
+use super::departure::Departure;
+use super::user::{Asker, User};
 use crate::access::Access;
 use crate::request::Status;
 use crate::resolve::lookup;
@@ -38,13 +38,6 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// were asked at once. A kernel's usual buffer holds some 270.
 const RECEIVE_BUFFER: usize = 512 * 1024;
 
-/// On whose behalf a destination is reached.
-#[derive(Clone, Copy)]
-pub(super) struct Asker<'a> {
-    pub(super) key: PublicKey,
-    pub(super) user: Option<&'a User>,
-}
-
 /// Connects to `target` by TCP.
 pub(super) async fn connect(
     shared: &Shared,
@@ -52,7 +45,7 @@ pub(super) async fn connect(
     target: &Target,
 ) -> Result<AbortiveStream, Status> {
     let addresses = addresses(shared, asker, target).await?;
-    let tcp = race(addresses, shared.mark)
+    let tcp = race(addresses, departure(shared, asker, target))
         .await
         .map_err(|error| status(&error))?;
     notice_vanished(&tcp);
@@ -77,9 +70,10 @@ pub(super) async fn bind_udp(
     target: &Target,
 ) -> Result<UdpSocket, Status> {
     let addresses = addresses(shared, asker, target).await?;
+    let departure = departure(shared, asker, target);
     let mut failure = Status::Unreachable;
     for remote in addresses {
-        match connected_udp(remote, shared.mark).await {
+        match connected_udp(remote, &departure).await {
             Ok(socket) => return Ok(socket),
             Err(error) => failure = status(&error),
         }
@@ -87,45 +81,36 @@ pub(super) async fn bind_udp(
     Err(failure)
 }
 
-async fn connect_tcp(remote: SocketAddr, mark: Option<u32>) -> io::Result<TcpStream> {
+/// By what sockets leave that speak with `target`. The relay's resolver is asked by the relay.
+fn departure(shared: &Shared, asker: Asker<'_>, target: &Target) -> Departure {
+    match target {
+        Target::Resolver => shared.own_departure(),
+        Target::Address(_) | Target::Name { .. } | Target::Anywhere => shared.departure(asker),
+    }
+}
+
+async fn connect_tcp(remote: SocketAddr, departure: Departure) -> io::Result<TcpStream> {
     let socket = match remote {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    if let Some(mark) = mark {
-        SockRef::from(&socket).set_mark(mark)?;
-    }
+    departure.prepare_tcp(&socket, remote.ip())?;
     socket.connect(remote).await
 }
 
-async fn connected_udp(remote: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
-    let local = match remote {
-        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-    };
-    let socket = UdpSocket::bind(local).await?;
-    if let Some(mark) = mark {
-        SockRef::from(&socket).set_mark(mark)?;
-    }
+async fn connected_udp(remote: SocketAddr, departure: &Departure) -> io::Result<UdpSocket> {
+    let socket = departure.udp(remote.ip())?;
     // Fails where there is no route, so that the next address gets its chance.
     socket.connect(remote).await?;
     Ok(socket)
 }
 
 /// A UDP socket for everybody of the family of `remote`, which is told what cannot be delivered.
-pub(super) fn bind_unconnected(remote: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
-    let local = match remote {
-        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
-    };
-    let socket = std::net::UdpSocket::bind(local)?;
-    socket.set_nonblocking(true)?;
-    if let Some(mark) = mark {
-        SockRef::from(&socket).set_mark(mark)?;
-    }
+pub(super) fn bind_unconnected(remote: SocketAddr, departure: &Departure) -> io::Result<UdpSocket> {
+    let socket = departure.udp(remote.ip())?;
     buffers::grow_receive(&socket, RECEIVE_BUFFER)?;
     undelivered::ask(&socket, remote)?;
-    UdpSocket::from_std(socket)
+    Ok(socket)
 }
 
 /// The addresses of `target` that the policy allows, at least one.
@@ -192,7 +177,7 @@ fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 
 /// The first of `addresses` to answer; each starts when the one before it has failed or has had
 /// its head start. The last failure where none answers.
-async fn race(addresses: Vec<SocketAddr>, mark: Option<u32>) -> io::Result<TcpStream> {
+async fn race(addresses: Vec<SocketAddr>, departure: Departure) -> io::Result<TcpStream> {
     let deadline = Instant::now() + CONNECT_WAIT;
     let mut waiting = addresses.into_iter();
     let mut attempts = JoinSet::new();
@@ -202,7 +187,7 @@ async fn race(addresses: Vec<SocketAddr>, mark: Option<u32>) -> io::Result<TcpSt
         if (attempts.is_empty() || Instant::now() >= next_at)
             && let Some(address) = waiting.next()
         {
-            attempts.spawn_local(connect_tcp(address, mark));
+            attempts.spawn_local(connect_tcp(address, departure.clone()));
             next_at = Instant::now() + ATTEMPT_DELAY;
         }
         let attempt = async {
@@ -257,6 +242,7 @@ mod tests {
     use crate::relay::tests::shared;
     use crate::relay::{Destinations, UserLimits};
     use tabane_base::{Bytes, Translator};
+    use tabane_core::PublicKey;
     use tokio::net::TcpListener;
 
     const ANYBODY: Asker<'_> = Asker {
@@ -287,9 +273,10 @@ mod tests {
             let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let refusing = closed.local_addr().unwrap();
             drop(closed);
-            let tcp = race(vec![refusing, open], None).await.unwrap();
+            let usual = shared(Access::Private).own_departure();
+            let tcp = race(vec![refusing, open], usual.clone()).await.unwrap();
             assert_eq!(tcp.peer_addr().unwrap(), open);
-            race(vec![refusing], None).await.unwrap_err()
+            race(vec![refusing], usual).await.unwrap_err()
         });
         assert_eq!(status(&result.unwrap()), Status::Refused);
     }

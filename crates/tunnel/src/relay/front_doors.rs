@@ -31,8 +31,10 @@ use super::visitor::Visitor;
 use crate::request::{PortClaim, Status};
 use crate::target::HostName;
 
-/// Visitors who wait in the kernel for their turn.
-const BACKLOG: i32 = 1_024;
+/// Visitors who wait in the kernel for their turn: as many as one session may have. Beyond, the
+/// kernel goes over to SYN cookies, and one whose last segment of the handshake finds the queue
+/// full is connected without our knowing: where the server speaks first, it waits for ever.
+const BACKLOG: i32 = 2_048;
 /// Visitors who wait for the holder's task; one more is reset.
 const MAX_WAITING: usize = 1_024;
 /// Visitors of one port who have not said which name they want, and how many may begin in a second.

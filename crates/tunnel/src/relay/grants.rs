@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use tabane_base::{PortRange, Prefix, Protocol};
 
+use super::exit_address::ExitAddress;
 use crate::range::canonical;
 use crate::request::PortClaim;
 use crate::target::HostName;
@@ -28,6 +29,9 @@ pub struct Grants {
     pub routes: Vec<RouteGrant>,
     /// With whom it shares them; `None`: its devices among themselves.
     pub group: Option<GroupName>,
+    /// By which of the relay's addresses its connections leave, of each family the first that the
+    /// host has; where none of a family is named, by the usual one.
+    pub exits: Vec<ExitAddress>,
 }
 
 /// A range of addresses, all of it or parts.

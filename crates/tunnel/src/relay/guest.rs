@@ -11,12 +11,12 @@ use tabane_linux::abortive::AbortiveStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::destination::Asker;
 use super::host::{Host, Occupancy, Permit, Seat, refuse};
 use super::mapping::Mapping;
+use super::members::Member;
 use super::packets::Packets;
 use super::udp::Destination;
-use super::user::{Counted, Rates, User};
+use super::user::{Asker, Counted, Rates, User};
 use super::{Shared, destination, exposing, headcount, pingers, sites, udp};
 use crate::access::Access;
 use crate::connection::Connection;
@@ -42,6 +42,7 @@ pub(super) struct Guest {
     since: Instant,
     usage: Rc<Occupancy>,
     membership: Membership,
+    _member: Option<Member>,
 }
 
 /// Whose limits a session has. Counts it as long as it is there.
@@ -83,8 +84,11 @@ impl Guest {
     ) -> Self {
         let name = membership.user().map(User::name);
         tracing::info!(client = %key, user = name, ?from, session = session.serial(), "session up");
+        let member = membership.user();
+        let member = member.map(|user| shared.members.add(session.serial(), user));
         Self {
             membership,
+            _member: member,
             from,
             engine,
             shared,
@@ -254,7 +258,7 @@ async fn serve_mapping(stream: Stream, host: &Host, request: &Request) -> Result
         (Target::Address(usual), Access::Public | Access::Private) => {
             flow.stream().write_all(&[Status::Open.emit()]).await?;
             let meter = host.meter();
-            Mapping::new(&host.shared, host.user.as_ref(), flow, *usual, meter)
+            Mapping::new(&host.shared, host.asker(), flow, *usual, meter)
                 .serve()
                 .await;
             return Ok(());
@@ -265,9 +269,13 @@ async fn serve_mapping(stream: Stream, host: &Host, request: &Request) -> Result
 }
 
 /// Serves packets, with addresses for them where the client has asked for some and there are any.
+/// A user whose connections leave by an address of its own has none: what has one of the pool
+/// leaves by the relay's.
 async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), StreamEnd> {
     let exit = host.shared.exit.as_ref().filter(|_| lodges);
-    let lodger = exit.and_then(|exit| exit.lodge(host.key, host.session));
+    let has_exits = host.user.as_ref().is_some_and(User::has_exits);
+    let lodging = exit.filter(|_| !has_exits);
+    let lodger = lodging.and_then(|exit| exit.lodge(host.key, host.session));
     if lodger.is_none() && !pingers::can_ping() {
         return refuse(stream, Status::Denied).await;
     }
@@ -278,7 +286,7 @@ async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), 
         answer.extend(assignment.unwrap_or_default().emit());
     }
     flow.stream().write_all(&answer).await?;
-    let packets = Packets::new(&host.shared, host.user.as_ref(), flow, host.meter(), lodger);
+    let packets = Packets::new(&host.shared, host.asker(), flow, host.meter(), lodger);
     packets.serve().await;
     Ok(())
 }

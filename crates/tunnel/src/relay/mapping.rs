@@ -23,7 +23,7 @@ use super::Shared;
 use super::destination::{bind_unconnected, status};
 use super::gate::{Fate, Gate};
 use super::udp::{BURST, failed};
-use super::user::{Direction, Meter, User};
+use super::user::{Asker, Direction, Meter, User};
 use crate::flow::Flow;
 use crate::mapping::{MAX_HEADER, Notice, emit_remote, split};
 use crate::request::Status;
@@ -39,7 +39,7 @@ const MAX_NOTICES: usize = 4_096;
 
 pub(super) struct Mapping<'a> {
     shared: &'a Shared,
-    user: Option<&'a User>,
+    asker: Asker<'a>,
     flow: Flow,
     /// The address with the shortest form.
     usual: SocketAddr,
@@ -55,14 +55,14 @@ pub(super) struct Mapping<'a> {
 impl<'a> Mapping<'a> {
     pub(super) fn new(
         shared: &'a Shared,
-        user: Option<&'a User>,
+        asker: Asker<'a>,
         flow: Flow,
         usual: SocketAddr,
         meter: Meter,
     ) -> Self {
         Self {
             shared,
-            user,
+            asker,
             flow,
             usual: SocketAddr::new(usual.ip().to_canonical(), usual.port()),
             sockets: [None, None],
@@ -155,7 +155,7 @@ impl<'a> Mapping<'a> {
         }
         let family = usize::from(remote.is_ipv6());
         if self.sockets[family].is_none() {
-            match bind_unconnected(remote, self.shared.mark) {
+            match bind_unconnected(remote, &self.shared.departure(self.asker)) {
                 Ok(socket) => self.sockets[family] = Some(Rc::new(socket)),
                 Err(error) => self.note(status(&error), remote),
             }
@@ -220,7 +220,7 @@ impl<'a> Mapping<'a> {
         let Some(socket) = &self.sockets[family] else {
             return Ok(0);
         };
-        let (shared, user, usual) = (self.shared, self.user, self.usual);
+        let (shared, user, usual) = (self.shared, self.asker.user, self.usual);
         let allowed = &mut self.allowed;
         let sent = self.flow.send_part(None, |buffer| {
             let (room, rest) = buffer
@@ -242,7 +242,7 @@ impl<'a> Mapping<'a> {
     }
 
     fn allows(&mut self, remote: SocketAddr) -> bool {
-        is_allowed(&mut self.allowed, self.shared, self.user, remote)
+        is_allowed(&mut self.allowed, self.shared, self.asker.user, remote)
     }
 
     /// Notes what routers and hosts have said of earlier datagrams; whether they have.

@@ -12,10 +12,12 @@ use tabane_control::TraceBatch;
 use tabane_core::{CloseReason, EndpointCounters, PublicKey, SessionSnapshot};
 use tokio::sync::mpsc;
 
+use super::departure::ExitSnapshot;
 use super::exit::PacketsSnapshot;
 use super::front_doors::ExposureSnapshot;
 use super::listening::{Inheritance, Neighbours};
 use super::sites::RouteSnapshot;
+use super::user::Asker;
 use super::{Relay, Shared};
 use crate::engine::{Engine, SessionId, Volume};
 use crate::journal::Journal;
@@ -37,6 +39,8 @@ pub struct GuestSnapshot {
     pub session: SessionSnapshot,
     /// What its packets have come to, where it has addresses for them.
     pub packets: Option<PacketsSnapshot>,
+    /// By which addresses its connections leave, where its user was granted some.
+    pub exit: Option<ExitSnapshot>,
 }
 
 /// A relay at one moment, all workers together.
@@ -137,6 +141,11 @@ impl RelayMonitor {
                 age,
                 session: self.engine.snapshot(id)?,
                 packets: exit.and_then(|exit| exit.tally(id.serial())),
+                exit: client.and_then(|key| {
+                    let user = self.shared.members.user_of(id.serial());
+                    let user = user.as_ref();
+                    self.shared.exit_snapshot(Asker { key, user })
+                }),
             })
         };
         let sessions = self.engine.sessions();

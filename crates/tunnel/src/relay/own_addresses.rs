@@ -29,6 +29,8 @@ struct Seen {
     of_interfaces: Vec<IpAddr>,
     /// The networks of all interfaces.
     near: Vec<Prefix>,
+    /// What this host takes in itself, whether it is an address of an interface or not.
+    local: Vec<Prefix>,
     /// Of the network's, those that may lead to private addresses among them.
     translators: Vec<Translator>,
     /// `None` before the first look.
@@ -67,6 +69,11 @@ impl OwnAddresses {
     pub(super) fn is_near(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.contains(ip) || self.seen().near.iter().any(|range| range.contains(ip))
+    }
+
+    /// Whether what goes to this address comes to this host.
+    pub(super) fn is_local(&self, ip: IpAddr) -> bool {
+        self.seen().local.iter().any(|range| range.contains(ip))
     }
 
     /// The IPv4 addresses that may be reached by this one through a translator: a forged answer may
@@ -145,6 +152,10 @@ impl OwnAddresses {
         match interfaces::near().await {
             Ok(near) => self.note(|seen| seen.near = near),
             Err(error) => tracing::warn!(%error, "cannot list this host's own networks"),
+        }
+        match interfaces::local().await {
+            Ok(local) => self.note(|seen| seen.local = local),
+            Err(error) => tracing::warn!(%error, "cannot list what is led to this host"),
         }
     }
 }

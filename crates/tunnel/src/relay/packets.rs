@@ -17,7 +17,7 @@ use super::Shared;
 use super::exit::{Lodger, Refusal};
 use super::gate::{Fate, Gate};
 use super::pingers::Pingers;
-use super::user::{Direction, Meter, User};
+use super::user::{Asker, Direction, Meter};
 use crate::echo::{Echo, Kind};
 use crate::flow::Flow;
 use crate::ip_packet::{IpPacket, protocol};
@@ -30,7 +30,7 @@ const BURST: usize = 64;
 /// One client's packets.
 pub(super) struct Packets<'a> {
     shared: &'a Shared,
-    user: Option<&'a User>,
+    asker: Asker<'a>,
     flow: Flow,
     gate: Gate,
     pingers: Pingers,
@@ -42,7 +42,7 @@ pub(super) struct Packets<'a> {
 impl<'a> Packets<'a> {
     pub(super) fn new(
         shared: &'a Shared,
-        user: Option<&'a User>,
+        asker: Asker<'a>,
         flow: Flow,
         meter: Meter,
         lodger: Option<Lodger>,
@@ -50,10 +50,10 @@ impl<'a> Packets<'a> {
         let (sender, replies) = mpsc::channel(MAX_WAITING);
         Self {
             shared,
-            user,
+            asker,
             flow,
             gate: Gate::new(meter),
-            pingers: Pingers::new(sender, shared.mark),
+            pingers: Pingers::new(sender),
             replies,
             lodger,
         }
@@ -122,7 +122,7 @@ impl<'a> Packets<'a> {
     fn send_on(&mut self, packet: &[u8]) -> Result<(), Refusal> {
         let header = IpPacket::parse(packet).map_err(|_| Refusal::Malformed)?;
         let destination = SocketAddr::new(header.destination, header.port);
-        if !self.shared.allows(self.user, destination) {
+        if !self.shared.allows(self.asker.user, destination) {
             return Err(Refusal::Denied);
         }
         match &self.lodger {
@@ -138,7 +138,9 @@ impl<'a> Packets<'a> {
             }
             _ => {
                 let echo = Echo::parse(packet).filter(|echo| echo.kind == Kind::Request);
-                self.pingers.send(&echo.ok_or(Refusal::NotServed)?);
+                let departure = || self.shared.departure(self.asker);
+                self.pingers
+                    .send(&echo.ok_or(Refusal::NotServed)?, departure);
                 Ok(())
             }
         }

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use super::departure::Departure;
 use crate::echo::{Echo, Kind};
 
 /// Echoing programs of one client at once, each with one destination: a network monitor's worth.
@@ -38,7 +39,6 @@ type Key = (IpAddr, IpAddr, u16);
 pub(super) struct Pingers {
     table: BTreeMap<Key, Pinger>,
     replies: mpsc::Sender<Vec<u8>>,
-    mark: Option<u32>,
 }
 
 struct Pinger {
@@ -49,16 +49,15 @@ struct Pinger {
 
 impl Pingers {
     /// None yet; replies come out at the other end of `replies`.
-    pub(super) fn new(replies: mpsc::Sender<Vec<u8>>, mark: Option<u32>) -> Self {
+    pub(super) fn new(replies: mpsc::Sender<Vec<u8>>) -> Self {
         Self {
             table: BTreeMap::new(),
             replies,
-            mark,
         }
     }
 
-    /// Puts a request to its destination.
-    pub(super) fn send(&mut self, echo: &Echo<'_>) {
+    /// Puts a request to its destination, the first of a program as it departs from then on.
+    pub(super) fn send(&mut self, echo: &Echo<'_>, departure: impl FnOnce() -> Departure) {
         let key = (echo.source, echo.destination, echo.identifier);
         let is_running = |pinger: &Pinger| !pinger.task.is_finished();
         if !self.table.get(&key).is_some_and(is_running) {
@@ -66,7 +65,7 @@ impl Pingers {
             if self.table.len() >= MAX_PINGERS {
                 return;
             }
-            match Pinger::start(echo, self.mark, self.replies.clone()) {
+            match Pinger::start(echo, &departure(), self.replies.clone()) {
                 Ok(pinger) => drop(self.table.insert(key, pinger)),
                 Err(error) => {
                     tracing::debug!(destination = %echo.destination, %error, "cannot ping");
@@ -100,14 +99,11 @@ impl Drop for Pinger {
 impl Pinger {
     fn start(
         echo: &Echo<'_>,
-        mark: Option<u32>,
+        departure: &Departure,
         replies: mpsc::Sender<Vec<u8>>,
     ) -> io::Result<Self> {
         let (socket, is_raw) = open(echo.destination)?;
-        socket.set_nonblocking(true)?;
-        if let Some(mark) = mark {
-            socket.set_mark(mark)?;
-        }
+        departure.prepare(&socket, echo.destination)?;
         socket.connect(&SocketAddr::new(echo.destination, 0).into())?;
         let socket = Rc::new(UdpSocket::from_std(socket.into())?);
         let identifier = next_identifier();

@@ -8,16 +8,29 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use tabane_base::{Bytes, Prefix, Rate};
+use tabane_core::PublicKey;
 
+use super::exit_address::ExitAddress;
 use super::grants::{Grants, Group};
 use super::rules::Destinations;
 use super::shaper::{Allowance, Bucket, Shaper};
 use crate::request::PortClaim;
 use crate::target::HostName;
+
+/// How often the log says that a user's exit addresses are missing.
+const TELL_INTERVAL: Duration = Duration::from_secs(60);
+
+/// On whose behalf a destination is reached.
+#[derive(Clone, Copy)]
+pub(super) struct Asker<'a> {
+    pub(super) key: PublicKey,
+    pub(super) user: Option<&'a User>,
+}
 
 /// What a user may have. `None` is no limit, or the relay's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,6 +83,9 @@ struct Inner {
     volume: AtomicU64,
     rate_down: Arc<Bucket>,
     rate_up: Arc<Bucket>,
+    /// What has found none of its exit addresses.
+    exits_refused: AtomicU64,
+    exits_told_at: Mutex<Option<Instant>>,
 }
 
 /// Who waits for a user's rates at one worker.
@@ -127,6 +143,8 @@ impl User {
             volume: AtomicU64::new(0),
             rate_down: Arc::default(),
             rate_up: Arc::default(),
+            exits_refused: AtomicU64::new(0),
+            exits_told_at: Mutex::default(),
         }));
         user.set_limits(limits);
         user.set_volume_used(used);
@@ -230,6 +248,43 @@ impl User {
     /// Whose routes lead to it, and with whom it shares its own.
     pub(super) fn group(&self) -> Group {
         self.limits().grants.group_of(self.name())
+    }
+
+    /// The addresses that its connections leave by.
+    pub(super) fn exits(&self) -> Vec<ExitAddress> {
+        self.limits().grants.exits.clone()
+    }
+
+    /// Whether there are any.
+    pub(super) fn has_exits(&self) -> bool {
+        !self.limits().grants.exits.is_empty()
+    }
+
+    /// What was refused so far because the host has none of them.
+    pub(super) fn exits_refused(&self) -> u64 {
+        self.0.exits_refused.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more, and has the log tell the owner.
+    pub(super) fn refuse_exit(&self, is_v4: bool) {
+        self.0.exits_refused.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        let told_at = self.0.exits_told_at.lock();
+        let mut told_at = told_at.unwrap_or_else(PoisonError::into_inner);
+        if told_at.is_some_and(|at| now - at < TELL_INTERVAL) {
+            return;
+        }
+        *told_at = Some(now);
+        let granted = self.exits().into_iter().filter(|it| it.is_ipv4() == is_v4);
+        let granted: Vec<_> = granted.map(|it| it.to_string()).collect();
+        tracing::warn!(
+            user = self.name(),
+            exit_addresses = granted.join(","),
+            "this machine has none of the user's exit addresses of this family: what the user \
+             sends by it is refused; add the address to an interface (a routed range: `ip -6 \
+             route add local RANGE dev lo`), or name others with `tabane relay user set NAME \
+             --exit-address`"
+        );
     }
 
     /// Counts one more, where the limit allows.

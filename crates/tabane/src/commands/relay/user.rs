@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use tabane_tunnel::{DestinationRule, GroupName, HostGrant, PortGrant, RouteGrant};
+use tabane_base::Prefix;
+use tabane_linux::interfaces;
+use tabane_tunnel::{DestinationRule, ExitAddress, GroupName, HostGrant, PortGrant, RouteGrant};
 
 use crate::output;
 use tabane_relay::{AccessList, RelayState, UsageCounters, UserEntry, UserName};
@@ -104,6 +106,11 @@ struct LimitArgs {
     /// The users among whom such networks are shared; without one, the user's own devices
     #[arg(long, value_name = "GROUP")]
     group: Option<Setting<GroupName>>,
+    /// By which of this machine's addresses the user's connections leave: 203.0.113.7,2001:db8::7,
+    /// or a routed range of IPv6 (2001:db8:5::/64), of which each device has an address of its own;
+    /// of a family the first that the machine has. The usual ones unless they are named
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    exit_address: Vec<Setting<ExitAddress>>,
     /// Whether private addresses, and the relay's own, are open to the user
     #[arg(long, value_name = "YES|NO")]
     private: Option<YesNo>,
@@ -130,6 +137,7 @@ impl LimitArgs {
             host,
             routes,
             group,
+            exit_address,
             private,
         } = self;
         let rates = [rate, rate_down, rate_up];
@@ -144,6 +152,27 @@ impl LimitArgs {
             && host.is_empty()
             && routes.is_empty()
             && group.is_none()
+            && exit_address.is_empty()
+    }
+
+    /// What can be seen to be wrong from here.
+    fn check(&self, state: &RelayState) -> Result<()> {
+        let exits = self.exit_address.iter();
+        let exits: Vec<_> = exits.filter_map(|it| it.0).collect();
+        // Of the relays of a fleet each has its own.
+        #[cfg(feature = "fleet")]
+        let is_elsewhere = state.fleet()?.is_some();
+        #[cfg(not(feature = "fleet"))]
+        let is_elsewhere = false;
+        if exits.is_empty() || is_elsewhere {
+            return Ok(());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot set up the event loop")?;
+        let local = runtime.block_on(interfaces::local())?;
+        check_exits(&exits, &local)
     }
 
     fn apply(&self, user: &mut UserEntry) {
@@ -167,6 +196,7 @@ impl LimitArgs {
         replace(&mut user.ports, &self.port);
         replace(&mut user.hosts, &self.host);
         replace(&mut user.routes, &self.routes);
+        replace(&mut user.exit_addresses, &self.exit_address);
         if let Some(Setting(group)) = &self.group {
             user.group = group.clone();
         }
@@ -174,6 +204,24 @@ impl LimitArgs {
             user.private = private == YesNo::Yes;
         }
     }
+}
+
+/// Refuses addresses of a family of which this machine has none.
+fn check_exits(exits: &[ExitAddress], local: &[Prefix]) -> Result<()> {
+    for is_v4 in [true, false] {
+        let of_family: Vec<_> = exits.iter().filter(|it| it.is_ipv4() == is_v4).collect();
+        let Some(first) = of_family.first() else {
+            continue;
+        };
+        if !of_family.iter().any(|it| it.is_of(local)) {
+            let remedy = match first.is_range() {
+                true => format!("`ip -6 route add local {first} dev lo` has it take in that range"),
+                false => format!("`ip address add {first} dev IF` gives it that"),
+            };
+            bail!("this machine does not have {first}; {remedy}, where it is routed here");
+        }
+    }
+    Ok(())
 }
 
 /// Puts what was given in the place of what there was, if anything was.
@@ -200,6 +248,7 @@ struct Row {
     hosts: Vec<String>,
     routes: Vec<String>,
     group: Option<String>,
+    exit_addresses: Vec<String>,
     private: bool,
     devices: Vec<String>,
     tokens: Vec<String>,
@@ -209,6 +258,7 @@ pub(super) fn run(args: UserArgs, state: &RelayState) -> Result<ExitCode> {
     match args.command {
         UserCommand::Add { name, limits } => {
             let mut user = UserEntry::new(name.clone(), unix_seconds());
+            limits.check(state)?;
             limits.apply(&mut user);
             state.update_access(|list| list.add_user(user.clone()))??;
             let next = format!("`tabane relay token new --user {name}` makes a join string");
@@ -220,6 +270,7 @@ pub(super) fn run(args: UserArgs, state: &RelayState) -> Result<ExitCode> {
             if limits.is_empty() {
                 bail!("nothing to set: name a limit, as `tabane relay user set --help` lists them");
             }
+            limits.check(state)?;
             let change = |list: &mut AccessList| {
                 list.user_mut(&name)
                     .map(|user| limits.apply(user))
@@ -265,6 +316,11 @@ fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
         hosts: user.hosts.iter().map(ToString::to_string).collect(),
         routes: user.routes.iter().map(ToString::to_string).collect(),
         group: user.group.as_ref().map(ToString::to_string),
+        exit_addresses: user
+            .exit_addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         private: user.private,
         devices: devices.map(|client| client.key.to_string()).collect(),
         tokens: tokens.map(|token| token.token.label().to_owned()).collect(),
@@ -349,6 +405,7 @@ fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
         ("hosts", all(&row.hosts, "none")),
         ("routes", all(&row.routes, "none")),
         ("group", row.group.unwrap_or_default()),
+        ("leaves by", row.exit_addresses.join(" ")),
         ("private", if row.private { "yes" } else { "no" }.to_owned()),
         ("devices", all(&row.devices, "none")),
         ("tokens", all(&row.tokens, "none")),
@@ -357,4 +414,26 @@ fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
         output::line(&format!("{key:<10} {value}"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_the_machine_has_not_is_refused_with_what_gives_it() {
+        let local = ["127.0.0.0/8", "203.0.113.7", "2001:db8:5::/64"];
+        let local = local.map(|text| Prefix::parse(text).unwrap());
+        let check = |texts: &[&str]| {
+            let exits: Vec<_> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            check_exits(&exits, &local).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&["203.0.113.7", "2001:db8:5::/64"]), Ok(()));
+        // Another relay's, or one that comes later.
+        assert_eq!(check(&["203.0.113.9", "203.0.113.7"]), Ok(()));
+        let said = check(&["203.0.113.7", "2001:db8:6::/64"]).unwrap_err();
+        assert!(said.contains("ip -6 route add local 2001:db8:6::/64 dev lo"));
+        let said = check(&["203.0.113.9"]).unwrap_err();
+        assert!(said.contains("ip address add 203.0.113.9 dev"), "{said}");
+    }
 }
