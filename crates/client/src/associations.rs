@@ -325,7 +325,7 @@ async fn carry<S: Ord + Clone>(
                     through_session(&peer, bypass, association, own, Silence::GivesBack).await
                 }
                 (Some(Via::Relay), _, Some(relay)) => {
-                    let relay = relay.labelled(route.label.clone());
+                    let relay = route.by_relay(relay, far_ends);
                     by_relay(
                         &relay,
                         far_ends.bypass(),

@@ -7,7 +7,7 @@ mod offers;
 mod shown;
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use tabane_base::Prefix;
@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 pub use offers::check_routes;
 
 use crate::rule_book::RuleBook;
+use crate::sources::Sources;
 use offers::Offers;
 
 /// Where no route leads, whatever is told: this host, the wire, groups.
@@ -29,6 +30,17 @@ const NEVER: [&str; 5] = [
     "fe00::/7",
 ];
 
+/// What is behind this machine.
+#[derive(Clone, Debug, Default)]
+pub struct Behind {
+    /// Networks that others of the group are led to.
+    pub routes: Vec<Prefix>,
+    /// The interfaces with hosts whose router this machine is.
+    pub lan: Vec<String>,
+    /// Hosts there see this machine's address in the place of others'.
+    pub snat: bool,
+}
+
 /// What is known of sites. Copies are the same.
 #[derive(Clone, Default)]
 pub(crate) struct Sites(Rc<Inner>);
@@ -37,6 +49,8 @@ pub(crate) struct Sites(Rc<Inner>);
 struct Inner {
     routes: RefCell<Routes>,
     offers: Offers,
+    /// In whose name others are led to hosts here.
+    sources: Sources,
 }
 
 /// What leads to other sites, and what does not.
@@ -86,6 +100,12 @@ impl Routes {
     }
 }
 
+/// Whether an address can be another host's, and not of this wire alone.
+pub(crate) fn is_elsewhere(ip: IpAddr) -> bool {
+    let mut never = NEVER.iter().filter_map(|text| Prefix::parse(text));
+    !ip.is_unspecified() && !never.any(|never| never.contains(ip))
+}
+
 /// Whether all addresses of one range are of the other.
 fn is_within(inner: &Prefix, outer: &Prefix) -> bool {
     outer.bits <= inner.bits && outer.contains(inner.address)
@@ -122,9 +142,21 @@ impl Sites {
     }
 
     /// Offers these networks behind this machine from now on. Must be called within a `LocalSet`.
-    pub(crate) fn offer(&self, relay: &Client, rules: &RuleBook, ranges: &[Prefix]) {
+    pub(crate) fn offer(&self, relay: &Client, rules: &RuleBook, behind: &Behind) {
+        let ranges = &behind.routes;
         self.0.routes.borrow_mut().near.extend(ranges);
-        self.0.offers.begin(relay, rules, ranges);
+        self.0.sources.set_lan(&behind.lan);
+        for prefix in ranges {
+            let site = (!behind.snat).then(|| self.clone());
+            self.0.offers.begin(relay, rules, *prefix, site);
+        }
+    }
+
+    /// Whom a connection is for that came by the relay, if that is a host of another site.
+    fn source(&self, from: SocketAddr) -> Option<SocketAddr> {
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        let whose = self.0.routes.borrow().whose(from.ip());
+        (whose == Whose::Site).then_some(from)
     }
 
     /// Follows what the relay tells and what is near, for ever; `moved` is told of changes.
@@ -242,6 +274,23 @@ mod tests {
         assert_eq!(routes.captured(), captured);
         let spared = prefixes(&["10.71.1.0/24", "2001:db8:20:7::/64"]);
         assert_eq!(routes.spared(), spared);
+    }
+
+    #[test]
+    fn a_source_is_shown_where_it_is_of_another_site() {
+        let sites = Sites::default();
+        *sites.0.routes.borrow_mut() = routes(&["10.0.0.0/8"], &["10.71.1.0/24"]);
+        for (from, is_shown) in [
+            ("10.9.9.9:5", true),
+            ("[::ffff:10.9.9.9]:5", true),
+            ("10.71.1.9:5", false),
+            ("203.0.113.9:5", false),
+            ("127.0.0.1:5", false),
+            ("0.0.0.0:5", false),
+        ] {
+            let source = sites.source(from.parse().unwrap());
+            assert_eq!(source.is_some(), is_shown, "{from}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use super::FarEnds;
 use crate::peers::Peer;
-use crate::sites::Sites;
+use crate::sites::{Behind, Sites};
 
 /// The most ranges that are given to the hooks, which have room for so many.
 const MAX_RANGES: usize = 200;
@@ -41,11 +41,11 @@ impl FarEnds {
         &self.0.sites
     }
 
-    /// From now on these networks behind this machine are offered to others of its group. Must be
+    /// From now on the networks behind this machine are offered to others of its group. Must be
     /// called within a `LocalSet`.
-    pub fn offer_routes(&self, ranges: &[Prefix]) {
+    pub fn offer_routes(&self, behind: &Behind) {
         if let (Some(relay), Some(rules)) = (self.relay(), self.rules()) {
-            self.0.sites.offer(relay, rules, ranges);
+            self.0.sites.offer(relay, rules, behind);
         }
     }
 }

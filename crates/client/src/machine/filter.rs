@@ -15,6 +15,8 @@ use tabane_linux::{
 };
 use tabane_uplinks::clear_gateways;
 
+use crate::sources::ANSWERS;
+
 const TABLE: &str = "tabane";
 /// Pings, every other protocol that the relay serves, and what comes back for them: by the TUN
 /// device, while the relay answers.
@@ -154,6 +156,8 @@ impl Filter {
             .map(|name| format!("\"{name}\""))
             .collect();
         let released = format!("iifname \"lo\" meta mark {}", RELEASED.mark);
+        // Said to sockets that speak in another's name.
+        let answers = ANSWERS.mark;
         let also = format!("meta mark set {}", LAN.mark);
         let beside = match &self.tun {
             Some(_) => "jump beside\n",
@@ -172,7 +176,7 @@ impl Filter {
         let taken = to_sockets("", lan.port, &also);
         format!(
             "chain lan {{\ntype filter hook prerouting priority mangle\n\
-             {released}iifname != {{ {} }} return\n\
+             meta mark {answers} accept\n{released}iifname != {{ {} }} return\n\
              fib daddr type {{ local, broadcast, multicast, anycast }} return\n\
              {left_alone}{beside}{open}{taken}}}\n",
             names.join(", ")

@@ -58,7 +58,9 @@ impl Lan {
             loop {
                 match sockets.accept().await {
                     Ok((caller, dest)) => {
-                        carrier.carry(caller, carrier.route_to(dest, Protocol::Tcp));
+                        let mut route = carrier.route_to(dest, Protocol::Tcp);
+                        route.source = Some(caller.from);
+                        carrier.carry(caller, route);
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection of the LAN");
@@ -87,8 +89,10 @@ impl Lan {
                 };
                 associations.send(&(from, dest), &buffer[..length], || {
                     let deliver = deliver(&sockets, errors.clone(), from, dest);
+                    let mut route = carrier.route_to(dest, Protocol::Udp);
+                    route.source = Some(from);
                     Beginning {
-                        route: carrier.route_to(dest, Protocol::Udp),
+                        route,
                         deliver: carrier.listen(dest, deliver),
                         socket: Some((from, stranger(sockets.clone(), from))),
                     }

@@ -54,7 +54,15 @@ impl Offer {
             user: None,
             client: None,
             state,
-            problem: refusal.or_else(|| self.is_also_wanted.get().then(also)),
+            problem: refusal
+                .or_else(|| self.is_also_wanted.get().then(also))
+                .or_else(|| {
+                    self.site
+                        .as_ref()?
+                        .0
+                        .sources
+                        .problem(|ip| range.contains(ip))
+                }),
             now: self.present.get() as u64,
             so_far: self.so_far.get(),
             in_vain: self.in_vain.get(),

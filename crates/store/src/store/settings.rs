@@ -44,6 +44,8 @@ pub struct UpSettings {
     pub lan: Vec<String>,
     /// The networks behind this machine that others of its group are led to.
     pub route: Vec<RoutePrefix>,
+    /// Hosts there see this machine's address in the place of others'.
+    pub snat: bool,
     /// Whether pings are carried.
     pub ping: Option<bool>,
     /// Nothing goes without the relay.

@@ -26,7 +26,7 @@ use crate::output;
 use crate::session_args::SessionArgs;
 use crate::signals;
 use tabane_client::{
-    FarEnds, SessionPlan, check_routes,
+    Behind, FarEnds, SessionPlan, check_routes,
     machine::{DirectRanges, Extent, Lock, Machine},
 };
 use tabane_store::{DirectPrefix, RoutePrefix, Span, Store};
@@ -67,6 +67,10 @@ pub(crate) struct UpArgs {
     /// repeatable
     #[arg(long, value_name = "PREFIX")]
     route: Vec<RoutePrefix>,
+    /// Have hosts of --route see this machine's address as the source of what others send them. By
+    /// default those behind --lan, whose router this machine is, see the senders' own addresses
+    #[arg(long)]
+    snat: bool,
     /// Leave pings, and every protocol but TCP and UDP, alone
     #[arg(long)]
     no_ping: bool,
@@ -146,7 +150,12 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     if !routes.is_empty() && !plan.has_relays() {
         return Err(Failure::usage("--route needs a relay, which leads others here").into());
     }
-    let serving = serve(direct, extent, &routes, &args.control, &plan, store);
+    let behind = Behind {
+        routes,
+        lan: extent.lan.clone(),
+        snat: args.snat || settings.snat,
+    };
+    let serving = serve(direct, extent, &behind, &args.control, &plan, store);
     tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
 }
 
@@ -165,7 +174,7 @@ fn check_names(interfaces: &[String]) -> Result<()> {
 async fn serve(
     direct: DirectRanges,
     extent: Extent,
-    routes: &[Prefix],
+    behind: &Behind,
     control: &ControlArgs,
     plan: &SessionPlan,
     store: &Store,
@@ -201,7 +210,7 @@ async fn serve(
         Some(far_ends) => {
             machine.serve(far_ends, &plan.rules);
             far_ends.expose_kept(store);
-            far_ends.offer_routes(routes);
+            far_ends.offer_routes(behind);
             attend(&mut machine, far_ends, watch, &signals).await
         }
         None => Ok(()),

@@ -42,9 +42,16 @@ impl Client {
         }
     }
 
-    /// Hears until the stream ends.
+    /// Hears until the stream ends, as much as the relay knows to tell.
     async fn hear_routes(&self, tell: &impl Fn(Vec<SiteRoute>)) -> Result<(), OpenError> {
-        let mut stream = self.open(Transport::Routes, Target::Anywhere).await?;
+        match self.hear(Transport::NamedRoutes, tell).await {
+            Err(OpenError::Refused(Status::Malformed)) => self.hear(Transport::Routes, tell).await,
+            heard => heard,
+        }
+    }
+
+    async fn hear(&self, kind: Transport, tell: &impl Fn(Vec<SiteRoute>)) -> Result<(), OpenError> {
+        let mut stream = self.open(kind, Target::Anywhere).await?;
         let ended = |end| match end {
             StreamEnd::SessionLost => OpenError::SessionLost,
             StreamEnd::Reset | StreamEnd::Finished => OpenError::Refused(Status::Malformed),
@@ -52,6 +59,9 @@ impl Client {
         let status = poll_fn(|cx| stream.poll_status(cx)).await.map_err(ended)?;
         if status != Status::Open {
             return Err(OpenError::Refused(status));
+        }
+        if kind == Transport::NamedRoutes {
+            self.shared.takes_sources.set(Some(stream.session()));
         }
         loop {
             match stream.read_preface(MAX_LIST, parse_list).await {

@@ -177,8 +177,10 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         return refuse(stream, Status::Limit).await;
     };
     match request.transport {
-        Transport::Tcp => serve_tcp(stream, host, &request).await?,
-        Transport::Udp => serve_udp(stream, host, &request).await?,
+        Transport::Tcp => serve_tcp(stream, host, &request, None).await?,
+        Transport::TcpFrom(from) => serve_tcp(stream, host, &request, Some(from)).await?,
+        Transport::Udp => serve_udp(stream, host, &request, None).await?,
+        Transport::UdpFrom(from) => serve_udp(stream, host, &request, Some(from)).await?,
         Transport::Mapping => serve_mapping(stream, host, &request).await?,
         Transport::Packets => serve_packets(stream, host, false).await?,
         Transport::LodgedPackets => serve_packets(stream, host, true).await?,
@@ -189,7 +191,7 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
             exposing::serve(stream, host, claim, request.target.name()).await?;
         }
         Transport::Route(prefix) => sites::serve(stream, host, prefix).await?,
-        Transport::Routes => sites::tell(stream, host).await?,
+        Transport::Routes | Transport::NamedRoutes => sites::tell(stream, host).await?,
     }
     drop(permit);
     Ok(())
@@ -208,8 +210,14 @@ impl Host {
     }
 }
 
-async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
-    if let Some(way) = sites::way(host, &request.target) {
+/// `from`: on whose behalf, as the client says; only sites are told.
+async fn serve_tcp(
+    stream: Stream,
+    host: &Host,
+    request: &Request,
+    from: Option<SocketAddr>,
+) -> Result<(), StreamEnd> {
+    if let Some(way) = sites::way(host, &request.target, from) {
         return sites::connect(stream, host, way).await;
     }
     // A client that gives up meanwhile takes the attempts with it.
@@ -228,10 +236,15 @@ async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(),
     }
 }
 
-async fn serve_udp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
+async fn serve_udp(
+    stream: Stream,
+    host: &Host,
+    request: &Request,
+    from: Option<SocketAddr>,
+) -> Result<(), StreamEnd> {
     // Before anything else: datagrams are on their way already.
     let flow = Flow::new(stream, None);
-    if let Some(way) = sites::way(host, &request.target) {
+    if let Some(way) = sites::way(host, &request.target, from) {
         return sites::pass_flow(flow, host, way).await;
     }
     match destination::bind_udp(&host.shared, host.asker(), &request.target).await {

@@ -174,6 +174,13 @@ impl<T: Clone> SiteRoutes<T> {
         }
     }
 
+    /// Whether an address is of a network that leads to this client.
+    pub(super) fn is_of(&self, group: &Group, holder: PublicKey, ip: IpAddr) -> bool {
+        let is_there = |it: &Routed<T>| it.prefix.contains(ip) && it.bell().is_some();
+        let is_own = |it: &Routed<T>| it.holder.group == *group && it.holder.key == holder;
+        self.routes.values().any(|it| is_own(it) && is_there(it))
+    }
+
     /// What a client of this group is told: the routes of others.
     pub(super) fn told(&self, group: &Group, asker: PublicKey) -> Vec<SiteRoute> {
         let routes = self.routes.values();
@@ -266,6 +273,16 @@ mod tests {
             table.find(&own, KEYS[1], ip("192.168.20.9")),
             Found::Nowhere
         );
+        for (group_name, holder, address, expected) in [
+            ("a", 0, "192.168.20.9", true),
+            ("a", 0, "192.168.21.9", false),
+            ("a", 1, "192.168.21.9", true),
+            ("b", 0, "192.168.20.9", false),
+            ("a", 0, "2001:db8:20:7::1", true),
+        ] {
+            let is_own = table.is_of(&group(group_name), KEYS[holder], ip(address));
+            assert_eq!(is_own, expected, "{group_name} {holder} {address}");
+        }
         let told = table.told(&group("a"), KEYS[0]);
         assert_eq!(told.len(), 1);
         assert!(told[0].prefix == prefix("192.168.21.0/24") && told[0].is_here);
@@ -278,6 +295,7 @@ mod tests {
         let route = prefix("192.168.20.0/24");
         let first = table.insert(route, holder("a", 0), 'a', now).unwrap();
         table.leave(first, now);
+        assert!(!table.is_of(&group("a"), KEYS[0], ip("192.168.20.1")));
         let find = |table: &SiteRoutes<char>| table.find(&group("a"), KEYS[3], ip("192.168.20.1"));
         assert_eq!(find(&table), Found::Away);
         assert!(!table.told(&group("a"), KEYS[3])[0].is_here);

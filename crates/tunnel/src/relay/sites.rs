@@ -292,7 +292,7 @@ impl Attendant for Route<'_> {
     /// A stream towards the client for one more; where there are enough, who calls is refused, as
     /// nobody hears the call.
     fn serve(&self, errand: Errand) {
-        let Errand::Call(Call { at, end }) = errand else {
+        let Errand::Call(Call { at, from, end }) = errand else {
             return;
         };
         let is_used_up = self.host.user.as_ref().is_some_and(User::is_used_up);
@@ -301,8 +301,8 @@ impl Attendant for Route<'_> {
             return;
         };
         let presence = self.lease.count();
-        // Nothing is told of who calls, and no port is 0.
-        let from = SocketAddr::new(unspecified(at), at.port());
+        // No port is 0.
+        let from = from.unwrap_or_else(|| SocketAddr::new(unspecified(at), at.port()));
         let preface = Preface {
             asked_by: self.stream.id(),
             from,
@@ -405,8 +405,9 @@ pub(super) async fn tell(mut stream: Stream, host: &Host) -> Result<(), StreamEn
     }
 }
 
-/// Where a destination leads, if that is to a site.
-pub(super) fn way(host: &Host, target: &Target) -> Option<Way> {
+/// Where a destination leads, if that is to a site. Who it is from is told there only where that is
+/// of a network of the client's own.
+pub(super) fn way(host: &Host, target: &Target, from: Option<SocketAddr>) -> Option<Way> {
     let Target::Address(at) = *target else {
         return None;
     };
@@ -414,14 +415,18 @@ pub(super) fn way(host: &Host, target: &Target) -> Option<Way> {
     if user.is_denied_by_rule(at) {
         return None;
     }
-    let found = host.shared.sites.routes().find(&group, host.key, at.ip());
-    let at = SocketAddr::new(at.ip().to_canonical(), at.port());
-    match found {
-        Found::Here(_, bell) => Some(Way {
-            at,
-            bell: Some(bell),
-        }),
-        Found::Away => Some(Way { at, bell: None }),
-        Found::Nowhere => None,
-    }
+    let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
+    let at = canonical(at);
+    let from = from.map(canonical);
+    let routes = host.shared.sites.routes();
+    let bell = match routes.find(&group, host.key, at.ip()) {
+        Found::Here(_, bell) => Some(bell),
+        Found::Away => None,
+        Found::Nowhere => return None,
+    };
+    let is_own = |from: &SocketAddr| {
+        from.is_ipv4() == at.is_ipv4() && routes.is_of(&group, host.key, from.ip())
+    };
+    let from = from.filter(is_own);
+    Some(Way { at, from, bell })
 }

@@ -36,6 +36,8 @@ pub(super) enum Errand {
 /// Somebody of the group who wants to go there.
 pub(super) struct Call {
     pub(super) at: SocketAddr,
+    /// On whose behalf; `None` where that is nobody's to know.
+    pub(super) from: Option<SocketAddr>,
     pub(super) end: FarHalf,
 }
 
@@ -50,6 +52,8 @@ pub(super) enum FarHalf {
 /// Where a destination of a client's leads.
 pub(in crate::relay) struct Way {
     pub(super) at: SocketAddr,
+    /// On whose behalf, if that is an address that its client may show.
+    pub(super) from: Option<SocketAddr>,
     /// `None`: its site is away.
     pub(super) bell: Option<Bell>,
 }
@@ -57,7 +61,11 @@ pub(in crate::relay) struct Way {
 impl Way {
     /// False where nobody will hear the call.
     fn call(&self, end: FarHalf) -> bool {
-        let call = Errand::Call(Call { at: self.at, end });
+        let call = Errand::Call(Call {
+            at: self.at,
+            from: self.from,
+            end,
+        });
         let bell = self.bell.as_ref();
         bell.is_some_and(|bell| bell.try_send(call).is_ok())
     }
