@@ -212,7 +212,10 @@ impl Machine {
         let captured = self.direct.not_given(captured);
         if self.only_peers && !captured.is_empty() {
             let left = [&EVERYTHING[..], &spared].concat();
-            self.hooks.exclude(&left, &[], &captured)?;
+            // What is asked of another site is asked of nobody else in its place.
+            let asks = far_ends.is_some_and(|it| it.sites().have_names());
+            let asked = if asks { &resolvers[..] } else { &[] };
+            self.hooks.exclude(&left, asked, &captured)?;
         } else {
             // Questions to a resolver in them are carried all the same: the relay has one, too.
             let mut left = [&prefixes[..], &spared].concat();

@@ -76,6 +76,16 @@ impl Route {
         }
     }
 
+    /// The same to this host of another site, whatever the rules leave to this machine's network.
+    pub(crate) fn to_site(self, host: SocketAddr) -> Self {
+        Self {
+            target: host.into(),
+            plain: None,
+            stays_here: false,
+            ..self
+        }
+    }
+
     /// The relay's client, as it is to be asked.
     pub(crate) fn by_relay(&self, relay: &Client, far_ends: &FarEnds) -> Client {
         let source = self.source.filter(|_| self.is_to_site(far_ends));

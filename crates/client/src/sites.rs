@@ -3,6 +3,8 @@
 //! Owns which destinations are led to another site, though their addresses are private ones: what
 //! the relay tells, but for what this machine has near itself, which is nobody else's.
 
+mod domain_offer;
+mod names;
 mod offers;
 mod shown;
 
@@ -12,10 +14,11 @@ use std::rc::Rc;
 
 use tabane_base::Prefix;
 use tabane_linux::interfaces::{self, Watch};
-use tabane_tunnel::{Client, SiteRoute, Target};
+use tabane_tunnel::{Client, Domain, SiteDomain, SiteList, SiteRoute, Target};
 use tokio::sync::Notify;
 
-pub use offers::check_routes;
+pub(crate) use names::{SiteQuestion, failure};
+pub use offers::{check_domains, check_routes};
 
 use crate::rule_book::RuleBook;
 use crate::sources::Sources;
@@ -35,6 +38,9 @@ const NEVER: [&str; 5] = [
 pub struct Behind {
     /// Networks that others of the group are led to.
     pub routes: Vec<Prefix>,
+    /// Domains whose names others ask for here, and whom; without a resolver, this machine's
+    /// address in such a network.
+    pub domains: Vec<(Domain, Option<SocketAddr>)>,
     /// The interfaces with hosts whose router this machine is.
     pub lan: Vec<String>,
     /// Hosts there see this machine's address in the place of others'.
@@ -54,9 +60,10 @@ struct Inner {
 }
 
 /// What leads to other sites, and what does not.
-#[derive(Default)]
+#[derive(Default, PartialEq)]
 struct Routes {
     others: Vec<SiteRoute>,
+    domains: Vec<SiteDomain>,
     near: Vec<Prefix>,
 }
 
@@ -150,6 +157,19 @@ impl Sites {
             let site = (!behind.snat).then(|| self.clone());
             self.0.offers.begin(relay, rules, *prefix, site);
         }
+        for (domain, resolver) in &behind.domains {
+            self.0.offers.begin_domain(relay, domain, *resolver);
+        }
+    }
+
+    /// The resolver of another site that a question of the DNS is for.
+    pub(crate) fn question(&self, message: &[u8]) -> Option<SiteQuestion> {
+        self.0.routes.borrow().site_question(message)
+    }
+
+    /// Whether any names are asked for at others.
+    pub(crate) fn have_names(&self) -> bool {
+        !self.0.routes.borrow().domains.is_empty()
     }
 
     /// Whom a connection is for that came by the relay, if that is a host of another site.
@@ -161,11 +181,11 @@ impl Sites {
 
     /// Follows what the relay tells and what is near, for ever; `moved` is told of changes.
     pub(crate) async fn follow(&self, relay: &Client, moved: impl Fn()) {
-        let heard = RefCell::new(Vec::new());
+        let heard = RefCell::new(SiteList::default());
         let news = Notify::new();
-        let told = relay.follow_routes(|told| {
-            let others = told.into_iter().filter(|it| is_route(&it.prefix));
-            heard.replace(others.collect());
+        let told = relay.follow_routes(|mut told| {
+            told.routes.retain(|it| is_route(&it.prefix));
+            heard.replace(told);
             news.notify_one();
         });
         let heeded = async {
@@ -179,7 +199,7 @@ impl Sites {
                     },
                 }
                 let others = heard.borrow().clone();
-                if !others.is_empty() && watch.is_none() {
+                if !others.routes.is_empty() && watch.is_none() {
                     watch = Watch::start().ok();
                 }
                 if self.heed(others).await {
@@ -191,8 +211,8 @@ impl Sites {
     }
 
     /// Follows these routes, but for what is near now. Whether anything is otherwise than before.
-    async fn heed(&self, others: Vec<SiteRoute>) -> bool {
-        let mut near = match others.is_empty() {
+    async fn heed(&self, told: SiteList) -> bool {
+        let mut near = match told.routes.is_empty() {
             true => Vec::new(),
             // Not cut off in the middle of the kernel's answer.
             false => match tokio::task::spawn_local(interfaces::near()).await {
@@ -206,8 +226,13 @@ impl Sites {
         };
         near.extend(self.0.offers.ranges());
         let mut routes = self.0.routes.borrow_mut();
-        let is_new = routes.others != others || routes.near != near;
-        (routes.others, routes.near) = (others, near);
+        let new = Routes {
+            others: told.routes,
+            domains: told.domains,
+            near,
+        };
+        let is_new = *routes != new;
+        *routes = new;
         is_new
     }
 }
@@ -228,7 +253,7 @@ mod tests {
         texts.iter().map(|it| Prefix::parse(it).unwrap()).collect()
     }
 
-    fn routes(others: &[&str], near: &[&str]) -> Routes {
+    pub(super) fn routes(others: &[&str], near: &[&str]) -> Routes {
         let route = |prefix| SiteRoute {
             prefix,
             user: "ann".to_owned(),
@@ -236,6 +261,7 @@ mod tests {
         };
         Routes {
             others: prefixes(others).into_iter().map(route).collect(),
+            domains: Vec::new(),
             near: prefixes(near),
         }
     }

@@ -85,7 +85,7 @@ pub use config::{FleetList, RelayConfig, RelayLimits};
 pub use crew::Parting;
 pub use exit::{ExitConfig, PacketsSnapshot};
 pub use front_doors::ExposureSnapshot;
-pub use grants::{GrantError, Grants, GroupName, HostGrant, PortGrant, RouteGrant};
+pub use grants::{DomainGrant, GrantError, Grants, GroupName, HostGrant, PortGrant, RouteGrant};
 pub use listening::{Inheritance, InheritedGroup};
 pub use monitor::{GuestSnapshot, RelayMonitor, RelaySnapshot};
 pub use rules::{DestinationRule, Destinations, RuleError};

@@ -15,10 +15,12 @@ mod claim;
 
 pub use claim::PortClaim;
 
+pub(crate) use claim::{emit_name, parse_name};
+
 use claim::parse_claim;
 
-/// The longest request: kind, protocol, two ports, length and name of a claim.
-pub(crate) const MAX_REQUEST: usize = 1 + 1 + 2 + 2 + 1 + MAX_NAME;
+/// The longest request: kind, address and port of a resolver, length and name of a domain.
+pub(crate) const MAX_REQUEST: usize = 1 + (1 + 16 + 2) + 1 + MAX_NAME;
 
 mod kind {
     pub(super) const TCP: u8 = 1;
@@ -37,6 +39,7 @@ mod kind {
     pub(super) const NAMED_ROUTES: u8 = 15;
     pub(super) const TCP_FROM: u8 = 16;
     pub(super) const UDP_FROM: u8 = 17;
+    pub(super) const DOMAIN: u8 = 18;
 }
 
 /// What a stream carries behind its preface.
@@ -70,6 +73,9 @@ pub enum Transport {
     /// Nothing: as long as it is open, the relay opens a stream to this client for each connection
     /// and flow of its group to an address of the range.
     Route(Prefix),
+    /// Nothing: as long as it is open, the relay tells the client's group that names of the target's
+    /// domain are asked for here, at a resolver within one of its routes.
+    Domain(SocketAddr),
     /// Nothing: behind its status the relay says which routes others of the client's group have,
     /// and again whenever that changes.
     Routes,
@@ -160,6 +166,12 @@ impl Request {
             (_, Transport::Route(prefix)) => {
                 out.push(kind::ROUTE);
                 emit_prefix(prefix, out);
+                return;
+            }
+            (target, Transport::Domain(resolver)) => {
+                out.push(kind::DOMAIN);
+                emit_address(resolver, out);
+                emit_name(target.name(), out);
                 return;
             }
             (_, Transport::Routes) => {
@@ -255,6 +267,18 @@ impl Request {
             let at = parse_address(&rest[first..])?;
             return Ok(at.map(|(at, second)| {
                 let target = Target::Address(at);
+                (Self { transport, target }, 1 + first + second)
+            }));
+        }
+        if kind == kind::DOMAIN {
+            let Some((resolver, first)) = parse_address(rest)? else {
+                return Ok(None);
+            };
+            let name = parse_name(&rest[first..])?;
+            return Ok(name.map(|(name, second)| {
+                let port = resolver.port();
+                let target = name.map_or(Target::Anywhere, |name| Target::Name { name, port });
+                let transport = Transport::Domain(resolver);
                 (Self { transport, target }, 1 + first + second)
             }));
         }
@@ -503,6 +527,10 @@ mod tests {
                 transport: Transport::Exposure(claim(Protocol::Tcp, 443, 500)),
                 target: Target::host("a.example", 443).unwrap(),
             }])
+            .chain([Request {
+                transport: Transport::Domain("[2001:db8::53]:53".parse().unwrap()),
+                target: Target::host(&"x".repeat(MAX_NAME), 53).unwrap(),
+            }])
             .chain(targets[..2].iter().map(|target| Request {
                 transport: Transport::Mapping,
                 target: target.clone(),
@@ -565,6 +593,8 @@ mod tests {
             (&[16, 3], RequestError::AddressType),
             (&[17, 4, 10, 0, 0, 1, 0, 9, 3], RequestError::AddressType),
             (&[16, 4, 10, 0, 0, 1, 0, 0], RequestError::Port),
+            (&[18, 3], RequestError::AddressType),
+            (&[18, 4, 10, 0, 0, 1, 0, 53, 1, b' '], RequestError::Name),
             (&[13, 3], RequestError::Range),
             (&[13, 4, 10, 0, 0, 0, 33], RequestError::Range),
             (&[13, 4, 10, 0, 0, 1, 8], RequestError::Range),
@@ -582,7 +612,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 18;
+                *kind %= 19;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {

@@ -11,12 +11,14 @@ use std::rc::Rc;
 use tabane_base::{Prefix, Protocol};
 use tabane_linux::interfaces::{self, Interface};
 use tabane_policy::FlowFacts;
-use tabane_tunnel::{Client, Exposure, ExposureEvent, OpenError, Status, Visitor};
+use tabane_tunnel::{Client, Domain, Exposure, ExposureEvent, OpenError, Status, Visitor};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+pub(super) use super::domain_offer::DomainOffer;
+pub use super::domain_offer::check_domains;
 use super::{Sites, is_route, is_within};
 use crate::exposing::{
     ExposureState, MAX_DATAGRAM, MAX_VISITORS, TARGET_WAIT, keep_asking, label, status_of,
@@ -24,9 +26,12 @@ use crate::exposing::{
 use crate::plain::{self, PlainWay};
 use crate::rule_book::RuleBook;
 
-/// The networks that are offered.
+/// What is offered.
 #[derive(Default)]
-pub(super) struct Offers(RefCell<Vec<(Rc<Offer>, AbortHandle)>>);
+pub(super) struct Offers {
+    networks: RefCell<Vec<(Rc<Offer>, AbortHandle)>>,
+    domains: RefCell<Vec<(Rc<DomainOffer>, AbortHandle)>>,
+}
 
 /// One network, as its task and those who look at it see it.
 pub(super) struct Offer {
@@ -58,25 +63,42 @@ impl Offers {
         let offer = Rc::new(Offer::new(prefix, site));
         let following = offer.clone().follow(relay.clone(), rules.clone());
         let task = tokio::task::spawn_local(following).abort_handle();
-        self.0.borrow_mut().push((offer, task));
+        self.networks.borrow_mut().push((offer, task));
+    }
+
+    /// Asks for this domain, too, from now on.
+    pub(super) fn begin_domain(
+        &self,
+        relay: &Client,
+        domain: &Domain,
+        resolver: Option<SocketAddr>,
+    ) {
+        let offer = Rc::new(DomainOffer::new(domain.clone(), resolver, self.ranges()));
+        let following = offer.clone().follow(relay.clone());
+        let task = tokio::task::spawn_local(following).abort_handle();
+        self.domains.borrow_mut().push((offer, task));
+    }
+
+    pub(super) fn domains(&self) -> Vec<Rc<DomainOffer>> {
+        let offers = self.domains.borrow();
+        offers.iter().map(|(offer, _)| offer.clone()).collect()
     }
 
     pub(super) fn ranges(&self) -> Vec<Prefix> {
-        let offers = self.0.borrow();
+        let offers = self.networks.borrow();
         offers.iter().map(|(offer, _)| offer.prefix).collect()
     }
 
     pub(super) fn all(&self) -> Vec<Rc<Offer>> {
-        let offers = self.0.borrow();
+        let offers = self.networks.borrow();
         offers.iter().map(|(offer, _)| offer.clone()).collect()
     }
 
     /// Gives all of them up.
     pub(super) fn stop(&self) {
-        self.0
-            .borrow_mut()
-            .drain(..)
-            .for_each(|(_, task)| task.abort());
+        let networks = self.networks.take().into_iter().map(|(_, task)| task);
+        let domains = self.domains.take().into_iter().map(|(_, task)| task);
+        networks.chain(domains).for_each(|task| task.abort());
     }
 }
 

@@ -2,8 +2,11 @@
 
 use tabane_control::{ExposureState, SiteRoute};
 
-use super::Sites;
-use super::offers::Offer;
+use tabane_tunnel::SiteDomain;
+
+use super::names::fault_of;
+use super::offers::{DomainOffer, Offer};
+use super::{Routes, Sites};
 use crate::exposing::ExposureState as State;
 
 impl Sites {
@@ -35,17 +38,68 @@ impl Sites {
             }
         };
         let others: Vec<_> = routes.others.iter().map(other).collect();
-        own.chain(others).collect()
+        let domains: Vec<_> = routes.domains.iter().map(|it| routes.shown(it)).collect();
+        let own_domains = self.0.offers.domains().into_iter().map(|it| it.shown());
+        own.chain(own_domains)
+            .chain(others)
+            .chain(domains)
+            .collect()
+    }
+}
+
+impl Routes {
+    fn shown(&self, it: &SiteDomain) -> SiteRoute {
+        let SiteDomain {
+            domain, is_here, ..
+        } = it;
+        let away = "its client is away: questions are answered by SERVFAIL";
+        let problem = fault_of(domain).or_else(|| (!is_here).then(|| away.to_owned()));
+        SiteRoute {
+            prefix: format!("{domain} ({})", it.resolver.ip()),
+            is_own: false,
+            user: Some(it.user.clone()),
+            client: None,
+            state: match is_here {
+                true => ExposureState::Open,
+                false => ExposureState::Away,
+            },
+            problem: problem.map(|problem| format!("{domain}: {problem}")),
+            now: 0,
+            so_far: 0,
+            in_vain: 0,
+        }
+    }
+}
+
+impl DomainOffer {
+    fn shown(&self) -> SiteRoute {
+        let (state, problem) = shown_state(&self.state.borrow());
+        SiteRoute {
+            prefix: self.domain.to_string(),
+            is_own: true,
+            user: None,
+            client: None,
+            state,
+            problem,
+            now: 0,
+            so_far: 0,
+            in_vain: 0,
+        }
+    }
+}
+
+/// In the words of the API, and why it was refused.
+fn shown_state(state: &State) -> (ExposureState, Option<String>) {
+    match state {
+        State::Asked => (ExposureState::Asked, None),
+        State::Open => (ExposureState::Open, None),
+        State::Refused(why) => (ExposureState::Refused, Some(why.clone())),
     }
 }
 
 impl Offer {
     fn shown(&self) -> SiteRoute {
-        let (state, refusal) = match &*self.state.borrow() {
-            State::Asked => (ExposureState::Asked, None),
-            State::Open => (ExposureState::Open, None),
-            State::Refused(why) => (ExposureState::Refused, Some(why.clone())),
-        };
+        let (state, refusal) = shown_state(&self.state.borrow());
         let range = self.prefix;
         let also = || format!("{range}: another client of the group has asked for it, too");
         SiteRoute {

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tabane_tunnel::{
-    DestinationRule, Destinations, Grants, GroupName, HostGrant, PortGrant, RouteGrant, UserLimits,
+    DestinationRule, Destinations, DomainGrant, Grants, GroupName, HostGrant, PortGrant,
+    RouteGrant, UserLimits,
 };
 
 use super::as_text;
@@ -69,6 +70,9 @@ pub struct UserEntry {
     /// Networks behind the user's devices that others of its group may be led to.
     #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteGrant>,
+    /// Domains whose names others of its group may ask for there.
+    #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainGrant>,
     /// With whom it shares such networks; without one, its own devices.
     #[serde(
         default,
@@ -97,6 +101,7 @@ impl UserEntry {
             ports: Vec::new(),
             hosts: Vec::new(),
             routes: Vec::new(),
+            domains: Vec::new(),
             group: None,
             private: false,
         }
@@ -120,6 +125,7 @@ impl UserEntry {
                 ports: self.ports.clone(),
                 hosts: self.hosts.clone(),
                 routes: self.routes.clone(),
+                domains: self.domains.clone(),
                 group: self.group.clone(),
             },
         }

@@ -30,6 +30,7 @@ mod readme;
 mod relays;
 mod rules;
 mod screens;
+mod site_names;
 mod sites;
 mod speed;
 mod strange;

@@ -25,14 +25,14 @@ use crate::world::{TABANE, World, first_line, ip, pid, wait_for};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/expose.py");
 
 /// A client with its LAN.
-struct Site<'a> {
+pub(crate) struct Site<'a> {
     world: &'a World,
     /// The third part of its LAN's addresses.
     number: u8,
     links: [&'static str; 2],
     ns: String,
     lan: String,
-    up: Option<(Child, Notices)>,
+    pub(crate) up: Option<(Child, Notices)>,
 }
 
 impl<'a> Site<'a> {
@@ -97,7 +97,7 @@ impl<'a> Site<'a> {
         self.world.path(&format!("site{}", self.number))
     }
 
-    fn at_client(&self, program: &str) -> Command {
+    pub(crate) fn at_client(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.ns, program]);
         command.env("TABANE_RUNTIME", self.directory().join("runtime"));
@@ -119,7 +119,7 @@ impl<'a> Site<'a> {
         assert!(output.status.success(), "{output:?}");
     }
 
-    fn begin(&mut self, flags: &[&str]) {
+    pub(crate) fn begin(&mut self, flags: &[&str]) {
         fs::create_dir_all(self.directory()).unwrap();
         let mut command = self.tabane(&["up", "--log", "debug", "--lan", "lan9"]);
         let notices = Notices::of(&mut command, &self.directory().join("notify"));
@@ -134,7 +134,7 @@ impl<'a> Site<'a> {
         fs::read_to_string(self.directory().join("up.log")).unwrap()
     }
 
-    fn end(&mut self, signal: Signal) {
+    pub(crate) fn end(&mut self, signal: Signal) {
         let (mut child, _) = self.up.take().unwrap();
         kill(pid(&child), signal).unwrap();
         wait_for(&mut child, PATIENCE);
@@ -148,7 +148,7 @@ impl<'a> Site<'a> {
     }
 
     /// Waits until a route stands so.
-    fn until_route(&self, prefix: &str, state: &str) -> Value {
+    pub(crate) fn until_route(&self, prefix: &str, state: &str) -> Value {
         self.until(prefix, |it| it["state"] == state)
     }
 
@@ -165,7 +165,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    fn at_host(&self, program: &str) -> Command {
+    pub(crate) fn at_host(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.lan, program]);
         command
@@ -240,7 +240,7 @@ impl Drop for Site<'_> {
     }
 }
 
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -249,14 +249,14 @@ impl Drop for Running {
     }
 }
 
-fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {output:?}");
     text(&output.stdout).trim().to_owned()
 }
 
 /// Two offices whose LANs are granted to each other.
-fn offices(world: &World) -> (Site<'_>, Site<'_>) {
+pub(crate) fn offices(world: &World) -> (Site<'_>, Site<'_>) {
     world.manage("user add ann --routes 192.168.10.0/24,fd00:10::/64 --group offices");
     world.manage("user add bob --routes 192.168.20.0/24,fd00:20::/64 --group offices");
     let (a, b) = (Site::first(world), Site::second(world));
@@ -565,7 +565,10 @@ fn hosts_see_whom_connections_and_datagrams_are_for() {
     let rules = |site: &Site<'_>| {
         let tables = run(site.at_client("nft").args(["list", "tables"]));
         let routing = run(site.at_client("ip").args(["rule", "list"]));
-        (tables.contains("tabane_sources"), routing.contains("10623:"))
+        (
+            tables.contains("tabane_sources"),
+            routing.contains("10623:"),
+        )
     };
     assert_eq!(rules(&b), (true, true));
     assert!(b.tabane(&["down"]).status().unwrap().success());
@@ -634,7 +637,11 @@ fn servers_behind_a_router_see_where_visitors_come_from() {
         "udp:7000=192.168.20.2",
         "--transparent",
     ];
-    let ask = || run(world.in_servers("python3").args(["-c", ASK_WHO, "203.0.113.1"]));
+    let ask = || {
+        run(world
+            .in_servers("python3")
+            .args(["-c", ASK_WHO, "203.0.113.1"]))
+    };
     let shown = |said: String| said.lines().all(|it| it.starts_with("('203.0.113.2', "));
     let output = b.tabane(&["expose", "7000", "--transparent"]).output();
     let output = output.unwrap();

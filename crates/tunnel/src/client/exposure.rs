@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::arrivals::Arrival;
 use super::standing::Shared;
 use super::{Client, OpenError, TcpFlow, UdpFlow};
+use crate::domain::Domain;
 use crate::engine::SessionId;
 use crate::flow::{Flow, order_for};
 use crate::label::Label;
@@ -88,6 +89,24 @@ impl Client {
     pub async fn offer_route(&self, prefix: Prefix) -> Result<Exposure, OpenError> {
         self.have_led(Transport::Route(prefix), Target::Anywhere)
             .await
+    }
+
+    /// Has the relay tell the client's group that names of this domain are asked for at `resolver`,
+    /// within one of its routes. Nobody comes by it.
+    ///
+    /// # Errors
+    /// As those of [`offer_route`](Self::offer_route); [`Status::PortUnavailable`] where the
+    /// resolver is in no route of the client's.
+    pub async fn offer_domain(
+        &self,
+        domain: &Domain,
+        resolver: SocketAddr,
+    ) -> Result<Exposure, OpenError> {
+        let target = Target::Name {
+            name: domain.name().clone(),
+            port: resolver.port(),
+        };
+        self.have_led(Transport::Domain(resolver), target).await
     }
 
     async fn have_led(&self, what: Transport, target: Target) -> Result<Exposure, OpenError> {

@@ -24,6 +24,7 @@ use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
 use crate::loopback;
 use crate::request::{Measure, Request, RequestError, Status, Transport, families_byte};
+use crate::routes::emit_named_list;
 use crate::stream::{Stream, StreamEnd};
 use crate::target::Target;
 
@@ -190,8 +191,17 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         Transport::Exposure(claim) => {
             exposing::serve(stream, host, claim, request.target.name()).await?;
         }
-        Transport::Route(prefix) => sites::serve(stream, host, prefix).await?,
-        Transport::Routes | Transport::NamedRoutes => sites::tell(stream, host).await?,
+        Transport::Route(prefix) => {
+            sites::serve(stream, host, sites::Offered::Range(prefix)).await?;
+        }
+        Transport::Domain(resolver) => {
+            match sites::Offered::domain(request.target.name(), resolver) {
+                Some(offered) => sites::serve(stream, host, offered).await?,
+                None => refuse(stream, Status::Malformed).await?,
+            }
+        }
+        Transport::Routes => sites::tell(stream, host, sites::emit_routes).await?,
+        Transport::NamedRoutes => sites::tell(stream, host, emit_named_list).await?,
     }
     drop(permit);
     Ok(())

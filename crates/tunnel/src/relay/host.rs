@@ -93,6 +93,7 @@ impl Seat {
             | Transport::Route(_)
             | Transport::Routes
             | Transport::NamedRoutes
+            | Transport::Domain(_)
             | Transport::LodgedPackets
             | Transport::Families
             | Transport::Relays(_)

@@ -1,4 +1,5 @@
-//! Networks behind clients: connections and flows of their group are led to them [P-T.11].
+//! Networks behind clients: connections and flows of their group are led to them, and their names
+//! asked for there [P-T.11].
 //!
 //! Owns that nobody is led but users of one group to routes that were granted, and that what finds
 //! nobody is refused at once. The two halves of a connection, or of a flow, are tasks of their own
@@ -12,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tabane_base::{Duration, Prefix, Protocol};
+use tabane_base::{Duration, Protocol};
 use tabane_core::PublicKey;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -22,6 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::attending::{Attendant, attend};
 use super::grants::Group;
 use super::host::{Host, Permit, Seat, refuse};
+pub(super) use super::site_routes::Offered;
 use super::site_routes::{Conflict, Found, Holder, Routed, SiteRoutes};
 use super::udp::{self, Destination};
 use super::user::User;
@@ -29,7 +31,7 @@ use crate::access::Access;
 use crate::connection::Connection;
 use crate::flow::Flow;
 use crate::request::{Status, protocol_byte};
-use crate::routes::emit_list;
+use crate::routes::{SiteList, emit_list};
 use crate::stream::{Stream, StreamEnd};
 use crate::target::Target;
 use crate::visitor::Preface;
@@ -74,8 +76,8 @@ struct Presence {
 /// A route at one moment.
 #[derive(Clone, Debug)]
 pub struct RouteSnapshot {
-    /// The addresses that lead there.
-    pub prefix: Prefix,
+    /// The addresses that lead there, or the names that are asked for there and whom.
+    pub what: String,
     /// Whose client it is.
     pub user: String,
     /// The client.
@@ -110,13 +112,14 @@ impl Sites {
     /// has a route, whatever its key.
     async fn lease(
         self: &Arc<Self>,
-        prefix: Prefix,
+        offered: Offered,
         holder: Holder,
     ) -> Result<(Lease, mpsc::Receiver<Errand>), Status> {
         let (bell, errands) = mpsc::channel(MAX_WAITING);
         let insert = || {
             let (holder, bell) = (holder.clone(), bell.clone());
-            self.routes().insert(prefix, holder, bell, Instant::now())
+            let offered = offered.clone();
+            self.routes().insert(offered, holder, bell, Instant::now())
         };
         let number = match insert() {
             Err(Conflict::With(others)) => {
@@ -163,7 +166,7 @@ impl Sites {
     pub(super) fn snapshot(&self) -> Vec<RouteSnapshot> {
         let routes = self.routes();
         let of = |it: &Routed<Bell>| RouteSnapshot {
-            prefix: it.prefix,
+            what: it.offered.to_string(),
             user: it.holder.user.clone(),
             client: it.holder.key,
             is_here: it.bell().is_some(),
@@ -218,16 +221,30 @@ fn member(host: &Host) -> Option<(&User, Group)> {
     Some((user, user.group()))
 }
 
-/// Leads to the client what its group sends to these addresses, until it gives them up or is gone.
-pub(super) async fn serve(stream: Stream, host: &Host, prefix: Prefix) -> Result<(), StreamEnd> {
+/// Leads to the client what its group sends to these addresses, or asks for of these names, until
+/// it gives them up or is gone.
+pub(super) async fn serve(stream: Stream, host: &Host, offered: Offered) -> Result<(), StreamEnd> {
     let Some((user, group)) = member(host) else {
         return refuse(stream, Status::Denied).await;
     };
-    let is_granted = || user.is_route_granted(prefix) && user.group() == group;
+    let is_granted = || {
+        let granted = match &offered {
+            Offered::Range(prefix) => user.is_route_granted(*prefix),
+            Offered::Domain(domain, _) => user.is_domain_granted(domain),
+        };
+        granted && user.group() == group
+    };
     if !is_granted() {
         return refuse(stream, Status::Denied).await;
     }
-    if host.shared.own.is_within(prefix) {
+    let is_unavailable = match &offered {
+        Offered::Range(prefix) => host.shared.own.is_within(*prefix),
+        Offered::Domain(_, resolver) => {
+            let routes = host.shared.sites.routes();
+            !routes.is_of(&group, host.key, resolver.ip())
+        }
+    };
+    if is_unavailable {
         return refuse(stream, Status::PortUnavailable).await;
     }
     if host.shared.is_draining.load(Ordering::Relaxed) {
@@ -240,12 +257,12 @@ pub(super) async fn serve(stream: Stream, host: &Host, prefix: Prefix) -> Result
         user: name.to_owned(),
         key: host.key,
     };
-    let (lease, mut errands) = match host.shared.sites.lease(prefix, holder).await {
+    let (lease, mut errands) = match host.shared.sites.lease(offered.clone(), holder).await {
         Ok(leased) => leased,
         Err(status) => return refuse(stream, status).await,
     };
     stream.write_all(&[Status::Open.emit()]).await?;
-    tracing::info!(client = %host.key, user = name, %prefix, "leads to the client");
+    tracing::info!(client = %host.key, user = name, %offered, "leads to the client");
     let mut route = Route {
         stream,
         lease,
@@ -381,8 +398,12 @@ fn unspecified(at: SocketAddr) -> std::net::IpAddr {
     }
 }
 
-/// Says which routes others of the client's group have, now and whenever that changes.
-pub(super) async fn tell(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
+/// Says what others of the client's group have, as `emit` writes it, now and whenever that changes.
+pub(super) async fn tell(
+    mut stream: Stream,
+    host: &Host,
+    emit: impl Fn(&SiteList) -> Vec<u8>,
+) -> Result<(), StreamEnd> {
     let Some((user, _)) = member(host) else {
         return refuse(stream, Status::Denied).await;
     };
@@ -394,7 +415,7 @@ pub(super) async fn tell(mut stream: Stream, host: &Host) -> Result<(), StreamEn
         revision.mark_unchanged();
         let list = sites.routes().told(&user.group(), host.key);
         if told.as_ref() != Some(&list) {
-            stream.write_all(&emit_list(&list)).await?;
+            stream.write_all(&emit(&list)).await?;
             told = Some(list);
         }
         tokio::select! {
@@ -403,6 +424,11 @@ pub(super) async fn tell(mut stream: Stream, host: &Host) -> Result<(), StreamEn
             _ = poll_fn(|cx| stream.poll_end(cx)) => return Ok(()),
         }
     }
+}
+
+/// What of it ends understand that know no names.
+pub(super) fn emit_routes(list: &SiteList) -> Vec<u8> {
+    emit_list(&list.routes)
 }
 
 /// Where a destination leads, if that is to a site. Who it is from is told there only where that is

@@ -21,25 +21,22 @@ impl PortClaim {
         out.push(protocol_byte(self.protocol));
         out.extend(self.ports.first().to_be_bytes());
         out.extend(self.ports.last().to_be_bytes());
-        let name = name.map_or("", HostName::as_str);
-        out.push(u8::try_from(name.len()).expect("names have at most 253 bytes"));
-        out.extend(name.as_bytes());
+        emit_name(name, out);
     }
 }
 
-/// Reads a claim, as a request without its kind.
-pub(super) fn parse_claim(bytes: &[u8]) -> Result<Option<(Request, usize)>, RequestError> {
-    /// Protocol, first and last port, length of the name.
-    const HEAD: usize = 1 + 2 + 2 + 1;
-    let protocol = match bytes.first() {
-        None => return Ok(None),
-        Some(byte) => protocol_of(*byte).ok_or(RequestError::Kind)?,
-    };
-    let Some((&[_, a, b, c, d, len], rest)) = bytes.split_first_chunk::<HEAD>() else {
+/// Writes a name behind its length; 0 for none.
+pub(crate) fn emit_name(name: Option<&HostName>, out: &mut Vec<u8>) {
+    let name = name.map_or("", HostName::as_str);
+    out.push(u8::try_from(name.len()).expect("names have at most 253 bytes"));
+    out.extend(name.as_bytes());
+}
+
+/// Reads such a name.
+pub(crate) fn parse_name(bytes: &[u8]) -> Result<Option<(Option<HostName>, usize)>, RequestError> {
+    let Some((&len, rest)) = bytes.split_first() else {
         return Ok(None);
     };
-    let ports = PortRange::new(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-    let ports = ports.ok_or(RequestError::Port)?;
     let len = usize::from(len);
     if len > MAX_NAME {
         return Err(RequestError::Name);
@@ -47,15 +44,32 @@ pub(super) fn parse_claim(bytes: &[u8]) -> Result<Option<(Request, usize)>, Requ
     let Some(name) = rest.get(..len) else {
         return Ok(None);
     };
-    let target = match len {
-        0 => Target::Anywhere,
-        _ => {
-            let name = std::str::from_utf8(name).map_err(|_| RequestError::Name)?;
-            let name = HostName::new(name).map_err(|_| RequestError::Name)?;
-            let port = ports.first();
-            Target::Name { name, port }
-        }
+    if len == 0 {
+        return Ok(Some((None, 1)));
+    }
+    let name = std::str::from_utf8(name).map_err(|_| RequestError::Name)?;
+    let name = HostName::new(name).map_err(|_| RequestError::Name)?;
+    Ok(Some((Some(name), 1 + len)))
+}
+
+/// Reads a claim, as a request without its kind.
+pub(super) fn parse_claim(bytes: &[u8]) -> Result<Option<(Request, usize)>, RequestError> {
+    /// Protocol, first and last port.
+    const HEAD: usize = 1 + 2 + 2;
+    let protocol = match bytes.first() {
+        None => return Ok(None),
+        Some(byte) => protocol_of(*byte).ok_or(RequestError::Kind)?,
     };
+    let Some((&[_, a, b, c, d], rest)) = bytes.split_first_chunk::<HEAD>() else {
+        return Ok(None);
+    };
+    let ports = PortRange::new(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+    let ports = ports.ok_or(RequestError::Port)?;
+    let Some((name, len)) = parse_name(rest)? else {
+        return Ok(None);
+    };
+    let port = ports.first();
+    let target = name.map_or(Target::Anywhere, |name| Target::Name { name, port });
     let transport = Transport::Exposure(PortClaim { protocol, ports });
     Ok(Some((Request { transport, target }, HEAD + len)))
 }
