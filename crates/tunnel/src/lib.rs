@@ -28,6 +28,7 @@ pub mod loopback;
 mod mapping;
 mod marks;
 mod monitor;
+mod pingers;
 mod proxy_header;
 mod range;
 mod relay;
@@ -48,7 +49,7 @@ pub use client::{
     Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client, ClientConfig,
     ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind, LinkError,
     LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayMerit,
-    RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow,
+    RelayPeer, SessionNumbers, Silence, Spoken, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow,
     UdpMapping, Visitor, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};

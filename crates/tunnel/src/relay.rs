@@ -32,7 +32,6 @@ mod monitor;
 mod open_ports;
 mod own_addresses;
 mod packets;
-mod pingers;
 mod pool;
 mod rules;
 mod shaper;

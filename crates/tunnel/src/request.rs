@@ -383,6 +383,10 @@ pub(crate) fn protocol_byte(protocol: Protocol) -> u8 {
     u8::from(protocol == Protocol::Udp)
 }
 
+/// The byte that stands for echo requests and replies, as whole packets, where calls of a site are
+/// told apart.
+pub(crate) const ECHO_BYTE: u8 = 2;
+
 /// What such a byte says.
 pub(crate) fn protocol_of(byte: u8) -> Option<Protocol> {
     match byte {

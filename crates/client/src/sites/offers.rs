@@ -11,7 +11,9 @@ use std::rc::Rc;
 use tabane_base::{Prefix, Protocol};
 use tabane_linux::interfaces::{self, Interface};
 use tabane_policy::FlowFacts;
-use tabane_tunnel::{Client, Domain, Exposure, ExposureEvent, OpenError, Status, Visitor};
+use tabane_tunnel::{
+    Client, Domain, Exposure, ExposureEvent, OWN_MARK, OpenError, Spoken, Status, Visitor, may_mark,
+};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -237,8 +239,12 @@ impl Offer {
     async fn lead(self: Rc<Self>, mut visitor: Visitor, rules: RuleBook) {
         let at = visitor.at;
         self.so_far.set(self.so_far.get() + 1);
-        let Some(protocol) = visitor.protocol().await else {
+        let Some(spoken) = visitor.spoken().await else {
             return;
+        };
+        let protocol = match spoken {
+            Spoken::Protocol(protocol) => protocol,
+            Spoken::Echoes => Protocol::Udp,
         };
         let visitor = visitor.labelled(label(&rules, self.facts(Some((at, protocol)))));
         let presence = Presence::new(&self);
@@ -247,9 +253,15 @@ impl Offer {
                 visitor.refuse(status).await;
                 Err(status)
             }
-            Ok(()) => match protocol {
-                Protocol::Tcp => self.lead_connection(visitor).await,
-                Protocol::Udp => self.lead_datagrams(visitor).await,
+            Ok(()) => match spoken {
+                Spoken::Protocol(Protocol::Tcp) => self.lead_connection(visitor).await,
+                Spoken::Protocol(Protocol::Udp) => self.lead_datagrams(visitor).await,
+                Spoken::Echoes => {
+                    let mark = may_mark().then_some(OWN_MARK);
+                    let may_ask = |ip| self.prefix.contains(ip);
+                    visitor.answer_echoes(mark, may_ask).await;
+                    Ok(())
+                }
             },
         };
         drop(presence);

@@ -497,6 +497,7 @@ fn routes_that_are_not_to_be_had_are_told_in_a_line() {
 const WHO: &str = "import socket, sys, threading\n\
     family = socket.AF_INET6 if sys.argv[1] == '6' else socket.AF_INET\n\
     udp = socket.socket(family, socket.SOCK_DGRAM)\n\
+    if sys.argv[1] == '6': udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)\n\
     udp.bind(('', 7000))\n\
     tcp = socket.create_server(('', 7000), family=family)\n\
     def answer():\n    \
@@ -669,4 +670,40 @@ fn servers_behind_a_router_see_where_visitors_come_from() {
     }
     let said = ask();
     assert!(shown(said.clone()), "{said}\n{}", b.log());
+}
+
+/// Which of these hosts answer pings.
+fn pinged(mut command: Command, hosts: &[&str]) -> Vec<String> {
+    const PING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/ping.py");
+    command.args([PING, "3"]).args(hosts).env("BLOCKS", "1");
+    run(&mut command).lines().map(str::to_owned).collect()
+}
+
+fn hosts_are_pinged(relay_flags: &[&str]) {
+    let Some(world) = World::new(relay_flags) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    joined(&mut a, &mut b);
+    // There and not there; of both families; by hosts of the LAN and by the machine itself.
+    let hosts = ["192.168.20.2", "fd00:20::2", "192.168.20.1"];
+    for command in [a.at_host("python3"), a.at_client("python3")] {
+        assert_eq!(pinged(command, &hosts), hosts, "{}\n{}", a.log(), b.log());
+    }
+    let nobody = ["192.168.20.77"];
+    assert_eq!(pinged(a.at_host("python3"), &nobody), ["-"]);
+    // Others of the group alone.
+    b.end(Signal::SIGTERM);
+    a.until_route("192.168.20.0/24", "away");
+    assert_eq!(pinged(a.at_host("python3"), &hosts[..1]), ["-"]);
+}
+
+#[test]
+fn hosts_of_another_site_are_pinged() {
+    hosts_are_pinged(&[]);
+}
+
+#[test]
+fn hosts_of_another_site_are_pinged_from_addresses_of_the_relay_s_pool() {
+    hosts_are_pinged(&["--pool", "100.64.16.0/24", "--pool", "fd00:16::/64"]);
 }

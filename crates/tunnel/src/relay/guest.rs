@@ -17,7 +17,7 @@ use super::mapping::Mapping;
 use super::packets::Packets;
 use super::udp::Destination;
 use super::user::{Counted, Rates, User};
-use super::{Shared, destination, exposing, headcount, pingers, sites, udp};
+use super::{Shared, destination, exposing, headcount, sites, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
@@ -291,7 +291,7 @@ async fn serve_mapping(stream: Stream, host: &Host, request: &Request) -> Result
 async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), StreamEnd> {
     let exit = host.shared.exit.as_ref().filter(|_| lodges);
     let lodger = exit.and_then(|exit| exit.lodge(host.key, host.session));
-    if lodger.is_none() && !pingers::can_ping() {
+    if lodger.is_none() && !crate::pingers::can_ping() {
         return refuse(stream, Status::Denied).await;
     }
     let flow = Flow::new(stream, None);
@@ -301,7 +301,7 @@ async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), 
         answer.extend(assignment.unwrap_or_default().emit());
     }
     flow.stream().write_all(&answer).await?;
-    let packets = Packets::new(&host.shared, host.user.as_ref(), flow, host.meter(), lodger);
+    let packets = Packets::new(host, flow, host.meter(), lodger);
     packets.serve().await;
     Ok(())
 }

@@ -16,11 +16,13 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::exit::{Lodger, Refusal};
 use super::gate::{Fate, Gate};
-use super::pingers::Pingers;
+use super::host::Host;
+use super::sites::SiteEchoes;
 use super::user::{Direction, Meter, User};
 use crate::echo::{Echo, Kind};
 use crate::flow::Flow;
 use crate::ip_packet::{IpPacket, protocol};
+use crate::pingers::Pingers;
 
 /// Replies to pings that wait to go back; more are lost, as pings may be.
 const MAX_WAITING: usize = 64;
@@ -34,26 +36,22 @@ pub(super) struct Packets<'a> {
     flow: Flow,
     gate: Gate,
     pingers: Pingers,
+    sites: SiteEchoes,
     replies: mpsc::Receiver<Vec<u8>>,
     /// Its addresses, where it has any.
     lodger: Option<Lodger>,
 }
 
 impl<'a> Packets<'a> {
-    pub(super) fn new(
-        shared: &'a Shared,
-        user: Option<&'a User>,
-        flow: Flow,
-        meter: Meter,
-        lodger: Option<Lodger>,
-    ) -> Self {
+    pub(super) fn new(host: &'a Host, flow: Flow, meter: Meter, lodger: Option<Lodger>) -> Self {
         let (sender, replies) = mpsc::channel(MAX_WAITING);
         Self {
-            shared,
-            user,
+            shared: &host.shared,
+            user: host.user.as_ref(),
             flow,
             gate: Gate::new(meter),
-            pingers: Pingers::new(sender, shared.mark),
+            sites: SiteEchoes::new(host, sender.clone()),
+            pingers: Pingers::new(sender, host.shared.mark),
             replies,
             lodger,
         }
@@ -122,6 +120,9 @@ impl<'a> Packets<'a> {
     fn send_on(&mut self, packet: &[u8]) -> Result<(), Refusal> {
         let header = IpPacket::parse(packet).map_err(|_| Refusal::Malformed)?;
         let destination = SocketAddr::new(header.destination, header.port);
+        if self.sites.take(header.destination, packet) {
+            return Ok(());
+        }
         if !self.shared.allows(self.user, destination) {
             return Err(Refusal::Denied);
         }

@@ -7,6 +7,7 @@
 //! either half ends as with any other destination.
 
 mod call;
+mod echoes;
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -38,6 +39,7 @@ use crate::visitor::Preface;
 
 use call::{Bell, Call, Errand, FarHalf, udp_at_home};
 pub(super) use call::{Way, connect, pass_flow};
+pub(super) use echoes::SiteEchoes;
 
 /// Calls that wait for the holder's task; one more is refused.
 const MAX_WAITING: usize = 1_024;
@@ -338,8 +340,8 @@ impl Attendant for Route<'_> {
                             .await;
                     }
                 }
-                FarHalf::Udp(socket, _half) => {
-                    front.push(protocol_byte(Protocol::Udp));
+                FarHalf::Datagrams(socket, _half, spoken) => {
+                    front.push(spoken);
                     let flow = Flow::new(stream, None);
                     if flow.stream().write_all(&front).await.is_ok()
                         && let Ok(socket) = udp_at_home(socket)
@@ -445,14 +447,19 @@ pub(super) fn way(host: &Host, target: &Target, from: Option<SocketAddr>) -> Opt
     let at = canonical(at);
     let from = from.map(canonical);
     let routes = host.shared.sites.routes();
-    let bell = match routes.find(&group, host.key, at.ip()) {
-        Found::Here(_, bell) => Some(bell),
-        Found::Away => None,
+    let (route, bell) = match routes.find(&group, host.key, at.ip()) {
+        Found::Here(number, bell) => (Some(number), Some(bell)),
+        Found::Away => (None, None),
         Found::Nowhere => return None,
     };
     let is_own = |from: &SocketAddr| {
         from.is_ipv4() == at.is_ipv4() && routes.is_of(&group, host.key, from.ip())
     };
     let from = from.filter(is_own);
-    Some(Way { at, from, bell })
+    Some(Way {
+        at,
+        from,
+        route,
+        bell,
+    })
 }

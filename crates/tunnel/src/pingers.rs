@@ -1,4 +1,4 @@
-//! Echo requests of a client ("pings"), by sockets of the relay's own.
+//! Echo requests of others ("pings"), by sockets of this end's own.
 //!
 //! Owns the sockets that put them to their destinations and the way back of the replies. Where the
 //! system lets us (`net.ipv4.ping_group_range`) the kernel keeps apart whose reply is whose; else
@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(30);
 const MAX_PACKET: usize = 65_535;
 
 /// Whether clients can be served here at all.
-pub(super) fn can_ping() -> bool {
+pub(crate) fn can_ping() -> bool {
     open(IpAddr::from([127, 0, 0, 1])).is_ok()
 }
 
@@ -35,7 +35,7 @@ pub(super) fn can_ping() -> bool {
 type Key = (IpAddr, IpAddr, u16);
 
 /// The pinging programs of one client.
-pub(super) struct Pingers {
+pub(crate) struct Pingers {
     table: BTreeMap<Key, Pinger>,
     replies: mpsc::Sender<Vec<u8>>,
     mark: Option<u32>,
@@ -49,7 +49,7 @@ struct Pinger {
 
 impl Pingers {
     /// None yet; replies come out at the other end of `replies`.
-    pub(super) fn new(replies: mpsc::Sender<Vec<u8>>, mark: Option<u32>) -> Self {
+    pub(crate) fn new(replies: mpsc::Sender<Vec<u8>>, mark: Option<u32>) -> Self {
         Self {
             table: BTreeMap::new(),
             replies,
@@ -58,7 +58,7 @@ impl Pingers {
     }
 
     /// Puts a request to its destination.
-    pub(super) fn send(&mut self, echo: &Echo<'_>) {
+    pub(crate) fn send(&mut self, echo: &Echo<'_>) {
         let key = (echo.source, echo.destination, echo.identifier);
         let is_running = |pinger: &Pinger| !pinger.task.is_finished();
         if !self.table.get(&key).is_some_and(is_running) {
