@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 pub(crate) use names::{SiteQuestion, failure};
 pub use offers::{check_domains, check_routes};
+pub(crate) use shown::tell_of_other_relays;
 
 use crate::rule_book::RuleBook;
 use crate::sources::Sources;

@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use tabane_base::Prefix;
+use tabane_control::SiteRoute;
 use tabane_tunnel::Client;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::FarEnds;
 use crate::peers::Peer;
-use crate::sites::{Behind, Sites};
+use crate::sites::{Behind, Sites, tell_of_other_relays};
 
 /// The most ranges that are given to the hooks, which have room for so many.
 const MAX_RANGES: usize = 200;
@@ -39,6 +40,15 @@ impl FarEnds {
     /// The networks behind other clients of the group, and behind this one.
     pub(crate) fn sites(&self) -> &Sites {
         &self.0.sites
+    }
+
+    /// The routes of this machine and of others.
+    pub(crate) fn routes_shown(&self) -> Vec<SiteRoute> {
+        let mut routes = self.0.sites.shown();
+        let surroundings = self.0.surroundings.as_ref();
+        let relays = surroundings.map_or(0, |it| it.plan.relays().len());
+        tell_of_other_relays(&mut routes, relays);
+        routes
     }
 
     /// From now on the networks behind this machine are offered to others of its group. Must be

@@ -123,3 +123,58 @@ impl Offer {
         }
     }
 }
+
+/// Says what may be missing where this machine knows `relays` of them, and nobody else's networks
+/// are known at the one that it is at: relays do not tell one another.
+pub(crate) fn tell_of_other_relays(routes: &mut [SiteRoute], relays: usize) {
+    if relays < 2 || routes.iter().any(|route| !route.is_own) {
+        return;
+    }
+    let mut open = routes.iter_mut();
+    let open = open.find(|it| it.state == ExposureState::Open && it.problem.is_none());
+    if let Some(route) = open {
+        route.problem = Some(format!(
+            "{}: this relay knows no other site; it would not hear of one at another relay, and \
+             this machine knows {relays} relays: clients of one group have to use the same (`relay` \
+             in config.toml)",
+            route.prefix
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(is_own: bool, state: ExposureState) -> SiteRoute {
+        SiteRoute {
+            prefix: "192.168.20.0/24".to_owned(),
+            is_own,
+            user: None,
+            client: None,
+            state,
+            problem: None,
+            now: 0,
+            so_far: 0,
+            in_vain: 0,
+        }
+    }
+
+    #[test]
+    fn who_is_alone_at_one_of_several_relays_is_told_why() {
+        let told = |mut routes: Vec<SiteRoute>, relays| {
+            tell_of_other_relays(&mut routes, relays);
+            routes.into_iter().find_map(|it| it.problem)
+        };
+        let own = route(true, ExposureState::Open);
+        let said = told(vec![own.clone()], 2).unwrap();
+        assert!(
+            said.contains("knows 2 relays") && !said.contains('\n'),
+            "{said}"
+        );
+        assert_eq!(told(vec![own.clone()], 1), None);
+        assert_eq!(told(vec![route(true, ExposureState::Asked)], 2), None);
+        let other = route(false, ExposureState::Away);
+        assert_eq!(told(vec![own, other], 2), None);
+    }
+}
