@@ -24,6 +24,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::bypass::Bypass;
+use crate::carrier::DNS_PORT;
 use crate::far_ends::FarEnds;
 use crate::plain;
 use crate::plain::Passage;
@@ -307,6 +308,12 @@ async fn carry<S: Ord + Clone>(
         Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
     };
     let is_to_site = route.is_to_site(far_ends);
+    // A question is a flow of its own there, too.
+    let asks = matches!(route.target, Target::Address(at) if at.port() == DNS_PORT);
+    let idle = match is_to_site && asks {
+        true => IDLE_RESOLVER,
+        false => idle,
+    };
     let plain = route
         .plain
         .filter(|_| route.may_go_plainly() && !is_to_site);
@@ -325,7 +332,7 @@ async fn carry<S: Ord + Clone>(
                     through_session(&peer, bypass, association, own, Silence::GivesBack).await
                 }
                 (Some(Via::Relay), _, Some(relay)) => {
-                    let relay = relay.labelled(route.label.clone());
+                    let relay = route.by_relay(relay, far_ends);
                     by_relay(
                         &relay,
                         far_ends.bypass(),

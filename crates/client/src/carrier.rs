@@ -27,10 +27,12 @@ use crate::far_ends::FarEnds;
 use crate::near_names::asks_for_near;
 use crate::opening::{open, refusal_of};
 use crate::plain::{self, Far};
+use crate::questions;
 use crate::route::Route;
 use crate::rule_book::RuleBook;
+use crate::sites::{SiteQuestion, failure};
 
-const DNS_PORT: u16 = 53;
+pub(crate) const DNS_PORT: u16 = 53;
 /// Addresses that a socket hears of without having asked, which are remembered.
 const MAX_STRANGERS: usize = 256;
 /// Pause after `accept` failed for want of descriptors: some close meanwhile.
@@ -104,10 +106,25 @@ impl Carrier {
         route
     }
 
+    /// The resolver of another site that a datagram asks.
+    pub(crate) fn site_question(&self, dest: SocketAddr, payload: &[u8]) -> Option<SiteQuestion> {
+        let asks = dest.port() == DNS_PORT;
+        let sites = self.far_ends.sites();
+        asks.then(|| sites.question(payload)).flatten()
+    }
+
     /// The way of a flow that begins with `payload`: questions for names that only the resolvers
-    /// near here know stay here.
-    pub(crate) fn route_datagram(&self, original: Original, payload: &[u8]) -> Route {
+    /// near here know stay here, and those for another site's names go there and nowhere else.
+    pub(crate) fn route_datagram(
+        &self,
+        original: Original,
+        question: Option<SiteQuestion>,
+        payload: &[u8],
+    ) -> Route {
         let mut route = self.route(original);
+        if let Some(question) = question {
+            return route.to_site(question.resolver);
+        }
         route.stays_here |= route.target == Target::Resolver && asks_for_near(payload);
         route
     }
@@ -171,7 +188,16 @@ impl Carrier {
     }
 
     /// Answers to the questions of this flow tell the names of addresses.
-    pub(crate) fn listen(&self, dest: SocketAddr, deliver: Deliver) -> Deliver {
+    pub(crate) fn listen(
+        &self,
+        dest: SocketAddr,
+        question: Option<SiteQuestion>,
+        payload: &[u8],
+        deliver: Deliver,
+    ) -> Deliver {
+        if question.is_some() {
+            return self.listen_to_site(payload, deliver);
+        }
         if dest.port() != DNS_PORT {
             return deliver;
         }
@@ -181,6 +207,24 @@ impl Carrier {
                 rules.see_answer(payload);
             }
             deliver(answer);
+        })
+    }
+
+    /// The same for a question to another site: what is told there of other names than its own is
+    /// not heeded, and where nobody can be asked the program hears that at once.
+    fn listen_to_site(&self, payload: &[u8], deliver: Deliver) -> Deliver {
+        let (rules, sites) = (self.rules.clone(), self.far_ends.sites().clone());
+        let (asked, failure) = (sites.question(payload), failure(payload));
+        Box::new(move |answer| match (answer, &failure) {
+            (Answer::Refused, Some(failure)) => deliver(Answer::Datagram(failure)),
+            (Answer::Refused, None) => deliver(answer),
+            (Answer::Datagram(payload), _) => {
+                let told = sites.question(payload);
+                if told.map(|it| it.resolver) == asked.map(|it| it.resolver) {
+                    rules.see_answer(payload);
+                }
+                deliver(answer);
+            }
         })
     }
 
@@ -203,7 +247,13 @@ impl Carrier {
     /// Carries one connection, in a task of its own.
     pub(crate) fn carry(&self, caller: Caller, route: Route) {
         let (far_ends, carriage) = (self.far_ends.clone(), self.carriage.clone());
-        tokio::task::spawn_local(async move { serve(&far_ends, &carriage, caller, &route).await });
+        tokio::task::spawn_local(async move {
+            let asks = route.plain.is_some_and(|dest| dest.port() == DNS_PORT);
+            match asks && far_ends.sites().have_names() {
+                true => questions::serve(&far_ends, &carriage, caller, route).await,
+                false => serve(&far_ends, &carriage, caller, &route).await,
+            }
+        });
     }
 
     /// Takes datagrams for ever.
@@ -213,13 +263,15 @@ impl Carrier {
         loop {
             let received = capture.recv(&flows, |datagram| {
                 let payload = &*datagram.payload;
-                associations.send(&datagram.flow, payload, || {
+                let question = self.site_question(datagram.original.dest, payload);
+                associations.send(&(datagram.flow, question), payload, || {
                     let (original, flow) = (datagram.original, datagram.flow);
+                    let deliver = deliver(sender.clone(), flow);
                     let is_shared = !original.is_connected;
                     let stranger = || stranger(sender.clone(), flows.clone(), flow);
                     Beginning {
-                        route: self.route_datagram(original, payload),
-                        deliver: self.listen(original.dest, deliver(sender.clone(), flow)),
+                        route: self.route_datagram(original, question, payload),
+                        deliver: self.listen(original.dest, question, payload, deliver),
                         socket: is_shared.then(|| (flow.socket, stranger())),
                     }
                 });
@@ -289,7 +341,7 @@ async fn serve(far_ends: &FarEnds, carriage: &Carriage, mut caller: Caller, rout
 }
 
 /// As the program would have done by itself.
-async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result<Far, Refusal> {
+pub(crate) async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result<Far, Refusal> {
     let dest = route.plain.ok_or(Refusal::NetworkUnreachable)?;
     let passage = far_ends.plain_way(dest, route.label.as_ref()).await;
     let passage = passage.map_err(|error| {

@@ -30,6 +30,7 @@ use tokio::time::timeout;
 
 use crate::plain::{self, PlainWay};
 use crate::rule_book::{RuleBook, SplitTunnel};
+use crate::sources::Sources;
 
 pub use asking::ExposureState;
 pub(crate) use asking::keep_asking;
@@ -43,7 +44,7 @@ pub(crate) const MAX_DATAGRAM: usize = 65_507;
 
 /// What of the relay leads here. Copies are the same.
 #[derive(Clone, Default)]
-pub struct Exposures(Rc<RefCell<Vec<Exposed>>>);
+pub struct Exposures(Rc<RefCell<Vec<Exposed>>>, Rc<Sources>);
 
 struct Exposed {
     entry: ExposureEntry,
@@ -56,6 +57,8 @@ struct Wish {
     entry: ExposureEntry,
     state: watch::Sender<ExposureState>,
     visitors: RefCell<Visitors>,
+    /// For targets that see where visitors come from.
+    sources: Rc<Sources>,
 }
 
 #[derive(Default)]
@@ -95,6 +98,8 @@ pub struct ExposureReport {
     pub in_vain: u64,
     /// Another client of the relay has asked for the same, in vain.
     pub is_also_wanted: bool,
+    /// Why the target does not see visitors' addresses, though it is to.
+    pub unshown: Option<String>,
 }
 
 /// Counts a visitor while it is here.
@@ -120,6 +125,7 @@ impl Exposures {
                 entry: entry.clone(),
                 state: watch::Sender::new(ExposureState::Asked),
                 visitors: RefCell::default(),
+                sources: self.1.clone(),
             });
             let following = wish.clone().follow(relay.clone(), rules.clone());
             exposed.push(Exposed {
@@ -341,6 +347,7 @@ impl Wish {
             so_far: visitors.so_far,
             in_vain: visitors.in_vain,
             is_also_wanted: visitors.is_also_wanted,
+            unshown: self.sources.problem(|_| self.entry.transparent),
         }
     }
 
@@ -361,10 +368,19 @@ impl Wish {
         }
     }
 
-    async fn connect(&self, port: u16, relay: &Client) -> Result<TcpStream, Status> {
+    async fn connect(
+        &self,
+        from: SocketAddr,
+        port: u16,
+        relay: &Client,
+    ) -> Result<TcpStream, Status> {
         let mut failure = Status::Unreachable;
         for address in self.addresses(port, relay).await? {
-            match plain::connect_tcp(address, &PlainWay::Routed).await {
+            let connected = match self.entry.transparent {
+                true => self.sources.connect_for_visitor(address, from).await,
+                false => plain::connect_tcp(address, &PlainWay::Routed).await,
+            };
+            match connected {
                 Ok(tcp) => return Ok(tcp),
                 Err(error) => failure = status_of(&error),
             }
@@ -372,10 +388,13 @@ impl Wish {
         Err(failure)
     }
 
-    async fn bind(&self, port: u16, relay: &Client) -> Result<UdpSocket, Status> {
+    async fn bind(&self, from: SocketAddr, port: u16, relay: &Client) -> Result<UdpSocket, Status> {
         let addresses = self.addresses(port, relay).await?;
         let first = addresses.first().ok_or(Status::Unreachable)?;
-        let bound = plain::connect_udp(*first, &PlainWay::Routed).await;
+        let bound = match self.entry.transparent {
+            true => self.sources.bind_for_visitor(*first, from).await,
+            false => plain::connect_udp(*first, &PlainWay::Routed).await,
+        };
         bound.map_err(|error| status_of(&error))
     }
 }
@@ -397,7 +416,7 @@ impl Presence {
     async fn lead_connection(&self, visitor: Visitor, relay: &Client) -> Result<(), Status> {
         let (from, at) = (visitor.from, visitor.at);
         let connected = tokio::select! {
-            connected = timeout(TARGET_WAIT, self.0.connect(at.port(), relay)) => connected,
+            connected = timeout(TARGET_WAIT, self.0.connect(from, at.port(), relay)) => connected,
             () = visitor.gone() => return Ok(()),
         };
         let mut tcp = match connected.unwrap_or(Err(Status::TimedOut)) {
@@ -420,9 +439,9 @@ impl Presence {
     }
 
     async fn lead_datagrams(&self, visitor: Visitor, relay: &Client) -> Result<(), Status> {
-        let port = visitor.at.port();
+        let (from, port) = (visitor.from, visitor.at.port());
         let flow = visitor.datagrams();
-        let socket = self.0.bind(port, relay).await?;
+        let socket = self.0.bind(from, port, relay).await?;
         let mut buffer = vec![0; MAX_DATAGRAM];
         loop {
             tokio::select! {
@@ -474,6 +493,7 @@ mod tests {
             entry: entry.refined(host.map(str::to_owned), false).unwrap(),
             state: watch::Sender::new(ExposureState::Asked),
             visitors: RefCell::default(),
+            sources: Rc::default(),
         }
     }
 

@@ -29,6 +29,7 @@ use crate::far_ends::FarEnds;
 use crate::interception::{hold_requests, show_plain_names};
 use crate::multipath;
 use crate::rule_book::RuleBook;
+use crate::sources;
 use tabane_tunnel::OWN_MARK;
 
 pub use direct::DirectRanges;
@@ -43,6 +44,12 @@ use packets::Packets;
 /// # Errors
 /// As the kernel says.
 pub async fn clear_leftovers() -> Result<()> {
+    sources::clear_leftovers().await?;
+    clear_own_leftovers().await
+}
+
+/// The same without what other commands may be using.
+async fn clear_own_leftovers() -> Result<()> {
     multipath::clear_leftovers();
     filter::clear_leftovers().await
 }
@@ -79,7 +86,7 @@ impl Machine {
     /// Attaches hooks that leave everything alone until [`set_open`](Self::set_open).
     pub async fn set_up(direct: DirectRanges, extent: Extent) -> Result<Self> {
         const WHAT: &str = "cannot capture this machine's traffic";
-        clear_leftovers().await?;
+        clear_own_leftovers().await?;
         let cgroup = Cgroup::root().context(WHAT)?;
         let mut capture = Capture::open(Some(OWN_MARK)).context(WHAT)?;
         hold_requests(&mut capture);
@@ -205,7 +212,10 @@ impl Machine {
         let captured = self.direct.not_given(captured);
         if self.only_peers && !captured.is_empty() {
             let left = [&EVERYTHING[..], &spared].concat();
-            self.hooks.exclude(&left, &[], &captured)?;
+            // What is asked of another site is asked of nobody else in its place.
+            let asks = far_ends.is_some_and(|it| it.sites().have_names());
+            let asked = if asks { &resolvers[..] } else { &[] };
+            self.hooks.exclude(&left, asked, &captured)?;
         } else {
             // Questions to a resolver in them are carried all the same: the relay has one, too.
             let mut left = [&prefixes[..], &spared].concat();

@@ -8,7 +8,7 @@ const HEADER: usize = 12;
 /// RFC 1035 §2.3.4, with room for the dots.
 const MAX_NAME: usize = 255;
 /// Multicast DNS (RFC 6762), homes (RFC 8375), private use by ICANN's word, and by custom.
-const SUFFIXES: [&str; 8] = [
+pub(crate) const SUFFIXES: [&str; 8] = [
     "local",
     "home.arpa",
     "internal",

@@ -51,8 +51,12 @@ pub(crate) async fn open(
     while let Some(via) = route.known(far_ends, peer.is_some(), true).next(last) {
         last = Some(via);
         let (client, target, silence) = match (via, &peer, far_ends.relay()) {
-            (Via::Peer, Some((peer, own)), _) => (peer, own, Silence::GivesBack),
-            (Via::Relay, _, Some(relay)) => (relay, target, route.silence),
+            (Via::Peer, Some((peer, own)), _) => {
+                (peer.labelled(label.clone()), own, Silence::GivesBack)
+            }
+            (Via::Relay, _, Some(relay)) => {
+                (route.by_relay(relay, far_ends), target, route.silence)
+            }
             (Via::Peer | Via::Relay, ..) => continue,
             (Via::Plain, ..) => match plain.await {
                 Ok(far) => {
@@ -64,7 +68,6 @@ pub(crate) async fn open(
                 Err(own) => return Err(said.unwrap_or(own)),
             },
         };
-        let client = client.labelled(label.clone());
         match client.open_tcp(target.clone(), silence).await {
             Ok(flow) => return Ok(Opened::Session(flow)),
             Err(error) => {

@@ -160,22 +160,31 @@ async fn serve(
                 flow,
                 original,
                 payload,
-            } => associations.send(&flow, payload, || {
-                let route = placed(carrier.route_datagram(original, payload), original.dest);
-                let (answering, telling) = (voice.clone(), voice.clone());
-                let deliver = move |answer: Answer<'_>| match answer {
-                    Answer::Datagram(payload) => answering.datagram(flow.dest, flow.app, payload),
-                    Answer::Refused => answering.refuse(flow),
-                };
-                let stranger = move |from: SocketAddr, payload: &[u8]| {
-                    telling.datagram(from, flow.app, payload);
-                };
-                Beginning {
-                    route,
-                    deliver: carrier.listen(flow.dest, Box::new(deliver)),
-                    socket: Some((flow.app, Box::new(stranger))),
-                }
-            }),
+            } => {
+                let question = carrier.site_question(original.dest, payload);
+                associations.send(&(flow, question), payload, || {
+                    let route = carrier.route_datagram(original, question, payload);
+                    let route = match question {
+                        Some(_) => route,
+                        None => placed(route, original.dest),
+                    };
+                    let (answering, telling) = (voice.clone(), voice.clone());
+                    let deliver = move |answer: Answer<'_>| match answer {
+                        Answer::Datagram(payload) => {
+                            answering.datagram(flow.dest, flow.app, payload)
+                        }
+                        Answer::Refused => answering.refuse(flow),
+                    };
+                    let stranger = move |from: SocketAddr, payload: &[u8]| {
+                        telling.datagram(from, flow.app, payload);
+                    };
+                    Beginning {
+                        route,
+                        deliver: carrier.listen(flow.dest, question, payload, Box::new(deliver)),
+                        socket: Some((flow.app, Box::new(stranger))),
+                    }
+                })
+            }
             Arrival::Icmp(packet) => drop(pings.try_send(packet.to_vec())),
         });
         if let Err(error) = received.await {

@@ -25,6 +25,8 @@ pub(crate) struct Route {
     pub(crate) fails_closed: bool,
     /// How the session treats it.
     pub label: Option<Label>,
+    /// The host behind this machine that it is for.
+    pub source: Option<SocketAddr>,
 }
 
 impl Route {
@@ -74,6 +76,22 @@ impl Route {
         }
     }
 
+    /// The same to this host of another site, whatever the rules leave to this machine's network.
+    pub(crate) fn to_site(self, host: SocketAddr) -> Self {
+        Self {
+            target: host.into(),
+            plain: None,
+            stays_here: false,
+            ..self
+        }
+    }
+
+    /// The relay's client, as it is to be asked.
+    pub(crate) fn by_relay(&self, relay: &Client, far_ends: &FarEnds) -> Client {
+        let source = self.source.filter(|_| self.is_to_site(far_ends));
+        relay.labelled(self.label.clone()).on_behalf_of(source)
+    }
+
     /// Whether it goes to another site, which nobody leads to but the relay.
     pub(crate) fn is_to_site(&self, far_ends: &FarEnds) -> bool {
         !self.stays_here && far_ends.sites().whose(&self.target) == Whose::Site
@@ -89,6 +107,7 @@ impl From<Target> for Route {
             silence: Silence::Waits,
             fails_closed: false,
             label: None,
+            source: None,
         }
     }
 }

@@ -3,21 +3,26 @@
 //! Owns which destinations are led to another site, though their addresses are private ones: what
 //! the relay tells, but for what this machine has near itself, which is nobody else's.
 
+mod domain_offer;
+mod names;
 mod offers;
 mod shown;
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use tabane_base::Prefix;
 use tabane_linux::interfaces::{self, Watch};
-use tabane_tunnel::{Client, SiteRoute, Target};
+use tabane_tunnel::{Client, Domain, SiteDomain, SiteList, SiteRoute, Target};
 use tokio::sync::Notify;
 
-pub use offers::check_routes;
+pub(crate) use names::{SiteQuestion, failure};
+pub use offers::{check_domains, check_routes};
+pub(crate) use shown::tell_of_other_relays;
 
 use crate::rule_book::RuleBook;
+use crate::sources::Sources;
 use offers::Offers;
 
 /// Where no route leads, whatever is told: this host, the wire, groups.
@@ -29,6 +34,20 @@ const NEVER: [&str; 5] = [
     "fe00::/7",
 ];
 
+/// What is behind this machine.
+#[derive(Clone, Debug, Default)]
+pub struct Behind {
+    /// Networks that others of the group are led to.
+    pub routes: Vec<Prefix>,
+    /// Domains whose names others ask for here, and whom; without a resolver, this machine's
+    /// address in such a network.
+    pub domains: Vec<(Domain, Option<SocketAddr>)>,
+    /// The interfaces with hosts whose router this machine is.
+    pub lan: Vec<String>,
+    /// Hosts there see this machine's address in the place of others'.
+    pub snat: bool,
+}
+
 /// What is known of sites. Copies are the same.
 #[derive(Clone, Default)]
 pub(crate) struct Sites(Rc<Inner>);
@@ -37,12 +56,15 @@ pub(crate) struct Sites(Rc<Inner>);
 struct Inner {
     routes: RefCell<Routes>,
     offers: Offers,
+    /// In whose name others are led to hosts here.
+    sources: Sources,
 }
 
 /// What leads to other sites, and what does not.
-#[derive(Default)]
+#[derive(Default, PartialEq)]
 struct Routes {
     others: Vec<SiteRoute>,
+    domains: Vec<SiteDomain>,
     near: Vec<Prefix>,
 }
 
@@ -86,6 +108,12 @@ impl Routes {
     }
 }
 
+/// Whether an address can be another host's, and not of this wire alone.
+pub(crate) fn is_elsewhere(ip: IpAddr) -> bool {
+    let mut never = NEVER.iter().filter_map(|text| Prefix::parse(text));
+    !ip.is_unspecified() && !never.any(|never| never.contains(ip))
+}
+
 /// Whether all addresses of one range are of the other.
 fn is_within(inner: &Prefix, outer: &Prefix) -> bool {
     outer.bits <= inner.bits && outer.contains(inner.address)
@@ -122,18 +150,43 @@ impl Sites {
     }
 
     /// Offers these networks behind this machine from now on. Must be called within a `LocalSet`.
-    pub(crate) fn offer(&self, relay: &Client, rules: &RuleBook, ranges: &[Prefix]) {
+    pub(crate) fn offer(&self, relay: &Client, rules: &RuleBook, behind: &Behind) {
+        let ranges = &behind.routes;
         self.0.routes.borrow_mut().near.extend(ranges);
-        self.0.offers.begin(relay, rules, ranges);
+        self.0.sources.set_lan(&behind.lan);
+        for prefix in ranges {
+            let site = (!behind.snat).then(|| self.clone());
+            self.0.offers.begin(relay, rules, *prefix, site);
+        }
+        for (domain, resolver) in &behind.domains {
+            self.0.offers.begin_domain(relay, domain, *resolver);
+        }
+    }
+
+    /// The resolver of another site that a question of the DNS is for.
+    pub(crate) fn question(&self, message: &[u8]) -> Option<SiteQuestion> {
+        self.0.routes.borrow().site_question(message)
+    }
+
+    /// Whether any names are asked for at others.
+    pub(crate) fn have_names(&self) -> bool {
+        !self.0.routes.borrow().domains.is_empty()
+    }
+
+    /// Whom a connection is for that came by the relay, if that is a host of another site.
+    fn source(&self, from: SocketAddr) -> Option<SocketAddr> {
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        let whose = self.0.routes.borrow().whose(from.ip());
+        (whose == Whose::Site).then_some(from)
     }
 
     /// Follows what the relay tells and what is near, for ever; `moved` is told of changes.
     pub(crate) async fn follow(&self, relay: &Client, moved: impl Fn()) {
-        let heard = RefCell::new(Vec::new());
+        let heard = RefCell::new(SiteList::default());
         let news = Notify::new();
-        let told = relay.follow_routes(|told| {
-            let others = told.into_iter().filter(|it| is_route(&it.prefix));
-            heard.replace(others.collect());
+        let told = relay.follow_routes(|mut told| {
+            told.routes.retain(|it| is_route(&it.prefix));
+            heard.replace(told);
             news.notify_one();
         });
         let heeded = async {
@@ -147,7 +200,7 @@ impl Sites {
                     },
                 }
                 let others = heard.borrow().clone();
-                if !others.is_empty() && watch.is_none() {
+                if !others.routes.is_empty() && watch.is_none() {
                     watch = Watch::start().ok();
                 }
                 if self.heed(others).await {
@@ -159,8 +212,8 @@ impl Sites {
     }
 
     /// Follows these routes, but for what is near now. Whether anything is otherwise than before.
-    async fn heed(&self, others: Vec<SiteRoute>) -> bool {
-        let mut near = match others.is_empty() {
+    async fn heed(&self, told: SiteList) -> bool {
+        let mut near = match told.routes.is_empty() {
             true => Vec::new(),
             // Not cut off in the middle of the kernel's answer.
             false => match tokio::task::spawn_local(interfaces::near()).await {
@@ -174,8 +227,13 @@ impl Sites {
         };
         near.extend(self.0.offers.ranges());
         let mut routes = self.0.routes.borrow_mut();
-        let is_new = routes.others != others || routes.near != near;
-        (routes.others, routes.near) = (others, near);
+        let new = Routes {
+            others: told.routes,
+            domains: told.domains,
+            near,
+        };
+        let is_new = *routes != new;
+        *routes = new;
         is_new
     }
 }
@@ -196,7 +254,7 @@ mod tests {
         texts.iter().map(|it| Prefix::parse(it).unwrap()).collect()
     }
 
-    fn routes(others: &[&str], near: &[&str]) -> Routes {
+    pub(super) fn routes(others: &[&str], near: &[&str]) -> Routes {
         let route = |prefix| SiteRoute {
             prefix,
             user: "ann".to_owned(),
@@ -204,6 +262,7 @@ mod tests {
         };
         Routes {
             others: prefixes(others).into_iter().map(route).collect(),
+            domains: Vec::new(),
             near: prefixes(near),
         }
     }
@@ -242,6 +301,23 @@ mod tests {
         assert_eq!(routes.captured(), captured);
         let spared = prefixes(&["10.71.1.0/24", "2001:db8:20:7::/64"]);
         assert_eq!(routes.spared(), spared);
+    }
+
+    #[test]
+    fn a_source_is_shown_where_it_is_of_another_site() {
+        let sites = Sites::default();
+        *sites.0.routes.borrow_mut() = routes(&["10.0.0.0/8"], &["10.71.1.0/24"]);
+        for (from, is_shown) in [
+            ("10.9.9.9:5", true),
+            ("[::ffff:10.9.9.9]:5", true),
+            ("10.71.1.9:5", false),
+            ("203.0.113.9:5", false),
+            ("127.0.0.1:5", false),
+            ("0.0.0.0:5", false),
+        ] {
+            let source = sites.source(from.parse().unwrap());
+            assert_eq!(source.is_some(), is_shown, "{from}");
+        }
     }
 
     #[test]

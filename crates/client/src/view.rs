@@ -72,7 +72,7 @@ impl ClientView {
         let host = self.far_ends.relay_host();
         let exposures = self.far_ends.exposures().report().into_iter();
         state.exposures = exposures.map(|it| it.shown(host.as_ref())).collect();
-        state.routes = self.far_ends.sites().shown();
+        state.routes = self.far_ends.routes_shown();
         let rules = self.far_ends.rules().map(RuleBook::uses);
         state.rules = rules.into_iter().flatten().map(rule_use).collect();
         for ledger in self.ledgers.values() {

@@ -16,6 +16,7 @@ pub mod child;
 pub mod descriptors;
 mod directory_watch;
 mod egress;
+pub mod foreign;
 pub mod gateways;
 mod heap;
 pub mod hooks;

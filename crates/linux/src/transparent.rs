@@ -249,7 +249,7 @@ fn transparent(
     Ok(socket)
 }
 
-fn set_transparent(socket: &Socket, ip: IpAddr) -> io::Result<()> {
+pub(crate) fn set_transparent(socket: &Socket, ip: IpAddr) -> io::Result<()> {
     let (level, option) = match ip {
         IpAddr::V4(_) => (libc::SOL_IP, libc::IP_TRANSPARENT),
         IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_TRANSPARENT),

@@ -108,7 +108,7 @@ fn exposure(of: &ExposureSnapshot) -> Exposure {
 
 fn route(of: &RouteSnapshot) -> SiteRoute {
     SiteRoute {
-        prefix: of.prefix.to_string(),
+        prefix: of.what.clone(),
         is_own: false,
         user: Some(of.user.clone()),
         client: Some(of.client.to_string()),

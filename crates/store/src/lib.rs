@@ -27,7 +27,7 @@ pub use policy_files::{
     POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, read_policy, read_usage,
 };
 pub use pool_range::PoolRange;
-pub use prefix::{DirectPrefix, PRIVATE, RoutePrefix, is_private};
+pub use prefix::{DirectPrefix, PRIVATE, RouteDomain, RoutePrefix, is_private};
 pub use scratch::Scratch;
 pub use span::Span;
 pub use store::{

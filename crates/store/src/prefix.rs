@@ -1,10 +1,10 @@
 //! Address ranges as users write them: `192.168.0.0/16`, `2001:db8::/32`, or one address.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
-use tabane_base::Prefix;
+use tabane_base::{Host, Prefix};
 
 /// Ranges that are nobody's on the internet, and mean something else beyond a relay (RFC 1918,
 /// RFC 6598, RFC 4193).
@@ -71,9 +71,87 @@ impl<'de> Deserialize<'de> for RoutePrefix {
     }
 }
 
+/// A domain whose names are asked for behind this machine, and whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteDomain {
+    /// As it was written.
+    pub domain: String,
+    /// `None`: this machine.
+    pub resolver: Option<SocketAddr>,
+}
+
+impl FromStr for RouteDomain {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const DNS_PORT: u16 = 53;
+        let advice = || format!("'{text}' is no domain; write lan-b.example=192.168.20.53");
+        let (domain, resolver) = match text.split_once('=') {
+            Some((domain, resolver)) => (domain, Some(resolver)),
+            None => (text, None),
+        };
+        let resolver = resolver.map(|it| {
+            let with_port = it.parse().ok();
+            let alone = || Some(SocketAddr::new(it.parse().ok()?, DNS_PORT));
+            let found: Option<SocketAddr> = with_port.or_else(alone);
+            found.filter(|found| found.port() != 0).ok_or_else(advice)
+        });
+        match Host::parse(domain) {
+            Ok(Host::Name(name)) => Ok(Self {
+                domain: name,
+                resolver: resolver.transpose()?,
+            }),
+            Ok(Host::Ip(_)) | Err(_) => Err(advice()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RouteDomain {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_domain_names_its_resolver_or_leaves_it_to_this_machine() {
+        let read = |text: &str| text.parse::<RouteDomain>();
+        for (text, resolver) in [
+            ("lan-b.example", None),
+            ("lan-b.example=192.168.20.53", Some("192.168.20.53:53")),
+            (
+                "lan-b.example=192.168.20.53:5353",
+                Some("192.168.20.53:5353"),
+            ),
+            ("lan-b.example=fd00:20::53", Some("[fd00:20::53]:53")),
+            (
+                "lan-b.example=[fd00:20::53]:5353",
+                Some("[fd00:20::53]:5353"),
+            ),
+        ] {
+            let found = read(text).unwrap();
+            assert_eq!(found.domain, "lan-b.example");
+            let resolver = resolver.map(|it| it.parse().unwrap());
+            assert_eq!(found.resolver, resolver, "{text}");
+        }
+        for bad in [
+            "",
+            "=192.168.20.53",
+            "10.0.0.1",
+            "a.example=b",
+            "a.example=1.2.3.4:0",
+        ] {
+            let said = read(bad).unwrap_err();
+            assert!(
+                said.contains("lan-b.example=") && !said.contains('\n'),
+                "{said}"
+            );
+        }
+    }
 
     #[test]
     fn what_is_nobody_s_on_the_internet_is_told_from_the_rest() {

@@ -54,7 +54,7 @@ pub use carrier::{
     Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, PolicedRates,
 };
 pub use config::{ClientConfig, RelayPeer, SessionNumbers, TlsPeer, UDP_PORTS};
-pub use exposure::{Exposure, ExposureEvent, Visitor};
+pub use exposure::{Exposure, ExposureEvent, Spoken, Visitor};
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkError, LinkWish};
 pub use link_bind::LinkBind;
@@ -94,6 +94,8 @@ pub struct Client {
     guard: Rc<Guard>,
     /// What is opened by this clone bears it.
     label: Option<Label>,
+    /// On whose behalf it is opened.
+    source: Option<SocketAddr>,
 }
 
 /// Ends the session with the last clone.
@@ -145,6 +147,7 @@ impl Client {
             }),
             shared,
             label: None,
+            source: None,
         }
     }
 
@@ -215,7 +218,10 @@ impl Client {
     }
 
     async fn try_open_tcp(&self, target: Target) -> Result<TcpFlow, OpenError> {
-        let stream = self.open(Transport::Tcp, target).await?;
+        let stream = match self.told_source(&target).await? {
+            Some(source) => self.open(Transport::TcpFrom(source), target).await?,
+            None => self.open(Transport::Tcp, target).await?,
+        };
         TcpFlow::confirm(self.clone(), stream).await
     }
 
@@ -238,7 +244,10 @@ impl Client {
     /// There is no session, or it takes no more flows.
     pub async fn open_udp(&self, target: Target) -> Result<UdpFlow, OpenError> {
         let order = order_for(&target, self.shared.config.udp_order);
-        let stream = self.open(Transport::Udp, target).await?;
+        let stream = match self.told_source(&target).await? {
+            Some(source) => self.open(Transport::UdpFrom(source), target).await?,
+            None => self.open(Transport::Udp, target).await?,
+        };
         Ok(UdpFlow::new(self.clone(), Flow::new(stream, Some(order))))
     }
 
@@ -300,6 +309,26 @@ impl Client {
             label,
             ..self.clone()
         }
+    }
+
+    /// The same client; what is opened through this copy is on behalf of this host, which the
+    /// site that it goes to is told.
+    #[must_use]
+    pub fn on_behalf_of(&self, source: Option<SocketAddr>) -> Self {
+        Self {
+            source,
+            ..self.clone()
+        }
+    }
+
+    /// The source to tell, where the present session's relay takes it.
+    async fn told_source(&self, target: &Target) -> Result<Option<SocketAddr>, OpenError> {
+        let Some(source) = self.source.filter(|_| matches!(target, Target::Address(_))) else {
+            return Ok(None);
+        };
+        let session = self.shared.wait_for_session().await?;
+        let takes = self.shared.takes_sources.get() == Some(session);
+        Ok(takes.then_some(source))
     }
 
     /// What happened lately.

@@ -15,6 +15,7 @@ mod assignment;
 pub mod carrier;
 mod client;
 mod connection;
+mod domain;
 mod echo;
 mod engine;
 mod flow;
@@ -27,6 +28,7 @@ pub mod loopback;
 mod mapping;
 mod marks;
 mod monitor;
+mod pingers;
 mod proxy_header;
 mod range;
 mod relay;
@@ -47,10 +49,11 @@ pub use client::{
     Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client, ClientConfig,
     ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind, LinkError,
     LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayMerit,
-    RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow,
+    RelayPeer, SessionNumbers, Silence, Spoken, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow,
     UdpMapping, Visitor, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};
+pub use domain::Domain;
 pub use engine::Volume;
 pub use flow::{FlowError, MAX_FLOW_PAYLOAD};
 pub use journal::{Entry, Happening, Journal};
@@ -59,15 +62,15 @@ pub use marks::{OWN_MARK, RELEASE_MARK, may_mark};
 pub use monitor::HostMonitor;
 pub use proxy_header::proxy_header;
 pub use relay::{
-    Admission, Applicant, Authorise, DestinationRule, Destinations, ExitAddress, ExitAddressError,
-    ExitConfig, ExitSnapshot, ExposureSnapshot, FleetList, GrantError, Grants, GroupName,
-    GuestSnapshot, HostGrant, Inheritance, InheritedGroup, PacketsSnapshot, Parting, PortGrant,
-    Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant,
-    RouteSnapshot, RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
+    Admission, Applicant, Authorise, DestinationRule, Destinations, DomainGrant, ExitAddress,
+    ExitAddressError, ExitConfig, ExitSnapshot, ExposureSnapshot, FleetList, GrantError, Grants,
+    GroupName, GuestSnapshot, HostGrant, Inheritance, InheritedGroup, PacketsSnapshot, Parting,
+    PortGrant, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RelaySnapshot,
+    RouteGrant, RouteSnapshot, RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
-pub use routes::{SiteRoute, fuzz_routes};
+pub use routes::{SiteDomain, SiteList, SiteRoute, fuzz_routes};
 pub use tabane_core::monitor::{LinkEstimate, MonitorSettings, PathEstimate};
 pub use tabane_linux::interfaces::Families;
 pub use target::{HostName, NameError, Target};

@@ -5,14 +5,22 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tabane_base::{PortRange, Prefix, Protocol};
+use tabane_base::{Prefix, Protocol};
 use tabane_linux::interfaces::Families;
 
 use crate::range::{address_type, emit_prefix, parse_prefix};
 use crate::target::{HostName, MAX_NAME, Target};
 
-/// The longest request: kind, protocol, two ports, length and name of a claim.
-pub(crate) const MAX_REQUEST: usize = 1 + 1 + 2 + 2 + 1 + MAX_NAME;
+mod claim;
+
+pub use claim::PortClaim;
+
+pub(crate) use claim::{emit_name, parse_name};
+
+use claim::parse_claim;
+
+/// The longest request: kind, address and port of a resolver, length and name of a domain.
+pub(crate) const MAX_REQUEST: usize = 1 + (1 + 16 + 2) + 1 + MAX_NAME;
 
 mod kind {
     pub(super) const TCP: u8 = 1;
@@ -28,6 +36,10 @@ mod kind {
     pub(super) const RELAYS: u8 = 12;
     pub(super) const ROUTE: u8 = 13;
     pub(super) const ROUTES: u8 = 14;
+    pub(super) const NAMED_ROUTES: u8 = 15;
+    pub(super) const TCP_FROM: u8 = 16;
+    pub(super) const UDP_FROM: u8 = 17;
+    pub(super) const DOMAIN: u8 = 18;
 }
 
 /// What a stream carries behind its preface.
@@ -35,8 +47,12 @@ mod kind {
 pub enum Transport {
     /// The bytes of one TCP connection.
     Tcp,
+    /// The same to another site, and whom it is from.
+    TcpFrom(SocketAddr),
     /// Nothing: it stands for a UDP flow, whose datagrams carry the stream's id.
     Udp,
+    /// The same to another site, and whom it is from.
+    UdpFrom(SocketAddr),
     /// What became of datagrams: it stands for a UDP socket of a program, whose datagrams carry the
     /// stream's id and the address they go to or come from.
     Mapping,
@@ -57,18 +73,14 @@ pub enum Transport {
     /// Nothing: as long as it is open, the relay opens a stream to this client for each connection
     /// and flow of its group to an address of the range.
     Route(Prefix),
+    /// Nothing: as long as it is open, the relay tells the client's group that names of the target's
+    /// domain are asked for here, at a resolver within one of its routes.
+    Domain(SocketAddr),
     /// Nothing: behind its status the relay says which routes others of the client's group have,
     /// and again whenever that changes.
     Routes,
-}
-
-/// Which of the relay's ports lead to a client that asks for it [P-T.9].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PortClaim {
-    /// How visitors come.
-    pub protocol: Protocol,
-    /// Where.
-    pub ports: PortRange,
+    /// The same with more of each. Who knows this knows the kinds that say whom they are from.
+    NamedRoutes,
 }
 
 /// Which way bytes go that only show how fast they go [P-T.8].
@@ -156,16 +168,35 @@ impl Request {
                 emit_prefix(prefix, out);
                 return;
             }
+            (target, Transport::Domain(resolver)) => {
+                out.push(kind::DOMAIN);
+                emit_address(resolver, out);
+                emit_name(target.name(), out);
+                return;
+            }
             (_, Transport::Routes) => {
                 out.push(kind::ROUTES);
+                return;
+            }
+            (_, Transport::NamedRoutes) => {
+                out.push(kind::NAMED_ROUTES);
+                return;
+            }
+            (Target::Address(at), Transport::TcpFrom(from) | Transport::UdpFrom(from)) => {
+                out.push(match self.transport {
+                    Transport::TcpFrom(_) => kind::TCP_FROM,
+                    _ => kind::UDP_FROM,
+                });
+                emit_address(from, out);
+                emit_address(*at, out);
                 return;
             }
             (Target::Anywhere, _) | (_, Transport::Packets) => {
                 out.push(kind::PACKETS);
                 return;
             }
-            (_, Transport::Tcp) => kind::TCP,
-            (_, Transport::Udp) => kind::UDP,
+            (_, Transport::Tcp | Transport::TcpFrom(_)) => kind::TCP,
+            (_, Transport::Udp | Transport::UdpFrom(_)) => kind::UDP,
             (_, Transport::Mapping) => kind::MAPPING,
         });
         match &self.target {
@@ -194,6 +225,7 @@ impl Request {
             kind::LODGED_PACKETS => Some(Transport::LodgedPackets),
             kind::FAMILIES => Some(Transport::Families),
             kind::ROUTES => Some(Transport::Routes),
+            kind::NAMED_ROUTES => Some(Transport::NamedRoutes),
             _ => None,
         };
         if let Some(transport) = bare {
@@ -224,6 +256,32 @@ impl Request {
                 (Self { transport, target }, 1 + used)
             }));
         }
+        if matches!(kind, kind::TCP_FROM | kind::UDP_FROM) {
+            let Some((from, first)) = parse_address(rest)? else {
+                return Ok(None);
+            };
+            let transport = match kind {
+                kind::TCP_FROM => Transport::TcpFrom(from),
+                _ => Transport::UdpFrom(from),
+            };
+            let at = parse_address(&rest[first..])?;
+            return Ok(at.map(|(at, second)| {
+                let target = Target::Address(at);
+                (Self { transport, target }, 1 + first + second)
+            }));
+        }
+        if kind == kind::DOMAIN {
+            let Some((resolver, first)) = parse_address(rest)? else {
+                return Ok(None);
+            };
+            let name = parse_name(&rest[first..])?;
+            return Ok(name.map(|(name, second)| {
+                let port = resolver.port();
+                let target = name.map_or(Target::Anywhere, |name| Target::Name { name, port });
+                let transport = Transport::Domain(resolver);
+                (Self { transport, target }, 1 + first + second)
+            }));
+        }
         if kind == kind::EXPOSE {
             return Ok(parse_claim(rest)?.map(|(request, used)| (request, 1 + used)));
         }
@@ -242,50 +300,6 @@ impl Request {
         }
         Ok(parse_target(rest)?.map(|(target, used)| (Self { transport, target }, 1 + used)))
     }
-}
-
-impl PortClaim {
-    fn emit(self, name: Option<&HostName>, out: &mut Vec<u8>) {
-        out.push(protocol_byte(self.protocol));
-        out.extend(self.ports.first().to_be_bytes());
-        out.extend(self.ports.last().to_be_bytes());
-        let name = name.map_or("", HostName::as_str);
-        out.push(u8::try_from(name.len()).expect("names have at most 253 bytes"));
-        out.extend(name.as_bytes());
-    }
-}
-
-/// Reads a claim, as a request without its kind.
-fn parse_claim(bytes: &[u8]) -> Result<Option<(Request, usize)>, RequestError> {
-    /// Protocol, first and last port, length of the name.
-    const HEAD: usize = 1 + 2 + 2 + 1;
-    let protocol = match bytes.first() {
-        None => return Ok(None),
-        Some(byte) => protocol_of(*byte).ok_or(RequestError::Kind)?,
-    };
-    let Some((&[_, a, b, c, d, len], rest)) = bytes.split_first_chunk::<HEAD>() else {
-        return Ok(None);
-    };
-    let ports = PortRange::new(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-    let ports = ports.ok_or(RequestError::Port)?;
-    let len = usize::from(len);
-    if len > MAX_NAME {
-        return Err(RequestError::Name);
-    }
-    let Some(name) = rest.get(..len) else {
-        return Ok(None);
-    };
-    let target = match len {
-        0 => Target::Anywhere,
-        _ => {
-            let name = std::str::from_utf8(name).map_err(|_| RequestError::Name)?;
-            let name = HostName::new(name).map_err(|_| RequestError::Name)?;
-            let port = ports.first();
-            Target::Name { name, port }
-        }
-    };
-    let transport = Transport::Exposure(PortClaim { protocol, ports });
-    Ok(Some((Request { transport, target }, HEAD + len)))
 }
 
 /// Reads an address and a port: a target that is no name.
@@ -368,6 +382,10 @@ fn with_port<H: ?Sized>(
 pub(crate) fn protocol_byte(protocol: Protocol) -> u8 {
     u8::from(protocol == Protocol::Udp)
 }
+
+/// The byte that stands for echo requests and replies, as whole packets, where calls of a site are
+/// told apart.
+pub(crate) const ECHO_BYTE: u8 = 2;
 
 /// What such a byte says.
 pub(crate) fn protocol_of(byte: u8) -> Option<Protocol> {
@@ -467,7 +485,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tabane_base::Seed;
+    use tabane_base::{PortRange, Seed};
 
     fn claim(protocol: Protocol, first: u16, last: u16) -> PortClaim {
         let ports = PortRange::new(first, last).unwrap();
@@ -495,6 +513,7 @@ mod tests {
             Transport::Route(Prefix::parse("192.168.20.0/24").unwrap()),
             Transport::Route(Prefix::parse("2001:db8:20::/48").unwrap()),
             Transport::Routes,
+            Transport::NamedRoutes,
         ]
         .map(|transport| Request {
             transport,
@@ -512,9 +531,20 @@ mod tests {
                 transport: Transport::Exposure(claim(Protocol::Tcp, 443, 500)),
                 target: Target::host("a.example", 443).unwrap(),
             }])
+            .chain([Request {
+                transport: Transport::Domain("[2001:db8::53]:53".parse().unwrap()),
+                target: Target::host(&"x".repeat(MAX_NAME), 53).unwrap(),
+            }])
             .chain(targets[..2].iter().map(|target| Request {
                 transport: Transport::Mapping,
                 target: target.clone(),
+            }))
+            .chain(targets[..2].iter().flat_map(|target| {
+                let from = "[2001:db8::9]:50000".parse().unwrap();
+                [Transport::TcpFrom(from), Transport::UdpFrom(from)].map(|transport| Request {
+                    transport,
+                    target: target.clone(),
+                })
             }))
             .collect()
     }
@@ -564,6 +594,11 @@ mod tests {
             (&[11, 0, 0, 9, 0, 8, 0], RequestError::Port),
             (&[11, 0, 0, 9, 0, 9, 254], RequestError::Name),
             (&[11, 1, 0, 9, 0, 9, 1, b' '], RequestError::Name),
+            (&[16, 3], RequestError::AddressType),
+            (&[17, 4, 10, 0, 0, 1, 0, 9, 3], RequestError::AddressType),
+            (&[16, 4, 10, 0, 0, 1, 0, 0], RequestError::Port),
+            (&[18, 3], RequestError::AddressType),
+            (&[18, 4, 10, 0, 0, 1, 0, 53, 1, b' '], RequestError::Name),
             (&[13, 3], RequestError::Range),
             (&[13, 4, 10, 0, 0, 0, 33], RequestError::Range),
             (&[13, 4, 10, 0, 0, 1, 8], RequestError::Range),
@@ -581,7 +616,7 @@ mod tests {
             rng.fill(&mut bytes);
             // Most random first bytes are no kind; let the rest of the parser be reached.
             if let [kind, address, ..] = &mut bytes[..] {
-                *kind %= 15;
+                *kind %= 19;
                 *address %= 8;
             }
             if let Ok(Some((request, used))) = Request::parse(&bytes) {

@@ -31,7 +31,9 @@ impl ExposureReport {
             address: self.address(host).filter(|_| state == ExposureState::Open),
             client: None,
             state,
-            problem: refusal.or_else(|| self.is_also_wanted.then(|| also.to_owned())),
+            problem: refusal
+                .or_else(|| self.is_also_wanted.then(|| also.to_owned()))
+                .or_else(|| self.unshown.clone()),
             visitors: self.visitors.iter().take(MAX_TOLD).map(visitor).collect(),
             visitors_now: self.visitors.len() as u64,
             visitors_so_far: self.so_far,

@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use tabane_base::Prefix;
+use tabane_control::SiteRoute;
 use tabane_tunnel::Client;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::FarEnds;
 use crate::peers::Peer;
-use crate::sites::Sites;
+use crate::sites::{Behind, Sites, tell_of_other_relays};
 
 /// The most ranges that are given to the hooks, which have room for so many.
 const MAX_RANGES: usize = 200;
@@ -41,11 +42,20 @@ impl FarEnds {
         &self.0.sites
     }
 
-    /// From now on these networks behind this machine are offered to others of its group. Must be
+    /// The routes of this machine and of others.
+    pub(crate) fn routes_shown(&self) -> Vec<SiteRoute> {
+        let mut routes = self.0.sites.shown();
+        let surroundings = self.0.surroundings.as_ref();
+        let relays = surroundings.map_or(0, |it| it.plan.relays().len());
+        tell_of_other_relays(&mut routes, relays);
+        routes
+    }
+
+    /// From now on the networks behind this machine are offered to others of its group. Must be
     /// called within a `LocalSet`.
-    pub fn offer_routes(&self, ranges: &[Prefix]) {
+    pub fn offer_routes(&self, behind: &Behind) {
         if let (Some(relay), Some(rules)) = (self.relay(), self.rules()) {
-            self.0.sites.offer(relay, rules, ranges);
+            self.0.sites.offer(relay, rules, behind);
         }
     }
 }

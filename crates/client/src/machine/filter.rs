@@ -15,6 +15,8 @@ use tabane_linux::{
 };
 use tabane_uplinks::clear_gateways;
 
+use crate::sources::ANSWERS;
+
 const TABLE: &str = "tabane";
 /// Pings, every other protocol that the relay serves, and what comes back for them: by the TUN
 /// device, while the relay answers.
@@ -44,8 +46,10 @@ const LEFT_ALONE: &str = "ip daddr @direct4 return\nip6 daddr @direct6 return\n"
 const LEFT_ALONE_BUT_SITES: &str = "ip daddr @spared4 return\nip6 daddr @spared6 return\n\
      ip daddr != @site4 ip daddr @direct4 return\n\
      ip6 daddr != @site6 ip6 daddr @direct6 return\n\
-     meta l4proto != { tcp, udp } ip daddr @site4 return\n\
-     meta l4proto != { tcp, udp } ip6 daddr @site6 return\n";
+     meta l4proto != { tcp, udp, icmp } ip daddr @site4 return\n\
+     meta l4proto != { tcp, udp, icmpv6 } ip6 daddr @site6 return\n\
+     ip daddr @site4 icmp type != echo-request return\n\
+     ip6 daddr @site6 icmpv6 type != echo-request return\n";
 
 /// What the kernel remembers of flows that go by the TUN device under its address.
 const LODGED: u32 = 0x1066;
@@ -108,7 +112,7 @@ impl Filter {
         self.apply()
     }
 
-    /// Leaves these destinations alone, but for the TCP and UDP of hosts behind to sites.
+    /// Leaves these destinations alone, but for TCP, UDP and pings to sites.
     pub(super) fn set_left_alone(&mut self, direct: Vec<Prefix>, sites: Sites) -> Result<()> {
         (self.direct, self.sites) = (direct, sites);
         self.apply()
@@ -135,16 +139,24 @@ impl Filter {
             rules += &set_pair("spared", [NEVER_V4, NEVER_V6], spared);
         }
         if let Some(tun) = &self.tun {
+            let left_alone = self.left_alone();
             rules += &self.device_rules(tun);
             rules += &format!(
                 "chain own {{\ntype route hook output priority mangle\n\
-                 meta mark != 0 return\n{LEFT_ALONE}jump beside\n}}\n"
+                 meta mark != 0 return\n{left_alone}jump beside\n}}\n"
             );
         }
         if let Some(lan) = &self.lan {
             rules += &self.lan_rules(lan);
         }
         rules
+    }
+
+    fn left_alone(&self) -> &'static str {
+        match self.sites.carried.is_empty() {
+            true => LEFT_ALONE,
+            false => LEFT_ALONE_BUT_SITES,
+        }
     }
 
     fn lan_rules(&self, lan: &LanFilter) -> String {
@@ -154,15 +166,14 @@ impl Filter {
             .map(|name| format!("\"{name}\""))
             .collect();
         let released = format!("iifname \"lo\" meta mark {}", RELEASED.mark);
+        // Said to sockets that speak in another's name.
+        let answers = ANSWERS.mark;
         let also = format!("meta mark set {}", LAN.mark);
         let beside = match &self.tun {
             Some(_) => "jump beside\n",
             None => "",
         };
-        let left_alone = match self.sites.carried.is_empty() {
-            true => LEFT_ALONE,
-            false => LEFT_ALONE_BUT_SITES,
-        };
+        let left_alone = self.left_alone();
         let open = match lan.ends_open {
             true => String::new(),
             false => nft::leave_open_alone("", &also),
@@ -172,7 +183,7 @@ impl Filter {
         let taken = to_sockets("", lan.port, &also);
         format!(
             "chain lan {{\ntype filter hook prerouting priority mangle\n\
-             {released}iifname != {{ {} }} return\n\
+             meta mark {answers} accept\n{released}iifname != {{ {} }} return\n\
              fib daddr type {{ local, broadcast, multicast, anycast }} return\n\
              {left_alone}{beside}{open}{taken}}}\n",
             names.join(", ")

@@ -58,7 +58,9 @@ impl Lan {
             loop {
                 match sockets.accept().await {
                     Ok((caller, dest)) => {
-                        carrier.carry(caller, carrier.route_to(dest, Protocol::Tcp));
+                        let mut route = carrier.route_to(dest, Protocol::Tcp);
+                        route.source = Some(caller.from);
+                        carrier.carry(caller, route);
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection of the LAN");
@@ -73,7 +75,7 @@ impl Lan {
     pub(super) fn serve_udp(&self, carrier: Carrier) -> impl Future<Output = ()> + use<> {
         let sockets = self.sockets.clone();
         async move {
-            let associations = carrier.associations::<(SocketAddr, SocketAddr), SocketAddr>();
+            let associations = carrier.associations::<_, SocketAddr>();
             let errors = RawIp::open(Some(OWN_MARK)).ok().map(Rc::new);
             let mut buffer = vec![0; MAX_DATAGRAM];
             loop {
@@ -85,11 +87,18 @@ impl Lan {
                         continue;
                     }
                 };
-                associations.send(&(from, dest), &buffer[..length], || {
+                let payload = &buffer[..length];
+                let question = carrier.site_question(dest, payload);
+                associations.send(&(from, dest, question), payload, || {
                     let deliver = deliver(&sockets, errors.clone(), from, dest);
+                    let mut route = carrier.route_to(dest, Protocol::Udp);
+                    route.source = Some(from);
                     Beginning {
-                        route: carrier.route_to(dest, Protocol::Udp),
-                        deliver: carrier.listen(dest, deliver),
+                        route: match question {
+                            Some(question) => route.to_site(question.resolver),
+                            None => route,
+                        },
+                        deliver: carrier.listen(dest, question, payload, deliver),
                         socket: Some((from, stranger(sockets.clone(), from))),
                     }
                 });

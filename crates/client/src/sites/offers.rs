@@ -11,26 +11,35 @@ use std::rc::Rc;
 use tabane_base::{Prefix, Protocol};
 use tabane_linux::interfaces::{self, Interface};
 use tabane_policy::FlowFacts;
-use tabane_tunnel::{Client, Exposure, ExposureEvent, OpenError, Status, Visitor};
-use tokio::net::UdpSocket;
+use tabane_tunnel::{
+    Client, Domain, Exposure, ExposureEvent, OWN_MARK, OpenError, Spoken, Status, Visitor, may_mark,
+};
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{is_route, is_within};
+pub(super) use super::domain_offer::DomainOffer;
+pub use super::domain_offer::check_domains;
+use super::{Sites, is_route, is_within};
 use crate::exposing::{
     ExposureState, MAX_DATAGRAM, MAX_VISITORS, TARGET_WAIT, keep_asking, label, status_of,
 };
 use crate::plain::{self, PlainWay};
 use crate::rule_book::RuleBook;
 
-/// The networks that are offered.
+/// What is offered.
 #[derive(Default)]
-pub(super) struct Offers(RefCell<Vec<(Rc<Offer>, AbortHandle)>>);
+pub(super) struct Offers {
+    networks: RefCell<Vec<(Rc<Offer>, AbortHandle)>>,
+    domains: RefCell<Vec<(Rc<DomainOffer>, AbortHandle)>>,
+}
 
 /// One network, as its task and those who look at it see it.
 pub(super) struct Offer {
     pub(super) prefix: Prefix,
+    /// Where hosts see whom connections are for.
+    pub(super) site: Option<Sites>,
     pub(super) state: watch::Sender<ExposureState>,
     /// Why it is not even asked for.
     fault: RefCell<Option<String>>,
@@ -45,32 +54,53 @@ pub(super) struct Offer {
 struct Presence(Rc<Offer>);
 
 impl Offers {
-    /// Asks for these from now on.
-    pub(super) fn begin(&self, relay: &Client, rules: &RuleBook, ranges: &[Prefix]) {
-        for prefix in ranges {
-            let offer = Rc::new(Offer::new(*prefix));
-            let following = offer.clone().follow(relay.clone(), rules.clone());
-            let task = tokio::task::spawn_local(following).abort_handle();
-            self.0.borrow_mut().push((offer, task));
-        }
+    /// Asks for it from now on. Hosts see whom connections are for where there is a `site`.
+    pub(super) fn begin(
+        &self,
+        relay: &Client,
+        rules: &RuleBook,
+        prefix: Prefix,
+        site: Option<Sites>,
+    ) {
+        let offer = Rc::new(Offer::new(prefix, site));
+        let following = offer.clone().follow(relay.clone(), rules.clone());
+        let task = tokio::task::spawn_local(following).abort_handle();
+        self.networks.borrow_mut().push((offer, task));
+    }
+
+    /// Asks for this domain, too, from now on.
+    pub(super) fn begin_domain(
+        &self,
+        relay: &Client,
+        domain: &Domain,
+        resolver: Option<SocketAddr>,
+    ) {
+        let offer = Rc::new(DomainOffer::new(domain.clone(), resolver, self.ranges()));
+        let following = offer.clone().follow(relay.clone());
+        let task = tokio::task::spawn_local(following).abort_handle();
+        self.domains.borrow_mut().push((offer, task));
+    }
+
+    pub(super) fn domains(&self) -> Vec<Rc<DomainOffer>> {
+        let offers = self.domains.borrow();
+        offers.iter().map(|(offer, _)| offer.clone()).collect()
     }
 
     pub(super) fn ranges(&self) -> Vec<Prefix> {
-        let offers = self.0.borrow();
+        let offers = self.networks.borrow();
         offers.iter().map(|(offer, _)| offer.prefix).collect()
     }
 
     pub(super) fn all(&self) -> Vec<Rc<Offer>> {
-        let offers = self.0.borrow();
+        let offers = self.networks.borrow();
         offers.iter().map(|(offer, _)| offer.clone()).collect()
     }
 
     /// Gives all of them up.
     pub(super) fn stop(&self) {
-        self.0
-            .borrow_mut()
-            .drain(..)
-            .for_each(|(_, task)| task.abort());
+        let networks = self.networks.take().into_iter().map(|(_, task)| task);
+        let domains = self.domains.take().into_iter().map(|(_, task)| task);
+        networks.chain(domains).for_each(|task| task.abort());
     }
 }
 
@@ -118,9 +148,10 @@ fn fault_of(range: &Prefix, relay: &[IpAddr], interfaces: &[Interface]) -> Optio
 }
 
 impl Offer {
-    fn new(prefix: Prefix) -> Self {
+    fn new(prefix: Prefix, site: Option<Sites>) -> Self {
         Self {
             prefix,
+            site,
             state: watch::Sender::new(ExposureState::Asked),
             fault: RefCell::default(),
             present: Cell::new(0),
@@ -208,8 +239,12 @@ impl Offer {
     async fn lead(self: Rc<Self>, mut visitor: Visitor, rules: RuleBook) {
         let at = visitor.at;
         self.so_far.set(self.so_far.get() + 1);
-        let Some(protocol) = visitor.protocol().await else {
+        let Some(spoken) = visitor.spoken().await else {
             return;
+        };
+        let protocol = match spoken {
+            Spoken::Protocol(protocol) => protocol,
+            Spoken::Echoes => Protocol::Udp,
         };
         let visitor = visitor.labelled(label(&rules, self.facts(Some((at, protocol)))));
         let presence = Presence::new(&self);
@@ -218,9 +253,15 @@ impl Offer {
                 visitor.refuse(status).await;
                 Err(status)
             }
-            Ok(()) => match protocol {
-                Protocol::Tcp => lead_connection(visitor).await,
-                Protocol::Udp => lead_datagrams(visitor).await,
+            Ok(()) => match spoken {
+                Spoken::Protocol(Protocol::Tcp) => self.lead_connection(visitor).await,
+                Spoken::Protocol(Protocol::Udp) => self.lead_datagrams(visitor).await,
+                Spoken::Echoes => {
+                    let mark = may_mark().then_some(OWN_MARK);
+                    let may_ask = |ip| self.prefix.contains(ip);
+                    visitor.answer_echoes(mark, may_ask).await;
+                    Ok(())
+                }
             },
         };
         drop(presence);
@@ -255,56 +296,73 @@ impl Drop for Presence {
     }
 }
 
-async fn lead_connection(visitor: Visitor) -> Result<(), Status> {
-    let at = visitor.at;
-    let connected = tokio::select! {
-        connected = timeout(TARGET_WAIT, plain::connect_tcp(at, &PlainWay::Routed)) => connected,
-        () = visitor.gone() => return Ok(()),
-    };
-    let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    match connected {
-        Ok(tcp) => {
-            if let Ok(flow) = visitor.connected().await {
-                let carried = flow.carry(tcp).await;
-                tracing::debug!(%at, ?carried, "a connection of another site is over");
-            }
-            Ok(())
-        }
-        Err(error) => {
-            let status = status_of(&error);
-            visitor.refuse(status).await;
-            Err(status)
+impl Offer {
+    async fn connect(&self, at: SocketAddr, from: SocketAddr) -> io::Result<TcpStream> {
+        let site = self.site.as_ref();
+        match site.and_then(|site| Some((site.source(from)?, site))) {
+            Some((from, site)) => site.0.sources.connect_for_site(at, from).await,
+            None => plain::connect_tcp(at, &PlainWay::Routed).await,
         }
     }
-}
 
-/// Until either end has enough; a target that takes nothing ends it, which the other site is told.
-async fn lead_datagrams(visitor: Visitor) -> Result<(), Status> {
-    let at = visitor.at;
-    let flow = visitor.datagrams();
-    let socket: UdpSocket = plain::connect_udp(at, &PlainWay::Routed)
-        .await
-        .map_err(|error| status_of(&error))?;
-    let mut buffer = vec![0; MAX_DATAGRAM];
-    loop {
-        tokio::select! {
-            received = flow.recv() => match received {
-                // What was said of an earlier one shows when receiving.
-                Ok(datagram) => {
-                    if socket.send(&datagram).await.is_err() {
-                        let _ = socket.send(&datagram).await;
+    async fn bind(&self, at: SocketAddr, from: SocketAddr) -> io::Result<UdpSocket> {
+        let site = self.site.as_ref();
+        match site.and_then(|site| Some((site.source(from)?, site))) {
+            Some((from, site)) => site.0.sources.bind_for_site(at, from).await,
+            None => plain::connect_udp(at, &PlainWay::Routed).await,
+        }
+    }
+
+    async fn lead_connection(&self, visitor: Visitor) -> Result<(), Status> {
+        let (at, from) = (visitor.at, visitor.from);
+        let connected = tokio::select! {
+            connected = timeout(TARGET_WAIT, self.connect(at, from)) => connected,
+            () = visitor.gone() => return Ok(()),
+        };
+        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        match connected {
+            Ok(tcp) => {
+                if let Ok(flow) = visitor.connected().await {
+                    let carried = flow.carry(tcp).await;
+                    tracing::debug!(%at, ?carried, "a connection of another site is over");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let status = status_of(&error);
+                visitor.refuse(status).await;
+                Err(status)
+            }
+        }
+    }
+
+    /// Until either end has enough; a target that takes nothing ends it, which the other site is told.
+    async fn lead_datagrams(&self, visitor: Visitor) -> Result<(), Status> {
+        let (at, from) = (visitor.at, visitor.from);
+        let flow = visitor.datagrams();
+        let bound = self.bind(at, from).await;
+        let socket = bound.map_err(|error| status_of(&error))?;
+        let mut buffer = vec![0; MAX_DATAGRAM];
+        loop {
+            tokio::select! {
+                received = flow.recv() => match received {
+                    // What was said of an earlier one shows when receiving.
+                    Ok(datagram) => {
+                        if socket.send(&datagram).await.is_err() {
+                            let _ = socket.send(&datagram).await;
+                        }
                     }
-                }
-                Err(_) => return Ok(()),
-            },
-            answered = socket.recv(&mut buffer) => match answered {
-                // What is too large for the tunnel is lost, as beyond any MTU.
-                Ok(len) => drop(flow.send(&buffer[..len])),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(Status::Refused);
-                }
-                Err(_) => {}
-            },
+                    Err(_) => return Ok(()),
+                },
+                answered = socket.recv(&mut buffer) => match answered {
+                    // What is too large for the tunnel is lost, as beyond any MTU.
+                    Ok(len) => drop(flow.send(&buffer[..len])),
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                        return Err(Status::Refused);
+                    }
+                    Err(_) => {}
+                },
+            }
         }
     }
 }
@@ -391,7 +449,7 @@ mod tests {
 
     #[test]
     fn nobody_is_led_beyond_what_was_offered_and_every_refusal_says_what_to_do() {
-        let offer = Offer::new(prefix("192.168.20.0/24"));
+        let offer = Offer::new(prefix("192.168.20.0/24"), None);
         for (at, led) in [
             ("192.168.20.5:80", Ok(())),
             ("192.168.21.5:80", Err(Status::Denied)),

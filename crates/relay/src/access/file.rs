@@ -101,6 +101,7 @@ mod tests {
             ports: vec!["443".parse().unwrap(), "udp:8000-8100".parse().unwrap()],
             hosts: vec!["*.ann.example".parse().unwrap()],
             routes: vec!["192.168.20.0/24".parse().unwrap()],
+            domains: vec!["lan-b.example".parse().unwrap()],
             group: Some("offices".parse().unwrap()),
             private: true,
             ..UserEntry::new(name("ann"), 7)

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tabane_tunnel::{
-    DestinationRule, Destinations, ExitAddress, Grants, GroupName, HostGrant, PortGrant,
-    RouteGrant, UserLimits,
+    DestinationRule, Destinations, DomainGrant, ExitAddress, Grants, GroupName, HostGrant,
+    PortGrant, RouteGrant, UserLimits,
 };
 
 use super::as_text;
@@ -73,6 +73,9 @@ pub struct UserEntry {
     /// By which of the relay's addresses its connections leave.
     #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
     pub exit_addresses: Vec<ExitAddress>,
+    /// Domains whose names others of its group may ask for there.
+    #[serde(default, with = "as_text::list", skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<DomainGrant>,
     /// With whom it shares such networks; without one, its own devices.
     #[serde(
         default,
@@ -102,6 +105,7 @@ impl UserEntry {
             hosts: Vec::new(),
             routes: Vec::new(),
             exit_addresses: Vec::new(),
+            domains: Vec::new(),
             group: None,
             private: false,
         }
@@ -125,6 +129,7 @@ impl UserEntry {
                 ports: self.ports.clone(),
                 hosts: self.hosts.clone(),
                 routes: self.routes.clone(),
+                domains: self.domains.clone(),
                 group: self.group.clone(),
                 exits: self.exit_addresses.clone(),
             },

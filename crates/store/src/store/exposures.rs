@@ -34,6 +34,8 @@ pub struct ExposureEntry {
     pub target: Destination,
     /// Servers are told in front of each connection who it is from (PROXY protocol, version 2).
     pub proxy_protocol: bool,
+    /// Connections come from the visitors' own addresses, where this machine is the target's router.
+    pub transparent: bool,
 }
 
 /// The same as text.
@@ -46,6 +48,8 @@ struct ExposureFile {
     host: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     proxy_protocol: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    transparent: bool,
 }
 
 /// The whole file.
@@ -72,6 +76,27 @@ impl ExposureEntry {
         Ok(Self {
             host: host.transpose()?,
             proxy_protocol,
+            ..self
+        })
+    }
+
+    /// The same for servers that see visitors' own addresses as the source.
+    ///
+    /// # Errors
+    /// The target is this machine, which they cannot be led to from outside.
+    pub fn made_transparent(self, transparent: bool) -> Result<Self, String> {
+        let is_here = match &self.target.host {
+            Host::Ip(ip) => ip.to_canonical().is_loopback(),
+            Host::Name(name) => name == "localhost",
+        };
+        if transparent && is_here {
+            return Err(format!(
+                "'{self}': --transparent is for hosts behind this machine; a server on it is told \
+                 who comes by --proxy-protocol"
+            ));
+        }
+        Ok(Self {
+            transparent,
             ..self
         })
     }
@@ -150,6 +175,7 @@ impl FromStr for ExposureEntry {
             host: None,
             target,
             proxy_protocol: false,
+            transparent: false,
         })
     }
 }
@@ -168,6 +194,7 @@ impl From<ExposureEntry> for ExposureFile {
             target: entry.target.to_string(),
             host: entry.host,
             proxy_protocol: entry.proxy_protocol,
+            transparent: entry.transparent,
         }
     }
 }
@@ -177,7 +204,8 @@ impl TryFrom<ExposureFile> for ExposureEntry {
 
     fn try_from(file: ExposureFile) -> Result<Self, String> {
         let entry: Self = format!("{}={}", file.port, file.target).parse()?;
-        entry.refined(file.host, file.proxy_protocol)
+        let entry = entry.refined(file.host, file.proxy_protocol)?;
+        entry.made_transparent(file.transparent)
     }
 }
 
@@ -280,6 +308,17 @@ mod tests {
     }
 
     #[test]
+    fn only_hosts_behind_this_one_are_shown_where_visitors_come_from() {
+        let shown = entry("443=192.168.1.5").made_transparent(true).unwrap();
+        assert!(shown.transparent);
+        for here in ["443", "443=[::1]:443", "443=localhost:443"] {
+            let refused = entry(here).made_transparent(true).unwrap_err();
+            assert!(refused.contains("--proxy-protocol"), "{refused}");
+            assert!(entry(here).made_transparent(false).is_ok());
+        }
+    }
+
+    #[test]
     fn what_is_kept_is_read_again_and_one_place_leads_to_one_target() {
         let scratch = Scratch::make();
         let store = Store::locate(Some(scratch.path().join("config"))).unwrap();
@@ -295,13 +334,14 @@ mod tests {
         ] {
             store.put_exposure(kept).unwrap();
         }
-        store.put_exposure(entry("443=192.168.1.5")).unwrap();
+        let shown = || entry("443=192.168.1.5").made_transparent(true).unwrap();
+        store.put_exposure(shown()).unwrap();
         assert_eq!(
             store.exposures().unwrap(),
             [
                 named("443", "a.example"),
                 named("443", "b.example"),
-                entry("443=192.168.1.5")
+                shown()
             ]
         );
         assert!(store.remove_exposure(&named("443=1", "b.example")).unwrap());

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use tabane_core::{ControllerKind, SchedulerKind};
 
 use crate::pool_range::PoolRange;
-use crate::prefix::{DirectPrefix, RoutePrefix};
+use crate::prefix::{DirectPrefix, RouteDomain, RoutePrefix};
 use crate::span::Span;
 
 /// Every setting; most have a flag of the same name.
@@ -44,6 +44,10 @@ pub struct UpSettings {
     pub lan: Vec<String>,
     /// The networks behind this machine that others of its group are led to.
     pub route: Vec<RoutePrefix>,
+    /// Domains whose names others ask for there.
+    pub route_domain: Vec<RouteDomain>,
+    /// Hosts there see this machine's address in the place of others'.
+    pub snat: bool,
     /// Whether pings are carried.
     pub ping: Option<bool>,
     /// Nothing goes without the relay.

@@ -46,6 +46,10 @@ pub(crate) struct ExposeArgs {
     /// must expect that
     #[arg(long)]
     proxy_protocol: bool,
+    /// Open connections from the visitors' own addresses: for targets whose router this machine is
+    /// (needs root and nft; others see this machine's address, as without it)
+    #[arg(long)]
+    transparent: bool,
     /// Write it down, for `tabane up`; one that runs takes it up at once
     #[arg(long)]
     keep: bool,
@@ -100,6 +104,7 @@ pub(crate) fn run(args: ExposeArgs, store: &Store) -> Result<ExitCode> {
     }
     let refine = |entry: ExposureEntry| {
         let refined = entry.refined(args.host.clone(), args.proxy_protocol);
+        let refined = refined.and_then(|entry| entry.made_transparent(args.transparent));
         refined.map_err(Failure::usage)
     };
     let entries: Vec<_> = args
@@ -227,6 +232,7 @@ fn waiting(entry: &ExposureEntry) -> Exposure {
         so_far: 0,
         in_vain: 0,
         is_also_wanted: false,
+        unshown: None,
     };
     report.shown(None)
 }

@@ -5,6 +5,7 @@
 //! doubt, traffic goes the way it would have gone without us.
 
 use std::fs::File;
+use std::net::SocketAddr;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
@@ -26,11 +27,11 @@ use crate::output;
 use crate::session_args::SessionArgs;
 use crate::signals;
 use tabane_client::{
-    FarEnds, SessionPlan, check_routes,
+    Behind, FarEnds, SessionPlan, check_domains, check_routes,
     machine::{DirectRanges, Extent, Lock, Machine},
 };
-use tabane_store::{DirectPrefix, RoutePrefix, Span, Store};
-use tabane_tunnel::OWN_MARK;
+use tabane_store::{DirectPrefix, RouteDomain, RoutePrefix, Span, Store};
+use tabane_tunnel::{Domain, OWN_MARK};
 use tabane_uplinks::PolicyTextFile;
 
 /// Where a daemon in the background writes what it has to say.
@@ -67,6 +68,15 @@ pub(crate) struct UpArgs {
     /// repeatable
     #[arg(long, value_name = "PREFIX")]
     route: Vec<RoutePrefix>,
+    /// Have others of the group ask for names of this domain, and below, here: at this resolver in a
+    /// --route, e.g. lan-b.example=192.168.20.53, or at this machine; the relay's owner grants it
+    /// (`tabane relay user set NAME --domains`); repeatable
+    #[arg(long, value_name = "DOMAIN[=RESOLVER]")]
+    route_domain: Vec<RouteDomain>,
+    /// Have hosts of --route see this machine's address as the source of what others send them. By
+    /// default those behind --lan, whose router this machine is, see the senders' own addresses
+    #[arg(long)]
+    snat: bool,
     /// Leave pings, and every protocol but TCP and UDP, alone
     #[arg(long)]
     no_ping: bool,
@@ -146,8 +156,27 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     if !routes.is_empty() && !plan.has_relays() {
         return Err(Failure::usage("--route needs a relay, which leads others here").into());
     }
-    let serving = serve(direct, extent, &routes, &args.control, &plan, store);
+    let domains = match args.route_domain.is_empty() {
+        true => settings.route_domain,
+        false => args.route_domain,
+    };
+    let domains = domains.iter().map(domain_of);
+    let domains = domains.collect::<Result<Vec<_>, _>>()?;
+    check_domains(&domains, &routes).map_err(Failure::usage)?;
+    let behind = Behind {
+        routes,
+        domains,
+        lan: extent.lan.clone(),
+        snat: args.snat || settings.snat,
+    };
+    let serving = serve(direct, extent, &behind, &args.control, &plan, store);
     tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
+}
+
+fn domain_of(given: &RouteDomain) -> Result<(Domain, Option<SocketAddr>), Failure> {
+    let domain = given.domain.parse();
+    let domain = domain.map_err(|error| Failure::usage(format!("{}: {error}", given.domain)))?;
+    Ok((domain, given.resolver))
 }
 
 /// Names go into packet filter rules.
@@ -165,7 +194,7 @@ fn check_names(interfaces: &[String]) -> Result<()> {
 async fn serve(
     direct: DirectRanges,
     extent: Extent,
-    routes: &[Prefix],
+    behind: &Behind,
     control: &ControlArgs,
     plan: &SessionPlan,
     store: &Store,
@@ -201,7 +230,7 @@ async fn serve(
         Some(far_ends) => {
             machine.serve(far_ends, &plan.rules);
             far_ends.expose_kept(store);
-            far_ends.offer_routes(routes);
+            far_ends.offer_routes(behind);
             attend(&mut machine, far_ends, watch, &signals).await
         }
         None => Ok(()),

@@ -31,6 +31,7 @@ mod readme;
 mod relays;
 mod rules;
 mod screens;
+mod site_names;
 mod sites;
 mod speed;
 mod strange;

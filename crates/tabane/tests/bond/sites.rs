@@ -25,14 +25,14 @@ use crate::world::{TABANE, World, first_line, ip, pid, wait_for};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/expose.py");
 
 /// A client with its LAN.
-struct Site<'a> {
+pub(crate) struct Site<'a> {
     world: &'a World,
     /// The third part of its LAN's addresses.
     number: u8,
     links: [&'static str; 2],
     ns: String,
     lan: String,
-    up: Option<(Child, Notices)>,
+    pub(crate) up: Option<(Child, Notices)>,
 }
 
 impl<'a> Site<'a> {
@@ -97,7 +97,7 @@ impl<'a> Site<'a> {
         self.world.path(&format!("site{}", self.number))
     }
 
-    fn at_client(&self, program: &str) -> Command {
+    pub(crate) fn at_client(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.ns, program]);
         command.env("TABANE_RUNTIME", self.directory().join("runtime"));
@@ -119,7 +119,7 @@ impl<'a> Site<'a> {
         assert!(output.status.success(), "{output:?}");
     }
 
-    fn begin(&mut self, flags: &[&str]) {
+    pub(crate) fn begin(&mut self, flags: &[&str]) {
         fs::create_dir_all(self.directory()).unwrap();
         let mut command = self.tabane(&["up", "--log", "debug", "--lan", "lan9"]);
         let notices = Notices::of(&mut command, &self.directory().join("notify"));
@@ -134,7 +134,7 @@ impl<'a> Site<'a> {
         fs::read_to_string(self.directory().join("up.log")).unwrap()
     }
 
-    fn end(&mut self, signal: Signal) {
+    pub(crate) fn end(&mut self, signal: Signal) {
         let (mut child, _) = self.up.take().unwrap();
         kill(pid(&child), signal).unwrap();
         wait_for(&mut child, PATIENCE);
@@ -148,7 +148,7 @@ impl<'a> Site<'a> {
     }
 
     /// Waits until a route stands so.
-    fn until_route(&self, prefix: &str, state: &str) -> Value {
+    pub(crate) fn until_route(&self, prefix: &str, state: &str) -> Value {
         self.until(prefix, |it| it["state"] == state)
     }
 
@@ -165,7 +165,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    fn at_host(&self, program: &str) -> Command {
+    pub(crate) fn at_host(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.lan, program]);
         command
@@ -240,7 +240,7 @@ impl Drop for Site<'_> {
     }
 }
 
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -249,14 +249,14 @@ impl Drop for Running {
     }
 }
 
-fn run(command: &mut Command) -> String {
+pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {output:?}");
     text(&output.stdout).trim().to_owned()
 }
 
 /// Two offices whose LANs are granted to each other.
-fn offices(world: &World) -> (Site<'_>, Site<'_>) {
+pub(crate) fn offices(world: &World) -> (Site<'_>, Site<'_>) {
     world.manage("user add ann --routes 192.168.10.0/24,fd00:10::/64 --group offices");
     world.manage("user add bob --routes 192.168.20.0/24,fd00:20::/64 --group offices");
     let (a, b) = (Site::first(world), Site::second(world));
@@ -290,9 +290,9 @@ fn two_lans_are_joined_over_all_links_whichever_workers_serve_them() {
     let _udp = [a.server("udp 9001"), b.server("udp 9001")];
     // Hosts of one LAN reach those of the other, both ways; so does the client itself.
     let said = a.visit("end 192.168.20.2 8080");
-    assert!(said.starts_with("from 192.168.20.1"), "{said}");
+    assert!(said.starts_with("from 192.168.10.2"), "{said}");
     let said = b.visit("end 192.168.10.2 8080");
-    assert!(said.starts_with("from 192.168.10.1"), "{said}");
+    assert!(said.starts_with("from 192.168.20.2"), "{said}");
     let mut client = a.at_client("python3");
     let said = run(client.args([SCRIPT, "end", "192.168.20.2", "8080"]));
     assert!(said.starts_with("from 192.168.20.1"), "{said}");
@@ -344,7 +344,7 @@ fn a_transfer_between_sites_survives_a_cut_on_either_side() {
     let mut command = a.at_host("python3");
     let command = command.args([SCRIPT, "fetch", "192.168.20.2", "8080", "40000000"]);
     let mut visitor = command.stdout(Stdio::piped()).spawn().unwrap();
-    assert_eq!(first_line(&mut visitor), "from 192.168.20.1");
+    assert_eq!(first_line(&mut visitor), "from 192.168.10.2");
     let passed = |bytes: u64| {
         let deadline = Instant::now() + PATIENCE;
         let all = || [a.passed(), b.passed()];
@@ -398,7 +398,7 @@ fn a_site_that_goes_away_is_refused_at_once_and_comes_back_whatever_its_key() {
     let mut open = a.at_host("python3");
     let open = open.args(["-c", script]).stdout(Stdio::piped());
     let mut open = open.spawn().unwrap();
-    assert_eq!(first_line(&mut open), "from 192.168.20.1");
+    assert_eq!(first_line(&mut open), "from 192.168.10.2");
     b.end(Signal::SIGTERM);
     let output = open.wait_with_output().unwrap();
     assert_eq!(text(&output.stdout).trim(), "reset");
@@ -491,4 +491,219 @@ fn routes_that_are_not_to_be_had_are_told_in_a_line() {
     b.begin(&["--route=192.168.20.0/24"]);
     b.until_route("192.168.20.0/24", "open");
     assert!(!b.routes().iter().any(|it| it["is_own"] == false));
+}
+
+/// Says to each who it is, by TCP and UDP of this family.
+const WHO: &str = "import socket, sys, threading\n\
+    family = socket.AF_INET6 if sys.argv[1] == '6' else socket.AF_INET\n\
+    udp = socket.socket(family, socket.SOCK_DGRAM)\n\
+    if sys.argv[1] == '6': udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)\n\
+    udp.bind(('', 7000))\n\
+    tcp = socket.create_server(('', 7000), family=family)\n\
+    def answer():\n    \
+        while True: peer = udp.recvfrom(9)[1]; udp.sendto(repr(peer[:2]).encode(), peer)\n\
+    threading.Thread(target=answer, daemon=True).start()\n\
+    print('ready', flush=True)\n\
+    while True:\n    \
+        connection, peer = tcp.accept(); connection.sendall(repr(peer[:2]).encode())\n    \
+        connection.close()";
+/// Asks by both, from port 40000.
+const ASK_WHO: &str = "import socket, sys\n\
+    host = sys.argv[1]\n\
+    family = socket.AF_INET6 if ':' in host else socket.AF_INET\n\
+    for kind in socket.SOCK_STREAM, socket.SOCK_DGRAM:\n    \
+        s = socket.socket(family, kind); s.settimeout(20)\n    \
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n    \
+        s.bind(('', 40000)); s.connect((host, 7000))\n    \
+        if kind == socket.SOCK_DGRAM: s.send(b'who')\n    \
+        print(eval(s.recv(99).decode()))";
+
+impl Site<'_> {
+    fn tell_who(&self, family: &str) -> Running {
+        let mut command = self.at_host("python3");
+        let command = command.args(["-c", WHO, family]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        assert_eq!(first_line(&mut child), "ready");
+        Running(child)
+    }
+
+    fn ask_who(&self, host: &str) -> Vec<String> {
+        let said = run(self.at_host("python3").args(["-c", ASK_WHO, host]));
+        said.lines().map(str::to_owned).collect()
+    }
+
+    fn problem(&self, prefix: &str) -> String {
+        let told = self.until(prefix, |it| it["problem"].is_string());
+        told["problem"].as_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn hosts_see_whom_connections_and_datagrams_are_for() {
+    let Some(world) = World::new(&["--workers", "2"]) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    joined(&mut a, &mut b);
+    let _who = [b.tell_who("4"), b.tell_who("6")];
+    let host = ["('192.168.10.2', 40000)"; 2];
+    assert_eq!(a.ask_who("192.168.20.2"), host, "{}", b.log());
+    assert_eq!(a.ask_who("192.168.20.2"), host, "{}", b.log());
+    assert_eq!(
+        a.ask_who("fd00:20::2"),
+        ["('fd00:10::2', 40000)"; 2],
+        "{}",
+        b.log()
+    );
+    // A host that refuses says so, by both.
+    assert!(a.visit("end 192.168.20.2 9").starts_with("refused 0."));
+    assert_eq!(a.ask_by_udp("192.168.20.2"), "refused");
+    // Killed, what is left of it does nothing to anybody, until it is cleared away.
+    b.end(Signal::SIGKILL);
+    let r = world.relay_ns();
+    ip(&format!("-n {r} route add 192.168.20.0/24 via 10.73.1.1"));
+    assert!(b.visit("end 10.73.1.2 9").starts_with("refused 0."));
+    let rules = |site: &Site<'_>| {
+        let tables = run(site.at_client("nft").args(["list", "tables"]));
+        let routing = run(site.at_client("ip").args(["rule", "list"]));
+        (
+            tables.contains("tabane_sources"),
+            routing.contains("10623:"),
+        )
+    };
+    assert_eq!(rules(&b), (true, true));
+    assert!(b.tabane(&["down"]).status().unwrap().success());
+    assert_eq!(rules(&b), (false, false));
+    b.begin(&["--route", "192.168.20.0/24"]);
+    a.until_route("192.168.20.0/24", "open");
+    assert_eq!(a.ask_who("192.168.20.2"), host, "{}", b.log());
+    b.end(Signal::SIGTERM);
+    assert_eq!(rules(&b), (false, false));
+}
+
+#[test]
+fn who_may_not_or_cannot_be_shown_is_led_from_the_site_s_own_address() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    // What a's hosts are in is granted to a, and not offered: nobody is shown to be there.
+    a.begin(&["--route", "fd00:10::/64"]);
+    b.begin(&["--route", "192.168.20.0/24"]);
+    a.until_route("192.168.20.0/24", "open");
+    b.until_route("fd00:10::/64", "open");
+    let _server = b.server("serve 8080");
+    let said = a.visit("end 192.168.20.2 8080");
+    assert!(said.starts_with("from 192.168.20.1"), "{said}");
+    a.end(Signal::SIGTERM);
+    a.begin(&["--route", "192.168.10.0/24"]);
+    b.until_route("192.168.10.0/24", "open");
+    a.until_route("192.168.20.0/24", "open");
+    let said = a.visit("end 192.168.20.2 8080");
+    assert!(said.starts_with("from 192.168.10.2"), "{said}");
+    // A host that answers others by another router: found out, told, and remembered.
+    ip(&format!("-n {} route del default", b.lan));
+    let begun = Instant::now();
+    let said = a.visit("end 192.168.20.2 8080");
+    assert!(said.starts_with("from 192.168.20.1"), "{said}");
+    assert!(begun.elapsed() > Duration::from_secs(1));
+    let problem = b.problem("192.168.20.0/24");
+    assert!(
+        problem.contains("192.168.20.2") && problem.contains("another machine is its router"),
+        "{problem}"
+    );
+    let said = a.visit("end 192.168.20.2 8080");
+    assert!(said.starts_with("from 192.168.20.1 0."), "{said}");
+    // The user's wish.
+    ip(&format!("-n {} route add default via 192.168.20.1", b.lan));
+    b.end(Signal::SIGTERM);
+    b.begin(&["--route", "192.168.20.0/24", "--snat"]);
+    a.until_route("192.168.20.0/24", "open");
+    let said = a.visit("end 192.168.20.2 8080");
+    assert!(said.starts_with("from 192.168.20.1"), "{said}");
+}
+
+#[test]
+fn servers_behind_a_router_see_where_visitors_come_from() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    world.manage("user add bob --port 7000");
+    let mut b = Site::second(&world);
+    b.join("bob");
+    let _who = b.tell_who("4");
+    let ports = [
+        "expose",
+        "tcp:7000=192.168.20.2",
+        "udp:7000=192.168.20.2",
+        "--transparent",
+    ];
+    let ask = || {
+        run(world
+            .in_servers("python3")
+            .args(["-c", ASK_WHO, "203.0.113.1"]))
+    };
+    let shown = |said: String| said.lines().all(|it| it.starts_with("('203.0.113.2', "));
+    let output = b.tabane(&["expose", "7000", "--transparent"]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = crate::complaint(&output);
+    assert!(said.contains("--proxy-protocol"), "{said}");
+    // By a command of its own, and by `up`, which takes up what is kept.
+    let mut command = b.tabane(&ports);
+    let mut exposing = command.stdout(Stdio::piped()).spawn().unwrap();
+    assert!(first_line(&mut exposing).contains("leads to 192.168.20.2:7000"));
+    let said = ask();
+    kill(pid(&exposing), Signal::SIGTERM).unwrap();
+    wait_for(&mut exposing, PATIENCE);
+    assert!(shown(said.clone()), "{said}");
+    let kept = b.tabane(&ports).arg("--keep").status().unwrap();
+    assert!(kept.success());
+    b.begin(&[]);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = b.tabane(&["expose", "list"]).output().unwrap();
+        if text(&output.stdout).matches(" open ").count() == 2 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{output:?}\n{}", b.log());
+    }
+    let said = ask();
+    assert!(shown(said.clone()), "{said}\n{}", b.log());
+}
+
+/// Which of these hosts answer pings.
+fn pinged(mut command: Command, hosts: &[&str]) -> Vec<String> {
+    const PING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/ping.py");
+    command.args([PING, "3"]).args(hosts).env("BLOCKS", "1");
+    run(&mut command).lines().map(str::to_owned).collect()
+}
+
+fn hosts_are_pinged(relay_flags: &[&str]) {
+    let Some(world) = World::new(relay_flags) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&world);
+    joined(&mut a, &mut b);
+    // There and not there; of both families; by hosts of the LAN and by the machine itself.
+    let hosts = ["192.168.20.2", "fd00:20::2", "192.168.20.1"];
+    for command in [a.at_host("python3"), a.at_client("python3")] {
+        assert_eq!(pinged(command, &hosts), hosts, "{}\n{}", a.log(), b.log());
+    }
+    let nobody = ["192.168.20.77"];
+    assert_eq!(pinged(a.at_host("python3"), &nobody), ["-"]);
+    // Others of the group alone.
+    b.end(Signal::SIGTERM);
+    a.until_route("192.168.20.0/24", "away");
+    assert_eq!(pinged(a.at_host("python3"), &hosts[..1]), ["-"]);
+}
+
+#[test]
+fn hosts_of_another_site_are_pinged() {
+    hosts_are_pinged(&[]);
+}
+
+#[test]
+fn hosts_of_another_site_are_pinged_from_addresses_of_the_relay_s_pool() {
+    hosts_are_pinged(&["--pool", "100.64.16.0/24", "--pool", "fd00:16::/64"]);
 }

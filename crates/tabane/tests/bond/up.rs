@@ -92,7 +92,7 @@ pub(crate) fn is_plain(peer: &str) -> bool {
 }
 
 /// Gives a namespace a resolver of its own, as `ip netns exec` understands it.
-fn set_resolver(ns: &str, resolver: &str) {
+pub(crate) fn set_resolver(ns: &str, resolver: &str) {
     let directory = Path::new("/etc/netns").join(ns);
     fs::create_dir_all(&directory).unwrap();
     fs::write(

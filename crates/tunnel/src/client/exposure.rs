@@ -4,7 +4,7 @@
 //! they are led to, and asking again in the next session, is left to others.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use tabane_base::{Duration, Prefix, Protocol};
@@ -15,10 +15,13 @@ use tokio::time::timeout;
 use super::arrivals::Arrival;
 use super::standing::Shared;
 use super::{Client, OpenError, TcpFlow, UdpFlow};
+use crate::domain::Domain;
+use crate::echo::{Echo, Kind};
 use crate::engine::SessionId;
 use crate::flow::{Flow, order_for};
 use crate::label::Label;
-use crate::request::{PortClaim, Status, Transport, protocol_of};
+use crate::pingers::Pingers;
+use crate::request::{ECHO_BYTE, PortClaim, Status, Transport, protocol_of};
 use crate::stream::{Stream, StreamEnd};
 use crate::target::{HostName, Target};
 use crate::visitor::{MAX_PREFACE, Preface};
@@ -45,6 +48,15 @@ pub struct Visitor {
     pub from: SocketAddr,
     /// The address and port that it came to: of the relay, or of a route.
     pub at: SocketAddr,
+}
+
+/// What somebody speaks who has come by a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    /// TCP or UDP, with the address that it came to.
+    Protocol(Protocol),
+    /// Echo requests, as whole packets, to any host of the route.
+    Echoes,
 }
 
 /// What there is to know of an exposure.
@@ -78,7 +90,7 @@ impl Client {
     }
 
     /// Has the relay lead here what its group's clients send to these addresses. Whoever comes
-    /// says which of them [it came for](Visitor::at), and [by which protocol](Visitor::protocol).
+    /// says which of them [it came for](Visitor::at), and [what it speaks](Visitor::spoken).
     ///
     /// # Errors
     /// There is no session, or the relay refused: [`Status::Denied`] what its owner has not
@@ -88,6 +100,24 @@ impl Client {
     pub async fn offer_route(&self, prefix: Prefix) -> Result<Exposure, OpenError> {
         self.have_led(Transport::Route(prefix), Target::Anywhere)
             .await
+    }
+
+    /// Has the relay tell the client's group that names of this domain are asked for at `resolver`,
+    /// within one of its routes. Nobody comes by it.
+    ///
+    /// # Errors
+    /// As those of [`offer_route`](Self::offer_route); [`Status::PortUnavailable`] where the
+    /// resolver is in no route of the client's.
+    pub async fn offer_domain(
+        &self,
+        domain: &Domain,
+        resolver: SocketAddr,
+    ) -> Result<Exposure, OpenError> {
+        let target = Target::Name {
+            name: domain.name().clone(),
+            port: resolver.port(),
+        };
+        self.have_led(Transport::Domain(resolver), target).await
     }
 
     async fn have_led(&self, what: Transport, target: Target) -> Result<Exposure, OpenError> {
@@ -188,10 +218,41 @@ impl Visitor {
 
     /// Of one who comes by a route: what it speaks; `None` where it does not say so. To be asked
     /// once, before anything else.
-    pub async fn protocol(&mut self) -> Option<Protocol> {
+    pub async fn spoken(&mut self) -> Option<Spoken> {
         let byte = poll_fn(|cx| self.stream.poll_byte(cx));
-        let byte = timeout(PREFACE_WAIT, byte).await.ok()?.ok()?;
-        protocol_of(byte)
+        match timeout(PREFACE_WAIT, byte).await.ok()?.ok()? {
+            ECHO_BYTE => Some(Spoken::Echoes),
+            byte => protocol_of(byte).map(Spoken::Protocol),
+        }
+    }
+
+    /// Of one who speaks in echo requests: puts them to their hosts, where `may_ask` allows, by
+    /// sockets with this mark, and takes the replies back, until it has gone.
+    pub async fn answer_echoes(self, mark: Option<u32>, may_ask: impl Fn(IpAddr) -> bool) {
+        let (sender, mut replies) = mpsc::channel(MAX_WAITING);
+        let mut pingers = Pingers::new(sender);
+        let flow = UdpFlow::new(self.client, Flow::new(self.stream, None));
+        loop {
+            tokio::select! {
+                packet = flow.recv() => {
+                    let Ok(packet) = packet else {
+                        return;
+                    };
+                    let echo = Echo::parse(&packet);
+                    let is_one = |it: &Echo<'_>| it.kind == Kind::Request;
+                    if let Some(echo) = echo.filter(|it| is_one(it) && may_ask(it.destination)) {
+                        pingers.send(&echo, |socket| match mark {
+                            Some(mark) => socket.set_mark(mark),
+                            None => Ok(()),
+                        });
+                    }
+                }
+                reply = replies.recv() => if let Some(reply) = reply {
+                    // Lost like any packet.
+                    let _ = flow.send(&reply);
+                },
+            }
+        }
     }
 
     /// Waits until it has gone.

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::{Client, OpenError};
 use crate::request::{Status, Transport};
-use crate::routes::{MAX_LIST, SiteRoute, parse_list};
+use crate::routes::{MAX_NAMED_LIST, SiteList, parse_list, parse_named_list};
 use crate::stream::StreamEnd;
 use crate::target::Target;
 
@@ -24,13 +24,13 @@ const RETRY: Duration = Duration::from_secs(1);
 impl Client {
     /// Tells `tell` all routes that others have, whenever the relay says something new, as long as
     /// there is one. What was told stays so while there is no session.
-    pub async fn follow_routes(&self, tell: impl Fn(Vec<SiteRoute>)) {
+    pub async fn follow_routes(&self, tell: impl Fn(SiteList)) {
         loop {
             self.until_reachable(true).await;
             match self.hear_routes(&tell).await {
                 Err(OpenError::Refused(status)) => {
                     tracing::debug!(%status, "the relay tells of no routes");
-                    tell(Vec::new());
+                    tell(SiteList::default());
                     let _ = timeout(ASK_AGAIN, self.until_reachable(false)).await;
                 }
                 Err(error) => {
@@ -42,9 +42,16 @@ impl Client {
         }
     }
 
-    /// Hears until the stream ends.
-    async fn hear_routes(&self, tell: &impl Fn(Vec<SiteRoute>)) -> Result<(), OpenError> {
-        let mut stream = self.open(Transport::Routes, Target::Anywhere).await?;
+    /// Hears until the stream ends, as much as the relay knows to tell.
+    async fn hear_routes(&self, tell: &impl Fn(SiteList)) -> Result<(), OpenError> {
+        match self.hear(Transport::NamedRoutes, tell).await {
+            Err(OpenError::Refused(Status::Malformed)) => self.hear(Transport::Routes, tell).await,
+            heard => heard,
+        }
+    }
+
+    async fn hear(&self, kind: Transport, tell: &impl Fn(SiteList)) -> Result<(), OpenError> {
+        let mut stream = self.open(kind, Target::Anywhere).await?;
         let ended = |end| match end {
             StreamEnd::SessionLost => OpenError::SessionLost,
             StreamEnd::Reset | StreamEnd::Finished => OpenError::Refused(Status::Malformed),
@@ -53,9 +60,22 @@ impl Client {
         if status != Status::Open {
             return Err(OpenError::Refused(status));
         }
+        let parse = match kind {
+            Transport::NamedRoutes => {
+                self.shared.takes_sources.set(Some(stream.session()));
+                parse_named_list
+            }
+            _ => |bytes: &[u8]| {
+                let list = parse_list(bytes)?;
+                Ok(list.map(|(routes, used)| {
+                    let domains = Vec::new();
+                    (SiteList { routes, domains }, used)
+                }))
+            },
+        };
         loop {
-            match stream.read_preface(MAX_LIST, parse_list).await {
-                Ok(Ok(routes)) => tell(routes),
+            match stream.read_preface(MAX_NAMED_LIST, parse).await {
+                Ok(Ok(list)) => tell(list),
                 Ok(Err(_)) => return Err(OpenError::Refused(Status::Malformed)),
                 // By a relay that goes down, too.
                 Err(_) => return Err(OpenError::SessionLost),

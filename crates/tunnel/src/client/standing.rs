@@ -75,6 +75,8 @@ pub(super) struct Shared {
     pub(super) packets_on: Cell<Option<SessionId>>,
     /// What the flow of packets has carried, where there is one.
     pub(super) packets: RefCell<Weak<RefCell<PacketsCarried>>>,
+    /// The session whose relay takes what says whom it is from.
+    pub(super) takes_sources: Cell<Option<SessionId>>,
     pub(super) wishes: RefCell<Wishes>,
     pub(super) journal: Journal,
     /// By class, from 1 on.
@@ -118,6 +120,7 @@ impl Shared {
             relay: Cell::new(None),
             packets_on: Cell::new(None),
             packets: RefCell::default(),
+            takes_sources: Cell::new(None),
             wishes: RefCell::default(),
             journal: Journal::default(),
             classes: RefCell::default(),

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use tabane_base::{PortRange, Prefix, Protocol};
 
 use super::exit_address::ExitAddress;
+use crate::domain::Domain;
 use crate::range::canonical;
 use crate::request::PortClaim;
 use crate::target::HostName;
@@ -27,6 +28,8 @@ pub struct Grants {
     pub hosts: Vec<HostGrant>,
     /// Networks behind its devices, which others of its group may be led to.
     pub routes: Vec<RouteGrant>,
+    /// Domains whose names are asked for at resolvers within such networks.
+    pub domains: Vec<DomainGrant>,
     /// With whom it shares them; `None`: its devices among themselves.
     pub group: Option<GroupName>,
     /// By which of the relay's addresses its connections leave, of each family the first that the
@@ -37,6 +40,10 @@ pub struct Grants {
 /// A range of addresses, all of it or parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteGrant(Prefix);
+
+/// A domain, all of it or what is below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainGrant(Domain);
 
 /// What a group of users is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +86,9 @@ pub enum GrantError {
     /// Of routes.
     #[error("'{0}' is no range of addresses; write 192.168.20.0/24 or 2001:db8:20::/64")]
     Route(String),
+    /// Of domains.
+    #[error("'{0}' is no domain; write lan-b.example")]
+    Domain(String),
     /// Of groups.
     #[error("'{0}' is no name of a group; use letters, digits and -_.@, at most {MAX_GROUP}")]
     Group(String),
@@ -109,6 +119,12 @@ impl Grants {
         let covers =
             |grant: &RouteGrant| grant.0.bits <= route.bits && grant.0.contains(route.address);
         self.routes.iter().any(covers)
+    }
+
+    /// Whether names of this domain may be asked for at its devices.
+    pub(super) fn allow_domain(&self, domain: &Domain) -> bool {
+        let mut grants = self.domains.iter();
+        grants.any(|grant| grant.0.covers(domain.as_str()))
     }
 
     /// The group of a user of this name.
@@ -198,6 +214,23 @@ impl fmt::Display for RouteGrant {
     }
 }
 
+impl FromStr for DomainGrant {
+    type Err = GrantError;
+
+    fn from_str(text: &str) -> Result<Self, GrantError> {
+        let domain = text.parse();
+        domain
+            .map(Self)
+            .map_err(|_| GrantError::Domain(text.to_owned()))
+    }
+}
+
+impl fmt::Display for DomainGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl FromStr for GroupName {
     type Err = GrantError;
 
@@ -274,6 +307,28 @@ mod tests {
         for bad in ["", "10.0.0.0/33", "lan"] {
             assert!(bad.parse::<RouteGrant>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_domain_is_granted_with_what_is_below_it() {
+        let domains = ["lan-b.example", "lan"].map(|text| text.parse().unwrap());
+        let some = Grants {
+            domains: domains.into(),
+            ..Grants::default()
+        };
+        for (domain, is_granted) in [
+            ("lan-b.example", true),
+            ("x.LAN-b.example", true),
+            ("example", false),
+            ("alan-b.example", false),
+            ("lan", true),
+            ("com", false),
+        ] {
+            let domain: Domain = domain.parse().unwrap();
+            assert_eq!(some.allow_domain(&domain), is_granted, "{domain}");
+            assert!(!Grants::default().allow_domain(&domain));
+        }
+        assert!("10.0.0.1".parse::<DomainGrant>().is_err());
     }
 
     #[test]

@@ -17,13 +17,14 @@ use super::members::Member;
 use super::packets::Packets;
 use super::udp::Destination;
 use super::user::{Asker, Counted, Rates, User};
-use super::{Shared, destination, exposing, headcount, pingers, sites, udp};
+use super::{Shared, destination, exposing, headcount, sites, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
 use crate::flow::Flow;
 use crate::loopback;
 use crate::request::{Measure, Request, RequestError, Status, Transport, families_byte};
+use crate::routes::emit_named_list;
 use crate::stream::{Stream, StreamEnd};
 use crate::target::Target;
 
@@ -181,8 +182,10 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         return refuse(stream, Status::Limit).await;
     };
     match request.transport {
-        Transport::Tcp => serve_tcp(stream, host, &request).await?,
-        Transport::Udp => serve_udp(stream, host, &request).await?,
+        Transport::Tcp => serve_tcp(stream, host, &request, None).await?,
+        Transport::TcpFrom(from) => serve_tcp(stream, host, &request, Some(from)).await?,
+        Transport::Udp => serve_udp(stream, host, &request, None).await?,
+        Transport::UdpFrom(from) => serve_udp(stream, host, &request, Some(from)).await?,
         Transport::Mapping => serve_mapping(stream, host, &request).await?,
         Transport::Packets => serve_packets(stream, host, false).await?,
         Transport::LodgedPackets => serve_packets(stream, host, true).await?,
@@ -192,8 +195,17 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         Transport::Exposure(claim) => {
             exposing::serve(stream, host, claim, request.target.name()).await?;
         }
-        Transport::Route(prefix) => sites::serve(stream, host, prefix).await?,
-        Transport::Routes => sites::tell(stream, host).await?,
+        Transport::Route(prefix) => {
+            sites::serve(stream, host, sites::Offered::Range(prefix)).await?;
+        }
+        Transport::Domain(resolver) => {
+            match sites::Offered::domain(request.target.name(), resolver) {
+                Some(offered) => sites::serve(stream, host, offered).await?,
+                None => refuse(stream, Status::Malformed).await?,
+            }
+        }
+        Transport::Routes => sites::tell(stream, host, sites::emit_routes).await?,
+        Transport::NamedRoutes => sites::tell(stream, host, emit_named_list).await?,
     }
     drop(permit);
     Ok(())
@@ -204,7 +216,7 @@ impl Host {
         destination::connect(&self.shared, self.asker(), target).await
     }
 
-    fn asker(&self) -> Asker<'_> {
+    pub(super) fn asker(&self) -> Asker<'_> {
         Asker {
             key: self.key,
             user: self.user.as_ref(),
@@ -212,8 +224,14 @@ impl Host {
     }
 }
 
-async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
-    if let Some(way) = sites::way(host, &request.target) {
+/// `from`: on whose behalf, as the client says; only sites are told.
+async fn serve_tcp(
+    stream: Stream,
+    host: &Host,
+    request: &Request,
+    from: Option<SocketAddr>,
+) -> Result<(), StreamEnd> {
+    if let Some(way) = sites::way(host, &request.target, from) {
         return sites::connect(stream, host, way).await;
     }
     // A client that gives up meanwhile takes the attempts with it.
@@ -232,10 +250,15 @@ async fn serve_tcp(stream: Stream, host: &Host, request: &Request) -> Result<(),
     }
 }
 
-async fn serve_udp(stream: Stream, host: &Host, request: &Request) -> Result<(), StreamEnd> {
+async fn serve_udp(
+    stream: Stream,
+    host: &Host,
+    request: &Request,
+    from: Option<SocketAddr>,
+) -> Result<(), StreamEnd> {
     // Before anything else: datagrams are on their way already.
     let flow = Flow::new(stream, None);
-    if let Some(way) = sites::way(host, &request.target) {
+    if let Some(way) = sites::way(host, &request.target, from) {
         return sites::pass_flow(flow, host, way).await;
     }
     match destination::bind_udp(&host.shared, host.asker(), &request.target).await {
@@ -276,7 +299,7 @@ async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), 
     let has_exits = host.user.as_ref().is_some_and(User::has_exits);
     let lodging = exit.filter(|_| !has_exits);
     let lodger = lodging.and_then(|exit| exit.lodge(host.key, host.session));
-    if lodger.is_none() && !pingers::can_ping() {
+    if lodger.is_none() && !crate::pingers::can_ping() {
         return refuse(stream, Status::Denied).await;
     }
     let flow = Flow::new(stream, None);
@@ -286,7 +309,7 @@ async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), 
         answer.extend(assignment.unwrap_or_default().emit());
     }
     flow.stream().write_all(&answer).await?;
-    let packets = Packets::new(&host.shared, host.asker(), flow, host.meter(), lodger);
+    let packets = Packets::new(host, flow, host.meter(), lodger);
     packets.serve().await;
     Ok(())
 }

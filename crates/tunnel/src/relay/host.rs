@@ -87,11 +87,13 @@ impl Occupancy {
 impl Seat {
     pub(super) const fn of(transport: Transport) -> Self {
         match transport {
-            Transport::Tcp | Transport::Measure(_) => Self::Connection,
-            Transport::Udp | Transport::Mapping => Self::Udp,
+            Transport::Tcp | Transport::TcpFrom(_) | Transport::Measure(_) => Self::Connection,
+            Transport::Udp | Transport::UdpFrom(_) | Transport::Mapping => Self::Udp,
             Transport::Packets
             | Transport::Route(_)
             | Transport::Routes
+            | Transport::NamedRoutes
+            | Transport::Domain(_)
             | Transport::LodgedPackets
             | Transport::Families
             | Transport::Relays(_)

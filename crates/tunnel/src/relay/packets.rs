@@ -11,16 +11,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
+use socket2::Socket;
 use tokio::sync::mpsc;
 
 use super::Shared;
 use super::exit::{Lodger, Refusal};
 use super::gate::{Fate, Gate};
-use super::pingers::Pingers;
+use super::host::Host;
+use super::sites::SiteEchoes;
 use super::user::{Asker, Direction, Meter};
 use crate::echo::{Echo, Kind};
 use crate::flow::Flow;
 use crate::ip_packet::{IpPacket, protocol};
+use crate::pingers::Pingers;
 
 /// Replies to pings that wait to go back; more are lost, as pings may be.
 const MAX_WAITING: usize = 64;
@@ -34,25 +37,21 @@ pub(super) struct Packets<'a> {
     flow: Flow,
     gate: Gate,
     pingers: Pingers,
+    sites: SiteEchoes,
     replies: mpsc::Receiver<Vec<u8>>,
     /// Its addresses, where it has any.
     lodger: Option<Lodger>,
 }
 
 impl<'a> Packets<'a> {
-    pub(super) fn new(
-        shared: &'a Shared,
-        asker: Asker<'a>,
-        flow: Flow,
-        meter: Meter,
-        lodger: Option<Lodger>,
-    ) -> Self {
+    pub(super) fn new(host: &'a Host, flow: Flow, meter: Meter, lodger: Option<Lodger>) -> Self {
         let (sender, replies) = mpsc::channel(MAX_WAITING);
         Self {
-            shared,
-            asker,
+            shared: &host.shared,
+            asker: host.asker(),
             flow,
             gate: Gate::new(meter),
+            sites: SiteEchoes::new(host, sender.clone()),
             pingers: Pingers::new(sender),
             replies,
             lodger,
@@ -122,6 +121,9 @@ impl<'a> Packets<'a> {
     fn send_on(&mut self, packet: &[u8]) -> Result<(), Refusal> {
         let header = IpPacket::parse(packet).map_err(|_| Refusal::Malformed)?;
         let destination = SocketAddr::new(header.destination, header.port);
+        if self.sites.take(header.destination, packet) {
+            return Ok(());
+        }
         if !self.shared.allows(self.asker.user, destination) {
             return Err(Refusal::Denied);
         }
@@ -138,9 +140,12 @@ impl<'a> Packets<'a> {
             }
             _ => {
                 let echo = Echo::parse(packet).filter(|echo| echo.kind == Kind::Request);
-                let departure = || self.shared.departure(self.asker);
-                self.pingers
-                    .send(&echo.ok_or(Refusal::NotServed)?, departure);
+                let echo = echo.ok_or(Refusal::NotServed)?;
+                let departs = |socket: &Socket| {
+                    let departure = self.shared.departure(self.asker);
+                    departure.prepare(socket, echo.destination)
+                };
+                self.pingers.send(&echo, departs);
                 Ok(())
             }
         }

@@ -1,19 +1,23 @@
-//! Which networks lead to which clients, and who may be led there: those of one group.
+//! Which networks lead to which clients, whose resolvers are asked for which names, and by whom:
+//! those of one group.
 //!
-//! Owns that no two routes of a group overlap, and how long one is remembered whose client has
+//! Owns that no two routes, and no two clients' domains, of a group overlap, and how long one is remembered whose client has
 //! gone, so that what goes there is refused rather than sent into the void. A table and nothing
 //! else; its holders are values that cost nothing to copy, so that a lock around it is held for a
 //! look and no longer.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::{Duration, Prefix};
 use tabane_core::PublicKey;
 use tokio::time::Instant;
 
 use super::grants::Group;
-use crate::routes::{MAX_ROUTES, SiteRoute};
+use crate::domain::Domain;
+use crate::routes::{MAX_ROUTES, SiteDomain, SiteList, SiteRoute};
+use crate::target::HostName;
 
 /// Routes of all groups.
 const MAX_ROUTES_HERE: usize = 1_024;
@@ -35,9 +39,51 @@ pub(super) struct Holder {
     pub(super) key: PublicKey,
 }
 
-/// One route.
+/// What a client offers its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// Hosts at these addresses.
+    Range(Prefix),
+    /// Answers about these names, by this resolver at such an address.
+    Domain(Domain, SocketAddr),
+}
+
+impl Offered {
+    /// `None` for a name that is no domain.
+    pub(super) fn domain(name: Option<&HostName>, resolver: SocketAddr) -> Option<Self> {
+        let domain = Domain::try_from(name?).ok()?;
+        let ip = resolver.ip().to_canonical();
+        Some(Self::Domain(domain, SocketAddr::new(ip, resolver.port())))
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Range(own), Self::Range(other)) => own.overlaps(other),
+            (Self::Domain(own, _), Self::Domain(other, _)) => own.overlaps(other),
+            (Self::Range(_), Self::Domain(..)) | (Self::Domain(..), Self::Range(_)) => false,
+        }
+    }
+
+    fn has_host(&self, ip: IpAddr) -> bool {
+        match self {
+            Self::Range(prefix) => prefix.contains(ip),
+            Self::Domain(..) => false,
+        }
+    }
+}
+
+impl fmt::Display for Offered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Range(prefix) => prefix.fmt(f),
+            Self::Domain(domain, resolver) => write!(f, "{domain} ({})", resolver.ip()),
+        }
+    }
+}
+
+/// One of them.
 pub(super) struct Routed<T> {
-    pub(super) prefix: Prefix,
+    pub(super) offered: Offered,
     pub(super) holder: Holder,
     standing: Standing<T>,
     /// Connections and flows that are led there, and that were, those included.
@@ -86,13 +132,18 @@ impl<T: Clone> SiteRoutes<T> {
     /// Others of its group have some of them; then all is as before.
     pub(super) fn insert(
         &mut self,
-        prefix: Prefix,
+        offered: Offered,
         holder: Holder,
         bell: T,
         now: Instant,
     ) -> Result<u64, Conflict> {
         self.forget_old(now);
-        let meets = |it: &Routed<T>| it.prefix.overlaps(&prefix) && it.holder.group == holder.group;
+        let meets = |it: &Routed<T>| {
+            let is_own = it.holder.key == holder.key && matches!(offered, Offered::Domain(..));
+            it.holder.group == holder.group
+                && it.offered.overlaps(&offered)
+                && (!is_own || it.offered == offered)
+        };
         let met: Vec<u64> = self.numbers(|it| meets(it) && it.bell().is_some());
         if !met.is_empty() {
             return Err(Conflict::With(met));
@@ -105,7 +156,7 @@ impl<T: Clone> SiteRoutes<T> {
         let number = self.next;
         self.next += 1;
         let routed = Routed {
-            prefix,
+            offered,
             holder,
             standing: Standing::Here(bell),
             calls: 0,
@@ -163,7 +214,7 @@ impl<T: Clone> SiteRoutes<T> {
     pub(super) fn find(&self, group: &Group, asker: PublicKey, ip: IpAddr) -> Found<T> {
         let ip = ip.to_canonical();
         let mut routes = self.routes.iter();
-        let found = routes.find(|(_, it)| it.prefix.contains(ip) && it.holder.group == *group);
+        let found = routes.find(|(_, it)| it.offered.has_host(ip) && it.holder.group == *group);
         match found {
             Some((_, it)) if it.holder.key == asker => Found::Nowhere,
             Some((number, it)) => match it.bell() {
@@ -174,16 +225,35 @@ impl<T: Clone> SiteRoutes<T> {
         }
     }
 
-    /// What a client of this group is told: the routes of others.
-    pub(super) fn told(&self, group: &Group, asker: PublicKey) -> Vec<SiteRoute> {
+    /// Whether an address is of a network that leads to this client.
+    pub(super) fn is_of(&self, group: &Group, holder: PublicKey, ip: IpAddr) -> bool {
+        let is_there = |it: &Routed<T>| it.offered.has_host(ip) && it.bell().is_some();
+        let is_own = |it: &Routed<T>| it.holder.group == *group && it.holder.key == holder;
+        self.routes.values().any(|it| is_own(it) && is_there(it))
+    }
+
+    /// What a client of this group is told: what others have.
+    pub(super) fn told(&self, group: &Group, asker: PublicKey) -> SiteList {
         let routes = self.routes.values();
         let others = routes.filter(|it| it.holder.group == *group && it.holder.key != asker);
-        let told = others.map(|it| SiteRoute {
-            prefix: it.prefix,
-            user: it.holder.user.clone(),
-            is_here: it.bell().is_some(),
-        });
-        told.collect()
+        let mut list = SiteList::default();
+        for it in others {
+            let (user, is_here) = (it.holder.user.clone(), it.bell().is_some());
+            match &it.offered {
+                Offered::Range(prefix) => list.routes.push(SiteRoute {
+                    prefix: *prefix,
+                    user,
+                    is_here,
+                }),
+                Offered::Domain(domain, resolver) => list.domains.push(SiteDomain {
+                    domain: domain.clone(),
+                    resolver: *resolver,
+                    user,
+                    is_here,
+                }),
+            }
+        }
+        list
     }
 }
 
@@ -220,8 +290,12 @@ mod tests {
         }
     }
 
-    fn prefix(text: &str) -> Prefix {
-        Prefix::parse(text).unwrap()
+    fn prefix(text: &str) -> Offered {
+        Offered::Range(Prefix::parse(text).unwrap())
+    }
+
+    fn domain(text: &str, resolver: &str) -> Offered {
+        Offered::Domain(text.parse().unwrap(), resolver.parse().unwrap())
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -266,9 +340,19 @@ mod tests {
             table.find(&own, KEYS[1], ip("192.168.20.9")),
             Found::Nowhere
         );
+        for (group_name, holder, address, expected) in [
+            ("a", 0, "192.168.20.9", true),
+            ("a", 0, "192.168.21.9", false),
+            ("a", 1, "192.168.21.9", true),
+            ("b", 0, "192.168.20.9", false),
+            ("a", 0, "2001:db8:20:7::1", true),
+        ] {
+            let is_own = table.is_of(&group(group_name), KEYS[holder], ip(address));
+            assert_eq!(is_own, expected, "{group_name} {holder} {address}");
+        }
         let told = table.told(&group("a"), KEYS[0]);
-        assert_eq!(told.len(), 1);
-        assert!(told[0].prefix == prefix("192.168.21.0/24") && told[0].is_here);
+        let only = Prefix::parse("192.168.21.0/24").unwrap();
+        assert!(told.routes.len() == 1 && told.routes[0].prefix == only && told.routes[0].is_here);
     }
 
     #[test]
@@ -276,15 +360,18 @@ mod tests {
         let now = Instant::now();
         let mut table = SiteRoutes::default();
         let route = prefix("192.168.20.0/24");
-        let first = table.insert(route, holder("a", 0), 'a', now).unwrap();
+        let first = table
+            .insert(route.clone(), holder("a", 0), 'a', now)
+            .unwrap();
         table.leave(first, now);
+        assert!(!table.is_of(&group("a"), KEYS[0], ip("192.168.20.1")));
         let find = |table: &SiteRoutes<char>| table.find(&group("a"), KEYS[3], ip("192.168.20.1"));
         assert_eq!(find(&table), Found::Away);
-        assert!(!table.told(&group("a"), KEYS[3])[0].is_here);
+        assert!(!table.told(&group("a"), KEYS[3]).routes[0].is_here);
         // It returns with another key; only one of both is remembered.
         let second = table.insert(route, holder("a", 1), 'b', now).unwrap();
         assert_eq!(find(&table), Found::Here(second, 'b'));
-        assert_eq!(table.told(&group("a"), KEYS[3]).len(), 1);
+        assert_eq!(table.told(&group("a"), KEYS[3]).routes.len(), 1);
         table.leave(second, now);
         // Remembered for a while, not for ever.
         let later = now + REMEMBERED;
@@ -292,7 +379,39 @@ mod tests {
         assert!(table.insert(other, holder("a", 2), 'c', later).is_ok());
         assert_eq!(find(&table), Found::Nowhere);
         table.remove(2);
-        assert!(table.told(&group("a"), KEYS[3]).is_empty());
+        assert_eq!(table.told(&group("a"), KEYS[3]), SiteList::default());
+    }
+
+    #[test]
+    fn names_of_one_client_are_no_other_s() {
+        let now = Instant::now();
+        let mut table = SiteRoutes::default();
+        let mut insert = |name: &str, group: &str, key| {
+            let offered = domain(name, "192.168.20.1:53");
+            table.insert(offered, holder(group, key), (), now)
+        };
+        for (name, group, key, expected) in [
+            ("lan-b.example", "a", 0, Ok(0)),
+            ("lan-b.example", "a", 1, Err(Conflict::With(vec![0]))),
+            ("x.lan-b.example", "a", 1, Err(Conflict::With(vec![0]))),
+            ("example", "a", 1, Err(Conflict::With(vec![0]))),
+            ("x.lan-b.example", "a", 0, Ok(1)),
+            ("lan-b.example", "a", 0, Err(Conflict::With(vec![0]))),
+            ("lan-b.example", "b", 2, Ok(2)),
+            ("lan-c.example", "a", 1, Ok(3)),
+        ] {
+            assert_eq!(insert(name, group, key), expected, "{name} {group} {key}");
+        }
+        // No host is reached by a name alone.
+        let found = table.find(&group("a"), KEYS[1], ip("192.168.20.1"));
+        assert_eq!(found, Found::Nowhere);
+        table.leave(0, now);
+        let told = table.told(&group("a"), KEYS[1]).domains;
+        let named: Vec<_> = told
+            .iter()
+            .map(|it| (it.domain.as_str(), it.is_here))
+            .collect();
+        assert_eq!(named, [("lan-b.example", false), ("x.lan-b.example", true)]);
     }
 
     #[test]
@@ -301,7 +420,7 @@ mod tests {
         let mut table = SiteRoutes::default();
         for n in 0..MAX_ROUTES {
             let route = prefix(&format!("10.{n}.0.0/16"));
-            assert!(table.insert(route, holder("a", 0), n, now).is_ok());
+            assert!(table.insert(route.clone(), holder("a", 0), n, now).is_ok());
         }
         let more = table.insert(prefix("192.168.0.0/16"), holder("a", 1), 0, now);
         assert_eq!(more, Err(Conflict::Full));

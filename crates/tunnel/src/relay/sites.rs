@@ -1,4 +1,5 @@
-//! Networks behind clients: connections and flows of their group are led to them [P-T.11].
+//! Networks behind clients: connections and flows of their group are led to them, and their names
+//! asked for there [P-T.11].
 //!
 //! Owns that nobody is led but users of one group to routes that were granted, and that what finds
 //! nobody is refused at once. The two halves of a connection, or of a flow, are tasks of their own
@@ -6,13 +7,14 @@
 //! either half ends as with any other destination.
 
 mod call;
+mod echoes;
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tabane_base::{Duration, Prefix, Protocol};
+use tabane_base::{Duration, Protocol};
 use tabane_core::PublicKey;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -22,6 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::attending::{Attendant, attend};
 use super::grants::Group;
 use super::host::{Host, Permit, Seat, refuse};
+pub(super) use super::site_routes::Offered;
 use super::site_routes::{Conflict, Found, Holder, Routed, SiteRoutes};
 use super::udp::{self, Destination};
 use super::user::User;
@@ -29,13 +32,14 @@ use crate::access::Access;
 use crate::connection::Connection;
 use crate::flow::Flow;
 use crate::request::{Status, protocol_byte};
-use crate::routes::emit_list;
+use crate::routes::{SiteList, emit_list};
 use crate::stream::{Stream, StreamEnd};
 use crate::target::Target;
 use crate::visitor::Preface;
 
 use call::{Bell, Call, Errand, FarHalf, udp_at_home};
 pub(super) use call::{Way, connect, pass_flow};
+pub(super) use echoes::SiteEchoes;
 
 /// Calls that wait for the holder's task; one more is refused.
 const MAX_WAITING: usize = 1_024;
@@ -74,8 +78,8 @@ struct Presence {
 /// A route at one moment.
 #[derive(Clone, Debug)]
 pub struct RouteSnapshot {
-    /// The addresses that lead there.
-    pub prefix: Prefix,
+    /// The addresses that lead there, or the names that are asked for there and whom.
+    pub what: String,
     /// Whose client it is.
     pub user: String,
     /// The client.
@@ -110,13 +114,14 @@ impl Sites {
     /// has a route, whatever its key.
     async fn lease(
         self: &Arc<Self>,
-        prefix: Prefix,
+        offered: Offered,
         holder: Holder,
     ) -> Result<(Lease, mpsc::Receiver<Errand>), Status> {
         let (bell, errands) = mpsc::channel(MAX_WAITING);
         let insert = || {
             let (holder, bell) = (holder.clone(), bell.clone());
-            self.routes().insert(prefix, holder, bell, Instant::now())
+            let offered = offered.clone();
+            self.routes().insert(offered, holder, bell, Instant::now())
         };
         let number = match insert() {
             Err(Conflict::With(others)) => {
@@ -163,7 +168,7 @@ impl Sites {
     pub(super) fn snapshot(&self) -> Vec<RouteSnapshot> {
         let routes = self.routes();
         let of = |it: &Routed<Bell>| RouteSnapshot {
-            prefix: it.prefix,
+            what: it.offered.to_string(),
             user: it.holder.user.clone(),
             client: it.holder.key,
             is_here: it.bell().is_some(),
@@ -218,16 +223,30 @@ fn member(host: &Host) -> Option<(&User, Group)> {
     Some((user, user.group()))
 }
 
-/// Leads to the client what its group sends to these addresses, until it gives them up or is gone.
-pub(super) async fn serve(stream: Stream, host: &Host, prefix: Prefix) -> Result<(), StreamEnd> {
+/// Leads to the client what its group sends to these addresses, or asks for of these names, until
+/// it gives them up or is gone.
+pub(super) async fn serve(stream: Stream, host: &Host, offered: Offered) -> Result<(), StreamEnd> {
     let Some((user, group)) = member(host) else {
         return refuse(stream, Status::Denied).await;
     };
-    let is_granted = || user.is_route_granted(prefix) && user.group() == group;
+    let is_granted = || {
+        let granted = match &offered {
+            Offered::Range(prefix) => user.is_route_granted(*prefix),
+            Offered::Domain(domain, _) => user.is_domain_granted(domain),
+        };
+        granted && user.group() == group
+    };
     if !is_granted() {
         return refuse(stream, Status::Denied).await;
     }
-    if host.shared.own.is_within(prefix) {
+    let is_unavailable = match &offered {
+        Offered::Range(prefix) => host.shared.own.is_within(*prefix),
+        Offered::Domain(_, resolver) => {
+            let routes = host.shared.sites.routes();
+            !routes.is_of(&group, host.key, resolver.ip())
+        }
+    };
+    if is_unavailable {
         return refuse(stream, Status::PortUnavailable).await;
     }
     if host.shared.is_draining.load(Ordering::Relaxed) {
@@ -240,12 +259,12 @@ pub(super) async fn serve(stream: Stream, host: &Host, prefix: Prefix) -> Result
         user: name.to_owned(),
         key: host.key,
     };
-    let (lease, mut errands) = match host.shared.sites.lease(prefix, holder).await {
+    let (lease, mut errands) = match host.shared.sites.lease(offered.clone(), holder).await {
         Ok(leased) => leased,
         Err(status) => return refuse(stream, status).await,
     };
     stream.write_all(&[Status::Open.emit()]).await?;
-    tracing::info!(client = %host.key, user = name, %prefix, "leads to the client");
+    tracing::info!(client = %host.key, user = name, %offered, "leads to the client");
     let mut route = Route {
         stream,
         lease,
@@ -292,7 +311,7 @@ impl Attendant for Route<'_> {
     /// A stream towards the client for one more; where there are enough, who calls is refused, as
     /// nobody hears the call.
     fn serve(&self, errand: Errand) {
-        let Errand::Call(Call { at, end }) = errand else {
+        let Errand::Call(Call { at, from, end }) = errand else {
             return;
         };
         let is_used_up = self.host.user.as_ref().is_some_and(User::is_used_up);
@@ -301,8 +320,8 @@ impl Attendant for Route<'_> {
             return;
         };
         let presence = self.lease.count();
-        // Nothing is told of who calls, and no port is 0.
-        let from = SocketAddr::new(unspecified(at), at.port());
+        // No port is 0.
+        let from = from.unwrap_or_else(|| SocketAddr::new(unspecified(at), at.port()));
         let preface = Preface {
             asked_by: self.stream.id(),
             from,
@@ -321,8 +340,8 @@ impl Attendant for Route<'_> {
                             .await;
                     }
                 }
-                FarHalf::Udp(socket, _half) => {
-                    front.push(protocol_byte(Protocol::Udp));
+                FarHalf::Datagrams(socket, _half, spoken) => {
+                    front.push(spoken);
                     let flow = Flow::new(stream, None);
                     if flow.stream().write_all(&front).await.is_ok()
                         && let Ok(socket) = udp_at_home(socket)
@@ -381,8 +400,12 @@ fn unspecified(at: SocketAddr) -> std::net::IpAddr {
     }
 }
 
-/// Says which routes others of the client's group have, now and whenever that changes.
-pub(super) async fn tell(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
+/// Says what others of the client's group have, as `emit` writes it, now and whenever that changes.
+pub(super) async fn tell(
+    mut stream: Stream,
+    host: &Host,
+    emit: impl Fn(&SiteList) -> Vec<u8>,
+) -> Result<(), StreamEnd> {
     let Some((user, _)) = member(host) else {
         return refuse(stream, Status::Denied).await;
     };
@@ -394,7 +417,7 @@ pub(super) async fn tell(mut stream: Stream, host: &Host) -> Result<(), StreamEn
         revision.mark_unchanged();
         let list = sites.routes().told(&user.group(), host.key);
         if told.as_ref() != Some(&list) {
-            stream.write_all(&emit_list(&list)).await?;
+            stream.write_all(&emit(&list)).await?;
             told = Some(list);
         }
         tokio::select! {
@@ -405,8 +428,14 @@ pub(super) async fn tell(mut stream: Stream, host: &Host) -> Result<(), StreamEn
     }
 }
 
-/// Where a destination leads, if that is to a site.
-pub(super) fn way(host: &Host, target: &Target) -> Option<Way> {
+/// What of it ends understand that know no names.
+pub(super) fn emit_routes(list: &SiteList) -> Vec<u8> {
+    emit_list(&list.routes)
+}
+
+/// Where a destination leads, if that is to a site. Who it is from is told there only where that is
+/// of a network of the client's own.
+pub(super) fn way(host: &Host, target: &Target, from: Option<SocketAddr>) -> Option<Way> {
     let Target::Address(at) = *target else {
         return None;
     };
@@ -414,14 +443,23 @@ pub(super) fn way(host: &Host, target: &Target) -> Option<Way> {
     if user.is_denied_by_rule(at) {
         return None;
     }
-    let found = host.shared.sites.routes().find(&group, host.key, at.ip());
-    let at = SocketAddr::new(at.ip().to_canonical(), at.port());
-    match found {
-        Found::Here(_, bell) => Some(Way {
-            at,
-            bell: Some(bell),
-        }),
-        Found::Away => Some(Way { at, bell: None }),
-        Found::Nowhere => None,
-    }
+    let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
+    let at = canonical(at);
+    let from = from.map(canonical);
+    let routes = host.shared.sites.routes();
+    let (route, bell) = match routes.find(&group, host.key, at.ip()) {
+        Found::Here(number, bell) => (Some(number), Some(bell)),
+        Found::Away => (None, None),
+        Found::Nowhere => return None,
+    };
+    let is_own = |from: &SocketAddr| {
+        from.is_ipv4() == at.is_ipv4() && routes.is_of(&group, host.key, from.ip())
+    };
+    let from = from.filter(is_own);
+    Some(Way {
+        at,
+        from,
+        route,
+        bell,
+    })
 }

@@ -19,6 +19,7 @@ use super::exit_address::ExitAddress;
 use super::grants::{Grants, Group};
 use super::rules::Destinations;
 use super::shaper::{Allowance, Bucket, Shaper};
+use crate::domain::Domain;
 use crate::request::PortClaim;
 use crate::target::HostName;
 
@@ -243,6 +244,11 @@ impl User {
     /// Whether these addresses may lead to its devices.
     pub(super) fn is_route_granted(&self, route: Prefix) -> bool {
         self.limits().grants.allow_route(route)
+    }
+
+    /// Whether names of this domain may be asked for at its devices.
+    pub(super) fn is_domain_granted(&self, domain: &Domain) -> bool {
+        self.limits().grants.allow_domain(domain)
     }
 
     /// Whose routes lead to it, and with whom it shares its own.

@@ -7,7 +7,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tabane_base::Prefix;
 use tabane_linux::interfaces;
-use tabane_tunnel::{DestinationRule, ExitAddress, GroupName, HostGrant, PortGrant, RouteGrant};
+use tabane_tunnel::{
+    DestinationRule, DomainGrant, ExitAddress, GroupName, HostGrant, PortGrant, RouteGrant,
+};
 
 use crate::output;
 use tabane_relay::{AccessList, RelayState, UsageCounters, UserEntry, UserName};
@@ -103,6 +105,11 @@ struct LimitArgs {
     /// to: 192.168.20.0/24, with commas between or repeated; none unless they are named
     #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
     routes: Vec<Setting<RouteGrant>>,
+    /// Domains whose names others of the group may ask for at resolvers in such networks (`tabane up
+    /// --route-domain`): lan-b.example and all below, with commas between or repeated; none unless
+    /// they are named
+    #[arg(long, value_name = "DOMAIN", value_delimiter = ',')]
+    domains: Vec<Setting<DomainGrant>>,
     /// The users among whom such networks are shared; without one, the user's own devices
     #[arg(long, value_name = "GROUP")]
     group: Option<Setting<GroupName>>,
@@ -136,6 +143,7 @@ impl LimitArgs {
             port,
             host,
             routes,
+            domains,
             group,
             exit_address,
             private,
@@ -151,6 +159,7 @@ impl LimitArgs {
             && port.is_empty()
             && host.is_empty()
             && routes.is_empty()
+            && domains.is_empty()
             && group.is_none()
             && exit_address.is_empty()
     }
@@ -197,6 +206,7 @@ impl LimitArgs {
         replace(&mut user.hosts, &self.host);
         replace(&mut user.routes, &self.routes);
         replace(&mut user.exit_addresses, &self.exit_address);
+        replace(&mut user.domains, &self.domains);
         if let Some(Setting(group)) = &self.group {
             user.group = group.clone();
         }
@@ -247,6 +257,7 @@ struct Row {
     ports: Vec<String>,
     hosts: Vec<String>,
     routes: Vec<String>,
+    domains: Vec<String>,
     group: Option<String>,
     exit_addresses: Vec<String>,
     private: bool,
@@ -315,6 +326,7 @@ fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
         ports: user.ports.iter().map(ToString::to_string).collect(),
         hosts: user.hosts.iter().map(ToString::to_string).collect(),
         routes: user.routes.iter().map(ToString::to_string).collect(),
+        domains: user.domains.iter().map(ToString::to_string).collect(),
         group: user.group.as_ref().map(ToString::to_string),
         exit_addresses: user
             .exit_addresses
@@ -404,6 +416,7 @@ fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
         ("ports", all(&row.ports, "none")),
         ("hosts", all(&row.hosts, "none")),
         ("routes", all(&row.routes, "none")),
+        ("domains", all(&row.domains, "none")),
         ("group", row.group.unwrap_or_default()),
         ("leaves by", row.exit_addresses.join(" ")),
         ("private", if row.private { "yes" } else { "no" }.to_owned()),

@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use tabane_base::Protocol;
 use tabane_linux::buffers;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{mpsc, oneshot};
@@ -15,7 +16,7 @@ use super::super::udp::{self, Destination};
 use crate::connection::Connection;
 use crate::flow::Flow;
 use crate::loopback;
-use crate::request::Status;
+use crate::request::{Status, protocol_byte};
 use crate::stream::{Stream, StreamEnd};
 
 /// Of datagrams on their way between the two halves of a flow.
@@ -36,6 +37,8 @@ pub(super) enum Errand {
 /// Somebody of the group who wants to go there.
 pub(super) struct Call {
     pub(super) at: SocketAddr,
+    /// On whose behalf; `None` where that is nobody's to know.
+    pub(super) from: Option<SocketAddr>,
     pub(super) end: FarHalf,
 }
 
@@ -43,21 +46,29 @@ pub(super) struct Call {
 pub(super) enum FarHalf {
     /// What the client says of its target is told.
     Tcp(TcpStream, oneshot::Sender<Status>),
-    /// Dropped with the half of the client's.
-    Udp(UdpSocket, oneshot::Sender<()>),
+    /// Dropped with the half of the client's; and what is spoken, as the client is told.
+    Datagrams(UdpSocket, oneshot::Sender<()>, u8),
 }
 
 /// Where a destination of a client's leads.
 pub(in crate::relay) struct Way {
     pub(super) at: SocketAddr,
+    /// On whose behalf, if that is an address that its client may show.
+    pub(super) from: Option<SocketAddr>,
+    /// By which number the route is known; of one that is away, nobody asks.
+    pub(super) route: Option<u64>,
     /// `None`: its site is away.
     pub(super) bell: Option<Bell>,
 }
 
 impl Way {
     /// False where nobody will hear the call.
-    fn call(&self, end: FarHalf) -> bool {
-        let call = Errand::Call(Call { at: self.at, end });
+    pub(super) fn call(&self, end: FarHalf) -> bool {
+        let call = Errand::Call(Call {
+            at: self.at,
+            from: self.from,
+            end,
+        });
         let bell = self.bell.as_ref();
         bell.is_some_and(|bell| bell.try_send(call).is_ok())
     }
@@ -104,7 +115,7 @@ pub(in crate::relay) async fn pass_flow(
         return refuse(flow.into_stream(), Status::Limit).await;
     };
     let (half, gone) = oneshot::channel();
-    if !way.call(FarHalf::Udp(far, half)) {
+    if !way.call(FarHalf::Datagrams(far, half, protocol_byte(Protocol::Udp))) {
         return refuse(flow.into_stream(), Status::HostUnreachable).await;
     }
     flow.stream().write_all(&[Status::Open.emit()]).await?;
@@ -125,7 +136,7 @@ pub(in crate::relay) async fn pass_flow(
 }
 
 /// Two UDP sockets that speak with one another alone.
-async fn udp_pair() -> std::io::Result<(UdpSocket, UdpSocket)> {
+pub(super) async fn udp_pair() -> std::io::Result<(UdpSocket, UdpSocket)> {
     let local = (Ipv4Addr::LOCALHOST, 0);
     let (near, far) = (UdpSocket::bind(local).await?, UdpSocket::bind(local).await?);
     near.connect(far.local_addr()?).await?;

@@ -1,4 +1,4 @@
-//! Echo requests of a client ("pings"), by sockets of the relay's own.
+//! Echo requests of others ("pings"), by sockets of this end's own.
 //!
 //! Owns the sockets that put them to their destinations and the way back of the replies. Where the
 //! system lets us (`net.ipv4.ping_group_range`) the kernel keeps apart whose reply is whose; else
@@ -17,7 +17,6 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::departure::Departure;
 use crate::echo::{Echo, Kind};
 
 /// Echoing programs of one client at once, each with one destination: a network monitor's worth.
@@ -28,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(30);
 const MAX_PACKET: usize = 65_535;
 
 /// Whether clients can be served here at all.
-pub(super) fn can_ping() -> bool {
+pub(crate) fn can_ping() -> bool {
     open(IpAddr::from([127, 0, 0, 1])).is_ok()
 }
 
@@ -36,7 +35,7 @@ pub(super) fn can_ping() -> bool {
 type Key = (IpAddr, IpAddr, u16);
 
 /// The pinging programs of one client.
-pub(super) struct Pingers {
+pub(crate) struct Pingers {
     table: BTreeMap<Key, Pinger>,
     replies: mpsc::Sender<Vec<u8>>,
 }
@@ -49,15 +48,20 @@ struct Pinger {
 
 impl Pingers {
     /// None yet; replies come out at the other end of `replies`.
-    pub(super) fn new(replies: mpsc::Sender<Vec<u8>>) -> Self {
+    pub(crate) fn new(replies: mpsc::Sender<Vec<u8>>) -> Self {
         Self {
             table: BTreeMap::new(),
             replies,
         }
     }
 
-    /// Puts a request to its destination, the first of a program as it departs from then on.
-    pub(super) fn send(&mut self, echo: &Echo<'_>, departure: impl FnOnce() -> Departure) {
+    /// Puts a request to its destination; the socket for the first of a program is as `prepare`
+    /// makes it.
+    pub(crate) fn send(
+        &mut self,
+        echo: &Echo<'_>,
+        prepare: impl FnOnce(&Socket) -> io::Result<()>,
+    ) {
         let key = (echo.source, echo.destination, echo.identifier);
         let is_running = |pinger: &Pinger| !pinger.task.is_finished();
         if !self.table.get(&key).is_some_and(is_running) {
@@ -65,7 +69,7 @@ impl Pingers {
             if self.table.len() >= MAX_PINGERS {
                 return;
             }
-            match Pinger::start(echo, &departure(), self.replies.clone()) {
+            match Pinger::start(echo, prepare, self.replies.clone()) {
                 Ok(pinger) => drop(self.table.insert(key, pinger)),
                 Err(error) => {
                     tracing::debug!(destination = %echo.destination, %error, "cannot ping");
@@ -99,11 +103,12 @@ impl Drop for Pinger {
 impl Pinger {
     fn start(
         echo: &Echo<'_>,
-        departure: &Departure,
+        prepare: impl FnOnce(&Socket) -> io::Result<()>,
         replies: mpsc::Sender<Vec<u8>>,
     ) -> io::Result<Self> {
         let (socket, is_raw) = open(echo.destination)?;
-        departure.prepare(&socket, echo.destination)?;
+        socket.set_nonblocking(true)?;
+        prepare(&socket)?;
         socket.connect(&SocketAddr::new(echo.destination, 0).into())?;
         let socket = Rc::new(UdpSocket::from_std(socket.into())?);
         let identifier = next_identifier();
