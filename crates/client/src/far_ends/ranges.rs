@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::FarEnds;
+use crate::lan_hosts::LanHosts;
 use crate::peers::Peer;
 use crate::sites::Sites;
 
@@ -39,6 +40,11 @@ impl FarEnds {
     /// The networks behind other clients of the group, and behind this one.
     pub(crate) fn sites(&self) -> &Sites {
         &self.0.sites
+    }
+
+    /// Hosts behind this machine that send through it.
+    pub(crate) fn lan_hosts(&self) -> &LanHosts {
+        &self.0.lan_hosts
     }
 
     /// From now on these networks behind this machine are offered to others of its group. Must be
