@@ -50,8 +50,7 @@ const ON_FAILURE_EXPECTED: &str = "\"wait\", \"refuse\" or \"direct\"";
 const ORDER_EXPECTED: &str = "\"at-once\" or a time from \"1ms\" to \"1s\"";
 const LINK_EXPECTED: &str = "a link's name or a pattern such as \"usb*\" or \"kind:cellular\"";
 
-const KEYS: [&str; 8] = [
-    "name",
+const TREATMENT_KEYS: [&str; 7] = [
     "links",
     "never",
     "redundant",
@@ -117,7 +116,7 @@ impl Rule {
         }
         let fits = Match::read(reader, &mut fields);
         let treatment = Treatment::read(reader, &mut fields, &fits);
-        let known: Vec<_> = KEYS.iter().chain(&Match::KEYS).copied().collect();
+        let known = [&["name"][..], &Match::KEYS, &TREATMENT_KEYS].concat();
         reader.finish_fields(&fields, &known);
         let name = name.filter(|_| reader.faults.len() == faults)?;
         Some(Self {

@@ -159,7 +159,7 @@ port = 80
     let lines: Vec<usize> = error.faults.iter().map(|fault| fault.line).collect();
     assert_eq!(lines, [2, 4, 7, 7, 12, 15, 16, 17, 18], "{error}");
     for expected in [
-        "line 4: ports: unknown key; expected one of name, domain",
+        "line 4: ports: unknown key; expected one of name, source, domain",
         "line 2: links and never leave no link",
         "line 7: name: every rule has one",
         "line 7: redundant and direct contradict",
