@@ -18,7 +18,7 @@ use tabane_linux::{
     hooks::{self, FlowTable, Original},
     syn_hold::SynRefusal,
 };
-use tabane_policy::{FlowFacts, OnFailure, Protocol};
+use tabane_policy::{FlowFacts, OnFailure, Protocol, Sender};
 use tabane_tunnel::{Silence, Target, system_resolvers};
 
 use crate::associations::{Answer, Associations, Beginning, Deliver, Stranger};
@@ -129,15 +129,19 @@ impl Carrier {
         route
     }
 
-    /// The way to `dest`, for who knows no more of who asks than how.
-    pub(crate) fn route_to(&self, dest: SocketAddr, protocol: Protocol) -> Route {
+    /// The way to `dest` of what a host behind this machine begins.
+    pub(crate) fn route_from(&self, sender: Sender, dest: SocketAddr, protocol: Protocol) -> Route {
         let flow = FlowFacts {
             address: Some(dest.ip()),
             port: dest.port(),
             protocol,
+            sender: Some(sender),
             ..FlowFacts::default()
         };
-        self.route_of(dest, flow)
+        let route = self.route_of(dest, flow);
+        let hosts = self.far_ends.lan_hosts();
+        hosts.on_begin(sender, route.label.as_ref());
+        route
     }
 
     /// What rules may ask for of a captured flow.
@@ -153,6 +157,7 @@ impl Carrier {
             },
             process: pid.and_then(program_name),
             dscp: original.dscp,
+            sender: None,
             inbound: false,
         }
     }

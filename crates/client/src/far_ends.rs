@@ -24,6 +24,7 @@ use crate::bypass::Bypass;
 use crate::client_session::SessionPlan;
 use crate::discovery::{self, Discovery};
 use crate::exposing::Exposures;
+use crate::lan_hosts::LanHosts;
 use crate::peers::Peer;
 use crate::plain::Passage;
 use crate::plain_way::{NoPlainWay, PlainBond, PlainWays};
@@ -59,6 +60,7 @@ struct Inner {
     bypass: Bypass,
     exposures: Exposures,
     sites: Sites,
+    lan_hosts: LanHosts,
     /// By which families the relay reaches others; `None` until it has said so.
     families: watch::Sender<Option<Families>>,
     /// The peers' addresses, or the relay's families, have changed.
@@ -133,6 +135,7 @@ impl FarEnds {
             bypass: Bypass::default(),
             exposures: Exposures::default(),
             sites,
+            lan_hosts: LanHosts::default(),
             surroundings: Some(Rc::new(Surroundings::new(
                 plan,
                 store,
@@ -439,6 +442,7 @@ impl From<Client> for FarEnds {
             bypass: Bypass::default(),
             exposures: Exposures::default(),
             sites: Sites::default(),
+            lan_hosts: LanHosts::default(),
             plain: None,
             families: watch::Sender::new(None),
             moved: Rc::default(),

@@ -25,6 +25,7 @@ mod events;
 mod exposing;
 mod far_ends;
 mod interception;
+mod lan_hosts;
 pub mod last_run;
 mod lent_paths;
 mod link_follower;

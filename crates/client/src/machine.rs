@@ -125,7 +125,7 @@ impl Machine {
         let none = Sites::default();
         self.filter.borrow_mut().set_left_alone(direct, none)?;
         if !extent.lan.is_empty() {
-            let lan = Lan::set_up(&routing).await?;
+            let lan = Lan::set_up(&routing, &extent.lan).await?;
             self.filter.borrow_mut().set_lan(LanFilter {
                 interfaces: extent.lan,
                 port: lan.port(),

@@ -9,7 +9,7 @@ use tabane_control::{
     Totals, Traffic,
 };
 use tabane_core::{PathSnapshot, PathStatus};
-use tabane_policy::{FlowFacts, Protocol, Reaction};
+use tabane_policy::{FlowFacts, HardwareAddress, Protocol, Reaction, Sender};
 use tabane_tunnel::{
     ClientSnapshot, LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
     shown::{self, Ledger, NO_TRACE, Source, add, drops, of_path, of_volume, whole_millis},
@@ -73,6 +73,7 @@ impl ClientView {
         let exposures = self.far_ends.exposures().report().into_iter();
         state.exposures = exposures.map(|it| it.shown(host.as_ref())).collect();
         state.routes = self.far_ends.routes_shown();
+        state.lan_hosts = self.far_ends.lan_hosts().shown();
         let rules = self.far_ends.rules().map(RuleBook::uses);
         state.rules = rules.into_iter().flatten().map(rule_use).collect();
         for ledger in self.ledgers.values() {
@@ -207,7 +208,15 @@ impl ClientView {
     /// Which rule a connection would fall under.
     pub fn explain(&self, question: RuleQuestion) -> Result<RuleAnswer, String> {
         let rules = self.far_ends.rules().ok_or("no rules are in force here")?;
+        let known = |ip| self.far_ends.lan_hosts().hardware_of(ip);
+        let hardware = question.hardware.as_deref();
+        let hardware = hardware.and_then(HardwareAddress::parse);
+        let sender = Sender {
+            address: question.source,
+            hardware: hardware.or_else(|| question.source.and_then(known)),
+        };
         let (rule, names) = rules.explain(FlowFacts {
+            sender: (sender != Sender::default()).then_some(sender),
             domains: question.domain.into_iter().collect(),
             address: question.address,
             port: question.port,
@@ -218,7 +227,12 @@ impl ClientView {
             process: question.process,
             ..FlowFacts::default()
         });
-        Ok(RuleAnswer { rule, names })
+        let hardware = sender.hardware.map(|it| it.to_string());
+        Ok(RuleAnswer {
+            rule,
+            names,
+            hardware,
+        })
     }
 
     /// Has a session recorded: the relay's, where none is named.

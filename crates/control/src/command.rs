@@ -107,6 +107,12 @@ pub struct RuleQuestion {
     /// The program.
     #[serde(default)]
     pub process: Option<String>,
+    /// The host behind the client that begins it, by its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<IpAddr>,
+    /// The same by its network card's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<String>,
 }
 
 /// Which rule a connection would fall under.
@@ -117,6 +123,9 @@ pub struct RuleAnswer {
     /// The names that rules were asked for: what was given, and what its address was looked up by
     /// through this instance.
     pub names: Vec<String>,
+    /// Of a host behind the client: its card's address, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<String>,
 }
 
 #[cfg(test)]

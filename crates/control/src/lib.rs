@@ -47,9 +47,9 @@ pub use policy_file::{
 pub use qlog::Qlog;
 pub use server::{HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
-    API_VERSION, Condition, Event, EventKind, Exposure, ExposureState, Instance, Kind, Link,
-    LinkBudget, LinkState, Multipath, Packets, Path, PolicyInForce, Problem, Process, RuleUse,
-    Session, SessionExit, SessionState, SiteRoute, State, Totals, Traffic, Visitor,
+    API_VERSION, Condition, Event, EventKind, Exposure, ExposureState, Instance, Kind, LanHost,
+    Link, LinkBudget, LinkState, Multipath, Packets, Path, PolicyInForce, Problem, Process,
+    RuleUse, Session, SessionExit, SessionState, SiteRoute, State, Totals, Traffic, Visitor,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
 

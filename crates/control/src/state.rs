@@ -5,6 +5,7 @@
 //! losses are 0 to 1.
 
 mod exposure;
+mod lan_host;
 mod multipath;
 mod packets;
 mod rule_use;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::gateway::Gateway;
 
 pub use exposure::{Exposure, ExposureState, Visitor};
+pub use lan_host::LanHost;
 pub use multipath::Multipath;
 pub use packets::Packets;
 pub use rule_use::RuleUse;
@@ -75,6 +77,9 @@ pub struct State {
     /// where there are no rules.
     #[serde(default)]
     pub rules: Vec<RuleUse>,
+    /// Hosts behind a client that carries for its network, the busiest first.
+    #[serde(default)]
+    pub lan_hosts: Vec<LanHost>,
     /// What a gateway does. None elsewhere.
     #[serde(default)]
     pub gateway: Option<Gateway>,

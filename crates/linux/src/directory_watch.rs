@@ -45,6 +45,14 @@ impl DirectoryWatch {
     /// # Errors
     /// The directory is gone.
     pub async fn changed(&self, name: &CStr) -> io::Result<()> {
+        self.any_changed(|file| file == name).await
+    }
+
+    /// The same of any file that is wanted.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn any_changed(&self, is_wanted: impl Fn(&CStr) -> bool) -> io::Result<()> {
         loop {
             let mut ready = self.watched.readable().await?;
             let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
@@ -59,7 +67,7 @@ impl DirectoryWatch {
                 if event.events().contains(ReadFlags::IGNORED) {
                     return Err(io::ErrorKind::NotFound.into());
                 }
-                is_changed |= event.file_name() == Some(name)
+                is_changed |= event.file_name().is_some_and(&is_wanted)
                     || event.events().contains(ReadFlags::QUEUE_OVERFLOW);
             }
             ready.clear_ready();

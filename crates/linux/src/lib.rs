@@ -24,6 +24,7 @@ pub mod interfaces;
 pub mod iptables;
 pub mod join;
 pub mod mptcp;
+pub mod neighbours;
 mod netlink;
 pub mod netns;
 pub mod nflog;

@@ -1,6 +1,7 @@
 //! The policy file: entries for links, and rules for connections, of each the first that fits
 //! decides; and reactions to what happens, all that fit.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use tabane_base::Rate;
@@ -22,6 +23,8 @@ pub const MAX_CLASSES: usize = 15;
 pub struct PolicyError {
     /// Everything that is wrong, in the order of the file.
     pub faults: Vec<Fault>,
+    /// The files with lists that it names: another version of one may mend it.
+    pub files: BTreeSet<String>,
 }
 
 impl fmt::Display for PolicyError {
@@ -40,6 +43,7 @@ pub struct Policy {
     entries: Vec<Entry>,
     rules: Vec<Rule>,
     reactions: Vec<Reaction>,
+    files: BTreeSet<String>,
 }
 
 /// One `[[link]]`.
@@ -81,12 +85,23 @@ const LINK_KEYS: [&str; 14] = [
 const PROXY_EXPECTED: &str = "http://[USER:PASSWORD@]HOST[:PORT] or socks5://…";
 
 impl Policy {
-    /// Reads a policy file.
+    /// Reads a policy file, with the lists that it names empty.
     ///
     /// # Errors
     /// [`PolicyError`], naming all faults, each with its line, its key and what was expected.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
-        let mut reader = Reader::new(text);
+        Self::parse_with(text, &mut |_| Ok(String::new()))
+    }
+
+    /// The same with its lists, whose files `read` is asked for by their names.
+    ///
+    /// # Errors
+    /// As there; a list that cannot be read is a fault of the line that names it.
+    pub fn parse_with(
+        text: &str,
+        read: &mut dyn FnMut(&str) -> Result<String, String>,
+    ) -> Result<Self, PolicyError> {
+        let mut reader = Reader::new(text, read);
         let (file, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             reader.syntax(error.span(), error.message());
@@ -104,16 +119,23 @@ impl Policy {
         reader.finish(&file, &["link", "rule", "on-event"]);
         check_together(&mut reader, &rules);
         reaction::check_together(&mut reader, &reactions);
-        let mut faults = reader.faults;
+        let (mut faults, files) = (reader.faults, reader.files);
         faults.sort_by_key(|fault| fault.line);
         match faults.is_empty() {
             true => Ok(Self {
                 entries,
                 rules,
                 reactions,
+                files,
             }),
-            false => Err(PolicyError { faults }),
+            false => Err(PolicyError { faults, files }),
         }
+    }
+
+    /// The files beside this one that it has lists from.
+    #[must_use]
+    pub const fn files(&self) -> &BTreeSet<String> {
+        &self.files
     }
 
     /// The rules, in the order of the file.

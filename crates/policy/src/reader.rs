@@ -1,6 +1,8 @@
 //! Reading tables of a policy file key by key, so that every fault is told, each with its line.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 use tabane_base::Quantity;
 use toml::Spanned;
@@ -19,7 +21,17 @@ pub struct Fault {
 pub(crate) struct Reader<'t> {
     text: &'t str,
     pub(crate) faults: Vec<Fault>,
+    /// What stands in a file beside the policy's.
+    read_file: ReadFile<'t>,
+    /// The files that were named.
+    pub(crate) files: BTreeSet<String>,
 }
+
+/// Gives the text of a list by the name of its file, or says why there is none.
+pub(crate) type ReadFile<'t> = &'t mut dyn FnMut(&str) -> Result<String, String>;
+
+/// Files with lists that one policy may name.
+const MAX_FILES: usize = 32;
 
 /// One table; each key is taken out as it is understood, what is left nobody knows.
 pub(crate) struct Fields<'i> {
@@ -28,10 +40,12 @@ pub(crate) struct Fields<'i> {
 }
 
 impl<'t> Reader<'t> {
-    pub(crate) const fn new(text: &'t str) -> Self {
+    pub(crate) fn new(text: &'t str, read_file: ReadFile<'t>) -> Self {
         Self {
             text,
             faults: Vec::new(),
+            read_file,
+            files: BTreeSet::new(),
         }
     }
 
@@ -125,6 +139,36 @@ impl<'t> Reader<'t> {
         self.value(fields, key, Q::EXPECTED, |value| Q::parse(value.as_str()?))
     }
 
+    /// Lists that stand in files of these names; `None` where the key is missing.
+    pub(crate) fn listed<T>(
+        &mut self,
+        fields: &mut Fields<'_>,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, (usize, String)>,
+    ) -> Option<Vec<(String, Arc<T>)>> {
+        let line = fields.table.get(key).map(|value| self.line(&value.span()));
+        let expected = "the name of a file beside this one, without a directory";
+        let names = self.list(fields, key, expected, file_name)?;
+        let line = line.unwrap_or(fields.line);
+        let mut lists = Vec::new();
+        for name in names {
+            self.files.insert(name.clone());
+            if self.files.len() > MAX_FILES {
+                self.fault(line, format!("{key}: more than {MAX_FILES} files"));
+                return Some(lists);
+            }
+            let text = (self.read_file)(&name);
+            let parsed = text.and_then(|text| {
+                parse(&text).map_err(|(place, what)| format!("line {place}: {what}"))
+            });
+            match parsed {
+                Ok(list) => lists.push((name, Arc::new(list))),
+                Err(what) => self.fault(line, format!("{key} = {name:?}: {what}")),
+            }
+        }
+        Some(lists)
+    }
+
     /// One value or a list of them; `None` where the key is missing.
     pub(crate) fn list<T>(
         &mut self,
@@ -154,6 +198,13 @@ impl<'t> Reader<'t> {
         }
         Some(list)
     }
+}
+
+/// A file in the same directory, whose changes are seen where the policy's own are.
+fn file_name(value: &DeValue<'_>) -> Option<String> {
+    let name = value.as_str()?;
+    let fits = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+    fits.then(|| name.to_owned())
 }
 
 /// A whole number that fits `T`.

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use tabane_base::{Duration, Prefix, Protocol, Quantity};
+use tabane_base::{Duration, Protocol, Quantity};
 use toml::de::DeValue;
 
 use crate::glob;
 use crate::link::LinkFacts;
-use crate::reader::{Fields, Reader, number};
+use crate::matching::{Match, covers_name, text};
+use crate::reader::{Fields, Reader};
+use crate::source::Sender;
 
 /// What there is to know of a connection or a UDP flow when it begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct FlowFacts {
     pub process: Option<String>,
     /// The service class the program has marked its packets with, where it can be seen.
     pub dscp: Option<u8>,
+    /// Who sends it, where that is a host behind this machine.
+    pub sender: Option<Sender>,
     /// Somebody came to a port of the relay that leads here: the name and the port are those that
     /// were asked for there, the address is the visitor's.
     pub inbound: bool,
@@ -44,20 +48,9 @@ pub enum Order {
 const ORDER_MAX: Duration = Duration::from_secs(1);
 const ON_FAILURE_EXPECTED: &str = "\"wait\", \"refuse\" or \"direct\"";
 const ORDER_EXPECTED: &str = "\"at-once\" or a time from \"1ms\" to \"1s\"";
-const PORT_EXPECTED: &str = "a port, or a range such as \"8000-8100\"";
-const PREFIX_EXPECTED: &str = "an address or a range such as \"192.0.2.0/24\"";
-const DSCP_EXPECTED: &str = "0 to 63, or a name such as \"ef\", \"af41\" or \"cs5\"";
 const LINK_EXPECTED: &str = "a link's name or a pattern such as \"usb*\" or \"kind:cellular\"";
 
-const KEYS: [&str; 15] = [
-    "name",
-    "domain",
-    "address",
-    "port",
-    "protocol",
-    "process",
-    "dscp",
-    "inbound",
+const TREATMENT_KEYS: [&str; 7] = [
     "links",
     "never",
     "redundant",
@@ -66,19 +59,6 @@ const KEYS: [&str; 15] = [
     "on-failure",
     "order",
 ];
-
-/// Which connections a rule is for; what is missing fits all.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Match {
-    domain: Option<Vec<String>>,
-    address: Option<Vec<Prefix>>,
-    port: Option<Vec<(u16, u16)>>,
-    protocol: Option<Protocol>,
-    process: Option<Vec<String>>,
-    dscp: Option<Vec<u8>>,
-    /// For visitors, or for what begins here.
-    inbound: bool,
-}
 
 /// What becomes of a connection or flow that begins while the relay does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +116,8 @@ impl Rule {
         }
         let fits = Match::read(reader, &mut fields);
         let treatment = Treatment::read(reader, &mut fields, &fits);
-        reader.finish_fields(&fields, &KEYS);
+        let known = [&["name"][..], &Match::KEYS, &TREATMENT_KEYS].concat();
+        reader.finish_fields(&fields, &known);
         let name = name.filter(|_| reader.faults.len() == faults)?;
         Some(Self {
             name,
@@ -174,105 +155,6 @@ impl Rule {
     pub fn asks_for_process(&self) -> bool {
         self.fits.process.is_some()
     }
-}
-
-impl Match {
-    fn read(reader: &mut Reader<'_>, fields: &mut Fields<'_>) -> Self {
-        let domain = "a name or a pattern such as \"*.example.org\"";
-        Self {
-            domain: reader.list(fields, "domain", domain, |value| {
-                let name = value.as_str()?.trim_end_matches('.').to_ascii_lowercase();
-                (!name.is_empty()).then_some(name)
-            }),
-            address: reader.list(fields, "address", PREFIX_EXPECTED, |value| {
-                Prefix::parse(value.as_str()?)
-            }),
-            port: reader.list(fields, "port", PORT_EXPECTED, ports),
-            protocol: reader.value(
-                fields,
-                "protocol",
-                "\"tcp\" or \"udp\"",
-                |value| match value.as_str()? {
-                    "tcp" => Some(Protocol::Tcp),
-                    "udp" => Some(Protocol::Udp),
-                    _ => None,
-                },
-            ),
-            process: reader.list(fields, "process", "a program's name", text),
-            dscp: reader.list(fields, "dscp", DSCP_EXPECTED, dscp),
-            inbound: reader.flag(fields, "inbound").unwrap_or(false),
-        }
-    }
-
-    fn fits(&self, flow: &FlowFacts) -> bool {
-        let domain = |patterns: &Vec<String>| {
-            let fits = |name: &String| {
-                let name = name.to_ascii_lowercase();
-                patterns.iter().any(|pattern| glob::fits(pattern, &name))
-            };
-            flow.domains.iter().any(fits)
-        };
-        let address = |ranges: &Vec<Prefix>| {
-            let contains = |address| ranges.iter().any(|range| range.contains(address));
-            flow.address.is_some_and(contains)
-        };
-        let port = |ports: &Vec<(u16, u16)>| {
-            let mut ports = ports.iter();
-            ports.any(|(first, last)| (*first..=*last).contains(&flow.port))
-        };
-        let process = |patterns: &Vec<String>| {
-            let fits = |name| patterns.iter().any(|pattern| glob::fits(pattern, name));
-            flow.process.as_deref().is_some_and(fits)
-        };
-        let dscp = |marks: &Vec<u8>| flow.dscp.is_some_and(|mark| marks.contains(&mark));
-        self.inbound == flow.inbound
-            && self.domain.as_ref().is_none_or(domain)
-            && self.address.as_ref().is_none_or(address)
-            && self.port.as_ref().is_none_or(port)
-            && self.protocol.is_none_or(|wanted| wanted == flow.protocol)
-            && self.process.as_ref().is_none_or(process)
-            && self.dscp.as_ref().is_none_or(dscp)
-    }
-
-    /// Whether everything that `other` fits, this fits as well; where in doubt, not.
-    fn covers(&self, other: &Self) -> bool {
-        let names = |own: &Vec<String>, others: &Vec<String>| {
-            let is_covered = |other| own.iter().any(|pattern| covers_name(pattern, other));
-            others.iter().all(|other| is_covered(other))
-        };
-        let ranges = |own: &Vec<Prefix>, others: &Vec<Prefix>| {
-            let is_covered = |other: &Prefix| {
-                let mut own = own.iter();
-                own.any(|range| range.bits <= other.bits && range.contains(other.address))
-            };
-            others.iter().all(is_covered)
-        };
-        let ports = |own: &Vec<(u16, u16)>, others: &Vec<(u16, u16)>| {
-            let is_covered = |port| own.iter().any(|(a, b)| (*a..=*b).contains(&port));
-            others.iter().all(|(a, b)| (*a..=*b).all(is_covered))
-        };
-        let marks = |own: &Vec<u8>, others: &Vec<u8>| others.iter().all(|mark| own.contains(mark));
-        self.inbound == other.inbound
-            && key_covers(&self.domain, &other.domain, names)
-            && key_covers(&self.address, &other.address, ranges)
-            && key_covers(&self.port, &other.port, ports)
-            && key_covers(&self.protocol, &other.protocol, |own, other| own == other)
-            && key_covers(&self.process, &other.process, names)
-            && key_covers(&self.dscp, &other.dscp, marks)
-    }
-}
-
-fn key_covers<T>(own: &Option<T>, other: &Option<T>, covers: impl Fn(&T, &T) -> bool) -> bool {
-    match (own, other) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(own), Some(other)) => covers(own, other),
-    }
-}
-
-/// A star of the other pattern is covered as any character is, by a star.
-fn covers_name(pattern: &str, other: &str) -> bool {
-    pattern == other || !pattern.contains('?') && glob::fits(pattern, other)
 }
 
 impl Treatment {
@@ -423,20 +305,6 @@ impl fmt::Display for Treatment {
     }
 }
 
-fn text(value: &DeValue<'_>) -> Option<String> {
-    let text = value.as_str()?;
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
-fn ports(value: &DeValue<'_>) -> Option<(u16, u16)> {
-    if let Some(port) = number::<u16>(value) {
-        return (port > 0).then_some((port, port));
-    }
-    let (first, last) = value.as_str()?.split_once('-')?;
-    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    (0 < first && first <= last).then_some((first, last))
-}
-
 fn on_failure(value: &DeValue<'_>) -> Option<OnFailure> {
     match value.as_str()? {
         "wait" => Some(OnFailure::Wait),
@@ -454,29 +322,6 @@ fn order(value: &DeValue<'_>) -> Option<Order> {
     let time = Duration::parse(text)?;
     let fits = time >= Duration::from_millis(1) && time <= ORDER_MAX;
     fits.then_some(Order::Within(time))
-}
-
-/// By number, or by the names of RFC 2474, 2597 and 3246.
-fn dscp(value: &DeValue<'_>) -> Option<u8> {
-    if let Some(mark) = number::<u8>(value) {
-        return (mark < 64).then_some(mark);
-    }
-    let name = value.as_str()?.to_ascii_lowercase();
-    let digit = |text: &str, last: u8| {
-        let digit = text.parse::<u8>().ok()?;
-        (digit <= last).then_some(digit)
-    };
-    match (name.as_str(), name.get(..2)?) {
-        ("ef", _) => Some(46),
-        ("be", _) => Some(0),
-        (_, "cs") => digit(&name[2..], 7).map(|class| class * 8),
-        (_, "af") => {
-            let class = digit(name.get(2..3)?, 4).filter(|class| *class > 0)?;
-            let drop = digit(name.get(3..)?, 3).filter(|drop| *drop > 0)?;
-            Some(class * 8 + drop * 2)
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ pub use join_string::{DEFAULT_PORT, JoinString, JoinStringError, Token};
 pub use mistake::Mistake;
 pub use networks::{NETWORKS_FILE, Network, NetworkMemory};
 pub use policy_files::{
-    POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, read_policy, read_usage,
+    POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, parse_policy, read_policy,
+    read_usage,
 };
 pub use pool_range::PoolRange;
 pub use prefix::{DirectPrefix, PRIVATE, RouteDomain, RoutePrefix, is_private};

@@ -22,17 +22,49 @@ pub const USAGE_FILE: &str = "usage.toml";
 /// [`USAGE_FILE`], as the kernel's calls take it.
 pub const USAGE_FILE_NAME: &CStr = c"usage.toml";
 
+/// The largest list of names or addresses.
+const MAX_LIST_BYTES: u64 = 8_000_000;
+
 /// The policy in `directory`; nothing is wished where there is no file.
 pub fn read_policy(directory: &Path) -> Result<Policy> {
     let path = directory.join(POLICY_FILE);
     let text = atomic_file::read(&path)?.unwrap_or_default();
-    let policy = Policy::parse(&text).and_then(|policy| match may_run(&policy, &path) {
+    let policy = parse_policy(&text, directory);
+    let policy = policy.and_then(|policy| match may_run(&policy, &path) {
         Ok(()) => Ok(policy),
         Err(fault) => Err(PolicyError {
             faults: vec![fault],
+            files: policy.files().clone(),
         }),
     });
     policy.with_context(|| path.display().to_string())
+}
+
+/// Reads this text as the policy of `directory`, with the lists that it names from there.
+///
+/// # Errors
+/// It is faulty, or one of its lists.
+pub fn parse_policy(text: &str, directory: &Path) -> Result<Policy, PolicyError> {
+    Policy::parse_with(text, &mut |name| read_list(&directory.join(name)))
+}
+
+/// A list's text, or why there is none.
+fn read_list(path: &Path) -> Result<String, String> {
+    let display = path.display();
+    let unread = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("there is no {display}"),
+        _ => format!("cannot read {display}: {error}"),
+    };
+    let meta = path.metadata().map_err(unread)?;
+    // Whoever opens a pipe waits.
+    if !meta.is_file() {
+        return Err(format!("{display} is no file"));
+    }
+    if meta.len() > MAX_LIST_BYTES {
+        let most = MAX_LIST_BYTES / 1_000_000;
+        return Err(format!("{display} is larger than {most} MB"));
+    }
+    std::fs::read_to_string(path).map_err(unread)
 }
 
 /// Root runs commands of its own file only: one that nobody else can write, in directories whose

@@ -331,6 +331,7 @@ fn state(instance: &tabane_control::Instance) -> State {
         limit: None,
         multipath: Multipath::default(),
         exposures: Vec::new(),
+        lan_hosts: Vec::new(),
         routes: Vec::new(),
         links: Vec::new(),
         sessions: Vec::new(),

@@ -24,6 +24,8 @@ pub struct Label(Rc<Inner>);
 struct Inner {
     treatment: Cell<Treatment>,
     tally: RefCell<Tally>,
+    /// Where it is counted as well.
+    second: RefCell<Option<Tally>>,
 }
 
 /// A label that does not keep itself alive.
@@ -46,6 +48,26 @@ impl Tally {
     pub fn received(&self) -> Bytes {
         Bytes::new(self.0.1.get())
     }
+
+    /// Labels under way that count here.
+    #[must_use]
+    pub fn bearers(&self) -> usize {
+        Rc::strong_count(&self.0) - 1
+    }
+
+    /// Counts what another has counted, too.
+    pub fn add(&self, other: &Self) {
+        self.on_sent(other.sent().get());
+        self.on_received(other.received().get());
+    }
+
+    fn on_sent(&self, bytes: u64) {
+        self.0.0.set(self.0.0.get() + bytes);
+    }
+
+    fn on_received(&self, bytes: u64) {
+        self.0.1.set(self.0.1.get() + bytes);
+    }
 }
 
 /// What a label says.
@@ -64,6 +86,7 @@ impl Label {
         Self(Rc::new(Inner {
             treatment: Cell::new(treatment),
             tally: RefCell::default(),
+            second: RefCell::default(),
         }))
     }
 
@@ -72,16 +95,22 @@ impl Label {
         self.0.tally.replace(tally.clone());
     }
 
+    /// It counts there as well, for as long as it is under way.
+    pub fn count_in_as_well(&self, tally: &Tally) {
+        self.0.second.replace(Some(tally.clone()));
+    }
+
     pub(crate) fn on_sent(&self, bytes: usize) {
-        let tally = self.0.tally.borrow();
-        let sent = &tally.0.0;
-        sent.set(sent.get() + bytes as u64);
+        self.count(|tally| tally.on_sent(bytes as u64));
     }
 
     pub(crate) fn on_received(&self, bytes: usize) {
-        let tally = self.0.tally.borrow();
-        let received = &tally.0.1;
-        received.set(received.get() + bytes as u64);
+        self.count(|tally| tally.on_received(bytes as u64));
+    }
+
+    fn count(&self, count: impl Fn(&Tally)) {
+        count(&self.0.tally.borrow());
+        self.0.second.borrow().iter().for_each(count);
     }
 
     /// What it says.

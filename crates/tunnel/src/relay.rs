@@ -148,9 +148,6 @@ pub struct Relay {
     threads: Threads,
 }
 
-/// Where mail servers take mail of one another (RFC 5321 §4.5.4.2).
-const MAIL: u16 = 25;
-
 /// What the tasks of all sessions need, at every worker. What is locked here is so for a look or
 /// an addition, and between packets only where packets share it (`exit`).
 struct Shared {
@@ -184,33 +181,6 @@ struct Shared {
 impl Shared {
     fn groups(&self) -> MutexGuard<'_, Vec<Group>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a client, of this user if it is one's, may reach `address`. What a translator of
-    /// the network makes of it must be allowed as well.
-    fn allows(&self, user: Option<&User>, address: SocketAddr) -> bool {
-        let beyond = self.own.beyond(address.ip()).into_iter();
-        let beyond = beyond.map(|ip| SocketAddr::new(ip, address.port()));
-        let mut all = beyond.chain([address]);
-        all.all(|address| self.allows_itself(user, address))
-    }
-
-    fn allows_itself(&self, user: Option<&User>, address: SocketAddr) -> bool {
-        let ip = address.ip();
-        let access = match (self.access, user) {
-            (Access::Public, Some(user)) if user.may_reach_private() => Access::Private,
-            (access, _) => access,
-        };
-        let by_relay = access.allows(ip)
-            && match access {
-                Access::Public => !self.own.is_near(ip),
-                Access::Private => true,
-                Access::Own => self.own.contains(ip) && !ip.to_canonical().is_loopback(),
-            };
-        // Whoever is let in could send mail in the relay's name, until nobody takes any from it.
-        let is_mail = address.port() == MAIL && access != Access::Own;
-        let may_mail = || user.is_some_and(|user| user.is_allowed_by_rule(address));
-        by_relay && (!is_mail || may_mail()) && user.is_none_or(|user| user.may_reach(address))
     }
 }
 

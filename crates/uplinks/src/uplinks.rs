@@ -9,14 +9,14 @@
 //! delays news of the policy, and no packet.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Translator};
 use tabane_linux::advertised::{Advertisement, Advertisements};
 use tabane_linux::interfaces::{self, Interface, Watch};
-use tabane_policy::Policy;
+use tabane_policy::{Policy, PolicyError};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
@@ -69,6 +69,8 @@ struct State {
     policy: LinkPolicy,
     budgets: Budgets,
     networks: NetworkMemory,
+    /// The files that the policy has lists from, or would have where it is faulty.
+    lists: Rc<BTreeSet<String>>,
 }
 
 impl Uplinks {
@@ -108,6 +110,7 @@ impl Uplinks {
         let shared = Shared {
             table: watch::Sender::new(Rc::new(Table::empty(policy.clone()))),
             state: RefCell::new(State {
+                lists: Rc::new(policy.policy().files().clone()),
                 interfaces,
                 gateways: Vec::new(),
                 advertised: Advertisements::default(),
@@ -348,8 +351,22 @@ impl Shared {
         }
     }
 
+    fn lists(&self) -> Rc<BTreeSet<String>> {
+        self.state.borrow().lists.clone()
+    }
+
     /// A faulty file changes nothing.
     fn on_policy(&self, read: Result<Policy>) {
+        let lists = match &read {
+            Ok(policy) => Some(policy.files().clone()),
+            Err(error) => {
+                let faulty = error.downcast_ref::<PolicyError>();
+                faulty.map(|it| it.files.clone())
+            }
+        };
+        if let Some(lists) = lists {
+            self.state.borrow_mut().lists = Rc::new(lists);
+        }
         match read {
             Ok(policy) => {
                 self.roll.set_policy_fault(None);

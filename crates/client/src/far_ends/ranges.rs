@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::FarEnds;
+use crate::lan_hosts::LanHosts;
 use crate::peers::Peer;
 use crate::sites::{Behind, Sites, tell_of_other_relays};
 
@@ -40,6 +41,11 @@ impl FarEnds {
     /// The networks behind other clients of the group, and behind this one.
     pub(crate) fn sites(&self) -> &Sites {
         &self.0.sites
+    }
+
+    /// Hosts behind this machine that send through it.
+    pub(crate) fn lan_hosts(&self) -> &LanHosts {
+        &self.0.lan_hosts
     }
 
     /// The routes of this machine and of others.

@@ -9,11 +9,12 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tabane_linux::{
+    neighbours::Neighbours,
     raw_ip::{RawIp, port_unreachable},
     routing::Routing,
     transparent::Transparent,
 };
-use tabane_policy::Protocol;
+use tabane_policy::{HardwareAddress, Protocol, Sender};
 
 use super::filter::{LAN, RELEASED};
 use crate::associations::{Answer, Beginning, Deliver, Stranger};
@@ -28,10 +29,13 @@ const MAX_STRANGERS: usize = 16;
 #[derive(Debug)]
 pub(super) struct Lan {
     sockets: Rc<Transparent>,
+    /// Where there is no right to ask, cards are unknown.
+    neighbours: Option<Rc<Neighbours>>,
 }
 
 impl Lan {
-    pub(super) async fn set_up(routing: &Routing) -> Result<Self> {
+    /// For hosts behind these interfaces.
+    pub(super) async fn set_up(routing: &Routing, interfaces: &[String]) -> Result<Self> {
         let sockets = Transparent::open(OWN_MARK);
         let mut sockets = sockets.context("cannot open sockets for hosts behind this one")?;
         if let Err(error) = sockets.hold_requests(RELEASED.mark) {
@@ -44,7 +48,14 @@ impl Lan {
             routing.add_rule(rule).await?;
         }
         let sockets = Rc::new(sockets);
-        Ok(Self { sockets })
+        let neighbours = Neighbours::open(interfaces.to_vec()).inspect_err(|error| {
+            tracing::warn!(%error, "hosts of the LAN are known by their addresses alone");
+        });
+        let neighbours = neighbours.ok().map(Rc::new);
+        Ok(Self {
+            sockets,
+            neighbours,
+        })
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -53,12 +64,13 @@ impl Lan {
 
     /// Takes connections for ever.
     pub(super) fn serve_tcp(&self, carrier: Carrier) -> impl Future<Output = ()> + use<> {
-        let sockets = self.sockets.clone();
+        let (sockets, neighbours) = (self.sockets.clone(), self.neighbours.clone());
         async move {
             loop {
                 match sockets.accept().await {
                     Ok((caller, dest)) => {
-                        let mut route = carrier.route_to(dest, Protocol::Tcp);
+                        let sender = sender(neighbours.as_deref(), caller.from);
+                        let mut route = carrier.route_from(sender, dest, Protocol::Tcp);
                         route.source = Some(caller.from);
                         carrier.carry(caller, route);
                     }
@@ -73,7 +85,7 @@ impl Lan {
 
     /// Takes datagrams for ever.
     pub(super) fn serve_udp(&self, carrier: Carrier) -> impl Future<Output = ()> + use<> {
-        let sockets = self.sockets.clone();
+        let (sockets, neighbours) = (self.sockets.clone(), self.neighbours.clone());
         async move {
             let associations = carrier.associations::<_, SocketAddr>();
             let errors = RawIp::open(Some(OWN_MARK)).ok().map(Rc::new);
@@ -91,7 +103,8 @@ impl Lan {
                 let question = carrier.site_question(dest, payload);
                 associations.send(&(from, dest, question), payload, || {
                     let deliver = deliver(&sockets, errors.clone(), from, dest);
-                    let mut route = carrier.route_to(dest, Protocol::Udp);
+                    let sender = sender(neighbours.as_deref(), from);
+                    let mut route = carrier.route_from(sender, dest, Protocol::Udp);
                     route.source = Some(from);
                     Beginning {
                         route: match question {
@@ -104,6 +117,17 @@ impl Lan {
                 });
             }
         }
+    }
+}
+
+/// The host that sends from there.
+fn sender(neighbours: Option<&Neighbours>, from: SocketAddr) -> Sender {
+    let address = from.ip().to_canonical();
+    Sender {
+        address: Some(address),
+        hardware: neighbours
+            .and_then(|it| it.card_of(address))
+            .map(HardwareAddress),
     }
 }
 

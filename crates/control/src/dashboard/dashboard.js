@@ -162,6 +162,7 @@ function show(next) {
   showSessions();
   showGateway();
   showRules();
+  showHosts();
   showEvents();
   draw();
   policy.show(state.links);
@@ -471,6 +472,24 @@ function showRules() {
     return row;
   });
   $('rules').replaceChildren(...rows);
+}
+
+function showHosts() {
+  const hosts = state.lan_hosts ?? [];
+  $('hosts-card').hidden = hosts.length === 0;
+  const rows = hosts.map((host) => {
+    const row = element('tr');
+    row.append(
+      element('td', host.address ?? 'others'),
+      element('td', host.hardware ?? ''),
+      element('td', host.connections, 'n'),
+      element('td', host.connections_so_far, 'n'),
+      element('td', size(host.received_bytes), 'n'),
+      element('td', size(host.sent_bytes), 'n'),
+    );
+    return row;
+  });
+  $('hosts').replaceChildren(...rows);
 }
 
 $('explain').onsubmit = async (event) => {

@@ -92,6 +92,7 @@ pub(crate) fn example() -> State {
         limit: None,
         multipath: Multipath::default(),
         exposures: Vec::new(),
+        lan_hosts: Vec::new(),
         routes: Vec::new(),
         links: vec![link("wlan0"), link("usb0")],
         sessions: vec![session(1)],

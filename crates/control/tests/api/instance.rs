@@ -232,5 +232,6 @@ fn explain(question: &RuleQuestion) -> RuleAnswer {
             .then(|| "nas.example".to_owned())
             .into_iter()
             .collect(),
+        hardware: None,
     }
 }

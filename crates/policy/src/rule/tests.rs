@@ -159,7 +159,7 @@ port = 80
     let lines: Vec<usize> = error.faults.iter().map(|fault| fault.line).collect();
     assert_eq!(lines, [2, 4, 7, 7, 12, 15, 16, 17, 18], "{error}");
     for expected in [
-        "line 4: ports: unknown key; expected one of name, domain",
+        "line 4: ports: unknown key; expected one of name, source, domain",
         "line 2: links and never leave no link",
         "line 7: name: every rule has one",
         "line 7: redundant and direct contradict",
@@ -294,4 +294,135 @@ fn rules_for_visitors_are_for_nothing_else_and_others_not_for_them() {
         let faults = format!("{:?}", Policy::parse(&text).expect_err("a contradiction"));
         assert!(faults.contains("inbound contradict"), "{faults}");
     }
+}
+
+fn from(address: Option<&str>, card: Option<&str>) -> FlowFacts {
+    let hardware = card.map(|card| crate::HardwareAddress::parse(card).expect("a card"));
+    FlowFacts {
+        sender: Some(Sender {
+            address: address.map(|address| address.parse().expect("an address")),
+            hardware,
+        }),
+        ..to("a.example", 443)
+    }
+}
+
+#[test]
+fn hosts_behind_are_known_by_address_range_and_card() {
+    let text = "[[rule]]\nname = 'tablets'\nredundant = true\n\
+                source = ['192.168.1.20', '192.168.1.64/28', 'AA-bb-cc-dd-ee-ff', '2001:db8::/64']";
+    let policy = Policy::parse(text).expect("valid");
+    let card = "aa:bb:cc:dd:ee:ff";
+    for (address, card, fits) in [
+        (Some("192.168.1.20"), None, true),
+        (Some("192.168.1.79"), None, true),
+        (Some("::ffff:192.168.1.79"), None, true),
+        (Some("2001:db8::7"), None, true),
+        (Some("192.168.1.80"), None, false),
+        (Some("192.168.1.80"), Some(card), true),
+        (None, Some(card), true),
+        (None, Some("aa:bb:cc:dd:ee:fe"), false),
+    ] {
+        let flow = from(address, card);
+        assert_eq!(policy.rule_for(&flow).is_some(), fits, "{flow:?}");
+    }
+    assert!(policy.rule_for(&to("a.example", 443)).is_none(), "our own");
+
+    for (earlier, later, is_covered) in [
+        ("192.168.1.0/24", "192.168.1.7", true),
+        ("192.168.1.0/28", "192.168.1.0/24", false),
+        (card, "AA-BB-CC-DD-EE-FF", true),
+        ("0.0.0.0/0", card, false),
+    ] {
+        let rule = |name, source| {
+            format!("[[rule]]\nname = '{name}'\nsource = '{source}'\nredundant = true\n")
+        };
+        let both = rule("a", earlier) + &rule("b", later);
+        assert_eq!(Policy::parse(&both).is_err(), is_covered, "{both}");
+    }
+}
+
+const LISTS: &str = "[[rule]]\nname = 'listed'\nredundant = true\ndomain = 'b.example'\n\
+                     domain-file = ['names.txt', 'more.txt']\n\
+                     [[rule]]\nname = 'ranges'\nredundant = true\naddress-file = 'ranges.txt'\n";
+
+#[test]
+fn lists_stand_in_files_of_their_own() {
+    let mut asked = Vec::new();
+    let policy = Policy::parse_with(LISTS, &mut |name| {
+        asked.push(name.to_owned());
+        Ok(match name {
+            "names.txt" => "*.a.example\n",
+            "more.txt" => "c.example\n",
+            _ => "192.0.2.0/24\n",
+        }
+        .to_owned())
+    });
+    let policy = policy.expect("valid");
+    assert_eq!(asked, ["names.txt", "more.txt", "ranges.txt"]);
+    assert!(
+        policy
+            .files()
+            .iter()
+            .eq(["more.txt", "names.txt", "ranges.txt"])
+    );
+    for (name, rule) in [
+        ("x.A.example", Some("listed")),
+        ("b.example", Some("listed")),
+        ("c.example", Some("listed")),
+        ("a.example", None),
+    ] {
+        assert_eq!(rule_of(&policy, &to(name, 443)).as_deref(), rule, "{name}");
+    }
+    let address = FlowFacts {
+        address: Some([192, 0, 2, 9].into()),
+        ..FlowFacts::default()
+    };
+    assert_eq!(rule_of(&policy, &address).as_deref(), Some("ranges"));
+    // Two lists that nobody has read are not the same.
+    let others = LISTS
+        .replace("ranges.txt", "others.txt")
+        .replace("'ranges'", "'others'");
+    assert!(
+        Policy::parse(&(others + "[[rule]]\nname = 'x'\nredundant = true\naddress-file = 'y'"))
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_faulty_list_or_source_is_told_with_its_line() {
+    let mut read = |name: &str| match name {
+        "bad.txt" => Ok("a.example\n\nb c\n".to_owned()),
+        name => Err(format!("there is no {name}")),
+    };
+    let rule = "[[rule]]\nname = 'x'\nredundant = true\n";
+    for (line, expected) in [
+        (
+            "domain-file = 'bad.txt'",
+            "line 4: domain-file = \"bad.txt\": line 3: \"b c\"",
+        ),
+        (
+            "address-file = 'none.txt'",
+            "line 4: address-file = \"none.txt\": there is no none.txt",
+        ),
+        ("domain-file = '../etc/x'", "without a directory"),
+        ("domain-file = ''", "without a directory"),
+        ("source = 'aa:bb:cc:dd:ee'", "a card's address"),
+        ("source = 'ten'", "a card's address"),
+        (
+            "source = '10.0.0.1'\ninbound = true",
+            "source and inbound contradict",
+        ),
+        (
+            "source = '10.0.0.1'\nprocess = 'a'",
+            "source and process contradict",
+        ),
+    ] {
+        let text = format!("{rule}{line}");
+        let error = Policy::parse_with(&text, &mut read).expect_err(line);
+        assert!(error.to_string().contains(expected), "{line} gives {error}");
+    }
+    let many: String = (0..33).map(|n| format!("'{n}.txt', ")).collect();
+    let error = Policy::parse(&format!("{rule}domain-file = [{many}]")).expect_err("too many");
+    assert!(error.to_string().contains("more than 32 files"), "{error}");
 }

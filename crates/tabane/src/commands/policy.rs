@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tabane_linux::interfaces::Interface;
-use tabane_policy::{LinkFacts, LinkUse, Policy};
+use tabane_policy::{LinkFacts, LinkUse};
 
 use crate::output;
 use edit::SetArgs;
 use explain::ExplainArgs;
-use tabane_store::{POLICY_FILE, Store};
+use tabane_store::{POLICY_FILE, Store, parse_policy};
 use tabane_uplinks::{LinkPolicy, gateways, lent_links};
 
 /// Say how links may be used, by what, and what they may cost, and show what comes of it
@@ -90,7 +90,8 @@ pub(crate) fn run(args: PolicyArgs, store: &Store) -> Result<ExitCode> {
 fn check(path: &Path) -> Result<ExitCode> {
     let text = std::fs::read_to_string(path);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    let policy = match Policy::parse(&text) {
+    let directory = path.parent().unwrap_or_else(|| Path::new(""));
+    let policy = match parse_policy(&text, directory) {
         Ok(policy) => policy,
         Err(error) => {
             for fault in &error.faults {

@@ -5,6 +5,7 @@
 
 mod exits;
 mod exposures;
+mod lan_hosts;
 mod packets;
 mod routes;
 mod workers;
@@ -152,6 +153,7 @@ fn text(state: &State) -> String {
         parts.push(links(&state.links));
         parts.extend(unused(&state.links));
         parts.extend(rules(&state.rules));
+        parts.extend(lan_hosts::table(&state.lan_hosts));
         parts.extend(exposures::table(&state.exposures));
         parts.extend(routes::table(&state.routes));
     }

@@ -6,7 +6,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline, Wrap};
-use tabane_control::{Condition, Kind, Link, LinkBudget, LinkState, RuleUse, State};
+use tabane_control::{Condition, Kind, LanHost, Link, LinkBudget, LinkState, RuleUse, State};
 
 use super::app::{App, History, Row};
 use super::columns::{self, cell};
@@ -21,6 +21,8 @@ const MIN_LINES_FOR_PICTURES: u16 = 18;
 const MAX_PROBLEMS: usize = 3;
 /// Rules shown; `tabane status` has them all.
 const MAX_RULES: usize = 6;
+/// The same of hosts behind this machine.
+const MAX_HOSTS: usize = 4;
 
 const HELP: &str = "\
  up, down    choose a link
@@ -190,10 +192,10 @@ fn problems(app: &App) -> Vec<Line<'static>> {
     lines
 }
 
-/// What a gateway does, or rules are used for.
+/// What a gateway does, or rules are used for, and for which hosts.
 fn below(state: &State) -> Vec<Line<'static>> {
     let Some(gateway) = &state.gateway else {
-        return rules(state);
+        return [rules(state), lan_hosts(state)].concat();
     };
     let text = gateway::screen(gateway);
     text.lines()
@@ -214,6 +216,24 @@ fn rules(state: &State) -> Vec<Line<'static>> {
         ))
     };
     rules.iter().take(MAX_RULES).map(line).collect()
+}
+
+/// The busiest hosts behind this machine.
+fn lan_hosts(state: &State) -> Vec<Line<'static>> {
+    let line = |host: &LanHost| {
+        let address = host.address.map(|address| address.to_string());
+        let card = host.hardware.as_ref().map(|card| format!(" {card}"));
+        Line::raw(format!(
+            "host {}{}: {} now, {} so far, {:.1} MB in, {:.1} MB out",
+            address.unwrap_or_else(|| "others".to_owned()),
+            card.unwrap_or_default(),
+            host.connections,
+            host.connections_so_far,
+            host.received_bytes as f64 / 1e6,
+            host.sent_bytes as f64 / 1e6,
+        ))
+    };
+    state.lan_hosts.iter().take(MAX_HOSTS).map(line).collect()
 }
 
 /// The newest events that fit, the newest first.

@@ -136,7 +136,7 @@ fn each_device_has_an_address_of_a_routed_range_and_keeps_it() {
 
 #[test]
 fn what_the_relay_s_host_has_not_is_refused_and_never_leaves_by_another() {
-    const ENETUNREACH: &str = "101";
+    const ECONNREFUSED: &str = "111";
     let Some(world) = world_of_ann() else {
         return;
     };
@@ -153,9 +153,12 @@ fn what_the_relay_s_host_has_not_is_refused_and_never_leaves_by_another() {
     take_away(&world, OWN[0]);
     let by_v4 = |seen: Vec<String>| seen[..3].to_vec();
     // The kernel has told the relay by the time that a session is up.
-    assert_eq!(by_v4(seen(world.tabane(&[])))[0], ENETUNREACH);
+    let refused = by_v4(seen(world.tabane(&[])));
+    assert_eq!(refused[0], ECONNREFUSED);
+    // Datagrams are told, or lost.
+    assert!(!refused.iter().any(|it| it.contains('.')), "{refused:?}");
 
-    let held = "curl -sS http://203.0.113.2:8000/peer; echo asked; read line";
+    let held = "curl -sS http://203.0.113.2:8000/peer; echo asked; read line || true";
     let mut command = world.tabane(&["run", "--", "sh", "-c", held]);
     let command = command.stdin(std::process::Stdio::piped());
     let mut child = command

@@ -18,6 +18,7 @@ mod expose;
 mod fleet;
 mod gateways;
 mod lan;
+mod lan_hosts;
 mod mptcp;
 mod nat64;
 mod near;

@@ -1,8 +1,8 @@
 //! How sockets of the relay's leave its host: by which mark and which address.
 //!
 //! Owns that what a user sends leaves by an exit address of the user's where one was granted, and by
-//! no other: where the host has none of them of a family, what the client sends by that family
-//! fails as where there is no way.
+//! no other: where the host has none of them of a family, what the client sends by that family is
+//! refused as by its destination, the one word after which a client looks for no other way out.
 
 use std::io;
 use std::net::IpAddr;
@@ -159,7 +159,7 @@ impl Departure {
                 if let Some(user) = &self.user {
                     user.refuse_exit(remote.is_ipv4());
                 }
-                Err(io::ErrorKind::NetworkUnreachable.into())
+                Err(io::ErrorKind::ConnectionRefused.into())
             }
         }
     }
@@ -214,7 +214,7 @@ mod tests {
             };
             let departure = public.departure(asker);
             let error = departure.udp([198, 51, 100, 1].into()).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable);
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
             assert!(departure.udp([127, 0, 0, 1].into()).is_ok());
             let seen = public.exit_snapshot(asker).unwrap();
             assert_eq!((seen.refused, &*seen.user), (1, "ann"));

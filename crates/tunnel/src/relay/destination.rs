@@ -38,6 +38,9 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// were asked at once. A kernel's usual buffer holds some 270.
 const RECEIVE_BUFFER: usize = 512 * 1024;
 
+/// Where mail servers take mail of one another (RFC 5321 §4.5.4.2).
+const MAIL: u16 = 25;
+
 /// Connects to `target` by TCP.
 pub(super) async fn connect(
     shared: &Shared,
@@ -144,6 +147,35 @@ async fn addresses(
         return Err(Status::Denied);
     }
     Ok(allowed)
+}
+
+impl Shared {
+    /// Whether a client, of this user if it is one's, may reach `address`. What a translator of
+    /// the network makes of it must be allowed as well.
+    pub(super) fn allows(&self, user: Option<&User>, address: SocketAddr) -> bool {
+        let beyond = self.own.beyond(address.ip()).into_iter();
+        let beyond = beyond.map(|ip| SocketAddr::new(ip, address.port()));
+        let mut all = beyond.chain([address]);
+        all.all(|address| self.allows_itself(user, address))
+    }
+
+    fn allows_itself(&self, user: Option<&User>, address: SocketAddr) -> bool {
+        let ip = address.ip();
+        let access = match (self.access, user) {
+            (Access::Public, Some(user)) if user.may_reach_private() => Access::Private,
+            (access, _) => access,
+        };
+        let by_relay = access.allows(ip)
+            && match access {
+                Access::Public => !self.own.is_near(ip),
+                Access::Private => true,
+                Access::Own => self.own.contains(ip) && !ip.to_canonical().is_loopback(),
+            };
+        // Whoever is let in could send mail in the relay's name, until nobody takes any from it.
+        let is_mail = address.port() == MAIL && access != Access::Own;
+        let may_mail = || user.is_some_and(|user| user.is_allowed_by_rule(address));
+        by_relay && (!is_mail || may_mail()) && user.is_none_or(|user| user.may_reach(address))
+    }
 }
 
 /// Who is not allowed anything but some destinations still looks names up; a rule that denies a

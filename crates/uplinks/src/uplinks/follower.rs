@@ -3,6 +3,8 @@
 //!
 //! One per process. What the news mean is [`Shared`]'s.
 
+use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::path::PathBuf;
 use std::rc::Weak;
 
@@ -100,10 +102,12 @@ impl Follower {
         let mut counting = tokio::time::interval(COUNT_INTERVAL);
         counting.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let Some(has_budgets) = links.upgrade().map(|links| links.has_budgets()) else {
+            let Some((has_budgets, is_unresolved, lists)) = links.upgrade().map(|links| {
+                let (has_budgets, is_unresolved) = (links.has_budgets(), links.has_unresolved());
+                (has_budgets, is_unresolved, links.lists())
+            }) else {
                 return;
             };
-            let is_unresolved = links.upgrade().is_some_and(|it| it.has_unresolved());
             tokio::select! {
                 () = sleep(LOOK_DELAY), if is_unresolved && looks > 0 => {
                     looks -= 1;
@@ -140,11 +144,11 @@ impl Follower {
                     let Some(links) = links.upgrade() else { return };
                     links.on_metered(answer);
                 }
-                () = renewed(&mut self.policy, POLICY_FILE_NAME) => {
+                () = renewed(&mut self.policy, |file| is_of_policy(file, &lists)) => {
                     let Some(links) = links.upgrade() else { return };
                     links.files.read_policy();
                 }
-                () = renewed(&mut self.usage, USAGE_FILE_NAME) => {
+                () = renewed(&mut self.usage, |file| file == USAGE_FILE_NAME) => {
                     let Some(links) = links.upgrade() else { return };
                     links.files.read_usage();
                 }
@@ -234,10 +238,15 @@ async fn changed(kernel: &mut Option<Watch>) {
     }
 }
 
+/// Whether what the policy says depends on a file.
+fn is_of_policy(file: &CStr, lists: &BTreeSet<String>) -> bool {
+    file == POLICY_FILE_NAME || file.to_str().is_ok_and(|name| lists.contains(name))
+}
+
 /// Waits for the next version of a file; for ever, where it cannot be watched.
-async fn renewed(watch: &mut Option<DirectoryWatch>, file: &std::ffi::CStr) {
+async fn renewed(watch: &mut Option<DirectoryWatch>, is_wanted: impl Fn(&CStr) -> bool) {
     let news = match watch {
-        Some(watch) => watch.changed(file).await.is_ok(),
+        Some(watch) => watch.any_changed(is_wanted).await.is_ok(),
         None => false,
     };
     if !news {

@@ -6,11 +6,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use tabane_control::{Client, Directory, Kind, RuleAnswer, RuleQuestion, State};
-use tabane_policy::{FlowFacts, Protocol};
+use tabane_policy::{FlowFacts, HardwareAddress, Protocol, Sender};
 use tabane_store::{POLICY_FILE, Store};
 use tabane_uplinks::{
     Explanation, LinkPolicy, gateways,
@@ -38,11 +39,32 @@ pub(super) struct ExplainArgs {
     /// As if this program asked
     #[arg(long, value_name = "NAME")]
     process: Option<String>,
+    /// As if this host behind the machine (`tabane up --lan`) asked, by its address or its network
+    /// card's: 192.168.1.20, aa:bb:cc:dd:ee:ff
+    #[arg(long, value_name = "HOST", conflicts_with = "process")]
+    source: Option<Source>,
     #[command(flatten)]
     instance: InstanceArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// A host behind this machine.
+#[derive(Debug, Clone, Copy)]
+struct Source(Sender);
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let hardware = HardwareAddress::parse(text);
+        let address = text.parse().ok();
+        match (hardware, address) {
+            (None, None) => Err("expected 192.168.1.20, or a card's aa:bb:cc:dd:ee:ff".to_owned()),
+            _ => Ok(Self(Sender { address, hardware })),
+        }
+    }
 }
 
 pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
@@ -62,6 +84,9 @@ pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
         // One of an older version cannot say.
         if let Ok(answer) = answer {
             flow.domains = answer.names;
+            if let (Some(sender), Some(card)) = (&mut flow.sender, answer.hardware) {
+                sender.hardware = HardwareAddress::parse(&card);
+            }
             asked = Some(answer.rule);
         }
     }
@@ -125,6 +150,11 @@ async fn ask(args: &ExplainArgs, flow: &FlowFacts, state: &State) -> Result<Rule
         port: flow.port,
         udp: args.udp,
         process: flow.process.clone(),
+        source: flow.sender.and_then(|sender| sender.address),
+        hardware: flow
+            .sender
+            .and_then(|sender| sender.hardware)
+            .map(|it| it.to_string()),
     };
     Ok(Client::new(&running.socket).explain(&question).await?)
 }
@@ -143,6 +173,7 @@ fn flow(args: &ExplainArgs) -> Result<FlowFacts> {
             false => Protocol::Tcp,
         },
         process: args.process.clone(),
+        sender: args.source.map(|source| source.0),
         ..FlowFacts::default()
     })
 }
