@@ -24,8 +24,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use crate::bypass::Bypass;
-use crate::carrier::DNS_PORT;
 use crate::far_ends::FarEnds;
+use crate::near_names::DNS_PORT;
 use crate::plain;
 use crate::plain::Passage;
 use crate::plain_meter::Meter;
@@ -295,6 +295,17 @@ impl CarriedBy {
     }
 }
 
+/// How long a flow may be silent.
+fn idle_of(target: &Target, is_shared: bool, is_to_site: bool) -> Duration {
+    match target {
+        Target::Resolver => IDLE_RESOLVER,
+        // A question is a flow of its own there, too.
+        Target::Address(at) if is_to_site && at.port() == DNS_PORT => IDLE_RESOLVER,
+        Target::Address(_) if is_shared => IDLE_SHARED,
+        Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
+    }
+}
+
 /// Carries the flow until it is over.
 async fn carry<S: Ord + Clone>(
     far_ends: &FarEnds,
@@ -302,18 +313,8 @@ async fn carry<S: Ord + Clone>(
     route: Route,
     sharing: Option<Sharing<S>>,
 ) {
-    let idle = match route.target {
-        Target::Resolver => IDLE_RESOLVER,
-        Target::Address(_) if sharing.is_some() => IDLE_SHARED,
-        Target::Address(_) | Target::Name { .. } | Target::Anywhere => IDLE,
-    };
     let is_to_site = route.is_to_site(far_ends);
-    // A question is a flow of its own there, too.
-    let asks = matches!(route.target, Target::Address(at) if at.port() == DNS_PORT);
-    let idle = match is_to_site && asks {
-        true => IDLE_RESOLVER,
-        false => idle,
-    };
+    let idle = idle_of(&route.target, sharing.is_some(), is_to_site);
     let plain = route
         .plain
         .filter(|_| route.may_go_plainly() && !is_to_site);

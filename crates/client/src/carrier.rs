@@ -24,15 +24,13 @@ use tabane_tunnel::{Silence, Target, system_resolvers};
 use crate::associations::{Answer, Associations, Beginning, Deliver, Stranger};
 use crate::carriage::Carriage;
 use crate::far_ends::FarEnds;
-use crate::near_names::asks_for_near;
-use crate::opening::{open, refusal_of};
-use crate::plain::{self, Far};
+use crate::near_names::{DNS_PORT, asks_for_near};
+use crate::opening::{connect_plainly, open};
 use crate::questions;
 use crate::route::Route;
 use crate::rule_book::RuleBook;
 use crate::sites::{SiteQuestion, failure};
 
-pub(crate) const DNS_PORT: u16 = 53;
 /// Addresses that a socket hears of without having asked, which are remembered.
 const MAX_STRANGERS: usize = 256;
 /// Pause after `accept` failed for want of descriptors: some close meanwhile.
@@ -123,7 +121,7 @@ impl Carrier {
     ) -> Route {
         let mut route = self.route(original);
         if let Some(question) = question {
-            return route.to_site(question.resolver);
+            return route.led_to(question.resolver);
         }
         route.stays_here |= route.target == Target::Resolver && asks_for_near(payload);
         route
@@ -343,18 +341,6 @@ async fn serve(far_ends: &FarEnds, carriage: &Carriage, mut caller: Caller, rout
             | Refusal::Unsupported,
         ) => caller.refuse(SynRefusal::NetworkUnreachable),
     }
-}
-
-/// As the program would have done by itself.
-pub(crate) async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result<Far, Refusal> {
-    let dest = route.plain.ok_or(Refusal::NetworkUnreachable)?;
-    let passage = far_ends.plain_way(dest, route.label.as_ref()).await;
-    let passage = passage.map_err(|error| {
-        tracing::warn!("{dest}: {error}");
-        Refusal::NetworkUnreachable
-    })?;
-    let connected = plain::connect(dest, passage).await;
-    connected.map_err(|error| refusal_of(&error))
 }
 
 /// The name of the file that a process runs.

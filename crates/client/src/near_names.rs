@@ -4,6 +4,8 @@
 //! Pure over the question as it is on the wire (RFC 1035 §4.1). Total: what is no question is not
 //! near.
 
+/// Where resolvers are asked.
+pub(crate) const DNS_PORT: u16 = 53;
 const HEADER: usize = 12;
 /// RFC 1035 §2.3.4, with room for the dots.
 const MAX_NAME: usize = 255;

@@ -10,7 +10,7 @@ use tabane_linux::abortive::AbortiveStream;
 use tabane_tunnel::{OpenError, Silence, Status, Target, TcpFlow};
 
 use crate::far_ends::FarEnds;
-use crate::plain::Far;
+use crate::plain::{self, Far};
 use crate::route::Route;
 use crate::via::Via;
 
@@ -82,6 +82,18 @@ pub(crate) async fn open(
         }
     }
     Err(said.unwrap_or(Refusal::NetworkUnreachable))
+}
+
+/// As the program would have done by itself.
+pub(crate) async fn connect_plainly(far_ends: &FarEnds, route: &Route) -> Result<Far, Refusal> {
+    let dest = route.plain.ok_or(Refusal::NetworkUnreachable)?;
+    let passage = far_ends.plain_way(dest, route.label.as_ref()).await;
+    let passage = passage.map_err(|error| {
+        tracing::warn!("{dest}: {error}");
+        Refusal::NetworkUnreachable
+    })?;
+    let connected = plain::connect(dest, passage).await;
+    connected.map_err(|error| refusal_of(&error))
 }
 
 /// The destination's word in what a relay reports; `None` where the relay speaks for itself.

@@ -11,9 +11,8 @@ use tabane_linux::{abortive::AbortiveStream, caller::Caller};
 use tokio::time::timeout;
 
 use crate::carriage::Carriage;
-use crate::carrier::connect_plainly;
 use crate::far_ends::FarEnds;
-use crate::opening::open;
+use crate::opening::{connect_plainly, open};
 use crate::route::Route;
 use crate::sites::failure;
 
@@ -40,7 +39,7 @@ pub(crate) async fn serve(far_ends: &FarEnds, carriage: &Carriage, caller: Calle
         .as_deref()
         .and_then(|it| far_ends.sites().question(it));
     let route = match asked {
-        Some(asked) => route.to_site(asked.resolver),
+        Some(asked) => route.led_to(asked.resolver),
         None => route,
     };
     match open(far_ends, &route, connect_plainly(far_ends, &route)).await {

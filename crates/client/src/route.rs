@@ -77,7 +77,7 @@ impl Route {
     }
 
     /// The same to this host of another site, whatever the rules leave to this machine's network.
-    pub(crate) fn to_site(self, host: SocketAddr) -> Self {
+    pub(crate) fn led_to(self, host: SocketAddr) -> Self {
         Self {
             target: host.into(),
             plain: None,

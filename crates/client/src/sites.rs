@@ -22,17 +22,8 @@ pub use offers::{check_domains, check_routes};
 pub(crate) use shown::tell_of_other_relays;
 
 use crate::rule_book::RuleBook;
-use crate::sources::Sources;
+use crate::sources::{NEVER, Sources};
 use offers::Offers;
-
-/// Where no route leads, whatever is told: this host, the wire, groups.
-const NEVER: [&str; 5] = [
-    "127.0.0.0/8",
-    "169.254.0.0/16",
-    "224.0.0.0/3",
-    "::1/128",
-    "fe00::/7",
-];
 
 /// What is behind this machine.
 #[derive(Clone, Debug, Default)]
@@ -106,12 +97,6 @@ impl Routes {
         };
         self.near.iter().copied().filter(meets).collect()
     }
-}
-
-/// Whether an address can be another host's, and not of this wire alone.
-pub(crate) fn is_elsewhere(ip: IpAddr) -> bool {
-    let mut never = NEVER.iter().filter_map(|text| Prefix::parse(text));
-    !ip.is_unspecified() && !never.any(|never| never.contains(ip))
 }
 
 /// Whether all addresses of one range are of the other.

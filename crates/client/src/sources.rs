@@ -26,7 +26,15 @@ use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::{Instant, timeout};
 
 use crate::plain::{self, PlainWay};
-use crate::sites::is_elsewhere;
+
+/// Where no other site or visitor is, whatever is told: this host, the wire, groups.
+pub(crate) const NEVER: [&str; 5] = [
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/3",
+    "::1/128",
+    "fe00::/7",
+];
 
 const TABLE: &str = "tabane_sources";
 /// What is said to the sockets: delivered here, whatever its address.
@@ -186,15 +194,16 @@ impl Sources {
         if looked_at.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
             return;
         }
-        self.looked_at.set(Some(Instant::now()));
         let lan = self.lan.borrow().clone();
         // Not cut off in the middle of the kernel's answer.
         let looked = spawn_local(async move { Near::look(&lan).await }).await;
         match looked {
             Ok(Ok(near)) => *self.near.borrow_mut() = near,
             Ok(Err(error)) => tracing::warn!(%error, "what is near here is not known"),
-            Err(_) => self.looked_at.set(None),
+            Err(_) => return,
         }
+        // Not before: who comes meanwhile looks as well.
+        self.looked_at.set(Some(Instant::now()));
     }
 
     async fn connect_tcp(&self, at: SocketAddr, from: SocketAddr) -> io::Result<TcpStream> {
@@ -207,7 +216,7 @@ impl Sources {
         tokio::select! {
             connected = shown => connected,
             own = own_tcp(at) => {
-                let answers = own.as_ref().err().is_none_or(|error| has_answered(error));
+                let answers = own.as_ref().err().is_none_or(has_answered);
                 if answers {
                     self.note_elsewhere(at.ip());
                 }
@@ -263,6 +272,12 @@ impl Near {
     fn is_foreign(&self, ip: IpAddr) -> bool {
         !self.all.iter().any(|network| network.contains(ip))
     }
+}
+
+/// Whether an address can be another host's, and not of this wire alone.
+fn is_elsewhere(ip: IpAddr) -> bool {
+    let mut never = NEVER.iter().filter_map(|text| Prefix::parse(text));
+    !ip.is_unspecified() && !never.any(|never| never.contains(ip))
 }
 
 async fn own_tcp(at: SocketAddr) -> io::Result<TcpStream> {

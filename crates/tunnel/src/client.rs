@@ -54,7 +54,7 @@ pub use carrier::{
     Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, PolicedRates,
 };
 pub use config::{ClientConfig, RelayPeer, SessionNumbers, TlsPeer, UDP_PORTS};
-pub use exposure::{Exposure, ExposureEvent, Spoken, Visitor};
+pub use exposure::{CallProtocol, Exposure, ExposureEvent, Visitor};
 pub use failure::{ConnectError, OpenError};
 pub use link::{LinkError, LinkWish};
 pub use link_bind::LinkBind;

@@ -46,11 +46,11 @@ use std::io;
 pub use access::Access;
 pub use assignment::{Assignment, Lodging};
 pub use client::{
-    Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client, ClientConfig,
-    ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind, LinkError,
-    LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates, RelayMerit,
-    RelayPeer, SessionNumbers, Silence, Spoken, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival, UdpFlow,
-    UdpMapping, Visitor, in_order_of_merit,
+    CallProtocol, Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client,
+    ClientConfig, ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind,
+    LinkError, LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates,
+    RelayMerit, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival,
+    UdpFlow, UdpMapping, Visitor, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};
 pub use domain::Domain;

@@ -73,8 +73,8 @@ pub enum Transport {
     /// Nothing: as long as it is open, the relay opens a stream to this client for each connection
     /// and flow of its group to an address of the range.
     Route(Prefix),
-    /// Nothing: as long as it is open, the relay tells the client's group that names of the target's
-    /// domain are asked for here, at a resolver within one of its routes.
+    /// Nothing: as long as it is open, the relay tells the client's group that names of the
+    /// target's domain are asked for here, at a resolver within one of its routes.
     Domain(SocketAddr),
     /// Nothing: behind its status the relay says which routes others of the client's group have,
     /// and again whenever that changes.
@@ -160,19 +160,16 @@ impl Request {
             }
             (target, Transport::Exposure(claim)) => {
                 out.push(kind::EXPOSE);
-                claim.emit(target.name(), out);
-                return;
+                return claim.emit(target.name(), out);
             }
             (_, Transport::Route(prefix)) => {
                 out.push(kind::ROUTE);
-                emit_prefix(prefix, out);
-                return;
+                return emit_prefix(prefix, out);
             }
             (target, Transport::Domain(resolver)) => {
                 out.push(kind::DOMAIN);
                 emit_address(resolver, out);
-                emit_name(target.name(), out);
-                return;
+                return emit_name(target.name(), out);
             }
             (_, Transport::Routes) => {
                 out.push(kind::ROUTES);
@@ -182,14 +179,11 @@ impl Request {
                 out.push(kind::NAMED_ROUTES);
                 return;
             }
-            (Target::Address(at), Transport::TcpFrom(from) | Transport::UdpFrom(from)) => {
-                out.push(match self.transport {
-                    Transport::TcpFrom(_) => kind::TCP_FROM,
-                    _ => kind::UDP_FROM,
-                });
-                emit_address(from, out);
-                emit_address(*at, out);
-                return;
+            (Target::Address(at), Transport::TcpFrom(from)) => {
+                return emit_pair(kind::TCP_FROM, from, *at, out);
+            }
+            (Target::Address(at), Transport::UdpFrom(from)) => {
+                return emit_pair(kind::UDP_FROM, from, *at, out);
             }
             (Target::Anywhere, _) | (_, Transport::Packets) => {
                 out.push(kind::PACKETS);
@@ -257,30 +251,10 @@ impl Request {
             }));
         }
         if matches!(kind, kind::TCP_FROM | kind::UDP_FROM) {
-            let Some((from, first)) = parse_address(rest)? else {
-                return Ok(None);
-            };
-            let transport = match kind {
-                kind::TCP_FROM => Transport::TcpFrom(from),
-                _ => Transport::UdpFrom(from),
-            };
-            let at = parse_address(&rest[first..])?;
-            return Ok(at.map(|(at, second)| {
-                let target = Target::Address(at);
-                (Self { transport, target }, 1 + first + second)
-            }));
+            return Ok(parse_from(kind, rest)?.map(|(request, used)| (request, 1 + used)));
         }
         if kind == kind::DOMAIN {
-            let Some((resolver, first)) = parse_address(rest)? else {
-                return Ok(None);
-            };
-            let name = parse_name(&rest[first..])?;
-            return Ok(name.map(|(name, second)| {
-                let port = resolver.port();
-                let target = name.map_or(Target::Anywhere, |name| Target::Name { name, port });
-                let transport = Transport::Domain(resolver);
-                (Self { transport, target }, 1 + first + second)
-            }));
+            return Ok(parse_domain(rest)?.map(|(request, used)| (request, 1 + used)));
         }
         if kind == kind::EXPOSE {
             return Ok(parse_claim(rest)?.map(|(request, used)| (request, 1 + used)));
@@ -300,6 +274,42 @@ impl Request {
         }
         Ok(parse_target(rest)?.map(|(target, used)| (Self { transport, target }, 1 + used)))
     }
+}
+
+fn emit_pair(kind: u8, from: SocketAddr, at: SocketAddr, out: &mut Vec<u8>) {
+    out.push(kind);
+    emit_address(from, out);
+    emit_address(at, out);
+}
+
+/// Reads a request to another site, behind its kind.
+fn parse_from(kind: u8, rest: &[u8]) -> Result<Option<(Request, usize)>, RequestError> {
+    let Some((from, first)) = parse_address(rest)? else {
+        return Ok(None);
+    };
+    let transport = match kind {
+        kind::TCP_FROM => Transport::TcpFrom(from),
+        _ => Transport::UdpFrom(from),
+    };
+    let at = parse_address(&rest[first..])?;
+    Ok(at.map(|(at, second)| {
+        let target = Target::Address(at);
+        (Request { transport, target }, first + second)
+    }))
+}
+
+/// Reads a domain's request, behind its kind.
+fn parse_domain(rest: &[u8]) -> Result<Option<(Request, usize)>, RequestError> {
+    let Some((resolver, first)) = parse_address(rest)? else {
+        return Ok(None);
+    };
+    let name = parse_name(&rest[first..])?;
+    Ok(name.map(|(name, second)| {
+        let port = resolver.port();
+        let target = name.map_or(Target::Anywhere, |name| Target::Name { name, port });
+        let transport = Transport::Domain(resolver);
+        (Request { transport, target }, first + second)
+    }))
 }
 
 /// Reads an address and a port: a target that is no name.

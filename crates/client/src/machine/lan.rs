@@ -108,7 +108,7 @@ impl Lan {
                     route.source = Some(from);
                     Beginning {
                         route: match question {
-                            Some(question) => route.to_site(question.resolver),
+                            Some(question) => route.led_to(question.resolver),
                             None => route,
                         },
                         deliver: carrier.listen(dest, question, payload, deliver),

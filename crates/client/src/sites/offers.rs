@@ -12,7 +12,8 @@ use tabane_base::{Prefix, Protocol};
 use tabane_linux::interfaces::{self, Interface};
 use tabane_policy::FlowFacts;
 use tabane_tunnel::{
-    Client, Domain, Exposure, ExposureEvent, OWN_MARK, OpenError, Spoken, Status, Visitor, may_mark,
+    CallProtocol, Client, Domain, Exposure, ExposureEvent, OWN_MARK, OpenError, Status, Visitor,
+    may_mark,
 };
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::watch;
@@ -239,12 +240,12 @@ impl Offer {
     async fn lead(self: Rc<Self>, mut visitor: Visitor, rules: RuleBook) {
         let at = visitor.at;
         self.so_far.set(self.so_far.get() + 1);
-        let Some(spoken) = visitor.spoken().await else {
+        let Some(spoken) = visitor.call_protocol().await else {
             return;
         };
         let protocol = match spoken {
-            Spoken::Protocol(protocol) => protocol,
-            Spoken::Echoes => Protocol::Udp,
+            CallProtocol::Carried(protocol) => protocol,
+            CallProtocol::Echoes => Protocol::Udp,
         };
         let visitor = visitor.labelled(label(&rules, self.facts(Some((at, protocol)))));
         let presence = Presence::new(&self);
@@ -254,9 +255,9 @@ impl Offer {
                 Err(status)
             }
             Ok(()) => match spoken {
-                Spoken::Protocol(Protocol::Tcp) => self.lead_connection(visitor).await,
-                Spoken::Protocol(Protocol::Udp) => self.lead_datagrams(visitor).await,
-                Spoken::Echoes => {
+                CallProtocol::Carried(Protocol::Tcp) => self.lead_connection(visitor).await,
+                CallProtocol::Carried(Protocol::Udp) => self.lead_datagrams(visitor).await,
+                CallProtocol::Echoes => {
                     let mark = may_mark().then_some(OWN_MARK);
                     let may_ask = |ip| self.prefix.contains(ip);
                     visitor.answer_echoes(mark, may_ask).await;
@@ -336,7 +337,8 @@ impl Offer {
         }
     }
 
-    /// Until either end has enough; a target that takes nothing ends it, which the other site is told.
+    /// Until either end has enough; a target that takes nothing ends it, which the other site is
+    /// told.
     async fn lead_datagrams(&self, visitor: Visitor) -> Result<(), Status> {
         let (at, from) = (visitor.at, visitor.from);
         let flow = visitor.datagrams();

@@ -135,8 +135,8 @@ pub(crate) fn tell_of_other_relays(routes: &mut [SiteRoute], relays: usize) {
     if let Some(route) = open {
         route.problem = Some(format!(
             "{}: this relay knows no other site; it would not hear of one at another relay, and \
-             this machine knows {relays} relays: clients of one group have to use the same (`relay` \
-             in config.toml)",
+             this machine knows {relays} relays: clients of one group have to use the same \
+             (`relay` in config.toml)",
             route.prefix
         ));
     }

@@ -34,7 +34,8 @@ pub struct ExposureEntry {
     pub target: Destination,
     /// Servers are told in front of each connection who it is from (PROXY protocol, version 2).
     pub proxy_protocol: bool,
-    /// Connections come from the visitors' own addresses, where this machine is the target's router.
+    /// Connections come from the visitors' own addresses, where this machine is the target's
+    /// router.
     pub transparent: bool,
 }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use nix::sys::signal::Signal;
-use tabane_base::{Duration, Prefix};
+use tabane_base::Duration;
 use tabane_control::Kind;
 use tabane_linux::{
     descriptors,
@@ -68,8 +68,8 @@ pub(crate) struct UpArgs {
     /// repeatable
     #[arg(long, value_name = "PREFIX")]
     route: Vec<RoutePrefix>,
-    /// Have others of the group ask for names of this domain, and below, here: at this resolver in a
-    /// --route, e.g. lan-b.example=192.168.20.53, or at this machine; the relay's owner grants it
+    /// Have others of the group ask for names of this domain, and below, here: at this resolver in
+    /// a --route, e.g. lan-b.example=192.168.20.53, or at this machine; the relay's owner grants it
     /// (`tabane relay user set NAME --domains`); repeatable
     #[arg(long, value_name = "DOMAIN[=RESOLVER]")]
     route_domain: Vec<RouteDomain>,
@@ -139,38 +139,32 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
     let direct = DirectRanges::new(&given, all);
     let extent = Extent {
         ping: !args.no_ping && settings.ping.unwrap_or(true),
-        lan: if args.lan.is_empty() {
-            settings.lan
-        } else {
-            args.lan
-        },
+        lan: given_or(args.lan, settings.lan),
         strict: is_strict,
     };
     check_names(&extent.lan)?;
-    let routes = match args.route.is_empty() {
-        true => settings.route,
-        false => args.route,
-    };
-    let routes: Vec<Prefix> = routes.iter().map(|route| route.0).collect();
-    check_routes(&routes).map_err(Failure::usage)?;
-    if !routes.is_empty() && !plan.has_relays() {
-        return Err(Failure::usage("--route needs a relay, which leads others here").into());
-    }
-    let domains = match args.route_domain.is_empty() {
-        true => settings.route_domain,
-        false => args.route_domain,
-    };
-    let domains = domains.iter().map(domain_of);
-    let domains = domains.collect::<Result<Vec<_>, _>>()?;
-    check_domains(&domains, &routes).map_err(Failure::usage)?;
+    let routes = given_or(args.route, settings.route);
+    let domains = given_or(args.route_domain, settings.route_domain);
     let behind = Behind {
-        routes,
-        domains,
+        routes: routes.iter().map(|route| route.0).collect(),
+        domains: domains.iter().map(domain_of).collect::<Result<_, _>>()?,
         lan: extent.lan.clone(),
         snat: args.snat || settings.snat,
     };
+    check_routes(&behind.routes).map_err(Failure::usage)?;
+    check_domains(&behind.domains, &behind.routes).map_err(Failure::usage)?;
+    if !routes.is_empty() && !plan.has_relays() {
+        return Err(Failure::usage("--route needs a relay, which leads others here").into());
+    }
     let serving = serve(direct, extent, &behind, &args.control, &plan, store);
     tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
+}
+
+fn given_or<T>(given: Vec<T>, kept: Vec<T>) -> Vec<T> {
+    match given.is_empty() {
+        true => kept,
+        false => given,
+    }
 }
 
 fn domain_of(given: &RouteDomain) -> Result<(Domain, Option<SocketAddr>), Failure> {

@@ -1,7 +1,7 @@
 //! `tabane up --route-domain`: names of one site, asked for at another.
 //!
-//! The world is that of `sites.rs`. Site b's resolver is its LAN's host; the relay and client a have
-//! resolvers of their own, which must not hear of b's names.
+//! The world is that of `sites.rs`. Site b's resolver is its LAN's host; the relay and client a
+//! have resolvers of their own, which must not hear of b's names.
 
 use std::fs;
 use std::process::{Command, Stdio};

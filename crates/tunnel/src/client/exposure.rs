@@ -52,9 +52,9 @@ pub struct Visitor {
 
 /// What somebody speaks who has come by a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spoken {
+pub enum CallProtocol {
     /// TCP or UDP, with the address that it came to.
-    Protocol(Protocol),
+    Carried(Protocol),
     /// Echo requests, as whole packets, to any host of the route.
     Echoes,
 }
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Has the relay lead here what its group's clients send to these addresses. Whoever comes
-    /// says which of them [it came for](Visitor::at), and [what it speaks](Visitor::spoken).
+    /// says which of them [it came for](Visitor::at), and [what it speaks](Visitor::call_protocol).
     ///
     /// # Errors
     /// There is no session, or the relay refused: [`Status::Denied`] what its owner has not
@@ -218,11 +218,11 @@ impl Visitor {
 
     /// Of one who comes by a route: what it speaks; `None` where it does not say so. To be asked
     /// once, before anything else.
-    pub async fn spoken(&mut self) -> Option<Spoken> {
+    pub async fn call_protocol(&mut self) -> Option<CallProtocol> {
         let byte = poll_fn(|cx| self.stream.poll_byte(cx));
         match timeout(PREFACE_WAIT, byte).await.ok()?.ok()? {
-            ECHO_BYTE => Some(Spoken::Echoes),
-            byte => protocol_of(byte).map(Spoken::Protocol),
+            ECHO_BYTE => Some(CallProtocol::Echoes),
+            byte => protocol_of(byte).map(CallProtocol::Carried),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Which networks lead to which clients, whose resolvers are asked for which names, and by whom:
 //! those of one group.
 //!
-//! Owns that no two routes, and no two clients' domains, of a group overlap, and how long one is remembered whose client has
-//! gone, so that what goes there is refused rather than sent into the void. A table and nothing
-//! else; its holders are values that cost nothing to copy, so that a lock around it is held for a
-//! look and no longer.
+//! Owns that no two routes, and no two clients' domains, of a group overlap, and how long one is
+//! remembered whose client has gone, so that what goes there is refused rather than sent into the
+//! void. A table and nothing else; its holders are values that cost nothing to copy, so that a lock
+//! around it is held for a look and no longer.
 
 use std::collections::BTreeMap;
 use std::fmt;

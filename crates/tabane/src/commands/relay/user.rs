@@ -105,9 +105,9 @@ struct LimitArgs {
     /// to: 192.168.20.0/24, with commas between or repeated; none unless they are named
     #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
     routes: Vec<Setting<RouteGrant>>,
-    /// Domains whose names others of the group may ask for at resolvers in such networks (`tabane up
-    /// --route-domain`): lan-b.example and all below, with commas between or repeated; none unless
-    /// they are named
+    /// Domains whose names others of the group may ask for at resolvers in such networks (`tabane
+    /// up --route-domain`): lan-b.example and all below, with commas between or repeated; none
+    /// unless they are named
     #[arg(long, value_name = "DOMAIN", value_delimiter = ',')]
     domains: Vec<Setting<DomainGrant>>,
     /// The users among whom such networks are shared; without one, the user's own devices
