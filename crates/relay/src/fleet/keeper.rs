@@ -196,7 +196,7 @@ impl FleetKeeper {
     pub(crate) async fn tell_load(&self, monitor: &RelayMonitor) {
         if self.load_at.get() <= Instant::now() {
             self.load_at.set(Instant::now() + LOAD_INTERVAL);
-            let seen = monitor.look().await;
+            let seen = monitor.count().await;
             let carried = seen.volume;
             let order = Order::Load {
                 sessions: seen.guests.len() as u64,

@@ -62,11 +62,20 @@ pub struct RelayMonitor {
 }
 
 impl RelayMonitor {
-    /// What it is doing.
+    /// What it is doing; has the round trips of all paths measured for the next look.
     pub async fn look(&self) -> RelaySnapshot {
-        let mut all = self.look_here();
+        self.gather(true).await
+    }
+
+    /// The same without a packet: what is there to be counted.
+    pub async fn count(&self) -> RelaySnapshot {
+        self.gather(false).await
+    }
+
+    async fn gather(&self, measures: bool) -> RelaySnapshot {
+        let mut all = self.look_here(measures);
         for worker in self.others() {
-            let look = |relay: &mut Relay| relay.monitor().look_here();
+            let look = move |relay: &mut Relay| relay.monitor().look_here(measures);
             if let Some(seen) = self.shared.crew.ask(worker, look).await {
                 all.guests.extend(seen.guests);
                 all.volume += seen.volume;
@@ -126,7 +135,11 @@ impl RelayMonitor {
         (0..self.shared.crew.len()).filter(move |worker| *worker != own)
     }
 
-    fn look_here(&self) -> RelaySnapshot {
+    fn look_here(&self, measures: bool) -> RelaySnapshot {
+        let snapshot = match measures {
+            true => Engine::snapshot,
+            false => Engine::snapshot_unmeasured,
+        };
         let guest = |id: SessionId| {
             let (client, age) = self.engine.guest(id)?;
             let exit = self.shared.exit.as_ref();
@@ -135,7 +148,7 @@ impl RelayMonitor {
                 worker: self.number,
                 client,
                 age,
-                session: self.engine.snapshot(id)?,
+                session: snapshot(&self.engine, id)?,
                 packets: exit.and_then(|exit| exit.tally(id.serial())),
             })
         };
