@@ -438,7 +438,13 @@ impl Relay {
                 Some((session, key, verdict)) = self.answers.1.recv() => {
                     self.decide(session, key, verdict);
                 }
-                Some(job) = self.jobs.recv() => job(self),
+                Some(job) = self.jobs.recv() => {
+                    // Whom another list let in before is in before this one sends it away.
+                    while let Ok((session, key, verdict)) = self.answers.1.try_recv() {
+                        self.decide(session, key, verdict);
+                    }
+                    job(self);
+                }
             }
         }
     }
