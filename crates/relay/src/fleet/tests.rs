@@ -2,6 +2,8 @@
 //!
 //! Each relay is what a relay's own thread has of its fleet, with the fleet's thread behind it.
 
+mod etcd_in_trouble;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -56,7 +58,10 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
 
 impl World {
     async fn make(members: usize) -> Option<Self> {
-        let server = Server::start(members)?;
+        Self::of(Server::start(members)?).await
+    }
+
+    async fn of(server: Server) -> Option<Self> {
         wait_for(&Etcd::new(server.address("test"))).await;
         let at = server.address("fleet");
         let scratch = Scratch::make();

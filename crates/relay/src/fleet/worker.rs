@@ -193,13 +193,16 @@ impl Worker {
     }
 
     fn serve_from_copy(&mut self, trouble: &Trouble) -> Result<(), String> {
-        let read = self.copy.read(self.etcd.prefix());
-        let Ok(Some((entries, revision))) = read else {
-            let why = read.err().map(|error| format!("; {error:#}"));
-            return Err(format!("{trouble}{}", why.unwrap_or_default()));
-        };
-        let prefix = self.etcd.prefix().to_owned();
-        self.records.replace(&prefix, entries, revision);
+        // One that takes no changes (NOSPACE) has said all there is, which is newer than the copy.
+        if self.records.revision == 0 {
+            let read = self.copy.read(self.etcd.prefix());
+            let Ok(Some((entries, revision))) = read else {
+                let why = read.err().map(|error| format!("; {error:#}"));
+                return Err(format!("{trouble}{}", why.unwrap_or_default()));
+            };
+            let prefix = self.etcd.prefix().to_owned();
+            self.records.replace(&prefix, entries, revision);
+        }
         if let Trouble::Fleet(why) = trouble {
             return Err(why.clone());
         }
