@@ -254,9 +254,23 @@ impl Gatekeeper {
         self.keeper.put_down().await
     }
 
-    /// Keeps it again.
+    /// Keeps it again, and alone.
     pub(crate) fn take_up(&self) {
         self.keeper.take_up();
+    }
+
+    /// Leaves the place in the fleet, if there is one, to the next process.
+    ///
+    /// # Errors
+    /// The fleet cannot be told what was used until now.
+    pub(crate) async fn leave_place(&self) -> Result<()> {
+        self.count();
+        self.keeper.leave_place().await
+    }
+
+    /// Has it from here on, from the process before this one.
+    pub(crate) fn take_place(&self) {
+        self.keeper.take_place();
     }
 
     /// Waits until the relay is to go down though nobody here says so.

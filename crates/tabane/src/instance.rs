@@ -4,8 +4,9 @@
 //! Owns how often the data path is looked at, and the carrying out of commands on its thread. The
 //! data path is on this thread, the server on one of its own: what clients ask for costs nothing
 //! here. A relay has too many sessions, and a gateway too little time, for looks that nobody wants:
-//! they are told when to look, the gateway each time ([`Asked`]), a relay once in a while. An instance without a socket works all the same; only what was asked for by name
-//! (`--http`) may fail it.
+//! they are told when to look, the gateway each time ([`Asked`]), a relay once in a while. An
+//! instance without a socket works all the same; only what was asked for by name (`--http`) may
+//! fail it.
 
 mod asked;
 

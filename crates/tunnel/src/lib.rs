@@ -61,9 +61,9 @@ pub use proxy_header::proxy_header;
 pub use relay::{
     Admission, Applicant, Authorise, DestinationRule, Destinations, ExitConfig, ExposureSnapshot,
     FleetList, GrantError, Grants, GroupName, GuestSnapshot, HostGrant, Inheritance,
-    InheritedGroup, PacketsSnapshot, Parting, PortGrant, Relay, RelayConfig, RelayError,
-    RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot, RuleError, User,
-    UserLimits, UserUsage, WebDoor, fuzz_asked_name,
+    InheritedGroup, InheritedPool, PacketsSnapshot, Parting, PoolPlace, PortGrant, Relay,
+    RelayConfig, RelayError, RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot,
+    RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

@@ -267,7 +267,10 @@ async fn serve_mapping(stream: Stream, host: &Host, request: &Request) -> Result
 /// Serves packets, with addresses for them where the client has asked for some and there are any.
 async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), StreamEnd> {
     let exit = host.shared.exit.as_ref().filter(|_| lodges);
-    let lodger = exit.and_then(|exit| exit.lodge(host.key, host.session));
+    let lodger = match exit {
+        Some(exit) => exit.lodge(host.key, host.session).await,
+        None => None,
+    };
     if lodger.is_none() && !pingers::can_ping() {
         return refuse(stream, Status::Denied).await;
     }

@@ -12,9 +12,10 @@ use tabane_control::TraceBatch;
 use tabane_core::{CloseReason, EndpointCounters, PublicKey, SessionSnapshot};
 use tokio::sync::mpsc;
 
-use super::exit::PacketsSnapshot;
+use super::exit::{Exit, InheritedPool, PacketsSnapshot};
 use super::front_doors::ExposureSnapshot;
 use super::listening::{Inheritance, Neighbours};
+use super::pool::PoolPlace;
 use super::sites::RouteSnapshot;
 use super::{Relay, Shared};
 use crate::engine::{Engine, SessionId, Volume};
@@ -96,12 +97,8 @@ impl RelayMonitor {
     /// The sockets, for another process that takes over.
     ///
     /// # Errors
-    /// Out of descriptors, or it has a pool's device, which only a restart hands over.
+    /// Out of descriptors, or a process before this one is there yet.
     pub fn bequeath(&self) -> io::Result<Inheritance> {
-        if self.shared.exit.is_some() {
-            let text = "a relay with an address pool (--pool) is upgraded by a restart";
-            return Err(io::Error::other(text));
-        }
         if self.has_predecessor() {
             let text = "the process before this one has sessions yet: try again when they are over";
             return Err(io::Error::other(text));
@@ -124,6 +121,35 @@ impl RelayMonitor {
     /// The kernel refuses; all is as it was.
     pub fn take_all(&self) -> io::Result<()> {
         self.shared.steer(Neighbours::Nobody)
+    }
+
+    /// The device of its pool, if it has one, for the same process.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn bequeath_pool(&self) -> io::Result<Option<InheritedPool>> {
+        self.shared.exit.as_ref().map(Exit::bequeath).transpose()
+    }
+
+    /// Has that process read the device from here on. Gives the places that are in use here;
+    /// `None` where there is no pool.
+    #[must_use]
+    pub fn leave_pool(&self) -> Option<Vec<PoolPlace>> {
+        self.shared.exit.as_ref().map(Exit::leave)
+    }
+
+    /// Reads the device from here on, and gives nobody else these places.
+    pub fn take_pool(&self, places: &[PoolPlace]) {
+        if let Some(exit) = &self.shared.exit {
+            exit.take_over(places);
+        }
+    }
+
+    /// The pool is this process's alone.
+    pub fn take_all_of_pool(&self) {
+        if let Some(exit) = &self.shared.exit {
+            exit.take_all();
+        }
     }
 
     fn has_predecessor(&self) -> bool {
