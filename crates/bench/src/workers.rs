@@ -6,9 +6,14 @@
 //! handshakes for the same, of a first crowd and of one that comes when that is there already; what
 //! an idle session costs in memory. Clients share the machine, but their time is not counted: so
 //! two processors are enough to ask, and what more workers come to is arithmetic.
+//!
+//! A second worker takes processors and caches from the clients, who then send and answer in other
+//! batches, and both together meet what the machine gives to two at once. That is nobody's fault,
+//! so it is measured too: two relays of one worker each, which share nothing, with half of the
+//! clients each; and a loop that needs nothing but a processor, on one and on two.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -24,6 +29,14 @@ const BUSY_S: u64 = 10;
 const REPEATS: usize = 3;
 /// Path MTU discovery and the like are over by then.
 const SETTLE: Duration = Duration::from_secs(5);
+/// How long a loop goes round that shows what the machine gives.
+const LOOP: Duration = Duration::from_millis(500);
+/// What is measured: its name, relays, and workers of each.
+const SETTINGS: [(&str, u32, &str); 3] = [
+    ("one worker", 1, "1"),
+    ("two workers", 1, "2"),
+    ("two relays", 2, "1"),
+];
 /// What was asked for (issue 21).
 const LEAST_EFFICIENCY: f64 = 0.95;
 const LEAST_HANDSHAKES: f64 = 3_000.0;
@@ -46,15 +59,57 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     let (sessions, programs) = build(root, arguments, USAGE)?;
     let load = std::fs::read_to_string("/proc/loadavg")?;
     println!("load before         {}", load.trim());
-    let (mut one, mut two) = (Vec::new(), Vec::new());
+    let mut runs = [const { Vec::new() }; 3];
+    let mut both = Vec::new();
     for _ in 0..REPEATS {
-        one.push(measure(&programs, sessions, "1")?);
-        two.push(measure(&programs, sessions, "2")?);
+        // In turns, as the machine may change its mind.
+        for (runs, (_, relays, workers)) in runs.iter_mut().zip(SETTINGS) {
+            runs.push(measure(&programs, sessions, relays, workers)?);
+        }
+        both.push(two_processors());
     }
-    let (one, two) = (median(one), median(two));
-    println!("                       one worker  two workers");
+    let [one, two, apart] = runs.map(median);
+    both.sort_by(f64::total_cmp);
+    print(&[&one, &two, &apart]);
+    let machine = apart.mbit_per_cpu_s / one.mbit_per_cpu_s;
+    let efficiency = two.mbit_per_cpu_s / apart.mbit_per_cpu_s;
+    println!(
+        "two for one           {:.2} times one's goodput, of two processors; two relays: {:.2}",
+        2.0 * efficiency * machine,
+        2.0 * machine
+    );
+    println!(
+        "two processors        {:.2} times what one does alone, of a loop without memory",
+        both[both.len() / 2]
+    );
+    println!(
+        "a worker beside one   {:.1} % of what it does where nothing is shared",
+        100.0 * efficiency
+    );
+    // What each does for its time is what contention leaves of it: N workers do
+    // N / (1 + s (N - 1)) of one's work (Gunther's law without coherence).
+    let serial = (1.0 / efficiency - 1.0).max(0.0);
+    println!("serial share          {:.1} %", serial * 100.0);
+    for workers in [4.0, 8.0, 16.0] {
+        let times = workers / (1.0 + serial * (workers - 1.0));
+        println!("{workers:>3} workers           {times:.1} times, by that share");
+    }
+    let slowest = one.handshakes.iter().chain(&two.handshakes).copied();
+    Ok(efficiency >= LEAST_EFFICIENCY
+        && slowest.fold(f64::MAX, f64::min) >= LEAST_HANDSHAKES
+        && one.idle_kb.max(two.idle_kb) <= MOST_KB)
+}
+
+fn print(settings: &[&Figures]) {
+    let line = |name: &str, values: Vec<String>, unit: &str| {
+        let values = values.iter().map(|value| format!("{value:>13}"));
+        println!("{name:<20} {}  {unit}", values.collect::<String>());
+    };
+    let names = SETTINGS.iter().map(|(name, ..)| (*name).to_owned());
+    line("", names.collect(), "");
     let row = |name: &str, unit: &str, of: &dyn Fn(&Figures) -> f64| {
-        println!("{name:<22} {:>11.1} {:>12.1}  {unit}", of(&one), of(&two));
+        let values = settings.iter().map(|it| format!("{:.1}", of(it)));
+        line(name, values.collect(), unit);
     };
     row("goodput", "Mbit/s", &|it| it.mbps);
     row("for processor time", "Mbit/s of a processor", &|it| {
@@ -70,23 +125,28 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         it.handshakes[1]
     });
     row("an idle session", "kB", &|it| it.idle_kb);
-    let efficiency = two.mbit_per_cpu_s / one.mbit_per_cpu_s;
-    // What each does for its time is what contention leaves of it: N workers do
-    // N / (1 + s (N - 1)) of one's work (Gunther's law without coherence).
-    let serial = (1.0 / efficiency - 1.0).max(0.0);
-    println!(
-        "two for one           {:.2} times one's goodput, of two processors",
-        2.0 * efficiency
-    );
-    println!("serial share          {:.1} %", serial * 100.0);
-    for workers in [4.0, 8.0, 16.0] {
-        let times = workers / (1.0 + serial * (workers - 1.0));
-        println!("{workers:>3} workers           {times:.1} times, by that share");
-    }
-    let slowest = one.handshakes.iter().chain(&two.handshakes).copied();
-    Ok(efficiency >= LEAST_EFFICIENCY
-        && slowest.fold(f64::MAX, f64::min) >= LEAST_HANDSHAKES
-        && one.idle_kb.max(two.idle_kb) <= MOST_KB)
+}
+
+/// What two threads get done at once, where one gets done 1: what the machine gives to a program
+/// that shares nothing and touches little memory.
+fn two_processors() -> f64 {
+    let work = || {
+        let (begin, mut rounds, mut state) = (Instant::now(), 0_u64, [0x9e37_79b9_u64; 8]);
+        while begin.elapsed() < LOOP {
+            for _ in 0..10_000 {
+                state = state.map(|it| (it ^ (it >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9));
+            }
+            rounds += 1;
+        }
+        std::hint::black_box(state);
+        rounds as f64
+    };
+    let alone = work();
+    let together: f64 = std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        work() + other.join().unwrap_or_default()
+    });
+    together / alone
 }
 
 /// The run whose efficiency is in the middle.
@@ -95,34 +155,52 @@ fn median(mut runs: Vec<Figures>) -> Figures {
     runs.swap_remove(runs.len() / 2)
 }
 
-fn measure(programs: &Programs, sessions: u32, workers: &str) -> Result<Figures> {
-    let scratch = Scratch::new()?;
-    let relay = Relay::start_with(programs, &scratch, &["--workers", workers])?;
+/// `sessions` clients twice, half of them at each of two relays.
+fn measure(programs: &Programs, sessions: u32, relays: u32, workers: &str) -> Result<Figures> {
+    let flags = ["--workers", workers];
+    let states = (0..relays).map(|_| Scratch::new());
+    let states: Vec<Scratch> = states.collect::<Result<_>>()?;
+    let start = |state| Relay::start_with(programs, state, &flags);
+    let relays: Vec<Relay> = states.iter().map(start).collect::<Result<_>>()?;
+    let each = sessions / u32::try_from(relays.len())?;
+    let sum = |of: fn(&Relay) -> Result<f64>| relays.iter().map(of).sum::<Result<f64>>();
     let source = source()?;
-    let empty = relay.memory_kb()?;
-    let mut crowds = Vec::new();
+    let empty = sum(Relay::memory_kb)?;
+    // The first crowd stays, and is idle while the second is busy.
+    let (mut idle, mut busy) = (Vec::new(), Vec::new());
     let mut handshakes = [0.0; 2];
     for (index, of_a_second) in handshakes.iter_mut().enumerate() {
-        let keys = sessions.div_ceil(OF_A_KEY);
+        let keys = each.div_ceil(OF_A_KEY);
         let crowd = Crowd {
-            sessions,
+            sessions: each,
             busy_s: BUSY_S,
             first: u8::try_from(index as u32 * keys).context("at most 1,016 sessions")?,
         };
-        let before = relay.cpu_s()?;
-        let mut crowd = crowd.start(programs, &relay, source)?;
-        crowd.number("connected_s")?;
-        *of_a_second = f64::from(sessions) / (relay.cpu_s()? - before).max(0.01);
-        crowds.push(crowd);
+        let before = sum(Relay::cpu_s)?;
+        let start = |relay| crowd.start(programs, relay, source);
+        idle.append(&mut busy);
+        busy = relays.iter().map(start).collect::<Result<Vec<_>>>()?;
+        for crowd in &mut busy {
+            crowd.number("connected_s")?;
+        }
+        *of_a_second = f64::from(sessions) / (sum(Relay::cpu_s)? - before).max(0.01);
     }
     std::thread::sleep(SETTLE);
-    let idle_kb = (relay.memory_kb()? - empty) / f64::from(2 * sessions);
-    let before = relay.cpu_s_by_thread()?;
-    let mut busy = crowds.pop().context("there are two")?;
-    busy.go()?;
-    let bytes = busy.number("bytes")?;
-    let seconds = busy.number("seconds")?;
-    let after = relay.cpu_s_by_thread()?;
+    let idle_kb = (sum(Relay::memory_kb)? - empty) / f64::from(2 * sessions);
+    let by_thread = || {
+        let of_each = relays.iter().map(Relay::cpu_s_by_thread);
+        of_each.collect::<Result<Vec<_>>>().map(|all| all.concat())
+    };
+    let before = by_thread()?;
+    for crowd in &mut busy {
+        crowd.go()?;
+    }
+    let (mut bytes, mut seconds) = (0.0, 0.0_f64);
+    for crowd in &mut busy {
+        bytes += crowd.number("bytes")?;
+        seconds = seconds.max(crowd.number("seconds")?);
+    }
+    let after = by_thread()?;
     // Threads for files and names come and go, and cost nothing here.
     let by_thread: Vec<f64> = after
         .iter()

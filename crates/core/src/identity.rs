@@ -57,10 +57,14 @@ impl PublicKey {
     }
 }
 
+/// Characters of a key's text.
+const TEXT_LENGTH: usize = 43;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // In one piece: relays write long lists of them.
+        let mut text = String::with_capacity(TEXT_LENGTH);
         for chunk in self.0.chunks(3) {
             let word = chunk
                 .iter()
@@ -68,10 +72,10 @@ impl fmt::Display for PublicKey {
                 << (8 * (3 - chunk.len()));
             for i in 0..=chunk.len() {
                 let symbol = ALPHABET[(word >> (18 - 6 * i) & 63) as usize];
-                fmt::Write::write_char(f, char::from(symbol))?;
+                text.push(char::from(symbol));
             }
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 
@@ -86,7 +90,7 @@ impl FromStr for PublicKey {
 
     fn from_str(text: &str) -> Result<Self, KeyParseError> {
         let count = text.chars().count();
-        if count != 43 {
+        if count != TEXT_LENGTH {
             return Err(KeyParseError::Length(count));
         }
         let mut key = [0; 32];

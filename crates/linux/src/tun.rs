@@ -6,7 +6,7 @@
 
 use std::ffi::c_short;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use tokio::io::Interest;
@@ -52,6 +52,24 @@ impl Tun {
         let (fd, name) = make_device(template, Offloads::None)?;
         let io = watch(fd).map_err(TunError::Open)?;
         Ok(Self { io, name })
+    }
+
+    /// The device called `name`, of which this process was left a descriptor.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with its I/O driver enabled.
+    pub fn inherit(fd: OwnedFd, name: &str) -> Result<Self, TunError> {
+        let (io, name) = (watch(fd).map_err(TunError::Open)?, name.to_owned());
+        Ok(Self { io, name })
+    }
+
+    /// The device itself, for another process.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.io.get_ref().as_fd()
     }
 
     /// Its name.

@@ -12,6 +12,8 @@ mod tests;
 mod token;
 mod user;
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use tabane_core::PublicKey;
@@ -66,6 +68,14 @@ pub struct ClientEntry {
     pub revoked: bool,
 }
 
+/// Why a client that was let in is not any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    Revoked,
+    /// Nothing is known of it.
+    Forgotten,
+}
+
 /// What the relay answers a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccessAnswer {
@@ -98,6 +108,23 @@ impl AccessList {
             tokens,
             clients,
         }
+    }
+
+    /// The clients that the list before this one let in, and this one does not.
+    pub(crate) fn leaving_since(&self, before: &Self) -> BTreeMap<[u8; 32], Leaving> {
+        // Who came since stands behind those who were there.
+        if self.clients.starts_with(&before.clients) {
+            return BTreeMap::new();
+        }
+        let now = self.clients.iter();
+        let now: BTreeMap<_, _> = now.map(|it| (it.key.0, it.revoked)).collect();
+        let were_in = before.clients.iter().filter(|client| !client.revoked);
+        let leaving = were_in.filter_map(|client| match now.get(&client.key.0) {
+            Some(false) => None,
+            Some(true) => Some((client.key.0, Leaving::Revoked)),
+            None => Some((client.key.0, Leaving::Forgotten)),
+        });
+        leaving.collect()
     }
 
     /// What can be answered without a change: `None` where the token has to be looked at, and

@@ -1,10 +1,10 @@
 //! A relay's address pool as the machine has it: a TUN device with the pool's route, and packet
 //! filter rules that give what leaves from it the machine's own address (NAT).
 //!
-//! Owns the order of setting up. The device ends with the process; the
-//! rules may outlive it and do nothing then, for nothing comes from the pool's addresses any more.
-//! The next start removes them. Forwarding is the owner's to switch on: it concerns every
-//! interface, and for IPv6 it takes away what routers announce.
+//! Owns the order of setting up. The device ends with the process, or with the one that it is left
+//! to in an upgrade; the rules may outlive it and do nothing then, for nothing comes from the
+//! pool's addresses any more. The next start removes them. Forwarding is the owner's to switch on:
+//! it concerns every interface, and for IPv6 it takes away what routers announce.
 
 use std::fs;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use tabane_linux::{
     routing::Routing,
     tun::Tun,
 };
-use tabane_tunnel::ExitConfig;
+use tabane_tunnel::{ExitConfig, InheritedPool};
 
 use tabane_store::{Mistake, PoolRange};
 
@@ -30,14 +30,20 @@ const MTU: u16 = 1_400;
 
 /// What [`set_up`] has put in place beside the device.
 #[derive(Debug)]
-pub(crate) struct ExitRules(());
+pub(crate) struct ExitRules {
+    /// They go with this process, and are not another one's.
+    is_ours: bool,
+}
 
 /// Makes the device and the rules for these ranges, if there are any, and clears away what a relay
-/// that was killed has left.
+/// that was killed has left. With what another process has left only the rules are made.
 ///
 /// # Errors
 /// Each says what to do about it.
-pub(crate) async fn set_up(ranges: &[PoolRange]) -> Result<Option<(ExitConfig, ExitRules)>> {
+pub(crate) async fn set_up(
+    ranges: &[PoolRange],
+    inherited: Option<InheritedPool>,
+) -> Result<Option<(ExitConfig, ExitRules)>> {
     clear_leftovers();
     if ranges.is_empty() {
         return Ok(None);
@@ -53,6 +59,26 @@ pub(crate) async fn set_up(ranges: &[PoolRange]) -> Result<Option<(ExitConfig, E
     if !nix::unistd::geteuid().is_root() {
         return Err(Mistake::new("--pool needs root: it makes a TUN device").into());
     }
+    let is_ours = inherited.is_none();
+    let (tun, before) = match inherited {
+        Some(pool) => {
+            let tun = Tun::inherit(pool.device, TUN)?;
+            (tun, Some(pool.answers.into()))
+        }
+        None => (make_device(v4, v6).await?, None),
+    };
+    nft::replace_table(TABLE, &rules(v4, v6)).context("cannot translate the pool's addresses")?;
+    let config = ExitConfig {
+        tun,
+        v4,
+        v6,
+        mtu: MTU,
+        before,
+    };
+    Ok(Some((config, ExitRules { is_ours })))
+}
+
+async fn make_device(v4: Option<Prefix>, v6: Option<Prefix>) -> Result<Tun> {
     let interfaces = interfaces::list().await;
     let interfaces = interfaces.context("cannot list the interfaces")?;
     for range in v4.iter().chain(&v6) {
@@ -70,9 +96,14 @@ pub(crate) async fn set_up(ranges: &[PoolRange]) -> Result<Option<(ExitConfig, E
         let own = range.nth(1).context("a pool without addresses")?;
         routing.add_address(index, own, range.bits).await?;
     }
-    nft::replace_table(TABLE, &rules(v4, v6)).context("cannot translate the pool's addresses")?;
-    let mtu = MTU;
-    Ok(Some((ExitConfig { tun, v4, v6, mtu }, ExitRules(()))))
+    Ok(tun)
+}
+
+impl ExitRules {
+    /// Says whether they go with this process: another one may have the pool as well.
+    pub(crate) fn own(&mut self, is_ours: bool) {
+        self.is_ours = is_ours;
+    }
 }
 
 /// Removes what a relay that was killed has left; nothing where one is running.
@@ -89,7 +120,9 @@ fn clear_leftovers() {
 
 impl Drop for ExitRules {
     fn drop(&mut self) {
-        if let Err(error) = nft::remove_table(TABLE) {
+        if self.is_ours
+            && let Err(error) = nft::remove_table(TABLE)
+        {
             tracing::warn!("{error}; the next `tabane relay` tries again");
         }
     }

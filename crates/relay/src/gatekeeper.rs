@@ -17,7 +17,7 @@ use tabane_tunnel::{Admission, Applicant, RelayMonitor, User};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::access::{AccessAnswer, AccessList, UserName};
+use crate::access::{AccessAnswer, AccessList, Leaving, UserName};
 use crate::keeper::Keeper;
 use tabane_store::Mistake;
 
@@ -194,23 +194,19 @@ impl Gatekeeper {
     }
 
     fn put_in_force(&self, list: Arc<AccessList>, monitor: &RelayMonitor) {
-        let is_same = Arc::ptr_eq(&self.list.borrow(), &list) || *self.list.borrow() == list;
-        *self.list.borrow_mut() = list;
+        let before = self.list.replace(list.clone());
         self.renew_users();
-        if is_same {
+        if Arc::ptr_eq(&before, &list) {
             return;
         }
-        let list = self.list.borrow();
-        let clients = list
-            .clients()
-            .iter()
-            .map(|client| (client.key, client.revoked));
-        let clients: BTreeMap<_, _> = clients.map(|(key, revoked)| (key.0, revoked)).collect();
-        let (clients, is_shut) = (Arc::new(clients), self.door == Door::Shut);
-        monitor.turn_out(move |key| match clients.get(&key.0) {
-            Some(false) => None,
-            Some(true) => Some(CloseReason::Revoked),
-            None => is_shut.then_some(CloseReason::Unauthorised),
+        let leaving = list.leaving_since(&before);
+        if leaving.is_empty() {
+            return;
+        }
+        let (leaving, is_shut) = (Arc::new(leaving), self.door == Door::Shut);
+        monitor.turn_out(move |key| match leaving.get(&key.0)? {
+            Leaving::Revoked => Some(CloseReason::Revoked),
+            Leaving::Forgotten => is_shut.then_some(CloseReason::Unauthorised),
         });
     }
 
@@ -258,9 +254,23 @@ impl Gatekeeper {
         self.keeper.put_down().await
     }
 
-    /// Keeps it again.
+    /// Keeps it again, and alone.
     pub(crate) fn take_up(&self) {
         self.keeper.take_up();
+    }
+
+    /// Leaves the place in the fleet, if there is one, to the next process.
+    ///
+    /// # Errors
+    /// The fleet cannot be told what was used until now.
+    pub(crate) async fn leave_place(&self) -> Result<()> {
+        self.count();
+        self.keeper.leave_place().await
+    }
+
+    /// Has it from here on, from the process before this one.
+    pub(crate) fn take_place(&self) {
+        self.keeper.take_place();
     }
 
     /// Waits until the relay is to go down though nobody here says so.

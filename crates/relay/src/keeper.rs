@@ -168,10 +168,11 @@ impl Keeper {
         }
     }
 
-    /// Keeps what was counted, and leaves that to another process from here on.
+    /// Keeps what was counted, and leaves that to another process from here on; a fleet's relay
+    /// does so only with [its place](Self::leave_place).
     ///
     /// # Errors
-    /// A fleet knows its relays by their names, of which two processes cannot have one.
+    /// The fleet cannot be told now.
     pub(crate) async fn put_down(&self) -> Result<()> {
         match self {
             Self::File(keeper) => {
@@ -179,10 +180,28 @@ impl Keeper {
                 Ok(())
             }
             #[cfg(feature = "fleet")]
-            Self::Fleet(_) => anyhow::bail!(
-                "a relay of a fleet is not upgraded in place: `tabane fleet drain NAME`, and then \
-                 restart it"
-            ),
+            Self::Fleet(keeper) => keeper.tell_all().await,
+        }
+    }
+
+    /// Leaves the relay's place in its fleet to another process of this machine.
+    ///
+    /// # Errors
+    /// The fleet cannot be told what was used until now.
+    pub(crate) async fn leave_place(&self) -> Result<()> {
+        match self {
+            Self::File(_) => Ok(()),
+            #[cfg(feature = "fleet")]
+            Self::Fleet(keeper) => keeper.leave_place().await,
+        }
+    }
+
+    /// Has that place, while the process before this one finishes its sessions.
+    pub(crate) fn take_place(&self) {
+        match self {
+            Self::File(_) => {}
+            #[cfg(feature = "fleet")]
+            Self::Fleet(keeper) => keeper.take_place(false),
         }
     }
 
@@ -191,7 +210,7 @@ impl Keeper {
         match self {
             Self::File(keeper) => keeper.take_up(),
             #[cfg(feature = "fleet")]
-            Self::Fleet(_) => {}
+            Self::Fleet(keeper) => keeper.take_place(true),
         }
     }
 

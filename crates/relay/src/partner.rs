@@ -1,18 +1,21 @@
 //! The other process of a relay that is being upgraded: what both tell each other meanwhile.
 //!
-//! Lines over one link: `ready` once, and then what each user has passed on at the one who says so,
-//! so that a user's volume is one.
+//! Lines over one link: `ready` once, then from the old process what is the new one's from there on
+//! (`lodged` for each place in use, `pool`, `fleet`), and from both what each user has passed on at
+//! the one who says so, so that a user's volume is one.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 
 use tabane_base::Bytes;
-use tabane_tunnel::User;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tabane_tunnel::{PoolPlace, User};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 
 /// What the new process says once it serves.
 const READY: &str = "ready";
+const POOL: &str = "pool";
+const FLEET: &str = "fleet";
 
 /// What comes from the other process, line by line.
 pub(crate) type Words = Lines<BufReader<tokio::net::UnixStream>>;
@@ -31,13 +34,27 @@ pub(crate) enum Word<'a> {
     Ready,
     /// A user has passed so much on there.
     Used(&'a str, Bytes),
+    /// A place of the pool is in use there.
+    Lodged(PoolPlace),
+    /// All those have been said: the pool is the other's.
+    Pool,
+    /// The place in the fleet is the other's.
+    Fleet,
 }
 
 impl<'a> Word<'a> {
     /// A line of its; `None` for what this version does not know.
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
-        if line == READY {
-            return Some(Self::Ready);
+        match line {
+            READY => return Some(Self::Ready),
+            POOL => return Some(Self::Pool),
+            FLEET => return Some(Self::Fleet),
+            _ => {}
+        }
+        if let Some(rest) = line.strip_prefix("lodged ") {
+            let (client, number) = rest.split_once(' ')?;
+            let (client, number) = (client.parse().ok()?, number.parse().ok()?);
+            return Some(Self::Lodged(PoolPlace { client, number }));
         }
         let (name, bytes) = line.strip_prefix("used ")?.rsplit_once(' ')?;
         Some(Self::Used(name, Bytes::new(bytes.parse().ok()?)))
@@ -61,6 +78,30 @@ impl Partner {
 
     pub(crate) fn say_ready(&mut self) -> io::Result<()> {
         writeln!(self.link, "{READY}")
+    }
+
+    /// Says which places are in use here, and that the pool is its from here on. It has to read
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) async fn say_pool(&self, places: &[PoolPlace]) -> io::Result<()> {
+        let lodged = places.iter();
+        let lodged = lodged.map(|it| format!("lodged {} {}\n", it.client, it.number));
+        self.say(lodged.collect::<String>() + POOL + "\n").await
+    }
+
+    /// Says that the place in the fleet is its from here on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) async fn say_fleet(&self) -> io::Result<()> {
+        self.say(format!("{FLEET}\n")).await
+    }
+
+    async fn say(&self, words: String) -> io::Result<()> {
+        let mut link = tokio::net::UnixStream::from_std(self.link.try_clone()?)?;
+        link.write_all(words.as_bytes()).await
     }
 
     /// What users have passed until now is known to it, by the file.
@@ -101,6 +142,12 @@ mod tests {
     #[test]
     fn words_are_read_as_they_are_said_and_others_are_left_out() {
         assert_eq!(Word::parse("ready"), Some(Word::Ready));
+        assert_eq!(Word::parse("pool"), Some(Word::Pool));
+        assert_eq!(Word::parse("fleet"), Some(Word::Fleet));
+        let client = tabane_core::PublicKey([7; 32]);
+        let lodged = format!("lodged {client} 12");
+        let place = PoolPlace { client, number: 12 };
+        assert_eq!(Word::parse(&lodged), Some(Word::Lodged(place)));
         let used = Word::parse("used ann 1500");
         assert_eq!(used, Some(Word::Used("ann", Bytes::new(1_500))));
         for other in [
@@ -110,6 +157,10 @@ mod tests {
             "used ann -1",
             "used ann x",
             "steady",
+            "lodged",
+            "lodged x 1",
+            &lodged[..50],
+            "pools",
         ] {
             assert_eq!(Word::parse(other), None, "{other}");
         }

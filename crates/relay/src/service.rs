@@ -81,23 +81,23 @@ impl RelayService {
         state: &RelayState,
         estate: Option<Estate>,
     ) -> Result<Self> {
-        let (inheritance, mut inherited_doors, before) = match estate.map(Estate::split) {
-            Some((sockets, doors, link)) => (Some(sockets), doors, Some(link)),
-            None => (None, Vec::new(), None),
+        let predecessor = estate.as_ref().map(|estate| estate.process);
+        let (inheritance, mut inherited_doors, pool, before) = match estate {
+            Some(it) => (Some(it.sockets), it.doors, it.pool, Some(it.link)),
+            None => (None, Vec::new(), None, None),
         };
         let listen = order.listen.unwrap_or_else(default_listen);
         let identity = state.identity()?;
         let is_open = order.door != Door::Shut;
-        let keeper = keeper(&order, state, listen).await?;
+        let keeper = keeper(&order, state, listen, predecessor).await?;
         let fleet_list = keeper.fleet_list();
         let has_fleet = fleet_list.is_some();
         let (gatekeeper, newcomers) = Gatekeeper::open(keeper, order.door)?;
         let considering = gatekeeper.clone();
-        let (exit, exit_rules) = exit::set_up(&order.pool).await?.unzip();
-        let name = public_name(&order.public);
-        let inherited = inherited_doors.pop();
-        let own_key = identity.public_key();
-        let doors = order.doors.open(own_key, name.as_deref(), inherited);
+        let (exit, exit_rules) = exit::set_up(&order.pool, pool).await?.unzip();
+        let (name, inherited) = (public_name(&order.public), inherited_doors.pop());
+        let doors = order.doors;
+        let doors = doors.open(identity.public_key(), name.as_deref(), inherited);
         let web_doors = doors.await?;
         let listeners = listeners(&web_doors)?;
         let has_web = web_doors.iter().any(|door| door.port() == Some(TLS_PORT));
@@ -190,7 +190,7 @@ impl RelayService {
 
     /// Serves until `told`, then lets connections finish for `grace` or until `told_again`.
     pub async fn run(
-        self,
+        mut self,
         told: impl Future<Output = Parting>,
         grace: impl FnOnce(Parting) -> Duration,
         told_again: impl Future<Output = ()>,
@@ -210,6 +210,10 @@ impl RelayService {
             never = self.gatekeeper.work(self.newcomers, monitor) => never,
         }
         self.upgrade.tell();
+        // Whoever has the pool to the last takes them away.
+        if let Some(rules) = &mut self.exit_rules {
+            rules.own(!self.upgrade.has_partner());
+        }
         drop(self.exit_rules);
         self.gatekeeper.close();
     }
@@ -246,12 +250,18 @@ fn join_string(
 }
 
 /// Where the list is kept: by the fleet, or in the relay's own files.
-async fn keeper(order: &RelayOrder, state: &RelayState, listen: SocketAddr) -> Result<Keeper> {
+async fn keeper(
+    order: &RelayOrder,
+    state: &RelayState,
+    listen: SocketAddr,
+    predecessor: Option<u32>,
+) -> Result<Keeper> {
     #[cfg(feature = "fleet")]
     if let Some(fleet) = &order.fleet {
         let addresses = public_addresses(&order.public, listen).await?;
         let key = state.identity()?.public_key();
-        let keeper = FleetKeeper::start(fleet.clone(), state.root(), key, addresses).await?;
+        let of = (key, predecessor);
+        let keeper = FleetKeeper::start(fleet.clone(), state.root(), of, addresses).await?;
         return Ok(Keeper::Fleet(keeper));
     }
     #[cfg(feature = "fleet")]
@@ -264,7 +274,7 @@ async fn keeper(order: &RelayOrder, state: &RelayState, listen: SocketAddr) -> R
         ))
         .into());
     }
-    let _ = (order, listen);
+    let _ = (order, listen, predecessor);
     Ok(Keeper::File(FileKeeper::new(state)?))
 }
 

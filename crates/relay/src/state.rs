@@ -109,6 +109,19 @@ impl RelayState {
         Ok(())
     }
 
+    /// The time by which its tokens and volumes go, in seconds since 1970: this machine's, or its
+    /// fleet's.
+    ///
+    /// # Errors
+    /// The fleet's etcd does not answer.
+    pub fn now(&self) -> Result<u64> {
+        #[cfg(feature = "fleet")]
+        if let Some(fleet) = self.fleet()? {
+            return FleetBook::new(fleet).now();
+        }
+        Ok(unix_seconds())
+    }
+
     /// Remembers under which addresses clients reach the relay.
     pub fn announce(&self, addresses: &[Destination]) -> Result<()> {
         let addresses = addresses.iter().map(ToString::to_string).collect();
@@ -146,7 +159,7 @@ impl RelayState {
         lasts: Lifetime,
         user: Option<UserName>,
     ) -> Result<Token> {
-        let now = unix_seconds();
+        let now = self.now()?;
         let token = Token::from_random(secret::random());
         let entry = TokenEntry {
             token: token.clone(),

@@ -3,6 +3,7 @@
 //! ```text
 //!  old ── starts, with its sockets as descriptors ──► new: opens everything, reads the list
 //!  old ◄──────────────── "ready" ──────────────────── new: steers what is new to itself
+//!  old ── "lodged KEY 7", "pool", "fleet" ──────────► new: has pool and place in the fleet
 //!  old ◄── "used ann 1500" ── one link, both ways ──► new, until the old one has ended
 //! ```
 //!
@@ -22,7 +23,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use tabane_base::Duration;
 use tabane_linux::descriptors::{heritable, inherited};
-use tabane_tunnel::{Inheritance, InheritedGroup, RelayMonitor};
+use tabane_tunnel::{Inheritance, InheritedGroup, InheritedPool, RelayMonitor};
 use tokio::time::{interval, timeout};
 
 use crate::gatekeeper::Gatekeeper;
@@ -33,8 +34,8 @@ const VARIABLE: &str = "TABANE_RELAY_INHERITANCE";
 /// A new process reads some files and makes a certificate until it is ready.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often both processes tell each other what users have passed: by so much a volume may be
-/// exceeded.
-const TELL_INTERVAL: Duration = Duration::from_secs(1);
+/// exceeded. A fleet lends small parts, which last no second at high rates.
+const TELL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the variable says, as TOML.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -42,8 +43,18 @@ struct Will {
     is_odd: bool,
     link: i32,
     doors: Vec<i32>,
+    /// The process that leaves all this.
+    #[serde(default)]
+    process: u32,
+    pool: Option<NamedPool>,
     #[serde(default)]
     groups: Vec<NamedGroup>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct NamedPool {
+    device: i32,
+    answers: i32,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -58,7 +69,10 @@ struct NamedGroup {
 pub struct Estate {
     pub(crate) sockets: Inheritance,
     pub(crate) doors: Vec<TcpListener>,
-    link: UnixStream,
+    pub(crate) pool: Option<InheritedPool>,
+    /// The process that has left all this.
+    pub(crate) process: u32,
+    pub(crate) link: UnixStream,
 }
 
 /// The way from a running relay to the next process.
@@ -97,10 +111,18 @@ impl Estate {
         });
         let groups = groups.collect::<io::Result<_>>()?;
         let doors = take(will.doors).map(|door| door.map(TcpListener::from));
+        let pool = will.pool.map(|pool| {
+            Ok::<_, io::Error>(InheritedPool {
+                device: inherited(pool.device)?,
+                answers: inherited(pool.answers)?,
+            })
+        });
         let is_odd = will.is_odd;
         Ok(Self {
             sockets: Inheritance { is_odd, groups },
             doors: doors.collect::<io::Result<_>>()?,
+            pool: pool.transpose()?,
+            process: will.process,
             link: inherited(will.link)?.into(),
         })
     }
@@ -162,6 +184,10 @@ impl Upgrade {
         if line.as_deref().and_then(Word::parse) != Some(Word::Ready) {
             bail!("{}", why_not(&mut child, is_late));
         }
+        if let Err(error) = self.hand_over(&partner).await {
+            // What is seen next is that it has ended.
+            tracing::error!("what is shared was not handed over whole: {error:#}");
+        }
         *self.partner.borrow_mut() = Some(partner);
         let this = self.clone();
         tokio::task::spawn_local(async move {
@@ -169,6 +195,16 @@ impl Upgrade {
             tracing::error!("the process that took over has ended: nobody new is served");
         });
         Ok(child.id())
+    }
+
+    /// Leaves to the next process what one alone can have.
+    async fn hand_over(&self, partner: &Partner) -> Result<()> {
+        if let Some(places) = self.monitor.leave_pool() {
+            partner.say_pool(&places).await?;
+        }
+        let told = self.gatekeeper.leave_place().await;
+        partner.say_fleet().await?;
+        told
     }
 
     /// The descriptors by their numbers, and what keeps them open until they are handed over.
@@ -193,8 +229,16 @@ impl Upgrade {
                     .collect::<io::Result<_>>()?,
             });
         }
+        let pool = self.monitor.bequeath_pool()?.map(|pool| {
+            Ok::<_, io::Error>(NamedPool {
+                device: name(&pool.device)?,
+                answers: name(&pool.answers)?,
+            })
+        });
         let will = Will {
             is_odd: sockets.is_odd,
+            process: std::process::id(),
+            pool: pool.transpose()?,
             doors: self
                 .doors
                 .iter()
@@ -234,11 +278,16 @@ impl Upgrade {
     /// Until the other process has ended.
     async fn keep_company(&self, mut words: Words) {
         let mut ticks = interval(TELL_INTERVAL);
+        let mut lodged = Vec::new();
         loop {
             tokio::select! {
                 line = words.next_line() => match line.ok().flatten() {
-                    Some(line) => if let Some(Word::Used(name, bytes)) = Word::parse(&line) {
-                        self.gatekeeper.add_used(name, bytes);
+                    Some(line) => match Word::parse(&line) {
+                        Some(Word::Used(name, bytes)) => self.gatekeeper.add_used(name, bytes),
+                        Some(Word::Lodged(place)) => lodged.push(place),
+                        Some(Word::Pool) => self.monitor.take_pool(&std::mem::take(&mut lodged)),
+                        Some(Word::Fleet) => self.gatekeeper.take_place(),
+                        Some(Word::Ready) | None => {}
                     },
                     None => break,
                 },
@@ -246,7 +295,13 @@ impl Upgrade {
             }
         }
         *self.partner.borrow_mut() = None;
+        self.monitor.take_all_of_pool();
         self.gatekeeper.take_up();
+    }
+
+    /// Whether another process has sessions at the same addresses.
+    pub(crate) fn has_partner(&self) -> bool {
+        self.partner.borrow().is_some()
     }
 
     /// Tells the other process what users have passed here.
@@ -256,13 +311,6 @@ impl Upgrade {
         {
             tracing::debug!(%error, "the other process hears nothing");
         }
-    }
-}
-
-impl Estate {
-    /// What is used when everything is open.
-    pub(crate) fn split(self) -> (Inheritance, Vec<TcpListener>, UnixStream) {
-        (self.sockets, self.doors, self.link)
     }
 }
 

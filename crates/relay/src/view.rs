@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tabane_control::{Exposure, ExposureState, Packets, SessionExit, SiteRoute, State, TraceBatch};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{
-    ExitSnapshot, ExposureSnapshot, PacketsSnapshot, RelayMonitor, RouteSnapshot,
+    ExitSnapshot, ExposureSnapshot, GuestSnapshot, PacketsSnapshot, RelayMonitor, RouteSnapshot,
     shown::{Ledger, NO_TRACE, Source, drops, of_path, of_volume, session},
 };
 use tokio::sync::mpsc;
@@ -30,20 +30,47 @@ impl RelayView {
 
     /// Has a session recorded.
     pub async fn record(&self, session: Option<u64>) -> Result<mpsc::Receiver<TraceBatch>, String> {
-        let number = match (
-            session,
-            self.ledgers.keys().copied().collect::<Vec<_>>().as_slice(),
-        ) {
-            (Some(number), _) => number,
-            (None, [only]) => *only,
-            (None, []) => return Err("there is no session at present".to_owned()),
-            (None, numbers) => {
-                let many = numbers.len();
-                return Err(format!("there are {many} sessions: which one? (--session)"));
+        let number = match session {
+            Some(number) => number,
+            None => {
+                let guests = self.monitor.count().await.guests;
+                match guests.as_slice() {
+                    [only] => only.number,
+                    [] => return Err("there is no session at present".to_owned()),
+                    many => {
+                        let many = many.len();
+                        return Err(format!("there are {many} sessions: which one? (--session)"));
+                    }
+                }
             }
         };
         let record = self.monitor.record(number).await;
         record.ok_or_else(|| NO_TRACE.to_owned())
+    }
+
+    /// Adds up what sessions have lost that may be gone when somebody looks, and has nothing
+    /// measured.
+    pub async fn count(&mut self) {
+        let seen = self.monitor.count().await;
+        let mut before = std::mem::take(&mut self.ledgers);
+        for guest in &seen.guests {
+            self.keep(guest, &mut before);
+        }
+        self.note_gone(&before);
+    }
+
+    /// Brings the ledger of a session up to date.
+    fn keep(&mut self, guest: &GuestSnapshot, before: &mut BTreeMap<u64, Ledger>) -> &Ledger {
+        let number = guest.number;
+        let mut ledger = before.remove(&number).unwrap_or_default();
+        let paths = guest.session.paths.iter();
+        ledger.count(paths.map(|path| (Source::Path(number, path.id.get()), of_path(path))));
+        self.ledgers.entry(number).or_insert(ledger)
+    }
+
+    fn note_gone(&mut self, gone: &BTreeMap<u64, Ledger>) {
+        let lost = gone.values().map(|gone| gone.traffic().lost_packets);
+        self.lost += lost.sum::<u64>();
     }
 
     /// Fills in what is known of it.
@@ -62,17 +89,14 @@ impl RelayView {
         }
         for guest in seen.guests {
             let number = guest.number;
-            let mut ledger = before.remove(&number).unwrap_or_default();
-            let paths = guest.session.paths.iter();
-            ledger.count(paths.map(|path| (Source::Path(number, path.id.get()), of_path(path))));
+            let traffic = self.keep(&guest, &mut before).traffic();
             let mut seen = session(number, &guest.session);
             seen.worker = Some(guest.worker);
             seen.peer = guest.client.map(|client| client.to_string());
             seen.age_s = Some(guest.age.as_secs());
-            seen.traffic = ledger.traffic();
+            seen.traffic = traffic;
             seen.packets = guest.packets.map(packets);
             seen.exit = guest.exit.map(exit);
-            self.ledgers.insert(number, ledger);
             // Strangers in mid-handshake are no sessions yet.
             if guest.session.status == SessionStatus::Connected {
                 totals.sessions += 1;
@@ -84,8 +108,7 @@ impl RelayView {
             totals.traffic.lost_packets += seen.traffic.lost_packets;
             state.sessions.push(seen);
         }
-        let gone = before.values();
-        self.lost += gone.map(|gone| gone.traffic().lost_packets).sum::<u64>();
+        self.note_gone(&before);
         totals.traffic.lost_packets += self.lost;
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! Owns how often the data path is looked at, and the carrying out of commands on its thread. The
 //! data path is on this thread, the server on one of its own: what clients ask for costs nothing
-//! here. A gateway has no time for looks that nobody wants, so it is told when to look
-//! ([`Asked`]). An instance without a socket works all the same; only what was asked for by name
-//! (`--http`) may fail it.
+//! here. A relay has too many sessions, and a gateway too little time, for looks that nobody wants:
+//! they are told when to look, the gateway each time ([`Asked`]), a relay once in a while. An
+//! instance without a socket works all the same; only what was asked for by name (`--http`) may
+//! fail it.
 
 mod asked;
 
@@ -37,6 +38,10 @@ use tabane_uplinks::{PolicyTextFile, WebView};
 
 /// How often the data path is looked at: twice in the second that rates are taken over.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+/// A relay that was asked goes on by itself for so long: whoever asks, asks again.
+const WATCHED: Duration = Duration::from_secs(3);
+/// How often a relay that nobody looks at adds up what its sessions have lost.
+const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 /// Things that happen together are told together.
 const NEWS_PAUSE: Duration = Duration::from_millis(20);
 
@@ -120,7 +125,11 @@ impl Instance {
         view: View,
         journal: Journal,
     ) -> Result<Self> {
-        let served = serve(args, &description, Pace::ByItself)?;
+        let pace = match view {
+            View::Client(_) | View::Web(_) => Pace::ByItself,
+            View::Relay(_) => Pace::WhenAsked,
+        };
+        let served = serve(args, &description, pace)?;
         let (server, publisher, commands) = match served {
             Some((server, publisher, commands)) => (Some(server), Some(publisher), Some(commands)),
             // Whoever is to be told of events is told all the same.
@@ -133,6 +142,8 @@ impl Instance {
             journal,
             publisher,
             events: Events::default(),
+            pace,
+            asked_at: None,
         };
         let task = tokio::task::spawn_local(reporter.run(commands));
         Ok(Self {
@@ -211,23 +222,45 @@ struct Reporter {
     /// None where nobody can look.
     publisher: Option<Publisher>,
     events: Events,
+    pace: Pace,
+    /// When somebody last wanted to know.
+    asked_at: Option<Instant>,
 }
 
 impl Reporter {
     async fn run(mut self, mut commands: Option<mpsc::Receiver<Command>>) {
-        let mut samples = interval(SAMPLE_INTERVAL);
-        samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let [mut samples, mut counts] = [SAMPLE_INTERVAL, COUNT_INTERVAL].map(|span| {
+            let mut ticks = interval(span);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            ticks
+        });
         loop {
+            let is_watched = self.is_watched();
             tokio::select! {
-                _ = samples.tick() => {}
-                () = self.journal.changed() => sleep(NEWS_PAUSE).await,
-                command = next(&mut commands) => match command {
-                    Some(command) => self.carry_out(command).await,
-                    // The server is gone.
-                    None => commands = None,
-                },
+                _ = samples.tick(), if is_watched => {}
+                () = self.journal.changed(), if is_watched => sleep(NEWS_PAUSE).await,
+                _ = counts.tick(), if !is_watched => {
+                    self.view.count().await;
+                    continue;
+                }
+                command = next(&mut commands) => {
+                    match command {
+                        Some(command) => self.carry_out(command).await,
+                        // The server is gone.
+                        None => commands = None,
+                    }
+                    continue;
+                }
             }
             self.publish().await;
+        }
+    }
+
+    /// Whether somebody may want to know what is new.
+    fn is_watched(&self) -> bool {
+        match self.pace {
+            Pace::ByItself => true,
+            Pace::WhenAsked => self.asked_at.is_some_and(|at| at.elapsed() < WATCHED),
         }
     }
 
@@ -235,6 +268,7 @@ impl Reporter {
         // Who asked may have gone meanwhile; then nobody hears the answer.
         match command {
             Command::Look { reply } => {
+                self.asked_at = Some(Instant::now());
                 self.publish().await;
                 let _ = reply.send(Ok(()));
             }
@@ -289,6 +323,14 @@ impl View {
             Self::Client(view) => Some(view.reactions()),
             Self::Relay(_) => None,
             Self::Web(view) => Some(view.reactions()),
+        }
+    }
+
+    /// Adds up what would be forgotten until somebody looks.
+    async fn count(&mut self) {
+        match self {
+            Self::Relay(view) => view.count().await,
+            Self::Client(_) | Self::Web(_) => {}
         }
     }
 

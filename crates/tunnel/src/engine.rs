@@ -239,6 +239,11 @@ impl Engine {
         self.visit(id, |visit| {
             visit.touched |= visit.session.measure_round_trips(visit.now);
         });
+        self.snapshot_unmeasured(id)
+    }
+
+    /// The same, without a packet for it.
+    pub(crate) fn snapshot_unmeasured(&self, id: SessionId) -> Option<SessionSnapshot> {
         let mut state = self.0.borrow_mut();
         let now = state.now();
         let hosted = state.sessions.get(&id.handle)?;

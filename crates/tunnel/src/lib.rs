@@ -64,7 +64,7 @@ pub use proxy_header::proxy_header;
 pub use relay::{
     Admission, Applicant, Authorise, DestinationRule, Destinations, DomainGrant, ExitAddress,
     ExitAddressError, ExitConfig, ExitSnapshot, ExposureSnapshot, FleetList, GrantError, Grants,
-    GroupName, GuestSnapshot, HostGrant, Inheritance, InheritedGroup, PacketsSnapshot, Parting,
+    GroupName, GuestSnapshot, HostGrant, Inheritance, InheritedGroup, InheritedPool, PacketsSnapshot, Parting, PoolPlace,
     PortGrant, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RelaySnapshot,
     RouteGrant, RouteSnapshot, RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };

@@ -87,12 +87,13 @@ pub use asked_name::fuzz_asked_name;
 pub use config::{FleetList, RelayConfig, RelayLimits};
 pub use crew::Parting;
 pub use departure::ExitSnapshot;
-pub use exit::{ExitConfig, PacketsSnapshot};
+pub use exit::{ExitConfig, InheritedPool, PacketsSnapshot};
 pub use exit_address::{ExitAddress, ExitAddressError};
 pub use front_doors::ExposureSnapshot;
 pub use grants::{DomainGrant, GrantError, Grants, GroupName, HostGrant, PortGrant, RouteGrant};
 pub use listening::{Inheritance, InheritedGroup};
 pub use monitor::{GuestSnapshot, RelayMonitor, RelaySnapshot};
+pub use pool::PoolPlace;
 pub use rules::{DestinationRule, Destinations, RuleError};
 pub use sites::RouteSnapshot;
 pub(crate) use user::{Direction, Meter};
@@ -202,6 +203,7 @@ impl Relay {
         let own_ports = config.web_doors.iter().filter_map(WebDoor::port).collect();
         let inheritance = config.inheritance;
         let is_odd = inheritance.as_ref().is_some_and(|before| !before.is_odd);
+        let exit = config.exit.map(Exit::new).transpose();
         let (crew, mut ways) = Crew::new(config.workers);
         let shared = Arc::new(Shared {
             crew,
@@ -220,7 +222,7 @@ impl Relay {
             headcount: Headcount::default(),
             members: Members::default(),
             journal: Journal::default(),
-            exit: config.exit.map(Exit::new),
+            exit: exit.map_err(RelayError::Runtime)?,
             measuring: Measuring::default(),
             fleet_list: config.fleet_list,
             front_doors: FrontDoors::new(config.listen[0].ip(), own_ports),
@@ -415,7 +417,7 @@ impl Relay {
                 Some((session, key, verdict)) = self.answers.1.recv() => {
                     self.decide(session, key, verdict);
                 }
-                Some(job) = self.jobs.recv() => job(self),
+                Some(job) = self.jobs.recv() => self.carry_out(job),
             }
         }
     }

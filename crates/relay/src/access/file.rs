@@ -1,12 +1,15 @@
 //! `access.toml` in a relay's state directory: the access list on disk.
 //!
 //! Owns the lock under which it is changed and that a change is durable before anybody hears of
-//! it. What the list says is [`AccessList`]'s.
+//! it, and that what has not changed is not read again. What the list says is [`AccessList`]'s.
 
 use std::ffi::{CStr, OsStr};
-use std::fs::File;
+use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
@@ -17,6 +20,29 @@ use tabane_store::{atomic_file, read_toml};
 #[derive(Debug, Clone)]
 pub struct AccessFile {
     path: PathBuf,
+    known: Arc<Mutex<Option<Known>>>,
+}
+
+/// What the file says, as long as it is this one. It is open, so that no other is given its number.
+#[derive(Debug)]
+struct Known {
+    #[expect(dead_code, reason = "it is kept open, so that no other has its number")]
+    file: File,
+    is: Version,
+    list: Arc<AccessList>,
+}
+
+/// Another file, or the same after somebody wrote into it, has another one.
+#[derive(Debug, PartialEq, Eq)]
+struct Version([i128; 5]);
+
+impl Version {
+    fn of(file: &Metadata) -> Self {
+        let numbers = [file.dev(), file.ino(), file.len()].map(i128::from);
+        let times = [file.mtime(), file.mtime_nsec()].map(i128::from);
+        let ([device, file, length], [seconds, nanos]) = (numbers, times);
+        Self([device, file, length, seconds, nanos])
+    }
 }
 
 impl AccessFile {
@@ -27,22 +53,51 @@ impl AccessFile {
     pub fn new(directory: &Path) -> Self {
         Self {
             path: directory.join(OsStr::from_bytes(Self::NAME.to_bytes())),
+            known: Arc::default(),
         }
     }
 
     /// The list as it is on disk.
     pub fn read(&self) -> Result<AccessList> {
-        self.read_if_any().map(Option::unwrap_or_default)
+        let list = self.read_if_any()?.unwrap_or_default();
+        Ok(Arc::unwrap_or_clone(list))
     }
 
     /// The same; `None` if there is no file.
-    pub(crate) fn read_if_any(&self) -> Result<Option<AccessList>> {
+    pub(crate) fn read_if_any(&self) -> Result<Option<Arc<AccessList>>> {
+        self.read_into(&mut self.known())
+    }
+
+    /// What is known of it; nobody here reads while it is changed, to read the same once more.
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_into(&self, known: &mut Option<Known>) -> Result<Option<Arc<AccessList>>> {
+        let now = fs::metadata(&self.path).map(|it| Version::of(&it)).ok();
+        if let Some(known) = known
+            && now.as_ref() == Some(&known.is)
+        {
+            return Ok(Some(known.list.clone()));
+        }
+        let file = File::open(&self.path);
         let list: Option<AccessList> = read_toml(&self.path)?;
+        let list = list.map(Arc::new);
         if let Some(list) = &list {
             list.check()
                 .with_context(|| self.path.display().to_string())?;
+            *known = self.identify(file, list);
         }
         Ok(list)
+    }
+
+    /// What was read after `file` was opened, unless it is another one by now.
+    fn identify(&self, file: io::Result<File>, list: &Arc<AccessList>) -> Option<Known> {
+        let file = file.ok()?;
+        let is = Version::of(&file.metadata().ok()?);
+        let now = Version::of(&fs::metadata(&self.path).ok()?);
+        let list = list.clone();
+        (is == now).then_some(Known { file, is, list })
     }
 
     /// Changes the list; nobody else changes it meanwhile, and it is on disk when this returns.
@@ -54,15 +109,20 @@ impl AccessFile {
     pub(crate) fn update_and_read<T>(
         &self,
         change: impl FnOnce(&mut AccessList) -> T,
-    ) -> Result<(T, AccessList)> {
+    ) -> Result<(T, Arc<AccessList>)> {
         let _lock = self.lock()?;
-        let before = self.read()?;
-        let mut list = before.clone();
+        let mut known = self.known();
+        let before = self.read_into(&mut known)?.unwrap_or_default();
+        let mut list = (*before).clone();
         let outcome = change(&mut list);
-        if list != before {
-            let text = toml::to_string(&list).context("cannot write the access list as TOML")?;
-            atomic_file::replace(&self.path, text.as_bytes(), atomic_file::SECRET)?;
+        if list == *before {
+            return Ok((outcome, before));
         }
+        let text = toml::to_string(&list).context("cannot write the access list as TOML")?;
+        atomic_file::replace(&self.path, text.as_bytes(), atomic_file::SECRET)?;
+        let list = Arc::new(list);
+        // Nobody else replaces it while we have the lock.
+        *known = self.identify(File::open(&self.path), &list);
         Ok((outcome, list))
     }
 
@@ -82,7 +142,6 @@ impl AccessFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     use crate::access::tests::{KEYS, entry, name, shown, token};
     use crate::access::{AccessAnswer, TokenUses, UserEntry};
@@ -158,6 +217,33 @@ mod tests {
             .unwrap();
         assert_eq!(verdict, AccessAnswer::RefusedUnknown);
         assert_eq!(reopened.read().unwrap().clients()[0].key, KEYS[0]);
+    }
+
+    #[test]
+    fn what_others_wrote_is_seen_and_what_nobody_wrote_is_not_read_again() {
+        let scratch = Scratch::make();
+        let file = AccessFile::new(scratch.path());
+        assert!(file.read_if_any().unwrap().is_none());
+        let add = |file: &AccessFile, n: u8| {
+            let added = file.update(|list| list.add_token(entry(n, TokenUses::ONE)));
+            added.unwrap().unwrap();
+        };
+        add(&file, 1);
+        let first = file.read_if_any().unwrap().unwrap();
+        let again = file.read_if_any().unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first, &again));
+        // Another process, as fast as it can.
+        for n in 2..50 {
+            add(&AccessFile::new(scratch.path()), n);
+            let seen = file.read_if_any().unwrap().unwrap();
+            assert_eq!(*seen, AccessFile::new(scratch.path()).read().unwrap());
+        }
+        // A person with an editor that writes into the file.
+        let path = scratch.path().join("access.toml");
+        fs::write(&path, "token = []\nclient = []\n").unwrap();
+        assert_eq!(file.read().unwrap(), AccessList::default());
+        fs::remove_file(&path).unwrap();
+        assert!(file.read_if_any().unwrap().is_none());
     }
 
     #[test]

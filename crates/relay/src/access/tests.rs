@@ -163,6 +163,32 @@ fn a_user_has_devices_which_go_with_it() {
 }
 
 #[test]
+fn who_leaves_is_found_and_who_comes_is_nobody_who_leaves() {
+    let mut before = AccessList::default();
+    before.add_token(entry(1, TokenUses::Many)).unwrap();
+    let enrol = |list: &mut AccessList, key| list.authorise(key, shown(&token(1)), 0);
+    enrol(&mut before, KEYS[0]);
+    enrol(&mut before, KEYS[1]);
+    let mut after = before.clone();
+    enrol(&mut after, KEYS[2]);
+    assert!(after.leaving_since(&before).is_empty());
+    assert!(
+        AccessList::default()
+            .leaving_since(&AccessList::default())
+            .is_empty()
+    );
+    after.set_revoked(KEYS[1], true).unwrap();
+    let leaving = [(KEYS[1].0, Leaving::Revoked)];
+    assert_eq!(after.leaving_since(&before), leaving.into());
+    assert!(
+        after.leaving_since(&after.clone()).is_empty(),
+        "it has left"
+    );
+    let leaving = [KEYS[0], KEYS[2]].map(|key| (key.0, Leaving::Forgotten));
+    assert_eq!(AccessList::default().leaving_since(&after), leaving.into());
+}
+
+#[test]
 fn the_list_has_an_end() {
     let mut list = AccessList::default();
     list.add_token(entry(1, TokenUses::Many)).unwrap();

@@ -118,6 +118,17 @@ impl Server {
         etcdctl(&[&endpoint, "snapshot", "save", path.to_str().unwrap()]);
     }
 
+    /// Has the only member take changes again after it was full, as an operator does.
+    pub(crate) fn make_room(&self) {
+        let endpoint = format!("--endpoints=127.0.0.1:{}", self.port());
+        let status = etcdctl(&[&endpoint, "endpoint", "status", "-w", "json"]);
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        let revision = status[0]["Status"]["header"]["revision"].to_string();
+        etcdctl(&[&endpoint, "compact", &revision]);
+        etcdctl(&[&endpoint, "defrag"]);
+        etcdctl(&[&endpoint, "alarm", "disarm"]);
+    }
+
     /// Has the only member begin anew with what was saved.
     pub(crate) fn restore(&mut self, path: &std::path::Path) {
         self.kill(0);
@@ -166,13 +177,14 @@ impl Server {
     }
 }
 
-fn etcdctl(words: &[&str]) {
+fn etcdctl(words: &[&str]) -> Vec<u8> {
     let done = Command::new("etcdctl")
         .env("ETCDCTL_API", "3")
         .args(words)
         .output()
         .unwrap();
     assert!(done.status.success(), "{words:?}: {done:?}");
+    done.stdout
 }
 
 /// Waits until the cluster takes changes.

@@ -58,6 +58,17 @@ impl FleetBook {
         })
     }
 
+    /// The fleet's time of day, in seconds since 1970.
+    ///
+    /// # Errors
+    /// Etcd does not answer.
+    pub fn now(&self) -> Result<u64> {
+        self.ask(async |etcd| {
+            etcd.check_version().await?;
+            Ok(now(&etcd))
+        })
+    }
+
     /// What users have used, at all relays together, as those last said.
     ///
     /// # Errors
@@ -90,6 +101,11 @@ impl FleetBook {
             asking.join().expect("it does not panic")
         })
     }
+}
+
+/// The time of day as etcd said it last.
+pub(super) fn now(etcd: &Etcd) -> u64 {
+    unix_seconds().saturating_add_signed(etcd.ahead_s())
 }
 
 /// Everything the fleet keeps, if it is this fleet.
@@ -135,7 +151,7 @@ async fn write(etcd: &Etcd, unchanged: Vec<(String, i64)>, changes: Vec<Change>)
 
 /// A token that expires goes with a lease of etcd's: no relay's clock keeps it.
 async fn with_leases(etcd: &Etcd, changes: Vec<Change>) -> Result<Vec<Change>> {
-    let now = unix_seconds().saturating_add_signed(etcd.ahead_s());
+    let now = now(etcd);
     let mut leased = Vec::new();
     for change in changes {
         leased.push(match change {

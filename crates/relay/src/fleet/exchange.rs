@@ -79,6 +79,14 @@ pub(super) enum Order {
     Used(Vec<Wish>),
     /// How busy the relay is.
     Load { sessions: u64, carried_bytes: u64 },
+    /// To have etcd know what was used until now; with it, to leave this relay's place to another
+    /// process.
+    Tell {
+        leaves: bool,
+        answer: oneshot::Sender<Result<(), String>>,
+    },
+    /// To have that place, alone or beside a process that finishes its sessions.
+    Take { alone: bool },
     /// To give everything back, and end.
     Close,
     /// To end as a process does that is killed.

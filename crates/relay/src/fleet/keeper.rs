@@ -45,22 +45,22 @@ pub(crate) struct FleetKeeper {
 }
 
 impl FleetKeeper {
-    /// Starts the thread, and waits until the relay is of the fleet: until etcd says so, or its
-    /// last copy does.
+    /// Starts the thread, and waits until the relay with this key is of the fleet: until etcd says
+    /// so, or its last copy does. A process before this one has its place until it is left.
     ///
     /// # Errors
     /// It cannot be; each says what to do.
     pub(crate) async fn start(
         order: FleetOrder,
         directory: &Path,
-        key: PublicKey,
+        of: (PublicKey, Option<u32>),
         addresses: Vec<Destination>,
     ) -> Result<Self> {
         let (news_sender, mut news) = watch::channel(News::default());
         let (orders, to_do) = mpsc::unbounded_channel();
         let (list_sender, fleet_list) = watch::channel((0, Arc::from([])));
         let tells = (news_sender, list_sender);
-        let worker = Worker::new(order, directory, key, addresses, tells, to_do)?;
+        let worker = Worker::new(order, directory, of, addresses, tells, to_do)?;
         let thread = std::thread::Builder::new()
             .name("fleet".to_owned())
             .spawn(move || {
@@ -196,7 +196,7 @@ impl FleetKeeper {
     pub(crate) async fn tell_load(&self, monitor: &RelayMonitor) {
         if self.load_at.get() <= Instant::now() {
             self.load_at.set(Instant::now() + LOAD_INTERVAL);
-            let seen = monitor.look().await;
+            let seen = monitor.count().await;
             let carried = seen.volume;
             let order = Order::Load {
                 sessions: seen.guests.len() as u64,
@@ -214,6 +214,40 @@ impl FleetKeeper {
             // The thread is gone; the relay goes on by what it knows.
             None => std::future::pending().await,
         }
+    }
+
+    /// Has etcd know what was used until now.
+    ///
+    /// # Errors
+    /// It is away.
+    pub(crate) async fn tell_all(&self) -> Result<()> {
+        if let Some(why) = &self.news.borrow().away {
+            bail!("a relay of a fleet is upgraded when its etcd is there: {why}");
+        }
+        self.tell(false).await
+    }
+
+    /// The same, and leaves the relay's place to another process.
+    ///
+    /// # Errors
+    /// Etcd is away; the place is left all the same.
+    pub(crate) async fn leave_place(&self) -> Result<()> {
+        self.tell(true).await
+    }
+
+    async fn tell(&self, leaves: bool) -> Result<()> {
+        let (answer, answered) = oneshot::channel();
+        drop(self.orders.send(Order::Tell { leaves, answer }));
+        match timeout(ENROL_WAIT, answered).await {
+            Ok(Ok(told)) => told.map_err(anyhow::Error::msg),
+            Ok(Err(_)) => bail!("the fleet's thread has ended"),
+            Err(_) => bail!("etcd is slow"),
+        }
+    }
+
+    /// Has the relay's place: alone, or while another process finishes its sessions.
+    pub(crate) fn take_place(&self, alone: bool) {
+        drop(self.orders.send(Order::Take { alone }));
     }
 
     /// Gives back what was lent and not used, and says good-bye.

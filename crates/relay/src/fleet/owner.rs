@@ -10,7 +10,7 @@ use tabane_core::{Identity, PublicKey};
 use tabane_fleet::{Certificate, ListEntry, RelayList};
 use tabane_store::wall_clock::unix_seconds;
 
-use super::book::{FleetBook, look};
+use super::book::{self, FleetBook, look};
 use super::file::FleetFile;
 use super::records::{ALIVE, ASKS, Alive, Asking, FORM, FOUNDING, Founding, LIST, Records};
 use crate::etcd::{Change, Etcd, FleetAddress};
@@ -296,7 +296,7 @@ fn entry_of(
 
 fn report(records: &Records, key: PublicKey, etcd: &Etcd, version: &str) -> FleetReport {
     let access = records.access();
-    let now = unix_seconds().saturating_add_signed(etcd.ahead_s());
+    let now = book::now(etcd);
     let list = records.relays(key);
     let entries = list.as_ref().map_or(&[][..], |list| list.entries());
     let mut relays: Vec<RelayReport> = entries
@@ -309,7 +309,9 @@ fn report(records: &Records, key: PublicKey, etcd: &Etcd, version: &str) -> Flee
                 (Some(_), false) => "up",
                 (None, false) => "down",
             };
-            let up_s = alive.as_ref().map(|it| now.saturating_sub(it.since));
+            // By its own clock, and how far that is behind.
+            let since = |it: &Alive| it.since.saturating_add_signed(it.clock_behind_s);
+            let up_s = alive.as_ref().map(|it| now.saturating_sub(since(it)));
             let alive = alive.unwrap_or_default();
             RelayReport {
                 name: name.clone(),

@@ -2,6 +2,8 @@
 //!
 //! Each relay is what a relay's own thread has of its fleet, with the fleet's thread behind it.
 
+mod etcd_in_trouble;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -56,7 +58,10 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
 
 impl World {
     async fn make(members: usize) -> Option<Self> {
-        let server = Server::start(members)?;
+        Self::of(Server::start(members)?).await
+    }
+
+    async fn of(server: Server) -> Option<Self> {
         wait_for(&Etcd::new(server.address("test"))).await;
         let at = server.address("fleet");
         let scratch = Scratch::make();
@@ -118,6 +123,16 @@ impl World {
 
 impl Member {
     async fn start(&mut self, at: &FleetAddress) -> anyhow::Result<()> {
+        self.keeper = Some(self.process(at, None).await?);
+        Ok(())
+    }
+
+    /// A process of it, after another one or by itself.
+    async fn process(
+        &self,
+        at: &FleetAddress,
+        predecessor: Option<u32>,
+    ) -> anyhow::Result<FleetKeeper> {
         let state = RelayState::locate(Some(self.state.clone()))?;
         let order = FleetOrder {
             etcd: at.clone(),
@@ -126,8 +141,7 @@ impl Member {
         };
         let addresses = vec!["192.0.2.1:4510".parse::<std::net::SocketAddr>()?.into()];
         let key = state.identity()?.public_key();
-        self.keeper = Some(FleetKeeper::start(order, &self.state, key, addresses).await?);
-        Ok(())
+        FleetKeeper::start(order, &self.state, (key, predecessor), addresses).await
     }
 
     fn keeper(&self) -> &FleetKeeper {
@@ -495,6 +509,80 @@ fn a_relay_is_drained_and_removed_by_its_owner_and_its_name_is_one_machines() {
         etcd.change(&[], &[holds]).await.unwrap();
         let error = format!("{:#}", rome.start(&world.at).await.unwrap_err());
         assert!(error.contains("another machine or process"), "{error}");
+    });
+}
+
+#[test]
+fn a_relays_place_goes_to_its_next_process_with_what_it_was_lent() {
+    block_on(async {
+        let Some(world) = World::make(1).await else {
+            return;
+        };
+        let user = ann(Some("1GB/month"));
+        world.add_user(&user);
+        let admits = token(TokenUses::Many, Some(user.name.clone()));
+        world.add_tokens(std::slice::from_ref(&admits));
+        let mut oslo = world.relay("oslo").await;
+        oslo.enrol(key(), &admits.token).await.unwrap();
+        let holding = |keeper: &FleetKeeper| {
+            let news = keeper.news().borrow().clone();
+            news.holdings.get(&user.name).cloned().unwrap_or_default()
+        };
+        let used = |keeper: &FleetKeeper, bytes, sessions| {
+            keeper.order(Order::Used(vec![Wish {
+                user: user.name.clone(),
+                period: holding(keeper).period,
+                used: Bytes::new(bytes),
+                sessions,
+            }]));
+        };
+        let etcd = Etcd::new(world.at.clone());
+        let alive = async || {
+            let entry = etcd.get("fleet/alive/oslo").await.unwrap();
+            entry.map(|entry| (entry.lease, entry.value))
+        };
+        let before = alive().await.unwrap();
+
+        let old = oslo.keeper.take().unwrap();
+        used(&old, 3_000_000, 1);
+        old.tell_all().await.unwrap();
+        let new = oslo.process(&world.at, Some(std::process::id())).await;
+        let new = new.unwrap();
+        // All that is not used is there to be used yet, and nobody has gone.
+        assert_eq!(holding(&new), holding(&old));
+        assert_eq!(holding(&new).used, 3_000_000);
+        assert_eq!(alive().await.unwrap().0, before.0);
+
+        old.leave_place().await.unwrap();
+        new.take_place(false);
+        let begin = Instant::now();
+        while alive().await.unwrap().0 == before.0 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it is not taken");
+        }
+        // Sessions of the old one use more, which the new one hears of, and borrows for.
+        let lent = holding(&new).lent;
+        used(&new, lent, 0);
+        until("more is lent to both", || {
+            holding(&new).lent > lent && holding(&old) == holding(&new)
+        })
+        .await;
+        let lent = holding(&new).lent;
+        old.close();
+        assert_eq!(holding(&new).lent, lent, "nothing of it is given back");
+        assert!(alive().await.is_some(), "nor is the relay gone");
+
+        // The next one comes to nothing, and what was left is had again.
+        new.take_place(true);
+        new.leave_place().await.unwrap();
+        new.take_place(true);
+        let held = alive().await.unwrap().0;
+        assert_ne!(held, before.0);
+        used(&new, lent, 1);
+        until("more is lent", || holding(&new).lent > lent).await;
+        new.close();
+        assert!(alive().await.is_none(), "it says good-bye");
+        let usage = world.book.usage().unwrap();
+        assert_eq!(usage.of(&user, world.book.now().unwrap()), Bytes::new(lent));
     });
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Owns the order of things: first what etcd has, then this relay's place among the others, then
 //! its changes as they come. While etcd is away what was known last stays in force, and whoever
-//! asks for more is told so.
+//! asks for more is told so. Of two processes in an upgrade one has the relay's place ([`Post`]);
+//! both follow, and go by what the fleet lends to the relay.
 
 mod changing;
 mod membership;
@@ -50,6 +51,18 @@ enum Trouble {
 /// A list's epoch, and the list as it was signed.
 type Signed = (u64, Arc<[u8]>);
 
+/// Whether this process stands for the relay in the fleet: says that it runs, and gives back what
+/// is not used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Post {
+    /// It does.
+    Held,
+    /// The process before this one does.
+    Awaited,
+    /// The process after this one does.
+    Left,
+}
+
 /// The thread.
 pub(super) struct Worker {
     order: FleetOrder,
@@ -68,6 +81,11 @@ pub(super) struct Worker {
     orders: mpsc::UnboundedReceiver<Order>,
     /// By which this relay is seen to run; 0: none.
     lease: i64,
+    post: Post,
+    /// The process that has left the place to this one.
+    predecessor: Option<u32>,
+    /// Another process of this relay has sessions.
+    is_beside: bool,
     /// The relay has served in this life, by etcd or by its copy.
     has_served: bool,
     /// Counts how often etcd was there.
@@ -89,7 +107,7 @@ impl Worker {
     pub(super) fn new(
         order: FleetOrder,
         directory: &Path,
-        key: PublicKey,
+        (key, predecessor): (PublicKey, Option<u32>),
         addresses: Vec<Destination>,
         (news, list): (watch::Sender<News>, watch::Sender<Signed>),
         orders: mpsc::UnboundedReceiver<Order>,
@@ -110,6 +128,12 @@ impl Worker {
             list,
             orders,
             lease: 0,
+            post: match predecessor {
+                Some(_) => Post::Awaited,
+                None => Post::Held,
+            },
+            is_beside: predecessor.is_some(),
+            predecessor,
             has_served: false,
             times_served: 0,
             used: BTreeMap::new(),
@@ -161,6 +185,11 @@ impl Worker {
                     Some(Order::Load { sessions, carried_bytes }) => {
                         self.load = (sessions, carried_bytes);
                     }
+                    Some(Order::Tell { leaves, answer }) => {
+                        self.leave_post(leaves);
+                        drop(answer.send(Err(why.to_owned())));
+                    }
+                    Some(Order::Take { alone }) => self.take_post(alone),
                     Some(Order::Close) | None => {
                         self.write_copy();
                         return true;
@@ -193,13 +222,16 @@ impl Worker {
     }
 
     fn serve_from_copy(&mut self, trouble: &Trouble) -> Result<(), String> {
-        let read = self.copy.read(self.etcd.prefix());
-        let Ok(Some((entries, revision))) = read else {
-            let why = read.err().map(|error| format!("; {error:#}"));
-            return Err(format!("{trouble}{}", why.unwrap_or_default()));
-        };
-        let prefix = self.etcd.prefix().to_owned();
-        self.records.replace(&prefix, entries, revision);
+        // One that takes no changes (NOSPACE) has said all there is, which is newer than the copy.
+        if self.records.revision == 0 {
+            let read = self.copy.read(self.etcd.prefix());
+            let Ok(Some((entries, revision))) = read else {
+                let why = read.err().map(|error| format!("; {error:#}"));
+                return Err(format!("{trouble}{}", why.unwrap_or_default()));
+            };
+            let prefix = self.etcd.prefix().to_owned();
+            self.records.replace(&prefix, entries, revision);
+        }
         if let Trouble::Fleet(why) = trouble {
             return Err(why.clone());
         }
@@ -236,8 +268,10 @@ impl Worker {
         let mut watch = self.etcd.watch(&prefix, self.records.revision + 1).await?;
         let mut generation = self.etcd.generation();
         self.join(&mut watch).await?;
-        self.claim().await?;
-        self.restore(known).await?;
+        if self.post == Post::Held {
+            self.claim().await?;
+            self.restore(known).await?;
+        }
         self.has_served = true;
         self.times_served += 1;
         self.publish(false);
@@ -265,7 +299,7 @@ impl Worker {
                     self.pulse().await?;
                     pulse_at = Instant::now() + PULSE;
                 }
-                () = sleep_until(copy_at), if !self.is_copied => {
+                () = sleep_until(copy_at), if !self.is_copied && self.post != Post::Left => {
                     self.write_copy();
                     copy_at = Instant::now() + COPY_INTERVAL;
                 }
@@ -341,12 +375,30 @@ impl Worker {
             }
             Order::Used(wishes) => {
                 self.note(wishes);
-                self.lend_where_needed().await?;
+                // The process after this one hears of it, and borrows for both.
+                if self.post != Post::Left {
+                    self.lend_where_needed().await?;
+                }
             }
             Order::Load {
                 sessions,
                 carried_bytes,
             } => self.load = (sessions, carried_bytes),
+            Order::Tell { leaves, answer } => {
+                let told = self.tell_all().await;
+                self.leave_post(leaves);
+                let said = told.as_ref().map_err(ToString::to_string);
+                drop(answer.send(said.copied()));
+                told?;
+            }
+            Order::Take { alone } => {
+                let had_it = self.post == Post::Held;
+                self.take_post(alone);
+                if !had_it {
+                    self.claim().await?;
+                    tracing::info!("the place in the fleet is this process's");
+                }
+            }
             Order::Close => {}
             #[cfg(test)]
             Order::Die => {}
@@ -432,6 +484,9 @@ impl Worker {
     }
 
     fn write_copy(&mut self) {
+        if self.post == Post::Left {
+            return;
+        }
         match self.copy.write(&self.records) {
             Ok(()) => self.is_copied = true,
             // The next change tries again.

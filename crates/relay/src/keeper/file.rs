@@ -53,7 +53,8 @@ impl FileKeeper {
     }
 
     pub(super) fn open(&self) -> Result<Arc<AccessList>> {
-        self.file.read().map(Arc::new)
+        let list = self.file.read_if_any()?;
+        Ok(list.unwrap_or_default())
     }
 
     pub(super) fn changes(&self) -> Changes {
@@ -65,8 +66,7 @@ impl FileKeeper {
     pub(super) async fn read(&self) -> Result<Option<Arc<AccessList>>> {
         let file = self.file.clone();
         let read = spawn_blocking(move || file.read_if_any()).await;
-        let list = read.context("the thread for files broke").flatten()?;
-        Ok(list.map(Arc::new))
+        read.context("the thread for files broke").flatten()
     }
 
     /// One write burns the tokens of all.
@@ -86,7 +86,7 @@ impl FileKeeper {
         });
         let decided = decided.await.context("the thread for files broke");
         match decided.flatten() {
-            Ok((answers, list)) => Ok((answers, Arc::new(list))),
+            Ok(decided) => Ok(decided),
             Err(error) => {
                 tracing::error!("new clients are refused: {error:#}");
                 Err(Unanswered(CloseReason::Overloaded))

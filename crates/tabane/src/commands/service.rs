@@ -260,10 +260,9 @@ impl Service {
             ),
             Self::Relay => {
                 // A pool needs its TUN device, and nothing else of /dev.
-                // That of the running process cannot be had by a second one: a restart has to do.
-                let (devices, reload) = match flags.contains(" --pool") {
-                    true => ("DeviceAllow=/dev/net/tun rw", ""),
-                    false => ("PrivateDevices=yes", RELAY_RELOAD),
+                let devices = match flags.contains(" --pool") {
+                    true => "DeviceAllow=/dev/net/tun rw",
+                    false => "PrivateDevices=yes",
                 };
                 let who = relay_s_name(as_user);
                 format!(
@@ -274,7 +273,7 @@ impl Service {
                  [Service]\n\
                  Type=notify\n\
                  ExecStart={program} relay --state /var/lib/tabane{flags}\n\
-                 {reload}\
+                 {RELAY_RELOAD}\
                  Restart=on-failure\nRestartSec=2\nWatchdogSec={WATCHDOG}\n\
                  LimitNOFILE=1048576\n\
                  StateDirectory=tabane\nStateDirectoryMode=0700\n\
@@ -372,9 +371,11 @@ mod tests {
         assert!(unit(&["--listen", "[::]:443"], true).contains("\nUser=_tabane\n"));
         // `systemctl try-reload-or-restart`, which upgrades of packages ask for, restarts where
         // the unit has no reload.
-        assert!(unit(&[], true).contains("\nExecReload=/bin/kill -HUP $MAINPID\n"));
-        let with_pool = unit(&["--pool", "100.64.0.0/20"], true);
-        assert!(!with_pool.contains("ExecReload"), "{with_pool}");
+        for flags in [&[][..], &["--pool", "100.64.0.0/20"]] {
+            let unit = unit(flags, true);
+            let reload = "\nExecReload=/bin/kill -HUP $MAINPID\n";
+            assert!(unit.contains(reload), "{unit}");
+        }
         for (flags, has_user) in [
             (&["--pool", "100.64.0.0/20"][..], true),
             (&["--tls-cert", "c", "--tls-key=k"], true),

@@ -23,7 +23,7 @@ struct Fleet {
 }
 
 /// Does it again until it succeeds: what it waits for is another process's.
-fn insist(what: &str, mut command: impl FnMut() -> Command) -> String {
+pub(crate) fn insist(what: &str, mut command: impl FnMut() -> Command) -> String {
     let begin = Instant::now();
     loop {
         let output = command().output().unwrap();

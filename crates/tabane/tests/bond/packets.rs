@@ -15,18 +15,18 @@ use crate::world::{TABANE, World, first_line, ip, pid, wait_for};
 use crate::{status, text};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/beside.py");
-const POOL: [&str; 4] = ["--pool", "100.64.16.0/24", "--pool", "fd00:16::/64"];
+pub(crate) const POOL: [&str; 4] = ["--pool", "100.64.16.0/24", "--pool", "fd00:16::/64"];
 const SERVERS: [&str; 2] = ["203.0.113.2", "2001:db8:ffff::2"];
 /// As servers see what the relay lets out, and what comes plainly.
-const CARRIED: &str = "203.0.113.1 2001:db8:ffff::1";
+pub(crate) const CARRIED: &str = "203.0.113.1 2001:db8:ffff::1";
 const PLAIN: &str = "10.71.1.1 2001:db8:1::1";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server of raw protocols, killed at the end.
-struct Answering(Child);
+pub(crate) struct Answering(Child);
 
 impl Answering {
-    fn start(world: &World) -> Self {
+    pub(crate) fn start(world: &World) -> Self {
         let mut command = world.in_servers("python3");
         let command = command.args([SCRIPT, "serve"]).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -94,7 +94,7 @@ fn seen_from_client(world: &World, protocol: u8) -> String {
 }
 
 /// Asks until whom the servers see is `wanted`: addresses are given just after the session is up.
-fn soon(world: &World, wanted: &str) {
+pub(crate) fn soon(world: &World, wanted: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let seen = seen_from_client(world, 253);
@@ -107,7 +107,11 @@ fn soon(world: &World, wanted: &str) {
 
 /// What the first session of an instance has of packets, once `holds`: an instance looks at itself
 /// now and then.
-fn packets(command: impl Fn() -> Command, instance: &str, holds: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn packets(
+    command: impl Fn() -> Command,
+    instance: &str,
+    holds: impl Fn(&Value) -> bool,
+) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut status = command();

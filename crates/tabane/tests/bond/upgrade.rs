@@ -10,8 +10,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::download::Download;
+use crate::fleet::insist;
+use crate::packets::{Answering, CARRIED, POOL, packets, soon};
 use crate::process::{Notices, PATIENCE, pid, wait_for};
+use crate::relays::Kept;
 use crate::text;
+use crate::up::{UP, Up};
 use crate::world::{TABANE, World, first_line};
 
 /// A relay of a program that can be replaced, as packages do.
@@ -29,6 +33,11 @@ impl Upgraded {
     fn start(flags: &[&str]) -> Option<Self> {
         let mut world = World::new(&[])?;
         world.stop_relay();
+        Some(Self::start_in(world, flags, |_| ()))
+    }
+
+    /// In a world without a relay; `meanwhile` does what this one waits for.
+    fn start_in(mut world: World, flags: &[&str], meanwhile: impl FnOnce(&World)) -> Self {
         let program = world.path("program");
         fs::copy(TABANE, &program).unwrap();
         let errors = world.path("errors");
@@ -39,16 +48,17 @@ impl Upgraded {
         command.stderr(fs::File::create(&errors).unwrap());
         let notices = Notices::of(&mut command, &world.path("notices"));
         let mut first = command.spawn().unwrap();
+        meanwhile(&world);
         world.join = first_line(&mut first);
         world.join();
-        Some(Self {
+        Self {
             world,
             program,
             notices,
             first,
             errors,
             others: Vec::new(),
-        })
+        }
     }
 
     /// Has this process succeeded by another, and gives that one.
@@ -207,6 +217,123 @@ fn what_a_user_has_used_is_one_sum_over_an_upgrade() {
     );
     kill(relay.others[0], Signal::SIGTERM).unwrap();
     gone(relay.others[0]);
+    let shown = relay.world.manage("user show ann --json");
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let used = shown["volume_used_bytes"].as_u64().unwrap();
+    assert!(
+        (bytes..bytes + bytes / 20).contains(&used),
+        "{used} of {bytes}"
+    );
+}
+
+#[test]
+fn a_pools_addresses_go_on_over_an_upgrade_under_load() {
+    let Some(mut relay) = Upgraded::start(&["--pool", POOL[1], "--pool", POOL[3]]) else {
+        return;
+    };
+    let world = &relay.world;
+    let _answering = Answering::start(world);
+    let up = Up::start(world, &[]);
+    up.wait_until(UP);
+    soon(world, CARRIED);
+    let at = |process: Pid| {
+        let shown = world.in_relay("ls").arg("/sys/class/net").output().unwrap();
+        let tables = world.in_relay("nft").args(["list", "tables"]).output();
+        let is_there = is_there(process);
+        let has = |output: &[u8], word: &str| text(output).contains(word);
+        let rules = has(&tables.unwrap().stdout, "tabane-relay");
+        (is_there, has(&shown.stdout, "tabane-pool"), rules)
+    };
+    let addresses = || packets(|| world.tabane(&[]), "up", |_| true)["addresses"].clone();
+    let before = addresses();
+    let mut running = Download::start(world, "", world.in_client("env"));
+    relay.await_connection();
+    let first = pid(&relay.first);
+    kill(first, Signal::SIGHUP).unwrap();
+    let number = |line: &str| line.strip_prefix("MAINPID=")?.parse().ok();
+    let told = relay.notices.find(|text| text.lines().find_map(number));
+    let second = Pid::from_raw(told.expect("another process"));
+    relay.others.push(second);
+    // The client has another session, and what it sends between the two goes plainly.
+    soon(world, CARRIED);
+    running.assert_under_way();
+    running.finish();
+    assert!(wait_for(&mut relay.first, PATIENCE).success());
+    soon(world, CARRIED);
+    assert_eq!(addresses(), before);
+    assert_eq!(at(second), (true, true, true));
+    kill(second, Signal::SIGTERM).unwrap();
+    gone(second);
+    assert_eq!(at(second), (false, false, false));
+}
+
+#[test]
+fn a_fleets_relay_keeps_its_place_and_its_volumes_over_an_upgrade_under_load() {
+    if Command::new("etcd").arg("--version").output().is_err() {
+        println!("skipped: no etcd (apt-get install etcd-server)");
+        return;
+    }
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.stop_relay();
+    let mut etcd = world.in_relay("etcd");
+    etcd.arg("--data-dir").arg(world.path("etcd"));
+    etcd.stdout(Stdio::null()).stderr(Stdio::null());
+    let _etcd = Kept(etcd.spawn().unwrap());
+    let owner = |world: &World, words: &str| {
+        let mut command = world.in_relay(TABANE);
+        command.arg("fleet").args(words.split(' '));
+        command.arg("--state").arg(world.path("owner"));
+        command
+    };
+    let flags = [
+        "--fleet",
+        "etcd://127.0.0.1/demo",
+        "--name",
+        "oslo",
+        "--workers",
+        "2",
+    ];
+    insist("a fleet", || owner(&world, "init etcd://127.0.0.1/demo"));
+    let mut relay = Upgraded::start_in(world, &flags, |world| {
+        insist("it is let in", || owner(world, "add oslo"));
+    });
+    let reported = |relay: &Upgraded| {
+        let report = insist("a report", || owner(&relay.world, "status --json"));
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["relays"].as_array().unwrap().len(), 1, "{report}");
+        assert_eq!(report["relays"][0]["state"], "up", "{report}");
+    };
+    relay.world.manage("user add ann --volume 4GB/month");
+    relay
+        .world
+        .join_with(&relay.world.manage("token new --user ann"));
+    // More than is lent at a time, and slower than it is lent.
+    relay.world.limit_rates([40, 20]);
+    let mut run: Command = relay.world.tabane(&["run"]);
+    run.arg("--");
+    let mut running = Download::start(&relay.world, "", run);
+    relay.await_connection();
+    let first = pid(&relay.first);
+    let second = relay.upgrade(first);
+    relay.serves_newcomers();
+    running.assert_under_way();
+    reported(&relay);
+    // The old process hears of what is changed, and the new one of whom it admits.
+    let token = relay.world.manage("token new --user ann");
+    assert!(token.starts_with("tabane://"), "{token}");
+    // Longer than the old one's lease: the place is the new one's, or nobody's.
+    relay.await_said("the place in the fleet is this process's");
+    let bytes = running.finish();
+    assert!(wait_for(&mut relay.first, PATIENCE).success());
+    reported(&relay);
+    relay.serves_newcomers();
+    kill(second, Signal::SIGTERM).unwrap();
+    gone(second);
+    let said = relay.said();
+    assert!(!said.contains("another relay runs"), "{said}");
+    assert!(!said.contains("another machine"), "{said}");
     let shown = relay.world.manage("user show ann --json");
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     let used = shown["volume_used_bytes"].as_u64().unwrap();

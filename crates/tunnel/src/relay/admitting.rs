@@ -10,6 +10,7 @@ use tabane_core::{CloseReason, PublicKey};
 
 use super::Relay;
 use super::applicant::Admission;
+use super::crew::Job;
 use super::guest::{Guest, Membership};
 use super::user::{User, What};
 use crate::engine::SessionId;
@@ -19,6 +20,14 @@ use crate::journal::Happening;
 const DESERTED_AFTER: Duration = Duration::from_secs(40);
 
 impl Relay {
+    /// Whom another list let in before is in before this one sends it away.
+    pub(super) fn carry_out(&mut self, job: Job) {
+        while let Ok((session, key, verdict)) = self.answers.1.try_recv() {
+            self.decide(session, key, verdict);
+        }
+        job(self);
+    }
+
     pub(super) fn decide(&mut self, session: SessionId, key: PublicKey, verdict: Admission) {
         let verdict = match verdict {
             Admission::Admit(_) if self.shared.is_draining.load(Ordering::Relaxed) => {

@@ -7,18 +7,26 @@
 //! One worker reads the device, so that nobody's packets overtake one another, and hands answers
 //! to the others in bounded queues. Writing to it is one system call, of whichever worker has the
 //! client. Locks are held for a look into a map.
+//!
+//! While a relay is upgraded two processes have the device, and one reads it: the new one, which
+//! passes on what is for sessions of the old one. Both write. Addresses that are in use there are
+//! given to nobody else here.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram as StdDatagram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tabane_base::Prefix;
 use tabane_core::PublicKey;
 use tabane_linux::tun::Tun;
-use tokio::sync::mpsc;
+use tokio::net::UnixDatagram;
+use tokio::sync::{mpsc, watch};
 
-use super::pool::{Addresses, Pool};
+use super::pool::{Addresses, Pool, PoolPlace};
 use crate::assignment::{Assignment, Lodging};
 use crate::ip_packet::IpPacket;
 
@@ -37,6 +45,29 @@ pub struct ExitConfig {
     pub v6: Option<Prefix>,
     /// The largest packet that the device takes, in bytes.
     pub mtu: u16,
+    /// Where answers go that are for sessions of the process which had the device before, and has
+    /// it until it says otherwise.
+    pub before: Option<StdDatagram>,
+}
+
+/// An address pool's device, as one process leaves it to the next.
+#[derive(Debug)]
+pub struct InheritedPool {
+    /// The device.
+    pub device: OwnedFd,
+    /// Where answers go that are for the sessions of who leaves it.
+    pub answers: OwnedFd,
+}
+
+/// Who reads the device.
+#[derive(Clone)]
+enum Reader {
+    /// The process before this one, as yet. Nobody has an address here.
+    Predecessor,
+    /// This one. What is for nobody here goes to the process before, while there is one.
+    Own(Option<Arc<UnixDatagram>>),
+    /// The process after this one, and what is for us comes from it.
+    Successor(Arc<UnixDatagram>),
 }
 
 /// What a client's packets outside of streams have come to.
@@ -92,6 +123,9 @@ pub(super) struct Exit(Arc<Inner>);
 struct Inner {
     tun: Tun,
     mtu: u16,
+    reader: watch::Sender<Reader>,
+    /// Where answers come from once another process reads the device.
+    heir: Mutex<Option<Arc<UnixDatagram>>>,
     pool: Mutex<Pool>,
     /// By address: the client there, the latest session where it has several.
     clients: Mutex<BTreeMap<IpAddr, Client>>,
@@ -123,18 +157,69 @@ pub(super) struct Lodger {
 }
 
 impl Exit {
-    pub(super) fn new(config: ExitConfig) -> Self {
-        Self(Arc::new(Inner {
+    /// With this device.
+    ///
+    /// # Errors
+    /// The way to the process before this one cannot be watched.
+    pub(super) fn new(config: ExitConfig) -> io::Result<Self> {
+        let before = config.before.map(watched).transpose()?;
+        let reader = match before {
+            Some(_) => Reader::Predecessor,
+            None => Reader::Own(None),
+        };
+        Ok(Self(Arc::new(Inner {
             tun: config.tun,
             mtu: config.mtu,
+            reader: watch::Sender::new(reader),
+            heir: Mutex::new(before),
             pool: Mutex::new(Pool::new(config.v4, config.v6)),
             clients: Mutex::default(),
             tallies: Mutex::default(),
-        }))
+        })))
+    }
+
+    /// The device, for another process.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub(super) fn bequeath(&self) -> io::Result<InheritedPool> {
+        let (ours, theirs) = StdDatagram::pair()?;
+        *lock(&self.0.heir) = Some(watched(ours)?);
+        let device = self.0.tun.descriptor().try_clone_to_owned()?;
+        let answers = theirs.into();
+        Ok(InheritedPool { device, answers })
+    }
+
+    /// Has the other process read from here on; the places that are in use here.
+    pub(super) fn leave(&self) -> Vec<PoolPlace> {
+        if let Some(heir) = lock(&self.0.heir).clone() {
+            self.0.reader.send_replace(Reader::Successor(heir));
+        }
+        lock(&self.0.pool).close()
+    }
+
+    /// Reads from here on; in the process before this one `places` are in use.
+    pub(super) fn take_over(&self, places: &[PoolPlace]) {
+        let mut pool = lock(&self.0.pool);
+        places.iter().for_each(|place| pool.reserve(*place));
+        drop(pool);
+        let before = lock(&self.0.heir).clone();
+        self.0.reader.send_replace(Reader::Own(before));
+    }
+
+    /// The other process has ended.
+    pub(super) fn take_all(&self) {
+        lock(&self.0.pool).open();
+        *lock(&self.0.heir) = None;
+        self.0.reader.send_replace(Reader::Own(None));
     }
 
     /// Gives a client its addresses; `None` where all are in use.
-    pub(super) fn lodge(&self, key: PublicKey, session: u64) -> Option<Lodger> {
+    pub(super) async fn lodge(&self, key: PublicKey, session: u64) -> Option<Lodger> {
+        // Milliseconds, while the process before this one says what is in use there.
+        let mut reader = self.0.reader.subscribe();
+        let is_ready = |reader: &Reader| !matches!(reader, Reader::Predecessor);
+        drop(reader.wait_for(is_ready).await);
         let leased = lock(&self.0.pool).lease(key);
         let Some(addresses) = leased else {
             let (used, places) = lock(&self.0.pool).fill();
@@ -191,29 +276,63 @@ impl Exit {
 
     /// Hands answers to those whom they are for, for ever.
     pub(super) async fn hand_out(&self) {
+        let mut reader = self.0.reader.subscribe();
         let mut buffer = vec![0; MAX_PACKET];
         loop {
-            match self.0.tun.recv(&mut buffer).await {
-                Ok(length) => self.hand_over(&buffer[..length]),
-                Err(error) => {
+            let now = reader.borrow_and_update().clone();
+            // The sender lives as long as this does.
+            tokio::select! {
+                error = self.read(&now, &mut buffer) => {
                     tracing::error!(%error, "the pool's TUN device failed: no packets come back");
-                    return std::future::pending().await;
+                    drop(reader.changed().await);
                 }
+                _ = reader.changed() => {}
             }
         }
     }
 
-    fn hand_over(&self, packet: &[u8]) {
-        // The kernel's own chatter on a new device among them.
-        let Ok(header) = IpPacket::parse(packet) else {
-            return;
-        };
-        if let Some(client) = lock(&self.0.clients).get(&header.destination)
-            && client.answers.try_send(packet.to_vec()).is_ok()
-        {
-            lock(&client.tally).received += 1;
+    /// Reads until that fails.
+    async fn read(&self, reader: &Reader, buffer: &mut [u8]) -> io::Error {
+        loop {
+            let read = match reader {
+                Reader::Predecessor => std::future::pending().await,
+                Reader::Own(_) => self.0.tun.recv(buffer).await,
+                Reader::Successor(answers) => answers.recv(buffer).await,
+            };
+            let packet = match read {
+                Ok(length) => &buffer[..length],
+                Err(error) => return error,
+            };
+            if !self.hand_over(packet)
+                && let Reader::Own(Some(before)) = reader
+            {
+                // As a queue that is full, and as one whose reader is gone.
+                let _ = before.try_send(packet);
+            }
         }
     }
+
+    /// False where it is for nobody here.
+    fn hand_over(&self, packet: &[u8]) -> bool {
+        // The kernel's own chatter on a new device among them.
+        let Ok(header) = IpPacket::parse(packet) else {
+            return true;
+        };
+        let clients = lock(&self.0.clients);
+        let Some(client) = clients.get(&header.destination) else {
+            return false;
+        };
+        if client.answers.try_send(packet.to_vec()).is_ok() {
+            lock(&client.tally).received += 1;
+        }
+        true
+    }
+}
+
+/// A socket for this thread's event loop.
+fn watched(socket: StdDatagram) -> io::Result<Arc<UnixDatagram>> {
+    socket.set_nonblocking(true)?;
+    UnixDatagram::from_std(socket).map(Arc::new)
 }
 
 impl Addresses {
@@ -272,5 +391,109 @@ impl Drop for Lodger {
         let is_others = |_: &IpAddr, client: &mut Client| client.session != session;
         lock(&inner.clients).retain(is_others);
         lock(&inner.tallies).remove(&session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::net::Ipv4Addr;
+
+    /// What stands for the device: whole messages, one at a time, as of a TUN device.
+    fn device() -> (OwnedFd, StdDatagram) {
+        let (device, kernel) = StdDatagram::pair().unwrap();
+        device.set_nonblocking(true).unwrap();
+        (device.into(), kernel)
+    }
+
+    fn exit(device: OwnedFd, before: Option<StdDatagram>) -> Exit {
+        let tun = Tun::inherit(device, "device").unwrap();
+        let (v4, v6, mtu) = (Prefix::parse("100.64.16.0/24"), None, 1_400);
+        Exit::new(ExitConfig {
+            tun,
+            v4,
+            v6,
+            mtu,
+            before,
+        })
+        .unwrap()
+    }
+
+    fn packet_to(address: Ipv4Addr) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 253, 0, 0, 192, 0, 2, 1];
+        packet.extend(address.octets());
+        packet
+    }
+
+    fn address(lodger: &Lodger) -> Ipv4Addr {
+        lodger.addresses.v4.unwrap()
+    }
+
+    async fn answered(lodger: &mut Lodger) -> bool {
+        let own = packet_to(address(lodger));
+        poll_fn(|cx| lodger.poll_recv(cx)).await == own
+    }
+
+    #[test]
+    fn answers_reach_the_sessions_of_both_processes_while_one_reads() {
+        let told = crate::block_on(async {
+            let (device, kernel) = device();
+            let old = exit(device, None);
+            let [stays, comes] = [PublicKey([1; 32]), PublicKey([2; 32])];
+            let mut staying = old.lodge(stays, 1).await.unwrap();
+            tokio::task::spawn_local({
+                let old = old.clone();
+                async move { old.hand_out().await }
+            });
+            let tell = |to: Ipv4Addr| kernel.send(&packet_to(to)).unwrap();
+            tell(address(&staying));
+            assert!(answered(&mut staying).await);
+
+            // The next process has the device, and nobody is given an address there yet.
+            let left = old.bequeath().unwrap();
+            let new = exit(left.device, Some(left.answers.into()));
+            let reading = tokio::task::spawn_local({
+                let new = new.clone();
+                async move { new.hand_out().await }
+            });
+            let mut coming = std::pin::pin!(new.lodge(comes, 2));
+            let is_waiting = poll_fn(|cx| Poll::Ready(coming.as_mut().poll(cx).is_pending()));
+            assert!(is_waiting.await);
+            tell(address(&staying));
+            assert!(answered(&mut staying).await);
+
+            let places = old.leave();
+            assert_eq!(places.len(), 1);
+            new.take_over(&places);
+            let mut coming = coming.await.unwrap();
+            assert_ne!(address(&coming), address(&staying));
+            for _ in 0..100 {
+                tell(address(&staying));
+                tell(address(&coming));
+                assert!(answered(&mut staying).await);
+                assert!(answered(&mut coming).await);
+            }
+            assert!(
+                old.lodge(comes, 3).await.is_none(),
+                "the new one gives places"
+            );
+            assert!(
+                staying.send(&packet_to(address(&coming))).is_ok(),
+                "both write"
+            );
+            let mut sent = [0; 100];
+            assert_eq!(kernel.recv(&mut sent).unwrap(), 20);
+
+            // The next process comes to nothing: the old one reads, and gives places.
+            drop(coming);
+            reading.abort();
+            assert!(reading.await.is_err());
+            old.take_all();
+            tell(address(&staying));
+            assert!(answered(&mut staying).await);
+            assert!(old.lodge(comes, 4).await.is_some());
+        });
+        told.unwrap();
     }
 }

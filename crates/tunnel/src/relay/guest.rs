@@ -297,8 +297,10 @@ async fn serve_mapping(stream: Stream, host: &Host, request: &Request) -> Result
 async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), StreamEnd> {
     let exit = host.shared.exit.as_ref().filter(|_| lodges);
     let has_exits = host.user.as_ref().is_some_and(User::has_exits);
-    let lodging = exit.filter(|_| !has_exits);
-    let lodger = lodging.and_then(|exit| exit.lodge(host.key, host.session));
+    let lodger = match exit.filter(|_| !has_exits) {
+        Some(exit) => exit.lodge(host.key, host.session).await,
+        None => None,
+    };
     if lodger.is_none() && !crate::pingers::can_ping() {
         return refuse(stream, Status::Denied).await;
     }

@@ -13,9 +13,10 @@ use tabane_core::{CloseReason, EndpointCounters, PublicKey, SessionSnapshot};
 use tokio::sync::mpsc;
 
 use super::departure::ExitSnapshot;
-use super::exit::PacketsSnapshot;
+use super::exit::{Exit, InheritedPool, PacketsSnapshot};
 use super::front_doors::ExposureSnapshot;
 use super::listening::{Inheritance, Neighbours};
+use super::pool::PoolPlace;
 use super::sites::RouteSnapshot;
 use super::user::Asker;
 use super::{Relay, Shared};
@@ -66,11 +67,20 @@ pub struct RelayMonitor {
 }
 
 impl RelayMonitor {
-    /// What it is doing.
+    /// What it is doing; has the round trips of all paths measured for the next look.
     pub async fn look(&self) -> RelaySnapshot {
-        let mut all = self.look_here();
+        self.gather(true).await
+    }
+
+    /// The same without a packet: what is there to be counted.
+    pub async fn count(&self) -> RelaySnapshot {
+        self.gather(false).await
+    }
+
+    async fn gather(&self, measures: bool) -> RelaySnapshot {
+        let mut all = self.look_here(measures);
         for worker in self.others() {
-            let look = |relay: &mut Relay| relay.monitor().look_here();
+            let look = move |relay: &mut Relay| relay.monitor().look_here(measures);
             if let Some(seen) = self.shared.crew.ask(worker, look).await {
                 all.guests.extend(seen.guests);
                 all.volume += seen.volume;
@@ -91,12 +101,8 @@ impl RelayMonitor {
     /// The sockets, for another process that takes over.
     ///
     /// # Errors
-    /// Out of descriptors, or it has a pool's device, which only a restart hands over.
+    /// Out of descriptors, or a process before this one is there yet.
     pub fn bequeath(&self) -> io::Result<Inheritance> {
-        if self.shared.exit.is_some() {
-            let text = "a relay with an address pool (--pool) is upgraded by a restart";
-            return Err(io::Error::other(text));
-        }
         if self.has_predecessor() {
             let text = "the process before this one has sessions yet: try again when they are over";
             return Err(io::Error::other(text));
@@ -121,6 +127,35 @@ impl RelayMonitor {
         self.shared.steer(Neighbours::Nobody)
     }
 
+    /// The device of its pool, if it has one, for the same process.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn bequeath_pool(&self) -> io::Result<Option<InheritedPool>> {
+        self.shared.exit.as_ref().map(Exit::bequeath).transpose()
+    }
+
+    /// Has that process read the device from here on. Gives the places that are in use here;
+    /// `None` where there is no pool.
+    #[must_use]
+    pub fn leave_pool(&self) -> Option<Vec<PoolPlace>> {
+        self.shared.exit.as_ref().map(Exit::leave)
+    }
+
+    /// Reads the device from here on, and gives nobody else these places.
+    pub fn take_pool(&self, places: &[PoolPlace]) {
+        if let Some(exit) = &self.shared.exit {
+            exit.take_over(places);
+        }
+    }
+
+    /// The pool is this process's alone.
+    pub fn take_all_of_pool(&self) {
+        if let Some(exit) = &self.shared.exit {
+            exit.take_all();
+        }
+    }
+
     fn has_predecessor(&self) -> bool {
         self.shared.has_neighbour.load(Ordering::Relaxed)
     }
@@ -130,7 +165,11 @@ impl RelayMonitor {
         (0..self.shared.crew.len()).filter(move |worker| *worker != own)
     }
 
-    fn look_here(&self) -> RelaySnapshot {
+    fn look_here(&self, measures: bool) -> RelaySnapshot {
+        let snapshot = match measures {
+            true => Engine::snapshot,
+            false => Engine::snapshot_unmeasured,
+        };
         let guest = |id: SessionId| {
             let (client, age) = self.engine.guest(id)?;
             let exit = self.shared.exit.as_ref();
@@ -139,7 +178,7 @@ impl RelayMonitor {
                 worker: self.number,
                 client,
                 age,
-                session: self.engine.snapshot(id)?,
+                session: snapshot(&self.engine, id)?,
                 packets: exit.and_then(|exit| exit.tally(id.serial())),
                 exit: client.and_then(|key| {
                     let user = self.shared.members.user_of(id.serial());

@@ -16,6 +16,15 @@ const MAX_PLACES: u64 = 65_536;
 /// The network's own address and the relay's come first.
 const FIRST_PLACE: u64 = 2;
 
+/// A client's place in the pool, by which it has its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolPlace {
+    /// Whose it is.
+    pub client: PublicKey,
+    /// Counts the addresses of the pool.
+    pub number: u64,
+}
+
 /// A relay's address pool.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -26,6 +35,11 @@ pub(super) struct Pool {
     taken: BTreeMap<u64, [u8; 32]>,
     /// Counts releases.
     releases: u64,
+    /// Another process gives places from here on; who has one here shares it with others of its
+    /// sessions yet.
+    is_closed: bool,
+    /// In use in another process.
+    reserved: Vec<PublicKey>,
 }
 
 #[derive(Debug)]
@@ -62,13 +76,55 @@ impl Pool {
             leases: BTreeMap::new(),
             taken: BTreeMap::new(),
             releases: 0,
+            is_closed: false,
+            reserved: Vec::new(),
         }
+    }
+
+    /// Gives no places from here on; those that are in use.
+    pub(super) fn close(&mut self) -> Vec<PoolPlace> {
+        self.is_closed = true;
+        let used = self.leases.iter().filter(|(_, lease)| lease.holders > 0);
+        let place = |(client, lease): (&[u8; 32], &Lease)| PoolPlace {
+            client: PublicKey(*client),
+            number: lease.place,
+        };
+        used.map(place).collect()
+    }
+
+    /// Gives places again; none is in use elsewhere any more.
+    pub(super) fn open(&mut self) {
+        self.is_closed = false;
+        for client in std::mem::take(&mut self.reserved) {
+            self.release(client);
+        }
+    }
+
+    /// A place that is in use in another process is this client's, and nobody else's.
+    pub(super) fn reserve(&mut self, place: PoolPlace) {
+        let (key, number) = (place.client.0, place.number);
+        let is_free = !self.leases.contains_key(&key) && !self.taken.contains_key(&number);
+        if number >= self.places || !is_free {
+            return;
+        }
+        self.taken.insert(number, key);
+        let lease = Lease {
+            place: number,
+            holders: 1,
+            released: 0,
+        };
+        self.leases.insert(key, lease);
+        self.reserved.push(place.client);
     }
 
     /// The addresses of the client with this key until they are [released](Self::release) as often
     /// as they were leased; `None` where all are in use.
     pub(super) fn lease(&mut self, client: PublicKey) -> Option<Addresses> {
         let key = client.0;
+        let has_one = self.leases.get(&key).is_some_and(|it| it.holders > 0);
+        if self.is_closed && !has_one {
+            return None;
+        }
         if !self.leases.contains_key(&key) {
             let place = self.find_place(&key)?;
             self.taken.insert(place, key);
@@ -202,6 +258,43 @@ mod tests {
             None,
             "its place went to another"
         );
+    }
+
+    #[test]
+    fn what_is_in_use_in_another_process_is_given_to_nobody_else() {
+        let (mut old, mut new) = (pool("100.64.16.0/29", ""), pool("100.64.16.0/29", ""));
+        // Both want the place that the other key has.
+        let other = PublicKey({
+            let mut key = key(1).0;
+            key[31] = 77;
+            key
+        });
+        let had = old.lease(key(1)).unwrap();
+        old.lease(key(2)).unwrap();
+        old.release(key(2));
+        let places = old.close();
+        assert_eq!(places.len(), 1, "of those who are there: {places:?}");
+        assert_eq!(old.lease(key(3)), None, "the other process gives places");
+        assert_eq!(old.lease(key(1)), Some(had), "a second session shares one");
+
+        places.iter().for_each(|place| new.reserve(*place));
+        assert_ne!(new.lease(other), Some(had));
+        assert_eq!(
+            new.lease(key(1)),
+            Some(had),
+            "whose it is has it here as well"
+        );
+        new.release(key(1));
+        for n in 0..3 {
+            assert!(new.lease(key(100 + n)).is_some());
+        }
+        assert_eq!(new.lease(key(200)), None, "all others are in use");
+        new.open();
+        assert_eq!(new.lease(key(200)), Some(had), "until that process ends");
+
+        // One that came to nothing: the first gives places again.
+        old.open();
+        assert!(old.lease(key(3)).is_some());
     }
 
     #[test]

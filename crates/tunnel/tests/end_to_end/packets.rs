@@ -77,6 +77,7 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
             v4: range,
             v6: None,
             mtu: MTU,
+            before: None,
         }),
         workers: NonZeroU8::MIN,
         inheritance: None,

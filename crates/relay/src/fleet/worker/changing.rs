@@ -163,7 +163,9 @@ impl Worker {
     /// Remembers what users have used.
     pub(super) fn note(&mut self, wishes: Vec<Wish>) {
         for wish in wishes {
-            let idle_since = (wish.sessions == 0).then(Instant::now);
+            // Whoever has no session here may have one at the other process.
+            let is_idle = wish.sessions == 0 && !self.is_beside;
+            let idle_since = is_idle.then(Instant::now);
             let told = match self.used.get(&wish.user) {
                 Some(used) if used.wish.period == wish.period => used.told,
                 Some(_) | None => Bytes::ZERO,
@@ -175,6 +177,22 @@ impl Worker {
             };
             self.used.insert(used.wish.user.clone(), used);
         }
+    }
+
+    /// Nobody has a session anywhere but here.
+    pub(super) fn note_idle(&mut self) {
+        for it in self.used.values_mut().filter(|it| it.wish.sessions == 0) {
+            it.idle_since.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Tells all that was used.
+    pub(super) async fn tell_all(&mut self) -> Result<(), Trouble> {
+        let wishes: Vec<Wish> = self.used.values().map(|it| it.wish.clone()).collect();
+        for wish in wishes {
+            self.tell(&wish.user.clone(), &wish, false).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn lend_where_needed(&mut self) -> Result<(), Trouble> {

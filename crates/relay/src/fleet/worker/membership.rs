@@ -1,5 +1,5 @@
 //! A relay's place in its fleet: whether it is on the list, and that no other machine runs with its
-//! name.
+//! name; and how it goes from one process of a relay to the next.
 
 use tabane_base::Duration;
 use tabane_fleet::ListEntry;
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::exchange::{Order, Stage};
 use super::super::records::{ALIVE, ASKS, Alive, Asking};
-use super::{Trouble, Worker};
+use super::{Post, Trouble, Worker};
 use crate::etcd::{Change, EtcdError, Watch};
 
 /// A relay that is killed is seen to be gone after this.
@@ -111,7 +111,8 @@ impl Worker {
             self.refresh(&key).await?;
             let holder: Option<Alive> = self.records.value(&key);
             let own = self.alive();
-            let is_free = holder.is_none_or(|holder| is_predecessor(&holder, &own));
+            let is_free =
+                holder.is_none_or(|holder| is_predecessor(&holder, &own, self.predecessor));
             if is_free && self.say_alive().await? {
                 return Ok(());
             }
@@ -140,6 +141,10 @@ impl Worker {
 
     /// Keeps the lease, and tells how this relay is where that has changed.
     pub(super) async fn pulse(&mut self) -> Result<(), Trouble> {
+        if self.post != Post::Held {
+            // Whether etcd answers is to be seen all the same.
+            return self.refresh(&format!("{ALIVE}{}", self.order.name)).await;
+        }
         let is_kept = self.lease != 0 && self.etcd.keep_alive(self.lease).await?;
         if !is_kept {
             self.claim().await?;
@@ -183,12 +188,31 @@ impl Worker {
         }
     }
 
-    /// Gives back what was lent and not used, and the place.
+    /// Gives back what was lent and not used, and the place, unless another process has both.
     pub(super) async fn leave(&mut self) -> Result<(), Trouble> {
+        if self.post != Post::Held {
+            return Ok(());
+        }
         self.settle_all().await?;
         self.etcd.revoke(self.lease).await?;
         self.write_copy();
         Ok(())
+    }
+
+    /// Leaves the place to another process of this relay, if it is to.
+    pub(super) fn leave_post(&mut self, leaves: bool) {
+        if leaves {
+            (self.post, self.is_beside) = (Post::Left, true);
+        }
+    }
+
+    /// Has the place, alone or beside a process that finishes its sessions.
+    pub(super) fn take_post(&mut self, alone: bool) {
+        self.post = Post::Held;
+        self.is_beside = !alone;
+        if alone {
+            self.note_idle();
+        }
     }
 }
 
@@ -196,11 +220,12 @@ pub(super) fn odd(error: serde_json::Error) -> Trouble {
     EtcdError::Answer(error.to_string()).into()
 }
 
-/// Whether a place was held by a process of this machine that is no more, or is ours.
-fn is_predecessor(holder: &Alive, own: &Alive) -> bool {
+/// Whether a place was held by a process of this machine that is no more, has left it, or is ours.
+fn is_predecessor(holder: &Alive, own: &Alive, predecessor: Option<u32>) -> bool {
     let is_here = holder.machine == own.machine && holder.key == own.key;
     let process = std::path::PathBuf::from(format!("/proc/{}", holder.process));
-    is_here && (holder.process == own.process || !process.exists())
+    let is_left = predecessor == Some(holder.process);
+    is_here && (holder.process == own.process || is_left || !process.exists())
 }
 
 /// The same on one machine until it is started anew.

@@ -9,7 +9,6 @@ use tabane_core::PublicKey;
 
 use crate::output;
 use tabane_relay::RelayState;
-use tabane_store::wall_clock::unix_seconds;
 
 /// List the clients that were admitted, or turn one away
 #[derive(Debug, Args)]
@@ -69,7 +68,7 @@ fn set_revoked(state: &RelayState, key: PublicKey, revoked: bool) -> Result<()> 
 }
 
 fn list(state: &RelayState, json: bool) -> Result<()> {
-    let now = unix_seconds();
+    let now = state.now()?;
     let list = state.access()?;
     let rows = list.clients().iter().map(|entry| Row {
         key: entry.key.to_string(),

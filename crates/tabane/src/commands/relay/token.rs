@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::output;
 use tabane_relay::{RelayState, TokenUses, UserName};
-use tabane_store::{quantity::Lifetime, wall_clock::unix_seconds};
+use tabane_store::quantity::Lifetime;
 
 /// Make, list and revoke tokens; a running relay notices at once
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ pub(super) fn run(args: TokenArgs, state: &RelayState) -> Result<ExitCode> {
 }
 
 fn list(state: &RelayState, json: bool) -> Result<()> {
-    let now = unix_seconds();
+    let now = state.now()?;
     let list = state.access()?;
     let admitting = list.tokens().iter().filter(|entry| !entry.is_expired(now));
     let rows = admitting.map(|entry| Row {

@@ -306,8 +306,7 @@ fn unknown<T>(name: &UserName) -> Result<T> {
     bail!("there is no user '{name}'; `tabane relay user list` lists them")
 }
 
-fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry) -> Row {
-    let now = unix_seconds();
+fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry, now: u64) -> Row {
     let is_own = |owner: &Option<UserName>| owner.as_ref() == Some(&user.name);
     let devices = list.clients().iter();
     let devices = devices.filter(|client| is_own(&client.user) && !client.revoked);
@@ -357,11 +356,11 @@ pub(in crate::commands) fn amount(used: u64) -> String {
 }
 
 pub(in crate::commands) fn list(state: &RelayState, json: bool) -> Result<()> {
-    let (list, usage) = (state.access()?, state.usage()?);
+    let (list, usage, now) = (state.access()?, state.usage()?, state.now()?);
     let rows: Vec<Row> = list
         .users()
         .iter()
-        .map(|user| row(&list, &usage, user))
+        .map(|user| row(&list, &usage, user, now))
         .collect();
     if json {
         return output::json(&rows);
@@ -392,7 +391,7 @@ fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
     let Some(user) = list.user(name) else {
         return unknown(name);
     };
-    let row = row(&list, &usage, user);
+    let row = row(&list, &usage, user, state.now()?);
     if json {
         return output::json(&row);
     }

@@ -1,0 +1,243 @@
+//! Etcd that is slow, full, or of another opinion of what time it is.
+//!
+//! What is in the way of a relay and its etcd here changes the `Date` of answers, as if this
+//! machine's clock were wrong, and holds answers up.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use super::*;
+use crate::access::TokenUses;
+use tabane_store::quantity::Lifetime;
+use tabane_store::wall_clock::unix_seconds;
+
+/// The way to an etcd, as long as the test runs.
+struct Way {
+    port: u16,
+    /// Seconds by which this machine's clock is behind.
+    behind_s: Arc<AtomicI64>,
+    /// How long each part of an answer is held up.
+    late_ms: Arc<AtomicU64>,
+}
+
+impl Way {
+    fn to(port: u16, behind_s: i64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let way = Self {
+            port: listener.local_addr().unwrap().port(),
+            behind_s: Arc::new(behind_s.into()),
+            late_ms: Arc::default(),
+        };
+        let (behind_s, late_ms) = (way.behind_s.clone(), way.late_ms.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else {
+                    continue;
+                };
+                let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                let (behind_s, late_ms) = (behind_s.clone(), late_ms.clone());
+                std::thread::spawn(move || copy(near, far, |_| {}));
+                std::thread::spawn(move || {
+                    copy(far_too, near_too, |answer| {
+                        let late_ms = late_ms.load(Ordering::Relaxed);
+                        std::thread::sleep(Duration::from_millis(late_ms));
+                        shift(answer, behind_s.load(Ordering::Relaxed));
+                    });
+                });
+            }
+        });
+        way
+    }
+
+    fn address(&self) -> FleetAddress {
+        let text = format!("etcd://127.0.0.1:{}/fleet", self.port);
+        text.parse().unwrap()
+    }
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8])) {
+    let mut buffer = vec![0; 1 << 20];
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        change(&mut buffer[..n]);
+        if to.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// Writes another time of day into the head of an answer.
+fn shift(answer: &mut [u8], by_s: i64) {
+    const NAME: &[u8] = b"Date: ";
+    let found = answer.windows(NAME.len()).position(|it| it == NAME);
+    let (Some(at), true) = (found, by_s != 0) else {
+        return;
+    };
+    let mut date = Command::new("date");
+    date.args(["-u", "+%a, %d %b %Y %H:%M:%S GMT", "-d"]);
+    let then = unix_seconds().saturating_add_signed(by_s);
+    let output = date.arg(format!("@{then}")).env("LC_ALL", "C").output();
+    let output = output.unwrap().stdout;
+    let text = output.trim_ascii_end();
+    answer[at + NAME.len()..][..text.len()].copy_from_slice(text);
+}
+
+/// The state of a machine of the fleet, for commands.
+fn commands(member: &Member) -> RelayState {
+    RelayState::locate(Some(member.state.clone())).unwrap()
+}
+
+#[test]
+fn a_machine_whose_clock_is_wrong_goes_by_etcds() {
+    block_on(async {
+        let Some(mut world) = World::make(1).await else {
+            return;
+        };
+        // Behind by an hour, and then ahead by one.
+        let way = Way::to(world.server.port(), 3_600);
+        world.at = way.address();
+        let mut rome = world.relay("rome").await;
+        let is_ahead = |rome: &Member, seconds: i64| {
+            let ahead = rome.keeper().now() as i64 - unix_seconds() as i64;
+            (ahead - seconds).abs() <= 2
+        };
+        assert!(is_ahead(&rome, 3_600));
+        for (behind_s, lasts) in [(3_600, 1_800), (-3_600, 1_800), (60, 30), (-60, 30)] {
+            way.behind_s.store(behind_s, Ordering::Relaxed);
+            until("it is seen", || is_ahead(&rome, behind_s)).await;
+            let state = commands(&rome);
+            let lifetime = Lifetime(Some(tabane_base::Duration::from_secs(lasts)));
+            let made = state.new_token(TokenUses::Many, lifetime, None).unwrap();
+            let answer = rome.enrol(key(), &made).await;
+            assert_eq!(answer, Ok(AccessAnswer::Enrolled(None)), "{behind_s} s");
+            let list = state.access().unwrap();
+            let kept = list.tokens().iter().find(|it| it.token == made).unwrap();
+            let left = kept.expires_at.unwrap() as i64 - state.now().unwrap() as i64;
+            assert!((0..=lasts as i64).contains(&left), "{left} s left");
+            assert!(!kept.is_expired(state.now().unwrap()));
+            // By etcd's clock it is over when that says so.
+            assert!(kept.is_expired(state.now().unwrap() + lasts));
+        }
+        // Somebody sets the clock.
+        way.behind_s.store(0, Ordering::Relaxed);
+        until("it is seen", || is_ahead(&rome, 0)).await;
+        rome.keeper.take().unwrap().close();
+
+        // It says so where the owner looks, and how long it has run is right.
+        way.behind_s.store(60, Ordering::Relaxed);
+        rome.start(&world.at).await.unwrap();
+        let owner = FleetOwner::found(
+            &RelayState::locate(Some(world.scratch.path().join("owner"))).unwrap(),
+            world.server.address("fleet"),
+        );
+        let (owner, _) = owner.unwrap();
+        until("it is told", || {
+            let report = owner.report().unwrap();
+            let seen = &report.relays[0];
+            (58..=62).contains(&seen.clock_behind_s)
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_slow_etcd_makes_newcomers_wait_and_nobody_else() {
+    block_on(async {
+        let Some(mut world) = World::make(1).await else {
+            return;
+        };
+        let way = Way::to(world.server.port(), 0);
+        world.at = way.address();
+        let oslo = world.relay("oslo").await;
+        let admits = token(TokenUses::Many, None);
+        world.add_tokens(std::slice::from_ref(&admits));
+        let client = key();
+        oslo.enrol(client, &admits.token).await.unwrap();
+        let is_known = || {
+            let verdict = oslo.keeper().list().recognise(client, None, 0);
+            verdict == Some(AccessAnswer::Known(None))
+        };
+        // Slow: newcomers come in, later.
+        way.late_ms.store(400, Ordering::Relaxed);
+        let answer = oslo.enrol(key(), &admits.token).await;
+        assert_eq!(answer, Ok(AccessAnswer::Enrolled(None)));
+        assert!(is_known());
+        world
+            .book
+            .update(|list| list.set_revoked(client, true))
+            .unwrap()
+            .unwrap();
+        until("revoked", || !is_known()).await;
+        // Slower than anybody waits: they are told to come again, and it is over with the cause.
+        way.late_ms.store(6_000, Ordering::Relaxed);
+        let begin = Instant::now();
+        let refused = oslo.enrol(key(), &admits.token).await;
+        assert_eq!(refused, Err(CloseReason::Unavailable));
+        assert!(
+            begin.elapsed() < Duration::from_secs(5),
+            "in a handshake's time"
+        );
+        way.late_ms.store(0, Ordering::Relaxed);
+        let news = oslo.keeper().news();
+        let newcomer = key();
+        let begin = Instant::now();
+        while oslo.enrol(newcomer, &admits.token).await.is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "never again");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(news.borrow().away, None);
+    });
+}
+
+#[test]
+fn a_full_etcd_keeps_newcomers_out_until_somebody_makes_room() {
+    block_on(async {
+        let quota = ["--quota-backend-bytes=2000000".to_owned()];
+        let Some(server) = Server::start_with(1, "http", &quota) else {
+            return;
+        };
+        let Some(world) = World::of(server).await else {
+            return;
+        };
+        let mut oslo = world.relay("oslo").await;
+        let admits = token(TokenUses::Many, None);
+        world.add_tokens(std::slice::from_ref(&admits));
+        let client = key();
+        oslo.enrol(client, &admits.token).await.unwrap();
+        let etcd = Etcd::new(world.server.address("filling"));
+        let fill = Change::put("filling/a".to_owned(), vec![b'x'; 100_000]);
+        let begin = Instant::now();
+        while etcd.change(&[], std::slice::from_ref(&fill)).await.is_ok() {
+            assert!(
+                begin.elapsed() < Duration::from_secs(30),
+                "it is never full"
+            );
+        }
+        let is_known = |member: &Member| {
+            let verdict = member.keeper().list().recognise(client, None, 0);
+            verdict == Some(AccessAnswer::Known(None))
+        };
+        let refused = oslo.enrol(key(), &admits.token).await;
+        assert_eq!(refused, Err(CloseReason::Unavailable));
+        assert!(is_known(&oslo));
+        let news = oslo.keeper().news();
+        until("it says why", || {
+            let away = news.borrow().away.clone();
+            away.is_some_and(|why| why.contains("NOSPACE"))
+        })
+        .await;
+        // Not even its lease can be had; who is known is served all the same.
+        oslo.kill();
+        oslo.start(&world.at).await.unwrap();
+        assert!(is_known(&oslo));
+        world.server.make_room();
+        let begin = Instant::now();
+        while oslo.enrol(key(), &admits.token).await.is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "never again");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+}
