@@ -1,13 +1,13 @@
-//! Links the distribution's usrsctp, with one function of it replaced by ours.
+//! Links the distribution's usrsctp, with two functions of it replaced by ours.
 //!
-//! The library sends IP packets by a socket of its own, through `sctp_userspace_ip_output`. Made a
-//! weak symbol in a copy of the archive, it gives way to the function in `src/output.rs`, and
-//! packets are ours to send by whichever link they are meant for.
+//! The library sends IP packets by sockets of its own, through `sctp_userspace_ip_output` and the
+//! same of IPv6. Made weak symbols in a copy of the archive, they give way to the functions in
+//! `src/output.rs`, and packets are ours to send by whichever link they are meant for.
 
 use std::path::PathBuf;
 use std::process::{Command, exit};
 
-const REPLACED: &str = "sctp_userspace_ip_output";
+const REPLACED: [&str; 2] = ["sctp_userspace_ip_output", "sctp_userspace_ip6_output"];
 const REMEDY: &str = "on Debian and Ubuntu apt install libusrsctp-dev; or, without \
                       `tabane sctp`: --no-default-features --features dashboard,demo,lab,sim";
 
@@ -21,7 +21,7 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let objcopy = std::env::var("OBJCOPY").unwrap_or_else(|_| "objcopy".to_owned());
     let run = Command::new(&objcopy)
-        .arg(format!("--weaken-symbol={REPLACED}"))
+        .args(REPLACED.map(|symbol| format!("--weaken-symbol={symbol}")))
         .arg(&archive)
         .arg(out.join("libtabane_usrsctp.a"))
         .status();

@@ -72,7 +72,8 @@ impl fmt::Debug for Allowed {
 #[derive(Clone, Debug)]
 struct Known {
     at: Instant,
-    addresses: Vec<IpAddr>,
+    /// Port 0; those of one link alone with their scope.
+    addresses: Vec<SocketAddr>,
 }
 
 impl DeviceWay {
@@ -145,9 +146,9 @@ impl DeviceWay {
         }
     }
 
-    async fn addresses(&self, host: &str) -> Result<Vec<IpAddr>, WayError> {
-        if let Ok(address) = host.parse() {
-            return Ok(vec![address]);
+    async fn addresses(&self, host: &str) -> Result<Vec<SocketAddr>, WayError> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![(address, 0).into()]);
         }
         if let Some(known) = self.names.borrow().get(host)
             && known.at.elapsed() < NAME_TIME
@@ -160,10 +161,10 @@ impl DeviceWay {
             host: host.to_owned(),
             source,
         })?;
-        let mut addresses: Vec<IpAddr> = Vec::new();
+        let mut addresses: Vec<SocketAddr> = Vec::new();
         for address in found {
-            if !addresses.contains(&address.ip()) {
-                addresses.push(address.ip());
+            if !addresses.contains(&address) {
+                addresses.push(address);
             }
         }
         let known = Known {
@@ -178,16 +179,17 @@ impl DeviceWay {
         let addresses = self.addresses(host).await?;
         let allowed = addresses
             .into_iter()
-            .filter(|address| self.is_allowed.allows(*address));
+            .filter(|address| self.is_allowed.allows(address.ip()));
         let reachable = allowed.filter_map(|address| match address {
-            IpAddr::V4(v4) if !self.has_v4 => {
-                let led = self.translators.iter().find_map(|it| it.lead_to(v4));
-                led.filter(|_| self.has_v6).map(IpAddr::from)
+            SocketAddr::V4(v4) if !self.has_v4 => {
+                let led = self.translators.iter().find_map(|it| it.lead_to(*v4.ip()));
+                let led = led.filter(|_| self.has_v6)?;
+                Some((led, 0).into())
             }
-            IpAddr::V6(_) if !self.has_v6 => None,
+            SocketAddr::V6(_) if !self.has_v6 => None,
             address => Some(address),
         });
-        let reachable: Vec<IpAddr> = reachable.collect();
+        let reachable: Vec<SocketAddr> = reachable.collect();
         let mut failure = WayError::Family {
             host: host.to_owned(),
         };
@@ -196,7 +198,9 @@ impl DeviceWay {
                 true => LAST_ADDRESS_TIME,
                 false => ADDRESS_TIME,
             };
-            match self.connect_address((*address, port).into(), limit).await {
+            let mut to = *address;
+            to.set_port(port);
+            match self.connect_address(to, limit).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => failure = error,
             }

@@ -41,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     ("asked_name", 3_000, tabane_tunnel::fuzz_asked_name),
     ("routes", 20_000, tabane_tunnel::fuzz_routes),
     ("visitor", 20_000, tabane_tunnel::fuzz_visitor),
+    ("capsules", 20_000, tabane_tunnel::carrier::fuzz_capsules),
     ("socks", 20_000, requests::socks),
     ("http", 20_000, requests::http),
     ("neighbour", 3_000, tabane_neighbour::fuzz_readers),

@@ -9,19 +9,21 @@
 //! own code, and the corpus.
 
 use std::cell::RefCell;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tabane_base::Duration;
 use tabane_sctp::{
-    AssociationId, EndpointId, Event, Incoming, LinkId, Message, PathTuple, Settings, Stack,
-    Transmit,
+    AssociationId, EndpointId, Event, Families, Incoming, LinkId, Message, PathTuple, Settings,
+    Stack, Transmit,
 };
 
-const HERE: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
+/// Our address of each family.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 1));
+const HERE6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 100, 0, 0, 0, 1));
 /// Where the three others are; the called one has a second way.
-const GUEST: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
-const CALLED: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 2);
-const NEWCOMER: Ipv4Addr = Ipv4Addr::new(192, 168, 3, 2);
+const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 1, 2));
+const CALLED: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 2, 0, 0, 0, 2));
+const NEWCOMER: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 3, 0, 0, 0, 2));
 const UDP: u16 = 9_899;
 const LISTENER_PORT: u16 = 4_000;
 const CALLER_PORT: u16 = 4_001;
@@ -130,14 +132,15 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 impl<'a> World<'a> {
     fn new(stack: &'a mut Stack) -> Self {
-        let listener = stack
-            .open(&[HERE], LISTENER_PORT, 7)
-            .expect("it was closed");
+        let mut open = |port| {
+            let opened = stack.open(Families::Both, &[HERE6, HERE], port, 7);
+            opened.expect("it was closed")
+        };
+        let (listener, caller) = (open(LISTENER_PORT), open(CALLER_PORT));
         stack.listen(listener).expect("nobody else listens");
-        let caller = stack.open(&[HERE], CALLER_PORT, 7).expect("it was closed");
         let way = |link| PathTuple {
             link: LinkId(link),
-            remote: SocketAddrV4::new(CALLED, UDP),
+            remote: SocketAddr::new(CALLED, UDP),
         };
         let called = stack.connect(caller, &[way(1), way(2)], PEER_PORT);
         let called = called.expect("a way");
@@ -167,9 +170,10 @@ impl<'a> World<'a> {
         };
         let link = LinkId(u32::from(who == 1));
         let tag = tag.or(self.others[who].tag).unwrap_or(0);
-        let from = SocketAddrV4::new(host, UDP);
+        let from = SocketAddr::new(host, UDP);
+        let here = if host.is_ipv6() { HERE6 } else { HERE };
         let packet = packet(to, tag, chunks);
-        self.stack.handle_packet(link, HERE, from, &packet);
+        self.stack.handle_packet(link, here, from, &packet);
     }
 
     /// Everything there is to send and to read, and what the others answer while they are set up.
@@ -191,7 +195,7 @@ impl<'a> World<'a> {
     }
 
     fn hear(&mut self, transmit: &Transmit) {
-        let who = match *transmit.remote.ip() {
+        let who = match transmit.remote.ip() {
             GUEST => 0,
             CALLED => 1,
             NEWCOMER => 2,

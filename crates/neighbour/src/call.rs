@@ -1,5 +1,6 @@
 //! Finding a neighbour that announces nothing: a call to everybody on the wire, which is answered
-//! by the one whose key it was made with.
+//! by the one whose key it was made with. Everybody is a network's broadcast address of IPv4, and
+//! on each interface all nodes of IPv6 (`ff02::1`), whom every host is among without asking.
 //!
 //! | bytes | call | answer |
 //! |---|---|---|
@@ -13,13 +14,16 @@
 //! before. An answer says no more than where somebody is, and is as long as the call: whether that
 //! is the neighbour, TLS shows.
 
+use std::future::poll_fn;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use aws_lc_rs::{hmac, rand};
 use socket2::SockRef;
 use tabane_core::PublicKey;
+use tokio::io::ReadBuf;
 use tokio::net::UdpSocket;
 use tokio::time::{sleep, timeout};
 
@@ -34,46 +38,114 @@ const AGAIN: Duration = Duration::from_millis(600);
 /// After an answer that could not be sent; what fails for good must not keep us busy.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Calls the neighbour of this key at these addresses, those of networks to reach all on them,
-/// until it answers or this is dropped; `now` is the time since 1970. Our socket carries `mark`,
-/// where there is one.
+/// Networks that are called on, at the most; who has more has some that nobody is on.
+const MAX_NETWORKS: usize = 64;
+
+/// How everybody on one network is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallRoute {
+    /// Where all of them hear it.
+    pub to: SocketAddr,
+    /// Our address there, which is answered; unspecified leaves it to the system.
+    pub from: SocketAddr,
+}
+
+/// A socket to call by.
+struct Caller {
+    socket: UdpSocket,
+    route: CallRoute,
+    /// There is a better one for the same network.
+    is_second: bool,
+}
+
+/// Calls the neighbour of this key on these networks, until it answers or this is dropped; `now` is
+/// the time since 1970. Our sockets carry `mark`, where there is one. From an address that means
+/// something on its link alone it is called only after others were tried in vain: the answer comes
+/// from one of its kind, which nobody can keep.
 ///
 /// # Errors
 /// Nobody can be called: there is no network, or the system does not let us.
 pub async fn call(
     key: PublicKey,
-    networks: &[SocketAddr],
+    networks: &[CallRoute],
     now: Duration,
     mark: Option<u32>,
 ) -> io::Result<SocketAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
-    socket.set_broadcast(true)?;
-    if let Some(mark) = mark {
-        SockRef::from(&socket).set_mark(mark)?;
-    }
+    let callers = callers(networks, mark).await?;
     let mut random = [0; 16];
     rand::fill(&mut random).map_err(|_| io::Error::other("no random bytes"))?;
     let body = [&now.as_secs().to_be_bytes()[..], &random].concat();
     let (call, answer) = (message(key, CALL, &body), message(key, ANSWER, &body));
+    let mut is_again = false;
     loop {
         let mut sent = Err(io::ErrorKind::NetworkUnreachable.into());
-        for network in networks {
-            sent = sent.or(socket.send_to(&call, network).await);
+        for caller in callers.iter().filter(|it| is_again || !it.is_second) {
+            sent = sent.or(caller.socket.send_to(&call, caller.route.to).await);
         }
-        sent?;
-        let answered = async {
-            let mut buffer = [0; MESSAGE + 1];
-            loop {
-                let (length, from) = socket.recv_from(&mut buffer).await?;
-                if buffer[..length] == answer {
-                    return Ok(from);
-                }
-            }
-        };
+        // Another address may get out where the better one does not.
+        if is_again {
+            sent?;
+        }
+        let answered = poll_fn(|cx| {
+            let mut callers = callers.iter().map(|caller| caller.poll_answer(&answer, cx));
+            callers.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        });
         if let Ok(answered) = timeout(AGAIN, answered).await {
             return answered;
         }
+        is_again = true;
     }
+}
+
+async fn callers(networks: &[CallRoute], mark: Option<u32>) -> io::Result<Vec<Caller>> {
+    let mut callers = Vec::new();
+    let mut failure = io::Error::from(io::ErrorKind::NetworkUnreachable);
+    for route in networks.iter().take(MAX_NETWORKS) {
+        let opened = async {
+            let socket = UdpSocket::bind(route.from).await?;
+            socket.set_broadcast(route.to.is_ipv4())?;
+            if let Some(mark) = mark {
+                SockRef::from(&socket).set_mark(mark)?;
+            }
+            io::Result::Ok(socket)
+        };
+        let mut same = networks.iter().filter(|other| other.to == route.to);
+        let is_second = is_of_link(route.from) && same.any(|other| !is_of_link(other.from));
+        match opened.await {
+            Ok(socket) => callers.push(Caller {
+                socket,
+                route: *route,
+                is_second,
+            }),
+            // Its address has just gone, most likely.
+            Err(error) => failure = error,
+        }
+    }
+    match callers.is_empty() {
+        true => Err(failure),
+        false => Ok(callers),
+    }
+}
+
+impl Caller {
+    /// Where somebody is who knows the answer.
+    fn poll_answer(&self, answer: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<SocketAddr>> {
+        let mut buffer = [0; MESSAGE + 1];
+        loop {
+            let mut buffer = ReadBuf::new(&mut buffer);
+            match self.socket.poll_recv_from(cx, &mut buffer) {
+                Poll::Ready(Ok(from)) if buffer.filled() == answer => return Poll::Ready(Ok(from)),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+/// Whether it means something on one link alone.
+fn is_of_link(address: SocketAddr) -> bool {
+    matches!(address.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// Answers those who call the neighbour of this key, us, until it is dropped; `clock` gives the
@@ -157,14 +229,37 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_called_answers_and_others_do_not() {
-        let socket = async || UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let (other, called) = (socket().await, socket().await);
-        let networks = [&other, &called].map(|socket| socket.local_addr().unwrap());
-        tokio::select! {
-            found = call(KEY, &networks, NOW, None) => assert_eq!(found.unwrap(), networks[1]),
-            () = answer_calls(&other, PublicKey([8; 32]), || NOW) => {}
-            () = answer_calls(&called, KEY, || NOW) => {}
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let socket = async || UdpSocket::bind(host).await.unwrap();
+            let (other, called) = (socket().await, socket().await);
+            let networks = [&other, &called].map(|socket| CallRoute {
+                to: socket.local_addr().unwrap(),
+                from: host.parse().unwrap(),
+            });
+            tokio::select! {
+                found = call(KEY, &networks, NOW, None) => {
+                    assert_eq!(found.unwrap(), networks[1].to);
+                }
+                () = answer_calls(&other, PublicKey([8; 32]), || NOW) => {}
+                () = answer_calls(&called, KEY, || NOW) => {}
+            }
         }
         assert!(call(KEY, &[], NOW, None).await.is_err());
+        // One network cannot be called on, another can.
+        let called = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let gone = CallRoute {
+            to: "192.0.2.1:9".parse().unwrap(),
+            from: "192.0.2.1:0".parse().unwrap(),
+        };
+        let there = CallRoute {
+            to: called.local_addr().unwrap(),
+            from: "127.0.0.1:0".parse().unwrap(),
+        };
+        assert!(call(KEY, &[gone], NOW, None).await.is_err());
+        let both = [gone, there];
+        tokio::select! {
+            found = call(KEY, &both, NOW, None) => assert_eq!(found.unwrap(), there.to),
+            () = answer_calls(&called, KEY, || NOW) => {}
+        }
     }
 }

@@ -29,7 +29,7 @@ mod strangers;
 mod tls;
 
 pub use borrow::{NeighbourWay, PairError, Paired, pair};
-pub use call::{answer_calls, call};
+pub use call::{CallRoute, answer_calls, call};
 pub use code::{ATTEMPTS, Code, CodeError, Offer};
 pub use forward::{DATAGRAM_PORTS, DatagramOut};
 pub use friends::{Friends, Terms};

@@ -2,7 +2,7 @@
 //!
 //! Owns their names and meaning; the stack owns everything that happens.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::{Bytes, Duration};
 
@@ -21,7 +21,7 @@ pub enum SctpError {
     #[error("there are too many associations")]
     TooMany,
     /// Without an address there is nothing to bind to.
-    #[error("no local IPv4 address")]
+    #[error("no local address")]
     NoAddress,
     /// It has ended.
     #[error("the association has ended")]
@@ -85,9 +85,9 @@ pub struct Transmit {
     /// The link to send it over; `None`: any that leads there.
     pub link: Option<LinkId>,
     /// The local address that the peer expects it from; `None` leaves it to the kernel.
-    pub local: Option<Ipv4Addr>,
+    pub local: Option<IpAddr>,
     /// Where to, UDP port included.
-    pub remote: SocketAddrV4,
+    pub remote: SocketAddr,
     /// The UDP datagram's contents.
     pub payload: Vec<u8>,
 }

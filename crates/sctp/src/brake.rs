@@ -87,12 +87,12 @@ impl Brake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use tabane_base::Seed;
 
-    const PATH: PathId = PathId(Ipv4Addr::new(10, 0, 0, 1));
-    const OTHER: PathId = PathId(Ipv4Addr::new(10, 0, 0, 2));
+    const PATH: PathId = PathId(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+    const OTHER: PathId = PathId(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)

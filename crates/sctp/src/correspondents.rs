@@ -5,7 +5,7 @@
 //! 6951 §5.4). What begins one bears none yet: where it came from is kept apart, for its answer.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::Duration;
 
@@ -20,14 +20,14 @@ const ASKING_MAX: usize = 4_096;
 const TAGS_MAX: usize = 8;
 
 /// A peer's address and SCTP port.
-type Key = (Ipv4Addr, u16);
+type Key = (IpAddr, u16);
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) link: LinkId,
-    pub(crate) local: Ipv4Addr,
-    pub(crate) remote: SocketAddrV4,
+    pub(crate) local: IpAddr,
+    pub(crate) remote: SocketAddr,
     /// By the stack's clock.
     pub(crate) heard_at: Duration,
 }

@@ -11,7 +11,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use libc::{sa_family_t, size_t, sockaddr, sockaddr_in, sockaddr_storage, socklen_t, ssize_t};
+use libc::{
+    sa_family_t, size_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t, ssize_t,
+};
 
 pub(crate) type SctpAssoc = u32;
 
@@ -305,6 +307,19 @@ pub(crate) fn sockaddr_in(address: std::net::SocketAddrV4) -> sockaddr_in {
             s_addr: u32::from(*address.ip()).to_be(),
         },
         sin_zero: [0; 8],
+    }
+}
+
+/// An IPv6 address as the library takes it; of a scope it knows nothing.
+pub(crate) fn sockaddr_in6(address: std::net::SocketAddrV6) -> sockaddr_in6 {
+    sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as sa_family_t,
+        sin6_port: address.port().to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr {
+            s6_addr: address.ip().octets(),
+        },
+        sin6_scope_id: 0,
     }
 }
 

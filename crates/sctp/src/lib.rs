@@ -37,6 +37,6 @@ pub use event::Event;
 pub use identity::{AssociationId, EndpointId};
 pub use library::Failure;
 pub use path::{LinkId, PathId, PathTuple};
-pub use settings::{Multipath, Settings};
+pub use settings::{Families, Multipath, Settings};
 pub use shell::conversation::fuzz_notes;
 pub use stack::Stack;

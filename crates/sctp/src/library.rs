@@ -4,16 +4,16 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fmt, io};
 
-use libc::{sockaddr, sockaddr_in, sockaddr_storage, socklen_t};
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use crate::ffi::{self, Plain, SctpAssoc};
 use crate::output;
-use crate::settings::Settings;
+use crate::settings::{Families, Settings};
 use crate::watchdog::{self, Watchdog};
 
 /// The interface's number that the library takes for "none in particular".
@@ -87,10 +87,15 @@ impl Library {
         Some(library)
     }
 
-    pub(crate) fn socket(&self) -> Result<Socket, Failure> {
+    /// Opens a socket for addresses of these families.
+    pub(crate) fn socket(&self, families: Families) -> Result<Socket, Failure> {
         let _call = self.watchdog.enter();
         let (receive, send, info) = (ptr::null(), ptr::null(), ptr::null_mut());
-        let (domain, kind) = (libc::AF_INET, libc::SOCK_SEQPACKET);
+        let domain = match families {
+            Families::V4 => libc::AF_INET,
+            Families::Both => libc::AF_INET6,
+        };
+        let kind = libc::SOCK_SEQPACKET;
         // SAFETY: no callbacks, so nothing is kept of the arguments.
         let socket =
             unsafe { ffi::usrsctp_socket(domain, kind, ffi::IPPROTO_SCTP, receive, send, 0, info) };
@@ -147,9 +152,9 @@ impl Library {
     }
 
     /// Tells the library of an address that this host has; again does no harm.
-    pub(crate) fn know_address(&self, address: Ipv4Addr) {
+    pub(crate) fn know_address(&self, address: IpAddr) {
         let _call = self.watchdog.enter();
-        let mut address = ffi::sockaddr_in(SocketAddrV4::new(address, 0));
+        let mut address = storage(SocketAddr::new(address, 0));
         let name = CString::default();
         // SAFETY: name and address are copied. The handles are only compared, never followed.
         unsafe {
@@ -167,23 +172,22 @@ impl Library {
         }
     }
 
-    pub(crate) fn bind(&self, socket: &Socket, address: SocketAddrV4) -> Result<(), Failure> {
+    pub(crate) fn bind(&self, socket: &Socket, address: SocketAddr) -> Result<(), Failure> {
         let _call = self.watchdog.enter();
-        let mut address = ffi::sockaddr_in(address);
-        let len = len_of::<sockaddr_in>();
+        let len = match address {
+            SocketAddr::V4(_) => len_of::<sockaddr_in>(),
+            SocketAddr::V6(_) => len_of::<sockaddr_in6>(),
+        };
+        let mut address = storage(address);
         // SAFETY: the address is as long as said, and copied.
         let done = unsafe { ffi::usrsctp_bind(socket.0.as_ptr(), (&raw mut address).cast(), len) };
         check(done, "bind the SCTP socket")
     }
 
     /// Adds a local address; associations tell their peers (RFC 5061).
-    pub(crate) fn add_address(
-        &self,
-        socket: &Socket,
-        address: SocketAddrV4,
-    ) -> Result<(), Failure> {
+    pub(crate) fn add_address(&self, socket: &Socket, address: SocketAddr) -> Result<(), Failure> {
         let _call = self.watchdog.enter();
-        let mut address = ffi::sockaddr_in(address);
+        let mut address = storage(address);
         let flag = ffi::SCTP_BINDX_ADD_ADDR;
         // SAFETY: one address, copied.
         let done =
@@ -207,7 +211,7 @@ impl Library {
         if count < 1 || addresses.is_null() {
             return None;
         }
-        // SAFETY: there is at least one address, and the socket is of IPv4 alone.
+        // SAFETY: there is at least one address; those of IPv6 have their port in the same place.
         let port = unsafe { addresses.cast::<sockaddr_in>().read_unaligned().sin_port };
         // SAFETY: just obtained from the library, and not used any more.
         unsafe { ffi::usrsctp_freeladdrs(addresses) };
@@ -215,7 +219,7 @@ impl Library {
     }
 
     /// The addresses of an association's peer; none where it has ended.
-    pub(crate) fn peers(&self, socket: &Socket, association: SctpAssoc) -> Vec<SocketAddrV4> {
+    pub(crate) fn peers(&self, socket: &Socket, association: SctpAssoc) -> Vec<SocketAddr> {
         let _call = self.watchdog.enter();
         let mut addresses: *mut sockaddr = ptr::null_mut();
         // SAFETY: the library writes a pointer to memory of its own, or fails.
@@ -227,15 +231,32 @@ impl Library {
         else {
             return Vec::new();
         };
-        let first = addresses.cast::<sockaddr_in>();
-        let read = |at| {
-            // SAFETY: there are `count` addresses one behind the other, and the socket is of IPv4
-            // alone.
-            let address = unsafe { first.add(at).read_unaligned() };
-            let host = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
-            SocketAddrV4::new(host, u16::from_be(address.sin_port))
+        let mut next = addresses.cast::<u8>();
+        let mut read = |_| {
+            // SAFETY: there are `count` addresses one behind the other, each as long as those of
+            // its family are.
+            unsafe {
+                let (address, len) = match next.cast::<sockaddr_in>().read_unaligned() {
+                    v4 if c_int::from(v4.sin_family) == libc::AF_INET => {
+                        let host = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                        let port = u16::from_be(v4.sin_port);
+                        (SocketAddr::new(host.into(), port), size_of::<sockaddr_in>())
+                    }
+                    _ => {
+                        let v6 = next.cast::<sockaddr_in6>().read_unaligned();
+                        let host = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                        let port = u16::from_be(v6.sin6_port);
+                        (
+                            SocketAddr::new(host.into(), port),
+                            size_of::<sockaddr_in6>(),
+                        )
+                    }
+                };
+                next = next.add(len);
+                address
+            }
         };
-        let peers = (0..count).map(read).collect();
+        let peers = (0..count).map(&mut read).collect();
         // SAFETY: just obtained from the library, and not used any more.
         unsafe { ffi::usrsctp_freepaddrs(addresses) };
         peers
@@ -245,12 +266,12 @@ impl Library {
     pub(crate) fn connect(
         &self,
         socket: &Socket,
-        address: SocketAddrV4,
+        address: SocketAddr,
     ) -> Result<SctpAssoc, Failure> {
         let _call = self.watchdog.enter();
-        let address = ffi::sockaddr_in(address);
+        let address = storage(address);
         let mut id: SctpAssoc = 0;
-        // SAFETY: one address of IPv4, which is copied.
+        // SAFETY: one address, which is copied.
         let done = unsafe {
             let address = (&raw const address).cast();
             ffi::usrsctp_connectx(socket.0.as_ptr(), address, 1, &raw mut id)
@@ -283,11 +304,11 @@ impl Library {
         &self,
         socket: &Socket,
         data: &[u8],
-        to: Option<SocketAddrV4>,
+        to: Option<SocketAddr>,
         mut info: ffi::SndInfo,
     ) -> Result<bool, Failure> {
         let _call = self.watchdog.enter();
-        let mut to = to.map(ffi::sockaddr_in);
+        let mut to = to.map(storage);
         let (to, count) = match &mut to {
             Some(to) => (ptr::from_mut(to).cast::<sockaddr>(), 1),
             None => (ptr::null_mut(), 0),
@@ -320,7 +341,7 @@ impl Library {
     pub(crate) fn receive(&self, socket: &Socket, buffer: &mut [u8]) -> Option<Received> {
         let _call = self.watchdog.enter();
         let mut info: ffi::RcvInfo = zero();
-        let mut from = storage(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        let mut from = storage(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
         let (mut from_len, mut info_len) = (len_of::<sockaddr_storage>(), len_of::<ffi::RcvInfo>());
         let (mut kind, mut flags) = (0, 0);
         // SAFETY: all lengths are those of what is pointed at.
@@ -356,7 +377,7 @@ impl Library {
     }
 
     /// A packet has come, from `source` to `destination`, ports included. Its checksum is right.
-    pub(crate) fn input(&self, packet: &[u8], source: SocketAddrV4, destination: SocketAddrV4) {
+    pub(crate) fn input(&self, packet: &[u8], source: SocketAddr, destination: SocketAddr) {
         /// What the stack looks at before it takes the buffer: common header and chunk header.
         const HEADERS: usize = 16;
         let Some((headers, len)) = packet
@@ -379,8 +400,8 @@ impl Library {
             (*buffer).len = c_int::try_from(space).unwrap_or(0);
             ffi::m_copyback(buffer, 0, len, packet.as_ptr().cast::<c_char>());
         }
-        let mut source = ffi::sockaddr_in(source);
-        let mut destination = ffi::sockaddr_in(destination);
+        let mut source = storage(source);
+        let mut destination = storage(destination);
         // Aligned as the library's structures want it.
         let mut words = [0_u32; HEADERS / 4];
         for (word, bytes) in words.iter_mut().zip(headers.chunks_exact(4)) {
@@ -436,14 +457,16 @@ pub(crate) fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// An address as options of paths want it.
-pub(crate) fn storage(address: SocketAddrV4) -> sockaddr_storage {
-    // SAFETY: all zero is a value, and the larger structure begins as the smaller one does.
+/// An address of either family, with room behind it.
+pub(crate) fn storage(address: SocketAddr) -> sockaddr_storage {
+    // SAFETY: all zero is a value, and the larger structure begins as the smaller ones do.
     unsafe {
         let mut storage: sockaddr_storage = std::mem::zeroed();
-        (&raw mut storage)
-            .cast::<sockaddr_in>()
-            .write(ffi::sockaddr_in(address));
+        let place = &raw mut storage;
+        match address {
+            SocketAddr::V4(v4) => place.cast::<sockaddr_in>().write(ffi::sockaddr_in(v4)),
+            SocketAddr::V6(v6) => place.cast::<sockaddr_in6>().write(ffi::sockaddr_in6(v6)),
+        }
         storage
     }
 }

@@ -1,6 +1,6 @@
 //! How an endpoint is opened: options and addresses of its socket.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use crate::association::SctpError;
 use crate::ffi;
@@ -12,8 +12,8 @@ const UDP_HEADER: u32 = 8;
 /// What an endpoint is to be.
 #[derive(Debug)]
 pub(crate) struct Order<'a> {
-    pub(crate) first: Ipv4Addr,
-    pub(crate) others: &'a [Ipv4Addr],
+    pub(crate) first: IpAddr,
+    pub(crate) others: &'a [IpAddr],
     /// 0: any.
     pub(crate) port: u16,
     pub(crate) adaptation: u32,
@@ -52,24 +52,29 @@ impl Order<'_> {
             &indication,
             "say who we are",
         )?;
-        // For associations to come: no search for larger packets, which the sockets would refuse,
-        // and no path is ever given up (`pulse.rs` says why).
-        let paths = ffi::PaddrParams {
-            spp_pathmtu: self.mtu.saturating_sub(UDP_HEADER),
-            spp_flags: ffi::SPP_PMTUD_DISABLE,
-            spp_pathmaxrxt: u16::MAX,
-            ..library::zero()
-        };
-        let name = ffi::SCTP_PEER_ADDR_PARAMS;
-        library.set(socket, name, &paths, "limit the size of packets")?;
+        limit_packets(library, socket, self.mtu)?;
         library.know_address(self.first);
-        library.bind(socket, SocketAddrV4::new(self.first, self.port))?;
+        library.bind(socket, SocketAddr::new(self.first, self.port))?;
         let port = library.port(socket).unwrap_or(self.port);
         for other in self.others {
             library.know_address(*other);
-            let other = SocketAddrV4::new(*other, port);
+            let other = SocketAddr::new(*other, port);
             library.add_address(socket, other)?;
         }
         Ok(port)
     }
+}
+
+/// For a socket's associations to come: packets of at most this size from the IP header on, no
+/// search for larger ones, which our sockets would refuse, and no path is ever given up (`pulse.rs`
+/// says why).
+pub(crate) fn limit_packets(library: &Library, socket: &Socket, mtu: u32) -> Result<(), SctpError> {
+    let paths = ffi::PaddrParams {
+        spp_pathmtu: mtu.saturating_sub(UDP_HEADER),
+        spp_flags: ffi::SPP_PMTUD_DISABLE,
+        spp_pathmaxrxt: u16::MAX,
+        ..library::zero()
+    };
+    let name = ffi::SCTP_PEER_ADDR_PARAMS;
+    Ok(library.set(socket, name, &paths, "limit the size of packets")?)
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
@@ -16,8 +16,10 @@ use crate::ffi::{self, Mbuf};
 /// be beyond this is dropped, as a network would drop it.
 const QUEUE_MAX: usize = 16_384;
 
-/// Bytes of an IPv4 header without options, which the library puts before every packet.
-const IP_HEADER: usize = 20;
+/// Bytes of the header that the library puts before every packet: of IPv4 without options, of IPv6
+/// without extensions.
+const V4_HEADER: usize = 20;
+const V6_HEADER: usize = 40;
 /// The largest packet IP knows.
 const PACKET_MAX: usize = 65_535;
 
@@ -26,8 +28,8 @@ static QUEUE: Mutex<VecDeque<Outgoing>> = Mutex::new(VecDeque::new());
 /// A packet as the library meant it to leave.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    pub(crate) source: Ipv4Addr,
-    pub(crate) destination: Ipv4Addr,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
     /// From the common header on.
     pub(crate) packet: Vec<u8>,
 }
@@ -46,15 +48,17 @@ fn queue() -> std::sync::MutexGuard<'static, VecDeque<Outgoing>> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes sure that this file's object, and with it the function below, is linked: the library must
+/// What the library calls to send a packet.
+type Output = unsafe extern "C" fn(*mut c_int, *mut Mbuf, *mut c_void, *mut c_void, u32);
+
+/// Makes sure that this file's object, and with it the functions below, is linked: the library must
 /// not fall back to its own.
 pub(crate) fn link() {
-    let ours: unsafe extern "C" fn(*mut c_int, *mut Mbuf, *mut c_void, *mut c_void, u32) =
-        sctp_userspace_ip_output;
+    let ours: [Output; 2] = [sctp_userspace_ip_output, sctp_userspace_ip6_output];
     std::hint::black_box(ours);
 }
 
-/// Takes over a packet from the library, IP header first.
+/// Takes over a packet of IPv4.
 ///
 /// # Safety
 /// Called by the library with `result` writable and `packet` a chain of buffers that is ours.
@@ -66,6 +70,31 @@ unsafe extern "C" fn sctp_userspace_ip_output(
     _endpoint: *mut c_void,
     _vrf: u32,
 ) {
+    // SAFETY: as said above.
+    unsafe { take_over(result, packet) }
+}
+
+/// Takes over a packet of IPv6.
+///
+/// # Safety
+/// Called by the library with `result` writable and `packet` a chain of buffers that is ours.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sctp_userspace_ip6_output(
+    result: *mut c_int,
+    packet: *mut Mbuf,
+    _route: *mut c_void,
+    _endpoint: *mut c_void,
+    _vrf: u32,
+) {
+    // SAFETY: as said above.
+    unsafe { take_over(result, packet) }
+}
+
+/// Takes over a packet from the library, IP header first.
+///
+/// # Safety
+/// `result` is writable, and `packet` a chain of buffers that is ours.
+unsafe fn take_over(result: *mut c_int, packet: *mut Mbuf) {
     // SAFETY: the library passes the address of a variable of its own.
     unsafe { *result = 0 };
     // SAFETY: the chain is whole; asking its length changes nothing.
@@ -85,12 +114,22 @@ unsafe extern "C" fn sctp_userspace_ip_output(
 }
 
 fn outgoing(mut bytes: Vec<u8>) -> Option<Outgoing> {
-    if bytes.len() <= IP_HEADER {
+    let version = bytes.first()? >> 4;
+    let (source, destination, header) = match version {
+        4 => {
+            let address = |at: usize| Some(Ipv4Addr::from(*bytes.get(at..)?.first_chunk::<4>()?));
+            (address(12)?.into(), address(16)?.into(), V4_HEADER)
+        }
+        6 => {
+            let address = |at: usize| Some(Ipv6Addr::from(*bytes.get(at..)?.first_chunk::<16>()?));
+            (address(8)?.into(), address(24)?.into(), V6_HEADER)
+        }
+        _ => return None,
+    };
+    if bytes.len() <= header {
         return None;
     }
-    let address = |at: usize| Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
-    let (source, destination) = (address(12), address(16));
-    let packet = bytes.split_off(IP_HEADER);
+    let packet = bytes.split_off(header);
     Some(Outgoing {
         source,
         destination,

@@ -4,14 +4,14 @@
 //! and the accounts kept of every packet, both ways.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use tabane_base::Duration;
 
 use crate::brake::Brakes;
 use crate::ffi::SctpAssoc;
 use crate::packet;
-use crate::path::{LinkId, PathId, SLOTS};
+use crate::path::{LinkId, PathId, PathTuple, SLOTS};
 use crate::pulse::Pulses;
 use crate::rescue::{Rescue, Sample};
 use crate::told::Told;
@@ -27,8 +27,9 @@ pub(crate) struct Own {
     pub(crate) tag: Option<u32>,
     pub(crate) peer_tag: Option<u32>,
     /// What the peer listed when the association was set up; `None` before that.
-    pub(crate) listed: Option<Vec<Ipv4Addr>>,
-    /// The cookie was sent once.
+    pub(crate) listed: Option<Vec<IpAddr>>,
+    /// INIT was sent once, and the cookie.
+    pub(crate) has_asked: bool,
     pub(crate) has_echoed: bool,
     pub(crate) rescue: Rescue,
     pub(crate) told: Told,
@@ -57,6 +58,7 @@ impl Own {
             tag: None,
             peer_tag: None,
             listed: None,
+            has_asked: false,
             has_echoed: false,
             rescue: Rescue::default(),
             told: Told::default(),
@@ -85,15 +87,15 @@ impl Own {
         expected.contains(&Some(packet::tag(packet)))
     }
 
-    /// A packet is to leave by a path, over a link. `false`: it must not.
+    /// A packet is to leave by a path. `false`: it must not.
     pub(crate) fn on_transmit(
         &mut self,
         now: Duration,
         path: PathId,
-        link: LinkId,
+        way: PathTuple,
         packet: &[u8],
     ) -> bool {
-        if !self.told.lets_pass(link, packet) {
+        if !self.told.lets_pass(way.link, way.remote.is_ipv6(), packet) {
             return false;
         }
         self.told.on_transmit(packet);

@@ -5,7 +5,7 @@
 //! association and forgets all others, so in their place it is shown the ones that we made up for
 //! paths; what the peer listed is told to whoever plans paths.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 /// Bytes of the common header.
@@ -57,6 +57,8 @@ pub fn fuzz_parsers(packet: &[u8]) {
     let _ = (added_addresses(packet), address_answer(packet));
     let _ = has_whole_lists(packet);
     let _ = sequence_numbers(packet);
+    let ours = [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+    let _ = replace_addresses(&mut packet.to_vec(), ours.into_iter());
     let _ = acknowledged(packet).map(|(number, _)| congestion_echo(packet, number));
     let stripped = &mut packet.to_vec();
     let _ = strip_echo_answer(stripped);
@@ -166,18 +168,17 @@ pub(crate) fn is_disowning(packet: &[u8]) -> bool {
 
 /// The addresses that the peer is asked to add (RFC 5061 §4.2.1), each with the number by which the
 /// answer names it, and before them the question's own number. `None` where there is no question.
-pub(crate) fn added_addresses(packet: &[u8]) -> Option<(u32, Vec<(u32, Ipv4Addr)>)> {
-    /// Header and number of the parameter, then the address as a parameter.
-    const LEN: usize = 16;
+pub(crate) fn added_addresses(packet: &[u8]) -> Option<(u32, Vec<(u32, IpAddr)>)> {
+    /// Header and number of the parameter; then comes the address as a parameter.
+    const FIXED: usize = PARAMETER_HEADER + 4;
     let (number, range) = numbered(packet, ASCONF)?;
     let address = |(kind, range): (u16, Range<usize>)| {
-        let is_v4 = kind == ADD_ADDRESS
-            && range.len() == LEN
-            && word(packet, range.start + 8) == IPV4_ADDRESS;
-        is_v4.then(|| {
-            let address = Ipv4Addr::from(long(packet, range.start + 12));
-            (long(packet, range.start + 4), address)
-        })
+        if kind != ADD_ADDRESS || range.len() < FIXED {
+            return None;
+        }
+        let (kind, within) = parameters(packet, range.start + FIXED..range.end).next()?;
+        let address = address(kind, &packet[within.start + PARAMETER_HEADER..within.end])?;
+        Some((long(packet, range.start + PARAMETER_HEADER), address))
     };
     Some((
         number,
@@ -192,6 +193,57 @@ pub(crate) fn address_answer(packet: &[u8]) -> Option<(u32, Vec<u32>)> {
         .filter(|(kind, range)| *kind == ERROR_CAUSE && range.len() >= PARAMETER_HEADER + 4);
     let refused = errors.map(|(_, range)| long(packet, range.start + 4));
     Some((number, refused.collect()))
+}
+
+/// The address in a parameter of this type (RFC 9260 §3.3.2.1). One of IPv4 in the guise of IPv6 is
+/// none: as such it stands in no list.
+fn address(kind: u16, value: &[u8]) -> Option<IpAddr> {
+    match kind {
+        IPV4_ADDRESS => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
+        IPV6_ADDRESS => {
+            let address = Ipv6Addr::from(<[u8; 16]>::try_from(value).ok()?);
+            address.to_ipv4_mapped().is_none().then_some(address.into())
+        }
+        _ => None,
+    }
+}
+
+/// Writes an address as a parameter.
+fn put_address(bytes: &mut Vec<u8>, address: IpAddr) {
+    let mut put = |kind: u16, octets: &[u8]| {
+        bytes.extend(kind.to_be_bytes());
+        bytes.extend([0, (PARAMETER_HEADER + octets.len()) as u8]);
+        bytes.extend(octets);
+    };
+    match address {
+        IpAddr::V4(v4) => put(IPV4_ADDRESS, &v4.octets()),
+        IpAddr::V6(v6) => put(IPV6_ADDRESS, &v6.octets()),
+    }
+}
+
+/// Lists `ours` in an INIT that lists no addresses; `false` where this is none. The checksum is
+/// left as it was.
+pub(crate) fn list_addresses(packet: &mut Vec<u8>, ours: &[IpAddr]) -> bool {
+    let Some((INIT, range)) = chunks(packet).next() else {
+        return false;
+    };
+    let is_alone = range.end.next_multiple_of(4) == packet.len();
+    if range.len() < INIT_FIXED || !is_alone {
+        return false;
+    }
+    let listed = |(kind, _): (u16, Range<usize>)| matches!(kind, IPV4_ADDRESS | IPV6_ADDRESS);
+    if parameters(packet, range.start + INIT_FIXED..range.end).any(listed) {
+        return false;
+    }
+    for address in ours {
+        put_address(packet, *address);
+    }
+    // Whatever has filled the last one up stands between them now.
+    let Ok(len) = u16::try_from(packet.len() - range.start) else {
+        return false;
+    };
+    packet[range.start + 2..range.start + 4].copy_from_slice(&len.to_be_bytes());
+    true
 }
 
 /// A chunk that begins with a number, and where its parameters lie.
@@ -282,13 +334,13 @@ fn chunks(packet: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)> {
 }
 
 /// Puts `ours` in the place of the addresses in an INIT ACK, and has it say that the peer knows
-/// echoes of congestion, since we speak for it there (`brake.rs`). Gives the IPv4 addresses that
-/// were there. `None` for every other packet, and for a damaged one. The checksum is left as it
+/// echoes of congestion, since we speak for it there (`brake.rs`). Gives the addresses that were
+/// there. `None` for every other packet, and for a damaged one. The checksum is left as it
 /// was.
 pub(crate) fn replace_addresses(
     packet: &mut Vec<u8>,
-    ours: impl Iterator<Item = Ipv4Addr>,
-) -> Option<Vec<Ipv4Addr>> {
+    ours: impl Iterator<Item = IpAddr>,
+) -> Option<Vec<IpAddr>> {
     let (kind, range) = chunks(packet).next()?;
     if kind != INIT_ACK || range.len() < INIT_FIXED {
         return None;
@@ -296,8 +348,7 @@ pub(crate) fn replace_addresses(
     let mut addresses = Vec::new();
     let mut kept = Vec::with_capacity(range.len());
     for address in ours {
-        kept.extend([0, IPV4_ADDRESS as u8, 0, 8]);
-        kept.extend(address.octets());
+        put_address(&mut kept, address);
     }
     let mut is_capable = false;
     let mut at = range.start + INIT_FIXED;
@@ -308,11 +359,8 @@ pub(crate) fn replace_addresses(
         }
         let value = &packet[at + PARAMETER_HEADER..at + len];
         match kind {
-            IPV4_ADDRESS => {
-                let address: Option<[u8; 4]> = value.try_into().ok();
-                addresses.extend(address.map(Ipv4Addr::from));
-            }
-            IPV6_ADDRESS | HOST_NAME => {}
+            IPV4_ADDRESS | IPV6_ADDRESS => addresses.extend(address(kind, value)),
+            HOST_NAME => {}
             _ => {
                 is_capable |= kind == ECN_CAPABLE;
                 let padded = (at + len.next_multiple_of(4)).min(packet.len());
@@ -362,15 +410,50 @@ mod tests {
     /// Echoes of congestion are known.
     const CAPABLE: &[u8] = &[0x80, 0, 0, 4];
     const ADDRESS: &[u8] = &[0, 5, 0, 8, 192, 0, 2, 9];
+    const ADDRESS6: &[u8] = &[
+        0, 6, 0, 20, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9,
+    ];
+    /// An address of IPv4 as one of IPv6.
+    const MAPPED: &[u8] = &[
+        0, 6, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 7,
+    ];
 
-    const OURS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+    const OURS: [IpAddr; 2] = [
+        IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+        IpAddr::V6(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)),
+    ];
+
+    #[test]
+    fn an_init_that_lists_nothing_lists_ours() {
+        const SUPPORTED: &[u8] = &[0, 12, 0, 8, 0, 5, 0, 6];
+        let init = |parameters: &[&[u8]]| {
+            let mut packet = init_ack(parameters);
+            packet[COMMON_HEADER] = INIT;
+            packet
+        };
+        let mut packet = init(&[SUPPORTED]);
+        let ours = ["192.0.2.9", "2001:db8::9"].map(|text| text.parse().unwrap());
+        assert!(list_addresses(&mut packet, &ours));
+        assert_eq!(packet, init(&[SUPPORTED, ADDRESS, ADDRESS6]));
+        assert!(!list_addresses(&mut packet, &ours), "it lists some");
+        for mut other in [init_ack(&[SUPPORTED]), init(&[ADDRESS]), Vec::new()] {
+            let before = other.clone();
+            assert!(!list_addresses(&mut other, &ours) && other == before);
+        }
+    }
 
     #[test]
     fn addresses_of_an_init_ack_are_exchanged_and_all_else_stays() {
-        let mut packet = init_ack(&[ADDRESS, COOKIE, ADDRESS]);
+        let mut packet = init_ack(&[ADDRESS, COOKIE, MAPPED, ADDRESS6]);
         let found = replace_addresses(&mut packet, OURS.into_iter()).unwrap();
-        assert_eq!(found, [Ipv4Addr::new(192, 0, 2, 9); 2]);
-        let ours: [&[u8]; 2] = [&[0, 5, 0, 8, 10, 0, 0, 1], &[0, 5, 0, 8, 10, 0, 0, 2]];
+        let expected = ["192.0.2.9", "2001:db8::9"].map(|text| text.parse::<IpAddr>().unwrap());
+        assert_eq!(found, expected);
+        let ours: [&[u8]; 2] = [
+            &[0, 5, 0, 8, 10, 0, 0, 1],
+            &[
+                0, 6, 0, 20, 0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
+            ],
+        ];
         assert_eq!(packet, init_ack(&[ours[0], ours[1], COOKIE, CAPABLE]));
         assert_eq!(
             replace_addresses(&mut packet, [].into_iter()),
@@ -382,6 +465,8 @@ mod tests {
     /// Every cut and every changed length: no panic, and nothing but our addresses is added.
     #[test]
     fn damaged_packets_are_left_alone() {
+        /// An address of each family, and a word on echoes.
+        const ADDED: usize = 8 + 20 + 4;
         let whole = init_ack(&[ADDRESS, COOKIE]);
         for cut in 0..whole.len() {
             let mut packet = whole[..cut].to_vec();
@@ -390,7 +475,7 @@ mod tests {
             let _ = (added_addresses(&packet), address_answer(&packet));
             let _ = is_disowning(&packet);
             let _ = replace_addresses(&mut packet, OURS.into_iter());
-            assert!(packet.len() <= whole.len() + 20);
+            assert!(packet.len() <= whole.len() + ADDED);
         }
         for at in COMMON_HEADER..whole.len() {
             for value in [0, 1, 3, 0x7f, 0xff] {
@@ -398,7 +483,7 @@ mod tests {
                 packet[at] = value;
                 let _ = (data_bytes(&packet), acknowledged(&packet));
                 let _ = replace_addresses(&mut packet, OURS.into_iter());
-                assert!(packet.len() <= whole.len() + 20);
+                assert!(packet.len() <= whole.len() + ADDED);
             }
         }
         let mut question = vec![0; COMMON_HEADER];

@@ -6,7 +6,7 @@
 //! nothing until they get one.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The most paths of an association.
 pub const SLOTS: usize = 8;
@@ -19,7 +19,7 @@ pub struct LinkId(pub u32);
 
 /// A path, by the address that the stack knows it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PathId(pub Ipv4Addr);
+pub struct PathId(pub IpAddr);
 
 /// Which link a path leaves by, and where to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,12 +27,12 @@ pub struct PathTuple {
     /// The link.
     pub link: LinkId,
     /// The peer's address, with the UDP port that it takes SCTP at (RFC 6951).
-    pub remote: SocketAddrV4,
+    pub remote: SocketAddr,
 }
 
 /// How far an address reaches; the stack tells the peer of those local addresses that reach as far
 /// as the peer's (RFC 9260 §5.1.2), so what we invent must reach as far as what it stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
     Host,
     Private,
@@ -40,14 +40,15 @@ pub(crate) enum Reach {
 }
 
 impl Reach {
-    pub(crate) fn of(address: Ipv4Addr) -> Self {
-        if address.is_loopback() {
-            Self::Host
-        } else if address.is_private() {
-            Self::Private
-        } else {
-            Self::Global
-        }
+    /// The narrowest of what these addresses have.
+    pub(crate) fn of(addresses: impl Iterator<Item = IpAddr>) -> Self {
+        let of_one = |address: IpAddr| match address {
+            address if address.is_loopback() => Self::Host,
+            // Among addresses of IPv6 the stack makes no such difference.
+            IpAddr::V4(v4) if v4.is_private() => Self::Private,
+            IpAddr::V4(_) | IpAddr::V6(_) => Self::Global,
+        };
+        addresses.map(of_one).min().unwrap_or(Self::Global)
     }
 
     /// The beginning of the /20 that invented addresses are taken from: in ranges that nobody is
@@ -62,6 +63,41 @@ impl Reach {
     }
 }
 
+/// What the addresses of an association are like that are invented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guise {
+    V4(Reach),
+    /// In the range for tests of routers (RFC 5180).
+    V6,
+}
+
+impl Guise {
+    const V6_BLOCK: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0xe710, 0, 0, 0, 0);
+
+    /// For an association of an endpoint with these addresses, to these of the peer. The stack
+    /// takes only an address of the same family for the source of what it sends.
+    ///
+    /// IPv6, if there is a choice: then packets are made to fit below either header. But the stack
+    /// would not tell the peer of our private addresses of IPv4 then, and those are needed where
+    /// the peer has such an address.
+    pub(crate) fn of(locals: &[IpAddr], remotes: impl Iterator<Item = IpAddr>) -> Self {
+        let reach = Reach::of(remotes);
+        let has_v4 = locals.iter().any(IpAddr::is_ipv4);
+        let has_v6 = locals.iter().any(IpAddr::is_ipv6);
+        match has_v4 && (!has_v6 || reach != Reach::Global) {
+            true => Self::V4(reach),
+            false => Self::V6,
+        }
+    }
+
+    fn address(self, number: u32) -> IpAddr {
+        match self {
+            Self::V4(reach) => Ipv4Addr::from(u32::from(reach.block()) + number).into(),
+            Self::V6 => Ipv6Addr::from(u128::from(Self::V6_BLOCK) + u128::from(number)).into(),
+        }
+    }
+}
+
 /// All paths of all associations.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
@@ -71,14 +107,11 @@ pub(crate) struct Paths {
 
 impl Paths {
     /// Invents the addresses of another association; `None` where there are too many.
-    pub(crate) fn invent(&mut self, reach: Reach) -> Option<[PathId; SLOTS]> {
-        let block = u32::from(reach.block());
-        let room = |row: usize| block + u32::try_from(row * SLOTS).unwrap_or(0);
-        let is_free = |first: &u32| !self.ways.contains_key(&PathId(Ipv4Addr::from(*first)));
-        let first = (0..ASSOCIATIONS_MAX).map(room).find(is_free)?;
-        let paths = std::array::from_fn(|slot| {
-            PathId(Ipv4Addr::from(first + u32::try_from(slot).unwrap_or(0)))
-        });
+    pub(crate) fn invent(&mut self, guise: Guise) -> Option<[PathId; SLOTS]> {
+        let path = |number: usize| PathId(guise.address(u32::try_from(number).unwrap_or(0)));
+        let is_free = |row: &usize| !self.ways.contains_key(&path(row * SLOTS));
+        let row = (0..ASSOCIATIONS_MAX).find(is_free)?;
+        let paths = std::array::from_fn(|slot| path(row * SLOTS + slot));
         self.ways.extend(paths.map(|path| (path, None)));
         Some(paths)
     }
@@ -98,7 +131,7 @@ impl Paths {
     }
 
     /// Whether the address is one we made up.
-    pub(crate) fn is_invented(&self, address: Ipv4Addr) -> bool {
+    pub(crate) fn is_invented(&self, address: IpAddr) -> bool {
         self.ways.contains_key(&PathId(address))
     }
 
@@ -109,10 +142,10 @@ impl Paths {
 
     /// The path, of these, that leads that way. Of the peer's address only the host counts: its
     /// answers may come from another port.
-    pub(crate) fn find(&self, paths: &[PathId], link: LinkId, remote: Ipv4Addr) -> Option<PathId> {
+    pub(crate) fn find(&self, paths: &[PathId], link: LinkId, remote: IpAddr) -> Option<PathId> {
         let leads = |path: &&PathId| {
             self.way(**path)
-                .is_some_and(|way| way.link == link && *way.remote.ip() == remote)
+                .is_some_and(|way| way.link == link && way.remote.ip() == remote)
         };
         paths.iter().find(leads).copied()
     }
@@ -122,32 +155,60 @@ impl Paths {
 mod tests {
     use super::*;
 
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
     #[test]
     fn a_path_is_found_by_its_link_and_address_and_rows_are_used_again() {
-        let mut paths = Paths::default();
-        let one = paths.invent(Reach::Private).unwrap();
-        let two = paths.invent(Reach::Private).unwrap();
-        assert!(one.iter().all(|path| !two.contains(path)));
-        let way = |link, host| PathTuple {
-            link: LinkId(link),
-            remote: SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, host), 9899),
-        };
-        paths.set(one[0], Some(way(1, 1)));
-        paths.set(one[1], Some(way(2, 1)));
-        let peer = Ipv4Addr::new(192, 0, 2, 1);
-        assert_eq!(paths.find(&one, LinkId(2), peer), Some(one[1]));
-        assert_eq!(paths.find(&two, LinkId(2), peer), None);
-        assert_eq!(paths.find(&one, LinkId(3), peer), None);
-        paths.forget(&one);
-        assert_eq!(paths.invent(Reach::Private), Some(one));
+        for guise in [Guise::V4(Reach::Private), Guise::V6] {
+            let mut paths = Paths::default();
+            let one = paths.invent(guise).unwrap();
+            let two = paths.invent(guise).unwrap();
+            assert!(one.iter().all(|path| !two.contains(path)));
+            let way = |link, host| PathTuple {
+                link: LinkId(link),
+                remote: SocketAddr::new(ip(host), 9899),
+            };
+            paths.set(one[0], Some(way(1, "192.0.2.1")));
+            paths.set(one[1], Some(way(2, "192.0.2.1")));
+            paths.set(one[2], Some(way(2, "2001:db8::1")));
+            let peer = ip("192.0.2.1");
+            assert_eq!(paths.find(&one, LinkId(2), peer), Some(one[1]));
+            assert_eq!(paths.find(&one, LinkId(2), ip("2001:db8::1")), Some(one[2]));
+            assert_eq!(paths.find(&two, LinkId(2), peer), None);
+            assert_eq!(paths.find(&one, LinkId(3), peer), None);
+            paths.forget(&one);
+            assert_eq!(paths.invent(guise), Some(one));
+        }
     }
 
     #[test]
     fn there_is_an_end_to_associations() {
-        let mut paths = Paths::default();
-        for _ in 0..ASSOCIATIONS_MAX {
-            assert!(paths.invent(Reach::Host).is_some());
+        for guise in [Guise::V4(Reach::Host), Guise::V6] {
+            let mut paths = Paths::default();
+            for _ in 0..ASSOCIATIONS_MAX {
+                assert!(paths.invent(guise).is_some());
+            }
+            assert!(paths.invent(guise).is_none());
         }
-        assert!(paths.invent(Reach::Host).is_none());
+    }
+
+    #[test]
+    fn what_is_invented_suits_what_this_host_and_the_peer_have() {
+        let guise = |locals: &[&str], remotes: &[&str]| {
+            let locals: Vec<IpAddr> = locals.iter().map(|text| ip(text)).collect();
+            Guise::of(&locals, remotes.iter().map(|text| ip(text)))
+        };
+        let (private, global, v6) = ("10.0.0.1", "192.0.2.1", "2001:db8::1");
+        assert_eq!(guise(&[private], &[global]), Guise::V4(Reach::Global));
+        assert_eq!(guise(&[private], &[v6, private]), Guise::V4(Reach::Private));
+        assert_eq!(
+            guise(&[v6, private], &[private, v6]),
+            Guise::V4(Reach::Private)
+        );
+        assert_eq!(guise(&[v6, global], &[global, v6]), Guise::V6);
+        assert_eq!(guise(&[v6], &[private, v6]), Guise::V6);
+        assert_eq!(guise(&[private], &["127.0.0.1"]), Guise::V4(Reach::Host));
     }
 }

@@ -84,10 +84,10 @@ impl Pulses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
-    const PATH: PathId = PathId(Ipv4Addr::new(10, 0, 0, 1));
-    const OTHER: PathId = PathId(Ipv4Addr::new(10, 0, 0, 2));
+    const PATH: PathId = PathId(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+    const OTHER: PathId = PathId(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
     const SRTT: Duration = Duration::from_millis(50);
 
     fn chunk(kind: u8, flags: u8) -> Vec<u8> {

@@ -255,7 +255,7 @@ fn is_before(a: u32, b: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     fn data(number: u32) -> Vec<u8> {
         let mut packet = vec![0; packet::COMMON_HEADER];
@@ -282,8 +282,8 @@ mod tests {
     }
 
     const PATIENCE: Duration = Duration::from_millis(100);
-    const NEAR: PathId = PathId(Ipv4Addr::new(10, 0, 0, 1));
-    const FAR: PathId = PathId(Ipv4Addr::new(10, 0, 0, 2));
+    const NEAR: PathId = PathId(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
+    const FAR: PathId = PathId(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
 
     fn at(ms: u64) -> Duration {
         Duration::from_millis(1_000 + ms)

@@ -29,6 +29,16 @@ pub enum Multipath {
     Concurrent,
 }
 
+/// The families of addresses that an endpoint may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Families {
+    /// IPv4 alone. Packets hold 20 bytes more, since no header of IPv6 has to fit.
+    #[default]
+    V4,
+    /// IPv4 and IPv6.
+    Both,
+}
+
 /// Settings of the stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {

@@ -22,6 +22,7 @@ pub mod sender;
 mod ways;
 
 pub use scheduler::Scheduler;
+pub use ways::is_destination;
 
 /// The SCTP port that is used when none is named.
 pub const PORT: u16 = 4511;

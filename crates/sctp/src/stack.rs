@@ -15,7 +15,7 @@ mod packets;
 mod paths;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::Duration;
 
@@ -25,21 +25,25 @@ use crate::event;
 use crate::ffi;
 use crate::identity::{AssociationId, EndpointId};
 use crate::library::{self, Library, Received, Socket};
-use crate::opening::Order;
+use crate::opening::{self, Order};
 use crate::own::Own;
-use crate::path::{PathId, PathTuple, Paths, Reach, SLOTS};
-use crate::settings::Settings;
+use crate::path::{Guise, PathId, PathTuple, Paths, SLOTS};
+use crate::settings::{Families, Settings};
 
 /// What one reading may bring: a message larger than this comes in parts.
 const READ_BYTES: usize = 256 * 1024;
 /// How often the accounts kept of packets are looked at.
 const WATCH: Duration = Duration::from_millis(5);
 
+/// By how many bytes a header of IPv6 is longer than one of IPv4.
+const LONGER_HEADER: u32 = 20;
+
 #[derive(Debug)]
 struct Endpoint {
     socket: Socket,
     port: u16,
-    locals: Vec<Ipv4Addr>,
+    locals: Vec<IpAddr>,
+    families: Families,
     /// The association it was made for; an endpoint that listens has none of these.
     own: Option<Own>,
 }
@@ -105,18 +109,20 @@ impl Stack {
         })
     }
 
-    /// Opens a port on local addresses; `adaptation` is told to every peer.
+    /// Opens a port on local addresses, to which others of these families may come; `adaptation` is
+    /// told to every peer.
     ///
     /// # Errors
-    /// No address, or the port is taken.
+    /// No address, one of another family, or the port is taken.
     pub fn open(
         &mut self,
-        locals: &[Ipv4Addr],
+        families: Families,
+        locals: &[IpAddr],
         port: u16,
         adaptation: u32,
     ) -> Result<EndpointId, SctpError> {
         let (first, others) = locals.split_first().ok_or(SctpError::NoAddress)?;
-        let socket = self.library.socket()?;
+        let socket = self.library.socket(families)?;
         let order = Order {
             first: *first,
             others,
@@ -129,6 +135,7 @@ impl Stack {
                 socket,
                 port,
                 locals: locals.to_vec(),
+                families,
                 own: None,
             })),
             Err(error) => {
@@ -158,33 +165,44 @@ impl Stack {
         ways: &[PathTuple],
         port: u16,
     ) -> Result<AssociationId, SctpError> {
-        let first = ways.first().ok_or(SctpError::NoAddress)?;
-        let reach = Reach::of(*first.remote.ip());
-        let paths = self.paths.invent(reach).ok_or(SctpError::TooMany)?;
+        let begins = self.endpoints.get_mut(&endpoint).ok_or(SctpError::Gone)?;
+        if ways.is_empty() {
+            return Err(SctpError::NoAddress);
+        }
+        let remotes = ways.iter().map(|way| way.remote.ip());
+        let guise = Guise::of(&begins.locals, remotes);
+        if let (Guise::V4(_), Families::Both) = (guise, begins.families) {
+            // What the stack means for IPv4 may leave by IPv6.
+            let mtu = self.mtu.saturating_sub(LONGER_HEADER);
+            opening::limit_packets(&self.library, &begins.socket, mtu)?;
+        }
+        let paths = self.paths.invent(guise).ok_or(SctpError::TooMany)?;
         for (path, way) in paths.iter().zip(ways) {
             self.paths.set(*path, Some(*way));
         }
-        let peer = SocketAddrV4::new(paths[0].0, port);
-        let begun = match self.endpoints.get(&endpoint) {
-            Some(endpoint) => {
-                let begun = self.library.connect(&endpoint.socket, peer);
-                begun.map_err(SctpError::from)
+        let peer = SocketAddr::new(paths[0].0, port);
+        match self.library.connect(&begins.socket, peer) {
+            Ok(association) => {
+                begins.own = Some(Own::new(self.clock, association, port, paths));
+                Ok(AssociationId(association))
             }
-            None => Err(SctpError::Gone),
-        };
-        if begun.is_err() {
-            self.paths.forget(&paths);
+            Err(error) => {
+                self.paths.forget(&paths);
+                Err(error.into())
+            }
         }
-        let association = begun?;
-        if let Some(endpoint) = self.endpoints.get_mut(&endpoint) {
-            endpoint.own = Some(Own::new(self.clock, association, port, paths));
-        }
-        Ok(AssociationId(association))
+    }
+
+    /// How many bytes of a message one packet of an association holds.
+    #[must_use]
+    pub fn message_bytes(&self, endpoint: EndpointId, association: AssociationId) -> Option<usize> {
+        let status = self.ask_status(endpoint, association)?;
+        usize::try_from(status.sstat_fragmentation_point).ok()
     }
 
     /// What the peer listed as its addresses when the association was set up.
     #[must_use]
-    pub fn listed(&self, endpoint: EndpointId) -> &[Ipv4Addr] {
+    pub fn listed(&self, endpoint: EndpointId) -> &[IpAddr] {
         let own = self.endpoints.get(&endpoint).and_then(|e| e.own.as_ref());
         own.and_then(|own| own.listed.as_deref()).unwrap_or(&[])
     }
@@ -202,7 +220,7 @@ impl Stack {
                 let peers = self.library.peers(&endpoint.socket, association.0);
                 let known = peers.iter();
                 let known =
-                    known.filter_map(|peer| self.correspondents.place((*peer.ip(), peer.port())));
+                    known.filter_map(|peer| self.correspondents.place((peer.ip(), peer.port())));
                 known.map(|known| known.heard_at).max()?
             }
         };
@@ -212,15 +230,17 @@ impl Stack {
     /// How many chunks wait for acknowledgement or to be sent; `None` once it has ended.
     #[must_use]
     pub fn backlog(&self, endpoint: EndpointId, association: AssociationId) -> Option<u32> {
+        let status = self.ask_status(endpoint, association)?;
+        Some(u32::from(status.sstat_unackdata) + u32::from(status.sstat_penddata))
+    }
+
+    fn ask_status(&self, endpoint: EndpointId, association: AssociationId) -> Option<ffi::Status> {
         let endpoint = self.endpoints.get(&endpoint)?;
         let asked = ffi::Status {
             sstat_assoc_id: association.0,
             ..library::zero()
         };
-        let status = self
-            .library
-            .ask(&endpoint.socket, ffi::SCTP_STATUS, asked)?;
-        Some(u32::from(status.sstat_unackdata) + u32::from(status.sstat_penddata))
+        self.library.ask(&endpoint.socket, ffi::SCTP_STATUS, asked)
     }
 
     /// Sends a message.
@@ -235,7 +255,7 @@ impl Stack {
     ) -> Result<Sent, SctpError> {
         let endpoint = self.endpoints.get(&endpoint).ok_or(SctpError::Gone)?;
         let port = endpoint.own.as_ref().map_or(0, |own| own.port);
-        let to = message.path.map(|path| SocketAddrV4::new(path.0, port));
+        let to = message.path.map(|path| SocketAddr::new(path.0, port));
         let info = ffi::SndInfo {
             snd_sid: message.stream,
             snd_flags: if to.is_some() { ffi::SCTP_ADDR_OVER } else { 0 },
@@ -320,6 +340,7 @@ impl Stack {
             socket,
             port: listening.port,
             locals: listening.locals.clone(),
+            families: listening.families,
             own: None,
         };
         Ok(self.register(accepted))

@@ -8,7 +8,8 @@
 //!
 //! Pure: packets are bytes.
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use crate::packet;
 use crate::path::LinkId;
@@ -19,8 +20,11 @@ const REQUESTS_MAX: usize = 64;
 /// Of one association.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// Links that came since the beginning, until the peer has agreed to their address.
-    waiting: Vec<(LinkId, Ipv4Addr)>,
+    /// Links that came since the beginning, until the peer has agreed to their address: one of each
+    /// family at most.
+    waiting: Vec<(LinkId, IpAddr)>,
+    /// Addresses that the peer has not agreed to.
+    unknown: BTreeSet<IpAddr>,
     /// What was asked, by the number of the ASCONF chunk.
     requests: Vec<Request>,
 }
@@ -29,25 +33,30 @@ pub(crate) struct Told {
 struct Request {
     number: u32,
     /// By correlation identifier.
-    addresses: Vec<(u32, Ipv4Addr)>,
+    addresses: Vec<(u32, IpAddr)>,
 }
 
 impl Told {
     /// A link has come with an address that is new to the peer.
-    pub(crate) fn wait_for(&mut self, link: LinkId, local: Ipv4Addr) {
-        self.waiting.push((link, local));
+    pub(crate) fn wait_for(&mut self, link: LinkId, local: IpAddr) {
+        self.unknown.insert(local);
+        self.come_again(link, local);
     }
 
     /// A link has come with an address that this host had before.
-    pub(crate) fn come_again(&mut self, link: LinkId, local: Ipv4Addr) {
-        if self.waiting.iter().any(|(_, waiting)| *waiting == local) {
-            self.wait_for(link, local);
+    pub(crate) fn come_again(&mut self, link: LinkId, local: IpAddr) {
+        let is_its =
+            |(at, other): &(LinkId, IpAddr)| *at == link && other.is_ipv6() == local.is_ipv6();
+        self.waiting.retain(|waiting| !is_its(waiting));
+        if self.unknown.contains(&local) {
+            self.waiting.push((link, local));
         }
     }
 
-    /// Whether a packet may leave by a link.
-    pub(crate) fn lets_pass(&self, link: LinkId, packet: &[u8]) -> bool {
-        let is_waiting = self.waiting.iter().any(|(waiting, _)| *waiting == link);
+    /// Whether a packet may leave by a link, from its address of one family.
+    pub(crate) fn lets_pass(&self, link: LinkId, is_v6: bool, packet: &[u8]) -> bool {
+        let mut waiting = self.waiting.iter();
+        let is_waiting = waiting.any(|(at, local)| *at == link && local.is_ipv6() == is_v6);
         !is_waiting || packet::added_addresses(packet).is_some()
     }
 
@@ -79,11 +88,12 @@ impl Told {
             return Vec::new();
         };
         let addresses = self.requests.swap_remove(at).addresses.into_iter();
-        let agreed: Vec<Ipv4Addr> = addresses
+        let agreed: Vec<IpAddr> = addresses
             .filter(|(correlation, _)| !refused.contains(correlation))
             .map(|(_, address)| address)
             .collect();
-        let freed = |(_, local): &mut (LinkId, Ipv4Addr)| agreed.contains(local);
+        self.unknown.retain(|address| !agreed.contains(address));
+        let freed = |(_, local): &mut (LinkId, IpAddr)| agreed.contains(local);
         self.waiting
             .extract_if(.., freed)
             .map(|(link, _)| link)
@@ -94,18 +104,28 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
-    const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-    const THERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    const THERE: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2));
+    const NEW: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3));
     const DATA: &[u8] = &[0; 40];
 
-    fn asconf(number: u8, added: &[(u8, Ipv4Addr)]) -> Vec<u8> {
+    fn asconf(number: u8, added: &[(u8, IpAddr)]) -> Vec<u8> {
         let mut chunk = vec![0xc1, 0, 0, 0, 0, 0, 0, number];
         // By which address the peer finds the association.
         chunk.extend([0, 5, 0, 8, 10, 0, 0, 1]);
         for (correlation, address) in added {
-            chunk.extend([0xc0, 1, 0, 16, 0, 0, 0, *correlation, 0, 5, 0, 8]);
-            chunk.extend(address.octets());
+            match address {
+                IpAddr::V4(v4) => {
+                    chunk.extend([0xc0, 1, 0, 16, 0, 0, 0, *correlation, 0, 5, 0, 8]);
+                    chunk.extend(v4.octets());
+                }
+                IpAddr::V6(v6) => {
+                    chunk.extend([0xc0, 1, 0, 28, 0, 0, 0, *correlation, 0, 6, 0, 20]);
+                    chunk.extend(v6.octets());
+                }
+            }
         }
         packet(chunk)
     }
@@ -128,21 +148,34 @@ mod tests {
     fn a_link_waits_for_the_answer_to_its_address() {
         let mut told = Told::default();
         let [first, again, other] = [LinkId(3), LinkId(4), LinkId(5)];
-        assert!(told.lets_pass(first, DATA));
+        assert!(told.lets_pass(first, false, DATA));
         told.wait_for(first, HERE);
         told.wait_for(other, THERE);
+        assert!(!told.lets_pass(other, true, DATA));
+        assert!(
+            told.lets_pass(other, false, DATA),
+            "its other address is known"
+        );
         let question = asconf(7, &[(1, HERE), (2, THERE)]);
-        assert!(!told.lets_pass(first, DATA) && told.lets_pass(first, &question));
+        assert!(!told.lets_pass(first, false, DATA) && told.lets_pass(first, false, &question));
         told.on_transmit(&question);
         told.on_transmit(&question);
         // It goes and comes back before there is an answer.
         told.come_again(again, HERE);
         assert!(told.on_packet(&answer(6, &[])).is_empty());
-        assert!(told.on_packet(DATA).is_empty() && !told.lets_pass(again, DATA));
+        assert!(told.on_packet(DATA).is_empty() && !told.lets_pass(again, false, DATA));
         assert_eq!(told.on_packet(&answer(7, &[2])), [first, again]);
-        assert!(told.lets_pass(again, DATA) && told.lets_pass(first, DATA));
-        assert!(!told.lets_pass(other, DATA), "the peer refused that one");
+        assert!(told.lets_pass(again, false, DATA) && told.lets_pass(first, false, DATA));
+        assert!(
+            !told.lets_pass(other, true, DATA),
+            "the peer refused that one"
+        );
         told.come_again(LinkId(6), HERE);
-        assert!(told.lets_pass(LinkId(6), DATA));
+        assert!(told.lets_pass(LinkId(6), false, DATA));
+        // It gets an address that the peer does not know, and the one before again.
+        told.wait_for(LinkId(6), NEW);
+        assert!(!told.lets_pass(LinkId(6), false, DATA));
+        told.come_again(LinkId(6), HERE);
+        assert!(told.lets_pass(LinkId(6), false, DATA));
     }
 }

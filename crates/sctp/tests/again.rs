@@ -1,15 +1,17 @@
 //! One association after the other, each accepted into an endpoint of its own.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use tabane_sctp::{EndpointId, Event, Incoming, LinkId, Message, PathTuple, Sent, Settings, Stack};
+use tabane_sctp::{
+    EndpointId, Event, Families, Incoming, LinkId, Message, PathTuple, Sent, Settings, Stack,
+};
 
-const HERE: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
-const THERE: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
-const SECOND: Ipv4Addr = Ipv4Addr::new(192, 168, 2, 2);
-const OTHER: Ipv4Addr = Ipv4Addr::new(192, 168, 101, 1);
-const REMOTE: SocketAddrV4 = SocketAddrV4::new(THERE, 9_899);
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 1, 2));
+const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 1));
+const SECOND: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 2, 2));
+const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 101, 1));
+const REMOTE: SocketAddr = SocketAddr::new(THERE, 9_899);
 const LINK: LinkId = LinkId(1);
 
 fn turn(stack: &mut Stack) {
@@ -19,9 +21,7 @@ fn turn(stack: &mut Stack) {
     while let Some(transmit) = stack.poll_transmit() {
         let payload = &transmit.payload;
         match transmit.path {
-            Some(_) => {
-                stack.handle_packet(LinkId(0), THERE, SocketAddrV4::new(HERE, 9_000), payload)
-            }
+            Some(_) => stack.handle_packet(LinkId(0), THERE, SocketAddr::new(HERE, 9_000), payload),
             None => stack.handle_packet(LINK, HERE, REMOTE, payload),
         }
     }
@@ -57,13 +57,18 @@ fn heard(stack: &mut Stack, endpoint: EndpointId) -> Vec<u8> {
 fn associations_follow_each_other() {
     let mut stack = Stack::start(&Settings::default()).unwrap();
     let listener = stack
-        .open(&[THERE, OTHER, Ipv4Addr::LOCALHOST], 4_000, 0)
+        .open(
+            Families::V4,
+            &[THERE, OTHER, IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            4_000,
+            0,
+        )
         .unwrap();
     stack.listen(listener).unwrap();
     let up = |event: &Event| matches!(event, Event::Up { .. });
     let closed = |event: &Event| matches!(event, Event::Closed { .. });
     for _ in 0..4 {
-        let sender = stack.open(&[HERE, SECOND], 0, 0).unwrap();
+        let sender = stack.open(Families::V4, &[HERE, SECOND], 0, 0).unwrap();
         let way = PathTuple {
             link: LINK,
             remote: REMOTE,

@@ -1,15 +1,19 @@
 //! The endless loop of usrsctp 0.9.5: the first message of an association goes to another path than
 //! the primary one, while CMT is off. Should it come back, the watchdog ends this test.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tabane_sctp::{
-    Event, Incoming, LinkId, Message, Multipath, PathState, PathTuple, Sent, Settings, Stack,
+    Event, Families, Incoming, LinkId, Message, Multipath, PathState, PathTuple, Sent, Settings,
+    Stack,
 };
 
-const HERE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 168, 1, 2), Ipv4Addr::new(192, 168, 2, 2)];
-const THERE: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
+const HERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 168, 1, 2)),
+    IpAddr::V4(Ipv4Addr::new(192, 168, 2, 2)),
+];
+const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 1));
 
 #[test]
 fn the_first_message_may_go_to_any_path() {
@@ -18,10 +22,10 @@ fn the_first_message_may_go_to_any_path() {
         ..Settings::default()
     })
     .unwrap();
-    let sender = stack.open(&HERE, 4_001, 0).unwrap();
-    let listener = stack.open(&[THERE], 4_000, 0).unwrap();
+    let sender = stack.open(Families::V4, &HERE, 4_001, 0).unwrap();
+    let listener = stack.open(Families::V4, &[THERE], 4_000, 0).unwrap();
     stack.listen(listener).unwrap();
-    let remote = SocketAddrV4::new(THERE, 9_899);
+    let remote = SocketAddr::new(THERE, 9_899);
     let link = |number| LinkId(number);
     let ways = [1, 2].map(|number| PathTuple {
         link: link(number),
@@ -39,10 +43,10 @@ fn the_first_message_may_go_to_any_path() {
                 (Some(_), Some(LinkId(number))) => {
                     let index = number as usize - 1;
                     by_link[index] += tabane_sctp::packet::data_bytes(&transmit.payload);
-                    (SocketAddrV4::new(HERE[index], 9_000), THERE, link(0))
+                    (SocketAddr::new(HERE[index], 9_000), THERE, link(0))
                 }
                 _ => {
-                    let to = *transmit.remote.ip();
+                    let to = transmit.remote.ip();
                     (remote, to, link(if to == HERE[0] { 1 } else { 2 }))
                 }
             };

@@ -5,12 +5,13 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tabane_sctp::{
-    AssociationId, EndpointId, Event, Incoming, LinkId, Message, PathState, PathTuple, SctpError,
-    Sent, Settings, Stack, Transmit,
+    AssociationId, EndpointId, Event, Families, Incoming, LinkId, Message, PathState, PathTuple,
+    SctpError, Sent, Settings, Stack, Transmit,
 };
 
 const SENDER_PORT: u16 = 4_001;
@@ -26,15 +27,86 @@ const ASCONF: u8 = 0xc1;
 const INIT_ACK: u8 = 2;
 const ABORT: u8 = 6;
 
-fn link_address(link: u32) -> Ipv4Addr {
-    Ipv4Addr::new(192, 168, u8::try_from(link).unwrap(), 2)
+/// By which addresses the same is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cast {
+    V4,
+    V6,
+    /// Links of either family by turns, those of IPv4 with private addresses or with global ones.
+    PrivateAndV6,
+    GlobalAndV6,
 }
 
-/// The listener's addresses; its sockets are its link 0.
-const HOME: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
-const SECOND: Ipv4Addr = Ipv4Addr::new(192, 168, 101, 1);
+/// Tells a process of this program which, by its name.
+const CAST: &str = "TABANE_TEST_CAST";
+
+impl Cast {
+    fn of_this_process() -> Self {
+        let named = std::env::var(CAST).unwrap_or_default();
+        let all = [Self::V6, Self::PrivateAndV6, Self::GlobalAndV6];
+        let named = all.into_iter().find(|cast| format!("{cast:?}") == named);
+        named.unwrap_or(Self::V4)
+    }
+
+    fn is_v6(self, network: u32) -> bool {
+        match self {
+            Self::V4 => false,
+            Self::V6 => true,
+            Self::PrivateAndV6 | Self::GlobalAndV6 => network.is_multiple_of(2),
+        }
+    }
+
+    fn address(self, network: u32, host: u8) -> IpAddr {
+        let third = u8::try_from(network).unwrap();
+        match self.is_v6(network) {
+            true => Ipv6Addr::new(0xfd00, 0, 0, third.into(), 0, 0, 0, host.into()).into(),
+            false if self == Self::GlobalAndV6 => Ipv4Addr::new(198, 51, third, host).into(),
+            false => Ipv4Addr::new(192, 168, third, host).into(),
+        }
+    }
+
+    fn link(self, link: u32) -> IpAddr {
+        self.address(link, 2)
+    }
+
+    /// The listener's addresses; its sockets are its link 0.
+    fn homes(self) -> [IpAddr; 2] {
+        [self.address(101, 1), self.address(102, 1)]
+    }
+
+    /// The one of them that a link leads to.
+    fn home(self, link: u32) -> IpAddr {
+        let [first, second] = self.homes();
+        match self.is_v6(link) == first.is_ipv6() {
+            true => first,
+            false => second,
+        }
+    }
+
+    /// The one that a link leads to as well, if there is another.
+    fn other_home(self, link: u32) -> IpAddr {
+        let [first, second] = self.homes();
+        match self.is_v6(link) == second.is_ipv6() {
+            true => second,
+            false => first,
+        }
+    }
+
+    fn way(self, link: u32) -> PathTuple {
+        way(link, self.home(link))
+    }
+}
+
+/// The network that an address is in.
+fn network_of(address: IpAddr) -> u32 {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[2].into(),
+        IpAddr::V6(v6) => v6.segments()[3].into(),
+    }
+}
 
 struct Network {
+    cast: Cast,
     stack: Stack,
     ticked_at: Instant,
     sender: EndpointId,
@@ -60,6 +132,7 @@ struct Network {
 impl Network {
     fn new(stack: Stack, sender: EndpointId, listener: EndpointId) -> Self {
         Self {
+            cast: Cast::of_this_process(),
             stack,
             ticked_at: Instant::now(),
             sender,
@@ -90,7 +163,7 @@ impl Network {
                 Some(_) => self.deliver(transmit),
                 // From the listener, to an address of one of the sender's links.
                 None => {
-                    let link = u32::from(transmit.remote.ip().octets()[2]);
+                    let link = network_of(transmit.remote.ip());
                     // What answers an INIT goes where that came from.
                     let is_misled = transmit.remote.port() != UDP;
                     self.misled +=
@@ -99,8 +172,8 @@ impl Network {
                         continue;
                     }
                     self.disowned += usize::from(has_chunk(&transmit.payload, ABORT));
-                    let from = SocketAddrV4::new(transmit.local.unwrap(), UDP);
-                    let (to, payload) = (link_address(link), &transmit.payload);
+                    let from = SocketAddr::new(transmit.local.unwrap(), UDP);
+                    let (to, payload) = (self.cast.link(link), &transmit.payload);
                     self.stack.handle_packet(LinkId(link), to, from, payload);
                 }
             }
@@ -131,15 +204,13 @@ impl Network {
         }
         let data = tabane_sctp::packet::data_bytes(&transmit.payload);
         *self.carried.entry(link).or_default() += data;
-        let mut from = link_address(link);
-        if self.translated.contains(&link) {
-            from = Ipv4Addr::from(u32::from(from) + 75);
-        }
-        let (to, payload) = (*transmit.remote.ip(), &transmit.payload);
-        let socket = SocketAddrV4::new(from, UDP);
+        let is_translated = self.translated.contains(&link);
+        let from = self.cast.address(link, if is_translated { 77 } else { 2 });
+        let (to, payload) = (transmit.remote.ip(), &transmit.payload);
+        let socket = SocketAddr::new(from, UDP);
         self.stack.handle_packet(LinkId(0), to, socket, payload);
         if let Some(forged) = &self.forged {
-            let socket = SocketAddrV4::new(from, STRANGE_UDP);
+            let socket = SocketAddr::new(from, STRANGE_UDP);
             self.stack.handle_packet(LinkId(0), to, socket, forged);
         }
     }
@@ -200,15 +271,27 @@ fn has_chunk(packet: &[u8], kind: u8) -> bool {
     false
 }
 
-fn way(link: u32, host: Ipv4Addr) -> PathTuple {
+fn way(link: u32, host: IpAddr) -> PathTuple {
     PathTuple {
         link: LinkId(link),
-        remote: SocketAddrV4::new(host, UDP),
+        remote: SocketAddr::new(host, UDP),
     }
 }
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n / 3 % 251) as u8).collect()
+}
+
+/// A process of its own for each, since there is one stack in a process.
+#[test]
+fn ipv6_makes_no_difference() {
+    for cast in [Cast::V6, Cast::PrivateAndV6, Cast::GlobalAndV6] {
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "paths_come_go_and_are_all_used", "--nocapture"]);
+        let output = again.env(CAST, format!("{cast:?}")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("1 passed"), "{cast:?}: {output:?}");
+    }
 }
 
 #[test]
@@ -218,16 +301,20 @@ fn paths_come_go_and_are_all_used() {
         Stack::start(&Settings::default()),
         Err(SctpError::Twice)
     ));
-    let locals = [link_address(1), link_address(2)];
-    let sender = stack
-        .open(&locals, SENDER_PORT, SENDERS_INDICATION)
-        .unwrap();
-    let listener = stack.open(&[HOME, SECOND], PORT, INDICATION).unwrap();
+    let cast = Cast::of_this_process();
+    let families = match cast {
+        Cast::V4 => Families::V4,
+        Cast::V6 | Cast::PrivateAndV6 | Cast::GlobalAndV6 => Families::Both,
+    };
+    let (locals, homes) = ([cast.link(1), cast.link(2)], cast.homes());
+    let sender = stack.open(families, &locals, SENDER_PORT, SENDERS_INDICATION);
+    let sender = sender.unwrap();
+    let listener = stack.open(families, &homes, PORT, INDICATION).unwrap();
     stack.listen(listener).unwrap();
-    let taken = stack.open(&[HOME], PORT, INDICATION);
+    let taken = stack.open(families, &homes[..1], PORT, INDICATION);
     assert!(matches!(taken, Err(SctpError::Refused(_))), "{taken:?}");
-    // Two links towards one address of the peer's.
-    let ways = [way(1, HOME), way(2, HOME)];
+    // Two links towards one address of the peer's, if that is of their family.
+    let ways = [cast.way(1), cast.way(2)];
     stack.connect(sender, &ways, PORT).unwrap();
     let mut world = Network::new(stack, sender, listener);
     damage(&mut world);
@@ -248,7 +335,7 @@ fn paths_come_go_and_are_all_used() {
 
 /// What is no SCTP, or was damaged on the way, changes nothing.
 fn damage(world: &mut Network) {
-    let from = SocketAddrV4::new(link_address(1), UDP);
+    let from = SocketAddr::new(world.cast.link(1), UDP);
     let mut seed = 0x1234_5678_u64;
     for len in 0..200 {
         let mut packet: Vec<u8> = (0..len)
@@ -260,7 +347,9 @@ fn damage(world: &mut Network) {
         if len > 4 {
             packet[2..4].copy_from_slice(&PORT.to_be_bytes());
         }
-        world.stack.handle_packet(LinkId(0), HOME, from, &packet);
+        world
+            .stack
+            .handle_packet(LinkId(0), world.cast.home(1), from, &packet);
     }
     assert!(world.stack.bad_checksums() > 100);
 }
@@ -279,8 +368,8 @@ fn both_learn_who_the_other_is(world: &Network) {
         "{told:?}"
     );
     let mut listed = world.stack.listed(world.sender).to_vec();
-    listed.sort();
-    assert_eq!(listed, [HOME, SECOND]);
+    listed.sort_by_key(|home| network_of(*home));
+    assert_eq!(listed, world.cast.homes());
     assert_eq!(world.stack.paths(world.sender).len(), 2);
 }
 
@@ -295,8 +384,13 @@ fn both_links_carry(world: &mut Network, association: AssociationId) {
         carried[&1] > 100_000 && carried[&2] > 100_000,
         "{carried:?}"
     );
+    // Whatever header is before it, a packet is of 1,400 bytes at most.
+    let mtu = match world.cast {
+        Cast::PrivateAndV6 => 1_372,
+        Cast::V4 | Cast::V6 | Cast::GlobalAndV6 => 1_392,
+    };
     for path in world.stack.paths(world.sender) {
-        assert!(path.cwnd.get() > 3_000 && path.mtu == 1_392, "{path:?}");
+        assert!(path.cwnd.get() > 3_000 && path.mtu == mtu, "{path:?}");
         assert!(path.rto >= Duration::from_millis(600), "{path:?}");
     }
 }
@@ -358,11 +452,15 @@ fn a_cut_link_is_left_and_comes_back(world: &mut Network, association: Associati
 
 /// The host gets a third link: the peer is told by ASCONF, and the way becomes a path.
 fn a_link_that_comes_is_used(world: &mut Network, association: AssociationId) {
-    let (sender, third) = (world.sender, link_address(3));
+    let (sender, cast) = (world.sender, world.cast);
+    let third = way(3, cast.other_home(3));
     world.late = Some(Vec::new());
-    world.stack.add_local(sender, LinkId(3), third).unwrap();
-    let path = world.stack.add_way(sender, way(3, SECOND)).unwrap();
-    assert_eq!(world.stack.add_way(sender, way(3, SECOND)), Some(path));
+    world
+        .stack
+        .add_local(sender, LinkId(3), cast.link(3))
+        .unwrap();
+    let path = world.stack.add_way(sender, third).unwrap();
+    assert_eq!(world.stack.add_way(sender, third), Some(path));
     // Until the peer knows, nothing leaves that way: it would answer by an ABORT.
     world.transfer(association, &bytes(200_000));
     world.until("the news", |world| {
@@ -389,10 +487,10 @@ fn a_link_that_comes_is_used(world: &mut Network, association: AssociationId) {
 /// told of as it does those of strangers (RFC 9260 §8.4).
 fn who_knows_one_address_not_ends_nothing(world: &mut Network, association: AssociationId) {
     let sender = world.sender;
-    let local = link_address(4);
+    let (local, way) = (world.cast.link(4), world.cast.way(4));
     world.stack.add_local(sender, LinkId(4), local).unwrap();
     world.translated.push(4);
-    let path = world.stack.add_way(sender, way(4, HOME)).unwrap();
+    let path = world.stack.add_way(sender, way).unwrap();
     world.until("the answer to a probe", |world| world.disowned > 0);
     world.transfer(association, &bytes(600_000));
     let paths = world.stack.paths(sender);
@@ -422,9 +520,9 @@ fn all_links_are_replaced_at_once(world: &mut Network, association: AssociationI
     let pause = Instant::now() + Duration::from_millis(700);
     world.until("a timeout", |_| Instant::now() > pause);
     assert!(world.received.is_empty());
-    let local = link_address(5);
+    let (local, way) = (world.cast.link(5), world.cast.way(5));
     world.stack.add_local(sender, LinkId(5), local).unwrap();
-    let path = world.stack.add_way(sender, way(5, HOME)).unwrap();
+    let path = world.stack.add_way(sender, way).unwrap();
     world.until("what was under way", |world| {
         world.received.len() >= 200_000
     });

@@ -1,4 +1,5 @@
-//! Carries a session's packets where UDP does not pass: TLS 1.3 on TCP, through proxies if need be.
+//! Carries a session's packets where UDP does not pass: TLS 1.3 on TCP, through proxies if need be;
+//! or, where an HTTP proxy lets nothing else out, UDP from there on (CONNECT-UDP, RFC 9298).
 //!
 //! Owns how such a connection is dialled over one link and how it is taken in at the relay, up to
 //! the bytes that packets are framed in. To whoever is on the way it is a browser's visit to a web
@@ -8,6 +9,7 @@
 //! for others to say.
 
 mod accept;
+mod capsule;
 mod certificate;
 mod dial;
 mod door;
@@ -20,6 +22,7 @@ mod socket;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use accept::{Acceptor, Visit, VisitError};
+pub use capsule::{Decapsulator, encapsulate, fuzz_capsules};
 pub use certificate::{Certificate, CertificateError};
 pub use dial::{Dial, DialError};
 pub use frame::{FrameError, MAX_PACKET, Unframer, frame};

@@ -9,7 +9,7 @@ use std::io;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use tabane_base::{Destination, Duration, Host};
+use tabane_base::{Destination, Duration};
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::{Connecting, DeviceWay, Way};
 use tabane_linux::interfaces::Interface;
@@ -169,6 +169,10 @@ impl Lender {
         pause.set(FIRST_PAUSE);
         tracing::info!(neighbour = %self.name, %at, "the neighbour has moved");
         self.whereabouts.at.replace(at.clone());
+        // It is called again the next time.
+        if near_by::is_of_link(&at) {
+            return true;
+        }
         let (store, name) = (self.whereabouts.store.clone(), self.name.clone());
         let key = self.key.to_string();
         // No packet waits for the disk; who looked does, so that it is kept when a command ends.
@@ -212,10 +216,7 @@ impl Lender {
         let now = std::time::Duration::from_secs(unix_seconds());
         let answered = tabane_neighbour::call(self.key, &networks, now, mark).await;
         let answered = answered.inspect_err(|error| tracing::debug!(%error, "not called"));
-        answered.ok().map(|from| Destination {
-            host: Host::Ip(from.ip()),
-            port: from.port(),
-        })
+        Some(near_by::place_of(answered.ok()?).await)
     }
 
     async fn first_to_prove(

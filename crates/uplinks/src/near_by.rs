@@ -4,14 +4,15 @@
 //! key. One that announces nothing is called instead, on all [`networks`]. Nothing that is found
 //! here is trusted: a neighbour proves its key when it is spoken to.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use tabane_base::{Destination, Host};
 use tabane_core::PublicKey;
-use tabane_linux::interfaces::{self, Scope};
+use tabane_linux::interfaces::{self, Interface, Scope};
+use tabane_neighbour::CallRoute;
 use tokio::time::{Instant, timeout_at};
 
 const SERVICE: &str = "_tabane._tcp.local.";
@@ -92,26 +93,77 @@ pub async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> Result<
     Ok(all)
 }
 
-/// Where everybody on a local network hears what is sent to this port.
-pub async fn networks(port: u16) -> Vec<SocketAddr> {
+/// All hosts on a link (RFC 4291 §2.7.1).
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// How everybody on the local networks is called who listens at this port.
+pub async fn networks(port: u16) -> Vec<CallRoute> {
     let interfaces = interfaces::list().await;
     let interfaces =
         interfaces.inspect_err(|error| tracing::debug!(%error, "cannot list the interfaces"));
-    let mut all: Vec<SocketAddr> = interfaces
+    let mut all: Vec<CallRoute> = interfaces
         .unwrap_or_default()
         .iter()
         .filter(|interface| interface.up && interface.carrier)
-        .flat_map(|interface| &interface.addresses)
-        .filter(|address| address.scope != Scope::Host)
-        .filter_map(|it| Some((broadcast(it.address, it.prefix_bits)?, port).into()))
+        .flat_map(|interface| routes(interface, port))
         .collect();
     all.sort();
     all.dedup();
     all
 }
 
-/// The address of all on this one's network. IPv6 has none by which an answer would come from an
-/// address that is worth keeping.
+/// The same of this interface's networks: of IPv6 from one address that others can keep, and from
+/// the one that means something on this link alone, which is all that some networks have.
+fn routes(interface: &Interface, port: u16) -> Vec<CallRoute> {
+    let near = interface.addresses.iter();
+    let near = near.filter(|address| address.scope != Scope::Host && address.ready);
+    let v4 = near.clone().filter_map(|it| {
+        let all = broadcast(it.address, it.prefix_bits)?;
+        Some(CallRoute {
+            to: (all, port).into(),
+            from: (Ipv4Addr::UNSPECIFIED, 0).into(),
+        })
+    });
+    let v6 = |is_of_link: bool| {
+        let mut addresses = near.clone().filter_map(|it| match it.address {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() == is_of_link => Some(v6),
+            IpAddr::V4(_) | IpAddr::V6(_) => None,
+        });
+        let ours = addresses.next()?;
+        let scope = if is_of_link { interface.index } else { 0 };
+        Some(CallRoute {
+            to: SocketAddrV6::new(ALL_NODES, port, 0, interface.index).into(),
+            from: SocketAddrV6::new(ours, 0, 0, scope).into(),
+        })
+    };
+    v4.chain(v6(false)).chain(v6(true)).collect()
+}
+
+/// Where somebody is who answers from there: with the interface's name, where the address means
+/// something there alone. It stands where names do, since no other place knows of scopes.
+pub async fn place_of(from: SocketAddr) -> Destination {
+    let SocketAddr::V6(v6) = from else {
+        return from.into();
+    };
+    if !v6.ip().is_unicast_link_local() {
+        return from.into();
+    }
+    let interfaces = interfaces::list().await.unwrap_or_default();
+    let mut interfaces = interfaces.into_iter();
+    let interface = interfaces.find(|interface| interface.index == v6.scope_id());
+    let scope = interface.map_or_else(|| v6.scope_id().to_string(), |it| it.interface().to_owned());
+    Destination {
+        host: Host::Name(format!("[{}%{scope}]", v6.ip())),
+        port: v6.port(),
+    }
+}
+
+/// Whether a place means something only while this machine's interfaces are as they are.
+pub fn is_of_link(at: &Destination) -> bool {
+    matches!(&at.host, Host::Name(name) if name.contains('%'))
+}
+
+/// The address of all on this one's network, which IPv6 does not have.
 fn broadcast(address: IpAddr, prefix_bits: u8) -> Option<Ipv4Addr> {
     let IpAddr::V4(address) = address else {
         return None;

@@ -13,9 +13,11 @@ use crate::{AssociationId, EndpointId, Event, Incoming, Message, Sent, Stack};
 use tabane_base::Duration;
 use tabane_linux::abortive::AbortiveStream;
 
-use super::conversation::{BYTES, INDICATION, MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM};
+use super::conversation::{
+    BYTES, INDICATION, MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM, message_bytes,
+};
 use super::driver::Driver;
-use super::links::{Link, LinkSet};
+use super::links::{Address, LinkSet};
 use super::outgoing::{Outgoing, Stage};
 
 /// What waits for the TCP connection, in bytes; beyond that the association's window closes.
@@ -39,6 +41,8 @@ pub(crate) struct Bridge {
     peer_is_ours: bool,
     pub begun_at: Instant,
     tended_at: Instant,
+    /// The most bytes of a message, at the servers' end.
+    message_bytes: usize,
     /// Read from TCP, not yet sent.
     pending: Vec<u8>,
     offset: usize,
@@ -60,7 +64,7 @@ pub(crate) struct Bridge {
 impl Bridge {
     /// For a program that has connected.
     pub(crate) fn begun(stream: AbortiveStream, outgoing: Outgoing) -> Self {
-        let mut bridge = Self::accepted(outgoing.endpoint, outgoing.association);
+        let mut bridge = Self::new(outgoing.endpoint, outgoing.association);
         bridge.stage = Stage::Connecting;
         bridge.outgoing = Some(outgoing);
         bridge.stream = Some(stream);
@@ -68,7 +72,18 @@ impl Bridge {
     }
 
     /// For an association that has come.
-    pub(crate) fn accepted(endpoint: EndpointId, association: AssociationId) -> Self {
+    pub(crate) fn accepted(
+        stack: &Stack,
+        endpoint: EndpointId,
+        association: AssociationId,
+    ) -> Self {
+        Self {
+            message_bytes: message_bytes(stack, endpoint, association),
+            ..Self::new(endpoint, association)
+        }
+    }
+
+    fn new(endpoint: EndpointId, association: AssociationId) -> Self {
         Self {
             endpoint,
             association,
@@ -79,6 +94,7 @@ impl Bridge {
             peer_is_ours: false,
             begun_at: Instant::now(),
             tended_at: Instant::now(),
+            message_bytes: MESSAGE_BYTES,
             pending: Vec::new(),
             offset: 0,
             waiting: Vec::new(),
@@ -168,8 +184,8 @@ impl Bridge {
         &mut self,
         stack: &mut Stack,
         links: &LinkSet,
-        come: &[Link],
-        gone: &[Link],
+        come: &[Address],
+        gone: &[Address],
     ) {
         if let Some(outgoing) = &mut self.outgoing {
             outgoing.on_links(stack, links, come, gone);
@@ -314,7 +330,9 @@ impl Bridge {
     }
 
     fn send(&mut self, stack: &mut Stack, links: Option<&LinkSet>) -> io::Result<Sent> {
-        let end = self.pending.len().min(self.offset + MESSAGE_BYTES);
+        let outgoing = self.outgoing.as_ref();
+        let most = outgoing.map_or(self.message_bytes, |outgoing| outgoing.message_bytes);
+        let end = self.pending.len().min(self.offset + most);
         let data = &self.pending[self.offset..end];
         let sent = match (&mut self.outgoing, links) {
             (Some(outgoing), Some(links)) => outgoing.send(stack, links, data),

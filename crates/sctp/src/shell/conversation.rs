@@ -9,6 +9,8 @@
 use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
+use crate::{AssociationId, EndpointId, Stack};
+
 /// "tbn1".
 pub(crate) const INDICATION: u32 = 0x7462_6e31;
 /// The one stream.
@@ -19,8 +21,19 @@ pub(crate) const BYTES: u32 = 0;
 pub(crate) const NOTES: u32 = INDICATION;
 /// What a note may measure; a longer one is not ours.
 pub(crate) const NOTE_MAX: usize = 4_096;
-/// The most bytes of a message: with all headers it fills a packet of 1,400 bytes.
+/// The most bytes of a message: with all headers it fills a packet of 1,400 bytes of IPv4.
 pub(crate) const MESSAGE_BYTES: usize = 1_340;
+
+/// The most bytes of a message in this association: less where headers of IPv6 must fit as well.
+pub(crate) fn message_bytes(
+    stack: &Stack,
+    endpoint: EndpointId,
+    association: AssociationId,
+) -> usize {
+    let fits = stack.message_bytes(endpoint, association);
+    fits.filter(|bytes| *bytes > 0)
+        .map_or(MESSAGE_BYTES, |bytes| bytes.min(MESSAGE_BYTES))
+}
 
 /// A note, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,13 +1,14 @@
 //! The stack with its sockets and its clock.
 //!
-//! Owns one UDP socket per link, bound to it, or one for all where the peer chooses; moves packets
-//! between them and the stack. A link's cap is kept here, by holding packets back.
+//! Owns the UDP sockets of each link, one for each family of addresses, bound to it, or one for
+//! everything where the peer chooses; moves packets between them and the stack. A link's cap is
+//! kept here, by holding packets back.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
@@ -30,14 +31,23 @@ const WAITING_MAX: usize = 256;
 /// What a capped link may send at once after a pause.
 const BURST: Duration = Duration::from_millis(20);
 
-/// What IP and UDP add to a packet.
-const OVERHEAD: usize = 28;
+/// What IP of the two families adds to a packet, and UDP.
+const V4_HEADER: usize = 20;
+const V6_HEADER: usize = 40;
+const UDP_HEADER: usize = 8;
 
 /// One socket.
-struct Link {
+struct Door {
     socket: UdpSocket,
-    local: Option<Ipv4Addr>,
-    waiting: VecDeque<(SocketAddrV4, Option<Ipv4Addr>, Vec<u8>)>,
+    local: IpAddr,
+}
+
+/// One link, with a socket for each family of addresses that it has.
+#[derive(Default)]
+struct Link {
+    v4: Option<Door>,
+    v6: Option<Door>,
+    waiting: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
     cap: Option<Cap>,
     sent: u64,
     /// In both directions, with the headers of UDP and IP.
@@ -72,17 +82,18 @@ impl Driver {
         })
     }
 
-    /// Opens a link's socket on `port`; gives the port, which the kernel chose where it was 0.
+    /// Opens a link's socket for the family of `local` on `port`; gives the port, which the kernel
+    /// chose where it was 0.
     pub(crate) fn open(
         &mut self,
         id: LinkId,
         egress: Option<&Egress>,
-        local: Ipv4Addr,
+        local: IpAddr,
         port: u16,
     ) -> Result<u16> {
         let bind = UdpBind {
             interface: egress.map(|it| it.interface.as_str()),
-            local: SocketAddrV4::new(local, port).into(),
+            local: SocketAddr::new(local, port),
         };
         let socket = UdpSocket::bind(bind)?;
         if let Some(mark) = egress.and_then(|it| it.mark) {
@@ -90,21 +101,19 @@ impl Driver {
             marked.context("cannot lead a socket to its gateway")?;
         }
         let port = socket.local_addr().context("a UDP socket has no address")?;
-        let link = Link {
-            socket,
-            local: (!local.is_unspecified()).then_some(local),
-            waiting: VecDeque::new(),
-            cap: None,
-            sent: 0,
-            carried: Rc::default(),
-        };
-        self.links.insert(id, link);
+        let link = self.links.entry(id).or_default();
+        *link.door_mut(local.is_ipv6()) = Some(Door { socket, local });
         Ok(port.port())
     }
 
-    /// Closes a link's socket.
-    pub(crate) fn close(&mut self, id: LinkId) {
-        self.links.remove(&id);
+    /// Closes a link's socket for a family, and forgets a link without sockets.
+    pub(crate) fn close(&mut self, id: LinkId, is_v6: bool) {
+        if let Some(link) = self.links.get_mut(&id) {
+            *link.door_mut(is_v6) = None;
+            if link.doors().next().is_none() {
+                self.links.remove(&id);
+            }
+        }
     }
 
     /// Limits what a link sends.
@@ -141,10 +150,8 @@ impl Driver {
     pub(crate) async fn wait(&self) {
         let tick = tokio::time::sleep_until((self.ticked_at + TICK).into());
         let readable = poll_fn(|cx| {
-            let mut ready = self
-                .links
-                .values()
-                .map(|link| link.socket.poll_readable(cx));
+            let doors = self.links.values().flat_map(Link::doors);
+            let mut ready = doors.map(|door| door.socket.poll_readable(cx));
             // All of them are asked, so that each wakes us.
             match ready.by_ref().filter(Poll::is_ready).count() {
                 0 => Poll::Pending,
@@ -165,27 +172,10 @@ impl Driver {
             self.stack.handle_timers(elapsed);
         }
         for (id, link) in &mut self.links {
-            while let Ok(1..) = link.socket.try_recv(&mut self.batch) {
-                for datagram in self.batch.datagrams() {
-                    count(&link.carried, datagram.payload);
-                    let SocketAddr::V4(remote) = datagram.meta.remote else {
-                        continue;
-                    };
-                    let local = match datagram.meta.local_ip {
-                        Some(IpAddr::V4(local)) => local,
-                        _ => link.local.unwrap_or(Ipv4Addr::UNSPECIFIED),
-                    };
-                    if packet::ports(datagram.payload).is_none() {
-                        self.strangers += 1;
-                    }
-                    let local = link.local.unwrap_or(local);
-                    self.stack
-                        .handle_packet(*id, local, remote, datagram.payload);
-                }
-                // Answers leave before more is read.
-                if self.stack.wants_to_transmit() {
-                    break;
-                }
+            let carried = &link.carried;
+            for door in [&mut link.v4, &mut link.v6].into_iter().flatten() {
+                let (stack, batch) = (&mut self.stack, &mut self.batch);
+                self.strangers += door.take_in(*id, carried, batch, stack);
             }
         }
         self.flush();
@@ -212,39 +202,100 @@ impl Driver {
     }
 }
 
+impl Door {
+    /// Gives the stack what has come, until it has answers; gives how many datagrams were no SCTP.
+    fn take_in(
+        &self,
+        id: LinkId,
+        carried: &Cell<Bytes>,
+        batch: &mut RecvBatch,
+        stack: &mut Stack,
+    ) -> u64 {
+        let mut strangers = 0;
+        while let Ok(1..) = self.socket.try_recv(batch) {
+            for datagram in batch.datagrams() {
+                let remote = datagram.meta.remote;
+                count(carried, remote, datagram.payload);
+                let local = match self.local {
+                    local if local.is_unspecified() => datagram.meta.local_ip.unwrap_or(local),
+                    local => local,
+                };
+                strangers += u64::from(packet::ports(datagram.payload).is_none());
+                stack.handle_packet(id, local, remote, datagram.payload);
+            }
+            // Answers leave before more is read.
+            if stack.wants_to_transmit() {
+                break;
+            }
+        }
+        strangers
+    }
+}
+
 impl Link {
+    fn doors(&self) -> impl Iterator<Item = &Door> {
+        self.v4.iter().chain(&self.v6)
+    }
+
+    fn door_mut(&mut self, is_v6: bool) -> &mut Option<Door> {
+        match is_v6 {
+            true => &mut self.v6,
+            false => &mut self.v4,
+        }
+    }
+
     fn send(&mut self) {
         while let Some((remote, local, payload)) = self.waiting.front() {
             if let Some(cap) = &mut self.cap
-                && !cap.admits(payload.len())
+                && !cap.admits(on_wire(*remote, payload))
             {
                 return;
             }
-            let sent = self.socket.try_send(Transmit {
-                remote: (*remote).into(),
-                local_ip: local.map(IpAddr::V4),
-                segment_size: None,
-                contents: payload,
+            // One for every address may be of both families.
+            let for_all = |door: &&Door| door.local.is_unspecified();
+            let door = match remote {
+                SocketAddr::V4(_) => self.v4.as_ref(),
+                SocketAddr::V6(_) => self.v6.as_ref(),
+            };
+            let door = door.or_else(|| self.v6.as_ref().filter(for_all));
+            let sent = door.map(|door| {
+                door.socket.try_send(Transmit {
+                    remote: *remote,
+                    local_ip: *local,
+                    segment_size: None,
+                    contents: payload,
+                })
             });
             match sent {
-                Ok(()) => {
+                Some(Ok(())) => {
                     self.sent += packet::data_bytes(payload) as u64;
-                    count(&self.carried, payload);
+                    count(&self.carried, *remote, payload);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // It counts as lost, as on the network.
-                Err(error) => {
+                Some(Err(error)) => {
                     let fault = SendFault::of(&error);
                     tracing::debug!(%error, ?fault, "a packet was not sent");
                 }
+                // The address that it was to leave from has just gone.
+                None => {}
             }
             self.waiting.pop_front();
         }
     }
 }
 
-fn count(carried: &Cell<Bytes>, payload: &[u8]) {
-    carried.set(carried.get() + Bytes::from(payload.len() + OVERHEAD));
+/// What a datagram is on the wire.
+fn on_wire(remote: SocketAddr, payload: &[u8]) -> usize {
+    let header = match remote {
+        SocketAddr::V4(_) => V4_HEADER,
+        SocketAddr::V6(_) => V6_HEADER,
+    };
+    header + UDP_HEADER + payload.len()
+}
+
+fn count(carried: &Cell<Bytes>, remote: SocketAddr, payload: &[u8]) {
+    carried.set(carried.get() + Bytes::from(on_wire(remote, payload)));
 }
 
 impl Cap {
@@ -254,7 +305,7 @@ impl Cap {
         let elapsed = self.refilled_at.elapsed().as_secs_f64();
         self.refilled_at = Instant::now();
         self.credit = (self.credit + elapsed * per_second).min(most);
-        let cost = (len + OVERHEAD) as f64;
+        let cost = len as f64;
         let admitted = self.credit >= cost;
         if admitted {
             self.credit -= cost;

@@ -3,7 +3,7 @@
 //! Owns the loop that serves all of them, at either end; what passes through one is `bridge`'s.
 
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ pub enum End {
         /// Where connections are taken.
         listen: SocketAddr,
         /// The peer's addresses, with the UDP port.
-        remotes: Vec<SocketAddrV4>,
+        remotes: Vec<SocketAddr>,
         /// The links to use; none for all that may be.
         links: Vec<String>,
         /// Which path a message takes.
@@ -116,7 +116,7 @@ enum Door {
     Programs {
         listener: TcpListener,
         links: Box<LinkSet>,
-        remotes: Vec<SocketAddrV4>,
+        remotes: Vec<SocketAddr>,
         port: u16,
         scheduler: Scheduler,
         timeout: Duration,
@@ -145,9 +145,10 @@ impl Door {
                 let listener = TcpListener::bind(listen)
                     .await
                     .with_context(|| format!("cannot listen on {listen}"))?;
+                let links = LinkSet::open(driver, links, &remotes, store).await?;
                 Ok(Self::Programs {
                     listener,
-                    links: Box::new(LinkSet::open(driver, links, store).await?),
+                    links: Box::new(links),
                     remotes,
                     port: order.port,
                     scheduler,
@@ -368,7 +369,8 @@ impl<T: FnMut(&Carried) -> Result<()>> Forwarding<T> {
                     continue;
                 }
             };
-            self.bridges.push(Bridge::accepted(accepted, association));
+            let bridge = Bridge::accepted(stack, accepted, association);
+            self.bridges.push(bridge);
             let (server, connected) = (server.clone(), connected.clone());
             tokio::task::spawn_local(async move {
                 let stream = TcpStream::connect(&server).await;

@@ -1,24 +1,28 @@
 //! The end that associations come to.
 //!
-//! Owns one socket for all addresses of this host, the endpoint that listens there, and the watch
-//! over the addresses: those that come are told to peers, which make paths of them.
+//! Owns one socket for all addresses of this host, of both families where it has IPv6, the endpoint
+//! that listens there, and the watch over the addresses: those that come are told to peers, which
+//! make paths of them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{EndpointId, LinkId};
+use crate::{EndpointId, Families, LinkId};
 use anyhow::{Context, Result};
-use tabane_linux::interfaces::{self, Watch};
+use tabane_linux::interfaces::{self, Interface, Watch};
 
 use super::conversation::INDICATION;
 use super::driver::Driver;
 
 /// The one socket.
 const SOCKET: LinkId = LinkId(0);
+/// The answer to an INIT lists all addresses in one packet, beside some 600 bytes; others are not
+/// told of.
+const ADDRESSES_MAX: usize = 32;
 
 /// See the module.
 pub(crate) struct Home {
     pub endpoint: EndpointId,
-    locals: Vec<Ipv4Addr>,
+    locals: Vec<IpAddr>,
     watch: Option<Watch>,
 }
 
@@ -26,10 +30,14 @@ impl Home {
     /// Takes associations at an SCTP port, in a UDP port.
     pub(crate) async fn open(driver: &mut Driver, port: u16, udp_port: u16) -> Result<Self> {
         let locals = own_addresses().await?;
-        driver.open(SOCKET, None, Ipv4Addr::UNSPECIFIED, udp_port)?;
+        let everywhere = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+        if driver.open(SOCKET, None, everywhere, udp_port).is_err() {
+            // As on a host without IPv6; any other reason is one for this as well.
+            driver.open(SOCKET, None, Ipv4Addr::UNSPECIFIED.into(), udp_port)?;
+        }
         let endpoint = driver
             .stack
-            .open(&locals, port, INDICATION)
+            .open(Families::Both, &locals, port, INDICATION)
             .with_context(|| format!("SCTP port {port}"))?;
         driver.stack.listen(endpoint)?;
         Ok(Self {
@@ -74,19 +82,14 @@ impl Home {
     }
 }
 
-/// Every IPv4 address of this host that others may reach, and loopback.
-async fn own_addresses() -> Result<Vec<Ipv4Addr>> {
+/// Every address of this host that others may reach, and that of loopback.
+async fn own_addresses() -> Result<Vec<IpAddr>> {
     let interfaces = interfaces::list()
         .await
         .context("cannot list the interfaces")?;
-    let v4 = |address| match address {
-        IpAddr::V4(v4) => Some(v4),
-        IpAddr::V6(_) => None,
-    };
     let up = interfaces.iter().filter(|interface| interface.up);
-    let mut found: Vec<Ipv4Addr> = up
-        .flat_map(|interface| interface.global_addresses().filter_map(v4))
-        .collect();
-    found.push(Ipv4Addr::LOCALHOST);
+    let mut found: Vec<IpAddr> = up.flat_map(Interface::global_addresses).collect();
+    found.truncate(ADDRESSES_MAX);
+    found.push(Ipv4Addr::LOCALHOST.into());
     Ok(found)
 }

@@ -1,16 +1,16 @@
-//! This host's links as SCTP uses them: IPv4, one socket each, all on one UDP port.
+//! This host's links as SCTP uses them: a socket for each of their addresses, all on one UDP port.
 //!
 //! Owns which interface has which number, what the policy says of it, and what it costs. The peer
 //! sends to every address of ours at the port it heard first (RFC 6951 §5.4), so all sockets have
-//! the same one.
+//! the same one. Of the families of addresses those are used in which the peer was named.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::LinkId;
+use crate::{Families, LinkId};
 use anyhow::{Result, bail};
 use tabane_base::Bytes;
 use tabane_core::PathPolicy;
@@ -21,7 +21,7 @@ use tabane_linux::{
 use tokio::sync::watch;
 
 use super::driver::Driver;
-use super::ways::Reach;
+use super::ways::{Local, Reach};
 use tabane_store::Store;
 use tabane_uplinks::{COUNT_INTERVAL, LinkRoll, Table, Tally, Uplinks, links};
 
@@ -55,6 +55,21 @@ impl Link {
         }
     }
 
+    fn addresses(&self) -> impl Iterator<Item = Address> {
+        self.reach.locals().map(|local| Address {
+            name: self.name.clone(),
+            link: self.reach.link,
+            local,
+        })
+    }
+
+    /// Its addresses that are none of these.
+    fn without(&self, others: &Reach) -> impl Iterator<Item = Address> {
+        let others: Vec<IpAddr> = others.locals().collect();
+        self.addresses()
+            .filter(move |address| !others.contains(&address.local))
+    }
+
     /// Which share of it may be used; a last resort is used whole.
     pub(crate) fn weight(&self) -> f64 {
         match self.policy.weight {
@@ -64,8 +79,18 @@ impl Link {
     }
 }
 
+/// An address of ours that has come or gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    /// The link's name.
+    pub name: String,
+    pub link: LinkId,
+    pub local: IpAddr,
+}
+
 /// All of them.
 pub(crate) struct LinkSet {
+    families: Named,
     uplinks: Uplinks,
     tables: watch::Receiver<Rc<Table>>,
     /// The one in force here.
@@ -80,18 +105,24 @@ pub(crate) struct LinkSet {
 }
 
 impl LinkSet {
-    /// Opens a socket on every usable link, or on those named.
+    /// Opens sockets on every usable link, or on those named, towards these addresses.
     pub(crate) async fn open(
         driver: &mut Driver,
         wanted: Vec<String>,
+        remotes: &[SocketAddr],
         store: &Store,
     ) -> Result<Self> {
+        let families = Named {
+            v4: remotes.iter().any(SocketAddr::is_ipv4),
+            v6: remotes.iter().any(SocketAddr::is_ipv6),
+        };
         let uplinks = Uplinks::start(store, wanted, LinkRoll::default()).await?;
         let mut tables = uplinks.subscribe();
         let table = tables.borrow_and_update().clone();
         links::choose(&table.interfaces, &table.wanted, &table.policy)?;
-        let found = usable(&table);
+        let found = usable(&table, families);
         let mut set = Self {
+            families,
             uplinks,
             tables,
             table,
@@ -102,15 +133,24 @@ impl LinkSet {
             port: 0,
             next: 1,
         };
-        if found.is_empty() {
-            bail!("no link has an IPv4 address, which SCTP mode needs");
+        match families {
+            _ if !found.is_empty() => {}
+            Named { v4: false, .. } => bail!(
+                "no link has an IPv6 address, as the peer's is; name one of IPv4 as well, if it \
+                 has one"
+            ),
+            Named { v6: false, .. } => bail!(
+                "no link has an IPv4 address, as the peer's is; name one of IPv6 as well, if it \
+                 has one"
+            ),
+            Named { .. } => bail!("no link has an address"),
         }
         let mut tries = 0;
         // A port that is free on the first link may be taken on another.
         while let Err(error) = set.open_all(driver, &found) {
             tries += 1;
             for link in std::mem::take(&mut set.links) {
-                driver.close(link.reach.link);
+                close(driver, &link.reach);
             }
             set.port = 0;
             if tries == PORT_TRIES {
@@ -131,7 +171,15 @@ impl LinkSet {
         let id = LinkId(self.next);
         self.next += 1;
         link.reach.link = id;
-        self.port = driver.open(id, Some(&link.egress), link.reach.local, self.port)?;
+        for local in link.reach.locals() {
+            match driver.open(id, Some(&link.egress), local, self.port) {
+                Ok(port) => self.port = port,
+                Err(error) => {
+                    close(driver, &link.reach);
+                    return Err(error);
+                }
+            }
+        }
         driver.set_cap(id, link.policy.send_cap);
         link.carried = driver.carried(id);
         self.tally.restart(&link.name);
@@ -166,47 +214,68 @@ impl LinkSet {
         self.tally.count(&self.uplinks, &self.table, totals);
     }
 
-    /// Puts the newest table in force; gives the links that have come and those that have gone.
-    pub(crate) fn update(&mut self, driver: &mut Driver) -> (Vec<Link>, Vec<Link>) {
+    /// Puts the newest table in force; gives the addresses that have come and those that have gone.
+    pub(crate) fn update(&mut self, driver: &mut Driver) -> (Vec<Address>, Vec<Address>) {
         // By the budgets in force until now.
         self.count();
         self.table = self.tables.borrow_and_update().clone();
-        let found = usable(&self.table);
-        let is_there = |known: &Link| {
-            let same = |link: &&Link| {
-                link.name == known.name
-                    && link.reach.local == known.reach.local
-                    && link.egress == known.egress
-            };
-            found.iter().find(same).cloned()
-        };
-        let mut gone = Vec::new();
+        let found = usable(&self.table, self.families);
+        let (mut come, mut gone) = (Vec::new(), Vec::new());
         for mut known in std::mem::take(&mut self.links) {
-            match is_there(&known) {
+            let is_it = |link: &&Link| link.name == known.name && link.egress == known.egress;
+            match found.iter().find(is_it) {
                 Some(fresh) => {
                     known.policy = fresh.policy;
                     driver.set_cap(known.reach.link, known.policy.send_cap);
+                    let before = known.clone();
+                    known.reach = self.readdress(driver, &known, &fresh.reach);
+                    gone.extend(before.without(&known.reach));
+                    come.extend(known.without(&before.reach));
                     self.links.push(known);
                 }
                 None => {
                     let sent = driver.sent(known.reach.link);
                     self.past.push((known.name.clone(), sent));
-                    driver.close(known.reach.link);
-                    gone.push(known);
+                    close(driver, &known.reach);
+                    gone.extend(known.addresses());
                 }
             }
         }
-        let mut come = Vec::new();
         for fresh in found {
             if self.links.iter().any(|known| known.name == fresh.name) {
                 continue;
             }
             match self.add(driver, fresh) {
-                Ok(_) => come.extend(self.links.last().cloned()),
+                Ok(_) => come.extend(self.links.last().into_iter().flat_map(Link::addresses)),
                 Err(error) => tracing::warn!("{error:#}"),
             }
         }
         (come, gone)
+    }
+
+    /// Has a link's sockets at its addresses of this moment; gives what it has then.
+    fn readdress(&self, driver: &mut Driver, known: &Link, fresh: &Reach) -> Reach {
+        let (link, mut reach) = (known.reach.link, known.reach);
+        let address = |local: Option<Local>| local.map(|local| local.address);
+        // What goes comes last, since a link without sockets is forgotten.
+        let mut families = [false, true];
+        families.sort_by_key(|is_v6| fresh.local(*is_v6).is_none());
+        for is_v6 in families {
+            let (before, mut now) = (known.reach.local(is_v6), fresh.local(is_v6));
+            if address(before) != address(now) {
+                let opened =
+                    now.map(|it| driver.open(link, Some(&known.egress), it.address, self.port));
+                if let Some(Err(error)) = &opened {
+                    tracing::warn!("{error:#}");
+                    now = None;
+                }
+                if now.is_none() {
+                    driver.close(link, is_v6);
+                }
+            }
+            *reach.local_mut(is_v6) = now;
+        }
+        reach
     }
 
     pub(crate) fn links(&self) -> &[Link] {
@@ -231,8 +300,20 @@ impl LinkSet {
         self.links.iter().find(|link| link.reach.link == id)
     }
 
-    pub(crate) fn locals(&self) -> Vec<Ipv4Addr> {
-        self.links.iter().map(|link| link.reach.local).collect()
+    /// All addresses of ours, IPv6 first.
+    pub(crate) fn locals(&self) -> Vec<IpAddr> {
+        let locals = self.links.iter().flat_map(|link| link.reach.locals());
+        let mut locals: Vec<IpAddr> = locals.collect();
+        locals.sort_by_key(IpAddr::is_ipv4);
+        locals
+    }
+
+    /// What an endpoint of these links is for.
+    pub(crate) fn families(&self) -> Families {
+        match self.families.v6 {
+            true => Families::Both,
+            false => Families::V4,
+        }
     }
 
     /// The names, for messages.
@@ -248,21 +329,45 @@ impl Drop for LinkSet {
     }
 }
 
-/// The links of `table` that have an IPv4 address of their own: sockets of one port cannot share
-/// one, as gateways behind one interface may.
-fn usable(table: &Table) -> Vec<Link> {
+/// In which families the peer was named.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    v4: bool,
+    v6: bool,
+}
+
+fn close(driver: &mut Driver, reach: &Reach) {
+    for local in reach.locals() {
+        driver.close(reach.link, local.is_ipv6());
+    }
+}
+
+/// The links of `table` that have addresses of their own in these families: sockets of one port
+/// cannot share one, as gateways behind one interface may.
+fn usable(table: &Table, families: Named) -> Vec<Link> {
     let mut taken = BTreeSet::new();
     let links = table.links().into_values().filter_map(|bind| {
-        let local = bind.v4.filter(|v4| taken.insert(*v4))?;
         let interface = table.interface(&bind.name)?;
+        let v4 = bind.v4.filter(|_| families.v4).map(IpAddr::V4);
+        let v6 = bind.v6.filter(|_| families.v6).map(IpAddr::V6);
+        let mut own = |address: Option<IpAddr>| {
+            let address = address.filter(|it| taken.insert(*it))?;
+            let prefix_bits = prefix_bits(interface, address);
+            Some(Local {
+                address,
+                prefix_bits,
+            })
+        };
+        let reach = Reach {
+            link: LinkId(0),
+            v4: own(v4),
+            v6: own(v6),
+        };
+        reach.locals().next()?;
         Some(Link {
             name: bind.name.clone(),
             egress: interface.egress(),
-            reach: Reach {
-                link: LinkId(0),
-                local,
-                prefix_bits: prefix_bits(interface, local),
-            },
+            reach,
             policy: bind.policy,
             carried: Rc::default(),
         })
@@ -270,8 +375,8 @@ fn usable(table: &Table) -> Vec<Link> {
     links.collect()
 }
 
-fn prefix_bits(interface: &Interface, local: Ipv4Addr) -> u8 {
-    let same = |address: &&interfaces::InterfaceAddress| address.address == IpAddr::V4(local);
+fn prefix_bits(interface: &Interface, local: IpAddr) -> u8 {
+    let same = |address: &&interfaces::InterfaceAddress| address.address == local;
     let found = interface.addresses.iter().find(same);
-    found.map_or(32, |address| address.prefix_bits)
+    found.map_or(u8::MAX, |address| address.prefix_bits)
 }

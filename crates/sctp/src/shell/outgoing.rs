@@ -4,7 +4,7 @@
 //! them, links that come and go, other addresses where one does not answer, and which links wait
 //! because the policy puts others before them, and by which of them each message goes.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use crate::{
@@ -14,11 +14,11 @@ use crate::{
 use anyhow::{Result, anyhow};
 use tabane_base::Duration;
 
-use super::conversation::{BYTES, INDICATION, STREAM};
+use super::conversation::{BYTES, INDICATION, MESSAGE_BYTES, STREAM, message_bytes};
 use super::driver::Driver;
-use super::links::{Link, LinkSet};
+use super::links::{Address, Link, LinkSet};
 use super::scheduler::{Distribution, Scheduler};
-use super::ways::{self, Reach};
+use super::ways::{self, Reach, is_destination};
 
 /// How long an address may stay silent over a link before another one is tried there; twice as long
 /// each time, for links of long round trips.
@@ -44,7 +44,9 @@ pub(crate) struct Outgoing {
     pub stage: Stage,
     /// The peer is one of our programs.
     pub is_ours: bool,
-    remotes: Vec<SocketAddrV4>,
+    /// The most bytes of a message that fit into one packet.
+    pub message_bytes: usize,
+    remotes: Vec<SocketAddr>,
     distribution: Distribution,
     /// What was chosen for a message for which there was no room yet.
     chosen: Option<Option<PathId>>,
@@ -61,11 +63,12 @@ impl Outgoing {
     pub(crate) fn begin(
         driver: &mut Driver,
         links: &LinkSet,
-        remotes: &[SocketAddrV4],
+        remotes: &[SocketAddr],
         port: u16,
         scheduler: Scheduler,
     ) -> Result<Self> {
-        let endpoint = driver.stack.open(&links.locals(), 0, INDICATION)?;
+        let (families, locals) = (links.families(), links.locals());
+        let endpoint = driver.stack.open(families, &locals, 0, INDICATION)?;
         let tier = links.links().iter().map(Link::tier).min().unwrap_or(0);
         let ways = ways::plan(&reaches(links, tier), remotes);
         let association = match driver.stack.connect(endpoint, &ways, port) {
@@ -80,6 +83,7 @@ impl Outgoing {
             association,
             stage: Stage::Connecting,
             is_ours: false,
+            message_bytes: MESSAGE_BYTES,
             remotes: remotes.to_vec(),
             distribution: Distribution::new(scheduler),
             chosen: None,
@@ -96,6 +100,7 @@ impl Outgoing {
             Event::Up { .. } => {
                 self.stage = Stage::Up;
                 self.rotated_at = Instant::now();
+                self.message_bytes = message_bytes(stack, self.endpoint, self.association);
                 self.add_listed(stack, links);
             }
             Event::Adaptation { indication, .. } => self.is_ours = *indication == INDICATION,
@@ -105,25 +110,26 @@ impl Outgoing {
         }
     }
 
-    /// The peer's other addresses, if they reach as far as the one that answered. With one link the
-    /// narrow place may be at the peer's end, so each gets a path; with several links they are what
-    /// is tried where an address does not answer.
+    /// The peer's other addresses, if they reach as far as what was named of their family. With one
+    /// link the narrow place may be at the peer's end, so each gets a path; with several links they
+    /// are what is tried where an address does not answer.
     fn add_listed(&mut self, stack: &mut Stack, links: &LinkSet) {
-        let Some(first) = self.remotes.first().copied() else {
-            return;
-        };
-        let reaches_as_far = |host: &Ipv4Addr| {
-            host.is_loopback() == first.ip().is_loopback()
-                && (!host.is_private() || first.ip().is_private())
-        };
-        let is_new = |host: &Ipv4Addr| self.remotes.iter().all(|known| known.ip() != host);
-        let mut listed: Vec<Ipv4Addr> = stack.listed(self.endpoint).to_vec();
-        listed.retain(|host| reaches_as_far(host) && is_new(host));
+        let named = self.remotes.clone();
         let usable = reaches(links, self.tier);
-        for host in listed {
-            let remote = SocketAddrV4::new(host, first.port());
+        for host in stack.listed(self.endpoint).to_vec() {
+            let mut like = named.iter();
+            let Some(like) = like.find(|named| named.is_ipv6() == host.is_ipv6()) else {
+                continue;
+            };
+            let is_new = self.remotes.iter().all(|known| known.ip() != host);
+            if !is_new || !reaches_as_far(host, like.ip()) {
+                continue;
+            }
+            let remote = SocketAddr::new(host, like.port());
             self.remotes.push(remote);
-            if let [only] = usable[..] {
+            if let [only] = usable[..]
+                && only.leads_to(host)
+            {
                 let link = only.link;
                 stack.add_way(self.endpoint, PathTuple { link, remote });
             }
@@ -135,21 +141,18 @@ impl Outgoing {
         &mut self,
         stack: &mut Stack,
         links: &LinkSet,
-        come: &[Link],
-        gone: &[Link],
+        come: &[Address],
+        gone: &[Address],
     ) {
-        for link in come {
-            let Reach {
-                link: id, local, ..
-            } = link.reach;
-            if let Err(error) = stack.add_local(self.endpoint, id, local) {
-                tracing::warn!(link = link.name, %error, "the peer is not told of a new address");
+        for Address { name, link, local } in come {
+            if let Err(error) = stack.add_local(self.endpoint, *link, *local) {
+                tracing::warn!(link = name, %error, "the peer is not told of a new address");
             }
         }
-        for link in gone {
-            for status in stack.paths(self.endpoint) {
-                if status.way.link == link.reach.link {
-                    stack.set_way(self.endpoint, status.path, None);
+        for Address { link, local, .. } in gone {
+            for PathStatus { path, way, .. } in stack.paths(self.endpoint) {
+                if way.link == *link && way.remote.is_ipv6() == local.is_ipv6() {
+                    stack.set_way(self.endpoint, path, None);
                 }
             }
         }
@@ -202,20 +205,23 @@ impl Outgoing {
         if self.stage == Stage::Up && self.rotated_at.elapsed() > self.silence {
             self.rotated_at = Instant::now();
             self.silence = (self.silence * 2).min(SILENCE_MAX);
-            self.rotate(stack, &paths);
+            self.rotate(stack, links, &paths);
         }
     }
 
     /// Leads paths that have never answered to another address, where their link has no other path
     /// that works.
-    fn rotate(&self, stack: &mut Stack, paths: &[PathStatus]) {
+    fn rotate(&self, stack: &mut Stack, links: &LinkSet, paths: &[PathStatus]) {
         let works = |status: &PathStatus| status.state == PathState::Active;
         for silent in paths.iter().filter(|status| !works(status)) {
             let same_link = |other: &&PathStatus| other.way.link == silent.way.link;
             if paths.iter().filter(same_link).any(works) {
                 continue;
             }
-            if let Some(remote) = ways::next_remote(&self.remotes, silent.way.remote) {
+            let Some(link) = links.get(silent.way.link) else {
+                continue;
+            };
+            if let Some(remote) = ways::next_remote(&link.reach, &self.remotes, silent.way.remote) {
                 let way = PathTuple {
                     link: silent.way.link,
                     remote,
@@ -299,6 +305,18 @@ impl Outgoing {
         let works = |status: &PathStatus| status.path == path && status.state == PathState::Active;
         stack.paths(self.endpoint).iter().any(works)
     }
+}
+
+/// Whether one address reaches as far as another one of its family; ways that lead into a network
+/// are none to those outside of it.
+fn reaches_as_far(host: IpAddr, named: IpAddr) -> bool {
+    let is_private = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.is_private(),
+        IpAddr::V6(v6) => v6.is_unique_local(),
+    };
+    is_destination(host)
+        && host.is_loopback() == named.is_loopback()
+        && (!is_private(host) || is_private(named))
 }
 
 fn reaches(links: &LinkSet, tier: u16) -> Vec<Reach> {

@@ -1,6 +1,6 @@
 //! `tabane sctp send`: one file, or standard input, to one receiver.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use tabane_base::{Bytes, Duration};
 use tokio::sync::mpsc::error::TryRecvError;
 
-use super::conversation::{MESSAGE_BYTES, NOTES, Note, NoteReader, STREAM, Tally};
+use super::conversation::{NOTES, Note, NoteReader, STREAM, Tally};
 use super::driver::Driver;
 use super::feed::Source;
 use super::links::LinkSet;
@@ -28,7 +28,7 @@ pub struct Order {
     /// What is sent; `None` or `-` is standard input.
     pub file: Option<PathBuf>,
     /// The peer's addresses, with the UDP port.
-    pub remotes: Vec<SocketAddrV4>,
+    pub remotes: Vec<SocketAddr>,
     /// The peer's SCTP port.
     pub port: u16,
     /// The links to use; none for all that may be.
@@ -45,8 +45,8 @@ pub struct Order {
 pub async fn send(order: Order, store: &Store) -> Result<Report> {
     let source = Source::open(order.file.as_deref())?;
     let mut driver = Driver::start(&order.scheduler.settings())?;
-    let links = LinkSet::open(&mut driver, order.links.clone(), store).await?;
     let (remotes, port) = (&order.remotes, order.port);
+    let links = LinkSet::open(&mut driver, order.links.clone(), remotes, store).await?;
     let outgoing = Outgoing::begin(&mut driver, &links, remotes, port, order.scheduler)?;
     let mut sending = Sending {
         length: source.length,
@@ -211,7 +211,10 @@ impl Sending {
                 }
                 continue;
             }
-            let end = self.pending.len().min(self.offset + MESSAGE_BYTES);
+            let end = self
+                .pending
+                .len()
+                .min(self.offset + self.outgoing.message_bytes);
             let data = &self.pending[self.offset..end];
             let stack = &mut self.driver.stack;
             match self.outgoing.send(stack, &self.links, data)? {

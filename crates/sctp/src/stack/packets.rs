@@ -1,6 +1,6 @@
 //! Packets: which path each belongs to, both ways, and what is done to it on the way.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::Duration;
 
@@ -12,6 +12,7 @@ use crate::output::{self, Outgoing};
 use crate::own::Own;
 use crate::packet;
 use crate::path::{LinkId, PathId, PathTuple};
+use crate::settings::Families;
 
 /// Beyond one and a half round trips: the receiver's delay of acknowledgements, and the stack's own
 /// repetition.
@@ -22,8 +23,8 @@ impl Stack {
     pub fn handle_packet(
         &mut self,
         link: LinkId,
-        local: Ipv4Addr,
-        remote: SocketAddrV4,
+        local: IpAddr,
+        remote: SocketAddr,
         payload: &[u8],
     ) {
         let Some((source_port, port)) = packet::ports(payload) else {
@@ -40,7 +41,11 @@ impl Stack {
             self.bad_lists += 1;
             return;
         }
-        let host = *remote.ip();
+        let host = remote.ip();
+        // The stack knows no scopes, so an answer would go nowhere.
+        if [local, host].iter().any(is_link_local) {
+            return;
+        }
         let mut echoes = Vec::new();
         let source = match self.own_path(port, source_port, link, host) {
             // One that begins an association has no tag, and nothing is believed of it.
@@ -72,8 +77,8 @@ impl Stack {
                 host
             }
         };
-        let source = SocketAddrV4::new(source, source_port);
-        let destination = SocketAddrV4::new(local, port);
+        let source = SocketAddr::new(source, source_port);
+        let destination = SocketAddr::new(local, port);
         for packet in echoes.iter().chain([&bytes]) {
             self.library.input(packet, source, destination);
         }
@@ -93,7 +98,7 @@ impl Stack {
 
     /// The path of an association of ours that a packet came by. A peer may answer from an address
     /// that no path leads to; then it counts for a path of the same link, or for any.
-    fn own_path(&self, port: u16, peer_port: u16, link: LinkId, host: Ipv4Addr) -> Option<PathId> {
+    fn own_path(&self, port: u16, peer_port: u16, link: LinkId, host: IpAddr) -> Option<PathId> {
         let own = self.endpoints.values().filter(|e| e.port == port);
         let mut own = own.filter_map(|endpoint| endpoint.own.as_ref());
         let own = own.find(|own| own.port == peer_port)?;
@@ -140,7 +145,7 @@ impl Stack {
 
     /// The INIT ACK: what the peer lists, and by which way it came, which is the first path's from
     /// now on.
-    fn learn_addresses(&mut self, port: u16, link: LinkId, host: Ipv4Addr, bytes: &mut Vec<u8>) {
+    fn learn_addresses(&mut self, port: u16, link: LinkId, host: IpAddr, bytes: &mut Vec<u8>) {
         let Some((_, own)) = self.own_at(port) else {
             return;
         };
@@ -240,6 +245,7 @@ impl Stack {
             }
             let path = PathId(destination);
             let port = packet::ports(&payload).map(|(port, _)| port);
+            self.list_addresses(port, &mut payload);
             if let Some((_, own)) = port.and_then(|port| self.own_at(port)) {
                 own.learn_tags(&payload);
             }
@@ -249,7 +255,7 @@ impl Stack {
             let (path, way) = self.way_of(path, &payload)?;
             let clock = self.clock;
             if let Some((_, own)) = port.and_then(|port| self.own_at(port))
-                && !own.on_transmit(clock, path, way.link, &payload)
+                && !own.on_transmit(clock, path, way, &payload)
             {
                 return None;
             }
@@ -271,7 +277,7 @@ impl Stack {
             // the one that the peer uses elsewhere (RFC 6951 §5.4).
             None => {
                 let other = self.correspondents.by_port(port)?;
-                let remote = SocketAddrV4::new(destination, other.remote.port());
+                let remote = SocketAddr::new(destination, other.remote.port());
                 (None, Some(source), remote)
             }
         };
@@ -282,6 +288,24 @@ impl Stack {
             remote,
             payload,
         })
+    }
+
+    /// The stack lists no addresses in an INIT where only one of ours reaches as far as the peer's:
+    /// for the sake of translators, that is the one it would be seen from. It is not where another
+    /// path is of IPv4 with a private address, as behind a translator.
+    fn list_addresses(&self, port: Option<u16>, payload: &mut Vec<u8>) {
+        let begins = self.endpoints.values().find(|e| Some(e.port) == port);
+        let begins = begins.filter(|e| e.families == Families::Both && e.locals.len() > 1);
+        let Some(begins) = begins.filter(|_| packet::asked_tag(payload).is_some()) else {
+            return;
+        };
+        let mut ours = begins.locals.clone();
+        ours.retain(|local| !is_private(*local));
+        if !ours.is_empty() && packet::list_addresses(payload, &ours) {
+            payload[packet::CHECKSUM].fill(0);
+            let sum = self.library.checksum(payload);
+            payload[packet::CHECKSUM].copy_from_slice(&sum);
+        }
     }
 
     /// The path and the way that a packet goes. One for a path that leads nowhere goes by another,
@@ -304,13 +328,28 @@ impl Stack {
     /// answer each copy, and the stack takes the first answer. The cookie goes the way of that
     /// answer alone, and every way when it is repeated: a copy that comes after the association has
     /// ended would begin another one at the peer.
+    ///
+    /// A private address of IPv4 is told only to who has one too (RFC 9260 §5.1.2), and behind a
+    /// translator it is not what the peer sees; but the peer knows where an INIT came from. So the
+    /// first copies go by IPv4, where we have such an address.
     fn everywhere(&mut self, path: PathId, port: u16, payload: Vec<u8>) -> Option<Transmit> {
+        let of_port = self.endpoints.values().filter(|e| e.port == port);
+        let has_private = of_port
+            .flat_map(|e| &e.locals)
+            .any(|local| is_private(*local));
         let (_, own) = self.own_at(port)?;
         let is_first = packet::is_cookie(&payload) && !own.has_echoed;
         own.has_echoed |= is_first;
+        let is_asking = !packet::is_cookie(&payload) && !own.has_asked;
+        own.has_asked |= is_asking;
         let (paths, first) = (own.paths, own.paths[0]);
         let ways = paths.iter().filter(|path| !is_first || **path == first);
-        let ways = ways.filter_map(|path| self.paths.way(*path));
+        let mut ways: Vec<PathTuple> = ways.filter_map(|path| self.paths.way(*path)).collect();
+        let is_v4 = |way: &PathTuple| way.remote.is_ipv4();
+        if is_asking && has_private && ways.iter().any(is_v4) {
+            ways.retain(is_v4);
+        }
+        let ways = ways.into_iter();
         let copies = ways.map(|way| Transmit {
             path: Some(path),
             link: Some(way.link),
@@ -340,4 +379,12 @@ impl Stack {
     pub fn bad_checksums(&self) -> u64 {
         self.bad_checksums
     }
+}
+
+fn is_link_local(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn is_private(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(v4) if v4.is_private())
 }

@@ -1,7 +1,7 @@
 //! Paths: which ways an association has, what is thought of each, and which are left alone.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use tabane_base::{Bytes, Duration};
 
@@ -19,7 +19,7 @@ impl Stack {
     pub fn add_way(&mut self, endpoint: EndpointId, way: PathTuple) -> Option<PathId> {
         let with = self.endpoints.get(&endpoint)?;
         let own = with.own.as_ref()?;
-        if let Some(path) = self.paths.find(&own.paths, way.link, *way.remote.ip()) {
+        if let Some(path) = self.paths.find(&own.paths, way.link, way.remote.ip()) {
             return Some(path);
         }
         // One that led elsewhere before would be taken for one that works.
@@ -52,7 +52,7 @@ impl Stack {
         let endpoint = self.endpoints.get(&endpoint).ok_or(SctpError::Gone)?;
         let own = endpoint.own.as_ref().ok_or(SctpError::Gone)?;
         let demand = ffi::PaddrParams {
-            spp_address: library::storage(SocketAddrV4::new(path.0, own.port)),
+            spp_address: library::storage(SocketAddr::new(path.0, own.port)),
             spp_assoc_id: own.association,
             spp_flags: ffi::SPP_HB_DEMAND,
             ..library::zero()
@@ -79,7 +79,7 @@ impl Stack {
 
     fn status(&self, endpoint: &Endpoint, own: &Own, path: PathId, way: PathTuple) -> PathStatus {
         let asked = ffi::PaddrInfo {
-            spinfo_address: library::storage(SocketAddrV4::new(path.0, own.port)),
+            spinfo_address: library::storage(SocketAddr::new(path.0, own.port)),
             spinfo_assoc_id: own.association,
             ..library::zero()
         };
@@ -126,7 +126,7 @@ impl Stack {
         &mut self,
         endpoint: EndpointId,
         link: LinkId,
-        local: Ipv4Addr,
+        local: IpAddr,
     ) -> Result<(), SctpError> {
         let endpoint = self.endpoints.get_mut(&endpoint).ok_or(SctpError::Gone)?;
         let is_known = endpoint.locals.contains(&local);
@@ -139,7 +139,7 @@ impl Stack {
             return Ok(());
         }
         self.library.know_address(local);
-        let address = SocketAddrV4::new(local, endpoint.port);
+        let address = SocketAddr::new(local, endpoint.port);
         self.library.add_address(&endpoint.socket, address)?;
         endpoint.locals.push(local);
         Ok(())
@@ -162,7 +162,7 @@ impl Stack {
                 };
                 let is_left = own.left_alone.contains(&path);
                 let thresholds = ffi::PaddrThresholds {
-                    spt_address: library::storage(SocketAddrV4::new(path.0, own.port)),
+                    spt_address: library::storage(SocketAddr::new(path.0, own.port)),
                     spt_assoc_id: own.association,
                     spt_pathmaxrxt: u16::MAX,
                     spt_pathpfthld: if is_left { 0 } else { u16::MAX },

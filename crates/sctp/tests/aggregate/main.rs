@@ -9,10 +9,12 @@
 
 mod world;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tabane_sctp::{EndpointId, Event, Incoming, Message, PathTuple, Sent, Settings, Stack};
+use tabane_sctp::{
+    EndpointId, Event, Families, Incoming, Message, PathTuple, Sent, Settings, Stack,
+};
 use world::{Shape, UDP, World, far, id_of, near};
 
 const PORT: u16 = 5_000;
@@ -44,17 +46,17 @@ impl Lab {
         self.number += 1;
         let mut stack = self.stack.take().unwrap();
         let links = 0..shapes.len();
-        let homes: Vec<Ipv4Addr> = links.clone().map(far).collect();
-        let locals: Vec<Ipv4Addr> = links.clone().map(near).collect();
+        let homes: Vec<IpAddr> = links.clone().map(far).collect();
+        let locals: Vec<IpAddr> = links.clone().map(near).collect();
         let way = |link| PathTuple {
             link: id_of(link),
-            remote: SocketAddrV4::new(far(link), UDP),
+            remote: SocketAddr::new(far(link), UDP),
         };
         let ways: Vec<PathTuple> = links.clone().map(way).collect();
         let port = PORT + self.number;
-        let listener = stack.open(&homes, port, 0).unwrap();
+        let listener = stack.open(Families::V4, &homes, port, 0).unwrap();
         stack.listen(listener).unwrap();
-        let sender = stack.open(&locals, port + 10_000, 0).unwrap();
+        let sender = stack.open(Families::V4, &locals, port + 10_000, 0).unwrap();
         stack.connect(sender, &ways, port).unwrap();
         let mut world = World::new(stack, shapes);
         world.flush();

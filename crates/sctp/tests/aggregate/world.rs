@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ pub(crate) struct Shape {
 }
 
 struct Packet {
-    from: SocketAddrV4,
-    to: Ipv4Addr,
+    from: SocketAddr,
+    to: IpAddr,
     payload: Vec<u8>,
 }
 
@@ -115,13 +115,26 @@ pub(crate) struct World {
 }
 
 /// The sender's address on a link.
-pub(crate) fn near(link: usize) -> Ipv4Addr {
-    Ipv4Addr::new(192, 168, u8::try_from(link + 1).unwrap(), 2)
+pub(crate) fn near(link: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 168, u8::try_from(link + 1).unwrap(), 2))
 }
 
 /// The receiver's address that a link leads to.
-pub(crate) fn far(link: usize) -> Ipv4Addr {
-    Ipv4Addr::new(192, 168, u8::try_from(link + 101).unwrap(), 1)
+pub(crate) fn far(link: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(
+        192,
+        168,
+        u8::try_from(link + 101).unwrap(),
+        1,
+    ))
+}
+
+/// The third byte of an address.
+fn network_of(address: IpAddr) -> usize {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[2].into(),
+        IpAddr::V6(_) => unreachable!("nobody has one here"),
+    }
 }
 
 pub(crate) fn id_of(link: usize) -> LinkId {
@@ -186,8 +199,8 @@ impl World {
     pub(crate) fn flush(&mut self) {
         let now = NOW.get();
         while let Some(transmit) = self.stack.poll_transmit() {
-            let (to, payload) = (*transmit.remote.ip(), transmit.payload);
-            let third = usize::from(to.octets()[2]);
+            let (to, payload) = (transmit.remote.ip(), transmit.payload);
+            let third = network_of(to);
             let (pipes, link, from) = match transmit.link {
                 Some(LinkId(link)) if transmit.path.is_some() => {
                     let link = usize::try_from(link).unwrap() - 1;
@@ -197,7 +210,7 @@ impl World {
                 _ if third > 100 => (&mut self.out, third - 101, near(third - 101)),
                 _ => (&mut self.back, third - 1, transmit.local.unwrap()),
             };
-            let from = SocketAddrV4::new(from, UDP);
+            let from = SocketAddr::new(from, UDP);
             let pipe = &mut pipes[link];
             let is_out = pipe.shape.outage.contains(&(now - self.begun_at));
             pipe.put(now, is_out, Packet { from, to, payload });

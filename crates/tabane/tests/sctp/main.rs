@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod forward;
+mod ipv6;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -184,6 +185,30 @@ fn carried(report: &Value, link: &str) -> u64 {
     found.map_or(0, |entry| entry["sent_bytes"].as_u64().unwrap())
 }
 
+/// Builds the receiver that is not ours; gives what starts it with flags, and waits until it
+/// listens.
+fn foreign_receiver(world: &World) -> impl Fn(&[&str]) -> Child {
+    let program = world.path("receiver");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sctp/receiver.c");
+    let compiled = Command::new("cc")
+        .arg("-o")
+        .args([&program, &source])
+        .args(["-lusrsctp", "-lpthread"])
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    move |limit: &[&str]| {
+        let mut command = world.lab.server().command(program.to_str().unwrap());
+        command.arg("5555").arg(world.path("got")).args(limit);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        child
+    }
+}
+
 #[test]
 fn all_links_carry_whichever_addresses_are_named() {
     let Some(world) = World::new() else { return };
@@ -326,25 +351,7 @@ fn what_network_manager_calls_metered_waits() {
 fn a_receiver_that_is_not_ours_gets_the_bytes_and_nothing_else() {
     let Some(world) = World::new() else { return };
     let file = world.file(4_000_000);
-    let program = world.path("receiver");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sctp/receiver.c");
-    let compiled = Command::new("cc")
-        .arg("-o")
-        .args([&program, &source])
-        .args(["-lusrsctp", "-lpthread"])
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{compiled:?}");
-    let start = |limit: &[&str]| {
-        let mut command = world.lab.server().command(program.to_str().unwrap());
-        command.arg("5555").arg(world.path("got")).args(limit);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
-        said.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        child
-    };
+    let start = foreign_receiver(&world);
     let flags = [file.to_str().unwrap(), "--port", "5555"];
     // One that knows all its addresses, and one that has a single one.
     for (to, limit) in [(BOTH, &[][..]), (SINGLE, &["-1", SINGLE][..])] {
@@ -404,7 +411,7 @@ fn whoever_does_not_answer_is_told_of() {
     assert!(said.contains("refused the association"), "{said}");
     receiver.child.kill().unwrap();
     receiver.end();
-    for to in ["0.0.0.0", "nowhere.invalid", "10.78.0.1:x", "fd78::1"] {
+    for to in ["0.0.0.0", "nowhere.invalid", "10.78.0.1:x", "[fd78::1]:x"] {
         let output = world
             .sender(to, &[file.to_str().unwrap()])
             .wait_with_output()

@@ -1,7 +1,7 @@
 /* An SCTP receiver that knows nothing of tabane: usrsctp with its own threads and default options.
  * Writes what comes to a file; ends with 0 when the sender ends the association in good order.
  * With a number as third argument, aborts after so many bytes, unless it is negative; with a fourth,
- * has that one address alone. */
+ * has that one address alone, or where it is :: all of both families. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,14 +16,22 @@ int main(int argc, char **argv)
 	long limit = argc > 3 ? atol(argv[3]) : -1;
 	FILE *file = fopen(argv[2], "wb");
 	usrsctp_init(9899, NULL, NULL);
-	struct socket *listening = usrsctp_socket(AF_INET, SOCK_STREAM, IPPROTO_SCTP, NULL, NULL, 0, NULL);
+	int is_v6 = argc > 4 && strcmp(argv[4], "::") == 0;
+	struct socket *listening = usrsctp_socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM, IPPROTO_SCTP,
+	                                          NULL, NULL, 0, NULL);
 	struct sockaddr_in here;
 	memset(&here, 0, sizeof(here));
 	here.sin_family = AF_INET;
 	here.sin_port = htons(atoi(argv[1]));
-	if (argc > 4)
+	struct sockaddr_in6 here6;
+	memset(&here6, 0, sizeof(here6));
+	here6.sin6_family = AF_INET6;
+	here6.sin6_port = here.sin_port;
+	if (argc > 4 && !is_v6)
 		here.sin_addr.s_addr = inet_addr(argv[4]);
-	if (!file || !listening || usrsctp_bind(listening, (struct sockaddr *)&here, sizeof(here)) ||
+	struct sockaddr *address = is_v6 ? (struct sockaddr *)&here6 : (struct sockaddr *)&here;
+	socklen_t address_len = is_v6 ? sizeof(here6) : sizeof(here);
+	if (!file || !listening || usrsctp_bind(listening, address, address_len) ||
 	    usrsctp_listen(listening, 1)) {
 		perror("receiver");
 		return 2;

@@ -62,6 +62,58 @@ fn a_hidden_neighbour_with_another_address_answers_to_its_key() {
     });
 }
 
+/// Near by there is IPv6 alone: first the addresses that every interface gives itself, then others.
+#[test]
+fn a_hidden_neighbour_answers_without_ipv4() {
+    let Some(street) = Street::new() else {
+        return;
+    };
+    let _relay = street.join_relay();
+    let hidden = ["share", "--link", "n3", "--name", "nextdoor", "--hidden"];
+    let mut lending = Running::start(street.friend(&hidden));
+    assert!(lending.line().starts_with("lending n3 on port 4511"));
+    let mut offering = Running::start(street.friend(&["share", "pair"]));
+    let line = offering.line();
+    let code = line.strip_prefix("code: ").unwrap();
+    let paired = street
+        .tabane(&["share", "pair", code, "10.72.9.2"])
+        .output();
+    assert!(paired.as_ref().unwrap().status.success(), "{paired:?}");
+    street.ip("n", "-4 addr flush dev n9");
+    street.ip("c", "-4 addr flush dev c9");
+    for link in ["c1", "c2"] {
+        street.ip("c", &format!("link set {link} down"));
+    }
+    let place = || {
+        let row = rows(&street, &["links"], "interface");
+        let address = row["addresses"][0].as_str().unwrap().to_owned();
+        (row["usable"] == true).then_some(address)
+    };
+    until("found by what its interface gave itself", || {
+        place().is_some_and(|it| it.starts_with("[fe80::") && it.ends_with("%c9]:4511"))
+    });
+    let listed = rows(&street, &["share", "list"], "name");
+    assert_eq!(
+        listed["address"], "10.72.9.2:4511",
+        "the other would be of this link alone"
+    );
+    // By its link both ways: connections of the web, and a session's datagrams.
+    let url = format!("http://{SERVER}/small");
+    let got = street.tabane(&["get", &url, "-o", "-"]).output().unwrap();
+    assert_eq!(got.stdout, b"small\n", "{got:?}");
+    until("a session by the neighbour", || {
+        let mut run = street.tabane(&["run", "--", "curl", "-sS", "--max-time", "60"]);
+        run.arg(&url).output().unwrap().stdout == b"small\n"
+    });
+    street.ip("n", "-6 addr add fd72::2/64 dev n9 nodad");
+    street.ip("c", "-6 addr add fd72::1/64 dev c9 nodad");
+    until("found by an address to keep", || {
+        place().is_some_and(|it| it == "[fd72::2]:4511")
+    });
+    let listed = rows(&street, &["share", "list"], "name");
+    assert_eq!(listed["address"], "[fd72::2]:4511");
+}
+
 #[test]
 fn a_neighbour_that_changes_bytes_is_found_out_by_tls() {
     let Some(street) = Street::new() else {

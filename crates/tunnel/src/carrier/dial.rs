@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::accept::TLS_BUFFER;
+use super::capsule::Capsuled;
 use super::door::Door;
 use super::head::read_answer;
 use super::proxy::{Proxy, ProxyError};
@@ -37,6 +38,8 @@ pub struct Dial {
     pub mark: Option<u32>,
     /// The relay, as it is reached without a proxy or told to one.
     pub relay: SocketAddr,
+    /// Where the relay takes UDP, for a proxy that lets no TLS out.
+    pub relay_udp: SocketAddr,
     /// The name that TLS says who is wanted by, where the relay has one.
     pub name: Option<String>,
     /// The relay's public key.
@@ -100,6 +103,14 @@ pub enum DialError {
         /// What it says of itself, in brackets.
         server: String,
     },
+    /// There is no TLS by the proxy, and no UDP either.
+    #[error("{tls}; nor does the proxy pass UDP on (CONNECT-UDP): {udp}")]
+    Neither {
+        /// Why there is no TLS.
+        tls: Box<DialError>,
+        /// Why there is no UDP.
+        udp: Box<DialError>,
+    },
     /// Nothing that makes sense came in answer.
     #[error("{to} does not answer as a relay: {source}")]
     Garbled {
@@ -111,11 +122,37 @@ pub enum DialError {
 }
 
 impl Dial {
-    /// Connects. Ends with an error within 20 s at the most.
+    /// Connects. Ends with an error within 40 s at the most.
     ///
     /// # Errors
     /// See [`DialError`].
     pub async fn connect(&self) -> Result<BoxStream, DialError> {
+        let tls = match self.by_tls().await {
+            Err(error) if error.is_of_way() => error,
+            connected => return connected,
+        };
+        let proxy = self.proxy.as_ref().filter(|proxy| proxy.may_pass_udp());
+        let Some(proxy) = proxy else {
+            return Err(tls);
+        };
+        // Behind TLS: it has the losses of UDP as well.
+        match self.by_udp(proxy).await {
+            Ok(stream) => Ok(Box::new(Capsuled::new(stream))),
+            Err(udp) => Err(DialError::Neither {
+                tls: Box::new(tls),
+                udp: Box::new(udp),
+            }),
+        }
+    }
+
+    async fn by_udp(&self, proxy: &Proxy) -> Result<TcpStream, DialError> {
+        let mut stream = self.tcp(self.find(proxy).await?).await?;
+        let asked = timeout(STEP_TIME, proxy.ask_udp(&mut stream, self.relay_udp)).await;
+        asked.unwrap_or_else(|_| Err(proxy.silent()))?;
+        Ok(stream)
+    }
+
+    async fn by_tls(&self) -> Result<BoxStream, DialError> {
         let stream = match &self.proxy {
             None => self.tcp(self.relay).await?,
             Some(proxy) => {
@@ -237,6 +274,19 @@ impl Dial {
                     .server
                     .map_or_else(String::new, |it| format!(" ({it})")),
             }),
+        }
+    }
+}
+
+impl DialError {
+    /// Whether it may be another way by the same proxy: it is there and lets us in.
+    fn is_of_way(&self) -> bool {
+        match self {
+            Self::Socket(_) | Self::Connect { .. } | Self::ProxyName { .. } => false,
+            Self::Proxy(ProxyError::Password(_)) => false,
+            Self::Proxy(ProxyError::Refused { .. } | ProxyError::Garbled { .. }) => true,
+            Self::Tls { .. } | Self::NoTls { .. } | Self::NoRelay { .. } => true,
+            Self::Neither { .. } | Self::Garbled { .. } => true,
         }
     }
 }

@@ -9,7 +9,7 @@ const HEADER: usize = 2;
 /// The other end does not frame packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("what came is no framed packet (a length of {0})")]
-pub struct FrameError(usize);
+pub struct FrameError(pub(super) usize);
 
 /// Appends a packet to `out`. What is larger than [`MAX_PACKET`] is left out, as by a link whose
 /// packets are smaller.

@@ -1,5 +1,5 @@
 //! Proxies that a network makes us use: HTTP CONNECT (RFC 9110 §9.3.6) and SOCKS5 (RFC 1928,
-//! RFC 1929), from the client's side.
+//! RFC 1929), from the client's side; and HTTP CONNECT-UDP (RFC 9298).
 
 use std::fmt;
 use std::io;
@@ -178,20 +178,9 @@ impl Proxy {
         stream: &mut S,
         target: SocketAddr,
     ) -> Result<(), ProxyError> {
-        let login = self.login.as_ref().map(|login| {
-            let both = format!("{}:{}", login.user, login.password);
-            format!("Proxy-Authorization: Basic {}\r\n", base64(both.as_bytes()))
-        });
-        let request = format!(
-            "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{}\r\n",
-            login.unwrap_or_default()
-        );
-        let asked = async {
-            stream.write_all(request.as_bytes()).await?;
-            read_answer(stream).await
-        };
-        let answer = asked.await.map_err(|source| self.garbled(source))?;
-        match answer.status {
+        let login = self.authorization();
+        let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n");
+        match self.answer_to(stream, &request).await? {
             200..300 => Ok(()),
             407 => Err(ProxyError::Password(self.to_string())),
             status => Err(self.refused(format!("HTTP {status}"))),
@@ -254,6 +243,57 @@ impl Proxy {
         let mut rest = vec![0; bound];
         stream.read_exact(&mut rest).await.map_err(garbled)?;
         Ok(())
+    }
+
+    /// Whether it may know CONNECT-UDP.
+    pub(crate) fn may_pass_udp(&self) -> bool {
+        self.kind == Kind::Http
+    }
+
+    /// Has the proxy at the other end of `stream` pass UDP on to `target`; capsules follow.
+    pub(crate) async fn ask_udp<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: &mut S,
+        target: SocketAddr,
+    ) -> Result<(), ProxyError> {
+        // Colons of IPv6 are written so in a path (RFC 9298 §2).
+        let host = target.ip().to_string().replace(':', "%3A");
+        let (port, login) = (target.port(), self.authorization());
+        let itself = match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        };
+        let request = format!(
+            "GET http://{itself}/.well-known/masque/udp/{host}/{port}/ HTTP/1.1\r\n\
+             Host: {itself}\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\
+             Capsule-Protocol: ?1\r\n{login}\r\n"
+        );
+        match self.answer_to(stream, &request).await? {
+            101 => Ok(()),
+            407 => Err(ProxyError::Password(self.to_string())),
+            status => Err(self.refused(format!("HTTP {status}"))),
+        }
+    }
+
+    fn authorization(&self) -> String {
+        let Some(login) = &self.login else {
+            return String::new();
+        };
+        let both = format!("{}:{}", login.user, login.password);
+        format!("Proxy-Authorization: Basic {}\r\n", base64(both.as_bytes()))
+    }
+
+    async fn answer_to<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: &mut S,
+        request: &str,
+    ) -> Result<u16, ProxyError> {
+        let asked = async {
+            stream.write_all(request.as_bytes()).await?;
+            read_answer(stream).await
+        };
+        let answer = asked.await.map_err(|source| self.garbled(source))?;
+        Ok(answer.status)
     }
 
     fn refused(&self, why: String) -> ProxyError {

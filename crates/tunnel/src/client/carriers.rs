@@ -177,12 +177,14 @@ impl Shared {
                 link.choice.on_dial_failed(now, Some(why));
                 continue;
             };
+            let relay_udp = to;
             let to = SocketAddr::new(to.ip(), tls.port);
             let dial = Dial {
                 interface: link.bind.egress.as_ref().map(|it| it.interface.clone()),
                 local: Some(local.ip()).filter(|ip| !ip.is_unspecified()),
                 mark: link.bind.mark(self.config.mark),
                 relay: to,
+                relay_udp,
                 name: tls.name.clone(),
                 relay_key: peer.key.0,
                 proxy,

@@ -296,6 +296,7 @@ mod tests {
             local: Some(IpAddr::from(from)),
             mark: None,
             relay,
+            relay_udp: relay,
             name: None,
             relay_key: Identity::from_seed([1; 32]).public_key().0,
             proxy: None,

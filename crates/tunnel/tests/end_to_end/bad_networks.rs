@@ -7,10 +7,10 @@ use std::future::pending;
 use std::net::SocketAddr;
 
 use tabane_core::PathStatus;
-use tabane_tunnel::carrier::{Acceptor, Certificate, Dial, Visit};
+use tabane_tunnel::carrier::{Acceptor, Certificate, Decapsulator, Dial, Visit, encapsulate};
 use tabane_tunnel::{Carrier, CarrierKind, CarrierWish, Client, LinkSnapshot, TlsPeer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::spawn_local;
 
 use super::cables::Stream;
@@ -23,8 +23,11 @@ enum Manner {
     Says(&'static [u8]),
     Hangs,
     Leaves,
+    /// No to CONNECT; this to who asks for UDP, and nothing where it is empty.
+    Udp(&'static [u8]),
 }
 
+const NO: &[u8] = b"HTTP/1.1 403 Forbidden\r\n\r\n";
 const PORTAL: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>Log in</html>";
 
 /// Whoever listens at this address behaves so, whatever is asked.
@@ -34,8 +37,13 @@ async fn misbehaving(manner: Manner) -> SocketAddr {
         while let Ok((mut tcp, _)) = listener.accept().await {
             spawn_local(async move {
                 let mut heard = [0; 4096];
-                while let Ok(1..) = tcp.read(&mut heard).await {
+                while let Ok(len @ 1..) = tcp.read(&mut heard).await {
                     match manner {
+                        Manner::Udp(_) if heard[..len].starts_with(b"CONNECT ") => {
+                            drop(tcp.write_all(NO).await);
+                        }
+                        Manner::Udp(b"") => pending().await,
+                        Manner::Udp(words) => drop(tcp.write_all(words).await),
                         Manner::Says(words) => drop(tcp.write_all(words).await),
                         Manner::Hangs => pending().await,
                         Manner::Leaves => return,
@@ -53,6 +61,7 @@ fn to(relay: SocketAddr) -> Dial {
         local: None,
         mark: None,
         relay,
+        relay_udp: relay,
         name: None,
         relay_key: [7; 32],
         proxy: None,
@@ -101,6 +110,122 @@ fn whatever_is_no_relay_and_no_proxy_is_named() {
             let (text, scheme, manner, expected) = case.await.unwrap();
             assert!(text.contains(expected), "{scheme:?} {manner:?}: {text}");
         }
+    });
+}
+
+/// A proxy that lets no TLS out is asked for UDP; what comes of that is told beside the first.
+#[test]
+fn a_proxy_without_connect_and_without_udp_is_named() {
+    let cases: [(&[u8], &str); 7] = [
+        (
+            b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+            "a user and password",
+        ),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "HTTP 404"),
+        (b"HTTP/1.1 501 Not Implemented\r\n\r\n", "HTTP 501"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP 400"),
+        // It has taken it for a request of a page.
+        (PORTAL, "HTTP 200"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "does not answer as one"),
+        (b"", "does not answer as one"),
+    ];
+    run(async move {
+        let told = cases.map(|(words, expected)| {
+            spawn_local(async move { (told(Some("http"), Manner::Udp(words)).await, expected) })
+        });
+        for case in told {
+            let (text, expected) = case.await.unwrap();
+            let (first, second) = text.split_once("nor does the proxy pass UDP on").unwrap();
+            assert!(
+                first.contains("HTTP 403") && second.contains(expected),
+                "{text}"
+            );
+        }
+    });
+}
+
+/// A proxy that connects nobody, and passes UDP on (RFC 9298): with something of its own to say
+/// before, between and around datagrams.
+async fn udp_proxy() -> SocketAddr {
+    let (listener, address) = listener().await;
+    spawn_local(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            spawn_local(pass_udp(tcp));
+        }
+    });
+    address
+}
+
+async fn pass_udp(mut tcp: TcpStream) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match tcp.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => return,
+        }
+    }
+    let head = String::from_utf8(head).unwrap();
+    let place = head.split("/.well-known/masque/udp/").nth(1);
+    let (Some(place), true) = (place, head.contains("\r\nUpgrade: connect-udp\r\n")) else {
+        drop(tcp.write_all(NO).await);
+        return;
+    };
+    let mut place = place.split('/');
+    let (host, port) = (place.next().unwrap(), place.next().unwrap());
+    let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    far.connect(format!("{host}:{port}")).await.unwrap();
+    let hello = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\
+                  Upgrade: connect-udp\r\nCapsule-Protocol: ?1\r\n\r\n";
+    tcp.write_all(hello).await.unwrap();
+    let (mut capsules, mut datagram) = (Decapsulator::default(), vec![0; 9_000]);
+    let mut bytes = vec![0; 4_096];
+    loop {
+        tokio::select! {
+            read = tcp.read(&mut bytes) => match read {
+                Ok(len @ 1..) => {
+                    capsules.push(&bytes[..len]);
+                    while let Some(packet) = capsules.packet().unwrap() {
+                        // The relay may not be there any more.
+                        let _ = far.send(packet).await;
+                    }
+                }
+                _ => return,
+            },
+            len = far.recv(&mut datagram) => if let Ok(len) = len {
+                let mut out = vec![0x21, 3, 1, 2, 3];
+                encapsulate(&datagram[..len], &mut out);
+                if tcp.write_all(&out).await.is_err() {
+                    return;
+                }
+            },
+        }
+    }
+}
+
+#[test]
+fn a_proxy_that_passes_udp_alone_carries_the_link() {
+    run(async {
+        let proxy = udp_proxy().await;
+        // The relay takes in no TLS at all.
+        let relay = RunningRelay::start(RelayOptions {
+            server: true,
+            ..RelayOptions::default()
+        });
+        let client = bonded(&relay, free_port().await, Some(proxy)).await;
+        let stream = Stream::start(&client, relay.server.unwrap()).await;
+        let link = || second_link(&client);
+        eventually("b is carried", || {
+            let link = link();
+            let status = link.path.map(|path| path.status);
+            link.carrier == Carrier::Tls && status == Some(PathStatus::Active)
+        })
+        .await;
+        let received = || link().path.map_or(0, |path| path.received.get());
+        let before = received();
+        eventually("data by the proxy", || received() > before + 100_000).await;
+        stream.grows("by both").await;
+        client.close().await;
+        relay.stop();
     });
 }
 
