@@ -64,9 +64,10 @@ pub use proxy_header::proxy_header;
 pub use relay::{
     Admission, Applicant, Authorise, DestinationRule, Destinations, DomainGrant, ExitAddress,
     ExitAddressError, ExitConfig, ExitSnapshot, ExposureSnapshot, FleetList, GrantError, Grants,
-    GroupName, GuestSnapshot, HostGrant, Inheritance, InheritedGroup, InheritedPool, PacketsSnapshot, Parting, PoolPlace,
-    PortGrant, Relay, RelayConfig, RelayError, RelayLimits, RelayMonitor, RelaySnapshot,
-    RouteGrant, RouteSnapshot, RuleError, User, UserLimits, UserUsage, WebDoor, fuzz_asked_name,
+    GroupName, GuestSnapshot, HostGrant, Inheritance, InheritedGroup, InheritedPool,
+    PacketsSnapshot, Parting, PoolPlace, PortGrant, Relay, RelayConfig, RelayError, RelayLimits,
+    RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot, RuleError, User, UserLimits, UserUsage,
+    WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;
