@@ -17,7 +17,7 @@ use crate::netlink::{REQUEST, attribute, attributes_within, kind_of};
 /// `RTM_GETNEIGH` and its answer, rtnetlink(7).
 const ASK: u16 = 30;
 const TOLD: u16 = 28;
-/// Of a netlink message, and of `struct ndmsg` behind it, which ends with the state, flags and type.
+/// Of a netlink message, and of `struct ndmsg` behind it, whose end is the state, flags and type.
 const HEADER: usize = 16;
 const NEIGHBOUR: usize = 12;
 const STATE: std::ops::Range<usize> = HEADER + 8..HEADER + 10;

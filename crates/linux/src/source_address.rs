@@ -1,7 +1,7 @@
 //! Sockets that send from one address of the host's and no other.
 //!
 //! Owns how the kernel is told. The address may be one that only a route of type `local` leads here
-//! (`IP_FREEBIND`, ip(7)): a whole range can be the host's without a single address on an interface.
+//! (`IP_FREEBIND`, ip(7)): a whole range can be the host's without one address on an interface.
 //! The port is left to the kernel.
 
 use std::io;

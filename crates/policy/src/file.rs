@@ -11,9 +11,10 @@ use crate::budget::{Budget, Period};
 use crate::gateway::Gateway;
 use crate::glob;
 use crate::link::{Carriers, Decision, LinkFacts, LinkUse, MAX_PRIORITY};
+use crate::matching::FlowFacts;
 use crate::reaction::{self, Reaction};
 use crate::reader::{Fault, Fields, Reader, number, share};
-use crate::rule::{FlowFacts, Rule, Treatment};
+use crate::rule::{Rule, Treatment};
 
 /// Ways of choosing among links that rules may differ in; each is a class of its own in a session.
 pub const MAX_CLASSES: usize = 15;

@@ -9,13 +9,35 @@ use toml::de::DeValue;
 use crate::glob;
 use crate::list::{NameList, RangeList};
 use crate::reader::{Fields, Reader, number};
-use crate::rule::FlowFacts;
 use crate::source::{Sender, Source};
 
 const NAME_EXPECTED: &str = "a name or a pattern such as \"*.example.org\"";
 const PORT_EXPECTED: &str = "a port, or a range such as \"8000-8100\"";
 const PREFIX_EXPECTED: &str = "an address or a range such as \"192.0.2.0/24\"";
 const DSCP_EXPECTED: &str = "0 to 63, or a name such as \"ef\", \"af41\" or \"cs5\"";
+
+/// What there is to know of a connection or a UDP flow when it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowFacts {
+    /// Names of the destination: the one that was asked for, or those that its address was the
+    /// answer for.
+    pub domains: Vec<String>,
+    /// Its address, where that is known here.
+    pub address: Option<IpAddr>,
+    /// Its port.
+    pub port: u16,
+    /// How.
+    pub protocol: Protocol,
+    /// The name of the program's file, where the kernel tells.
+    pub process: Option<String>,
+    /// The service class the program has marked its packets with, where it can be seen.
+    pub dscp: Option<u8>,
+    /// Who sends it, where that is a host behind this machine.
+    pub sender: Option<Sender>,
+    /// Somebody came to a port of the relay that leads here: the name and the port are those that
+    /// were asked for there, the address is the visitor's.
+    pub inbound: bool,
+}
 
 /// Which connections a rule is for; what is missing fits all.
 #[derive(Clone, Debug, Default, PartialEq)]

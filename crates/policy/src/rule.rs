@@ -1,39 +1,14 @@
 //! Rules for classes of connections: what they fit, and how what fits is treated.
 
 use std::fmt;
-use std::net::IpAddr;
 
 use tabane_base::{Duration, Protocol, Quantity};
 use toml::de::DeValue;
 
 use crate::glob;
 use crate::link::LinkFacts;
-use crate::matching::{Match, covers_name, text};
+use crate::matching::{FlowFacts, Match, covers_name, text};
 use crate::reader::{Fields, Reader};
-use crate::source::Sender;
-
-/// What there is to know of a connection or a UDP flow when it begins.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FlowFacts {
-    /// Names of the destination: the one that was asked for, or those that its address was the
-    /// answer for.
-    pub domains: Vec<String>,
-    /// Its address, where that is known here.
-    pub address: Option<IpAddr>,
-    /// Its port.
-    pub port: u16,
-    /// How.
-    pub protocol: Protocol,
-    /// The name of the program's file, where the kernel tells.
-    pub process: Option<String>,
-    /// The service class the program has marked its packets with, where it can be seen.
-    pub dscp: Option<u8>,
-    /// Who sends it, where that is a host behind this machine.
-    pub sender: Option<Sender>,
-    /// Somebody came to a port of the relay that leads here: the name and the port are those that
-    /// were asked for there, the address is the visitor's.
-    pub inbound: bool,
-}
 
 /// How datagrams are handed out at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

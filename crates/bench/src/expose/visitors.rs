@@ -19,8 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Thousands of threads that hardly do anything.
 const STACK: usize = 128 * 1024;
 /// Connections that wait for the server: more than come at once. The library's 128 are too few: the
-/// kernel answers the rest by SYN cookies, and forgets a visitor whose last segment of the handshake
-/// finds the queue full. That one is connected, and waits for ever for a server that speaks first.
+/// kernel answers the rest by SYN cookies, and forgets a visitor whose last segment of the
+/// handshake finds the queue full. That one is connected, and waits for ever for a server that
+/// speaks first.
 const QUEUE: i32 = 4_096;
 static PIECE: [u8; 65_536] = [7; 65_536];
 

@@ -1,6 +1,6 @@
 //! What rules fit, what they come to, and what is wrong with them.
 
-use crate::{LinkFacts, Order, Policy};
+use crate::{LinkFacts, Order, Policy, Sender};
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! How sockets of the relay's leave its host: by which mark and which address.
 //!
-//! Owns that what a user sends leaves by an exit address of the user's where one was granted, and by
-//! no other: where the host has none of them of a family, what the client sends by that family is
-//! refused as by its destination, the one word after which a client looks for no other way out.
+//! Owns that what a user sends leaves by an exit address of the user's where one was granted, and
+//! by no other: where the host has none of them of a family, what the client sends by that family
+//! is refused as by its destination, the one word after which a client looks for no other way out.
 
 use std::io;
 use std::net::IpAddr;
