@@ -577,6 +577,8 @@ fn hosts_see_whom_connections_and_datagrams_are_for() {
     b.begin(&["--route", "192.168.20.0/24"]);
     b.until_route("192.168.20.0/24", "open");
     a.until_route("192.168.20.0/24", "open");
+    // By the port that asked before it was killed, too.
+    assert_eq!(a.ask_who("192.168.20.2"), host, "{}", b.log());
     let said = a.visit("end 192.168.20.2 7000");
     assert!(said.starts_with("('192.168.10.2', "), "{said}");
     assert_eq!(rules(&b), (true, true));

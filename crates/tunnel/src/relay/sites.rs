@@ -21,13 +21,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::attending::{Attendant, attend};
+use super::attending::{Attendant, Ending, attend};
 use super::grants::Group;
 use super::host::{Host, Permit, Seat, refuse};
 pub(super) use super::site_routes::Offered;
 use super::site_routes::{Conflict, Found, Holder, Routed, SiteRoutes};
 use super::udp::{self, Destination};
-use super::user::User;
+use super::user::{Meter, User};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::flow::Flow;
@@ -268,9 +268,12 @@ pub(super) async fn serve(stream: Stream, host: &Host, offered: Offered) -> Resu
     let mut route = Route {
         stream,
         lease,
+        is_gone: watch::Sender::new(false),
         host,
     };
-    attend(&mut route, &mut errands, is_granted).await;
+    if attend(&mut route, &mut errands, is_granted).await == Ending::Vanished {
+        route.is_gone.send_replace(true);
+    }
     let Route {
         mut stream,
         mut lease,
@@ -291,6 +294,8 @@ pub(super) async fn serve(stream: Stream, host: &Host, offered: Offered) -> Resu
 struct Route<'a> {
     stream: Stream,
     lease: Lease,
+    /// The site is here again without this session: nobody answers those any more who called by it.
+    is_gone: watch::Sender<bool>,
     host: &'a Host,
 }
 
@@ -328,35 +333,42 @@ impl Attendant for Route<'_> {
             at,
         };
         let (ended, meter) = (self.host.stream_ended.clone(), self.host.meter());
+        let mut is_gone = self.is_gone.subscribe();
         tokio::task::spawn_local(async move {
-            let mut front = preface.emit();
-            match end {
-                FarHalf::Tcp(tcp, tell) => {
-                    front.push(protocol_byte(Protocol::Tcp));
-                    if let Some((stream, tcp)) = answered(stream, &front, tcp, tell).await {
-                        Connection::new(stream, tcp.into())
-                            .metered(meter)
-                            .carry()
-                            .await;
-                    }
-                }
-                FarHalf::Datagrams(socket, _half, spoken) => {
-                    front.push(spoken);
-                    let flow = Flow::new(stream, None);
-                    if flow.stream().write_all(&front).await.is_ok()
-                        && let Ok(socket) = udp_at_home(socket)
-                    {
-                        let outside = Destination {
-                            socket,
-                            idle: IDLE_THERE,
-                        };
-                        udp::serve(flow, outside, meter).await;
-                    }
-                }
+            tokio::select! {
+                () = carry(stream, preface.emit(), end, meter) => {}
+                // The sender is dropped with the route, which ends nobody.
+                Ok(_) = is_gone.wait_for(|it| *it) => {}
             }
             drop((permit, presence));
             ended.notify_one();
         });
+    }
+}
+
+/// Carries a call to the client; dropped, it ends as where nobody is any more.
+async fn carry(stream: Stream, mut front: Vec<u8>, end: FarHalf, meter: Meter) {
+    match end {
+        FarHalf::Tcp(tcp, tell) => {
+            front.push(protocol_byte(Protocol::Tcp));
+            if let Some((stream, tcp)) = answered(stream, &front, tcp, tell).await {
+                let connection = Connection::new(stream, tcp.into()).metered(meter);
+                connection.carry().await;
+            }
+        }
+        FarHalf::Datagrams(socket, _half, spoken) => {
+            front.push(spoken);
+            let flow = Flow::new(stream, None);
+            if flow.stream().write_all(&front).await.is_ok()
+                && let Ok(socket) = udp_at_home(socket)
+            {
+                let outside = Destination {
+                    socket,
+                    idle: IDLE_THERE,
+                };
+                udp::serve(flow, outside, meter).await;
+            }
+        }
     }
 }
 
