@@ -97,13 +97,22 @@ impl RelayState {
         FleetFile::read(&self.root)
     }
 
+    /// Whether it belongs to a fleet.
+    #[must_use]
+    pub fn is_of_fleet(&self) -> bool {
+        self.fleet_file().exists()
+    }
+
+    fn fleet_file(&self) -> PathBuf {
+        self.root.join("fleet.toml")
+    }
+
     /// A program without fleets does not serve a fleet's relay by a file of its own.
     fn refuse_fleet(&self) -> Result<()> {
-        let path = self.root.join("fleet.toml");
-        if cfg!(not(feature = "fleet")) && path.exists() {
+        if cfg!(not(feature = "fleet")) && self.is_of_fleet() {
             bail!(
                 "{} says that this relay belongs to a fleet, which this build knows nothing of",
-                path.display()
+                self.fleet_file().display()
             );
         }
         Ok(())

@@ -169,11 +169,7 @@ impl LimitArgs {
         let exits = self.exit_address.iter();
         let exits: Vec<_> = exits.filter_map(|it| it.0).collect();
         // Of the relays of a fleet each has its own.
-        #[cfg(feature = "fleet")]
-        let is_elsewhere = state.fleet()?.is_some();
-        #[cfg(not(feature = "fleet"))]
-        let is_elsewhere = false;
-        if exits.is_empty() || is_elsewhere {
+        if exits.is_empty() || state.is_of_fleet() {
             return Ok(());
         }
         let runtime = tokio::runtime::Builder::new_current_thread()
