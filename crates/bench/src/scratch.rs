@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -13,8 +14,12 @@ pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(super) fn new() -> Result<Self> {
+        /// Those made before by this process.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         remove_stale();
-        let path = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
     }
@@ -39,7 +44,7 @@ fn remove_stale() {
     {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+        let pid = pid.and_then(|name| name.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = fs::remove_dir_all(entry.path());
         }
