@@ -30,6 +30,8 @@ const MAX_PACKET: usize = 65_535;
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 0, 8));
 /// Pause before a flow that ended is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The same where another session is expected.
+const SHORT_PAUSE: Duration = Duration::from_millis(20);
 /// The same where the relay does not serve them, or has no address left; its owner may mend that.
 const LONG_PAUSE: Duration = Duration::from_secs(60);
 /// How often is looked whether links carry larger packets, or smaller ones, than before.
@@ -104,7 +106,7 @@ impl Packets {
     }
 
     async fn carry(&self, client: &Client) -> Result<()> {
-        let flow = match client.open_packets(!self.only_pings.get()).await {
+        let mut flow = match client.open_packets(!self.only_pings.get()).await {
             Ok(flow) => flow,
             Err(error @ OpenError::Refused(_)) => {
                 return Err(error).context("the relay does not serve them");
@@ -120,11 +122,19 @@ impl Packets {
             return self.move_out().await;
         }
         self.routing.add_default(ECHO.table, self.index).await?;
-        let result = tokio::select! {
-            result = self.pump(&flow) => result,
-            () = client.until_reachable(false) => Ok(()),
-            // Somebody may have left meanwhile.
-            () = sleep(LONG_PAUSE), if assignment.lodging == Lodging::Full => Ok(()),
+        let result = loop {
+            tokio::select! {
+                result = self.pump(&flow) => if result.is_err() {
+                    break result;
+                },
+                () = client.until_given_up() => break Ok(()),
+                // Somebody may have left meanwhile.
+                () = sleep(LONG_PAUSE), if assignment.lodging == Lodging::Full => break Ok(()),
+            }
+            match self.follow(client, assignment).await {
+                Some(next) => flow = next,
+                None => break Ok(()),
+            }
         };
         // Before the addresses, so that nothing leaves with a wrong one.
         if !self.is_strict {
@@ -132,6 +142,27 @@ impl Packets {
         }
         self.move_out().await?;
         result
+    }
+
+    /// The flow by the next session, if that is there within a moment and the relay gives what it
+    /// gave before: then what is under way goes on as it is, and only waits.
+    async fn follow(&self, client: &Client, before: Assignment) -> Option<PacketFlow> {
+        let next = async {
+            loop {
+                // It may not be known yet that the last one is over.
+                sleep(SHORT_PAUSE).await;
+                client.until_reachable(true).await;
+                match client.open_packets(!self.only_pings.get()).await {
+                    Ok(next) => return Some(next),
+                    Err(OpenError::Refused(_)) => return None,
+                    Err(_) => {}
+                }
+            }
+        };
+        tokio::select! {
+            next = next => next.filter(|next| next.assignment() == before),
+            () = client.until_given_up() => None,
+        }
     }
 
     /// Gives the device the addresses that the relay has given, if any.
@@ -218,7 +249,8 @@ impl Packets {
         let assignment = flow.assignment();
         let is_lodged = assignment.lodging == Lodging::Given;
         let mut is_strange = false;
-        let mut mtu = flow.room();
+        // Another session may not carry what the last one did yet.
+        let mut mtu = 0;
         loop {
             tokio::select! {
                 received = self.tun.recv(&mut buffer) => {

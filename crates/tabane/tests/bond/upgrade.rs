@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::download::Download;
 use crate::fleet::insist;
-use crate::packets::{Answering, CARRIED, POOL, packets, soon};
+use crate::packets::{Answering, CARRIED, POOL, packets, seen_from_client, soon};
 use crate::process::{Notices, PATIENCE, pid, wait_for};
 use crate::relays::Kept;
 use crate::text;
@@ -254,11 +255,18 @@ fn a_pools_addresses_go_on_over_an_upgrade_under_load() {
     let told = relay.notices.find(|text| text.lines().find_map(number));
     let second = Pid::from_raw(told.expect("another process"));
     relay.others.push(second);
-    // The client has another session, and what it sends between the two goes plainly.
-    soon(world, CARRIED);
     running.assert_under_way();
-    running.finish();
-    assert!(wait_for(&mut relay.first, PATIENCE).success());
+    // Nothing goes plainly while the old session ends and the next one begins.
+    let first = &mut relay.first;
+    thread::scope(|scope| {
+        let ending = scope.spawn(|| {
+            running.finish();
+            assert!(wait_for(first, PATIENCE).success());
+        });
+        while !ending.is_finished() {
+            assert_eq!(seen_from_client(world, 253), CARRIED);
+        }
+    });
     soon(world, CARRIED);
     assert_eq!(addresses(), before);
     assert_eq!(at(second), (true, true, true));
