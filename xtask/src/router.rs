@@ -13,6 +13,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::package::is_root;
 use street::Street;
 
+/// What the compiler is told where names are stripped anyway: tables for unwinding would take 2 MB
+/// to tell, in a backtrace, addresses alone. Libraries bring theirs, which the unwinder needs.
+pub(crate) const NO_UNWINDING: &str = "-C force-unwind-tables=no";
+
 const USAGE: &str = "\
 usage: cargo xtask router [OPTION...]
 Builds a static tabane with client, relay, gateway and web, and nothing else.
@@ -107,15 +111,14 @@ pub(crate) fn build(root: &Path, target: &str) -> Result<PathBuf> {
     Ok(directory.join(target).join("router/tabane"))
 }
 
-/// What the compiler is told: all is in the one file, and its tables for unwinding are the few that
-/// libraries bring, whose unwinder ends the process where its own are missing. Addresses to be
-/// mended at the start take a bit each instead of 24 bytes, by linkers that know how; zig does not.
+/// What the compiler is told: all is in the one file. Addresses to be mended at the start take a bit
+/// each instead of 24 bytes, by linkers that know how; zig does not.
 fn flags(by_zig: bool) -> String {
     let packed = match by_zig {
         true => "",
         false => " -C link-arg=-Wl,-z,pack-relative-relocs",
     };
-    format!("-C target-feature=+crt-static -C force-unwind-tables=no{packed}")
+    format!("-C target-feature=+crt-static {NO_UNWINDING}{packed}")
 }
 
 /// The triple of this machine.

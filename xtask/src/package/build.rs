@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::said;
-use crate::router::host;
+use crate::router::{NO_UNWINDING, host};
 
 /// What a build for another C library or machine has: usrsctp is of the distribution, and there is
 /// none for them here.
@@ -44,7 +44,7 @@ impl fmt::Display for Build {
 }
 
 impl Build {
-    /// For this machine, as `cargo build` makes it.
+    /// For this machine, with what `cargo build` puts in.
     pub(crate) fn native() -> Result<Self> {
         let architecture = said(Command::new("dpkg").arg("--print-architecture"))?;
         Ok(Self {
@@ -136,9 +136,11 @@ impl Build {
             Library::Musl => "zigbuild",
         };
         command.args([verb, "--locked", "--release", "--package", "tabane"]);
+        // With a target named, the flags are for it alone, not for what cargo runs meanwhile.
+        command.args(["--target", &triple]);
+        command.env("RUSTFLAGS", NO_UNWINDING);
         if !self.is_native {
-            command.args(["--target", &triple, "--no-default-features"]);
-            command.args(["--features", FEATURES]);
+            command.args(["--no-default-features", "--features", FEATURES]);
             // No program of this machine's can do it later.
             command.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
         }
@@ -153,11 +155,7 @@ impl Build {
         ensure!(built.success(), "{verb} --target {triple} failed");
         let directory = std::env::var_os("CARGO_TARGET_DIR");
         let directory = directory.map_or_else(|| root.join("target"), PathBuf::from);
-        let directory = match self.is_native {
-            true => directory,
-            false => directory.join(triple),
-        };
-        Ok(directory.join("release/tabane"))
+        Ok(directory.join(triple).join("release/tabane"))
     }
 
     /// A command of the built program's.
