@@ -155,6 +155,8 @@ pub(crate) struct Path {
     last_sent_at: Instant,
     last_received_at: Instant,
     last_eliciting_at: Instant,
+    /// When this path next acknowledges its own packets beside another that does.
+    pub(crate) own_ack_at: Instant,
     peer_ack_delay: Duration,
     excuse: Excuse,
     /// The path was opened by then, after its address had been asked several times.
@@ -213,6 +215,7 @@ impl Path {
             last_sent_at: now,
             last_received_at: now,
             last_eliciting_at: now,
+            own_ack_at: now,
             peer_ack_delay: crate::config::MAX_ACK_DELAY,
             excuse: Excuse::default(),
             unanswered_until: Instant::default(),

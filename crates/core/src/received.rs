@@ -33,6 +33,9 @@ pub(crate) struct Received {
     /// Ack-eliciting packets not yet acknowledged.
     unacked: u64,
     due_at: Option<Instant>,
+    emitted_at: Option<Instant>,
+    /// When the latest came that asks for an acknowledgement.
+    asked_at: Option<Instant>,
     /// Thrown away for want of memory, the newest of them.
     shed: RangeSet,
     /// When the last was, until that is told.
@@ -50,6 +53,8 @@ impl Received {
             times: VecDeque::with_capacity(MAX_ACK_TIMES + 1),
             unacked: 0,
             due_at: None,
+            emitted_at: None,
+            asked_at: None,
             shed: RangeSet::default(),
             shed_at: None,
             threshold: DEFAULT_THRESHOLD,
@@ -83,6 +88,7 @@ impl Received {
         }
         self.times.push_back(now);
         if ack_eliciting {
+            self.asked_at = Some(now);
             self.unacked += 1;
             let due = if self.unacked >= self.threshold || pn != expected {
                 now
@@ -119,9 +125,20 @@ impl Received {
         self.due_at
     }
 
+    /// When the latest packet came that asks for an acknowledgement.
+    pub(crate) fn asked_at(&self) -> Option<Instant> {
+        self.asked_at
+    }
+
+    /// When the latest acknowledgement was sent.
+    pub(crate) fn emitted_at(&self) -> Option<Instant> {
+        self.emitted_at
+    }
+
     /// Appends the acknowledgement and considers it sent.
     pub(crate) fn emit(&mut self, now: Instant, path: PathId, out: &mut Vec<u8>) {
         self.due_at = None;
+        self.emitted_at = Some(now);
         if let Some(at) = self.shed_at.take() {
             // Before the acknowledgement, whose gaps would count as losses.
             let (ranges, count) = newest(&self.shed);

@@ -19,8 +19,12 @@ const ALLOWANCE: Bytes = Bytes::kilo(256);
 /// Arriving earlier by less than this is not worth the bytes.
 const MARGIN: Duration = Duration::from_millis(2);
 /// In place of something else only what a path has that was new so recently: nobody knew how slow
-/// it is, and start-up lets out too much. Later it is rarely worth the bytes.
+/// it is, and start-up lets out too much. Later it is rarely worth the bytes …
 const YOUNG_FOR: Duration = Duration::from_secs(2);
+/// … but where so many times more is held for them: a link that is this much slower than others, and
+/// slower than it was.
+const WORTH: u64 = 8;
+const WORTH_LEAST: Bytes = Bytes::kilo(256);
 /// What is repeated in place of something else is to save its reader more.
 const MARGIN_AWAITED: Duration = Duration::from_millis(20);
 
@@ -59,7 +63,10 @@ pub(crate) fn reinject(
     for view in views.iter().filter(|view| view.index != fast.index) {
         let path = &mut paths[view.index];
         if wanted == Wanted::Awaited && now.since(path.active_since) > YOUNG_FOR {
-            continue;
+            let much = Bytes::new(path.recovery.in_flight().get() * WORTH);
+            if !streams.is_held_up(class, much.max(WORTH_LEAST)) {
+                continue;
+            }
         }
         let overdue = path.rtt.smoothed() + 4 * path.rtt.variation() + MARGIN;
         // A link that has become slow brings the last of what it was given much later.

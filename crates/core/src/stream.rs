@@ -98,6 +98,8 @@ pub(crate) struct Streams {
     tells_classes: bool,
     /// Streams with control frames to send.
     control: VecDeque<StreamId>,
+    /// Those whose credit has just left, by one path.
+    renewed: Vec<StreamId>,
     /// Index of the next stream we open.
     next_local: u64,
     /// We may open streams below this index.
@@ -160,6 +162,7 @@ impl Streams {
             pending: ByClass::default(),
             tells_classes: false,
             control: VecDeque::new(),
+            renewed: Vec::new(),
             next_local: 0,
             local_limit: 0,
             next_remote: 0,

@@ -76,6 +76,22 @@ fn what_a_new_path_is_slow_with_goes_again_while_there_is_more() {
     assert!(of_best[0] >= 0.9, "{of_best:?}");
 }
 
+/// A link comes to a halt as it joins: nearest so far, it has the acknowledgements of both, and the
+/// credit. What the other brings had filled that one's own queue meanwhile, where answers waited:
+/// it was taken for silent, and nothing at all was sent for half a second.
+#[test]
+fn a_link_that_halts_as_it_joins_stops_no_other() {
+    for (kind, seed, seconds, least) in [
+        (RadioKind::Narrow, 2003, 2, 0.9),
+        (RadioKind::Steps, 2006, 1, 0.7),
+    ] {
+        let pair = [(kind, seed), (RadioKind::Walk, seed + 500)];
+        let pair = pair.map(|(kind, seed)| Radio { kind, seed });
+        let of_best = bond_of_best(pair, &[Duration::from_secs(seconds)]);
+        assert!(of_best[0] >= least, "{}: {of_best:?}", pair[0]);
+    }
+}
+
 fn row(comparison: &RadioComparison) -> String {
     let down = comparison.radio.config(Direction::Down);
     let mut row = format!(

@@ -20,6 +20,10 @@ const ASKED_FOR: Duration = Duration::from_millis(100);
 /// timeout (200 ms with Linux); what is given up meanwhile arrives all the same, and is sent twice.
 const STREAM_PATIENCE: Duration = Duration::from_millis(250);
 
+/// An answer may wait behind what the peer sends by the same path; as long as that comes, it is
+/// waited for so much longer.
+const QUEUE_PATIENCE: Duration = Duration::from_millis(250);
+
 /// After so many probes in vain, a minute at least, what is in flight on the only path is lost: a
 /// peer that never acknowledges must not make us keep it for ever.
 const HOPELESS: u32 = 64;
@@ -77,6 +81,13 @@ impl Path {
         let at = match self.tuple.socket.is_ordered() {
             true => at.max(self.last_eliciting_at + self.rtt.smoothed() + STREAM_PATIENCE),
             false => at,
+        };
+        let at = match self.received.asked_at() {
+            Some(asked_at) if self.is_active() => {
+                let latest = self.last_eliciting_at + self.rtt.smoothed() + QUEUE_PATIENCE;
+                at.max(latest.min(asked_at + self.rtt.pto_base()))
+            }
+            _ => at,
         };
         let at = at + excused;
         // Back-off must not make a path that has come back wait long to be noticed.

@@ -19,6 +19,8 @@ const LOOK_BACK_INTERVAL: Duration = Duration::from_millis(5);
 /// packets: they overtake each other.
 const HELD_FOR: Duration = Duration::from_millis(50);
 const HELD_LEAST: Bytes = Bytes::new(8 * 1024);
+/// Where the peer holds so much out of order, its reader waits, however fast the paths.
+const HELD_UP: Bytes = Bytes::new(64 * 1024);
 
 impl Session {
     pub(super) fn wants_to_send(&self) -> bool {
@@ -235,9 +237,35 @@ impl Session {
         let path = &mut self.paths[grant.index];
         path.on_used(now);
         let (place, size) = ((grant.index, path.tuple), (path.packet_size(), false));
-        self.send_packet(now, place, size, batch, |session, out, space, frames| {
+        let is_sent = self.send_packet(now, place, size, batch, |session, out, space, frames| {
             session.fill(now, class, grant, out, space, frames)
-        })
+        });
+        if self.streams.has_renewed() {
+            self.send_renewed(now, grant.index, batch);
+        }
+        is_sent
+    }
+
+    /// Sends credit that has just left by one path by the next best as well: whoever waits for it
+    /// would wait for as long as the first stands still.
+    fn send_renewed(&mut self, now: Instant, first: PathIndex, batch: &mut TransmitBatch) {
+        let tier = self.paths[first].policies.tier();
+        let newest = self.paths[first].last_received_at();
+        let others = self.paths.active().filter(|(index, path)| {
+            *index != first
+                && path.policies.tier() <= tier
+                && path.is_fresh(newest)
+                && path.room(now).get() >= path.packet_size() as u64
+        });
+        let other = others.min_by_key(|(_, path)| path.rtt.smoothed());
+        let place = other.map(|(index, path)| ((index, path.tuple), (path.packet_size(), false)));
+        let Some((place, size)) = place.filter(|_| !batch.is_full()) else {
+            return self.streams.fill_renewed(&mut Vec::new(), 0);
+        };
+        self.send_packet(now, place, size, batch, |session, out, space, _| {
+            session.streams.fill_renewed(out, space);
+            true
+        });
     }
 
     fn may_reinject(&self, class: ClassId) -> bool {
@@ -270,7 +298,10 @@ impl Session {
             return;
         }
         let brought: Bytes = views.iter().map(|it| it.rate.amount_in(HELD_FOR)).sum();
-        if !self.streams.is_held_up(class, brought.max(HELD_LEAST)) {
+        if !self
+            .streams
+            .is_held_up(class, brought.max(HELD_LEAST).min(HELD_UP))
+        {
             return;
         }
         lane.looks_back_at = now + LOOK_BACK_INTERVAL;

@@ -23,6 +23,8 @@ use crate::wire::{
 /// A path that only carries acknowledgements is measured so often: round trips change within
 /// seconds on radio links.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+/// What another path acknowledges is repeated no more often than this.
+const OWN_ACK_INTERVAL: Duration = Duration::from_millis(20);
 /// The header-protection sample begins four bytes after the packet number does.
 const MIN_PN_AND_PAYLOAD: usize = 4;
 /// What asks for an answer is larger than a stateless reset, which must not answer anything smaller
@@ -224,7 +226,9 @@ impl Session {
         }
     }
 
-    /// Acknowledgements that are due, of all paths, on the path most likely to bring them soonest.
+    /// Acknowledgements that are due, of all paths, on the path most likely to bring them soonest;
+    /// of other paths' packets once in a round trip on their own as well. Else a path that has just
+    /// come to a halt would silence the others, which are well.
     fn send_acks(&mut self, now: Instant, batch: &mut TransmitBatch) {
         let is_due = |path: &Path| path.received.due_at().is_some_and(|at| at <= now);
         while let Some(first) = self.paths.position(is_due) {
@@ -261,7 +265,35 @@ impl Session {
                 }
                 ping
             });
+            for index in self.paths.indices() {
+                self.send_own_ack(now, index, carrier, batch);
+            }
         }
+    }
+
+    /// The acknowledgement that `carrier` has just taken for a path, if it is time, by the path.
+    fn send_own_ack(
+        &mut self,
+        now: Instant,
+        index: PathIndex,
+        carrier: PathIndex,
+        batch: &mut TransmitBatch,
+    ) {
+        let path = &mut self.paths[index];
+        let is_news = path.received.emitted_at() == Some(now);
+        if !is_news || path.own_ack_at > now || matches!(path.state(), State::Opening { .. }) {
+            return;
+        }
+        path.own_ack_at = now + path.rtt.smoothed().max(OWN_ACK_INTERVAL);
+        if index == carrier || batch.is_full() {
+            return;
+        }
+        let (place, size) = ((index, path.tuple), (path.packet_size(), false));
+        self.send_packet(now, place, size, batch, |session, out, _, _| {
+            let path = &mut session.paths[index];
+            path.received.emit(now, path.id, out);
+            false
+        });
     }
 
     /// The fastest active path of the most preferred that was heard as lately as any: one whose far

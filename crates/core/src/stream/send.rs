@@ -13,9 +13,6 @@ use crate::ranges::RangeSet;
 /// Memory that a stream keeps when all of it has arrived: enough for the next answer of a web page.
 const KEPT: usize = 64 * 1024;
 
-/// Where the peer holds so much out of order, its reader waits, however fast the paths.
-const HELD_UP: Bytes = Bytes::new(64 * 1024);
-
 /// What became of the end of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -465,10 +462,9 @@ impl SendHalf {
             .filter(|gap| !self.waiting.contains(gap.start))
     }
 
-    /// Whether the peer holds so much that cannot be read for want of what stands in front.
-    /// Whether the peer has `much` out of order: its reader waits.
+    /// Whether the peer has `much` out of order.
     pub(crate) fn is_held_up(&self, much: Bytes) -> bool {
-        self.reset.is_none() && self.acked.total() >= much.min(HELD_UP).get()
+        self.reset.is_none() && self.acked.total() >= much.get()
     }
 
     /// What the peer has ends here.

@@ -13,6 +13,9 @@ pub(crate) struct Place {
     pub(crate) arrives_at: Option<Instant>,
 }
 
+/// Of a control frame. Four are more than all frames of one stream: ids have at most 4 bytes.
+const LONGEST: usize = 25;
+
 impl Streams {
     pub(super) fn session_room(&self) -> u64 {
         self.send_credit - self.sent.min(self.send_credit)
@@ -121,8 +124,6 @@ impl Streams {
 
     /// Appends control frames while `space` lasts.
     pub(crate) fn fill_control(&mut self, out: &mut Vec<u8>, space: usize, sent: &mut SentFrames) {
-        /// Four are more than all frames of one stream: ids have at most 4 bytes.
-        const LONGEST: usize = 25;
         let end = out.len() + space;
         if self.receive_credit_due && out.len() + LONGEST <= end {
             self.receive_credit_due = false;
@@ -161,12 +162,9 @@ impl Streams {
                 sent.push(SentFrame::StopSending(id));
             }
             if due.credit {
-                Frame::MaxStreamData {
-                    id,
-                    max: stream.receive.credit(),
-                }
-                .emit(out);
+                Self::emit_credit(id, stream, out);
                 sent.push(SentFrame::MaxStreamData(id));
+                self.renewed.push(id);
             }
             if due.hold {
                 let (number, at) = stream.receive.hold.state();
@@ -174,6 +172,28 @@ impl Streams {
                 sent.push(SentFrame::StreamHold(id));
             }
         }
+    }
+
+    /// Whether credit has just left.
+    pub(crate) fn has_renewed(&self) -> bool {
+        !self.renewed.is_empty()
+    }
+
+    /// Appends that credit once more while `space` lasts.
+    pub(crate) fn fill_renewed(&mut self, out: &mut Vec<u8>, space: usize) {
+        let end = out.len() + space;
+        for id in self.renewed.drain(..) {
+            if out.len() + LONGEST <= end
+                && let Some(stream) = self.streams.get(&id)
+            {
+                Self::emit_credit(id, stream, out);
+            }
+        }
+    }
+
+    fn emit_credit(id: StreamId, stream: &Stream, out: &mut Vec<u8>) {
+        let max = stream.receive.credit();
+        Frame::MaxStreamData { id, max }.emit(out);
     }
 
     fn emit_class(id: StreamId, stream: &Stream, out: &mut Vec<u8>, sent: &mut SentFrames) {
