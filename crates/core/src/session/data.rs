@@ -38,7 +38,7 @@ impl Session {
     fn has_path(&self, class: ClassId) -> bool {
         let rule = &self.lanes.get(class).class.rule;
         let mut paths = self.paths.iter();
-        paths.any(|path| path.is_active() && rule.allows(path.id))
+        paths.any(|path| path.is_active() && rule.allows(path.id()))
     }
 
     /// Whether anything else than data waits.
@@ -52,12 +52,12 @@ impl Session {
             || self
                 .paths
                 .iter()
-                .any(|path| path.policies.due && path.is_active())
+                .any(|path| path.policies().due && path.is_active())
     }
 
     /// The class whose data may be sent over a path as a probe.
     pub(super) fn class_for_probe(&self, index: PathIndex) -> Option<ClassId> {
-        let path = self.paths[index].id;
+        let path = self.paths[index].id();
         let may = |class: ClassId| self.lanes.get(class).class.rule.allows(path);
         let mut waiting = self.lanes.ids().filter(|class| self.has_data(*class));
         let waiting = waiting.find(|class| may(*class));
@@ -126,8 +126,8 @@ impl Session {
         let level = Tier::Regular(self.overflow.level());
         let rule = &self.lanes.get(class).class.rule;
         let is_later = |path: &Path| {
-            let tier = path.policies.tier();
-            path.is_active() && rule.allows(path.id) && tier > level && tier < Tier::Backup
+            let tier = path.policies().tier();
+            path.is_active() && rule.allows(path.id()) && tier > level && tier < Tier::Backup
         };
         self.has_data(class) && self.paths.iter().any(is_later)
     }
@@ -234,7 +234,7 @@ impl Session {
         self.data_at = now;
         let path = &mut self.paths[grant.index];
         path.on_used(now);
-        let (place, size) = ((grant.index, path.tuple), (path.packet_size(), false));
+        let (place, size) = ((grant.index, path.tuple()), (path.packet_size(), false));
         self.send_packet(now, place, size, batch, |session, out, space, frames| {
             session.fill(now, class, grant, out, space, frames)
         })
