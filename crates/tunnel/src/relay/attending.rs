@@ -256,4 +256,56 @@ mod tests {
         })
         .unwrap();
     }
+
+    /// A table of one place.
+    type Place = Mutex<Option<(Bell<()>, bool)>>;
+
+    /// Frees it.
+    struct Taken<'a>(&'a Place);
+
+    impl Drop for Taken<'_> {
+        fn drop(&mut self) {
+            *lock(self.0) = None;
+        }
+    }
+
+    async fn take(place: &Place, by_the_same: bool) -> Result<Held<Taken<'_>, ()>, Status> {
+        let insert = |taken: &mut Option<(Bell<()>, bool)>, bell| match taken {
+            Some(_) => Err(Conflict::With(vec![0])),
+            None => {
+                *taken = Some((bell, by_the_same));
+                Ok(Taken(place))
+            }
+        };
+        lease(place, insert, |taken, _| taken.clone()).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_waits_for_the_end_of_its_earlier_session_and_no_longer() {
+        let body = async {
+            for (by_the_same, ends_after, expected, after) in [
+                (true, 900, Ok(()), 900),
+                (true, 5_000, Err(Status::PortTaken), 2_000),
+                (false, 900, Err(Status::PortTaken), 0),
+            ] {
+                let place = &*Box::leak(Box::new(Place::default()));
+                let mut earlier = take(place, by_the_same).await.ok().unwrap();
+                let told = tokio::task::spawn_local(async move {
+                    let told = earlier.knock().await;
+                    tokio::time::sleep(Duration::from_millis(ends_after)).await;
+                    drop(earlier);
+                    matches!(told, Some(Knock::Asked { by_the_same: told }) if told == by_the_same)
+                });
+                let begin = Instant::now();
+                let later = take(place, by_the_same).await;
+                let waited = begin.elapsed().as_millis();
+                // Timers go by milliseconds.
+                assert!((after..=after + 2).contains(&waited), "{waited} {after}");
+                assert_eq!(later.as_ref().map(drop).map_err(|status| *status), expected);
+                drop(later);
+                assert!(told.await.unwrap(), "it was not told");
+            }
+        };
+        tokio::task::LocalSet::new().run_until(body).await;
+    }
 }
