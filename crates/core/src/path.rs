@@ -13,6 +13,7 @@
 //! ```
 
 mod answers;
+mod asked;
 mod measuring;
 mod paths;
 mod round_trip;
@@ -79,7 +80,7 @@ pub(crate) struct Response {
 pub(crate) struct Challenge {
     pub(crate) tuple: FourTuple,
     pub(crate) data: [u8; 8],
-    pub(crate) due_at: Instant,
+    due_at: Instant,
     sent_at: Instant,
     attempts: u32,
 }
@@ -117,51 +118,51 @@ pub(crate) struct News {
 
 /// One path.
 pub(crate) struct Path {
-    pub(crate) id: PathId,
-    pub(crate) tuple: FourTuple,
+    id: PathId,
+    tuple: FourTuple,
     state: State,
     /// When the path first carried data.
-    pub(crate) active_since: Instant,
-    pub(crate) recovery: Recovery,
-    pub(crate) received: Received,
+    active_since: Instant,
+    recovery: Recovery,
+    received: Received,
     /// By acknowledgements, which return by whatever path.
-    pub(crate) rtt: RttEstimator,
+    rtt: RttEstimator,
     round_trip: RoundTrip,
     delivery: DeliveryEstimator,
     controller: Controller,
     pacer: Pacer,
-    pub(crate) mtu: MtuDiscovery,
-    pub(crate) forward: ForwardDelay,
-    pub(crate) phase: PathPhase,
-    pub(crate) challenge: Option<Challenge>,
+    mtu: MtuDiscovery,
+    forward: ForwardDelay,
+    phase: PathPhase,
+    challenge: Option<Challenge>,
     /// An answer owed.
-    pub(crate) response: Option<Response>,
+    response: Option<Response>,
     /// Whether `tuple` proved that it receives what we send.
     validated: bool,
     unvalidated_credit: Bytes,
     /// What the byte stream beneath takes; no limit where there is none.
     stream_room: Bytes,
     /// Probe packets that a timeout asks for.
-    pub(crate) probes_due: u8,
-    pub(crate) keep_alive_due: bool,
-    pub(crate) frequency_due: bool,
-    pub(crate) policies: Policies,
-    pub(crate) prober: Prober,
+    probes_due: u8,
+    keep_alive_due: bool,
+    frequency_due: bool,
+    policies: Policies,
+    prober: Prober,
     readings: Readings,
     told_frequency: u64,
-    pub(crate) rest: Rest,
+    rest: Rest,
     /// When it last carried a datagram.
-    pub(crate) carried_datagram_at: Option<Instant>,
+    carried_datagram_at: Option<Instant>,
     last_sent_at: Instant,
     last_received_at: Instant,
     last_eliciting_at: Instant,
     /// When this path next acknowledges its own packets beside another that does.
-    pub(crate) own_ack_at: Instant,
+    own_ack_at: Instant,
     peer_ack_delay: Duration,
     excuse: Excuse,
     /// The path was opened by then, after its address had been asked several times.
     unanswered_until: Instant,
-    pub(crate) totals: Totals,
+    totals: Totals,
     settled: Vec<Settled>,
 }
 

@@ -55,20 +55,20 @@ pub(crate) fn reinject(
     views: &[PathView],
     (streams, class, wanted): (&mut Streams, ClassId, Wanted),
 ) -> bool {
-    let sent: Bytes = paths.iter().map(|path| path.totals.sent).sum();
-    let repeated: Bytes = paths.iter().map(|path| path.totals.reinjected).sum();
+    let sent: Bytes = paths.iter().map(|path| path.totals().sent).sum();
+    let repeated: Bytes = paths.iter().map(|path| path.totals().reinjected).sum();
     let mut budget = (Bytes::new(sent.get() / SHARE) + ALLOWANCE - repeated).min(fast.room);
     let mut any = false;
     let earliest = now + fast.delay + wanted.margin();
     for view in views.iter().filter(|view| view.index != fast.index) {
         let path = &mut paths[view.index];
-        if wanted == Wanted::Awaited && now.since(path.active_since) > YOUNG_FOR {
-            let much = Bytes::new(path.recovery.in_flight().get() * WORTH);
+        if wanted == Wanted::Awaited && path.carries_for(now) > YOUNG_FOR {
+            let much = Bytes::new(path.recovery().in_flight().get() * WORTH);
             if !streams.is_held_up(class, much.max(WORTH_LEAST)) {
                 continue;
             }
         }
-        let overdue = path.rtt.smoothed() + 4 * path.rtt.variation() + MARGIN;
+        let overdue = path.rtt().smoothed() + 4 * path.rtt().variation() + MARGIN;
         // A link that has become slow brings the last of what it was given much later.
         let arrival = path.arrival(view.delay);
         // On its way and late, or so old that it may well be lost.
@@ -78,14 +78,14 @@ pub(crate) fn reinject(
         };
         // The newest arrives last, and the oldest is overdue first: where neither is late, none is,
         // as nearly always while a program writes in small pieces.
-        let all = path.recovery.in_flight();
-        let oldest = path.recovery.in_flight_mut().next();
+        let all = path.recovery().in_flight();
+        let oldest = path.in_flight_mut().next();
         let any_overdue = oldest.is_some_and(|packet| is_late(packet.sent_at, Bytes::ZERO));
         if !any_overdue && !is_late(path.last_eliciting_at(), all) {
             continue;
         }
-        let mut ahead = Bytes::ZERO;
-        for packet in path.recovery.in_flight_mut() {
+        let (mut ahead, mut again, mut is_spent) = (Bytes::ZERO, Bytes::ZERO, false);
+        for packet in path.in_flight_mut() {
             let size = Bytes::new(packet.size.into());
             ahead += size;
             if packet.reinjected || !is_late(packet.sent_at, ahead) {
@@ -94,25 +94,27 @@ pub(crate) fn reinject(
             if wanted == Wanted::Awaited && !streams.is_awaited_by_peer(&packet.frames) {
                 continue;
             }
-            if budget < size {
-                return any;
+            is_spent = budget < size;
+            if is_spent {
+                break;
             }
             // A packet has data of one class, which may have other ways than this one's.
             if streams.has_other_class(class, &packet.frames) {
                 continue;
             }
             packet.reinjected = true;
-            let mut useful = false;
-            for frame in packet.frames.iter() {
-                if let SentFrame::Stream { .. } = frame {
-                    useful |= streams.repeat(class, frame);
-                }
-            }
+            let frames = packet.frames.iter();
+            let data = frames.filter(|frame| matches!(frame, SentFrame::Stream { .. }));
+            let useful = data.fold(false, |any, it| any | streams.repeat(class, it));
             if useful {
-                any = true;
                 budget -= size;
-                path.totals.reinjected += size;
+                again += size;
             }
+        }
+        any |= again > Bytes::ZERO;
+        path.on_reinjected(again);
+        if is_spent {
+            return any;
         }
     }
     any

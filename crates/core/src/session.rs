@@ -338,7 +338,7 @@ impl Session {
         self.contact.agree(agreed, self.side == Side::Client);
         let index = self.add_path(now, PathId(0), tuple);
         self.next_path = 1;
-        self.paths[index].keep_alive_due = true;
+        self.paths[index].ask_sign_of_life();
         self.due.hello = self.side == Side::Client;
         if validated {
             self.paths[index].activate(now, rtt);
@@ -358,13 +358,13 @@ impl Session {
     /// ones deliver while the farthest one's is under way.
     fn review_send_limit(&mut self) {
         let windows: Bytes = self.paths.iter().map(Path::cwnd).sum();
-        let farthest = self.paths.iter().map(|path| path.rtt.smoothed()).max();
+        let farthest = self.paths.iter().map(|path| path.rtt().smoothed()).max();
         let farthest = farthest.unwrap_or_default();
         self.streams.set_rtt(farthest);
         // A fresh path's rate is a guess: none has more to show than what was acknowledged of it
         // and what it may have in flight.
         let delivered = |path: &Path| {
-            let most = path.totals.acked + path.cwnd();
+            let most = path.totals().acked + path.cwnd();
             path.rate().amount_in(farthest).min(most)
         };
         let delivered: Bytes = self.paths.iter().map(delivered).sum();

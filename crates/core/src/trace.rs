@@ -111,26 +111,26 @@ impl Trace {
     /// What a path reports of its packets and itself, before anybody acts on it.
     pub(crate) fn record_news(&mut self, now: Instant, path: &Path, news: &News) {
         for (first, last) in runs(&news.acked) {
-            self.record(now, path.id, Traced::Acked { first, last });
+            self.record(now, path.id(), Traced::Acked { first, last });
         }
         for Settled { pn, packet, .. } in &news.lost {
             let (pn, size) = (*pn, packet.size);
-            self.record(now, path.id, Traced::Lost { pn, size });
+            self.record(now, path.id(), Traced::Lost { pn, size });
         }
         if news.up {
-            self.record(now, path.id, Traced::Status(PathStatus::Active));
+            self.record(now, path.id(), Traced::Status(PathStatus::Active));
         }
         if news.down.is_some() {
-            self.record(now, path.id, Traced::Status(PathStatus::Silent));
+            self.record(now, path.id(), Traced::Status(PathStatus::Silent));
         }
         let metrics = path.trace_metrics();
-        let told = self.metrics.iter_mut().find(|(id, _)| *id == path.id);
+        let told = self.metrics.iter_mut().find(|(id, _)| *id == path.id());
         match told {
             Some((_, told)) if *told == metrics => return,
             Some((_, told)) => *told = metrics,
-            None => self.metrics.push((path.id, metrics)),
+            None => self.metrics.push((path.id(), metrics)),
         }
-        self.record(now, path.id, Traced::Metrics(metrics));
+        self.record(now, path.id(), Traced::Metrics(metrics));
     }
 
     pub(crate) fn take(&mut self) -> TraceLog {

@@ -239,8 +239,7 @@ impl Gatekeeper {
 
     /// Another process has passed on so much for a user.
     pub(crate) fn add_used(&self, name: &str, bytes: Bytes) {
-        let users = self.users.borrow();
-        if let Some((_, user)) = users.iter().find(|(user, _)| user.as_str() == name) {
+        if let Some(user) = self.users.borrow().get(name) {
             user.add_volume_used(bytes);
         }
     }

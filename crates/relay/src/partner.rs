@@ -24,8 +24,10 @@ pub(crate) type Words = Lines<BufReader<tokio::net::UnixStream>>;
 #[derive(Debug)]
 pub(crate) struct Partner {
     link: UnixStream,
-    /// Of each user, bytes that it knows of.
+    /// Of each user, bytes that it knows of, or will once it has read what is under way.
     told: BTreeMap<String, u64>,
+    /// What the link has no room for yet.
+    unsaid: Vec<u8>,
 }
 
 /// Something that it says.
@@ -72,8 +74,12 @@ impl Partner {
     pub(crate) fn new(link: UnixStream) -> io::Result<(Self, Words)> {
         link.set_nonblocking(true)?;
         let reading = tokio::net::UnixStream::from_std(link.try_clone()?)?;
-        let told = BTreeMap::new();
-        Ok((Self { link, told }, BufReader::new(reading).lines()))
+        let partner = Self {
+            link,
+            told: BTreeMap::new(),
+            unsaid: Vec::new(),
+        };
+        Ok((partner, BufReader::new(reading).lines()))
     }
 
     pub(crate) fn say_ready(&mut self) -> io::Result<()> {
@@ -112,17 +118,36 @@ impl Partner {
             .collect();
     }
 
-    /// Tells what users have passed since it was told last.
+    /// Tells what users have passed since it was told last, as far as the link takes it: nobody is
+    /// waited for.
     ///
     /// # Errors
     /// It is gone.
     pub(crate) fn tell(&mut self, users: &[User]) -> io::Result<()> {
-        for user in users {
-            let (name, now) = (user.name(), passed(user));
+        self.tell_of(users.iter().map(|user| (user.name(), passed(user))))
+    }
+
+    fn tell_of<'a>(&mut self, passed: impl Iterator<Item = (&'a str, u64)>) -> io::Result<()> {
+        self.say_on()?;
+        if !self.unsaid.is_empty() {
+            return Ok(());
+        }
+        for (name, now) in passed {
             let known = self.told.get(name).copied().unwrap_or(0);
             if now > known {
-                writeln!(self.link, "used {name} {}", now - known)?;
+                writeln!(self.unsaid, "used {name} {}", now - known)?;
                 self.told.insert(name.to_owned(), now);
+            }
+        }
+        self.say_on()
+    }
+
+    fn say_on(&mut self) -> io::Result<()> {
+        while !self.unsaid.is_empty() {
+            match self.link.write(&self.unsaid) {
+                Ok(written) => drop(self.unsaid.drain(..written)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -164,5 +189,52 @@ mod tests {
         ] {
             assert_eq!(Word::parse(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn what_many_users_have_passed_is_told_whole_however_slowly_it_is_heard() {
+        const USERS: u64 = 3_000;
+        let told = tabane_tunnel::block_on(async {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let (mut partner, _) = Partner::new(ours).unwrap();
+            let (_other, mut words) = Partner::new(theirs).unwrap();
+            let mut tell = |turn: u64| {
+                let names = (1..=USERS).map(|user| (format!("user-{user}"), turn * user));
+                let passed: Vec<_> = names.collect();
+                let told =
+                    partner.tell_of(passed.iter().map(|(name, bytes)| (name.as_str(), *bytes)));
+                told.unwrap();
+            };
+            // Nobody listens at first.
+            (1..=3).for_each(&mut tell);
+            let mut idle = 0;
+            let mut heard = vec![0; USERS as usize + 1];
+            while heard.iter().sum::<u64>() < 3 * USERS * (USERS + 1) / 2 {
+                let line = tokio::select! {
+                    biased;
+                    line = words.next_line() => line.unwrap().unwrap(),
+                    () = tokio::task::yield_now() => {
+                        idle += 1;
+                        assert!(idle < 1_000, "something was never told");
+                        tell(3);
+                        continue;
+                    }
+                };
+                let Some(Word::Used(name, bytes)) = Word::parse(&line) else {
+                    panic!("{line}");
+                };
+                let user = name
+                    .strip_prefix("user-")
+                    .and_then(|user| user.parse().ok());
+                let user: usize = user.unwrap_or_else(|| panic!("{line}"));
+                heard[user] += bytes.get();
+            }
+            assert!(
+                (1..)
+                    .zip(&heard[1..])
+                    .all(|(user, bytes)| *bytes == 3 * user)
+            );
+        });
+        told.unwrap();
     }
 }

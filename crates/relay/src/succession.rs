@@ -20,10 +20,13 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tabane_base::Duration;
 use tabane_linux::descriptors::{heritable, inherited};
 use tabane_tunnel::{Inheritance, InheritedGroup, InheritedPool, RelayMonitor};
+use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 
 use crate::gatekeeper::Gatekeeper;
@@ -172,7 +175,7 @@ impl Upgrade {
         kept: Vec<OwnedFd>,
         (partner, mut words): (Partner, Words),
     ) -> Result<u32> {
-        let mut child = command
+        let child = command
             .env(VARIABLE, toml::to_string(will)?)
             .stdin(Stdio::null())
             .spawn()
@@ -182,7 +185,7 @@ impl Upgrade {
         let is_late = heard.is_err();
         let line = heard.ok().and_then(Result::ok).flatten();
         if line.as_deref().and_then(Word::parse) != Some(Word::Ready) {
-            bail!("{}", why_not(&mut child, is_late));
+            bail!("{}", why_not(child, is_late).await);
         }
         if let Err(error) = self.hand_over(&partner).await {
             // What is seen next is that it has ended.
@@ -314,20 +317,55 @@ impl Upgrade {
     }
 }
 
-/// Why the new process does not serve. It is gone then.
-fn why_not(child: &mut Child, is_late: bool) -> String {
-    if is_late {
-        let killed = child.kill().and_then(|()| child.wait());
-        return match killed {
-            Ok(_) => format!(
-                "the new process was not ready within {} s",
-                PATIENCE.as_secs()
-            ),
-            Err(error) => format!("the new process hangs: {error}"),
-        };
-    }
-    match child.wait() {
+/// Why the new process does not serve. It is gone then: one that is late, or says something else
+/// and does not end, is killed.
+async fn why_not(mut child: Child, is_late: bool) -> String {
+    let number = child.id();
+    let mut ended = spawn_blocking(move || child.wait());
+    let limit = if is_late { Duration::ZERO } else { PATIENCE };
+    let status = match timeout(limit, &mut ended).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            // It is ours until it was waited for, so the number is no other process's.
+            let _ = kill(Pid::from_raw(number.cast_signed()), Signal::SIGKILL);
+            ended.await
+        }
+    };
+    match status.map_err(io::Error::other).flatten() {
+        Ok(_) if is_late => format!(
+            "the new process was not ready within {} s",
+            PATIENCE.as_secs()
+        ),
         Ok(status) => format!("the new process ended at once ({status}); its reason is above"),
         Err(error) => format!("the new process: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_says_something_else_holds_nobody_up() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let why = tabane_tunnel::block_on(async {
+                // It ends once something else has had its turn here.
+                let something_else = async {
+                    drop(input);
+                    std::future::pending().await
+                };
+                tokio::select! {
+                    biased;
+                    why = why_not(child, false) => why,
+                    why = something_else => why,
+                }
+            });
+            tell.send(why.unwrap()).unwrap();
+        });
+        let why = told.recv_timeout(Duration::from_secs(10)).expect("held up");
+        assert!(why.contains("ended at once"), "{why}");
     }
 }

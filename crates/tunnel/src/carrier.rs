@@ -22,7 +22,7 @@ mod socket;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use accept::{Acceptor, Visit, VisitError};
-pub use capsule::{Decapsulator, encapsulate, fuzz_capsules};
+pub use capsule::{encapsulate, fuzz_capsules};
 pub use certificate::{Certificate, CertificateError};
 pub use dial::{Dial, DialError};
 pub use frame::{FrameError, MAX_PACKET, Unframer, frame};

@@ -128,6 +128,16 @@ impl Stream {
         });
     }
 
+    /// Ends both sides, as far as they are not over.
+    pub(crate) fn end(&mut self) {
+        if !self.is_written {
+            self.finish();
+        }
+        if !self.is_read {
+            self.stop();
+        }
+    }
+
     /// Writes all of `data`, which should be small: it waits in memory of the caller.
     pub(crate) async fn write_all(&self, data: &[u8]) -> Result<(), StreamEnd> {
         let mut rest = data;

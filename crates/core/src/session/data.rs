@@ -40,7 +40,7 @@ impl Session {
     fn has_path(&self, class: ClassId) -> bool {
         let rule = &self.lanes.get(class).class.rule;
         let mut paths = self.paths.iter();
-        paths.any(|path| path.is_active() && rule.allows(path.id))
+        paths.any(|path| path.is_active() && rule.allows(path.id()))
     }
 
     /// Whether anything else than data waits.
@@ -54,12 +54,12 @@ impl Session {
             || self
                 .paths
                 .iter()
-                .any(|path| path.policies.due && path.is_active())
+                .any(|path| path.policies().due && path.is_active())
     }
 
     /// The class whose data may be sent over a path as a probe.
     pub(super) fn class_for_probe(&self, index: PathIndex) -> Option<ClassId> {
-        let path = self.paths[index].id;
+        let path = self.paths[index].id();
         let may = |class: ClassId| self.lanes.get(class).class.rule.allows(path);
         let mut waiting = self.lanes.ids().filter(|class| self.has_data(*class));
         let waiting = waiting.find(|class| may(*class));
@@ -128,8 +128,8 @@ impl Session {
         let level = Tier::Regular(self.overflow.level());
         let rule = &self.lanes.get(class).class.rule;
         let is_later = |path: &Path| {
-            let tier = path.policies.tier();
-            path.is_active() && rule.allows(path.id) && tier > level && tier < Tier::Backup
+            let tier = path.policies().tier();
+            path.is_active() && rule.allows(path.id()) && tier > level && tier < Tier::Backup
         };
         self.has_data(class) && self.paths.iter().any(is_later)
     }
@@ -236,7 +236,7 @@ impl Session {
         self.data_at = now;
         let path = &mut self.paths[grant.index];
         path.on_used(now);
-        let (place, size) = ((grant.index, path.tuple), (path.packet_size(), false));
+        let (place, size) = ((grant.index, path.tuple()), (path.packet_size(), false));
         let is_sent = self.send_packet(now, place, size, batch, |session, out, space, frames| {
             session.fill(now, class, grant, out, space, frames)
         });
@@ -249,16 +249,16 @@ impl Session {
     /// Sends credit that has just left by one path by the next best as well: whoever waits for it
     /// would wait for as long as the first stands still.
     fn send_renewed(&mut self, now: Instant, first: PathIndex, batch: &mut TransmitBatch) {
-        let tier = self.paths[first].policies.tier();
+        let tier = self.paths[first].policies().tier();
         let newest = self.paths[first].last_received_at();
         let others = self.paths.active().filter(|(index, path)| {
             *index != first
-                && path.policies.tier() <= tier
+                && path.policies().tier() <= tier
                 && path.is_fresh(newest)
                 && path.room(now).get() >= path.packet_size() as u64
         });
-        let other = others.min_by_key(|(_, path)| path.rtt.smoothed());
-        let place = other.map(|(index, path)| ((index, path.tuple), (path.packet_size(), false)));
+        let other = others.min_by_key(|(_, path)| path.rtt().smoothed());
+        let place = other.map(|(index, path)| ((index, path.tuple()), (path.packet_size(), false)));
         let Some((place, size)) = place.filter(|_| !batch.is_full()) else {
             return self.streams.fill_renewed(&mut Vec::new(), 0);
         };

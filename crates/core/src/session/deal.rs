@@ -25,8 +25,8 @@ impl Session {
     /// priorities as the demand needs.
     fn last_tier(&self, rule: &ClassRule) -> Option<Tier> {
         let active = self.paths.iter().filter(|path| path.is_active());
-        let active = active.filter(|path| rule.allows(path.id));
-        let first = active.map(|path| path.policies.tier()).min()?;
+        let active = active.filter(|path| rule.allows(path.id()));
+        let first = active.map(|path| path.policies().tier()).min()?;
         Some(first.max(match first {
             Tier::Regular(_) if rule.redundant => Tier::Regular(MAX_PRIORITY),
             Tier::Regular(_) => Tier::Regular(self.overflow.level()),
@@ -38,7 +38,7 @@ impl Session {
     pub(super) fn review_overflow(&mut self, now: Instant) {
         let priorities = || {
             let active = self.paths.iter().filter(|path| path.is_active());
-            active.filter_map(|path| match path.policies.tier() {
+            active.filter_map(|path| match path.policies().tier() {
                 Tier::Regular(priority) => Some((priority, path)),
                 Tier::Backup | Tier::LastResort => None,
             })
@@ -49,13 +49,13 @@ impl Session {
         };
         let level = self.overflow.level().max(first);
         let before = priorities().filter(|(priority, _)| *priority < level);
-        let rates = before.map(|(_, path)| path.policies.allowed(path.rate()).as_bps());
+        let rates = before.map(|(_, path)| path.policies().allowed(path.rate()).as_bps());
         let supply = Supply {
             first,
             next: numbers().filter(|priority| *priority > level).min(),
             previous: numbers().filter(|priority| *priority < level).max(),
             rate_before: Rate::from_bps(rates.fold(0, u64::saturating_add)),
-            sent: self.paths.iter().map(|path| path.totals.sent).sum(),
+            sent: self.paths.iter().map(|path| path.totals().sent).sum(),
         };
         if supply.next.is_some() || supply.previous.is_some() || first > self.overflow.level() {
             self.overflow.update(now, &supply);
@@ -66,22 +66,20 @@ impl Session {
     pub(super) fn look(&self, now: Instant, class: ClassId, views: &mut Vec<PathView>) -> Nearest {
         let active = || self.paths.active();
         let nearest = Nearest {
-            forward: active()
-                .filter_map(|(_, path)| path.forward.relative())
-                .min(),
+            forward: active().filter_map(|(_, path)| path.forward_delay()).min(),
             delay: active()
-                .map(|(_, path)| path.rtt.smoothed())
+                .map(|(_, path)| path.rtt().smoothed())
                 .min()
                 .unwrap_or_default()
                 / 2,
         };
         let rule = &self.lanes.get(class).class.rule;
         let last = self.last_tier(rule);
-        let allowed = |path: &Path| Some(path.policies.tier()) <= last && rule.allows(path.id);
+        let allowed = |path: &Path| Some(path.policies().tier()) <= last && rule.allows(path.id());
         let in_tier = || active().filter(|(_, path)| allowed(path));
-        let all_rest = in_tier().all(|(_, path)| !path.rest.is_over(now));
+        let all_rest = in_tier().all(|(_, path)| path.rests(now));
         let wanted = all_rest || self.datagrams.has_data(class);
-        let usable = in_tier().filter(|(_, path)| wanted || path.rest.is_over(now));
+        let usable = in_tier().filter(|(_, path)| wanted || !path.rests(now));
         views.clear();
         views.extend(usable.map(|(index, _)| self.view(now, class, index, nearest)));
         nearest
@@ -99,18 +97,17 @@ impl Session {
         let paced = path.paced_at().since(now);
         let blocked = path.window_room() < packet;
         let beyond = path
-            .forward
-            .relative()
+            .forward_delay()
             .zip(nearest.forward)
             // Both are the peer's word: as far apart as it likes.
             .map(|(own, best)| own.saturating_sub(best));
         let drained = drained(path, now);
         let delay = match beyond {
             Some(nanos) => nearest.delay + Duration::from_nanos(nanos.unsigned_abs()),
-            None => path.rtt.smoothed() / 2,
+            None => path.rtt().smoothed() / 2,
         };
         PathView {
-            id: path.id,
+            id: path.id(),
             index,
             // Somebody else may keep the queue: a few packets will tell.
             room: if drained == Duration::ZERO {
@@ -123,15 +120,15 @@ impl Session {
             } else {
                 paced
             },
-            rate: path.rate().min(path.policies.cap()),
-            weight: path.policies.weight(),
+            rate: path.rate().min(path.policies().cap()),
+            weight: path.policies().weight(),
             cwnd: path.cwnd(),
-            rtt: path.rtt.smoothed(),
+            rtt: path.rtt().smoothed(),
             delay: delay.saturating_sub(drained),
             late: path.late(),
             packet,
             sent_ago: now.since(path.last_sent_at()),
-            listed: self.lanes.get(class).distribution.listed(path.id),
+            listed: self.lanes.get(class).distribution.listed(path.id()),
         }
     }
 
@@ -258,7 +255,7 @@ fn drained(path: &Path, now: Instant) -> Duration {
     if path.window_room() < path.cwnd() {
         return Duration::ZERO;
     }
-    let queue = path.rtt.smoothed().saturating_sub(path.rtt.min());
+    let queue = path.rtt().smoothed().saturating_sub(path.rtt().min());
     queue.min(now.since(path.last_sent_at()))
 }
 

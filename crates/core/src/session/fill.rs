@@ -26,7 +26,7 @@ impl Session {
         space: usize,
         frames: &mut SentFrames,
     ) -> bool {
-        let path = self.paths[grant.index].id;
+        let path = self.paths[grant.index].id();
         let (start, end) = (out.len(), out.len() + space);
         self.fill_session_frames(end, out, frames);
         self.fill_path_frames(end, out, frames);
@@ -54,7 +54,7 @@ impl Session {
                 arrives_at: arrives_at.map(|arrival| now + arrival),
             };
             self.fill_streams(class, (path, place), out, end - out.len(), frames);
-            self.paths[grant.index].totals.reinjected += self.streams.take_rescued();
+            self.paths[grant.index].on_reinjected(self.streams.take_rescued());
         }
         out.len() > start
     }
@@ -70,14 +70,14 @@ impl Session {
         let lane = self.lanes.get_mut(class);
         match lane.scheduler.dealing() {
             Dealing::Everywhere => {
-                let path = self.paths[index].id;
+                let path = self.paths[index].id();
                 lane.distribution.fill_copies(path, out, space, whole);
             }
             Dealing::AtOnce | Dealing::Ahead => {
                 let lead = self.lead(now, index);
                 let datagrams = &mut self.datagrams;
                 if datagrams.fill(now, class, lead, out, (space, whole)) {
-                    self.paths[index].carried_datagram_at = Some(now);
+                    self.paths[index].on_datagram(now);
                 }
             }
         }
@@ -88,14 +88,14 @@ impl Session {
     fn lead(&self, now: Instant, index: PathIndex) -> Duration {
         let own = &self.paths[index];
         let others = self.paths.active().filter(|(other, path)| {
-            let used = path.carried_datagram_at;
+            let used = path.carried_datagram_at();
             *other != index && used.is_some_and(|at| now.since(at) <= USED_FOR)
         });
         let leads = others.map(|(_, path)| {
-            let lead = match path.forward.relative().zip(own.forward.relative()) {
+            let lead = match path.forward_delay().zip(own.forward_delay()) {
                 Some((theirs, own)) => u64::try_from(theirs.saturating_sub(own)).unwrap_or(0),
                 None => {
-                    let lead = path.rtt.smoothed().saturating_sub(own.rtt.smoothed()) / 2;
+                    let lead = path.rtt().smoothed().saturating_sub(own.rtt().smoothed()) / 2;
                     u64::try_from(lead.as_nanos()).unwrap_or(u64::MAX)
                 }
             };
@@ -160,22 +160,23 @@ impl Session {
         /// priority and cap.
         const LONGEST: usize = 1 + 4 + 8 + 1 + 2 + 1 + 8;
         for path in self.paths.iter_mut() {
-            if path.frequency_due && out.len() + LONGEST <= end {
+            if path.owes_frequency() && out.len() + LONGEST <= end {
                 let (packets, delay) = path.take_frequency();
                 Frame::AckFrequency {
-                    path: path.id,
+                    path: path.id(),
                     packets,
                     delay,
                 }
                 .emit(out);
                 frames.push(SentFrame::AckFrequency);
             }
-            if path.policies.due && path.is_active() && out.len() + LONGEST <= end {
-                path.policies.due = false;
-                if let Some(wish) = path.policies.frame(path.id) {
-                    wish.emit(out);
-                    frames.push(SentFrame::PathPolicy(path.id));
-                }
+            if path.policies().due
+                && path.is_active()
+                && out.len() + LONGEST <= end
+                && let Some(wish) = path.take_policy()
+            {
+                wish.emit(out);
+                frames.push(SentFrame::PathPolicy(path.id()));
             }
         }
     }

@@ -34,8 +34,8 @@ impl Session {
         };
         let arrival = Arrival {
             now,
-            tuple: path.tuple,
-            id: path.id,
+            tuple: path.tuple(),
+            id: path.id(),
             size: payload.len(),
         };
         if !self.is_established() || self.refuses(payload).is_some() {
@@ -119,13 +119,12 @@ impl Session {
                 delay,
             } => {
                 if let Some(path) = self.path_mut(path) {
-                    path.received.set_frequency(packets, delay);
+                    path.on_frequency(packets, delay);
                 }
             }
             Frame::PathPolicy { path, number, wish } => {
                 if let Some(path) = self.path_mut(path) {
-                    path.policies.on_heard(number, wish);
-                    path.pace(now);
+                    path.on_policy(now, number, wish);
                 }
             }
             Frame::Probe(probe) => self.handle_probe(arrival, probe),
@@ -203,7 +202,7 @@ impl Session {
     fn handle_response(&mut self, now: Instant, from: FourTuple, data: [u8; 8]) {
         for index in self.paths.indices() {
             if self.paths[index].on_response(now, from, data) {
-                let id = self.paths[index].id;
+                let id = self.paths[index].id();
                 self.events.push_back(Event::PathUp(id));
             }
         }

@@ -88,8 +88,7 @@ impl Session {
             ..policy
         };
         let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        self.paths[index].policies.set_own(policy);
-        self.paths[index].pace(now);
+        self.paths[index].set_policy(now, policy);
         Ok(())
     }
 
@@ -105,7 +104,7 @@ impl Session {
         trains: u32,
     ) -> Result<(), PathError> {
         let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        self.paths[index].prober.request(trains);
+        self.paths[index].request_probes(trains);
         Ok(())
     }
 
@@ -115,7 +114,7 @@ impl Session {
     /// When there is no such path.
     pub fn path_policy(&self, id: PathId) -> Result<PathPolicy, PathError> {
         let index = self.path_index(id).ok_or(PathError::Unknown)?;
-        Ok(self.paths[index].policies.own())
+        Ok(self.paths[index].policies().own())
     }
 
     /// An interface vanished: its paths are closed at once.
@@ -123,8 +122,8 @@ impl Session {
         if let Some(handshake) = self.contact.handshake_mut() {
             handshake.drop_socket(socket);
         }
-        while let Some(index) = self.paths.position(|p| p.tuple.socket == socket) {
-            self.due.abandon.push_back(self.paths[index].id);
+        while let Some(index) = self.paths.position(|p| p.tuple().socket == socket) {
+            self.due.abandon.push_back(self.paths[index].id());
             self.remove_path(now, index, PathDownReason::InterfaceGone);
         }
     }
@@ -133,8 +132,8 @@ impl Session {
     /// [`poll_transmit`](Self::poll_transmit); what has no room goes by other paths.
     pub fn set_stream_rooms(&mut self, room: impl Fn(SocketId) -> Bytes) {
         for path in self.paths.iter_mut() {
-            if path.tuple.socket.is_ordered() {
-                path.set_stream_room(room(path.tuple.socket));
+            if path.tuple().socket.is_ordered() {
+                path.set_stream_room(room(path.tuple().socket));
             }
         }
     }
@@ -142,7 +141,7 @@ impl Session {
     /// Whether a path of it goes by this socket.
     #[must_use]
     pub fn uses(&self, socket: SocketId) -> bool {
-        self.paths.iter().any(|path| path.tuple.socket == socket)
+        self.paths.iter().any(|path| path.tuple().socket == socket)
     }
 
     pub(super) fn add_path(&mut self, now: Instant, id: PathId, tuple: FourTuple) -> PathIndex {
@@ -159,21 +158,21 @@ impl Session {
         self.paths[index].give_up_in_flight(now, &mut news);
         let path = self.paths.remove(index);
         self.windows_moved = true;
-        let retired = self.retired.insert(path.id);
+        let retired = self.retired.insert(path.id());
         self.settle(&mut news);
         self.news = news;
-        self.events.push_back(Event::PathDown(path.id, reason));
+        self.events.push_back(Event::PathDown(path.id(), reason));
         if let Err(violation) = retired {
             self.close(now, CloseReason::ProtocolViolation(violation));
         }
     }
 
     pub(super) fn path_mut(&mut self, id: PathId) -> Option<&mut Path> {
-        self.paths.iter_mut().find(|path| path.id == id)
+        self.paths.iter_mut().find(|path| path.id() == id)
     }
 
     pub(super) fn path_index(&self, id: PathId) -> Option<PathIndex> {
-        self.paths.position(|path| path.id == id)
+        self.paths.position(|path| path.id() == id)
     }
 
     pub(super) fn challenge(&mut self, now: Instant, index: PathIndex, tuple: FourTuple) {

@@ -32,7 +32,7 @@ impl Session {
             if self.side == Side::Server
                 && let Some(path) = self.paths.first_mut()
             {
-                path.keep_alive_due = true;
+                path.ask_sign_of_life();
             }
             return;
         };
@@ -101,15 +101,15 @@ impl Session {
         let Some(keys) = self.contact.keys_mut() else {
             return Err(DropReason::TooEarly);
         };
-        let mut phase = known.map(|i| self.paths[i].phase).unwrap_or_default();
-        let largest = known.and_then(|i| self.paths[i].received.largest());
+        let mut phase = known.map(|i| self.paths[i].key_phase()).unwrap_or_default();
+        let largest = known.and_then(|i| self.paths[i].received().largest());
         let size = packet.len();
         let opened = keys.open(now, packet, header, largest, &mut phase)?;
         let payload = &packet[opened.payload];
         // Only authentic packets get this far, so only they make paths.
         let path = known.unwrap_or_else(|| self.add_path(now, header.path, tuple));
-        self.paths[path].phase = phase;
-        if self.paths[path].received.is_replayed(opened.pn) {
+        self.paths[path].set_key_phase(phase);
+        if self.paths[path].received().is_replayed(opened.pn) {
             return Err(DropReason::Replayed);
         }
         if let Some(refusal) = self.refuses(payload) {
@@ -117,10 +117,7 @@ impl Session {
                 Refused::Early => self.peer.receive_memory.is_some(),
                 Refused::Unread(stream) => self.streams.hold(stream),
             };
-            if is_told {
-                self.paths[path].received.on_shed(now, opened.pn);
-            }
-            self.paths[path].totals.shed_packets += 1;
+            self.paths[path].on_shed(now, is_told.then_some(opened.pn));
             return Err(DropReason::Shed);
         }
         let arrival = Arrival {
@@ -148,13 +145,13 @@ impl Session {
         } = *arrival;
         self.last_received_at = now;
         let is_newest = self.paths[path]
-            .received
+            .received()
             .largest()
             .is_none_or(|largest| largest < pn);
         self.paths[path].on_received(now, size, tuple);
         // Any 1-RTT packet shows that the server has the client's last flight.
         if self.contact.confirm() {
-            self.paths[path].keep_alive_due = true;
+            self.paths[path].ask_sign_of_life();
         }
         if let Some(trace) = &mut self.trace {
             let size = u16::try_from(size).unwrap_or(u16::MAX);
@@ -165,9 +162,7 @@ impl Session {
             Ok(ack_eliciting) => {
                 // A frame may have closed the path.
                 if let Some(path) = self.path_index(id) {
-                    self.paths[path]
-                        .received
-                        .on_received(now, pn, ack_eliciting);
+                    self.paths[path].on_read(now, pn, ack_eliciting);
                     self.review_address(now, path, tuple, is_newest);
                 }
                 if std::mem::take(&mut self.windows_moved) {
@@ -224,11 +219,11 @@ impl Session {
         }
         let Self { paths, .. } = self;
         let opening = matches!(paths[path].state(), State::Opening { .. });
-        if opening || is_newest && paths[path].tuple != tuple {
+        if opening || is_newest && paths[path].tuple() != tuple {
             self.challenge(now, path, tuple);
         } else if is_newest && paths[path].is_validated() {
             // The old address is in use after all.
-            paths[path].challenge = None;
+            paths[path].forget_challenge();
         }
     }
 }

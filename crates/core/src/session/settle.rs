@@ -39,7 +39,7 @@ impl Session {
         let shed = news.acked.drain(..).filter(|settled| !settled.was_lost);
         let lost = news.lost.len();
         news.lost.extend(shed);
-        let awake = |path: &&Path| path.is_active() && path.rest.is_over(now);
+        let awake = |path: &&Path| path.is_active() && !path.rests(now);
         let is_alone = self.paths.iter().filter(awake).count() == 1;
         for settled in news.lost[lost..].iter().filter(|_| is_alone) {
             let frames = settled.packet.frames.iter();
@@ -65,14 +65,14 @@ impl Session {
     fn rest_farthest(&mut self, now: Instant, sent_at: Instant, shed: Bytes) {
         let awake = || {
             let active = self.paths.active();
-            active.filter(|(_, path)| path.rest.is_over(now))
+            active.filter(|(_, path)| !path.rests(now))
         };
-        let farthest = awake().max_by_key(|(_, path)| path.rtt.smoothed());
+        let farthest = awake().max_by_key(|(_, path)| path.rtt().smoothed());
         let Some((index, path)) = farthest else {
             return;
         };
-        let round_trip = path.rtt.smoothed();
-        let arrived = self.paths.iter().map(|path| path.totals.acked).sum();
+        let round_trip = path.rtt().smoothed();
+        let arrived = self.paths.iter().map(|path| path.totals().acked).sum();
         let rates: f64 = awake().map(|(_, path)| path.rate().as_bps() as f64).sum();
         let share = path.rate().as_bps() as f64 / rates.max(1.0);
         let is_one_of_many = awake().count() > 1;
@@ -80,7 +80,7 @@ impl Session {
             .shedding
             .on_shed(now, round_trip, (sent_at, shed), arrived, share);
         if too_much && is_one_of_many {
-            self.paths[index].rest.begin(now, round_trip);
+            self.paths[index].begin_rest(now, round_trip);
         }
     }
 
@@ -98,12 +98,12 @@ impl Session {
     /// Settles what a path reports of its packets and of itself.
     pub(super) fn apply(&mut self, now: Instant, index: PathIndex, news: &mut News) {
         self.windows_moved = true;
-        let id = self.paths[index].id;
+        let id = self.paths[index].id();
         if let Some(trace) = &mut self.trace {
             trace.record_news(now, &self.paths[index], news);
         }
         if std::mem::take(&mut news.clock_leapt) {
-            let others = self.paths.iter_mut().filter(|path| path.id != id);
+            let others = self.paths.iter_mut().filter(|path| path.id() != id);
             others.for_each(|path| path.on_clock_leap(now));
         }
         if let Some(reason) = news.down.take() {
@@ -160,7 +160,7 @@ impl Session {
             SentFrame::Class(id) => self.lanes.get_mut(id).class.due = true,
             SentFrame::PathPolicy(id) => {
                 if let Some(index) = self.path_index(id) {
-                    self.paths[index].policies.due = true;
+                    self.paths[index].repeat_policy();
                 }
             }
             // The next review asks again; probes and pings are repeated by their own timers.

@@ -28,31 +28,31 @@ pub(super) fn next(session: &Session) -> Option<(Instant, TimerReason)> {
     }
     let wants_to_send = session.wants_to_send();
     for path in session.paths.iter() {
-        if let Some(at) = path.received.due_at() {
+        if let Some(at) = path.ack_due_at() {
             soonest.offer(at, TimerReason::Ack);
         }
         if let Some(at) = path.loss_timer() {
-            soonest.offer(at, TimerReason::LossDetection(path.id));
+            soonest.offer(at, TimerReason::LossDetection(path.id()));
         }
-        if let Some(challenge) = &path.challenge {
-            soonest.offer(challenge.due_at, TimerReason::Validation(path.id));
+        if let Some(at) = path.challenge_at() {
+            soonest.offer(at, TimerReason::Validation(path.id()));
         }
         if let Some(at) = path.keep_alive_at(session.config.keep_alive) {
-            soonest.offer(at, TimerReason::KeepAlive(path.id));
+            soonest.offer(at, TimerReason::KeepAlive(path.id()));
         }
         if session.takes_probes()
             && let Some(at) = path.probe_at(session.data_at)
         {
-            soonest.offer(at, TimerReason::Probe(path.id));
+            soonest.offer(at, TimerReason::Probe(path.id()));
         }
-        if let Some(at) = path.mtu.raise_at() {
-            soonest.offer(at, TimerReason::Mtu(path.id));
+        if let Some(at) = path.mtu_raised_at() {
+            soonest.offer(at, TimerReason::Mtu(path.id()));
         }
         let window_open = path.window_room().get() >= path.packet_size() as u64;
         // What had its chance already waits for other news: the scheduler holds it back.
         let paced_at = path.paced_at();
         if wants_to_send && path.is_active() && window_open && paced_at > session.drained_at {
-            soonest.offer(paced_at, TimerReason::Pacing(path.id));
+            soonest.offer(paced_at, TimerReason::Pacing(path.id()));
         }
     }
     soonest.0
@@ -116,10 +116,10 @@ impl Session {
             .keep_alive_at(self.config.keep_alive)
             .is_some_and(|at| at <= now)
         {
-            path.keep_alive_due = true;
+            path.ask_sign_of_life();
         }
         if path.report_unanswered() {
-            let down = Event::PathDown(path.id, PathDownReason::NotValidated);
+            let down = Event::PathDown(path.id(), PathDownReason::NotValidated);
             self.events.push_back(down);
         }
         if path.loss_timer().is_none_or(|at| at > now) {
@@ -127,7 +127,7 @@ impl Session {
         }
         let mut news = std::mem::take(&mut self.news);
         path.on_loss_timer(now, others, &mut news);
-        let repeat = path.probes_due > 0 && !others;
+        let repeat = path.owes_probes() && !others;
         self.apply(now, index, &mut news);
         self.news = news;
         if repeat {
@@ -137,7 +137,7 @@ impl Session {
 
     /// Lets the probes of the only path carry what has waited longest.
     fn repeat_oldest(&mut self, index: PathIndex) {
-        let oldest = self.paths[index].recovery.in_flight_mut().take(2);
+        let oldest = self.paths[index].in_flight_mut().take(2);
         let frames: Vec<_> = oldest.flat_map(|packet| packet.frames.iter()).collect();
         frames
             .into_iter()

@@ -23,8 +23,6 @@ use crate::wire::{
 /// A path that only carries acknowledgements is measured so often: round trips change within
 /// seconds on radio links.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
-/// What another path acknowledges is repeated no more often than this.
-const OWN_ACK_INTERVAL: Duration = Duration::from_millis(20);
 /// The header-protection sample begins four bytes after the packet number does.
 const MIN_PN_AND_PAYLOAD: usize = 4;
 /// What asks for an answer is larger than a stateless reset, which must not answer anything smaller
@@ -90,8 +88,8 @@ impl Session {
         };
         let (remote, phase, generation) = (*remote, keys.phase(), keys.generation());
         let path = &self.paths[index];
-        let (id, pn) = (path.id, path.recovery.next_pn());
-        let pn_len = packet_number_len(pn, path.recovery.largest_acked());
+        let (id, pn) = (path.id(), path.recovery().next_pn());
+        let pn_len = packet_number_len(pn, path.recovery().largest_acked());
         let start = batch.buf.len();
         ShortHeader::emit(remote, id, phase, pn_len, &mut batch.buf);
         let pn_offset = batch.buf.len();
@@ -136,11 +134,11 @@ impl Session {
     /// Challenges that are due and answers that are owed.
     fn send_validation(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
-        if let Some(response) = path.response.take() {
+        if let Some(response) = path.take_response() {
             let (size, padded) = validation_size(path, response.to);
             let size = (size, padded && response.is_full);
             // A peer that asks without end must not make us remember without end.
-            let is_followed = !path.recovery.asks_enough(path.cwnd());
+            let is_followed = !path.recovery().asks_enough(path.cwnd());
             let fill = |_: &mut Self, out: &mut Vec<u8>, _: usize, _: &mut SentFrames| {
                 Frame::PathResponse(response.data).emit(out);
                 is_followed
@@ -148,18 +146,15 @@ impl Session {
             self.send_packet(now, (index, response.to), size, batch, fill);
         }
         let path = &mut self.paths[index];
-        if let Some(challenge) = path.challenge
-            && challenge.due_at <= now
-        {
-            path.on_challenge_sent(now);
+        if let Some(challenge) = path.take_challenge(now) {
             // Whose address it is may not be known to be ours to speak to.
             if self.side == Side::Server && !path.may_challenge(challenge.tuple) {
                 return;
             }
             let size = validation_size(path, challenge.tuple);
             // Wishes come with the first packet: the other end may use the path once it knows.
-            let is_own = challenge.tuple == path.tuple;
-            let wish = path.policies.frame(path.id).filter(|_| is_own);
+            let is_own = challenge.tuple == path.tuple();
+            let wish = path.policies().frame(path.id()).filter(|_| is_own);
             let fill = |_: &mut Self, out: &mut Vec<u8>, _: usize, _: &mut SentFrames| {
                 Frame::PathChallenge(challenge.data).emit(out);
                 wish.iter().for_each(|wish| wish.emit(out));
@@ -173,7 +168,7 @@ impl Session {
     /// A question how long the way there and back takes, if one is due.
     fn send_round_trip(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
-        let place = (index, path.tuple);
+        let place = (index, path.tuple());
         let size = (path.packet_size(), false);
         let rng = &mut self.rng;
         let asked = path.take_round_trip(now, || rng.bytes());
@@ -190,14 +185,13 @@ impl Session {
     /// Probes after a timeout, and keep-alives. Neither window nor pacer holds them back.
     fn send_probes(&mut self, now: Instant, index: PathIndex, batch: &mut TransmitBatch) {
         let path = &mut self.paths[index];
+        let probes = path.take_probes();
         if matches!(path.state(), State::Opening { .. }) {
-            path.probes_due = 0;
             return;
         }
-        let is_asked = path.recovery.asks_enough(path.cwnd());
-        let mut ping = std::mem::take(&mut path.keep_alive_due) && !is_asked;
-        let probes = std::mem::take(&mut path.probes_due);
-        let place = (index, path.tuple);
+        let is_asked = path.recovery().asks_enough(path.cwnd());
+        let mut ping = path.take_sign_of_life() && !is_asked;
+        let place = (index, path.tuple());
         let size = (path.packet_size(), false);
         if ping && probes == 0 && self.takes_probes() && self.paths[index].may_probe_instead(now) {
             ping = !self.send_train_now(now, index, batch);
@@ -230,11 +224,11 @@ impl Session {
     /// of other paths' packets once in a round trip on their own as well. Else a path that has just
     /// come to a halt would silence the others, which are well.
     fn send_acks(&mut self, now: Instant, batch: &mut TransmitBatch) {
-        let is_due = |path: &Path| path.received.due_at().is_some_and(|at| at <= now);
+        let is_due = |path: &Path| path.ack_due_at().is_some_and(|at| at <= now);
         while let Some(first) = self.paths.position(is_due) {
             let carrier = self.ack_carrier().unwrap_or(first);
             let path = &self.paths[carrier];
-            let place = (carrier, path.tuple);
+            let place = (carrier, path.tuple());
             let size = (path.packet_size(), false);
             let ping = path.is_active() && path.last_eliciting_at() + MEASURE_INTERVAL <= now;
             for path in self
@@ -242,7 +236,9 @@ impl Session {
                 .iter_mut()
                 .filter(|path| is_due(path) && path.is_active())
             {
-                path.keep_alive_due |= path.last_eliciting_at() + MEASURE_INTERVAL <= now;
+                if path.last_eliciting_at() + MEASURE_INTERVAL <= now {
+                    path.ask_sign_of_life();
+                }
             }
             self.send_packet(now, place, size, batch, |session, out, space, frames| {
                 let end = out.len() + space;
@@ -250,10 +246,10 @@ impl Session {
                     if out.len() + SHED_MAX + ACK_RESERVE + PROBE_REPORT_MAX > end {
                         break;
                     }
-                    path.received.emit(now, path.id, out);
-                    if let Some(report) = path.prober.take_report() {
+                    path.emit_ack(now, out);
+                    if let Some(report) = path.take_probe_report() {
                         Frame::ProbeReport {
-                            path: path.id,
+                            path: path.id(),
                             report,
                         }
                         .emit(out);
@@ -280,18 +276,12 @@ impl Session {
         batch: &mut TransmitBatch,
     ) {
         let path = &mut self.paths[index];
-        let is_news = path.received.emitted_at() == Some(now);
-        if !is_news || path.own_ack_at > now || matches!(path.state(), State::Opening { .. }) {
+        if !path.takes_own_ack(now) || index == carrier || batch.is_full() {
             return;
         }
-        path.own_ack_at = now + path.rtt.smoothed().max(OWN_ACK_INTERVAL);
-        if index == carrier || batch.is_full() {
-            return;
-        }
-        let (place, size) = ((index, path.tuple), (path.packet_size(), false));
+        let (place, size) = ((index, path.tuple()), (path.packet_size(), false));
         self.send_packet(now, place, size, batch, |session, out, _, _| {
-            let path = &mut session.paths[index];
-            path.received.emit(now, path.id, out);
+            session.paths[index].emit_ack(now, out);
             false
         });
     }
@@ -305,7 +295,7 @@ impl Session {
             .active()
             .filter(|(_, path)| path.is_fresh(newest));
         fresh
-            .min_by_key(|(_, path)| (path.policies.tier(), path.rtt.smoothed()))
+            .min_by_key(|(_, path)| (path.policies().tier(), path.rtt().smoothed()))
             .map(|(index, _)| index)
     }
 
@@ -332,7 +322,7 @@ impl Session {
         let Some(train) = path.begin_probe(now) else {
             return false;
         };
-        let (place, full) = ((index, path.tuple), path.packet_size() as u64);
+        let (place, full) = ((index, path.tuple()), path.packet_size() as u64);
         for at in 0..train.count {
             let probe = Probe { index: at, ..train };
             let size = packet_size(full, at, train.count) as usize;
@@ -350,11 +340,10 @@ impl Session {
         if !path.is_active() || batch.is_full() {
             return;
         }
-        let Some(size) = path.mtu.wants_probe(now) else {
+        let Some(size) = path.take_mtu_probe(now) else {
             return;
         };
-        path.mtu.on_probe_sent();
-        let place = (index, path.tuple);
+        let place = (index, path.tuple());
         self.send_packet(
             now,
             place,
@@ -375,7 +364,7 @@ impl Session {
         let (code, text) = (reason.code(), reason.to_string());
         for index in self.paths.indices() {
             let path = &self.paths[index];
-            let place = (index, path.tuple);
+            let place = (index, path.tuple());
             let size = (path.packet_size(), false);
             self.send_packet(now, place, size, batch, |_, out, _, _| {
                 Frame::Close {
@@ -393,7 +382,7 @@ impl Session {
 /// Size and padding of a packet that validates `to`: padded, so that the address is shown to carry
 /// packets of the least size, unless too little came from there for that.
 fn validation_size(path: &Path, to: FourTuple) -> (usize, bool) {
-    let known = to == path.tuple;
+    let known = to == path.tuple();
     let padded = known && path.amplification_room().get() >= BASE_SIZE.into();
     (BASE_SIZE.into(), padded)
 }

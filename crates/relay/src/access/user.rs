@@ -1,5 +1,6 @@
 //! A user of the relay as its access list has it: a name, and what its devices together may have.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -18,6 +19,12 @@ const MAX_NAME: usize = 64;
 /// A user's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UserName(String);
+
+impl Borrow<str> for UserName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
 
 /// One user. A limit that is not there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

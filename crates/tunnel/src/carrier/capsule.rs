@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frame::{FrameError, MAX_PACKET, Unframer, frame};
+use super::frame::{FrameError, MAX_PACKET, Piece, Unframer, frame};
 
 /// The type of a datagram.
 const DATAGRAM: u64 = 0;
@@ -32,76 +32,50 @@ pub fn encapsulate(packet: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(packet);
 }
 
-/// Takes a stream of capsules apart. Holds one datagram that is not complete at the most, beside
-/// what was read last.
-#[derive(Debug, Default)]
-pub struct Decapsulator {
-    buffer: Vec<u8>,
-    start: usize,
-    /// Bytes of a capsule of another type that are still to come.
-    skipped: usize,
+impl Unframer {
+    /// Of streams of capsules. Capsules of other types, and datagrams of other contexts, are left
+    /// out; what is longer than anything that a proxy has to say is an error.
+    #[must_use]
+    pub const fn of_capsules() -> Self {
+        Self::new(read_capsule)
+    }
 }
 
-impl Decapsulator {
-    /// Bytes that came.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.drain(..self.start);
-        self.start = 0;
-        self.buffer.extend_from_slice(bytes);
+fn read_capsule(bytes: &[u8]) -> Result<Piece, FrameError> {
+    let Some((kind, length, header)) = head(bytes) else {
+        return Ok(Piece::Part);
+    };
+    let most = match kind {
+        DATAGRAM => MAX_PACKET as u64 + 8,
+        _ => MAX_OTHER,
+    };
+    if length > most {
+        return Err(FrameError(usize::try_from(length).unwrap_or(usize::MAX)));
     }
-
-    /// The next packet that is complete. Capsules of other types, and datagrams of other contexts,
-    /// are left out.
-    ///
-    /// # Errors
-    /// What comes is longer than anything that a proxy has to say; nothing more can be had of the
-    /// stream.
-    pub fn packet(&mut self) -> Result<Option<&mut [u8]>, FrameError> {
-        loop {
-            let present = self.buffer.len() - self.start;
-            let step = self.skipped.min(present);
-            self.start += step;
-            self.skipped -= step;
-            let rest = &self.buffer[self.start..];
-            let Some((kind, length, header)) = head(rest) else {
-                return Ok(None);
-            };
-            let most = match kind {
-                DATAGRAM => MAX_PACKET as u64 + 8,
-                _ => MAX_OTHER,
-            };
-            if length > most {
-                return Err(FrameError(usize::try_from(length).unwrap_or(usize::MAX)));
-            }
-            let length = length as usize;
-            if kind != DATAGRAM {
-                self.start += header;
-                self.skipped = length;
-                continue;
-            }
-            if rest.len() < header + length {
-                return Ok(None);
-            }
-            let value = &rest[header..header + length];
-            let context = varint(value);
-            let (begin, end) = (self.start + header, self.start + header + length);
-            self.start = end;
-            if let Some((UDP_PAYLOAD, used)) = context
-                && (1..=MAX_PACKET).contains(&(length - used))
-            {
-                return Ok(Some(&mut self.buffer[begin + used..end]));
-            }
-        }
+    let end = header + length as usize;
+    if kind != DATAGRAM {
+        return Ok(Piece::Other(end));
+    }
+    let Some(value) = bytes.get(header..end) else {
+        return Ok(Piece::Part);
+    };
+    let payload = match varint(value) {
+        Some((UDP_PAYLOAD, used)) => header + used..end,
+        _ => end..end,
+    };
+    match payload.len() {
+        1..=MAX_PACKET => Ok(Piece::Packet(payload)),
+        _ => Ok(Piece::Other(end)),
     }
 }
 
 /// Feeds a stream, in two pieces, to the reader, for fuzzing.
 pub fn fuzz_capsules(data: &[u8]) {
     let (first, second) = data.split_at(data.len() / 2);
-    let mut decapsulator = Decapsulator::default();
+    let mut unframer = Unframer::of_capsules();
     for piece in [first, second] {
-        decapsulator.push(piece);
-        while let Ok(Some(packet)) = decapsulator.packet() {
+        unframer.push(piece);
+        while let Ok(Some(packet)) = unframer.packet() {
             assert!(
                 (1..=MAX_PACKET).contains(&packet.len()),
                 "a packet of no size"
@@ -146,7 +120,7 @@ pub(super) struct Capsuled<S> {
     /// What leaves, as capsules.
     outward: Vec<u8>,
     left: usize,
-    decapsulator: Decapsulator,
+    inbound: Unframer,
     /// What has come, framed by length.
     inward: Vec<u8>,
     given: usize,
@@ -164,7 +138,7 @@ impl<S> Capsuled<S> {
             unframer: Unframer::default(),
             outward: Vec::new(),
             left: 0,
-            decapsulator: Decapsulator::default(),
+            inbound: Unframer::of_capsules(),
             inward: Vec::new(),
             given: 0,
         }
@@ -198,8 +172,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Capsuled<S> {
             if read.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            this.decapsulator.push(read.filled());
-            while let Some(packet) = this.decapsulator.packet().map_err(garbled)? {
+            this.inbound.push(read.filled());
+            while let Some(packet) = this.inbound.packet().map_err(garbled)? {
                 frame(packet, &mut this.inward);
             }
         }
@@ -261,23 +235,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Capsuled<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frame::tests::{packets, unframed};
     use super::*;
-
-    fn all(decapsulator: &mut Decapsulator) -> Vec<Vec<u8>> {
-        let mut out = Vec::new();
-        while let Some(packet) = decapsulator.packet().unwrap() {
-            out.push(packet.to_vec());
-        }
-        out
-    }
 
     #[test]
     fn packets_come_out_as_they_went_in_however_the_stream_is_cut() {
-        let packets: Vec<Vec<u8>> = (0..50_usize)
-            .map(|i| vec![i as u8; (i * 397) % MAX_PACKET + 1])
-            .collect();
         let mut stream = Vec::new();
-        for packet in &packets {
+        for packet in &packets() {
             encapsulate(packet, &mut stream);
             // Something else; a datagram of another context, an empty one and one without context.
             stream.extend([0x40, 0x55, 0x43, 0xe8]);
@@ -286,16 +250,7 @@ mod tests {
             encapsulate(&[], &mut stream);
         }
         encapsulate(&vec![0; MAX_PACKET + 1], &mut stream);
-        for step in [1, 2, 3, 1_000, stream.len()] {
-            let mut decapsulator = Decapsulator::default();
-            let mut out = Vec::new();
-            for piece in stream.chunks(step) {
-                decapsulator.push(piece);
-                out.extend(all(&mut decapsulator));
-                assert!(decapsulator.buffer.len() - decapsulator.start <= MAX_PACKET + 16);
-            }
-            assert_eq!(out, packets, "in steps of {step}");
-        }
+        assert_eq!(unframed(&stream, Unframer::of_capsules), packets());
     }
 
     #[test]
@@ -304,9 +259,8 @@ mod tests {
         encapsulate(b"abc", &mut stream);
         assert_eq!(stream, [0, 4, 0, b'a', b'b', b'c']);
         // The same in numbers longer than need be.
-        let mut decapsulator = Decapsulator::default();
-        decapsulator.push(&[0x40, 0, 0x80, 0, 0, 5, 0x40, 0, b'a', b'b', b'c']);
-        assert_eq!(all(&mut decapsulator), [b"abc"]);
+        let longer = [0x40, 0, 0x80, 0, 0, 5, 0x40, 0, b'a', b'b', b'c'];
+        assert_eq!(unframed(&longer, Unframer::of_capsules), [b"abc"]);
     }
 
     #[test]
@@ -316,9 +270,9 @@ mod tests {
             &[9, 0x80, 1, 0, 1],
             &[0xff; 16],
         ] {
-            let mut decapsulator = Decapsulator::default();
-            decapsulator.push(head);
-            assert!(decapsulator.packet().is_err(), "{head:?}");
+            let mut unframer = Unframer::of_capsules();
+            unframer.push(head);
+            assert!(unframer.packet().is_err(), "{head:?}");
         }
     }
 }

@@ -263,8 +263,7 @@ impl Visitor {
     /// Tells it that nobody is there for it, for this reason: it is reset.
     pub async fn refuse(mut self, status: Status) {
         if self.stream.write_all(&[status.emit()]).await.is_ok() {
-            self.stream.finish();
-            self.stream.stop();
+            self.stream.end();
         }
     }
 

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use tabane_base::Duration;
 use tabane_core::{ClassId, ClassRule, CloseReason, Endpoint, PathId, PublicKey};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::arrivals::Arrivals;
 use super::config::{ClientConfig, RelayPeer};
@@ -162,10 +162,11 @@ impl Shared {
     }
 
     pub(super) async fn wait_for_session(&self) -> Result<SessionId, OpenError> {
+        let deadline = Instant::now() + SESSION_WAIT;
         if self.has_several() && !self.forsaken.get() {
             // A silent session may be about to be replaced by another relay's.
             let mut reach = self.reach.subscribe();
-            let _ = timeout(SESSION_WAIT, reach.wait_for(|reachable| *reachable)).await;
+            let _ = timeout_at(deadline, reach.wait_for(|reachable| *reachable)).await;
         }
         if let Some(session) = self.session() {
             return Ok(session);
@@ -173,7 +174,7 @@ impl Shared {
         let mut standing = self.standing.subscribe();
         let settled = standing.wait_for(|it| !matches!(it, Standing::Connecting(_)));
         // Whatever came of waiting, the standing says it.
-        let _ = timeout(SESSION_WAIT, settled).await;
+        let _ = timeout_at(deadline, settled).await;
         match &*self.standing.borrow() {
             Standing::Connected(session) => Ok(*session),
             Standing::Connecting(reason) | Standing::Closed(reason) => {

@@ -26,8 +26,8 @@ const MAX_RECORD: usize = 1 << 14;
 /// What the front of a connection says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// Not all of it is there yet.
-    More,
+    /// Not all of it is there yet; no name is in fewer bytes than this.
+    More(usize),
     /// This host.
     For(HostName),
     /// No host, or it is nothing that has one.
@@ -37,13 +37,14 @@ pub(crate) enum Asked {
 /// Reads the front of a connection, from its first byte on.
 pub(crate) fn asked_name(front: &[u8]) -> Asked {
     let asked = match front.first() {
-        None => Asked::More,
+        None => Asked::More(1),
         Some(&HANDSHAKE_RECORD) => in_client_hello(front),
         Some(byte) if byte.is_ascii_alphabetic() => in_http(front),
         Some(_) => Asked::Nobody,
     };
     match asked {
-        Asked::More if front.len() >= MAX_FRONT => Asked::Nobody,
+        Asked::More(_) if front.len() >= MAX_FRONT => Asked::Nobody,
+        Asked::More(wanted) => Asked::More(wanted.clamp(front.len() + 1, MAX_FRONT)),
         asked => asked,
     }
 }
@@ -68,7 +69,7 @@ fn in_http(front: &[u8]) -> Asked {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(front) {
-        Ok(httparse::Status::Partial) => return Asked::More,
+        Ok(httparse::Status::Partial) => return Asked::More(0),
         Ok(httparse::Status::Complete(_)) => {}
         Err(_) => return Asked::Nobody,
     }
@@ -106,14 +107,16 @@ fn in_client_hello(front: &[u8]) -> Asked {
     let mut rest = front;
     // One message may come in several records.
     loop {
-        match hello_in(&message) {
-            Asked::More => {}
+        let missing = match hello_in(&message) {
+            Asked::More(missing) => missing,
             asked => return asked,
-        }
+        };
+        // Each of its bytes is one of the front's at least.
+        let more = Asked::More(front.len() + missing);
         let Some((&[kind, major, _, high, low], after)) = rest.split_first_chunk::<5>() else {
             return match rest.first() {
                 Some(kind) if *kind != HANDSHAKE_RECORD => Asked::Nobody,
-                _ => Asked::More,
+                _ => more,
             };
         };
         let len = usize::from(u16::from_be_bytes([high, low]));
@@ -124,17 +127,20 @@ fn in_client_hello(front: &[u8]) -> Asked {
         message.extend_from_slice(there);
         rest = &after[there.len()..];
         if there.len() < len {
-            return hello_in(&message);
+            return match hello_in(&message) {
+                Asked::More(missing) => Asked::More(front.len() + missing),
+                asked => asked,
+            };
         }
     }
 }
 
-/// Reads a handshake message that may not be all there.
+/// Reads a handshake message that may not be all there: how many bytes more it has at least then.
 fn hello_in(message: &[u8]) -> Asked {
     let Some((&[kind, high, middle, low], body)) = message.split_first_chunk::<4>() else {
         return match message.first() {
             Some(kind) if *kind != CLIENT_HELLO => Asked::Nobody,
-            _ => Asked::More,
+            _ => Asked::More(4 - message.len()),
         };
     };
     let len = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
@@ -142,7 +148,7 @@ fn hello_in(message: &[u8]) -> Asked {
         return Asked::Nobody;
     }
     match body.get(..len) {
-        None => Asked::More,
+        None => Asked::More(len - body.len()),
         Some(body) => server_name(body).map_or(Asked::Nobody, host_name),
     }
 }
@@ -191,11 +197,14 @@ pub fn fuzz_asked_name(front: &[u8]) {
     if let Asked::For(name) = &whole {
         assert!(!name.as_str().bytes().any(|byte| byte.is_ascii_uppercase()));
     }
-    assert!(whole != Asked::More || front.len() < MAX_FRONT);
+    assert!(!matches!(whole, Asked::More(_)) || front.len() < MAX_FRONT);
     let step = front.len() / 64 + 1;
     for cut in (0..front.len()).step_by(step) {
         match asked_name(&front[..cut]) {
-            Asked::More => {}
+            Asked::More(wanted) => assert!(
+                wanted > cut && (front.len() >= wanted || !matches!(whole, Asked::For(_))),
+                "{wanted} at {cut}"
+            ),
             early => assert_eq!(early, whole, "at {cut}"),
         }
     }
@@ -264,7 +273,7 @@ mod tests {
         for front in [whole.clone(), cut_up(&whole, 1), cut_up(&whole, 7)] {
             assert_eq!(asked_name(&front), for_name("www.example.org"));
             for cut in 0..front.len() {
-                assert_eq!(asked_name(&front[..cut]), Asked::More, "{cut}");
+                assert!(matches!(asked_name(&front[..cut]), Asked::More(_)), "{cut}");
             }
         }
         let behind = [&whole[..], b"anything"].concat();
@@ -281,7 +290,7 @@ mod tests {
         // One that is cut into records of a byte each comes to more than is looked at.
         let crumbs = cut_up(&padded(&whole, 30_000), 1);
         assert_eq!(asked_name(&crumbs[..MAX_FRONT]), Asked::Nobody);
-        assert_eq!(asked_name(&crumbs[..MAX_FRONT - 1]), Asked::More);
+        assert_eq!(asked_name(&crumbs[..MAX_FRONT - 1]), Asked::More(MAX_FRONT));
     }
 
     #[test]
@@ -302,7 +311,7 @@ mod tests {
         ] {
             assert_eq!(asked_name(front), Asked::Nobody, "{front:?}");
         }
-        assert_eq!(asked_name(b""), Asked::More);
+        assert_eq!(asked_name(b""), Asked::More(1));
     }
 
     #[test]
@@ -311,7 +320,10 @@ mod tests {
         assert_eq!(asked_name(request), for_name("a.example"));
         let head = request.len() - b"body".len();
         for cut in 0..head {
-            assert_eq!(asked_name(&request[..cut]), Asked::More, "{cut}");
+            assert!(
+                matches!(asked_name(&request[..cut]), Asked::More(_)),
+                "{cut}"
+            );
         }
         let absolute = b"GET http://b.example/x HTTP/1.1\r\nHost: a.example\r\n\r\n";
         assert_eq!(asked_name(absolute), for_name("b.example"));
@@ -333,5 +345,30 @@ mod tests {
             }
             fuzz_asked_name(&front);
         }
+    }
+
+    /// How often a front is read that comes byte by byte.
+    fn looks(front: &[u8]) -> usize {
+        let (mut looks, mut wanted) = (0, 1);
+        for end in 1..=front.len() {
+            if end >= wanted && may_be_whole(&front[..end], end - 1) {
+                looks += 1;
+                match asked_name(&front[..end]) {
+                    Asked::More(more) => wanted = more,
+                    _ => return looks,
+                }
+            }
+        }
+        panic!("it says nothing");
+    }
+
+    #[test]
+    fn a_hello_in_tiny_records_is_not_read_with_every_byte() {
+        let name = "a.example";
+        let whole = cut_up(&padded(&hello(name), 8_000), 1);
+        assert!(whole.len() > 48_000);
+        assert_eq!(asked_name(&whole), for_name(name));
+        let looks = looks(&whole);
+        assert!(looks < 200, "{looks}");
     }
 }

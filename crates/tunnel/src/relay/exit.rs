@@ -137,7 +137,6 @@ struct Inner {
 type Tally = Arc<Mutex<PacketsSnapshot>>;
 
 struct Client {
-    session: u64,
     answers: mpsc::Sender<Vec<u8>>,
     tally: Tally,
 }
@@ -238,7 +237,6 @@ impl Exit {
         let mut clients = lock(&self.0.clients);
         for address in addresses.all() {
             let client = Client {
-                session,
                 answers: sender.clone(),
                 tally: tally.clone(),
             };
@@ -387,10 +385,13 @@ impl Drop for Lodger {
     fn drop(&mut self) {
         let inner = &self.exit.0;
         lock(&inner.pool).release(self.key);
-        let session = self.session;
-        let is_others = |_: &IpAddr, client: &mut Client| client.session != session;
-        lock(&inner.clients).retain(is_others);
-        lock(&inner.tallies).remove(&session);
+        // A later stream of the session has put its own in the place of these.
+        let is_own = |tally: &Tally| Arc::ptr_eq(tally, &self.tally);
+        lock(&inner.clients).retain(|_, client| !is_own(&client.tally));
+        let mut tallies = lock(&inner.tallies);
+        if tallies.get(&self.session).is_some_and(is_own) {
+            tallies.remove(&self.session);
+        }
     }
 }
 
@@ -399,6 +400,7 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use std::net::Ipv4Addr;
+    use tabane_base::Duration;
 
     /// What stands for the device: whole messages, one at a time, as of a TUN device.
     fn device() -> (OwnedFd, StdDatagram) {
@@ -493,6 +495,29 @@ mod tests {
             tell(address(&staying));
             assert!(answered(&mut staying).await);
             assert!(old.lodge(comes, 4).await.is_some());
+        });
+        told.unwrap();
+    }
+
+    #[test]
+    fn the_later_stream_of_a_session_has_the_answers_when_the_earlier_one_ends() {
+        let told = crate::block_on(async {
+            let (device, kernel) = device();
+            let exit = exit(device, None);
+            tokio::task::spawn_local({
+                let exit = exit.clone();
+                async move { exit.hand_out().await }
+            });
+            let client = PublicKey([1; 32]);
+            let earlier = exit.lodge(client, 1).await.unwrap();
+            let mut later = exit.lodge(client, 1).await.unwrap();
+            drop(earlier);
+            kernel.send(&packet_to(address(&later))).unwrap();
+            let waiting = tokio::time::timeout(Duration::from_secs(5), answered(&mut later));
+            assert_eq!(waiting.await, Ok(true));
+            assert_eq!(exit.tally(1).map(|tally| tally.received), Some(1));
+            drop(later);
+            assert!(exit.tally(1).is_none() && lock(&exit.0.clients).is_empty());
         });
         told.unwrap();
     }

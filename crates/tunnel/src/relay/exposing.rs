@@ -5,14 +5,14 @@
 //! of every connection's, so classes, rates, volumes and draining hold for them as well.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tabane_base::Duration;
-use tokio::sync::watch;
 
-use super::attending::{Attendant, Ending, attend};
+use super::attending::{Presence, Visits};
 use super::destination::notice_vanished;
-use super::front_doors::{Knock, Lease, Presence};
+use super::front_doors::Arrival;
 use super::host::{Host, Permit, Seat, refuse};
 use super::udp;
 use super::udp_door::UdpVisitor;
@@ -32,7 +32,7 @@ const WORD_WAIT: Duration = Duration::from_secs(30);
 
 /// Leads visitors to the client until it gives the port up, or is gone.
 pub(super) async fn serve(
-    stream: Stream,
+    mut stream: Stream,
     host: &Host,
     claim: PortClaim,
     name: Option<&HostName>,
@@ -49,8 +49,8 @@ pub(super) async fn serve(
         return refuse(stream, Status::TimedOut).await;
     }
     let doors = &host.shared.front_doors;
-    let (lease, mut knocks) = match doors.lease(claim, name, host.key).await {
-        Ok(leased) => leased,
+    let mut held = match doors.lease(claim, name, host.key).await {
+        Ok(held) => held,
         Err(status) => return refuse(stream, status).await,
     };
     stream.write_all(&[Status::Open.emit()]).await?;
@@ -58,131 +58,89 @@ pub(super) async fn serve(
     let user = host.user.as_ref().map(User::name);
     let PortClaim { protocol, ports } = claim;
     tracing::info!(client = %host.key, user, %protocol, %ports, name, "leads to the client");
-    let mut exposing = Exposing {
-        stream,
-        lease,
-        is_gone: watch::Sender::new(false),
-        host,
+    let lead = |stream: &Stream, arrival, visits: &Arc<Visits>| match arrival {
+        Arrival::Visitor(visitor) => let_in(stream, visitor, visits, host),
+        Arrival::Datagrams(visitor) => let_in_datagrams(stream, visitor, visits, host),
     };
-    if attend(&mut exposing, &mut knocks, is_granted).await == Ending::Vanished {
-        exposing.is_gone.send_replace(true);
-    }
-    drop(knocks);
+    held.attend(&mut stream, is_granted, lead).await;
     // The ports first: who hears that it is over may ask for them at once.
-    let Exposing {
-        mut stream, lease, ..
-    } = exposing;
-    drop(lease);
-    if !stream.is_written {
-        stream.finish();
-    }
-    if !stream.is_read {
-        stream.stop();
-    }
+    drop(held);
+    stream.end();
     Ok(())
 }
 
-struct Exposing<'a> {
-    stream: Stream,
-    lease: Lease,
-    /// The client is here again without this session: nobody answers those any more who came by it.
-    is_gone: watch::Sender<bool>,
-    host: &'a Host,
+fn let_in(asked: &Stream, visitor: Visitor, visits: &Arc<Visits>, host: &Host) {
+    let Some((permit, presence, stream)) = open(asked, visits, host, Seat::Visitor) else {
+        return;
+    };
+    let preface = preface(asked, visitor.from, visitor.at);
+    let visitor = match visitor.at_home() {
+        Ok(visitor) => visitor,
+        Err(error) => {
+            tracing::warn!(%error, "cannot watch a visitor's connection");
+            return host.shared.front_doors.turn_away();
+        }
+    };
+    let (ended, meter) = (host.stream_ended.clone(), host.meter());
+    tokio::task::spawn_local(async move {
+        notice_vanished(&visitor.tcp);
+        let front = [preface.emit(), visitor.front].concat();
+        let carrying = async {
+            stream.write_all(&front).await.ok()?;
+            let connection = Connection::new(stream, visitor.tcp.into());
+            let connection = connection.metered(meter).awaiting_word(WORD_WAIT);
+            Some(connection.carry().await)
+        };
+        let carried = tokio::select! {
+            carried = carrying => carried,
+            // Dropped, it is reset.
+            () = presence.forsaken() => None,
+        };
+        tracing::debug!(from = %preface.from, at = %preface.at, ?carried, "visitor gone");
+        drop((permit, presence));
+        ended.notify_one();
+    });
 }
 
-impl Attendant for Exposing<'_> {
-    type Errand = Knock;
-
-    fn stream(&mut self) -> &mut Stream {
-        &mut self.stream
-    }
-
-    fn asked(knock: Knock) -> Result<bool, Knock> {
-        match knock {
-            Knock::Asked { by_the_same } => Ok(by_the_same),
-            knock => Err(knock),
+fn let_in_datagrams(asked: &Stream, visitor: UdpVisitor, visits: &Arc<Visits>, host: &Host) {
+    let Some((permit, presence, stream)) = open(asked, visits, host, Seat::UdpVisitor) else {
+        return;
+    };
+    let preface = preface(asked, visitor.from, visitor.at);
+    let meter = host.meter();
+    tokio::task::spawn_local(async move {
+        let flow = Flow::new(stream, None);
+        if flow.stream().write_all(&preface.emit()).await.is_ok() {
+            udp::serve(flow, visitor, meter).await;
         }
-    }
+        drop((permit, presence));
+    });
+}
 
-    fn serve(&self, knock: Knock) {
-        match knock {
-            Knock::Visitor(visitor) => self.let_in(visitor, self.host),
-            Knock::Datagrams(visitor) => self.let_in_datagrams(visitor, self.host),
-            Knock::Asked { .. } => {}
-        }
+fn preface(asked: &Stream, from: SocketAddr, at: SocketAddr) -> Preface {
+    Preface {
+        asked_by: asked.id(),
+        from,
+        at,
     }
 }
 
-impl Exposing<'_> {
-    fn let_in(&self, visitor: Visitor, host: &Host) {
-        let Some((permit, stream)) = self.open(host, Seat::Visitor) else {
-            return;
-        };
-        let preface = self.preface(visitor.from, visitor.at);
-        let visitor = match visitor.at_home() {
-            Ok(visitor) => visitor,
-            Err(error) => {
-                tracing::warn!(%error, "cannot watch a visitor's connection");
-                return host.shared.front_doors.turn_away();
-            }
-        };
-        let (ended, meter) = (host.stream_ended.clone(), host.meter());
-        let mut is_gone = self.is_gone.subscribe();
-        tokio::task::spawn_local(async move {
-            notice_vanished(&visitor.tcp);
-            let front = [preface.emit(), visitor.front].concat();
-            let carrying = async {
-                stream.write_all(&front).await.ok()?;
-                let connection = Connection::new(stream, visitor.tcp.into());
-                let connection = connection.metered(meter).awaiting_word(WORD_WAIT);
-                Some(connection.carry().await)
-            };
-            let carried = tokio::select! {
-                carried = carrying => carried,
-                // Dropped, it is reset. The sender is dropped with the port, which ends nobody.
-                Ok(_) = is_gone.wait_for(|it| *it) => None,
-            };
-            tracing::debug!(from = %preface.from, at = %preface.at, ?carried, "visitor gone");
-            drop(permit);
-            ended.notify_one();
-        });
+/// A stream towards the client for one more visitor; `None`, which is counted, where there are
+/// enough.
+fn open(
+    asked: &Stream,
+    visits: &Arc<Visits>,
+    host: &Host,
+    seat: Seat,
+) -> Option<(Permit, Presence, Stream)> {
+    let is_used_up = host.user.as_ref().is_some_and(User::is_used_up);
+    let permit = Permit::take(host, seat).filter(|_| !is_used_up);
+    let opened = permit.and_then(|permit| {
+        let stream = asked.open_beside()?;
+        Some((permit, visits.begin(), stream))
+    });
+    if opened.is_none() {
+        host.shared.front_doors.turn_away();
     }
-
-    fn let_in_datagrams(&self, visitor: UdpVisitor, host: &Host) {
-        let Some((permit, stream)) = self.open(host, Seat::UdpVisitor) else {
-            return;
-        };
-        let preface = self.preface(visitor.from, visitor.at);
-        let meter = host.meter();
-        tokio::task::spawn_local(async move {
-            let flow = Flow::new(stream, None);
-            if flow.stream().write_all(&preface.emit()).await.is_ok() {
-                udp::serve(flow, visitor, meter).await;
-            }
-            drop(permit);
-        });
-    }
-
-    fn preface(&self, from: SocketAddr, at: SocketAddr) -> Preface {
-        Preface {
-            asked_by: self.stream.id(),
-            from,
-            at,
-        }
-    }
-
-    /// A stream towards the client for one more visitor; `None`, which is counted, where there are
-    /// enough.
-    fn open(&self, host: &Host, seat: Seat) -> Option<((Permit, Presence), Stream)> {
-        let is_used_up = host.user.as_ref().is_some_and(User::is_used_up);
-        let permit = Permit::take(host, seat).filter(|_| !is_used_up);
-        let opened = permit.and_then(|permit| {
-            let stream = self.stream.open_beside()?;
-            Some(((permit, self.lease.count()), stream))
-        });
-        if opened.is_none() {
-            host.shared.front_doors.turn_away();
-        }
-        opened
-    }
+    opened
 }

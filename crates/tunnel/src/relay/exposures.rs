@@ -11,6 +11,7 @@ use tabane_base::Protocol;
 use tabane_core::PublicKey;
 use tokio::time::Instant;
 
+use super::attending::Conflict;
 use super::turnstile::Turnstile;
 use crate::request::PortClaim;
 use crate::target::HostName;
@@ -35,9 +36,6 @@ pub(super) struct Exposed<T> {
     pub(super) name: Option<HostName>,
     pub(super) key: PublicKey,
     pub(super) holder: T,
-    /// Who are here, and who were, those included.
-    pub(super) visitors: u64,
-    pub(super) visitors_so_far: u64,
     turnstile: Turnstile,
 }
 
@@ -45,15 +43,6 @@ pub(super) struct Exposed<T> {
 enum Taken {
     Whole(u64),
     Named(BTreeMap<HostName, u64>),
-}
-
-/// Why a claim is not to be had.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Conflict {
-    /// These have what it asks for.
-    With(Vec<u64>),
-    /// There are as many as there may be.
-    Full,
 }
 
 /// Whom a visitor of a port is for.
@@ -120,8 +109,6 @@ impl<T: Clone> Exposures<T> {
             name,
             key,
             holder,
-            visitors: 0,
-            visitors_so_far: 0,
             turnstile: Turnstile::new(now),
         };
         self.exposed.insert(number, exposed);
@@ -169,9 +156,10 @@ impl<T: Clone> Exposures<T> {
         self.exposed.get(&number)
     }
 
-    /// Changes the one of this number, if it is still there.
-    pub(super) fn change(&mut self, number: u64, change: impl FnOnce(&mut Exposed<T>)) {
-        self.exposed.get_mut(&number).map(change);
+    /// Takes all back. Their numbers are not given again.
+    pub(super) fn clear(&mut self) {
+        self.exposed.clear();
+        self.places.clear();
     }
 
     /// All of them.

@@ -13,18 +13,18 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use socket2::{Domain, SockRef, Socket, Type};
 use tabane_base::{Duration, Protocol};
 use tabane_core::{Admitted, Lobby, PublicKey};
 use tabane_linux::answering::AnsweringSocket;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::exposures::{Called, Conflict, Exposed, Exposures, Place, places};
+use super::attending::{self, Held, lock};
+use super::exposures::{Called, Exposures, Place, places};
 use super::open_ports::OpenPorts;
 use super::udp_door::{self, UdpVisitor};
 use super::visitor::Visitor;
@@ -35,29 +35,18 @@ use crate::target::HostName;
 /// kernel goes over to SYN cookies, and one whose last segment of the handshake finds the queue
 /// full is connected without our knowing: where the server speaks first, it waits for ever.
 const BACKLOG: i32 = 2_048;
-/// Visitors who wait for the holder's task; one more is reset.
-const MAX_WAITING: usize = 1_024;
 /// Visitors of one port who have not said which name they want, and how many may begin in a second.
 const MAX_NAMELESS: usize = 256;
 const MAX_BEGUN: usize = 1_000;
 /// After a failure to accept, which is want of descriptors as a rule.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long an earlier session of the same client has to show that it is there; longer than it
-/// takes itself to find out.
-const GONE_WAIT: Duration = Duration::from_secs(2);
-
-/// What the task of an exposure is told.
-pub(super) enum Knock {
+/// Who comes, as the holder's task is told; whoever finds no room there is reset.
+pub(super) enum Arrival {
     Visitor(Visitor),
     Datagrams(UdpVisitor),
-    /// Another client has asked for a port of it, or the same one once more.
-    Asked {
-        by_the_same: bool,
-    },
 }
 
-/// What leads to that task; it ends with the last.
-pub(super) type Bell = mpsc::Sender<Knock>;
+type Bell = attending::Bell<Arrival>;
 
 /// All of them.
 pub(super) struct FrontDoors {
@@ -73,12 +62,6 @@ pub(super) struct FrontDoors {
 
 /// Ports that a client has, until this is dropped.
 pub(super) struct Lease {
-    doors: Arc<FrontDoors>,
-    number: u64,
-}
-
-/// A visitor who is here.
-pub(super) struct Presence {
     doors: Arc<FrontDoors>,
     number: u64,
 }
@@ -110,13 +93,10 @@ impl FrontDoors {
     }
 
     fn exposures(&self) -> MutexGuard<'_, Exposures<Bell>> {
-        self.exposures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.exposures)
     }
 
-    /// Has what comes there knock at the receiver, from now on. A client that is here again is
-    /// given what an earlier session has, once that one turns out to be gone.
+    /// Leads to a client what comes there, from now on.
     ///
     /// # Errors
     /// Somebody else has it, or the host does not let us.
@@ -125,51 +105,23 @@ impl FrontDoors {
         claim: PortClaim,
         name: Option<&HostName>,
         key: PublicKey,
-    ) -> Result<(Lease, mpsc::Receiver<Knock>), Status> {
-        let (bell, knocks) = mpsc::channel(MAX_WAITING);
-        let insert = || {
-            let bell = bell.clone();
-            let mut exposures = self.exposures();
-            exposures.insert((claim, name), key, bell, Instant::now())
+    ) -> Result<Held<Lease, Arrival>, Status> {
+        let insert = |exposures: &mut Exposures<Bell>, bell| {
+            let number = exposures.insert((claim, name), key, bell, Instant::now())?;
+            let doors = self.clone();
+            Ok(Lease { doors, number })
         };
-        let number = match insert() {
-            Err(Conflict::With(others)) => {
-                self.ask(&others, key).await;
-                insert()
-            }
-            inserted => inserted,
+        let holder = |exposures: &Exposures<Bell>, number| {
+            let exposed = exposures.get(number)?;
+            Some((exposed.holder.clone(), exposed.key == key))
         };
-        let number = number.map_err(|conflict| match conflict {
-            Conflict::With(_) => Status::PortTaken,
-            Conflict::Full => Status::Limit,
-        })?;
-        let doors = self.clone();
-        let lease = Lease { doors, number };
+        let held = attending::lease(&self.exposures, insert, holder).await?;
         let is_wanted = |place: &Place| name.is_none() || !self.own_ports.contains(&place.1);
         let wanted = places(claim).filter(is_wanted);
         self.ports
             .open(wanted, |place| self.attended(place))
             .await?;
-        Ok((lease, knocks))
-    }
-
-    /// Tells those who have what `key` wants. Waits for the end of what it has itself.
-    async fn ask(&self, others: &[u64], key: PublicKey) {
-        let mut gone = JoinSet::new();
-        for number in others {
-            let exposures = self.exposures();
-            let Some(other) = exposures.get(*number) else {
-                continue;
-            };
-            let by_the_same = other.key == key;
-            // Who has too much to do for this is there.
-            let asked = other.holder.try_send(Knock::Asked { by_the_same });
-            if asked.is_ok() && by_the_same {
-                let bell = other.holder.clone();
-                gone.spawn_local(async move { bell.closed().await });
-            }
-        }
-        let _ = timeout(GONE_WAIT, gone.join_all()).await;
+        Ok(held)
     }
 
     fn attended(self: &Arc<Self>, place: Place) -> io::Result<JoinHandle<()>> {
@@ -209,7 +161,7 @@ impl FrontDoors {
                 }
             };
             match self.whom(place).await {
-                Called::Holder(bell) => self.ring(&bell, Knock::Visitor(visitor)),
+                Called::Holder(bell) => self.ring(&bell, Arrival::Visitor(visitor)),
                 Called::ByName => {
                     let now = tabane_base::Instant::EPOCH + opened_at.elapsed();
                     let from = visitor.from.ip();
@@ -254,7 +206,7 @@ impl FrontDoors {
             return None;
         };
         let doors = self.clone();
-        Some(move |visitor| doors.ring(&bell, Knock::Datagrams(visitor)))
+        Some(move |visitor| doors.ring(&bell, Arrival::Datagrams(visitor)))
     }
 
     async fn read_name(self: Arc<Self>, place: Place, visitor: Visitor) {
@@ -273,7 +225,7 @@ impl FrontDoors {
             let called = self.exposures().call_named(place, &name, now);
             match called {
                 Called::Holder(bell) => {
-                    self.ring(&bell, Knock::Visitor(visitor));
+                    self.ring(&bell, Arrival::Visitor(visitor));
                     return None;
                 }
                 Called::At(at) => sleep_until(at).await,
@@ -301,8 +253,8 @@ impl FrontDoors {
         Some((front, tcp))
     }
 
-    fn ring(&self, bell: &Bell, knock: Knock) {
-        if bell.try_send(knock).is_err() {
+    fn ring(&self, bell: &Bell, arrival: Arrival) {
+        if !bell.ring(arrival) {
             self.turn_away();
         }
     }
@@ -324,8 +276,8 @@ impl FrontDoors {
             claim: exposed.claim,
             name: exposed.name.clone(),
             client: exposed.key,
-            visitors: exposed.visitors,
-            visitors_so_far: exposed.visitors_so_far,
+            visitors: exposed.holder.visits.now(),
+            visitors_so_far: exposed.holder.visits.so_far(),
         });
         exposed.collect()
     }
@@ -333,8 +285,7 @@ impl FrontDoors {
     /// Lets nobody in any more, for good; whoever is in by TCP stays.
     pub(super) fn close(&self) {
         // Their tasks end with their bells, and find nothing to give back.
-        let all = std::mem::take(&mut *self.exposures());
-        drop(all);
+        self.exposures().clear();
         self.ports.close_all();
     }
 }
@@ -350,28 +301,6 @@ fn listen(local: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&local.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
-}
-
-impl Lease {
-    /// Counts a visitor until the result is dropped.
-    pub(super) fn count(&self) -> Presence {
-        let change = |exposed: &mut Exposed<Bell>| {
-            exposed.visitors += 1;
-            exposed.visitors_so_far += 1;
-        };
-        self.doors.exposures().change(self.number, change);
-        Presence {
-            doors: self.doors.clone(),
-            number: self.number,
-        }
-    }
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        let change = |exposed: &mut Exposed<Bell>| exposed.visitors -= 1;
-        self.doors.exposures().change(self.number, change);
-    }
 }
 
 impl Drop for Lease {

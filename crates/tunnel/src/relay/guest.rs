@@ -320,8 +320,7 @@ async fn serve_packets(stream: Stream, host: &Host, lodges: bool) -> Result<(), 
 async fn tell_families(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
     let families = families_byte(host.shared.own.families());
     stream.write_all(&[Status::Open.emit(), families]).await?;
-    stream.finish();
-    stream.stop();
+    stream.end();
     Ok(())
 }
 
@@ -335,8 +334,7 @@ async fn tell_relays(mut stream: Stream, host: &Host, known: u64) -> Result<(), 
     if epoch > known {
         stream.write_all(&list).await?;
     }
-    stream.finish();
-    stream.stop();
+    stream.end();
     Ok(())
 }
 

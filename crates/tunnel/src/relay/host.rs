@@ -138,7 +138,6 @@ impl Drop for Permit {
 /// Ends a stream by saying why it is not served.
 pub(super) async fn refuse(mut stream: Stream, status: Status) -> Result<(), StreamEnd> {
     stream.write_all(&[status.emit()]).await?;
-    stream.finish();
-    stream.stop();
+    stream.end();
     Ok(())
 }

@@ -92,13 +92,7 @@ impl<'a> Mapping<'a> {
             // Lets the loop send, and the other flows have their turn.
             tokio::task::yield_now().await;
         }
-        let stream = self.flow.stream_mut();
-        if !stream.is_written {
-            stream.finish();
-        }
-        if !stream.is_read {
-            stream.stop();
-        }
+        self.flow.stream_mut().end();
     }
 
     /// Passes on what there is; pending where there is nothing, `None` at the end.

@@ -64,13 +64,7 @@ impl<'a> Packets<'a> {
             // Lets the loop send, and the others have their turn.
             tokio::task::yield_now().await;
         }
-        let stream = self.flow.stream_mut();
-        if !stream.is_written {
-            stream.finish();
-        }
-        if !stream.is_read {
-            stream.stop();
-        }
+        self.flow.stream_mut().end();
     }
 
     /// Passes on what there is; `false` at the end.

@@ -14,6 +14,7 @@ use tabane_base::{Duration, Prefix};
 use tabane_core::PublicKey;
 use tokio::time::Instant;
 
+use super::attending::Conflict;
 use super::grants::Group;
 use crate::domain::Domain;
 use crate::routes::{MAX_ROUTES, SiteDomain, SiteList, SiteRoute};
@@ -85,24 +86,9 @@ impl fmt::Display for Offered {
 pub(super) struct Routed<T> {
     pub(super) offered: Offered,
     pub(super) holder: Holder,
-    standing: Standing<T>,
-    /// Connections and flows that are led there, and that were, those included.
-    pub(super) calls: u64,
-    pub(super) calls_so_far: u64,
-}
-
-enum Standing<T> {
-    Here(T),
-    Away(Instant),
-}
-
-/// Why a route is not to be had.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Conflict {
-    /// These have some of it.
-    With(Vec<u64>),
-    /// There are as many as there may be.
-    Full,
+    /// What leads there, or did as long as its client was there.
+    pub(super) last_bell: T,
+    away_since: Option<Instant>,
 }
 
 /// Where an address leads a group.
@@ -158,9 +144,8 @@ impl<T: Clone> SiteRoutes<T> {
         let routed = Routed {
             offered,
             holder,
-            standing: Standing::Here(bell),
-            calls: 0,
-            calls_so_far: 0,
+            last_bell: bell,
+            away_since: None,
         };
         self.routes.insert(number, routed);
         Ok(number)
@@ -172,16 +157,15 @@ impl<T: Clone> SiteRoutes<T> {
     }
 
     fn forget_old(&mut self, now: Instant) {
-        self.routes.retain(|_, it| match it.standing {
-            Standing::Here(_) => true,
-            Standing::Away(since) => now < since + REMEMBERED,
-        });
+        let is_old = |since| now >= since + REMEMBERED;
+        self.routes
+            .retain(|_, it| !it.away_since.is_some_and(is_old));
     }
 
     /// Its client has gone.
     pub(super) fn leave(&mut self, number: u64, now: Instant) {
         if let Some(routed) = self.routes.get_mut(&number) {
-            routed.standing = Standing::Away(now);
+            routed.away_since = Some(now);
         }
     }
 
@@ -198,11 +182,6 @@ impl<T: Clone> SiteRoutes<T> {
     /// The one of this number.
     pub(super) fn get(&self, number: u64) -> Option<&Routed<T>> {
         self.routes.get(&number)
-    }
-
-    /// Changes the one of this number, if it is still there.
-    pub(super) fn change(&mut self, number: u64, change: impl FnOnce(&mut Routed<T>)) {
-        self.routes.get_mut(&number).map(change);
     }
 
     /// All of them.
@@ -260,10 +239,7 @@ impl<T: Clone> SiteRoutes<T> {
 impl<T> Routed<T> {
     /// What leads to its client, which is there.
     pub(super) fn bell(&self) -> Option<&T> {
-        match &self.standing {
-            Standing::Here(bell) => Some(bell),
-            Standing::Away(_) => None,
-        }
+        self.away_since.is_none().then_some(&self.last_bell)
     }
 }
 

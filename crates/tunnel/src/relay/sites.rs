@@ -12,20 +12,19 @@ mod echoes;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tabane_base::{Duration, Protocol};
 use tabane_core::PublicKey;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::attending::{Attendant, Ending, attend};
+use super::attending::{self, Held, Visits, lock};
 use super::grants::Group;
 use super::host::{Host, Permit, Seat, refuse};
 pub(super) use super::site_routes::Offered;
-use super::site_routes::{Conflict, Found, Holder, Routed, SiteRoutes};
+use super::site_routes::{Found, Holder, Routed, SiteRoutes};
 use super::udp::{self, Destination};
 use super::user::{Meter, User};
 use crate::access::Access;
@@ -37,20 +36,15 @@ use crate::stream::{Stream, StreamEnd};
 use crate::target::Target;
 use crate::visitor::Preface;
 
-use call::{Bell, Call, Errand, FarHalf, udp_at_home};
+use call::{Bell, Call, FarHalf, udp_at_home};
 pub(super) use call::{Way, connect, pass_flow};
 pub(super) use echoes::SiteEchoes;
 
-/// Calls that wait for the holder's task; one more is refused.
-const MAX_WAITING: usize = 1_024;
 /// How long a client may take to say whether its target is there: what it gives the target, and
 /// slow links.
 const WORD_WAIT: Duration = Duration::from_secs(30);
 /// Nothing has come from it by any link for so long, though it was told of somebody: it is gone.
 const SILENCE_WAIT: Duration = Duration::from_secs(3);
-/// How long an earlier session has to show that it is there; longer than it takes itself to find
-/// out.
-const GONE_WAIT: Duration = Duration::from_secs(2);
 /// Groups are the owner's to change, who tells nobody.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A flow that is silent for so long both ways is over: later than where it began.
@@ -67,12 +61,6 @@ struct Lease {
     sites: Arc<Sites>,
     number: u64,
     is_forgotten: bool,
-}
-
-/// Somebody who is led there.
-struct Presence {
-    sites: Arc<Sites>,
-    number: u64,
 }
 
 /// A route at one moment.
@@ -103,7 +91,7 @@ impl Default for Sites {
 
 impl Sites {
     fn routes(&self) -> MutexGuard<'_, SiteRoutes<Bell>> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.routes)
     }
 
     fn tell_change(&self) {
@@ -114,54 +102,25 @@ impl Sites {
     /// has a route, whatever its key.
     async fn lease(
         self: &Arc<Self>,
-        offered: Offered,
-        holder: Holder,
-    ) -> Result<(Lease, mpsc::Receiver<Errand>), Status> {
-        let (bell, errands) = mpsc::channel(MAX_WAITING);
-        let insert = || {
-            let (holder, bell) = (holder.clone(), bell.clone());
-            let offered = offered.clone();
-            self.routes().insert(offered, holder, bell, Instant::now())
+        offered: &Offered,
+        holder: &Holder,
+    ) -> Result<Held<Lease, Call>, Status> {
+        let insert = |routes: &mut SiteRoutes<Bell>, bell| {
+            let (offered, holder) = (offered.clone(), holder.clone());
+            let number = routes.insert(offered, holder, bell, Instant::now())?;
+            Ok(Lease {
+                sites: self.clone(),
+                number,
+                is_forgotten: false,
+            })
         };
-        let number = match insert() {
-            Err(Conflict::With(others)) => {
-                self.ask(&others, &holder.user).await;
-                insert()
-            }
-            inserted => inserted,
+        let other = |routes: &SiteRoutes<Bell>, number| {
+            let routed = routes.get(number)?;
+            Some((routed.bell()?.clone(), routed.holder.user == holder.user))
         };
-        let number = number.map_err(|conflict| match conflict {
-            Conflict::With(_) => Status::PortTaken,
-            Conflict::Full => Status::Limit,
-        })?;
+        let held = attending::lease(&self.routes, insert, other).await?;
         self.tell_change();
-        let lease = Lease {
-            sites: self.clone(),
-            number,
-            is_forgotten: false,
-        };
-        Ok((lease, errands))
-    }
-
-    /// Tells those who have what `user` wants. Waits for the end of what it has itself.
-    async fn ask(&self, others: &[u64], user: &str) {
-        let mut gone = JoinSet::new();
-        for number in others {
-            let routes = self.routes();
-            let Some(other) = routes.get(*number) else {
-                continue;
-            };
-            let by_the_same = other.holder.user == user;
-            let asked = Errand::Asked { by_the_same };
-            if let Some(bell) = other.bell()
-                && bell.try_send(asked).is_ok()
-                && by_the_same
-            {
-                let bell = bell.clone();
-                gone.spawn_local(async move { bell.closed().await });
-            }
-        }
-        let _ = timeout(GONE_WAIT, gone.join_all()).await;
+        Ok(held)
     }
 
     /// What leads where.
@@ -172,8 +131,8 @@ impl Sites {
             user: it.holder.user.clone(),
             client: it.holder.key,
             is_here: it.bell().is_some(),
-            calls: it.calls,
-            calls_so_far: it.calls_so_far,
+            calls: it.last_bell.visits.now(),
+            calls_so_far: it.last_bell.visits.so_far(),
         };
         routes.iter().map(of).collect()
     }
@@ -195,27 +154,6 @@ impl Drop for Lease {
     }
 }
 
-impl Lease {
-    fn count(&self) -> Presence {
-        let change = |routed: &mut Routed<Bell>| {
-            routed.calls += 1;
-            routed.calls_so_far += 1;
-        };
-        self.sites.routes().change(self.number, change);
-        Presence {
-            sites: self.sites.clone(),
-            number: self.number,
-        }
-    }
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        let change = |routed: &mut Routed<Bell>| routed.calls -= 1;
-        self.sites.routes().change(self.number, change);
-    }
-}
-
 /// The user of a session that sites are for, and its group.
 fn member(host: &Host) -> Option<(&User, Group)> {
     let user = host.user.as_ref();
@@ -225,7 +163,11 @@ fn member(host: &Host) -> Option<(&User, Group)> {
 
 /// Leads to the client what its group sends to these addresses, or asks for of these names, until
 /// it gives them up or is gone.
-pub(super) async fn serve(stream: Stream, host: &Host, offered: Offered) -> Result<(), StreamEnd> {
+pub(super) async fn serve(
+    mut stream: Stream,
+    host: &Host,
+    offered: Offered,
+) -> Result<(), StreamEnd> {
     let Some((user, group)) = member(host) else {
         return refuse(stream, Status::Denied).await;
     };
@@ -259,91 +201,46 @@ pub(super) async fn serve(stream: Stream, host: &Host, offered: Offered) -> Resu
         user: name.to_owned(),
         key: host.key,
     };
-    let (lease, mut errands) = match host.shared.sites.lease(offered.clone(), holder).await {
-        Ok(leased) => leased,
+    let mut held = match host.shared.sites.lease(&offered, &holder).await {
+        Ok(held) => held,
         Err(status) => return refuse(stream, status).await,
     };
     stream.write_all(&[Status::Open.emit()]).await?;
     tracing::info!(client = %host.key, user = name, %offered, "leads to the client");
-    let mut route = Route {
-        stream,
-        lease,
-        is_gone: watch::Sender::new(false),
-        host,
-    };
-    if attend(&mut route, &mut errands, is_granted).await == Ending::Vanished {
-        route.is_gone.send_replace(true);
-    }
-    let Route {
-        mut stream,
-        mut lease,
-        ..
-    } = route;
-    lease.is_forgotten = !is_granted();
+    let lead = |stream: &Stream, call, visits: &Arc<Visits>| pass_on(stream, call, visits, host);
+    held.attend(&mut stream, is_granted, lead).await;
+    held.lease_mut().is_forgotten = !is_granted();
     // The route first: who hears that it is over may ask for it at once.
-    drop((lease, errands));
-    if !stream.is_written {
-        stream.finish();
-    }
-    if !stream.is_read {
-        stream.stop();
-    }
+    drop(held);
+    stream.end();
     Ok(())
 }
 
-struct Route<'a> {
-    stream: Stream,
-    lease: Lease,
-    /// The site is here again without this session: nobody answers those any more who called by it.
-    is_gone: watch::Sender<bool>,
-    host: &'a Host,
-}
-
-impl Attendant for Route<'_> {
-    type Errand = Errand;
-
-    fn stream(&mut self) -> &mut Stream {
-        &mut self.stream
-    }
-
-    fn asked(errand: Errand) -> Result<bool, Errand> {
-        match errand {
-            Errand::Asked { by_the_same } => Ok(by_the_same),
-            errand => Err(errand),
+/// A stream towards the client for one more; where there are enough, who calls is refused, as
+/// nobody hears the call.
+fn pass_on(asked: &Stream, Call { at, from, end }: Call, visits: &Arc<Visits>, host: &Host) {
+    let is_used_up = host.user.as_ref().is_some_and(User::is_used_up);
+    let permit = Permit::take(host, Seat::Visitor).filter(|_| !is_used_up);
+    let Some((permit, stream)) = permit.zip(asked.open_beside()) else {
+        return;
+    };
+    let presence = visits.begin();
+    // No port is 0.
+    let from = from.unwrap_or_else(|| SocketAddr::new(unspecified(at), at.port()));
+    let preface = Preface {
+        asked_by: asked.id(),
+        from,
+        at,
+    };
+    let (ended, meter) = (host.stream_ended.clone(), host.meter());
+    tokio::task::spawn_local(async move {
+        tokio::select! {
+            () = carry(stream, preface.emit(), end, meter) => {}
+            () = presence.forsaken() => {}
         }
-    }
-
-    /// A stream towards the client for one more; where there are enough, who calls is refused, as
-    /// nobody hears the call.
-    fn serve(&self, errand: Errand) {
-        let Errand::Call(Call { at, from, end }) = errand else {
-            return;
-        };
-        let is_used_up = self.host.user.as_ref().is_some_and(User::is_used_up);
-        let permit = Permit::take(self.host, Seat::Visitor).filter(|_| !is_used_up);
-        let Some((permit, stream)) = permit.zip(self.stream.open_beside()) else {
-            return;
-        };
-        let presence = self.lease.count();
-        // No port is 0.
-        let from = from.unwrap_or_else(|| SocketAddr::new(unspecified(at), at.port()));
-        let preface = Preface {
-            asked_by: self.stream.id(),
-            from,
-            at,
-        };
-        let (ended, meter) = (self.host.stream_ended.clone(), self.host.meter());
-        let mut is_gone = self.is_gone.subscribe();
-        tokio::task::spawn_local(async move {
-            tokio::select! {
-                () = carry(stream, preface.emit(), end, meter) => {}
-                // The sender is dropped with the route, which ends nobody.
-                Ok(_) = is_gone.wait_for(|it| *it) => {}
-            }
-            drop((permit, presence));
-            ended.notify_one();
-        });
-    }
+        drop((permit, presence));
+        ended.notify_one();
+    });
 }
 
 /// Carries a call to the client; dropped, it ends as where nobody is any more.

@@ -67,7 +67,7 @@ pub(super) fn idle_timeout(target: &Target) -> Duration {
 /// outside, or nothing passed for long.
 pub(super) async fn serve(mut flow: Flow, outside: impl Outside, meter: Meter) {
     pass(&mut flow, &outside, meter).await;
-    end(&mut flow);
+    flow.stream_mut().end();
 }
 
 /// The same, but that the flow's stream is left open.
@@ -86,17 +86,6 @@ pub(super) async fn pass(flow: &mut Flow, outside: &impl Outside, meter: Meter) 
         }
         // Lets the loop send, and the other flows have their turn.
         tokio::task::yield_now().await;
-    }
-}
-
-/// Ends a flow from this end.
-pub(super) fn end(flow: &mut Flow) {
-    let stream = flow.stream_mut();
-    if !stream.is_written {
-        stream.finish();
-    }
-    if !stream.is_read {
-        stream.stop();
     }
 }
 

@@ -54,6 +54,7 @@ impl Visitor {
     }
 
     async fn read_front(&mut self) -> Option<HostName> {
+        let mut wanted = 1;
         loop {
             let before = self.front.len();
             self.tcp.readable().await.ok()?;
@@ -64,11 +65,11 @@ impl Visitor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => return None,
             }
-            if !may_be_whole(&self.front, before) {
+            if self.front.len() < wanted || !may_be_whole(&self.front, before) {
                 continue;
             }
             match asked_name(&self.front) {
-                Asked::More => {}
+                Asked::More(more) => wanted = more,
                 Asked::For(name) => return Some(name),
                 Asked::Nobody => return None,
             }

@@ -1,5 +1,6 @@
 //! Doors on loopback.
 
+use super::super::attending::Knock;
 use super::*;
 use std::net::Ipv4Addr;
 use tabane_base::PortRange;
@@ -31,19 +32,18 @@ fn visitors_knock_while_there_is_a_lease_and_a_closed_port_refuses() {
     crate::block_on(async {
         let (doors, claim) = (doors(), port());
         assert!(connect(claim).await.is_err());
-        let (lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
+        let mut held = doors.lease(claim, None, ANN).await.unwrap();
         let visitor = connect(claim).await.unwrap();
-        let Some(Knock::Visitor(seen)) = knocks.recv().await else {
+        let Some(Knock::Errand(Arrival::Visitor(seen))) = held.knock().await else {
             panic!("nobody knocks");
         };
         assert_eq!(seen.from, visitor.local_addr().unwrap());
         assert_eq!(seen.at, visitor.peer_addr().unwrap());
         let other = doors.lease(claim, None, BOB).await.err();
         assert_eq!(other, Some(Status::PortTaken));
-        let told = knocks.recv().await;
+        let told = held.knock().await;
         assert!(matches!(told, Some(Knock::Asked { by_the_same: false })));
-        drop(lease);
-        assert!(knocks.recv().await.is_none());
+        drop(held);
         // The door's task is gone with the next turn.
         tokio::task::yield_now().await;
         assert!(connect(claim).await.is_err());
@@ -56,11 +56,11 @@ fn visitors_knock_while_there_is_a_lease_and_a_closed_port_refuses() {
 fn the_same_client_has_the_port_again_once_its_earlier_session_is_gone() {
     crate::block_on(async {
         let (doors, claim) = (doors(), port());
-        let (lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
+        let mut held = doors.lease(claim, None, ANN).await.unwrap();
         let earlier = tokio::task::spawn_local(async move {
-            let asked = knocks.recv().await;
+            let asked = held.knock().await;
             assert!(matches!(asked, Some(Knock::Asked { by_the_same: true })));
-            drop((lease, knocks));
+            drop(held);
         });
         assert!(doors.lease(claim, None, ANN).await.is_ok());
         earlier.await.unwrap();
@@ -92,8 +92,8 @@ fn visitors_of_a_shared_port_go_by_the_name_they_ask_for() {
     crate::block_on(async {
         let (doors, claim) = (doors(), port());
         let [a, b] = ["a.example", "b.example"].map(|name| HostName::new(name).unwrap());
-        let (_first, mut at_a) = doors.lease(claim, Some(&a), ANN).await.unwrap();
-        let (_second, mut at_b) = doors.lease(claim, Some(&b), BOB).await.unwrap();
+        let mut at_a = doors.lease(claim, Some(&a), ANN).await.unwrap();
+        let mut at_b = doors.lease(claim, Some(&b), BOB).await.unwrap();
         let ask = async |name: &str| {
             let mut visitor = connect(claim).await.unwrap();
             let (head, rest) = ("GET / HTTP/1.1\r\nHo", format!("st: {name}\r\n\r\n"));
@@ -103,7 +103,7 @@ fn visitors_of_a_shared_port_go_by_the_name_they_ask_for() {
         };
         for (name, at) in [("b.example", &mut at_b), ("A.Example:80", &mut at_a)] {
             let (_visitor, asked) = ask(name).await;
-            let Some(Knock::Visitor(seen)) = at.recv().await else {
+            let Some(Knock::Errand(Arrival::Visitor(seen))) = at.knock().await else {
                 panic!("nobody knocks at {name}");
             };
             assert_eq!(seen.front, asked.as_bytes());
@@ -121,7 +121,7 @@ fn those_who_say_nothing_keep_nobody_else_out() {
     crate::block_on(async {
         let (doors, claim) = (doors(), port());
         let a = HostName::new("a.example").unwrap();
-        let (_lease, mut at_a) = doors.lease(claim, Some(&a), ANN).await.unwrap();
+        let mut at_a = doors.lease(claim, Some(&a), ANN).await.unwrap();
         let mut silent = Vec::new();
         for _ in 0..MAX_NAMELESS + 10 {
             // Those beyond are reset, some before they know that they are connected.
@@ -134,7 +134,10 @@ fn those_who_say_nothing_keep_nobody_else_out() {
         let mut visitor = other.connect(door).await.unwrap();
         let request = b"GET / HTTP/1.0\r\nHost: a.example\r\n\r\n";
         visitor.write_all(request).await.unwrap();
-        assert!(matches!(at_a.recv().await, Some(Knock::Visitor(_))));
+        assert!(matches!(
+            at_a.knock().await,
+            Some(Knock::Errand(Arrival::Visitor(_)))
+        ));
     })
     .unwrap();
 }
@@ -146,9 +149,9 @@ fn a_visitor_stays_when_the_worker_that_took_it_in_has_ended() {
     let (hand, handed) = std::sync::mpsc::channel();
     let worker = std::thread::spawn(move || {
         crate::block_on(async {
-            let (_lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
+            let mut held = doors.lease(claim, None, ANN).await.unwrap();
             let outside = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, claim.ports.first()));
-            let Some(Knock::Visitor(visitor)) = knocks.recv().await else {
+            let Some(Knock::Errand(Arrival::Visitor(visitor))) = held.knock().await else {
                 panic!("nobody came");
             };
             hand.send((outside.unwrap(), visitor)).unwrap();
@@ -171,12 +174,12 @@ fn a_visitor_stays_when_the_worker_that_took_it_in_has_ended() {
 fn closed_doors_keep_no_port() {
     crate::block_on(async {
         let (doors, claim) = (doors(), port());
-        let (lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
+        let mut held = doors.lease(claim, None, ANN).await.unwrap();
         doors.close();
-        assert!(knocks.recv().await.is_none());
+        assert!(held.knock().await.is_none());
         tokio::task::yield_now().await;
         assert!(connect(claim).await.is_err());
-        drop(lease);
+        drop(held);
     })
     .unwrap();
 }
@@ -200,9 +203,9 @@ fn a_port_is_free_at_once_whichever_worker_attended_it() {
         })
         .unwrap();
     });
-    let lease = handed.recv().unwrap();
+    let held = handed.recv().unwrap();
     crate::block_on(async {
-        drop(lease);
+        drop(held);
         tokio::task::spawn_local(async move { go_on.send(()).unwrap() });
         assert!(doors.lease(claim, None, BOB).await.is_ok());
     })
@@ -218,15 +221,15 @@ fn datagrams_end_with_their_port_which_somebody_else_may_have_at_once() {
             protocol: Protocol::Udp,
             ..port()
         };
-        let (lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
+        let mut held = doors.lease(claim, None, ANN).await.unwrap();
         let outside = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let door = (Ipv4Addr::LOCALHOST, claim.ports.first());
         outside.send_to(b"hello", door).await.unwrap();
-        let Some(Knock::Datagrams(visitor)) = knocks.recv().await else {
+        let Some(Knock::Errand(Arrival::Datagrams(visitor))) = held.knock().await else {
             panic!("nobody came");
         };
         assert_eq!(visitor.at, SocketAddr::from(door));
-        drop(lease);
+        drop(held);
         assert!(doors.lease(claim, None, BOB).await.is_ok());
         drop(visitor);
     })
@@ -237,12 +240,12 @@ fn datagrams_end_with_their_port_which_somebody_else_may_have_at_once() {
 fn who_waits_for_a_port_while_the_relay_drains_does_not_get_it() {
     crate::block_on(async {
         let (doors, claim) = (doors(), port());
-        let (lease, mut knocks) = doors.lease(claim, None, ANN).await.unwrap();
+        let mut held = doors.lease(claim, None, ANN).await.unwrap();
         let at_earlier = doors.clone();
         tokio::task::spawn_local(async move {
-            assert!(matches!(knocks.recv().await, Some(Knock::Asked { .. })));
+            assert!(matches!(held.knock().await, Some(Knock::Asked { .. })));
             at_earlier.close();
-            drop((lease, knocks));
+            drop(held);
         });
         let refused = doors.lease(claim, None, ANN).await.err();
         assert_eq!(refused, Some(Status::TimedOut));
@@ -256,7 +259,7 @@ fn a_name_is_read_whatever_pieces_it_comes_in() {
     crate::block_on(async {
         let (doors, claim) = (doors(), port());
         let name = HostName::new("a.example").unwrap();
-        let (_lease, mut knocks) = doors.lease(claim, Some(&name), ANN).await.unwrap();
+        let mut held = doors.lease(claim, Some(&name), ANN).await.unwrap();
         let filling = "x".repeat(6_000);
         let request = format!("GET / HTTP/1.1\r\nX: {filling}\r\nHost: a.example\r\n\r\n");
         let mut visitor = connect(claim).await.unwrap();
@@ -266,10 +269,31 @@ fn a_name_is_read_whatever_pieces_it_comes_in() {
             // So that each is seen alone.
             tokio::task::yield_now().await;
         }
-        let Some(Knock::Visitor(seen)) = knocks.recv().await else {
+        let Some(Knock::Errand(Arrival::Visitor(seen))) = held.knock().await else {
             panic!("nobody came");
         };
         assert_eq!(seen.front, request.as_bytes());
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_is_left_of_before_the_end_takes_nothing_of_what_came_since() {
+    crate::block_on(async {
+        let own = 443;
+        let doors = FrontDoors::new(Ipv4Addr::LOCALHOST.into(), vec![own]);
+        let held = doors.lease(port(), None, ANN).await.unwrap();
+        doors.close();
+        // At the relay's own door no port is to be opened.
+        let claim = PortClaim {
+            protocol: Protocol::Tcp,
+            ports: PortRange::new(own, own).unwrap(),
+        };
+        let name = HostName::new("a.example").unwrap();
+        let _since = doors.lease(claim, Some(&name), BOB).await.unwrap();
+        drop(held);
+        let left = doors.snapshot();
+        assert!(left.len() == 1 && left[0].client == BOB && left[0].visitors == 0);
     })
     .unwrap();
 }

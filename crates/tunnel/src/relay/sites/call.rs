@@ -9,8 +9,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tabane_base::Protocol;
 use tabane_linux::buffers;
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
+use super::super::attending;
 use super::super::host::{Host, refuse};
 use super::super::udp::{self, Destination};
 use crate::connection::Connection;
@@ -22,17 +23,8 @@ use crate::stream::{Stream, StreamEnd};
 /// Of datagrams on their way between the two halves of a flow.
 const RECEIVE_BUFFER: usize = 512 * 1024;
 
-/// What leads to the task that serves a route; it ends with the last.
-pub(super) type Bell = mpsc::Sender<Errand>;
-
-/// What that task is told.
-pub(super) enum Errand {
-    Call(Call),
-    /// Somebody else has asked for some of it, or its user has once more.
-    Asked {
-        by_the_same: bool,
-    },
-}
+/// What leads to the task that serves a route.
+pub(super) type Bell = attending::Bell<Call>;
 
 /// Somebody of the group who wants to go there.
 pub(super) struct Call {
@@ -64,13 +56,9 @@ pub(in crate::relay) struct Way {
 impl Way {
     /// False where nobody will hear the call.
     pub(super) fn call(&self, end: FarHalf) -> bool {
-        let call = Errand::Call(Call {
-            at: self.at,
-            from: self.from,
-            end,
-        });
+        let (at, from) = (self.at, self.from);
         let bell = self.bell.as_ref();
-        bell.is_some_and(|bell| bell.try_send(call).is_ok())
+        bell.is_some_and(|bell| bell.ring(Call { at, from, end }))
     }
 }
 
@@ -131,7 +119,7 @@ pub(in crate::relay) async fn pass_flow(
         // The client's target, or the client, has gone: the program is told as by ICMP.
         flow.stream().write_some(&[Status::Refused.emit()]);
     }
-    udp::end(&mut flow);
+    flow.stream_mut().end();
     Ok(())
 }
 
