@@ -7,6 +7,7 @@
 
 mod changing;
 mod membership;
+mod telling;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tabane_base::{Bytes, Destination, Duration};
 use tabane_core::PublicKey;
-use tabane_fleet::{Allotment, RelayList};
+use tabane_fleet::RelayList;
 use tabane_store::wall_clock::unix_seconds;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -406,49 +407,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Tells the relay what is in force. From a copy, etcd stays away.
-    fn publish(&mut self, from_copy: bool) {
-        self.publish_list();
-        let list = self.records.access();
-        let holdings = self.holdings();
-        let ahead_s = self.ahead_s();
-        let sent_away = self.sent_away();
-        self.news.send_if_modified(|news| {
-            let is_told = from_copy || news.away.is_none();
-            let is_same = news.stage == Stage::Serving
-                && is_told
-                && (Arc::ptr_eq(&news.list, &list) || *news.list == *list)
-                && news.holdings == holdings
-                && (news.ahead_s - ahead_s).abs() < CLOCK_TOLERANCE_S
-                && news.sent_away == sent_away;
-            if !is_same {
-                if news.away.is_some() && !from_copy {
-                    tracing::info!("etcd is back: new clients are let in again");
-                }
-                news.stage = Stage::Serving;
-                if *news.list != *list {
-                    news.list = list;
-                }
-                news.holdings = holdings;
-                news.ahead_s = ahead_s;
-                news.sent_away = sent_away;
-                if !from_copy {
-                    news.away = None;
-                }
-            }
-            !is_same
-        });
-    }
-
-    /// Has clients be told of a newer list; an older one is nobody's.
-    fn publish_list(&self) {
-        if let Some(list) = self.relays()
-            && list.epoch() > self.list.borrow().0
-        {
-            self.list.send_replace((list.epoch(), list.emit().into()));
-        }
-    }
-
     /// How far etcd's clock is ahead, where that is more than its answers can be late.
     fn ahead_s(&self) -> i64 {
         let ahead_s = self.etcd.ahead_s();
@@ -465,18 +423,6 @@ impl Worker {
 
     fn now(&self) -> u64 {
         unix_seconds().saturating_add_signed(self.ahead_s())
-    }
-
-    /// What this relay holds of each user's volume.
-    fn holdings(&self) -> BTreeMap<UserName, Allotment> {
-        let access = self.records.access();
-        let users = access.users().iter().filter(|user| user.volume.is_some());
-        users
-            .filter_map(|user| {
-                let key = records::holding_key(&user.name, &self.order.name);
-                Some((user.name.clone(), self.records.value(&key)?))
-            })
-            .collect()
     }
 
     fn relays(&self) -> Option<Arc<RelayList>> {
