@@ -36,6 +36,7 @@ mod open_ports;
 mod own_addresses;
 mod packets;
 mod pool;
+mod quota;
 mod rules;
 mod shaper;
 mod site_routes;

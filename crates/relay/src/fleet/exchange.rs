@@ -48,6 +48,8 @@ pub(crate) struct News {
     pub(super) list: Arc<AccessList>,
     /// What this relay holds of users' volumes.
     pub(super) holdings: BTreeMap<UserName, Allotment>,
+    /// Of whose volumes more may be lent, and from how much used on it should be asked for.
+    pub(super) ask_from: BTreeMap<UserName, Bytes>,
     /// Seconds that the fleet's clock is ahead of this machine's.
     pub(super) ahead_s: i64,
     /// Why etcd is away, while it is.

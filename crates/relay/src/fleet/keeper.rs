@@ -23,8 +23,7 @@ use super::worker::Worker;
 use crate::access::{AccessAnswer, AccessList, UserEntry, UserName};
 use crate::keeper::{Shown, Unanswered};
 
-/// How often what users have used is looked at: at 1 Gbit/s 12 MB pass meanwhile, and of a small
-/// volume 1 MB is lent at a time.
+/// How often what users have used is looked at, beside when more is wanted.
 pub(crate) const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 /// How often the relay says how busy it is.
 const LOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -151,7 +150,7 @@ impl FleetKeeper {
         let used = Bytes::new(holding.used);
         let known = (holding.period.clone(), used, 0);
         self.counted.borrow_mut().insert(entry.name.clone(), known);
-        (limits(entry, &holding), used)
+        (limits(entry, &holding, &news), used)
     }
 
     pub(crate) fn renew(&self, entry: &UserEntry, user: &User) {
@@ -164,7 +163,7 @@ impl FleetKeeper {
             *known = (holding.period.clone(), Bytes::new(holding.used), 0);
             user.set_volume_used(known.1);
         }
-        user.set_limits(limits(entry, holding));
+        user.set_limits(limits(entry, holding, &news));
     }
 
     /// Tells what has been used since it was last told, so that more is lent before it is used up.
@@ -177,7 +176,8 @@ impl FleetKeeper {
                 continue;
             };
             let usage = user.usage();
-            if (known.1, known.2) != (usage.volume, usage.sessions) {
+            let is_other = (known.1, known.2) != (usage.volume, usage.sessions);
+            if is_other || usage.sessions > 0 && user.wants_more() {
                 (known.1, known.2) = (usage.volume, usage.sessions);
                 wishes.push(Wish {
                     user: entry.name.clone(),
@@ -279,11 +279,14 @@ impl FleetKeeper {
     }
 }
 
-/// A user's limits at this relay: of its volume, what was lent.
-fn limits(entry: &UserEntry, holding: &Allotment) -> UserLimits {
+/// A user's limits at this relay: of its volume, what was lent. While etcd is away, nothing more
+/// comes.
+fn limits(entry: &UserEntry, holding: &Allotment, news: &News) -> UserLimits {
     let limits = entry.limits();
+    let ask_from = news.ask_from.get(&entry.name).copied();
     UserLimits {
         volume: limits.volume.map(|_| Bytes::new(holding.lent)),
+        ask_from: ask_from.filter(|_| limits.volume.is_some() && news.away.is_none()),
         ..limits
     }
 }

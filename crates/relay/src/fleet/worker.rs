@@ -92,6 +92,8 @@ pub(super) struct Worker {
     /// Counts how often etcd was there.
     times_served: u64,
     used: BTreeMap<UserName, Used>,
+    /// What was lent last, of users that have sessions here.
+    lent: BTreeMap<UserName, Lent>,
     load: (u64, u64),
     since: u64,
 }
@@ -102,6 +104,13 @@ struct Used {
     /// Bytes that etcd has been told of.
     told: Bytes,
     idle_since: Option<Instant>,
+}
+
+/// The part of a user's volume that was lent last: when, how large, and what was used by then.
+struct Lent {
+    at: Instant,
+    part: Bytes,
+    used: Bytes,
 }
 
 impl Worker {
@@ -138,6 +147,7 @@ impl Worker {
             has_served: false,
             times_served: 0,
             used: BTreeMap::new(),
+            lent: BTreeMap::new(),
             load: (0, 0),
             since: unix_seconds(),
         })
@@ -276,6 +286,8 @@ impl Worker {
         self.has_served = true;
         self.times_served += 1;
         self.publish(false);
+        // Whoever waits for more has asked before this, and does not ask again.
+        self.lend_where_needed().await?;
         let (mut pulse_at, mut copy_at) = (Instant::now() + PULSE, Instant::now());
         loop {
             if generation != self.etcd.generation() {
@@ -376,10 +388,7 @@ impl Worker {
             }
             Order::Used(wishes) => {
                 self.note(wishes);
-                // The process after this one hears of it, and borrows for both.
-                if self.post != Post::Left {
-                    self.lend_where_needed().await?;
-                }
+                self.lend_where_needed().await?;
             }
             Order::Load {
                 sessions,

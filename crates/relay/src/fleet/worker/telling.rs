@@ -15,7 +15,7 @@ impl Worker {
     pub(super) fn publish(&mut self, from_copy: bool) {
         self.publish_list();
         let list = self.records.access();
-        let holdings = self.holdings();
+        let (holdings, ask_from) = (self.holdings(), self.ask_from());
         let ahead_s = self.ahead_s();
         let sent_away = self.sent_away();
         self.news.send_if_modified(|news| {
@@ -24,6 +24,7 @@ impl Worker {
                 && is_told
                 && (Arc::ptr_eq(&news.list, &list) || *news.list == *list)
                 && news.holdings == holdings
+                && news.ask_from == ask_from
                 && (news.ahead_s - ahead_s).abs() < CLOCK_TOLERANCE_S
                 && news.sent_away == sent_away;
             if !is_same {
@@ -34,7 +35,7 @@ impl Worker {
                 if *news.list != *list {
                     news.list = list;
                 }
-                news.holdings = holdings;
+                (news.holdings, news.ask_from) = (holdings, ask_from);
                 news.ahead_s = ahead_s;
                 news.sent_away = sent_away;
                 if !from_copy {
