@@ -94,6 +94,8 @@ pub(super) struct Worker {
     used: BTreeMap<UserName, Used>,
     /// What was lent last, of users that have sessions here.
     lent: BTreeMap<UserName, Lent>,
+    /// Of whom etcd was told last.
+    told_last: Option<UserName>,
     load: (u64, u64),
     since: u64,
 }
@@ -148,6 +150,7 @@ impl Worker {
             times_served: 0,
             used: BTreeMap::new(),
             lent: BTreeMap::new(),
+            told_last: None,
             load: (0, 0),
             since: unix_seconds(),
         })

@@ -308,7 +308,8 @@ impl Worker {
             }
         }
         // The others' turn comes with the next pulse.
-        due.truncate(MOST_TOLD);
+        let due = in_turn(due, self.told_last.as_ref());
+        self.told_last = due.last().map(|(user, ..)| user.clone());
         for (user, wish, is_idle) in due {
             self.tell(&user, &wish, is_idle).await?;
             match is_idle {
@@ -412,6 +413,53 @@ impl Worker {
     }
 }
 
+/// As many of `due`, which is in order, as are told at a time: those behind `last` first.
+fn in_turn<T>(
+    mut due: Vec<(UserName, Wish, T)>,
+    last: Option<&UserName>,
+) -> Vec<(UserName, Wish, T)> {
+    if due.len() > MOST_TOLD {
+        let first = due.iter().position(|(user, ..)| Some(user) > last);
+        due.rotate_left(first.unwrap_or(0));
+        due.truncate(MOST_TOLD);
+    }
+    due
+}
+
 fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, Trouble> {
     serde_json::to_vec(value).map_err(odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those first in order, who are always busy, do not keep the others from being told of.
+    #[test]
+    fn whoever_is_due_has_its_turn() {
+        let names: Vec<UserName> = (0..150)
+            .map(|i| format!("u{i:03}").parse().unwrap())
+            .collect();
+        let due = || {
+            let wish = |user: &UserName| Wish {
+                user: user.clone(),
+                period: String::new(),
+                used: Bytes::ZERO,
+                sessions: 1,
+            };
+            names.iter().map(move |user| (user.clone(), wish(user), ()))
+        };
+        let (mut last, mut told) = (None, BTreeMap::new());
+        for _ in 0..3 {
+            let turn = in_turn(due().collect(), last.as_ref());
+            assert_eq!(turn.len(), MOST_TOLD);
+            last = turn.last().map(|(user, ..)| user.clone());
+            for (user, ..) in turn {
+                *told.entry(user).or_insert(0) += 1;
+            }
+        }
+        assert_eq!(told.len(), names.len(), "{told:?}");
+        assert!(told.values().all(|times| *times <= 2), "{told:?}");
+        assert_eq!(in_turn(due().take(3).collect(), last.as_ref()).len(), 3);
+    }
 }
