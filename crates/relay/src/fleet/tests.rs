@@ -514,6 +514,49 @@ fn a_relay_is_drained_and_removed_by_its_owner_and_its_name_is_one_machines() {
     });
 }
 
+/// Whoever has the name next begins anew, as at a relay alone, and etcd keeps nothing for good.
+#[test]
+fn a_user_that_is_removed_leaves_nothing_behind() {
+    block_on(async {
+        let Some(world) = World::make(1).await else {
+            return;
+        };
+        let user = ann(Some("1MB/month"));
+        world.add_user(&user);
+        let admits = token(TokenUses::Many, Some(user.name.clone()));
+        world.add_tokens(std::slice::from_ref(&admits));
+        let oslo = world.relay("oslo").await;
+        oslo.enrol(key(), &admits.token).await.unwrap();
+        let holding = || {
+            oslo.keeper()
+                .news()
+                .borrow()
+                .holdings
+                .get(&user.name)
+                .cloned()
+        };
+        until("it is lent", || holding().is_some_and(|it| it.lent > 0)).await;
+        world
+            .book
+            .update(|list| list.remove_user(&user.name))
+            .unwrap()
+            .unwrap();
+        let etcd = Etcd::new(world.at.clone());
+        for key in ["volume/ann", "held/ann/oslo"] {
+            let left = etcd.get(&format!("fleet/{key}")).await.unwrap();
+            assert!(left.is_none(), "{key}");
+        }
+        world.add_user(&user);
+        let again = token(TokenUses::Many, Some(user.name.clone()));
+        world.add_tokens(std::slice::from_ref(&again));
+        oslo.enrol(key(), &again.token).await.unwrap();
+        until("it is lent anew", || {
+            holding().is_some_and(|it| it.lent > 0)
+        })
+        .await;
+    });
+}
+
 #[test]
 fn a_relays_place_goes_to_its_next_process_with_what_it_was_lent() {
     block_on(async {

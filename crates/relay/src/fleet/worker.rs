@@ -371,6 +371,11 @@ impl Worker {
         let prefix = self.etcd.prefix().to_owned();
         self.is_copied &= changed.entries.is_empty();
         for (key, entry) in changed.entries {
+            if let (None, Some(user)) = (&entry, records::user_of(&prefix, &key)) {
+                // Another one may have that name next.
+                self.used.remove(&user);
+                self.lent.remove(&user);
+            }
             self.records.apply(&prefix, &key, entry);
         }
         self.records.revision = self.records.revision.max(changed.revision);
