@@ -304,7 +304,7 @@ impl Worker {
                 }
                 order = self.orders.recv() => match order {
                     Some(Order::Close) | None => {
-                        self.leave().await?;
+                        self.leave().await;
                         return Ok(());
                     }
                     #[cfg(test)]
