@@ -24,8 +24,10 @@ pub(crate) type Words = Lines<BufReader<tokio::net::UnixStream>>;
 #[derive(Debug)]
 pub(crate) struct Partner {
     link: UnixStream,
-    /// Of each user, bytes that it knows of.
+    /// Of each user, bytes that it knows of, or is about to.
     told: BTreeMap<String, u64>,
+    /// Words that the link has not taken yet, as the other one does not read.
+    unsaid: Vec<u8>,
 }
 
 /// Something that it says.
@@ -72,8 +74,12 @@ impl Partner {
     pub(crate) fn new(link: UnixStream) -> io::Result<(Self, Words)> {
         link.set_nonblocking(true)?;
         let reading = tokio::net::UnixStream::from_std(link.try_clone()?)?;
-        let told = BTreeMap::new();
-        Ok((Self { link, told }, BufReader::new(reading).lines()))
+        let partner = Self {
+            link,
+            told: BTreeMap::new(),
+            unsaid: Vec::new(),
+        };
+        Ok((partner, BufReader::new(reading).lines()))
     }
 
     pub(crate) fn say_ready(&mut self) -> io::Result<()> {
@@ -112,17 +118,30 @@ impl Partner {
             .collect();
     }
 
-    /// Tells what users have passed since it was told last.
+    /// Tells what users have passed since it was told last. One that does not read just now is told
+    /// later, of everything.
     ///
     /// # Errors
     /// It is gone.
     pub(crate) fn tell(&mut self, users: &[User]) -> io::Result<()> {
-        for user in users {
-            let (name, now) = (user.name(), passed(user));
-            let known = self.told.get(name).copied().unwrap_or(0);
-            if now > known {
-                writeln!(self.link, "used {name} {}", now - known)?;
-                self.told.insert(name.to_owned(), now);
+        self.tell_passed(users.iter().map(|user| (user.name(), passed(user))))
+    }
+
+    fn tell_passed<'a>(&mut self, users: impl Iterator<Item = (&'a str, u64)>) -> io::Result<()> {
+        if self.unsaid.is_empty() {
+            for (name, now) in users {
+                let known = self.told.get(name).copied().unwrap_or(0);
+                if now > known {
+                    writeln!(self.unsaid, "used {name} {}", now - known)?;
+                    self.told.insert(name.to_owned(), now);
+                }
+            }
+        }
+        while !self.unsaid.is_empty() {
+            match self.link.write(&self.unsaid) {
+                Ok(said) => drop(self.unsaid.drain(..said)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -138,6 +157,32 @@ fn passed(user: &User) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process that stands still for a moment, and has many users, loses none of what is said.
+    #[tokio::test]
+    async fn who_does_not_read_for_a_while_is_told_all_the_same() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut partner, _) = Partner::new(ours).unwrap();
+        let (_, mut words) = Partner::new(theirs).unwrap();
+        let names: Vec<String> = (0..2_000).map(|i| format!("user-{i}")).collect();
+        let at = |passed: u64| names.iter().map(move |name| (&name[..], passed));
+        const LAST: u64 = 30;
+        for passed in 1..=LAST {
+            partner.tell_passed(at(passed)).unwrap();
+        }
+        let mut heard = BTreeMap::new();
+        while heard.values().sum::<u64>() < LAST * names.len() as u64 {
+            // What could not be said before is said now.
+            partner.tell_passed(at(LAST)).unwrap();
+            let line = words.next_line().await.unwrap().unwrap();
+            let Some(Word::Used(name, bytes)) = Word::parse(&line) else {
+                panic!("{line}");
+            };
+            *heard.entry(name.to_owned()).or_insert(0) += bytes.get();
+        }
+        assert_eq!(heard.len(), names.len());
+        assert!(heard.values().all(|it| *it == LAST), "{heard:?}");
+    }
 
     #[test]
     fn words_are_read_as_they_are_said_and_others_are_left_out() {
