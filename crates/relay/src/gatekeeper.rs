@@ -237,6 +237,12 @@ impl Gatekeeper {
         self.keeper.count(&list, |name| users.get(name).cloned());
     }
 
+    /// The fleet that the relay is of, for whoever looks at it.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn fleet_view(&self) -> Option<crate::fleet::FleetView> {
+        self.keeper.fleet_view()
+    }
+
     /// All users.
     pub(crate) fn users(&self) -> Vec<User> {
         self.users.borrow().values().cloned().collect()

@@ -15,7 +15,7 @@ use tabane_tunnel::{FleetList, RelayMonitor, User, UserLimits};
 
 use crate::access::{AccessAnswer, AccessList, UserEntry, UserName};
 #[cfg(feature = "fleet")]
-use crate::fleet::FleetKeeper;
+use crate::fleet::{FleetKeeper, FleetView};
 pub(crate) use file::FileKeeper;
 use tabane_store::wall_clock::unix_seconds;
 
@@ -57,6 +57,15 @@ impl Keeper {
             Self::File(_) => None,
             #[cfg(feature = "fleet")]
             Self::Fleet(keeper) => Some(keeper.fleet_list()),
+        }
+    }
+
+    /// The fleet, for whoever looks at the relay.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn fleet_view(&self) -> Option<FleetView> {
+        match self {
+            Self::File(_) => None,
+            Self::Fleet(keeper) => Some(keeper.view()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tabane_base::Bytes;
+use tabane_control::Fleet;
 use tabane_fleet::Allotment;
 use tabane_store::Mistake;
 use tokio::sync::oneshot;
@@ -89,6 +90,8 @@ pub(super) enum Order {
     },
     /// To have that place, alone or beside a process that finishes its sessions.
     Take { alone: bool },
+    /// To say how the fleet is.
+    Report { answer: oneshot::Sender<Fleet> },
     /// To give everything back, and end.
     Close,
     /// To end as a process does that is killed.

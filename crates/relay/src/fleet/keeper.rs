@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use tabane_base::{Bytes, Destination, Duration};
+use tabane_control::Fleet;
 use tabane_core::{CloseReason, PublicKey};
 use tabane_fleet::Allotment;
 use tabane_store::wall_clock::unix_seconds;
@@ -29,8 +30,16 @@ pub(crate) const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 const LOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// What a newcomer is given to be looked up: a handshake's patience is 10 s.
 const ENROL_WAIT: Duration = Duration::from_secs(4);
+/// Whoever looks at the relay is not kept longer; then what was known last is shown.
+const REPORT_WAIT: Duration = Duration::from_millis(200);
 /// What is given back at the end may take so long.
 const CLOSE_WAIT: Duration = Duration::from_secs(4);
+
+/// The fleet, for whoever looks at the relay.
+pub(crate) struct FleetView {
+    orders: mpsc::UnboundedSender<Order>,
+    last: Option<Fleet>,
+}
 
 /// The relay's end of the fleet's thread.
 pub(crate) struct FleetKeeper {
@@ -98,6 +107,13 @@ impl FleetKeeper {
 
     pub(crate) fn fleet_list(&self) -> FleetList {
         self.fleet_list.clone()
+    }
+
+    pub(crate) fn view(&self) -> FleetView {
+        FleetView {
+            orders: self.orders.clone(),
+            last: None,
+        }
     }
 
     pub(crate) fn list(&self) -> Arc<AccessList> {
@@ -263,6 +279,18 @@ impl FleetKeeper {
             drop(done);
         });
         let _ = is_done.recv_timeout(CLOSE_WAIT);
+    }
+}
+
+impl FleetView {
+    /// How the fleet is, by what its thread has heard.
+    pub(crate) async fn look(&mut self) -> Option<Fleet> {
+        let (answer, answered) = oneshot::channel();
+        drop(self.orders.send(Order::Report { answer }));
+        if let Ok(Ok(fleet)) = timeout(REPORT_WAIT, answered).await {
+            self.last = Some(fleet);
+        }
+        self.last.clone()
     }
 }
 

@@ -483,7 +483,7 @@ fn a_relay_is_drained_and_removed_by_its_owner_and_its_name_is_one_machines() {
         let oslo = world.relay("oslo").await;
         let report = world.owner.report().unwrap();
         assert_eq!(
-            (report.relays[0].state, report.relays[0].capacity),
+            (report.relays[0].state.name(), report.relays[0].capacity),
             ("up", 7)
         );
         world.owner.drain("oslo", true).unwrap();

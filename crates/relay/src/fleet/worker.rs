@@ -79,6 +79,8 @@ pub(super) struct Worker {
     news: watch::Sender<News>,
     /// For clients.
     list: watch::Sender<Signed>,
+    /// Etcd's version, once it is known.
+    version: String,
     orders: mpsc::UnboundedReceiver<Order>,
     /// By which this relay is seen to run; 0: none.
     lease: i64,
@@ -138,6 +140,7 @@ impl Worker {
             is_copied: true,
             news,
             list,
+            version: String::new(),
             orders,
             lease: 0,
             post: match predecessor {
@@ -204,6 +207,7 @@ impl Worker {
                         drop(answer.send(Err(why.to_owned())));
                     }
                     Some(Order::Take { alone }) => self.take_post(alone),
+                    Some(Order::Report { answer }) => self.tell_report(answer),
                     Some(Order::Close) | None => {
                         self.write_copy();
                         return true;
@@ -261,7 +265,7 @@ impl Worker {
 
     /// Follows etcd; ends well when the relay closes.
     async fn serve(&mut self) -> Result<(), Trouble> {
-        self.etcd.check_version().await?;
+        self.version = self.etcd.check_version().await?;
         let prefix = self.etcd.prefix().to_owned();
         let snapshot = self.etcd.list(&prefix).await?;
         let known = self.holdings();
@@ -417,6 +421,7 @@ impl Worker {
                     tracing::info!("the place in the fleet is this process's");
                 }
             }
+            Order::Report { answer } => self.tell_report(answer),
             Order::Close => {}
             #[cfg(test)]
             Order::Die => {}

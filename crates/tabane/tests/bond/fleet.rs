@@ -158,6 +158,19 @@ fn a_fleet_goes_on_when_a_relay_and_a_member_of_etcd_are_killed() {
         assert_eq!(relay["state"], "up", "{relay}");
     }
 
+    // Each of them tells of all.
+    let seen = insist("a member is seen", || {
+        let mut status = world.in_relay(TABANE);
+        status.args(["status", "--json", "--instance", "relay-4600"]);
+        status
+    });
+    let seen: Value = serde_json::from_str(&seen).unwrap();
+    assert_eq!(seen["fleet"]["own"], "oslo", "{seen}");
+    assert_eq!(seen["fleet"]["key"], report["key"]);
+    let states = seen["fleet"]["relays"].as_array().unwrap().iter();
+    let states: Vec<&Value> = states.map(|relay| &relay["state"]).collect();
+    assert_eq!(states, ["up", "up", "up"], "{seen}");
+
     // One join, by the line of one relay; the others come with the signed list.
     let joined = world
         .tabane(&["join", "--name", "home", &fleet.join])

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tabane_control::Fleet;
 use tabane_fleet::Allotment;
+use tokio::sync::oneshot;
 
 use super::super::exchange::Stage;
-use super::super::records;
+use super::super::{records, report};
 use super::{CLOCK_TOLERANCE_S, Worker};
 use crate::access::UserName;
 
@@ -65,5 +67,17 @@ impl Worker {
                 Some((user.name.clone(), self.records.value(&key)?))
             })
             .collect()
+    }
+
+    /// Says how the fleet is.
+    pub(super) fn tell_report(&self, answer: oneshot::Sender<Fleet>) {
+        let Some(key) = self.fleet else { return };
+        let fleet = Fleet {
+            own: Some(self.order.name.clone()),
+            away: self.news.borrow().away.clone(),
+            ..report::report(&self.records, key, self.now(), &self.version)
+        };
+        // Whoever asked may have lost patience.
+        drop(answer.send(fleet));
     }
 }
