@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tabane_base::{Bytes, Duration};
 use tabane_core::{CloseReason, PublicKey};
-use tabane_tunnel::{FleetList, RelayMonitor, User, UserLimits};
+use tabane_tunnel::{FleetList, FleetLoads, RelayMonitor, User, UserLimits};
 
 use crate::access::{AccessAnswer, AccessList, UserEntry, UserName};
 #[cfg(feature = "fleet")]
@@ -57,6 +57,15 @@ impl Keeper {
             Self::File(_) => None,
             #[cfg(feature = "fleet")]
             Self::Fleet(keeper) => Some(keeper.fleet_list()),
+        }
+    }
+
+    /// What the relays of its fleet have to do, for clients.
+    pub(crate) fn fleet_loads(&self) -> Option<FleetLoads> {
+        match self {
+            Self::File(_) => None,
+            #[cfg(feature = "fleet")]
+            Self::Fleet(keeper) => Some(keeper.fleet_loads()),
         }
     }
 

@@ -91,7 +91,7 @@ impl RelayService {
         let identity = state.identity()?;
         let is_open = order.door != Door::Shut;
         let keeper = keeper(&order, state, listen, predecessor).await?;
-        let fleet_list = keeper.fleet_list();
+        let (fleet_list, fleet_loads) = (keeper.fleet_list(), keeper.fleet_loads());
         let has_fleet = fleet_list.is_some();
         let (gatekeeper, newcomers) = Gatekeeper::open(keeper, order.door)?;
         let considering = gatekeeper.clone();
@@ -122,6 +122,7 @@ impl RelayService {
             workers: order.workers,
             inheritance,
             fleet_list,
+            fleet_loads,
             web_doors,
         })
         .map_err(cannot_start)?;

@@ -15,7 +15,7 @@ use tabane_control::Fleet;
 use tabane_core::{CloseReason, PublicKey};
 use tabane_fleet::Allotment;
 use tabane_store::wall_clock::unix_seconds;
-use tabane_tunnel::{FleetList, RelayMonitor, User, UserLimits};
+use tabane_tunnel::{FleetList, FleetLoads, RelayMonitor, User, UserLimits};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
@@ -45,6 +45,7 @@ pub(crate) struct FleetView {
 pub(crate) struct FleetKeeper {
     news: watch::Receiver<News>,
     fleet_list: FleetList,
+    fleet_loads: FleetLoads,
     orders: mpsc::UnboundedSender<Order>,
     thread: Cell<Option<JoinHandle<()>>>,
     /// What was used of each volume when it was last told, and in which day or month.
@@ -67,7 +68,8 @@ impl FleetKeeper {
         let (news_sender, mut news) = watch::channel(News::default());
         let (orders, to_do) = mpsc::unbounded_channel();
         let (list_sender, fleet_list) = watch::channel((0, Arc::from([])));
-        let tells = (news_sender, list_sender);
+        let (loads_sender, fleet_loads) = watch::channel(Arc::from([]));
+        let tells = (news_sender, list_sender, loads_sender);
         let worker = Worker::new(order, directory, of, addresses, tells, to_do)?;
         let thread = std::thread::Builder::new()
             .name("fleet".to_owned())
@@ -94,6 +96,7 @@ impl FleetKeeper {
         Ok(Self {
             news,
             fleet_list,
+            fleet_loads,
             orders,
             thread: Cell::new(Some(thread)),
             counted: RefCell::default(),
@@ -107,6 +110,10 @@ impl FleetKeeper {
 
     pub(crate) fn fleet_list(&self) -> FleetList {
         self.fleet_list.clone()
+    }
+
+    pub(crate) fn fleet_loads(&self) -> FleetLoads {
+        self.fleet_loads.clone()
     }
 
     pub(crate) fn view(&self) -> FleetView {

@@ -28,6 +28,24 @@ pub(super) fn report(records: &Records, key: PublicKey, now: u64, version: &str)
     }
 }
 
+/// How much every relay has to do that runs and says what it is meant for, in thousandths of that.
+pub(super) fn loads(records: &Records, key: PublicKey) -> Vec<(PublicKey, u16)> {
+    let Some(list) = records.relays(key) else {
+        return Vec::new();
+    };
+    let entries = list.entries().iter().filter(|entry| entry.capacity > 0);
+    let loads = entries.filter_map(|entry| {
+        let name = &entry.certificate.name;
+        let alive: Alive = records.value(&format!("{ALIVE}{name}"))?;
+        let thousandths = alive.sessions.saturating_mul(1_000) / u64::from(entry.capacity);
+        Some((
+            entry.certificate.key,
+            u16::try_from(thousandths).unwrap_or(u16::MAX),
+        ))
+    });
+    loads.collect()
+}
+
 fn listed(records: &Records, entry: &ListEntry, now: u64) -> FleetRelay {
     let name = &entry.certificate.name;
     let alive: Option<Alive> = records.value(&format!("{ALIVE}{name}"));

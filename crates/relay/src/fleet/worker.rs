@@ -52,6 +52,9 @@ enum Trouble {
 /// A list's epoch, and the list as it was signed.
 type Signed = (u64, Arc<[u8]>);
 
+/// How much each relay has to do.
+type Loads = Arc<[(PublicKey, u16)]>;
+
 /// Whether this process stands for the relay in the fleet: says that it runs, and gives back what
 /// is not used.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +82,7 @@ pub(super) struct Worker {
     news: watch::Sender<News>,
     /// For clients.
     list: watch::Sender<Signed>,
+    loads: watch::Sender<Loads>,
     /// Etcd's version, once it is known.
     version: String,
     orders: mpsc::UnboundedReceiver<Order>,
@@ -123,7 +127,11 @@ impl Worker {
         directory: &Path,
         (key, predecessor): (PublicKey, Option<u32>),
         addresses: Vec<Destination>,
-        (news, list): (watch::Sender<News>, watch::Sender<Signed>),
+        (news, list, loads): (
+            watch::Sender<News>,
+            watch::Sender<Signed>,
+            watch::Sender<Loads>,
+        ),
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> Result<Self> {
         let known = FleetFile::read(directory)?;
@@ -140,6 +148,7 @@ impl Worker {
             is_copied: true,
             news,
             list,
+            loads,
             version: String::new(),
             orders,
             lease: 0,

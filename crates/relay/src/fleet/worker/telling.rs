@@ -48,8 +48,11 @@ impl Worker {
         });
     }
 
-    /// Has clients be told of a newer list; an older one is nobody's.
+    /// Has clients be told of a newer list, an older one being nobody's, and of what relays have to
+    /// do.
     pub(super) fn publish_list(&self) {
+        let loads = self.fleet.map(|fleet| report::loads(&self.records, fleet));
+        self.loads.send_replace(loads.unwrap_or_default().into());
         if let Some(list) = self.relays()
             && list.epoch() > self.list.borrow().0
         {
