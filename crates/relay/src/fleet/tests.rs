@@ -2,6 +2,7 @@
 //!
 //! Each relay is what a relay's own thread has of its fleet, with the fleet's thread behind it.
 
+mod away;
 mod etcd_in_trouble;
 
 use std::path::PathBuf;
