@@ -282,8 +282,12 @@ impl Worker {
         let of = access.users().iter().filter_map(|user| {
             let volume = user.volume?;
             let (account_key, holding_key) = self.keys(&user.name);
+            // Whoever was never here costs no look at an account, and is lent something or nothing
+            // when it comes.
+            let Some(holding) = self.records.value::<Allotment>(&holding_key) else {
+                return Some((user.name.clone(), Bytes::ZERO));
+            };
             let account: Account = self.records.value(&account_key).unwrap_or_default();
-            let holding: Allotment = self.records.value(&holding_key).unwrap_or_default();
             let period = volume.per.name_at(self.now());
             if account.is_over(&period) || holding.period != account.period {
                 return Some((user.name.clone(), Bytes::ZERO));
