@@ -20,15 +20,16 @@ use anyhow::{Context, Result};
 use super::relay::{Crowd, Programs, Relay, build, source};
 use super::scratch::Scratch;
 
-const USAGE: &str = "cargo xtask bench workers [SESSIONS] [--profile dev|release] [--binary FILE]";
+const USAGE: &str = "cargo xtask bench workers [SESSIONS] [--repeat N] [--profile dev|release] \
+                     [--binary FILE]";
 
 /// Of a key, by a relay's usual limits; the crowds have keys of their own.
 const OF_A_KEY: u32 = 8;
-const BUSY_S: u64 = 10;
+const BUSY_S: u64 = 5;
 /// Runs of each, in turns: a machine that others use changes its mind meanwhile.
 const REPEATS: usize = 3;
-/// Path MTU discovery and the like are over by then.
-const SETTLE: Duration = Duration::from_secs(5);
+/// Path MTU discovery and the like are over by then: they take some round trips of loopback.
+const SETTLE: Duration = Duration::from_secs(3);
 /// How long a loop goes round that shows what the machine gives.
 const LOOP: Duration = Duration::from_millis(500);
 /// What is measured: its name, relays, and workers of each.
@@ -56,18 +57,29 @@ struct Figures {
 
 /// Measures and prints; `false` where something is missed.
 pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
-    let (sessions, programs) = build(root, arguments, USAGE)?;
-    let load = std::fs::read_to_string("/proc/loadavg")?;
-    println!("load before         {}", load.trim());
+    let (repeats, arguments) = repeats(arguments)?;
+    let (sessions, programs) = build(root, &arguments, USAGE)?;
+    println!("load before         {}", load()?);
     let mut runs = [const { Vec::new() }; 3];
     let mut both = Vec::new();
-    for _ in 0..REPEATS {
+    for round in 1..=repeats {
         // In turns, as the machine may change its mind.
-        for (runs, (_, relays, workers)) in runs.iter_mut().zip(SETTINGS) {
-            runs.push(measure(&programs, sessions, relays, workers)?);
+        for (runs, (name, relays, workers)) in runs.iter_mut().zip(SETTINGS) {
+            let begin = Instant::now();
+            let figures = measure(&programs, sessions, relays, workers)?;
+            println!(
+                "{round} of {repeats}, {name:<12} {:.0} Mbit/s of a processor, {:.0} and {:.0} \
+                 sessions set up for a second of it, {:.0} s",
+                figures.mbit_per_cpu_s,
+                figures.handshakes[0],
+                figures.handshakes[1],
+                begin.elapsed().as_secs_f64()
+            );
+            runs.push(figures);
         }
         both.push(two_processors());
     }
+    println!("load after          {}", load()?);
     let [one, two, apart] = runs.map(median);
     both.sort_by(f64::total_cmp);
     print(&[&one, &two, &apart]);
@@ -98,6 +110,25 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     Ok(efficiency >= LEAST_EFFICIENCY
         && slowest.fold(f64::MAX, f64::min) >= LEAST_HANDSHAKES
         && one.idle_kb.max(two.idle_kb) <= MOST_KB)
+}
+
+/// How many runs of each are wanted, and the other arguments.
+fn repeats<'a>(arguments: &[&'a str]) -> Result<(usize, Vec<&'a str>)> {
+    let mut rest = arguments.to_vec();
+    let Some(at) = rest.iter().position(|word| *word == "--repeat") else {
+        return Ok((REPEATS, rest));
+    };
+    let number = rest.get(at + 1).and_then(|number| number.parse().ok());
+    rest.drain(at..(at + 2).min(rest.len()));
+    let number = number.filter(|number| (1..=100).contains(number));
+    Ok((number.context(USAGE)?, rest))
+}
+
+/// Of the machine, over the last 1, 5 and 15 minutes.
+fn load() -> Result<String> {
+    let text = std::fs::read_to_string("/proc/loadavg")?;
+    let words: Vec<&str> = text.split_whitespace().take(3).collect();
+    Ok(words.join(" "))
 }
 
 fn print(settings: &[&Figures]) {

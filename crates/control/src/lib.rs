@@ -40,16 +40,17 @@ pub use client::{Client, ClientError, TraceUpdates, Updates};
 pub use command::{Command, LinkChange, Pace, RuleAnswer, RuleQuestion};
 pub use directory::{Directory, DirectoryError, FindError, Naming, RELAY_SERVICE, Running};
 pub use gateway::{Flow, Gateway, GatewayMode, GatewayTotals, Stance};
-pub use metrics::render as render_metrics;
+pub use metrics::{render as render_metrics, render_fleet};
 pub use policy_file::{
     LinkEntry, LinkEntryChange, PolicyChange, PolicyFile, PolicyRefusal, PolicyText,
 };
 pub use qlog::Qlog;
 pub use server::{HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
-    API_VERSION, Condition, Event, EventKind, Exposure, ExposureState, Instance, Kind, LanHost,
-    Link, LinkBudget, LinkState, Multipath, Packets, Path, PolicyInForce, Problem, Process,
-    RuleUse, Session, SessionExit, SessionState, SiteRoute, State, Totals, Traffic, Visitor,
+    API_VERSION, Condition, Event, EventKind, Exposure, ExposureState, Fleet, FleetRelay,
+    FleetRelayState, Instance, Kind, LanHost, Link, LinkBudget, LinkState, Multipath, Packets,
+    Path, PolicyInForce, Problem, Process, RuleUse, Session, SessionExit, SessionState, SiteRoute,
+    State, Totals, Traffic, Visitor,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
 

@@ -4,11 +4,12 @@
 //! while the instance lives; units are Prometheus's base units (bytes, seconds, ratios), rates in
 //! bits per second where they are the controller's belief.
 
+mod fleet;
 mod gateway;
 
 use std::fmt::Write;
 
-use crate::state::{Condition, Link, LinkState, Path, RuleUse, Session, State, Traffic};
+use crate::state::{Condition, Fleet, Link, LinkState, Path, RuleUse, Session, State, Traffic};
 
 /// What to call it in HTTP.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -262,6 +263,17 @@ pub fn render(state: &State) -> String {
             sample(&mut text, family.0, &labels, value(session));
         }
     }
+    if let Some(fleet) = &state.fleet {
+        fleet::render(&mut text, fleet);
+    }
+    text
+}
+
+/// A fleet in the same words.
+#[must_use]
+pub fn render_fleet(fleet: &Fleet) -> String {
+    let mut text = String::with_capacity(4_096);
+    fleet::render(&mut text, fleet);
     text
 }
 
@@ -440,7 +452,7 @@ fn is_active(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::tests::{example, gateway};
+    use crate::state::tests::{example, fleet, gateway};
 
     #[test]
     fn every_line_is_a_comment_or_a_sample_of_a_declared_family() {
@@ -454,6 +466,31 @@ mod tests {
         );
         assert!(text.contains("tabane_dropped_packets_total{reason=\"replayed\"} 2"));
         assert!(text.contains(r#"tabane_session_streams{session="1",peer="AQEBAQEB"} 3"#));
+    }
+
+    #[test]
+    fn a_fleet_has_the_relay_as_label_wherever_it_is_seen() {
+        let mut state = example();
+        state.fleet = Some(fleet());
+        let text = render(&state);
+        check(&text);
+        for line in [
+            r#"tabane_fleet_relay_up{relay="oslo",region="no\"rth"} 1"#,
+            r#"tabane_fleet_relay_draining{relay="oslo",region="no\"rth"} 0"#,
+            r#"tabane_fleet_relay_sessions{relay="oslo",region="no\"rth"} 7"#,
+            r#"tabane_fleet_relay_clock_behind_seconds{relay="oslo",region="no\"rth"} -60"#,
+            r#"tabane_fleet_relay_up{relay="rome",region=""} 0"#,
+            r#"tabane_fleet_relay_draining{relay="rome",region=""} 1"#,
+            r#"tabane_fleet_relay_asking{relay="lima",region=""} 1"#,
+            "tabane_fleet_list_epoch 3",
+            "tabane_fleet_etcd_away 0",
+            "tabane_fleet_odd_values 1",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}: {text}");
+        }
+        let alone = render_fleet(&fleet());
+        check(&alone);
+        assert!(text.ends_with(&alone), "{alone}");
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! losses are 0 to 1.
 
 mod exposure;
+mod fleet;
 mod lan_host;
+mod link_budget;
 mod multipath;
 mod packets;
 mod rule_use;
@@ -21,7 +23,9 @@ use serde::{Deserialize, Serialize};
 use crate::gateway::Gateway;
 
 pub use exposure::{Exposure, ExposureState, Visitor};
+pub use fleet::{Fleet, FleetRelay, FleetRelayState};
 pub use lan_host::LanHost;
+pub use link_budget::LinkBudget;
 pub use multipath::Multipath;
 pub use packets::Packets;
 pub use rule_use::RuleUse;
@@ -67,6 +71,9 @@ pub struct State {
     /// group.
     #[serde(default)]
     pub routes: Vec<SiteRoute>,
+    /// The fleet that a relay is of.
+    #[serde(default)]
+    pub fleet: Option<Fleet>,
     /// The links of a client, those that are known and not used among them. None at a relay.
     pub links: Vec<Link>,
     /// The sessions there are; of very many the busiest.
@@ -258,17 +265,6 @@ pub struct PolicyInForce {
     pub line: Option<usize>,
 }
 
-/// A link's data budget.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LinkBudget {
-    /// What it may carry in a period, both ways.
-    pub amount_bytes: u64,
-    /// What it has carried in the present one.
-    pub used_bytes: u64,
-    /// The day (UTC) on which the next one begins: 2026-12-01.
-    pub renews: String,
-}
-
 /// Where a link or a path stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -447,14 +443,6 @@ impl LinkState {
             Self::Paused => "paused",
             Self::Unused => "unused",
         }
-    }
-}
-
-impl LinkBudget {
-    /// Nothing is left of it.
-    #[must_use]
-    pub const fn is_spent(&self) -> bool {
-        self.used_bytes >= self.amount_bytes
     }
 }
 

@@ -17,7 +17,7 @@ mod certificate;
 mod form;
 mod list;
 
-pub use allotment::{Account, Allotment, allotment_of};
+pub use allotment::{Account, Allotment, allotment_at, allotment_of};
 pub use certificate::{Certificate, MAX_NAME, is_name};
 pub use form::FormError;
 pub use list::{ListEntry, ListError, MAX_LIST, RelayList, fuzz_list};

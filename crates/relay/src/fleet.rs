@@ -12,6 +12,7 @@ mod file;
 mod keeper;
 mod owner;
 mod records;
+mod report;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -20,5 +21,5 @@ pub use book::FleetBook;
 pub(crate) use exchange::News;
 pub use exchange::{FleetOrder, check_fleet_words};
 pub use file::FleetFile;
-pub(crate) use keeper::{COUNT_INTERVAL, FleetKeeper};
-pub use owner::{FleetOwner, FleetReport, RelayReport};
+pub(crate) use keeper::{COUNT_INTERVAL, FleetKeeper, FleetView};
+pub use owner::FleetOwner;

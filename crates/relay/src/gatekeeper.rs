@@ -14,7 +14,7 @@ use anyhow::Result;
 use tabane_base::Bytes;
 use tabane_core::CloseReason;
 use tabane_tunnel::{Admission, Applicant, RelayMonitor, User};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use crate::access::{AccessAnswer, AccessList, Leaving, UserName};
@@ -26,6 +26,8 @@ pub(crate) struct Gatekeeper {
     keeper: Keeper,
     list: RefCell<Arc<AccessList>>,
     users: RefCell<BTreeMap<UserName, User>>,
+    /// Told where little is left of what was lent to a user.
+    asks: Arc<Notify>,
     /// Whether whoever comes is let in.
     door: Door,
     /// Those about whom the keeper has to be asked; core bounds how many there are.
@@ -54,6 +56,7 @@ impl Gatekeeper {
         let gatekeeper = Self {
             list: RefCell::new(keeper.open()?),
             users: RefCell::default(),
+            asks: Arc::default(),
             keeper,
             door,
             newcomers,
@@ -147,6 +150,7 @@ impl Gatekeeper {
                     enrolling = Some(Box::pin(self.enrol(all, &monitor)));
                 }
                 () = changes.changed() => self.reload(&monitor).await,
+                () = self.asks.notified() => self.count(),
                 () = sleep_until(save_at) => {
                     self.count();
                     self.keeper.save(&monitor).await;
@@ -220,7 +224,8 @@ impl Gatekeeper {
                 Some(user) => self.keeper.renew(entry, user),
                 None => {
                     let (limits, used) = self.keeper.terms(entry);
-                    let user = User::new(entry.name.as_str(), limits, used);
+                    let (name, asks) = (entry.name.as_str(), self.asks.clone());
+                    let user = User::asking(name, limits, used, asks);
                     users.insert(entry.name.clone(), user);
                 }
             }
@@ -230,6 +235,12 @@ impl Gatekeeper {
     fn count(&self) {
         let (list, users) = (self.list.borrow(), self.users.borrow());
         self.keeper.count(&list, |name| users.get(name).cloned());
+    }
+
+    /// The fleet that the relay is of, for whoever looks at it.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn fleet_view(&self) -> Option<crate::fleet::FleetView> {
+        self.keeper.fleet_view()
     }
 
     /// All users.

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use anyhow::Result;
 use tabane_base::{Bytes, Duration};
 use tabane_core::{CloseReason, PublicKey};
-use tabane_tunnel::{FleetList, RelayMonitor, User, UserLimits};
+use tabane_tunnel::{FleetList, FleetLoads, RelayMonitor, User, UserLimits};
 
 use crate::access::{AccessAnswer, AccessList, UserEntry, UserName};
 #[cfg(feature = "fleet")]
-use crate::fleet::FleetKeeper;
+use crate::fleet::{FleetKeeper, FleetView};
 pub(crate) use file::FileKeeper;
 use tabane_store::wall_clock::unix_seconds;
 
@@ -57,6 +57,24 @@ impl Keeper {
             Self::File(_) => None,
             #[cfg(feature = "fleet")]
             Self::Fleet(keeper) => Some(keeper.fleet_list()),
+        }
+    }
+
+    /// What the relays of its fleet have to do, for clients.
+    pub(crate) fn fleet_loads(&self) -> Option<FleetLoads> {
+        match self {
+            Self::File(_) => None,
+            #[cfg(feature = "fleet")]
+            Self::Fleet(keeper) => Some(keeper.fleet_loads()),
+        }
+    }
+
+    /// The fleet, for whoever looks at the relay.
+    #[cfg(feature = "fleet")]
+    pub(crate) fn fleet_view(&self) -> Option<FleetView> {
+        match self {
+            Self::File(_) => None,
+            Self::Fleet(keeper) => Some(keeper.view()),
         }
     }
 

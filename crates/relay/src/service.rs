@@ -27,6 +27,7 @@ use crate::gatekeeper::{Door, Gatekeeper, Newcomers};
 use crate::keeper::{FileKeeper, Keeper};
 use crate::state::RelayState;
 use crate::succession::{Estate, Upgrade};
+use crate::view::RelayView;
 
 /// What a relay is asked to be.
 #[derive(Debug)]
@@ -90,15 +91,14 @@ impl RelayService {
         let identity = state.identity()?;
         let is_open = order.door != Door::Shut;
         let keeper = keeper(&order, state, listen, predecessor).await?;
-        let fleet_list = keeper.fleet_list();
+        let (fleet_list, fleet_loads) = (keeper.fleet_list(), keeper.fleet_loads());
         let has_fleet = fleet_list.is_some();
         let (gatekeeper, newcomers) = Gatekeeper::open(keeper, order.door)?;
         let considering = gatekeeper.clone();
         let (exit, exit_rules) = exit::set_up(&order.pool, pool).await?.unzip();
         let (name, inherited) = (public_name(&order.public), inherited_doors.pop());
-        let doors = order.doors;
-        let doors = doors.open(identity.public_key(), name.as_deref(), inherited);
-        let web_doors = doors.await?;
+        let (doors, key) = (order.doors, identity.public_key());
+        let web_doors = doors.open(key, name.as_deref(), inherited).await?;
         let listeners = listeners(&web_doors)?;
         let has_web = web_doors.iter().any(|door| door.port() == Some(TLS_PORT));
         let mut relay = Relay::bind(RelayConfig {
@@ -122,6 +122,7 @@ impl RelayService {
             workers: order.workers,
             inheritance,
             fleet_list,
+            fleet_loads,
             web_doors,
         })
         .map_err(cannot_start)?;
@@ -151,6 +152,12 @@ impl RelayService {
     #[must_use]
     pub fn monitor(&self) -> RelayMonitor {
         self.relay.monitor()
+    }
+
+    /// The same for the control socket.
+    pub fn view(&self) -> impl Fn() -> RelayView + use<> {
+        let (monitor, gatekeeper) = (self.monitor(), self.gatekeeper.clone());
+        move || RelayView::new(monitor.clone(), &gatekeeper)
     }
 
     /// How another process can go on here.

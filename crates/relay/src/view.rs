@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use tabane_control::{Exposure, ExposureState, Packets, SessionExit, SiteRoute, State, TraceBatch};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{
-    ExitSnapshot, ExposureSnapshot, GuestSnapshot, PacketsSnapshot, RelayMonitor, RouteSnapshot,
+    ExitSnapshot, ExposureSnapshot, GuestSnapshot, Journal, PacketsSnapshot, RelayMonitor,
+    RouteSnapshot,
     shown::{Ledger, NO_TRACE, Source, drops, of_path, of_volume, session},
 };
 use tokio::sync::mpsc;
+
+#[cfg(feature = "fleet")]
+use crate::fleet::FleetView;
+use crate::gatekeeper::Gatekeeper;
 
 /// A relay with what its sessions carried.
 pub struct RelayView {
@@ -16,12 +21,18 @@ pub struct RelayView {
     ledgers: BTreeMap<u64, Ledger>,
     /// Of sessions that are gone, packets.
     lost: u64,
+    #[cfg(feature = "fleet")]
+    fleet: Option<FleetView>,
 }
 
 impl RelayView {
     /// Of a relay that runs.
-    pub fn new(monitor: RelayMonitor) -> Self {
+    pub(crate) fn new(monitor: RelayMonitor, gatekeeper: &Gatekeeper) -> Self {
+        #[cfg(not(feature = "fleet"))]
+        let _ = gatekeeper;
         Self {
+            #[cfg(feature = "fleet")]
+            fleet: gatekeeper.fleet_view(),
             monitor,
             ledgers: BTreeMap::new(),
             lost: 0,
@@ -110,6 +121,15 @@ impl RelayView {
         }
         self.note_gone(&before);
         totals.traffic.lost_packets += self.lost;
+        #[cfg(feature = "fleet")]
+        if let Some(fleet) = &mut self.fleet {
+            state.fleet = fleet.look().await;
+        }
+    }
+
+    /// What happened lately at the relay.
+    pub fn journal(&self) -> Journal {
+        self.monitor.journal()
     }
 }
 

@@ -9,6 +9,7 @@
 //! fail it.
 
 mod asked;
+mod event;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -18,18 +19,17 @@ use anyhow::{Context, Result};
 use clap::Args;
 use tabane_base::Duration;
 use tabane_control::{
-    API_VERSION, Command, Condition, Directory, DirectoryError, Event, EventKind, HttpConfig, Kind,
-    LinkChange, Multipath, Naming, Pace, PolicyFile, Process, Publisher, RuleAnswer, RuleQuestion,
-    ServeError, Server, ServerConfig, State, Totals, TraceBatch,
+    API_VERSION, Command, Condition, Directory, DirectoryError, HttpConfig, Kind, LinkChange,
+    Multipath, Naming, Pace, PolicyFile, Process, Publisher, RuleAnswer, RuleQuestion, ServeError,
+    Server, ServerConfig, State, Totals, TraceBatch,
 };
-use tabane_core::PublicKey;
-use tabane_tunnel::{Entry, Happening, Journal, RelayMonitor, shown::follow_record};
+use tabane_tunnel::{Journal, shown::follow_record};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::output;
 pub(crate) use asked::Asked;
+use event::event;
 use tabane_client::{ClientView, Events, FarEnds};
 use tabane_policy::Reaction;
 use tabane_relay::RelayView;
@@ -106,11 +106,10 @@ impl Instance {
     pub(crate) fn of_relay(
         args: &ControlArgs,
         description: Description,
-        monitor: RelayMonitor,
+        view: RelayView,
     ) -> Result<Self> {
-        let journal = monitor.journal();
-        let view = View::Relay(RelayView::new(monitor));
-        Self::start(args, description, view, journal)
+        let journal = view.journal();
+        Self::start(args, description, View::Relay(view), journal)
     }
 
     /// Makes web mode visible, by the Unix socket alone. Must be called within a `LocalSet`.
@@ -373,6 +372,7 @@ fn state(instance: &tabane_control::Instance) -> State {
         limit: None,
         multipath: Multipath::default(),
         exposures: Vec::new(),
+        fleet: None,
         lan_hosts: Vec::new(),
         routes: Vec::new(),
         links: Vec::new(),
@@ -398,83 +398,4 @@ fn instance(description: &Description, server: Option<&Server>) -> tabane_contro
         relay: description.relays.first().map(|(name, _)| name.clone()),
         http: http.map(|address| format!("http://{address}")),
     }
-}
-
-fn event(entry: &Entry) -> Event {
-    let (kind, link, session, text) = match &entry.happening {
-        Happening::SessionUp { session, client } => {
-            let text = match client {
-                Some(client) => format!("session of {} up", short(client)),
-                None => "session up".to_owned(),
-            };
-            (EventKind::SessionUp, None, Some(*session), text)
-        }
-        Happening::SessionEnded {
-            session,
-            client,
-            reason,
-        } => {
-            let text = match client {
-                Some(client) => format!("session of {} ended: {reason}", short(client)),
-                None => format!("session ended: {reason}"),
-            };
-            (EventKind::SessionEnded, None, Some(*session), text)
-        }
-        Happening::RelayChosen { relay } => {
-            let text = format!("relay {relay} is used");
-            (EventKind::SessionUp, None, None, text)
-        }
-        Happening::PeerUp { peer } => {
-            let text = format!("peer {peer} is reached straight");
-            (EventKind::SessionUp, None, None, text)
-        }
-        Happening::PeerDown { peer, why } => {
-            let text = format!("peer {peer} is not reached straight: {why}");
-            (EventKind::SessionEnded, None, None, text)
-        }
-        Happening::Refused { client } => {
-            let text = format!("client {} refused", short(client));
-            (EventKind::ClientRefused, None, None, text)
-        }
-        Happening::LinkAdded { link } => of_link(EventKind::LinkAdded, link, "link found"),
-        Happening::LinkRemoved { link, why } => {
-            of_link(EventKind::LinkRemoved, link, format!("not used: {why}"))
-        }
-        Happening::LinkUp { link } => of_link(EventKind::LinkUp, link, "carries data"),
-        Happening::LinkDown { link, reason } => {
-            of_link(EventKind::LinkDown, link, reason.to_string())
-        }
-        Happening::LinkPolicy {
-            link,
-            weight,
-            paused,
-        } => {
-            let text = match paused {
-                true => "paused".to_owned(),
-                false => format!("used, weight {weight}"),
-            };
-            of_link(EventKind::LinkChanged, link, text)
-        }
-    };
-    Event {
-        number: entry.number,
-        at_unix_ms: unix_millis(entry.at),
-        kind,
-        link: link.cloned(),
-        session,
-        text,
-    }
-}
-
-/// News of a link: kind, link, session, text.
-fn of_link(
-    kind: EventKind,
-    link: &String,
-    text: impl Into<String>,
-) -> (EventKind, Option<&String>, Option<u64>, String) {
-    (kind, Some(link), None, text.into())
-}
-
-fn short(client: &PublicKey) -> String {
-    output::key_label(&client.to_string())
 }

@@ -61,7 +61,7 @@ pub use link_bind::LinkBind;
 pub use mapping::{UdpArrival, UdpMapping};
 pub use opened::{TcpFlow, UdpFlow};
 pub use packets::{PacketFlow, PacketsCarried};
-pub use roster::{RelayMerit, in_order_of_merit};
+pub use roster::{RelayLoad, RelayMerit, in_order_of_merit};
 pub use snapshot::{ClientSnapshot, ClientState, LinkSnapshot};
 
 use standing::{Shared, Standing};

@@ -18,6 +18,7 @@ mod connection;
 mod domain;
 mod echo;
 mod engine;
+mod fleet_loads;
 mod flow;
 mod inbox;
 mod ip_packet;
@@ -49,8 +50,8 @@ pub use client::{
     CallProtocol, Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client,
     ClientConfig, ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind,
     LinkError, LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates,
-    RelayMerit, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival,
-    UdpFlow, UdpMapping, Visitor, in_order_of_merit,
+    RelayLoad, RelayMerit, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS,
+    UdpArrival, UdpFlow, UdpMapping, Visitor, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};
 pub use domain::Domain;
@@ -63,11 +64,11 @@ pub use monitor::HostMonitor;
 pub use proxy_header::proxy_header;
 pub use relay::{
     Admission, Applicant, Authorise, DestinationRule, Destinations, DomainGrant, ExitAddress,
-    ExitAddressError, ExitConfig, ExitSnapshot, ExposureSnapshot, FleetList, GrantError, Grants,
-    GroupName, GuestSnapshot, HostGrant, Inheritance, InheritedGroup, InheritedPool,
-    PacketsSnapshot, Parting, PoolPlace, PortGrant, Relay, RelayConfig, RelayError, RelayLimits,
-    RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot, RuleError, User, UserLimits, UserUsage,
-    WebDoor, fuzz_asked_name,
+    ExitAddressError, ExitConfig, ExitSnapshot, ExposureSnapshot, FleetList, FleetLoads,
+    GrantError, Grants, GroupName, GuestSnapshot, HostGrant, Inheritance, InheritedGroup,
+    InheritedPool, PacketsSnapshot, Parting, PoolPlace, PortGrant, Relay, RelayConfig, RelayError,
+    RelayLimits, RelayMonitor, RelaySnapshot, RouteGrant, RouteSnapshot, RuleError, User,
+    UserLimits, UserUsage, WebDoor, fuzz_asked_name,
 };
 pub use request::{Measure, PortClaim, Request, RequestError, Status, Transport};
 pub use resolve::system_resolvers;

@@ -36,6 +36,7 @@ mod open_ports;
 mod own_addresses;
 mod packets;
 mod pool;
+mod quota;
 mod rules;
 mod shaper;
 mod site_routes;
@@ -84,7 +85,7 @@ use user::RatesHere;
 
 pub use applicant::{Admission, Applicant, Authorise};
 pub use asked_name::fuzz_asked_name;
-pub use config::{FleetList, RelayConfig, RelayLimits};
+pub use config::{FleetList, FleetLoads, RelayConfig, RelayLimits};
 pub use crew::Parting;
 pub use departure::ExitSnapshot;
 pub use exit::{ExitConfig, InheritedPool, PacketsSnapshot};
@@ -175,6 +176,7 @@ struct Shared {
     exit: Option<Exit>,
     measuring: Measuring,
     fleet_list: Option<FleetList>,
+    fleet_loads: Option<FleetLoads>,
     front_doors: Arc<FrontDoors>,
     sites: Arc<Sites>,
 }
@@ -225,6 +227,7 @@ impl Relay {
             exit: exit.map_err(RelayError::Runtime)?,
             measuring: Measuring::default(),
             fleet_list: config.fleet_list,
+            fleet_loads: config.fleet_loads,
             front_doors: FrontDoors::new(config.listen[0].ip(), own_ports),
             sites: Arc::default(),
         });

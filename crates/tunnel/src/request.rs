@@ -40,6 +40,7 @@ mod kind {
     pub(super) const TCP_FROM: u8 = 16;
     pub(super) const UDP_FROM: u8 = 17;
     pub(super) const DOMAIN: u8 = 18;
+    pub(super) const LOADS: u8 = 19;
 }
 
 /// What a stream carries behind its preface.
@@ -67,6 +68,8 @@ pub enum Transport {
     /// Nothing: behind its status the relay gives its fleet's list of relays, where that is newer
     /// than the one of this epoch.
     Relays(u64),
+    /// Nothing: behind its status the relay says how much each relay of its fleet has to do.
+    Loads,
     /// Nothing: as long as it is open, the relay listens for this client and opens a stream for
     /// each visitor.
     Exposure(PortClaim),
@@ -82,6 +85,16 @@ pub enum Transport {
     /// The same with more of each. Who knows this knows the kinds that say whom they are from.
     NamedRoutes,
 }
+
+/// Kinds behind which nothing follows.
+const BARE: [(u8, Transport); 6] = [
+    (kind::PACKETS, Transport::Packets),
+    (kind::LODGED_PACKETS, Transport::LodgedPackets),
+    (kind::FAMILIES, Transport::Families),
+    (kind::ROUTES, Transport::Routes),
+    (kind::NAMED_ROUTES, Transport::NamedRoutes),
+    (kind::LOADS, Transport::Loads),
+];
 
 /// Which way bytes go that only show how fast they go [P-T.8].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,14 +154,6 @@ impl Request {
         out.push(match (&self.target, self.transport) {
             (Target::Resolver, Transport::Tcp) => kind::RESOLVER_TCP,
             (Target::Resolver, Transport::Udp) => kind::RESOLVER_UDP,
-            (_, Transport::LodgedPackets) => {
-                out.push(kind::LODGED_PACKETS);
-                return;
-            }
-            (_, Transport::Families) => {
-                out.push(kind::FAMILIES);
-                return;
-            }
             (_, Transport::Measure(measure)) => {
                 out.extend([kind::MEASURE, measure as u8]);
                 return;
@@ -171,22 +176,24 @@ impl Request {
                 emit_address(resolver, out);
                 return emit_name(target.name(), out);
             }
-            (_, Transport::Routes) => {
-                out.push(kind::ROUTES);
-                return;
-            }
-            (_, Transport::NamedRoutes) => {
-                out.push(kind::NAMED_ROUTES);
-                return;
-            }
             (Target::Address(at), Transport::TcpFrom(from)) => {
                 return emit_pair(kind::TCP_FROM, from, *at, out);
             }
             (Target::Address(at), Transport::UdpFrom(from)) => {
                 return emit_pair(kind::UDP_FROM, from, *at, out);
             }
-            (Target::Anywhere, _) | (_, Transport::Packets) => {
-                out.push(kind::PACKETS);
+            (
+                _,
+                Transport::Packets
+                | Transport::LodgedPackets
+                | Transport::Families
+                | Transport::Routes
+                | Transport::NamedRoutes
+                | Transport::Loads,
+            )
+            | (Target::Anywhere, _) => {
+                let bare = BARE.iter().find(|(_, it)| *it == self.transport);
+                out.push(bare.map_or(kind::PACKETS, |(kind, _)| *kind));
                 return;
             }
             (_, Transport::Tcp | Transport::TcpFrom(_)) => kind::TCP,
@@ -214,16 +221,8 @@ impl Request {
         let Some((&kind, rest)) = bytes.split_first() else {
             return Ok(None);
         };
-        let bare = match kind {
-            kind::PACKETS => Some(Transport::Packets),
-            kind::LODGED_PACKETS => Some(Transport::LodgedPackets),
-            kind::FAMILIES => Some(Transport::Families),
-            kind::ROUTES => Some(Transport::Routes),
-            kind::NAMED_ROUTES => Some(Transport::NamedRoutes),
-            _ => None,
-        };
-        if let Some(transport) = bare {
-            let target = Target::Anywhere;
+        if let Some((_, transport)) = BARE.iter().find(|(it, _)| *it == kind) {
+            let (transport, target) = (*transport, Target::Anywhere);
             return Ok(Some((Self { transport, target }, 1)));
         }
         if kind == kind::MEASURE {
@@ -519,6 +518,7 @@ mod tests {
             Transport::Measure(Measure::Up),
             Transport::Measure(Measure::Echo),
             Transport::Relays(7),
+            Transport::Loads,
             Transport::Exposure(claim(Protocol::Udp, 27_015, 27_015)),
             Transport::Route(Prefix::parse("192.168.20.0/24").unwrap()),
             Transport::Route(Prefix::parse("2001:db8:20::/48").unwrap()),

@@ -4,16 +4,17 @@
 //! Owns when they are asked for and measured. The list is believed by the store alone, what follows
 //! from distances is the roster's to say (`tunnel/client/roster.rs`).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
-use tabane_core::Inquiry;
+use tabane_core::{Inquiry, PublicKey};
 use tabane_linux::Egress;
 use tabane_store::{FleetMember, RelayEntry, RelayName, Store, secret};
-use tabane_tunnel::{Client, LinkBind, RelayMerit, in_order_of_merit};
+use tabane_tunnel::{Client, LinkBind, RelayLoad, RelayMerit, in_order_of_merit};
 use tokio::net::UdpSocket;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -65,6 +66,7 @@ impl SessionPlan {
             is_new: Notify::new(),
             epoch: Cell::new(0),
             members: Mutex::new(self.members.clone()),
+            loads: RefCell::default(),
         });
         tokio::task::spawn_local(follower.clone().ask());
         tokio::task::spawn_local(follower.measure());
@@ -80,6 +82,8 @@ struct Follower {
     epoch: Cell<u64>,
     /// By place; those that are gone stay.
     members: Mutex<Vec<FleetMember>>,
+    /// What each has to do, of those of which that is told.
+    loads: RefCell<BTreeMap<PublicKey, RelayLoad>>,
 }
 
 impl Follower {
@@ -90,8 +94,23 @@ impl Follower {
             tokio::task::spawn_local(async move { follower.keep(bytes).await });
         };
         self.client
-            .follow_fleet_list(|| self.epoch.get(), tell)
+            .follow_fleet_list(|| self.epoch.get(), tell, |loads| self.note(&loads))
             .await;
+    }
+
+    /// Has relays be liked by what they have to do; one of which nothing is told is idle.
+    fn note(&self, told: &[(PublicKey, u16)]) {
+        let before = self.loads.borrow().clone();
+        let next = |(key, thousandths): &(PublicKey, u16)| {
+            let lot = u16::from_be_bytes(secret::random()) % 1_000;
+            let known = before.get(key).copied().unwrap_or_default();
+            (*key, known.next(*thousandths, lot))
+        };
+        let now: BTreeMap<_, _> = told.iter().map(next).collect();
+        if now != before {
+            self.loads.replace(now);
+            self.is_new.notify_one();
+        }
     }
 
     /// Keeps a list where it is one of a fleet that was joined, and newer.
@@ -140,8 +159,11 @@ impl Follower {
         };
         let links: Vec<LinkBind> = uplinks.table().links().into_values().collect();
         let mut merits = merits_of(&members, &links, ANSWER_WAIT).await;
-        for (merit, is_gone) in merits.iter_mut().zip(is_gone) {
+        let loads = self.loads.borrow().clone();
+        let places = merits.iter_mut().zip(members.iter()).zip(is_gone);
+        for ((merit, member), is_gone) in places {
             merit.is_gone = is_gone;
+            merit.load = loads.get(&member.entry.key).copied().unwrap_or_default();
         }
         let mut peers = Vec::new();
         for member in members.iter() {
@@ -183,6 +205,7 @@ async fn merits_of(members: &[FleetMember], links: &[LinkBind], wait: Duration) 
         .map(|member| RelayMerit {
             preference: member.preference,
             distance: None,
+            load: RelayLoad::Light,
             is_draining: member.is_draining,
             is_gone: false,
         })

@@ -162,6 +162,7 @@ function show(next) {
   showSessions();
   showGateway();
   showRules();
+  showFleet();
   showHosts();
   showEvents();
   draw();
@@ -490,6 +491,34 @@ function showHosts() {
     return row;
   });
   $('hosts').replaceChildren(...rows);
+}
+
+function showFleet() {
+  const { fleet } = state;
+  $('fleet-card').hidden = !fleet;
+  if (!fleet) return;
+  $('fleet-counts').textContent =
+    `${fleet.users} users, ${fleet.tokens} tokens, ${fleet.clients} clients; list ${fleet.epoch}`;
+  const wrong = fleet.odd.map((key) => `Not understood in etcd: ${key}`);
+  if (fleet.away) wrong.unshift(`Known clients are served, new ones wait: ${fleet.away}`);
+  $('fleet-wrong').textContent = wrong.join('\n');
+  const rows = fleet.relays.map((relay) => {
+    const load = relay.capacity ? percent(relay.sessions / relay.capacity) : '';
+    const behind = relay.clock_behind_s;
+    const row = element('tr');
+    row.append(
+      element(relay.name === fleet.own ? 'th' : 'td', relay.name),
+      element('td', relay.state, relay.state === 'down' ? 'bad' : ''),
+      element('td', relay.region),
+      element('td', relay.sessions, 'n'),
+      element('td', load, 'n'),
+      element('td', size(relay.carried_bytes), 'n'),
+      element('td', behind ? `${behind} s behind` : '', 'n'),
+      element('td', relay.addresses.join(' ')),
+    );
+    return row;
+  });
+  $('fleet').replaceChildren(...rows);
 }
 
 $('explain').onsubmit = async (event) => {

@@ -66,6 +66,39 @@ fn link(name: &str) -> Link {
     }
 }
 
+/// As one of its three relays sees it.
+pub(crate) fn fleet() -> Fleet {
+    let relay = |name: &str, state, region: &str| FleetRelay {
+        name: name.to_owned(),
+        state,
+        region: region.to_owned(),
+        addresses: vec!["192.0.2.1:4510".to_owned()],
+        key: "AQEBAQEB".to_owned(),
+        sessions: 7,
+        capacity: 100,
+        carried_bytes: 5_000_000,
+        up_s: Some(60),
+        version: "0.1.0".to_owned(),
+        clock_behind_s: -60,
+    };
+    Fleet {
+        key: "AgICAgIC".to_owned(),
+        own: Some("oslo".to_owned()),
+        epoch: 3,
+        etcd: "3.5.4, revision 9".to_owned(),
+        away: None,
+        users: 1,
+        tokens: 0,
+        clients: 2,
+        relays: vec![
+            relay("oslo", FleetRelayState::Up, "no\"rth"),
+            relay("rome", FleetRelayState::Draining, ""),
+            relay("lima", FleetRelayState::Asks, ""),
+        ],
+        odd: vec!["user/ann".to_owned()],
+    }
+}
+
 /// A client with two links and one session.
 pub(crate) fn example() -> State {
     State {
@@ -92,6 +125,7 @@ pub(crate) fn example() -> State {
         limit: None,
         multipath: Multipath::default(),
         exposures: Vec::new(),
+        fleet: None,
         lan_hosts: Vec::new(),
         routes: Vec::new(),
         links: vec![link("wlan0"), link("usb0")],

@@ -125,6 +125,7 @@ impl UserEntry {
             rate_down: self.rate_down.map(|rate| rate.0),
             rate_up: self.rate_up.map(|rate| rate.0),
             volume: self.volume.map(|volume| volume.bytes),
+            ask_from: None,
             sessions: count(self.sessions),
             streams: count(self.streams),
             destinations: Destinations {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tabane_base::Bytes;
+use tabane_control::Fleet;
 use tabane_fleet::Allotment;
 use tabane_store::Mistake;
 use tokio::sync::oneshot;
@@ -48,6 +49,8 @@ pub(crate) struct News {
     pub(super) list: Arc<AccessList>,
     /// What this relay holds of users' volumes.
     pub(super) holdings: BTreeMap<UserName, Allotment>,
+    /// Of whose volumes more may be lent, and from how much used on it should be asked for.
+    pub(super) ask_from: BTreeMap<UserName, Bytes>,
     /// Seconds that the fleet's clock is ahead of this machine's.
     pub(super) ahead_s: i64,
     /// Why etcd is away, while it is.
@@ -87,6 +90,8 @@ pub(super) enum Order {
     },
     /// To have that place, alone or beside a process that finishes its sessions.
     Take { alone: bool },
+    /// To say how the fleet is.
+    Report { answer: oneshot::Sender<Fleet> },
     /// To give everything back, and end.
     Close,
     /// To end as a process does that is killed.

@@ -11,10 +11,11 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
 use tabane_base::{Bytes, Destination, Duration};
+use tabane_control::Fleet;
 use tabane_core::{CloseReason, PublicKey};
 use tabane_fleet::Allotment;
 use tabane_store::wall_clock::unix_seconds;
-use tabane_tunnel::{FleetList, RelayMonitor, User, UserLimits};
+use tabane_tunnel::{FleetList, FleetLoads, RelayMonitor, User, UserLimits};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
@@ -23,20 +24,28 @@ use super::worker::Worker;
 use crate::access::{AccessAnswer, AccessList, UserEntry, UserName};
 use crate::keeper::{Shown, Unanswered};
 
-/// How often what users have used is looked at: at 1 Gbit/s 12 MB pass meanwhile, and of a small
-/// volume 1 MB is lent at a time.
+/// How often what users have used is looked at, beside when more is wanted.
 pub(crate) const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 /// How often the relay says how busy it is.
 const LOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// What a newcomer is given to be looked up: a handshake's patience is 10 s.
 const ENROL_WAIT: Duration = Duration::from_secs(4);
+/// Whoever looks at the relay is not kept longer; then what was known last is shown.
+const REPORT_WAIT: Duration = Duration::from_millis(200);
 /// What is given back at the end may take so long.
 const CLOSE_WAIT: Duration = Duration::from_secs(4);
+
+/// The fleet, for whoever looks at the relay.
+pub(crate) struct FleetView {
+    orders: mpsc::UnboundedSender<Order>,
+    last: Option<Fleet>,
+}
 
 /// The relay's end of the fleet's thread.
 pub(crate) struct FleetKeeper {
     news: watch::Receiver<News>,
     fleet_list: FleetList,
+    fleet_loads: FleetLoads,
     orders: mpsc::UnboundedSender<Order>,
     thread: Cell<Option<JoinHandle<()>>>,
     /// What was used of each volume when it was last told, and in which day or month.
@@ -59,7 +68,8 @@ impl FleetKeeper {
         let (news_sender, mut news) = watch::channel(News::default());
         let (orders, to_do) = mpsc::unbounded_channel();
         let (list_sender, fleet_list) = watch::channel((0, Arc::from([])));
-        let tells = (news_sender, list_sender);
+        let (loads_sender, fleet_loads) = watch::channel(Arc::from([]));
+        let tells = (news_sender, list_sender, loads_sender);
         let worker = Worker::new(order, directory, of, addresses, tells, to_do)?;
         let thread = std::thread::Builder::new()
             .name("fleet".to_owned())
@@ -86,6 +96,7 @@ impl FleetKeeper {
         Ok(Self {
             news,
             fleet_list,
+            fleet_loads,
             orders,
             thread: Cell::new(Some(thread)),
             counted: RefCell::default(),
@@ -99,6 +110,17 @@ impl FleetKeeper {
 
     pub(crate) fn fleet_list(&self) -> FleetList {
         self.fleet_list.clone()
+    }
+
+    pub(crate) fn fleet_loads(&self) -> FleetLoads {
+        self.fleet_loads.clone()
+    }
+
+    pub(crate) fn view(&self) -> FleetView {
+        FleetView {
+            orders: self.orders.clone(),
+            last: None,
+        }
     }
 
     pub(crate) fn list(&self) -> Arc<AccessList> {
@@ -151,7 +173,7 @@ impl FleetKeeper {
         let used = Bytes::new(holding.used);
         let known = (holding.period.clone(), used, 0);
         self.counted.borrow_mut().insert(entry.name.clone(), known);
-        (limits(entry, &holding), used)
+        (limits(entry, &holding, &news), used)
     }
 
     pub(crate) fn renew(&self, entry: &UserEntry, user: &User) {
@@ -164,7 +186,7 @@ impl FleetKeeper {
             *known = (holding.period.clone(), Bytes::new(holding.used), 0);
             user.set_volume_used(known.1);
         }
-        user.set_limits(limits(entry, holding));
+        user.set_limits(limits(entry, holding, &news));
     }
 
     /// Tells what has been used since it was last told, so that more is lent before it is used up.
@@ -177,7 +199,8 @@ impl FleetKeeper {
                 continue;
             };
             let usage = user.usage();
-            if (known.1, known.2) != (usage.volume, usage.sessions) {
+            let is_other = (known.1, known.2) != (usage.volume, usage.sessions);
+            if is_other || usage.sessions > 0 && user.wants_more() {
                 (known.1, known.2) = (usage.volume, usage.sessions);
                 wishes.push(Wish {
                     user: entry.name.clone(),
@@ -266,6 +289,18 @@ impl FleetKeeper {
     }
 }
 
+impl FleetView {
+    /// How the fleet is, by what its thread has heard.
+    pub(crate) async fn look(&mut self) -> Option<Fleet> {
+        let (answer, answered) = oneshot::channel();
+        drop(self.orders.send(Order::Report { answer }));
+        if let Ok(Ok(fleet)) = timeout(REPORT_WAIT, answered).await {
+            self.last = Some(fleet);
+        }
+        self.last.clone()
+    }
+}
+
 #[cfg(test)]
 impl FleetKeeper {
     pub(super) fn order(&self, order: Order) {
@@ -279,11 +314,14 @@ impl FleetKeeper {
     }
 }
 
-/// A user's limits at this relay: of its volume, what was lent.
-fn limits(entry: &UserEntry, holding: &Allotment) -> UserLimits {
+/// A user's limits at this relay: of its volume, what was lent. While etcd is away, nothing more
+/// comes.
+fn limits(entry: &UserEntry, holding: &Allotment, news: &News) -> UserLimits {
     let limits = entry.limits();
+    let ask_from = news.ask_from.get(&entry.name).copied();
     UserLimits {
         volume: limits.volume.map(|_| Bytes::new(holding.lent)),
+        ask_from: ask_from.filter(|_| limits.volume.is_some() && news.away.is_none()),
         ..limits
     }
 }

@@ -4,16 +4,17 @@
 //! etcd never has.
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
 use tabane_base::Destination;
+use tabane_control::Fleet;
 use tabane_core::{Identity, PublicKey};
 use tabane_fleet::{Certificate, ListEntry, RelayList};
 use tabane_store::wall_clock::unix_seconds;
 
 use super::book::{self, FleetBook, look};
 use super::file::FleetFile;
-use super::records::{ALIVE, ASKS, Alive, Asking, FORM, FOUNDING, Founding, LIST, Records};
-use crate::etcd::{Change, Etcd, FleetAddress};
+use super::records::{ASKS, Asking, FORM, FOUNDING, Founding, LIST, Records};
+use super::report::report;
+use crate::etcd::{Change, FleetAddress};
 use crate::state::RelayState;
 
 /// A fleet, for its owner.
@@ -21,54 +22,6 @@ use crate::state::RelayState;
 pub struct FleetOwner {
     state: RelayState,
     file: FleetFile,
-}
-
-/// A fleet as it is seen from here.
-#[derive(Debug, Serialize)]
-pub struct FleetReport {
-    /// Its key.
-    pub key: String,
-    /// Counts its lists.
-    pub epoch: u64,
-    /// Etcd's version and revision.
-    pub etcd: String,
-    /// Users, tokens and clients.
-    pub users: usize,
-    /// Tokens that still admit.
-    pub tokens: usize,
-    /// Clients that were admitted.
-    pub clients: usize,
-    /// Every relay, those that ask to be let in included.
-    pub relays: Vec<RelayReport>,
-    /// Keys of values that are not understood.
-    pub odd: Vec<String>,
-}
-
-/// One relay of it.
-#[derive(Debug, Serialize)]
-pub struct RelayReport {
-    /// What it is called.
-    pub name: String,
-    /// `up`, `down`, `draining`, or `asks` to be let in.
-    pub state: &'static str,
-    /// Where it stands.
-    pub region: String,
-    /// Where it listens.
-    pub addresses: Vec<String>,
-    /// Its key.
-    pub key: String,
-    /// Sessions that it has, and is meant for (0: nobody has said).
-    pub sessions: u64,
-    /// What it is meant for.
-    pub capacity: u32,
-    /// Bytes carried since it started.
-    pub carried_bytes: u64,
-    /// Seconds since it started.
-    pub up_s: Option<u64>,
-    /// Its program's version.
-    pub version: String,
-    /// Seconds that its clock is behind etcd's.
-    pub clock_behind_s: i64,
 }
 
 impl FleetOwner {
@@ -226,12 +179,12 @@ impl FleetOwner {
     ///
     /// # Errors
     /// Etcd does not answer.
-    pub fn report(&self) -> Result<FleetReport> {
+    pub fn report(&self) -> Result<Fleet> {
         let key = self.file.key;
         self.book().ask(async |etcd| {
             let version = etcd.check_version().await?;
             let records = look(&etcd, key).await?;
-            Ok(report(&records, key, &etcd, &version))
+            Ok(report(&records, key, book::now(&etcd), &version))
         })
     }
 
@@ -292,64 +245,4 @@ fn entry_of(
         capacity: capacity.unwrap_or(0),
         draining: false,
     })
-}
-
-fn report(records: &Records, key: PublicKey, etcd: &Etcd, version: &str) -> FleetReport {
-    let access = records.access();
-    let now = book::now(etcd);
-    let list = records.relays(key);
-    let entries = list.as_ref().map_or(&[][..], |list| list.entries());
-    let mut relays: Vec<RelayReport> = entries
-        .iter()
-        .map(|entry| {
-            let name = &entry.certificate.name;
-            let alive: Option<Alive> = records.value(&format!("{ALIVE}{name}"));
-            let state = match (&alive, entry.draining) {
-                (_, true) => "draining",
-                (Some(_), false) => "up",
-                (None, false) => "down",
-            };
-            // By its own clock, and how far that is behind.
-            let since = |it: &Alive| it.since.saturating_add_signed(it.clock_behind_s);
-            let up_s = alive.as_ref().map(|it| now.saturating_sub(since(it)));
-            let alive = alive.unwrap_or_default();
-            RelayReport {
-                name: name.clone(),
-                state,
-                region: entry.region.clone(),
-                addresses: entry.addresses.iter().map(ToString::to_string).collect(),
-                key: entry.certificate.key.to_string(),
-                sessions: alive.sessions,
-                capacity: entry.capacity,
-                carried_bytes: alive.carried_bytes,
-                up_s,
-                version: alive.version,
-                clock_behind_s: alive.clock_behind_s,
-            }
-        })
-        .collect();
-    let asking = records.all::<Asking>(ASKS).into_iter();
-    relays.extend(asking.map(|(_, it)| RelayReport {
-        name: it.name,
-        state: "asks",
-        region: it.region,
-        addresses: it.addresses,
-        key: it.key,
-        sessions: 0,
-        capacity: 0,
-        carried_bytes: 0,
-        up_s: None,
-        version: String::new(),
-        clock_behind_s: 0,
-    }));
-    FleetReport {
-        key: key.to_string(),
-        epoch: list.as_ref().map_or(0, |list| list.epoch()),
-        etcd: format!("{version}, revision {}", records.revision),
-        users: access.users().len(),
-        tokens: access.tokens().len(),
-        clients: access.clients().len(),
-        relays,
-        odd: records.odd.keys().cloned().collect(),
-    }
 }

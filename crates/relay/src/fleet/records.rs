@@ -265,8 +265,10 @@ impl Records {
         // clients.
         for key in old.keys().filter(|key| !new.contains_key(*key)) {
             touched.insert(key.clone());
-            let key = format!("{prefix}{key}");
-            changes.push(Change::Delete { key });
+            for key in std::iter::once(key.clone()).chain(self.volume_of(key)) {
+                let key = format!("{prefix}{key}");
+                changes.push(Change::Delete { key });
+            }
         }
         for (key, (value, user)) in &new {
             if old.get(key).is_none_or(|(known, _)| known != value) {
@@ -284,6 +286,24 @@ impl Records {
             .map(|key| (format!("{prefix}{key}"), self.changed_at(&key)));
         Ok((unchanged.collect(), changes))
     }
+}
+
+impl Records {
+    /// The keys of what was lent to the user whose own key is `user_key`.
+    fn volume_of(&self, user_key: &str) -> Vec<String> {
+        let Some(name) = user_key.strip_prefix(USER) else {
+            return Vec::new();
+        };
+        let (account, holdings) = (format!("{VOLUME}{name}"), format!("{HELD}{name}/"));
+        let keys = self.entries.keys();
+        let own = keys.filter(|key| **key == account || key.starts_with(&holdings));
+        own.cloned().collect()
+    }
+}
+
+/// Whose own key this is, if it is a user's.
+pub(super) fn user_of(prefix: &str, key: &str) -> Option<UserName> {
+    key.strip_prefix(prefix)?.strip_prefix(USER)?.parse().ok()
 }
 
 /// Keys, and the revisions at which they were changed last.

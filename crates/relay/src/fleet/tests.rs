@@ -2,6 +2,7 @@
 //!
 //! Each relay is what a relay's own thread has of its fleet, with the fleet's thread behind it.
 
+mod away;
 mod etcd_in_trouble;
 
 use std::path::PathBuf;
@@ -270,8 +271,10 @@ fn a_volume_is_never_overdrawn_by_relays_that_are_killed_and_cut_off() {
         assert!(passed <= VOLUME, "{passed} bytes");
         let lost = VOLUME - passed;
         eprintln!("{passed} bytes passed; {kills} kills took {lost}");
-        let part = tabane_fleet::allotment_of(Bytes::new(VOLUME)).get();
-        // What one holds at a time is what was lent and the next one.
+        // What one holds at a time is what was lent and the next one, each as large as it gets
+        // where it is used that fast.
+        let (volume, ever) = (Bytes::new(VOLUME), Bytes::MAX);
+        let part = tabane_fleet::allotment_at(volume, ever, Duration::ZERO).get();
         assert!(lost <= kills * 2 * part, "{lost} of {part} at a time");
         for relay in &mut relays {
             relay.keeper.take().unwrap().close();
@@ -481,7 +484,7 @@ fn a_relay_is_drained_and_removed_by_its_owner_and_its_name_is_one_machines() {
         let oslo = world.relay("oslo").await;
         let report = world.owner.report().unwrap();
         assert_eq!(
-            (report.relays[0].state, report.relays[0].capacity),
+            (report.relays[0].state.name(), report.relays[0].capacity),
             ("up", 7)
         );
         world.owner.drain("oslo", true).unwrap();
@@ -509,6 +512,49 @@ fn a_relay_is_drained_and_removed_by_its_owner_and_its_name_is_one_machines() {
         etcd.change(&[], &[holds]).await.unwrap();
         let error = format!("{:#}", rome.start(&world.at).await.unwrap_err());
         assert!(error.contains("another machine or process"), "{error}");
+    });
+}
+
+/// Whoever has the name next begins anew, as at a relay alone, and etcd keeps nothing for good.
+#[test]
+fn a_user_that_is_removed_leaves_nothing_behind() {
+    block_on(async {
+        let Some(world) = World::make(1).await else {
+            return;
+        };
+        let user = ann(Some("1MB/month"));
+        world.add_user(&user);
+        let admits = token(TokenUses::Many, Some(user.name.clone()));
+        world.add_tokens(std::slice::from_ref(&admits));
+        let oslo = world.relay("oslo").await;
+        oslo.enrol(key(), &admits.token).await.unwrap();
+        let holding = || {
+            oslo.keeper()
+                .news()
+                .borrow()
+                .holdings
+                .get(&user.name)
+                .cloned()
+        };
+        until("it is lent", || holding().is_some_and(|it| it.lent > 0)).await;
+        world
+            .book
+            .update(|list| list.remove_user(&user.name))
+            .unwrap()
+            .unwrap();
+        let etcd = Etcd::new(world.at.clone());
+        for key in ["volume/ann", "held/ann/oslo"] {
+            let left = etcd.get(&format!("fleet/{key}")).await.unwrap();
+            assert!(left.is_none(), "{key}");
+        }
+        world.add_user(&user);
+        let again = token(TokenUses::Many, Some(user.name.clone()));
+        world.add_tokens(std::slice::from_ref(&again));
+        oslo.enrol(key(), &again.token).await.unwrap();
+        until("it is lent anew", || {
+            holding().is_some_and(|it| it.lent > 0)
+        })
+        .await;
     });
 }
 

@@ -7,6 +7,7 @@
 
 mod changing;
 mod membership;
+mod telling;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tabane_base::{Bytes, Destination, Duration};
 use tabane_core::PublicKey;
-use tabane_fleet::{Allotment, RelayList};
+use tabane_fleet::RelayList;
 use tabane_store::wall_clock::unix_seconds;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -51,6 +52,9 @@ enum Trouble {
 /// A list's epoch, and the list as it was signed.
 type Signed = (u64, Arc<[u8]>);
 
+/// How much each relay has to do.
+type Loads = Arc<[(PublicKey, u16)]>;
+
 /// Whether this process stands for the relay in the fleet: says that it runs, and gives back what
 /// is not used.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,6 +82,9 @@ pub(super) struct Worker {
     news: watch::Sender<News>,
     /// For clients.
     list: watch::Sender<Signed>,
+    loads: watch::Sender<Loads>,
+    /// Etcd's version, once it is known.
+    version: String,
     orders: mpsc::UnboundedReceiver<Order>,
     /// By which this relay is seen to run; 0: none.
     lease: i64,
@@ -91,6 +98,10 @@ pub(super) struct Worker {
     /// Counts how often etcd was there.
     times_served: u64,
     used: BTreeMap<UserName, Used>,
+    /// What was lent last, of users that have sessions here.
+    lent: BTreeMap<UserName, Lent>,
+    /// Of whom etcd was told last.
+    told_last: Option<UserName>,
     load: (u64, u64),
     since: u64,
 }
@@ -103,13 +114,24 @@ struct Used {
     idle_since: Option<Instant>,
 }
 
+/// The part of a user's volume that was lent last: when, how large, and what was used by then.
+struct Lent {
+    at: Instant,
+    part: Bytes,
+    used: Bytes,
+}
+
 impl Worker {
     pub(super) fn new(
         order: FleetOrder,
         directory: &Path,
         (key, predecessor): (PublicKey, Option<u32>),
         addresses: Vec<Destination>,
-        (news, list): (watch::Sender<News>, watch::Sender<Signed>),
+        (news, list, loads): (
+            watch::Sender<News>,
+            watch::Sender<Signed>,
+            watch::Sender<Loads>,
+        ),
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> Result<Self> {
         let known = FleetFile::read(directory)?;
@@ -126,6 +148,8 @@ impl Worker {
             is_copied: true,
             news,
             list,
+            loads,
+            version: String::new(),
             orders,
             lease: 0,
             post: match predecessor {
@@ -137,6 +161,8 @@ impl Worker {
             has_served: false,
             times_served: 0,
             used: BTreeMap::new(),
+            lent: BTreeMap::new(),
+            told_last: None,
             load: (0, 0),
             since: unix_seconds(),
         })
@@ -190,6 +216,7 @@ impl Worker {
                         drop(answer.send(Err(why.to_owned())));
                     }
                     Some(Order::Take { alone }) => self.take_post(alone),
+                    Some(Order::Report { answer }) => self.tell_report(answer),
                     Some(Order::Close) | None => {
                         self.write_copy();
                         return true;
@@ -247,7 +274,7 @@ impl Worker {
 
     /// Follows etcd; ends well when the relay closes.
     async fn serve(&mut self) -> Result<(), Trouble> {
-        self.etcd.check_version().await?;
+        self.version = self.etcd.check_version().await?;
         let prefix = self.etcd.prefix().to_owned();
         let snapshot = self.etcd.list(&prefix).await?;
         let known = self.holdings();
@@ -275,6 +302,8 @@ impl Worker {
         self.has_served = true;
         self.times_served += 1;
         self.publish(false);
+        // Whoever waits for more has asked before this, and does not ask again.
+        self.lend_where_needed().await?;
         let (mut pulse_at, mut copy_at) = (Instant::now() + PULSE, Instant::now());
         loop {
             if generation != self.etcd.generation() {
@@ -288,7 +317,7 @@ impl Worker {
                 }
                 order = self.orders.recv() => match order {
                     Some(Order::Close) | None => {
-                        self.leave().await?;
+                        self.leave().await;
                         return Ok(());
                     }
                     #[cfg(test)]
@@ -355,6 +384,11 @@ impl Worker {
         let prefix = self.etcd.prefix().to_owned();
         self.is_copied &= changed.entries.is_empty();
         for (key, entry) in changed.entries {
+            if let (None, Some(user)) = (&entry, records::user_of(&prefix, &key)) {
+                // Another one may have that name next.
+                self.used.remove(&user);
+                self.lent.remove(&user);
+            }
             self.records.apply(&prefix, &key, entry);
         }
         self.records.revision = self.records.revision.max(changed.revision);
@@ -375,10 +409,7 @@ impl Worker {
             }
             Order::Used(wishes) => {
                 self.note(wishes);
-                // The process after this one hears of it, and borrows for both.
-                if self.post != Post::Left {
-                    self.lend_where_needed().await?;
-                }
+                self.lend_where_needed().await?;
             }
             Order::Load {
                 sessions,
@@ -399,54 +430,12 @@ impl Worker {
                     tracing::info!("the place in the fleet is this process's");
                 }
             }
+            Order::Report { answer } => self.tell_report(answer),
             Order::Close => {}
             #[cfg(test)]
             Order::Die => {}
         }
         Ok(())
-    }
-
-    /// Tells the relay what is in force. From a copy, etcd stays away.
-    fn publish(&mut self, from_copy: bool) {
-        self.publish_list();
-        let list = self.records.access();
-        let holdings = self.holdings();
-        let ahead_s = self.ahead_s();
-        let sent_away = self.sent_away();
-        self.news.send_if_modified(|news| {
-            let is_told = from_copy || news.away.is_none();
-            let is_same = news.stage == Stage::Serving
-                && is_told
-                && (Arc::ptr_eq(&news.list, &list) || *news.list == *list)
-                && news.holdings == holdings
-                && (news.ahead_s - ahead_s).abs() < CLOCK_TOLERANCE_S
-                && news.sent_away == sent_away;
-            if !is_same {
-                if news.away.is_some() && !from_copy {
-                    tracing::info!("etcd is back: new clients are let in again");
-                }
-                news.stage = Stage::Serving;
-                if *news.list != *list {
-                    news.list = list;
-                }
-                news.holdings = holdings;
-                news.ahead_s = ahead_s;
-                news.sent_away = sent_away;
-                if !from_copy {
-                    news.away = None;
-                }
-            }
-            !is_same
-        });
-    }
-
-    /// Has clients be told of a newer list; an older one is nobody's.
-    fn publish_list(&self) {
-        if let Some(list) = self.relays()
-            && list.epoch() > self.list.borrow().0
-        {
-            self.list.send_replace((list.epoch(), list.emit().into()));
-        }
     }
 
     /// How far etcd's clock is ahead, where that is more than its answers can be late.
@@ -465,18 +454,6 @@ impl Worker {
 
     fn now(&self) -> u64 {
         unix_seconds().saturating_add_signed(self.ahead_s())
-    }
-
-    /// What this relay holds of each user's volume.
-    fn holdings(&self) -> BTreeMap<UserName, Allotment> {
-        let access = self.records.access();
-        let users = access.users().iter().filter(|user| user.volume.is_some());
-        users
-            .filter_map(|user| {
-                let key = records::holding_key(&user.name, &self.order.name);
-                Some((user.name.clone(), self.records.value(&key)?))
-            })
-            .collect()
     }
 
     fn relays(&self) -> Option<Arc<RelayList>> {

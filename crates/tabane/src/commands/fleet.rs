@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use tabane_control::{Fleet, render_fleet};
 use tabane_core::PublicKey;
-use tabane_relay::{FleetAddress, FleetOwner, FleetReport, RelayReport, RelayState};
+use tabane_relay::{FleetAddress, FleetOwner, RelayState};
 
 use super::relay::user;
 use crate::output;
@@ -123,7 +124,7 @@ pub(crate) fn run(args: FleetArgs) -> Result<ExitCode> {
         FleetCommand::Status { json, prometheus } => {
             let report = FleetOwner::open(&state)?.report()?;
             match prometheus {
-                true => output::line(metrics(&report).trim_end())?,
+                true => output::line(render_fleet(&report).trim_end())?,
                 false => show(&report, json)?,
             }
         }
@@ -165,78 +166,7 @@ fn top(owner: &FleetOwner) -> Result<()> {
     }
 }
 
-/// In Prometheus's text format, a sample a relay.
-fn metrics(report: &FleetReport) -> String {
-    let mut text = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&RelayReport) -> f64| {
-        text += &format!("# HELP tabane_fleet_{name} {help}\n# TYPE tabane_fleet_{name} {kind}\n");
-        for relay in &report.relays {
-            // Names and regions are words: nothing in them needs escaping but this.
-            let region = relay.region.replace(['\\', '"'], "_");
-            let labels = format!("relay=\"{}\",region=\"{region}\"", relay.name);
-            text += &format!("tabane_fleet_{name}{{{labels}}} {}\n", value(relay));
-        }
-    };
-    let is = |state: &'static str| move |relay: &RelayReport| f64::from(relay.state == state);
-    family("relay_up", "gauge", "The relay serves.", &is("up"));
-    family(
-        "relay_draining",
-        "gauge",
-        "The relay takes nobody new.",
-        &is("draining"),
-    );
-    family(
-        "relay_asking",
-        "gauge",
-        "The relay asks to be let in.",
-        &is("asks"),
-    );
-    family("relay_sessions", "gauge", "Sessions at the relay.", &|it| {
-        it.sessions as f64
-    });
-    family(
-        "relay_capacity",
-        "gauge",
-        "Sessions it is meant for; 0: nobody has said.",
-        &|it| f64::from(it.capacity),
-    );
-    family(
-        "relay_carried_bytes_total",
-        "counter",
-        "Bytes carried since its start.",
-        &|it| it.carried_bytes as f64,
-    );
-    family(
-        "relay_clock_behind_seconds",
-        "gauge",
-        "Its clock against etcd's.",
-        &|it| it.clock_behind_s as f64,
-    );
-    for (name, help, value) in [
-        (
-            "list_epoch",
-            "Counts the lists of relays.",
-            report.epoch as f64,
-        ),
-        ("users", "Users of the fleet.", report.users as f64),
-        (
-            "clients",
-            "Clients that were admitted.",
-            report.clients as f64,
-        ),
-        (
-            "odd_values",
-            "Values in etcd that nobody understands.",
-            report.odd.len() as f64,
-        ),
-    ] {
-        text += &format!("# HELP tabane_fleet_{name} {help}\n# TYPE tabane_fleet_{name} gauge\n");
-        text += &format!("tabane_fleet_{name} {value}\n");
-    }
-    text
-}
-
-fn show(report: &FleetReport, json: bool) -> Result<()> {
+fn show(report: &Fleet, json: bool) -> Result<()> {
     if json {
         return output::json(report);
     }
@@ -268,7 +198,7 @@ fn show(report: &FleetReport, json: bool) -> Result<()> {
             };
             vec![
                 relay.name.clone(),
-                relay.state.to_owned(),
+                relay.state.name().to_owned(),
                 relay.region.clone(),
                 sessions,
                 user::amount(relay.carried_bytes),
@@ -289,47 +219,4 @@ fn show(report: &FleetReport, json: bool) -> Result<()> {
         "addresses",
     ];
     output::line(&output::table(&headings, &cells))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn metrics_have_the_relay_as_label_and_whole_lines() {
-        let relay = RelayReport {
-            name: "oslo".to_owned(),
-            state: "up",
-            region: "no\"rth".to_owned(),
-            addresses: Vec::new(),
-            key: String::new(),
-            sessions: 7,
-            capacity: 100,
-            carried_bytes: 5,
-            up_s: None,
-            version: String::new(),
-            clock_behind_s: -60,
-        };
-        let report = FleetReport {
-            key: String::new(),
-            epoch: 3,
-            etcd: String::new(),
-            users: 1,
-            tokens: 0,
-            clients: 2,
-            relays: vec![relay],
-            odd: vec!["user/ann".to_owned()],
-        };
-        let text = metrics(&report);
-        for line in [
-            "tabane_fleet_relay_up{relay=\"oslo\",region=\"no_rth\"} 1",
-            "tabane_fleet_relay_draining{relay=\"oslo\",region=\"no_rth\"} 0",
-            "tabane_fleet_relay_sessions{relay=\"oslo\",region=\"no_rth\"} 7",
-            "tabane_fleet_relay_clock_behind_seconds{relay=\"oslo\",region=\"no_rth\"} -60",
-            "tabane_fleet_list_epoch 3",
-            "tabane_fleet_odd_values 1",
-        ] {
-            assert!(text.lines().any(|it| it == line), "{line}: {text}");
-        }
-    }
 }

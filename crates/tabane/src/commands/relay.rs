@@ -22,8 +22,8 @@ use tabane_control::Kind;
 use tabane_core::{MAX_WORKERS, SessionConfig};
 use tabane_linux::{descriptors, notify, signals::Signals};
 use tabane_relay::{
-    Door, Doors, Estate, RelayOrder, RelayService, RelayState, TlsListen, TokenUses, Upgrade,
-    UserName,
+    Door, Doors, Estate, RelayOrder, RelayService, RelayState, RelayView, TlsListen, TokenUses,
+    Upgrade, UserName,
 };
 use tabane_store::{PoolRange, Store, quantity::Lifetime};
 use tabane_tunnel::{Access, Parting, RelayMonitor};
@@ -278,7 +278,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         if is_peer { "peer add" } else { "join" },
     );
     let monitor = service.monitor();
-    let sight = Sight::new(control, bound, is_peer, monitor.clone());
+    let sight = Sight::new(control, bound, is_peer, Box::new(service.view()));
     sight.show()?;
     // After an upgrade clients have it, and nobody may read it here any more.
     if !has_predecessor && let Some(join) = service.join_string() {
@@ -344,12 +344,17 @@ async fn succeed(upgrade: &Upgrade, program: &Path, sight: &Sight) -> bool {
 struct Sight {
     control: ControlArgs,
     description: Description,
-    monitor: RelayMonitor,
+    view: Box<dyn Fn() -> RelayView>,
     instance: RefCell<Option<Instance>>,
 }
 
 impl Sight {
-    fn new(control: ControlArgs, bound: SocketAddr, is_peer: bool, monitor: RelayMonitor) -> Self {
+    fn new(
+        control: ControlArgs,
+        bound: SocketAddr,
+        is_peer: bool,
+        view: Box<dyn Fn() -> RelayView>,
+    ) -> Self {
         let description = Description {
             kind: Kind::Relay,
             name: format!("relay-{}", bound.port()),
@@ -363,7 +368,7 @@ impl Sight {
         Self {
             control,
             description,
-            monitor,
+            view,
             instance: RefCell::default(),
         }
     }
@@ -378,7 +383,7 @@ impl Sight {
     }
 
     fn show_with(&self, control: &ControlArgs) -> Result<()> {
-        let shown = Instance::of_relay(control, self.description.clone(), self.monitor.clone())?;
+        let shown = Instance::of_relay(control, self.description.clone(), (self.view)())?;
         self.instance.replace(Some(shown));
         Ok(())
     }

@@ -15,8 +15,8 @@ use crate::{status, text};
 const PATIENCE: Duration = Duration::from_secs(40);
 const NAMES: [&str; 3] = ["oslo", "rome", "lima"];
 
-struct Fleet {
-    etcd: Vec<Kept>,
+pub(crate) struct Fleet {
+    pub(crate) etcd: Vec<Kept>,
     at: String,
     relays: Vec<Kept>,
     join: String,
@@ -36,7 +36,7 @@ pub(crate) fn insist(what: &str, mut command: impl FnMut() -> Command) -> String
 }
 
 /// `tabane WORDS --state` with the state of one of the machines.
-fn manage(world: &World, state: &str, words: &str) -> Command {
+pub(crate) fn manage(world: &World, state: &str, words: &str) -> Command {
     let mut command = world.in_relay(TABANE);
     command.args(words.split(' '));
     command.arg("--state").arg(world.path(state));
@@ -48,44 +48,48 @@ fn show(world: &World) {
     println!("{}", text(&shown.stdout));
 }
 
+fn port(i: usize, peer: bool) -> usize {
+    12_379 + 10 * i + usize::from(peer)
+}
+
+/// Three, with what they had before, if they had anything.
+fn etcd_members(world: &World) -> Vec<Kept> {
+    let cluster: Vec<String> = (0..3)
+        .map(|i| format!("m{i}=http://127.0.0.1:{}", port(i, true)))
+        .collect();
+    let members = (0..3).map(|i| {
+        let client = format!("http://127.0.0.1:{}", port(i, false));
+        let peer = format!("http://127.0.0.1:{}", port(i, true));
+        let mut etcd = world.in_relay("etcd");
+        etcd.args(["--name", &format!("m{i}"), "--data-dir"]);
+        etcd.arg(world.path(&format!("etcd{i}")));
+        etcd.args([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+        ]);
+        etcd.args([
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+        ]);
+        etcd.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]);
+        etcd.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
+        let etcd = etcd.stdout(Stdio::null()).stderr(Stdio::null());
+        Kept(etcd.spawn().unwrap())
+    });
+    members.collect()
+}
+
 impl Fleet {
-    fn start(world: &World) -> Option<Self> {
+    pub(crate) fn start(world: &World) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             println!("skipped: no etcd (apt-get install etcd-server)");
             return None;
         }
-        let port = |i: usize, peer: bool| 12_379 + 10 * i + usize::from(peer);
-        let cluster: Vec<String> = (0..3)
-            .map(|i| format!("m{i}=http://127.0.0.1:{}", port(i, true)))
-            .collect();
-        let members = (0..3).map(|i| {
-            let client = format!("http://127.0.0.1:{}", port(i, false));
-            let peer = format!("http://127.0.0.1:{}", port(i, true));
-            let mut etcd = world.in_relay("etcd");
-            etcd.args(["--name", &format!("m{i}"), "--data-dir"]);
-            etcd.arg(world.path(&format!("etcd{i}")));
-            etcd.args([
-                "--listen-client-urls",
-                &client,
-                "--advertise-client-urls",
-                &client,
-            ]);
-            etcd.args([
-                "--listen-peer-urls",
-                &peer,
-                "--initial-advertise-peer-urls",
-                &peer,
-            ]);
-            etcd.args(["--initial-cluster", &cluster.join(","), "--logger", "zap"]);
-            etcd.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
-            Kept(
-                etcd.stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .unwrap(),
-            )
-        });
-        let etcd = members.collect();
+        let etcd = etcd_members(world);
         let hosts: Vec<String> = (0..3)
             .map(|i| format!("127.0.0.1:{}", port(i, false)))
             .collect();
@@ -109,6 +113,11 @@ impl Fleet {
             fleet.relays.push(relay);
         }
         Some(fleet)
+    }
+
+    /// Starts the members of etcd again.
+    pub(crate) fn run_etcd(&mut self, world: &World) {
+        self.etcd = etcd_members(world);
     }
 
     fn relay(&self, world: &World, name: &str) -> Kept {
@@ -148,6 +157,19 @@ fn a_fleet_goes_on_when_a_relay_and_a_member_of_etcd_are_killed() {
     for relay in report["relays"].as_array().unwrap() {
         assert_eq!(relay["state"], "up", "{relay}");
     }
+
+    // Each of them tells of all.
+    let seen = insist("a member is seen", || {
+        let mut status = world.in_relay(TABANE);
+        status.args(["status", "--json", "--instance", "relay-4600"]);
+        status
+    });
+    let seen: Value = serde_json::from_str(&seen).unwrap();
+    assert_eq!(seen["fleet"]["own"], "oslo", "{seen}");
+    assert_eq!(seen["fleet"]["key"], report["key"]);
+    let states = seen["fleet"]["relays"].as_array().unwrap().iter();
+    let states: Vec<&Value> = states.map(|relay| &relay["state"]).collect();
+    assert_eq!(states, ["up", "up", "up"], "{seen}");
 
     // One join, by the line of one relay; the others come with the signed list.
     let joined = world

@@ -74,7 +74,11 @@ fn state(world: &World, proxy: &Kept) -> Value {
 }
 
 /// Looks at the proxy until `is_so`; gives how long that took.
-pub(crate) fn until(world: &World, proxy: &Kept, is_so: impl Fn(&Value) -> bool) -> Duration {
+pub(crate) fn until(
+    world: &World,
+    proxy: &Kept,
+    mut is_so: impl FnMut(&Value) -> bool,
+) -> Duration {
     let begin = Instant::now();
     loop {
         let state = state(world, proxy);

@@ -21,14 +21,53 @@ const IDLE_CHECK: Duration = Duration::from_secs(1);
 /// third of its own distance, so that two that are as near as each other do not take turns.
 const AHEAD: Duration = Duration::from_millis(5);
 
+/// From which load on, in thousandths of what it is meant for, a relay has much to do, and below
+/// which it has not any more: between them what was said before holds, so that those who went
+/// elsewhere do not come back at once.
+const HEAVY: u16 = 900;
+const LIGHT: u16 = 700;
+/// What a relay is meant for.
+const WHOLE: u16 = 1_000;
+
+/// How much of what it is meant for a relay has, as one client takes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RelayLoad {
+    /// There is room, or nobody has said.
+    #[default]
+    Light,
+    /// Whoever begins a session had better do so elsewhere; whoever has one stays.
+    Heavy,
+    /// It is too much, and this client is one of those that make room.
+    Full,
+}
+
+impl RelayLoad {
+    /// What it is now that the relay has `thousandths` of what it is meant for. Of its clients as
+    /// many go as are too many, not all: `lot`, from 0 to 999 and drawn anew each time, says
+    /// whether this one is among them.
+    #[must_use]
+    pub fn next(self, thousandths: u16, lot: u16) -> Self {
+        let surplus = u32::from(thousandths.saturating_sub(HEAVY)) * u32::from(WHOLE);
+        let too_many = surplus / u32::from(thousandths.max(1));
+        match self {
+            _ if thousandths < LIGHT => Self::Light,
+            Self::Light if thousandths < HEAVY => Self::Light,
+            Self::Full if thousandths >= HEAVY => Self::Full,
+            _ if thousandths > WHOLE && u32::from(lot) < too_many => Self::Full,
+            _ => Self::Heavy,
+        }
+    }
+}
+
 /// What is known of a relay, for choosing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayMerit {
     /// Its place in the user's order; relays of one fleet have one.
     pub preference: usize,
-    /// How far it is: the least round trip over any link, with what its load adds. `None`: not
-    /// measured.
+    /// How far it is: the least round trip over any link. `None`: not measured.
     pub distance: Option<Duration>,
+    /// How much of what it is meant for it has.
+    pub load: RelayLoad,
     /// Its fleet wants nobody new there.
     pub is_draining: bool,
     /// It is not of its fleet any more.
@@ -42,25 +81,34 @@ impl RelayMerit {
         let merit = |preference| Self {
             preference,
             distance: None,
+            load: RelayLoad::Light,
             is_draining: false,
             is_gone: false,
         };
         (0..relays).map(merit).collect()
     }
 
-    /// The better is less.
-    fn rank(&self) -> (bool, usize, Duration) {
+    /// The better is less. For whoever begins a session, one that has much to do is twice as far,
+    /// and one that has too much comes after all others.
+    fn rank(&self) -> (bool, usize, bool, Duration) {
         let distance = self.distance.unwrap_or(Duration::MAX);
-        (self.is_draining, self.preference, distance)
+        let distance = match self.load {
+            RelayLoad::Light => distance,
+            RelayLoad::Heavy | RelayLoad::Full => distance.saturating_mul(2),
+        };
+        let is_full = self.load == RelayLoad::Full;
+        (self.is_draining, self.preference, is_full, distance)
     }
 
-    /// Whether it is worth to leave `other` for this one.
+    /// Whether it is worth to leave `other` for this one; never, where this has much to do.
     fn beats(&self, other: &Self) -> bool {
         let (own, theirs) = (self.rank(), other.rank());
         match (own.0, own.1).cmp(&(theirs.0, theirs.1)) {
             std::cmp::Ordering::Less => true,
             std::cmp::Ordering::Greater => false,
+            std::cmp::Ordering::Equal if self.load != RelayLoad::Light => false,
             std::cmp::Ordering::Equal => match (self.distance, other.distance) {
+                (Some(_), _) if other.load == RelayLoad::Full => true,
                 (Some(own), Some(theirs)) => own + (own / 3).max(AHEAD) <= theirs,
                 _ => false,
             },
@@ -283,6 +331,7 @@ mod tests {
         let merit = |ms: &Option<u64>| RelayMerit {
             preference: 0,
             distance: ms.map(Duration::from_millis),
+            load: RelayLoad::Light,
             is_draining: false,
             is_gone: false,
         };
@@ -337,6 +386,91 @@ mod tests {
         let mut two = fleet(&[Some(50), Some(1)]);
         two[1].preference = 1;
         assert_eq!(in_order_of_merit(&two), [0, 1]);
+    }
+
+    #[test]
+    fn a_load_is_gone_by_with_hysteresis_and_as_many_leave_as_are_too_many() {
+        use RelayLoad::{Full, Heavy, Light};
+        for (before, thousandths, lot, after) in [
+            (Light, 899, 0, Light),
+            (Light, 900, 0, Heavy),
+            (Heavy, 700, 0, Heavy),
+            (Heavy, 699, 0, Light),
+            (Heavy, 1_000, 0, Heavy),
+            (Light, 1_200, 249, Full),
+            (Light, 1_200, 250, Heavy),
+            (Heavy, 1_200, 249, Full),
+            (Full, 900, 999, Full),
+            (Full, 899, 0, Heavy),
+            (Full, 699, 0, Light),
+            (Light, 0, 0, Light),
+            (Light, u16::MAX, 985, Full),
+            (Light, u16::MAX, 987, Heavy),
+        ] {
+            let next = before.next(thousandths, lot);
+            assert_eq!(next, after, "{before:?} at {thousandths}, {lot}");
+        }
+        let now = Instant::now();
+        let mut merits = fleet(&[Some(10), Some(15), Some(60), None]);
+        merits[0].load = Heavy;
+        assert_eq!(in_order_of_merit(&merits), [1, 0, 2, 3], "twice as far");
+        let mut roster = Roster::new(merits.clone());
+        roster.on_session(now, 0);
+        assert!(roster.better().is_empty(), "whoever is there stays");
+        roster.on_session(now, 2);
+        assert_eq!(roster.better(), [1], "and nobody comes");
+        merits[0].load = Full;
+        assert_eq!(in_order_of_merit(&merits), [1, 2, 3, 0]);
+        roster.weigh(now, &merits);
+        roster.on_session(now, 0);
+        assert_eq!(roster.better(), [1, 2], "whoever has to leave does");
+        merits.iter_mut().for_each(|it| it.load = Full);
+        roster.weigh(now, &merits);
+        assert!(roster.better().is_empty(), "nowhere to go");
+        merits[0].is_draining = true;
+        roster.weigh(now, &merits);
+        assert_eq!(roster.better(), [1, 2, 3], "better than none");
+    }
+
+    /// All clients are nearest to one relay, which is meant for a third of them; all hear of loads
+    /// at once, which is the worst there is.
+    #[test]
+    fn clients_spread_over_a_fleet_and_do_not_swing() {
+        const CLIENTS: usize = 900;
+        const CAPACITY: usize = 330;
+        let now = Instant::now();
+        let mut rng = tabane_base::Seed(7).rng("loads");
+        let mut merits = vec![fleet(&[Some(10), Some(20), Some(40)]); CLIENTS];
+        let mut rosters: Vec<Roster> = merits.iter().cloned().map(Roster::new).collect();
+        for roster in &mut rosters {
+            let nearest = roster.order()[0];
+            roster.on_session(now, nearest);
+        }
+        let mut moves = Vec::new();
+        let mut has = [0; 3];
+        for _ in 0..40 {
+            has = [0, 1, 2].map(|relay| {
+                let of = rosters.iter().filter(|it| it.current() == Some(relay));
+                of.count()
+            });
+            let mut moved = 0;
+            for (roster, merits) in rosters.iter_mut().zip(&mut merits) {
+                for (merit, has) in merits.iter_mut().zip(has) {
+                    let load = u16::try_from(has * 1_000 / CAPACITY).unwrap();
+                    merit.load = merit.load.next(load, rng.below(1_000) as u16);
+                }
+                roster.weigh(now, merits);
+                if let Some(better) = roster.better().first() {
+                    roster.on_session(now, *better);
+                    moved += 1;
+                }
+            }
+            moves.push(moved);
+        }
+        println!("{has:?} of {CAPACITY} each; moves {moves:?}");
+        assert!(has.iter().all(|it| *it <= CAPACITY * 105 / 100), "{has:?}");
+        assert_eq!(moves[20..].iter().sum::<usize>(), 0, "{moves:?}");
+        assert!(moves.iter().sum::<usize>() < 3 * CLIENTS, "{moves:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU8;
 use std::sync::Arc;
 
-use tabane_core::{Identity, ServerConfig, SessionConfig};
+use tabane_core::{Identity, PublicKey, ServerConfig, SessionConfig};
 use tokio::sync::watch;
 
 use super::applicant::Authorise;
@@ -16,6 +16,10 @@ use crate::monitor::HostMonitor;
 
 /// The epoch of a fleet's list of relays, and the list; what it says is its readers' affair.
 pub type FleetList = watch::Receiver<(u64, Arc<[u8]>)>;
+
+/// How much relays of the fleet have to do, by their keys, in thousandths of what each is meant
+/// for; those of which nobody has said that are left out.
+pub type FleetLoads = watch::Receiver<Arc<[(PublicKey, u16)]>>;
 
 /// What a relay needs to know.
 pub struct RelayConfig {
@@ -55,6 +59,8 @@ pub struct RelayConfig {
     /// The list of its fleet's relays as the fleet signed it, with its epoch, for clients that ask;
     /// `None` for a relay of no fleet.
     pub fleet_list: Option<FleetList>,
+    /// What its relays have to do.
+    pub fleet_loads: Option<FleetLoads>,
     /// Where clients come by TLS.
     pub web_doors: Vec<WebDoor>,
 }

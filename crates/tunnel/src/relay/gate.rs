@@ -1,6 +1,6 @@
 //! What lets a flow's datagrams through as fast as its user's rate allows.
 
-use std::task::Context;
+use std::task::{Context, Poll};
 
 use tabane_base::Duration;
 use tokio::time::Instant;
@@ -36,8 +36,10 @@ impl Gate {
     }
 
     pub(super) fn ask(&mut self, way: Direction, cx: &Context<'_>) -> Fate {
-        if self.meter.poll(way, cx).is_ready() {
-            return Fate::Pass;
+        match self.meter.poll(way, cx) {
+            Poll::Ready(0) => return Fate::Drop,
+            Poll::Ready(_) => return Fate::Pass,
+            Poll::Pending => {}
         }
         let now = Instant::now();
         match self.since(way).get_or_insert(now) {

@@ -21,6 +21,7 @@ use super::{Shared, destination, exposing, headcount, sites, udp};
 use crate::access::Access;
 use crate::connection::Connection;
 use crate::engine::{Engine, SessionId};
+use crate::fleet_loads;
 use crate::flow::Flow;
 use crate::loopback;
 use crate::request::{Measure, Request, RequestError, Status, Transport, families_byte};
@@ -192,6 +193,7 @@ async fn serve(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
         Transport::Families => tell_families(stream, host).await?,
         Transport::Measure(measure) => serve_measure(stream, host, measure).await?,
         Transport::Relays(known) => tell_relays(stream, host, known).await?,
+        Transport::Loads => tell_loads(stream, host).await?,
         Transport::Exposure(claim) => {
             exposing::serve(stream, host, claim, request.target.name()).await?;
         }
@@ -335,6 +337,18 @@ async fn tell_relays(mut stream: Stream, host: &Host, known: u64) -> Result<(), 
         stream.write_all(&list).await?;
     }
     stream.end();
+    Ok(())
+}
+
+async fn tell_loads(mut stream: Stream, host: &Host) -> Result<(), StreamEnd> {
+    let Some(told) = &host.shared.fleet_loads else {
+        return refuse(stream, Status::Malformed).await;
+    };
+    let loads = told.borrow().clone();
+    stream.write_all(&[Status::Open.emit()]).await?;
+    stream.write_all(&fleet_loads::emit(&loads)).await?;
+    stream.finish();
+    stream.stop();
     Ok(())
 }
 

@@ -97,6 +97,7 @@ impl Seat {
             | Transport::LodgedPackets
             | Transport::Families
             | Transport::Relays(_)
+            | Transport::Loads
             | Transport::Exposure(_) => Self::Flow,
         }
     }

@@ -27,6 +27,7 @@ pub(super) fn shared(access: Access) -> Shared {
         exit: None,
         measuring: Measuring::default(),
         fleet_list: None,
+        fleet_loads: None,
         front_doors: FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new()),
         sites: Arc::default(),
     }

@@ -9,14 +9,16 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tabane_base::{Bytes, Prefix, Rate};
 use tabane_core::PublicKey;
+use tokio::sync::Notify;
 
 use super::exit_address::ExitAddress;
 use super::grants::{Grants, Group};
+use super::quota::{Quota, Waiter};
 use super::rules::Destinations;
 use super::shaper::{Allowance, Bucket, Shaper};
 use crate::domain::Domain;
@@ -42,6 +44,9 @@ pub struct UserLimits {
     pub rate_up: Option<Rate>,
     /// Bytes of both directions until the owner begins to count anew; then nothing passes.
     pub volume: Option<Bytes>,
+    /// The volume is only what has been lent until now: from so much used on, more is asked for,
+    /// and whoever has used it up waits. `None`: nothing more comes.
+    pub ask_from: Option<Bytes>,
     /// Sessions at once.
     pub sessions: Option<usize>,
     /// TCP connections and UDP flows at once, all sessions together.
@@ -75,13 +80,11 @@ struct Inner {
     name: String,
     /// Read when something begins, not when bytes pass.
     limits: RwLock<UserLimits>,
-    /// Of the limits: the volume, `u64::MAX` for none.
-    most_volume: AtomicU64,
+    quota: Quota,
     sessions: AtomicUsize,
     streams: AtomicUsize,
     down: AtomicU64,
     up: AtomicU64,
-    volume: AtomicU64,
     rate_down: Arc<Bucket>,
     rate_up: Arc<Bucket>,
     /// What has found none of its exit addresses.
@@ -115,6 +118,8 @@ pub(crate) struct Meter {
     session: u64,
     down: Allowance,
     up: Allowance,
+    /// Where it has waited for more of the volume.
+    waiter: Option<Waiter>,
 }
 
 /// Counts a user's session or stream while it lives.
@@ -133,15 +138,20 @@ impl User {
     /// A user of whose volume `used` is gone already.
     #[must_use]
     pub fn new(name: &str, limits: UserLimits, used: Bytes) -> Self {
+        Self::asking(name, limits, used, Arc::default())
+    }
+
+    /// The same, for whoever lends its volume part by part: `asks` is told where more is wanted.
+    #[must_use]
+    pub fn asking(name: &str, limits: UserLimits, used: Bytes, asks: Arc<Notify>) -> Self {
         let user = Self(Arc::new(Inner {
             name: name.to_owned(),
             limits: RwLock::default(),
-            most_volume: AtomicU64::new(u64::MAX),
+            quota: Quota::new(asks),
             sessions: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             down: AtomicU64::new(0),
             up: AtomicU64::new(0),
-            volume: AtomicU64::new(0),
             rate_down: Arc::default(),
             rate_up: Arc::default(),
             exits_refused: AtomicU64::new(0),
@@ -163,23 +173,29 @@ impl User {
     pub fn set_limits(&self, limits: UserLimits) {
         self.0.rate_down.set_rate(limits.rate_down);
         self.0.rate_up.set_rate(limits.rate_up);
-        let volume = limits.volume.map_or(u64::MAX, Bytes::get);
-        self.0.most_volume.store(volume, Ordering::Relaxed);
+        let (volume, ask_from) = (limits.volume, limits.ask_from);
         *self
             .0
             .limits
             .write()
             .unwrap_or_else(PoisonError::into_inner) = limits;
+        self.0.quota.set_limit(volume, ask_from);
     }
 
     /// Sets what counts towards the volume, as at the beginning of a month.
     pub fn set_volume_used(&self, used: Bytes) {
-        self.0.volume.store(used.get(), Ordering::Relaxed);
+        self.0.quota.set_used(used);
     }
 
     /// Counts what another process has passed on for it.
     pub fn add_volume_used(&self, bytes: Bytes) {
-        self.0.volume.fetch_add(bytes.get(), Ordering::Relaxed);
+        self.0.quota.spend(bytes.get());
+    }
+
+    /// Little is left of what was lent, and more may come.
+    #[must_use]
+    pub fn wants_more(&self) -> bool {
+        self.0.quota.wants_more()
     }
 
     /// What it has and had.
@@ -190,7 +206,7 @@ impl User {
             streams,
             down,
             up,
-            volume,
+            quota,
             ..
         } = &*self.0;
         let bytes = |count: &AtomicU64| Bytes::new(count.load(Ordering::Relaxed));
@@ -199,7 +215,7 @@ impl User {
             streams: streams.load(Ordering::Relaxed),
             down: bytes(down),
             up: bytes(up),
-            volume: bytes(volume),
+            volume: quota.used(),
         }
     }
 
@@ -213,8 +229,7 @@ impl User {
     }
 
     pub(super) fn is_used_up(&self) -> bool {
-        let volume = self.0.volume.load(Ordering::Relaxed);
-        volume >= self.0.most_volume.load(Ordering::Relaxed)
+        self.0.quota.is_used_up()
     }
 
     /// Whether private addresses, and the relay's own, are open to it.
@@ -349,22 +364,28 @@ impl Rates {
 
 impl Meter {
     pub(super) fn new(user: Option<(User, Rc<Rates>)>, session: u64) -> Self {
+        let (down, up) = Default::default();
         Self {
             user,
             session,
-            ..Self::default()
+            down,
+            up,
+            waiter: None,
         }
     }
 
     /// Ready with how many bytes may pass now.
     pub(crate) fn poll(&mut self, way: Direction, cx: &Context<'_>) -> Poll<usize> {
-        let Some((_, rates)) = &self.user else {
+        let Some((User(user), rates)) = &self.user else {
             return Poll::Ready(usize::MAX);
         };
-        match way {
+        let waiter = *self.waiter.get_or_insert_with(|| user.quota.waiter());
+        let left = ready!(user.quota.poll_left(waiter, cx));
+        let allowed = ready!(match way {
             Direction::Down => rates.down.poll(&mut self.down, self.session, cx),
             Direction::Up => rates.up.poll(&mut self.up, self.session, cx),
-        }
+        });
+        Poll::Ready(allowed.min(usize::try_from(left).unwrap_or(usize::MAX)))
     }
 
     /// `n` bytes have passed.
@@ -372,7 +393,7 @@ impl Meter {
         let Some((User(user), _)) = &self.user else {
             return;
         };
-        user.volume.fetch_add(n as u64, Ordering::Relaxed);
+        user.quota.spend(n as u64);
         let (passed, allowance) = match way {
             Direction::Down => (&user.down, &mut self.down),
             Direction::Up => (&user.up, &mut self.up),
@@ -386,6 +407,14 @@ impl Meter {
         self.user
             .as_ref()
             .is_some_and(|(user, _)| user.is_used_up())
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if let (Some((User(user), _)), Some(waiter)) = (&self.user, self.waiter) {
+            user.quota.forget(waiter);
+        }
     }
 }
 

@@ -83,6 +83,7 @@ async fn relay(range: &str) -> (RelayMonitor, RelayPeer) {
         inheritance: None,
         web_doors: Vec::new(),
         fleet_list: None,
+        fleet_loads: None,
     })
     .unwrap();
     let monitor = relay.monitor();

@@ -210,6 +210,7 @@ pub(crate) async fn bind(options: &RelayOptions, identity: Identity) -> Relay {
             workers: options.workers,
             inheritance: None,
             fleet_list: None,
+            fleet_loads: None,
             web_doors: options
                 .tls
                 .map(|port| web_door(port, &identity))

@@ -192,11 +192,27 @@ fn a_slow_etcd_makes_newcomers_wait_and_nobody_else() {
     });
 }
 
+/// An etcd that takes 2 MB.
+fn small() -> Option<Server> {
+    Server::start_with(1, "http", &["--quota-backend-bytes=2000000".to_owned()])
+}
+
+async fn fill(world: &World) {
+    let etcd = Etcd::new(world.server.address("filling"));
+    let fill = Change::put("filling/a".to_owned(), vec![b'x'; 100_000]);
+    let begin = Instant::now();
+    while etcd.change(&[], std::slice::from_ref(&fill)).await.is_ok() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "it is never full"
+        );
+    }
+}
+
 #[test]
 fn a_full_etcd_keeps_newcomers_out_until_somebody_makes_room() {
     block_on(async {
-        let quota = ["--quota-backend-bytes=2000000".to_owned()];
-        let Some(server) = Server::start_with(1, "http", &quota) else {
+        let Some(server) = small() else {
             return;
         };
         let Some(world) = World::of(server).await else {
@@ -207,15 +223,7 @@ fn a_full_etcd_keeps_newcomers_out_until_somebody_makes_room() {
         world.add_tokens(std::slice::from_ref(&admits));
         let client = key();
         oslo.enrol(client, &admits.token).await.unwrap();
-        let etcd = Etcd::new(world.server.address("filling"));
-        let fill = Change::put("filling/a".to_owned(), vec![b'x'; 100_000]);
-        let begin = Instant::now();
-        while etcd.change(&[], std::slice::from_ref(&fill)).await.is_ok() {
-            assert!(
-                begin.elapsed() < Duration::from_secs(30),
-                "it is never full"
-            );
-        }
+        fill(&world).await;
         let is_known = |member: &Member| {
             let verdict = member.keeper().list().recognise(client, None, 0);
             verdict == Some(AccessAnswer::Known(None))
@@ -239,5 +247,38 @@ fn a_full_etcd_keeps_newcomers_out_until_somebody_makes_room() {
             assert!(begin.elapsed() < Duration::from_secs(30), "never again");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    });
+}
+
+#[test]
+fn a_relay_ends_at_once_though_nothing_can_be_given_back() {
+    block_on(async {
+        let Some(server) = small() else {
+            return;
+        };
+        let Some(world) = World::of(server).await else {
+            return;
+        };
+        let user = ann(Some("100MB/month"));
+        world.add_user(&user);
+        let admits = token(TokenUses::Many, Some(user.name.clone()));
+        world.add_tokens(std::slice::from_ref(&admits));
+        let mut oslo = world.relay("oslo").await;
+        oslo.enrol(key(), &admits.token).await.unwrap();
+        let holding = oslo.keeper().news().borrow().holdings[&user.name].clone();
+        fill(&world).await;
+        oslo.keeper().order(Order::Used(vec![Wish {
+            user: user.name.clone(),
+            period: holding.period,
+            used: Bytes::new(holding.lent / 4),
+            sessions: 1,
+        }]));
+        let begin = Instant::now();
+        oslo.keeper.take().unwrap().close();
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        let etcd = Etcd::new(world.at.clone());
+        let place = etcd.get("fleet/alive/oslo").await.unwrap();
+        assert!(place.is_none(), "others see at once that it is gone");
     });
 }

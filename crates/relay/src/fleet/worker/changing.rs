@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use tabane_base::{Bytes, Duration};
-use tabane_fleet::{Account, Allotment};
+use tabane_fleet::{Account, Allotment, allotment_at, allotment_of};
 use tokio::time::Instant;
 
 use super::super::exchange::Wish;
 use super::super::records::{account_key, client_key, holding_key};
 use super::membership::odd;
-use super::{Trouble, Used, Worker};
+use super::{Lent, Post, Trouble, Used, Worker};
 use crate::access::{AccessAnswer, UserEntry, UserName};
 use crate::etcd::{Change, Entry, EtcdError};
 use crate::keeper::Shown;
@@ -195,7 +195,13 @@ impl Worker {
         Ok(())
     }
 
+    /// Has more lent to whoever needs it, where this process borrows: the one after it hears of
+    /// what is used here, and borrows for both.
     pub(super) async fn lend_where_needed(&mut self) -> Result<(), Trouble> {
+        if self.post == Post::Left {
+            self.publish(false);
+            return Ok(());
+        }
         let busy = self.used.values().filter(|it| it.idle_since.is_none());
         let busy: Vec<UserName> = busy.map(|it| it.wish.user.clone()).collect();
         for user in busy {
@@ -224,14 +230,15 @@ impl Worker {
                 Some(_) | None => Bytes::new(holding.used),
             };
             let is_over = account.is_over(&period) || holding.period != account.period;
-            if !is_over && !holding.wants_more(used, volume.bytes) {
+            if !is_over && !holding.wants_more(used, self.last_part(user, volume.bytes)) {
                 return Ok(());
             }
+            let part = self.next_part(user, volume.bytes, used);
             if !is_over {
                 holding.used = used.get().min(holding.lent);
             }
             let before = (account.clone(), holding.clone());
-            let lent = account.lend(&mut holding, &period, volume.bytes);
+            let lent = account.lend(&mut holding, &period, (volume.bytes, part));
             if lent == Bytes::ZERO && before == (account.clone(), holding.clone()) {
                 return Ok(());
             }
@@ -245,15 +252,57 @@ impl Worker {
             {
                 // Before any of it is used: a later life counts it as used though etcd be away.
                 self.write_copy();
+                let at = Instant::now();
+                let used = if is_over { Bytes::ZERO } else { used };
+                self.lent.insert(user.clone(), Lent { at, part, used });
                 return Ok(());
             }
         }
         Err(EtcdError::Away("others change the same volume all the time".to_owned()).into())
     }
 
+    /// How much was lent last.
+    fn last_part(&self, user: &UserName, volume: Bytes) -> Bytes {
+        let last = self.lent.get(user);
+        last.map_or_else(|| allotment_of(volume), |last| last.part)
+    }
+
+    /// How much is to be lent now that so much is used.
+    fn next_part(&self, user: &UserName, volume: Bytes, used: Bytes) -> Bytes {
+        let last = self.lent.get(user);
+        last.map_or_else(
+            || allotment_of(volume),
+            |last| allotment_at(volume, used - last.used, last.at.elapsed()),
+        )
+    }
+
+    /// From how much used on more is asked for, of users of whose volumes there is more.
+    pub(super) fn ask_from(&self) -> BTreeMap<UserName, Bytes> {
+        let access = self.records.access();
+        let of = access.users().iter().filter_map(|user| {
+            let volume = user.volume?;
+            let (account_key, holding_key) = self.keys(&user.name);
+            // Whoever was never here costs no look at an account, and is lent something or nothing
+            // when it comes.
+            let Some(holding) = self.records.value::<Allotment>(&holding_key) else {
+                return Some((user.name.clone(), Bytes::ZERO));
+            };
+            let account: Account = self.records.value(&account_key).unwrap_or_default();
+            let period = volume.per.name_at(self.now());
+            if account.is_over(&period) || holding.period != account.period {
+                return Some((user.name.clone(), Bytes::ZERO));
+            }
+            let ask_from = holding.ask_from(self.last_part(&user.name, volume.bytes));
+            (account.lent < volume.bytes.get()).then(|| (user.name.clone(), ask_from))
+        });
+        of.collect()
+    }
+
     /// Tells the others what was used, and gives back what nobody uses here.
     pub(super) async fn tell_used(&mut self) -> Result<(), Trouble> {
-        let now = Instant::now();
+        let (now, access) = (Instant::now(), self.records.access());
+        self.used.retain(|user, _| access.user(user).is_some());
+        self.lent.retain(|user, _| access.user(user).is_some());
         let mut due = Vec::new();
         for (user, it) in &self.used {
             let is_idle = it.idle_since.is_some_and(|since| now - since > IDLE);
@@ -263,11 +312,15 @@ impl Worker {
             }
         }
         // The others' turn comes with the next pulse.
-        due.truncate(MOST_TOLD);
+        let due = in_turn(due, self.told_last.as_ref());
+        self.told_last = due.last().map(|(user, ..)| user.clone());
         for (user, wish, is_idle) in due {
             self.tell(&user, &wish, is_idle).await?;
             match is_idle {
-                true => drop(self.used.remove(&user)),
+                true => {
+                    self.used.remove(&user);
+                    self.lent.remove(&user);
+                }
                 false => {
                     if let Some(it) = self.used.get_mut(&user) {
                         it.told = wish.used;
@@ -364,6 +417,53 @@ impl Worker {
     }
 }
 
+/// As many of `due`, which is in order, as are told at a time: those behind `last` first.
+fn in_turn<T>(
+    mut due: Vec<(UserName, Wish, T)>,
+    last: Option<&UserName>,
+) -> Vec<(UserName, Wish, T)> {
+    if due.len() > MOST_TOLD {
+        let first = due.iter().position(|(user, ..)| Some(user) > last);
+        due.rotate_left(first.unwrap_or(0));
+        due.truncate(MOST_TOLD);
+    }
+    due
+}
+
 fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, Trouble> {
     serde_json::to_vec(value).map_err(odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those first in order, who are always busy, do not keep the others from being told of.
+    #[test]
+    fn whoever_is_due_has_its_turn() {
+        let names: Vec<UserName> = (0..150)
+            .map(|i| format!("u{i:03}").parse().unwrap())
+            .collect();
+        let due = || {
+            let wish = |user: &UserName| Wish {
+                user: user.clone(),
+                period: String::new(),
+                used: Bytes::ZERO,
+                sessions: 1,
+            };
+            names.iter().map(move |user| (user.clone(), wish(user), ()))
+        };
+        let (mut last, mut told) = (None, BTreeMap::new());
+        for _ in 0..3 {
+            let turn = in_turn(due().collect(), last.as_ref());
+            assert_eq!(turn.len(), MOST_TOLD);
+            last = turn.last().map(|(user, ..)| user.clone());
+            for (user, ..) in turn {
+                *told.entry(user).or_insert(0) += 1;
+            }
+        }
+        assert_eq!(told.len(), names.len(), "{told:?}");
+        assert!(told.values().all(|times| *times <= 2), "{told:?}");
+        assert_eq!(in_turn(due().take(3).collect(), last.as_ref()).len(), 3);
+    }
 }

@@ -188,15 +188,19 @@ impl Worker {
         }
     }
 
-    /// Gives back what was lent and not used, and the place, unless another process has both.
-    pub(super) async fn leave(&mut self) -> Result<(), Trouble> {
+    /// Gives back what was lent and not used, and the place, unless another process has both. What
+    /// etcd does not take, one that is full say, ends with the lease or stays lent.
+    pub(super) async fn leave(&mut self) {
         if self.post != Post::Held {
-            return Ok(());
+            return;
         }
-        self.settle_all().await?;
-        self.etcd.revoke(self.lease).await?;
+        if let Err(trouble) = self.settle_all().await {
+            tracing::warn!("what was lent and not used is not given back: {trouble}");
+        }
+        if let Err(error) = self.etcd.revoke(self.lease).await {
+            tracing::warn!("others see that this relay is gone when its lease ends: {error}");
+        }
         self.write_copy();
-        Ok(())
     }
 
     /// Leaves the place to another process of this relay, if it is to.
