@@ -130,7 +130,7 @@ impl Exposing<'_> {
         let mut is_gone = self.is_gone.subscribe();
         tokio::task::spawn_local(async move {
             notice_vanished(&visitor.tcp);
-            let front = [preface.emit(), visitor.front].concat();
+            let front = [preface.emit(), visitor.front.into_bytes()].concat();
             let carrying = async {
                 stream.write_all(&front).await.ok()?;
                 let connection = Connection::new(stream, visitor.tcp.into());

@@ -298,7 +298,7 @@ impl FrontDoors {
         let visitor = Visitor::new((tcp, from)).ok()?;
         let Visitor { tcp, front, .. } = self.lead_by_name(place, visitor).await?;
         SockRef::from(&tcp).set_linger(None).ok()?;
-        Some((front, tcp))
+        Some((front.into_bytes(), tcp))
     }
 
     fn ring(&self, bell: &Bell, knock: Knock) {
