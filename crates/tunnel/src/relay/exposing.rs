@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::attending::{Attendant, Ending, attend};
 use super::destination::notice_vanished;
+use super::exposures::Claimant;
 use super::front_doors::{Knock, Lease, Presence};
 use super::host::{Host, Permit, Seat, refuse};
 use super::udp;
@@ -37,10 +38,11 @@ pub(super) async fn serve(
     claim: PortClaim,
     name: Option<&HostName>,
 ) -> Result<(), StreamEnd> {
-    let is_granted = || {
-        let of = |user: &User| user.is_granted(claim, name);
-        host.shared.access != Access::Own && host.user.as_ref().is_some_and(of)
+    let user = host.user.as_ref();
+    let Some(user) = user.filter(|_| host.shared.access != Access::Own) else {
+        return refuse(stream, Status::Denied).await;
     };
+    let is_granted = || user.is_granted(claim, name);
     if !is_granted() {
         return refuse(stream, Status::Denied).await;
     }
@@ -49,15 +51,16 @@ pub(super) async fn serve(
         return refuse(stream, Status::TimedOut).await;
     }
     let doors = &host.shared.front_doors;
-    let (lease, mut knocks) = match doors.lease(claim, name, host.key).await {
+    let (key, user) = (host.key, user.name());
+    let claimant = Claimant { key, user };
+    let (lease, mut knocks) = match doors.lease(claim, name, claimant).await {
         Ok(leased) => leased,
         Err(status) => return refuse(stream, status).await,
     };
     stream.write_all(&[Status::Open.emit()]).await?;
     let name = name.map(HostName::as_str);
-    let user = host.user.as_ref().map(User::name);
     let PortClaim { protocol, ports } = claim;
-    tracing::info!(client = %host.key, user, %protocol, %ports, name, "leads to the client");
+    tracing::info!(client = %key, user, %protocol, %ports, name, "leads to the client");
     let mut exposing = Exposing {
         stream,
         lease,

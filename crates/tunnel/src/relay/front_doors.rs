@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::exposures::{Called, Conflict, Exposed, Exposures, Place, places};
+use super::exposures::{Called, Claimant, Conflict, Exposed, Exposures, Place, places};
 use super::open_ports::OpenPorts;
 use super::udp_door::{self, UdpVisitor};
 use super::visitor::Visitor;
@@ -124,17 +124,17 @@ impl FrontDoors {
         self: &Arc<Self>,
         claim: PortClaim,
         name: Option<&HostName>,
-        key: PublicKey,
+        claimant: Claimant<'_>,
     ) -> Result<(Lease, mpsc::Receiver<Knock>), Status> {
         let (bell, knocks) = mpsc::channel(MAX_WAITING);
         let insert = || {
             let bell = bell.clone();
             let mut exposures = self.exposures();
-            exposures.insert((claim, name), key, bell, Instant::now())
+            exposures.insert((claim, name), claimant, bell, Instant::now())
         };
         let number = match insert() {
             Err(Conflict::With(others)) => {
-                self.ask(&others, key).await;
+                self.ask(&others, claimant.key).await;
                 insert()
             }
             inserted => inserted,

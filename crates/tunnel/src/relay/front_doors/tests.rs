@@ -5,8 +5,14 @@ use std::net::Ipv4Addr;
 use tabane_base::PortRange;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const ANN: PublicKey = PublicKey([1; 32]);
-const BOB: PublicKey = PublicKey([2; 32]);
+const ANN: Claimant<'_> = Claimant {
+    key: PublicKey([1; 32]),
+    user: "ann",
+};
+const BOB: Claimant<'_> = Claimant {
+    key: PublicKey([2; 32]),
+    user: "bob",
+};
 
 fn doors() -> Arc<FrontDoors> {
     FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new())
