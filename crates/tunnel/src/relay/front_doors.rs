@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::exposures::{Called, Claimant, Conflict, Exposed, Exposures, Place, places};
 use super::open_ports::OpenPorts;
-use super::udp_door::{self, UdpVisitor};
+use super::udp_door::{self, UdpVisitor, Waiting};
 use super::visitor::Visitor;
 use crate::request::{PortClaim, Status};
 use crate::target::HostName;
@@ -67,6 +67,8 @@ pub(super) struct FrontDoors {
     local: IpAddr,
     /// Where the relay takes in TLS itself: names may be had there, and no whole port.
     own_ports: Vec<u16>,
+    /// Datagrams of visitors that wait for tasks, at all ports.
+    waiting: Waiting,
     /// Visitors who were sent away without being asked about.
     turned_away: AtomicU64,
 }
@@ -105,6 +107,7 @@ impl FrontDoors {
             ports: OpenPorts::default(),
             local,
             own_ports,
+            waiting: Waiting::default(),
             turned_away: AtomicU64::new(0),
         })
     }
@@ -182,10 +185,10 @@ impl FrontDoors {
             }
             Protocol::Udp => {
                 let socket = AnsweringSocket::open(local)?;
-                let told = doors.clone();
+                let (told, waiting) = (doors.clone(), self.waiting.clone());
                 let call = move || told.call_for_datagrams(place);
                 let turn_away = move || doors.turn_away();
-                tokio::task::spawn_local(udp_door::attend(socket, call, turn_away))
+                tokio::task::spawn_local(udp_door::attend(socket, waiting, call, turn_away))
             }
         })
     }
