@@ -19,7 +19,7 @@ use tabane_core::PublicKey;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::attending::{Attendant, Ending, attend};
 use super::grants::Group;
@@ -53,6 +53,9 @@ const SILENCE_WAIT: Duration = Duration::from_secs(3);
 const GONE_WAIT: Duration = Duration::from_secs(2);
 /// Groups are the owner's to change, who tells nobody.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// What changes oftener is told once: whoever offers and takes back without end costs everybody
+/// else no more than this.
+const TELL_INTERVAL: Duration = Duration::from_millis(100);
 /// A flow that is silent for so long both ways is over: later than where it began.
 const IDLE_THERE: Duration = Duration::from_secs(65);
 
@@ -426,6 +429,7 @@ pub(super) async fn tell(
     stream.write_all(&[Status::Open.emit()]).await?;
     let mut told = None;
     loop {
+        let looked_at = Instant::now();
         revision.mark_unchanged();
         let list = sites.routes().told(&user.group(), host.key);
         if told.as_ref() != Some(&list) {
@@ -437,6 +441,7 @@ pub(super) async fn tell(
             () = sleep(LOOK_AGAIN) => {}
             _ = poll_fn(|cx| stream.poll_end(cx)) => return Ok(()),
         }
+        sleep_until(looked_at + TELL_INTERVAL).await;
     }
 }
 
