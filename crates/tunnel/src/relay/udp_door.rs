@@ -1,8 +1,8 @@
 //! A UDP port that leads to a client: a flow for each address that datagrams come from.
 //!
-//! Owns which flows there are, and how much of what comes waits for their tasks. Each lasts as long as its task, and no longer than the port; who was
-//! never answered is forgotten sooner, and gives its place to who comes next where there is no
-//! other, so that made-up addresses keep nobody out.
+//! Owns which flows there are, and how much of what comes waits for their tasks. Each lasts as long
+//! as its task, and no longer than the port; who was never answered is forgotten sooner, and gives
+//! its place to who comes next where there is no other, so that made-up addresses keep nobody out.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
