@@ -99,9 +99,7 @@ impl RuleBook {
     /// What becomes of a connection or flow that begins now.
     pub fn admit(&self, mut flow: FlowFacts) -> SplitTunnel {
         let mut book = self.0.borrow_mut();
-        if let Some(address) = flow.address {
-            flow.domains.extend(book.names.of(address));
-        }
+        book.names.complete(&mut flow);
         let rule = book.rule_for(&flow);
         let used = book.uses.entry(rule.clone()).or_default();
         used.connections += 1;
@@ -127,9 +125,7 @@ impl RuleBook {
     /// by.
     pub fn explain(&self, mut flow: FlowFacts) -> (Option<String>, Vec<String>) {
         let book = self.0.borrow();
-        if let Some(address) = flow.address {
-            flow.domains.extend(book.names.of(address));
-        }
+        book.names.complete(&mut flow);
         (book.rule_for(&flow), flow.domains)
     }
 
@@ -309,6 +305,15 @@ impl Book {
 }
 
 impl Names {
+    /// Adds the names that its address is known by. An address of IPv4 is one in whatever form a
+    /// program has it.
+    fn complete(&self, flow: &mut FlowFacts) {
+        flow.address = flow.address.map(|it| it.to_canonical());
+        if let Some(address) = flow.address {
+            flow.domains.extend(self.of(address));
+        }
+    }
+
     fn of(&self, address: IpAddr) -> impl Iterator<Item = String> + '_ {
         self.by_address.get(&address).into_iter().flatten().cloned()
     }
@@ -441,6 +446,24 @@ mod tests {
         book.see_answer(&answer);
         assert_eq!(class(&book.admit(to("192.0.2.7", 443))), None);
         assert_eq!(class(&book.admit(to("192.0.2.8", 443))), Some(0));
+    }
+
+    /// A page that a program loads by its proxy may name hosts in either form.
+    #[test]
+    fn an_address_of_ipv4_is_the_same_in_the_form_of_ipv6() {
+        let named = rule("named", "domain = 'www.example.org'", "direct = true");
+        let book = book(&(rule("range", "address = '192.0.2.0/28'", "direct = true") + &named));
+        book.0
+            .borrow_mut()
+            .names
+            .insert("192.0.2.77".parse().unwrap(), "www.example.org");
+        for address in ["192.0.2.7", "192.0.2.77"] {
+            for address in [address.to_owned(), format!("::ffff:{address}")] {
+                assert_eq!(class(&book.admit(to(&address, 443))), None, "{address}");
+                let rule = book.explain(to(&address, 443)).0;
+                assert!(rule.is_some(), "{address}");
+            }
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use std::str::FromStr;
 use tabane_base::{Bytes, Duration, Instant, Rate, Rng};
 
 use crate::delivery::RateSample;
+use crate::forward_delay::Trip;
 use crate::rtt::RttEstimator;
 use bbr::Bbr;
 use cubic::Cubic;
@@ -93,9 +94,9 @@ pub(crate) struct AckEvent<'a> {
     pub(crate) sample: &'a RateSample,
     /// The path's round-trip times, this acknowledgement's included.
     pub(crate) rtt: &'a RttEstimator,
-    /// The round-trip time of R-M/TCP, eq. 1: the forward one-way time of its newest packet plus
-    /// the mean reverse one-way time of all paths. `None` where it does not tell.
-    pub(crate) trip: Option<Duration>,
+    /// The round-trip time of R-M/TCP, eq. 1: the forward one-way time of its newest packet, and
+    /// the least, plus the mean reverse one-way time of all paths. `None` where it does not tell.
+    pub(crate) trip: Option<Trip>,
     /// The way back alone, in nanoseconds minus the clocks' offset: only its changes mean anything.
     /// `None` where the acknowledgement does not tell.
     pub(crate) way_back: Option<i64>,

@@ -74,16 +74,29 @@ impl ForwardDelay {
     }
 
     /// The latest forward time plus `reverse`, as [`Self::reverse`] gives it or a mean of such:
-    /// the clocks' offset cancels (R-M/TCP, eq. 1).
-    pub(crate) fn trip(&self, reverse: i64) -> Option<Duration> {
-        let nanos = self.latest?.saturating_add(reverse);
-        Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
+    /// the clocks' offset cancels (R-M/TCP, eq. 1). And the least forward time with the same.
+    pub(crate) fn trip(&self, reverse: i64) -> Option<Trip> {
+        let with = |forward: i64| {
+            let nanos = forward.saturating_add(reverse);
+            Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+        };
+        Some(Trip {
+            latest: with(self.latest?),
+            least: with(self.least?),
+        })
     }
 
     /// Nanoseconds, comparable between paths of one session only.
     pub(crate) const fn relative(&self) -> Option<i64> {
         self.smoothed
     }
+}
+
+/// Round trips of R-M/TCP, by the way back as it is now: what they differ by is of the way there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trip {
+    pub(crate) latest: Duration,
+    pub(crate) least: Duration,
 }
 
 fn is_longer(nanos: i64, span: Duration) -> bool {
@@ -106,9 +119,19 @@ mod tests {
         }
         let back = [paths[0].reverse(millis(30)), paths[1].reverse(millis(80))];
         let mean = back.into_iter().flatten().sum::<i64>() / 2;
-        assert_eq!(paths[0].trip(mean), Some(millis(10 + 35)));
-        assert_eq!(paths[1].trip(mean), Some(millis(30 + 35)));
-        assert_eq!(paths[0].trip(i64::MIN), Some(Duration::ZERO));
+        let trip = |latest, least| Some(Trip { latest, least });
+        let [near, far] = [millis(10 + 35), millis(30 + 35)];
+        assert_eq!(paths[0].trip(mean), trip(near, near));
+        assert_eq!(paths[1].trip(mean), trip(far, far));
+        assert_eq!(
+            paths[0].trip(i64::MIN),
+            trip(Duration::ZERO, Duration::ZERO)
+        );
+        // A queue of 5 ms there; another one on the way back is none.
+        let late = Instant::from_millis(1_015);
+        assert!(paths[0].on_sample(Instant::EPOCH, late, (millis(80), millis(30))));
+        let later = paths[0].trip(mean + 20_000_000);
+        assert_eq!(later, trip(near + millis(25), near + millis(20)));
     }
 
     #[test]

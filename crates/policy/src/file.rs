@@ -86,6 +86,13 @@ const LINK_KEYS: [&str; 14] = [
 const PROXY_EXPECTED: &str = "http://[USER:PASSWORD@]HOST[:PORT] or socks5://…";
 
 impl Policy {
+    /// Whether it has a proxy's password in it, which is for nobody but its owner.
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        let mut proxies = self.entries.iter().filter_map(|entry| entry.proxy.as_ref());
+        proxies.any(|proxy| proxy.contains('@'))
+    }
+
     /// Reads a policy file, with the lists that it names empty.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ use thiserror::Error;
 use tokio::sync::Mutex;
 
 pub use address::FleetAddress;
-pub(crate) use messages::{Change, Entry};
+pub(crate) use messages::{Change, Entry, MAX_KEPT};
 pub(crate) use watch::{Changed, Watch};
 
 use connection::Connection;
@@ -134,16 +134,9 @@ impl Etcd {
             });
             let page: Range = self.ask("/v3/kv/range", Some(question)).await?;
             revision = page.header.revision.0;
-            let last = page.kvs.last().map(|kv| kv.key.clone());
-            for kv in page.kvs {
-                entries.extend(kv.read()?);
-            }
-            match (page.more, last) {
-                (true, Some(last)) => {
-                    from = messages::decode(&last)?;
-                    from.push(0);
-                }
-                _ => break,
+            match page.read(&from, &mut entries)? {
+                Some(next) => from = next,
+                None => break,
             }
         }
         entries.sort_by_key(|entry: &Entry| entry.created_at);

@@ -1,7 +1,7 @@
 //! How a path may be used: priorities, shares and caps, as the client wishes, in both directions.
 
 use tabane_base::{Bytes, Duration, Instant, Rate, Seed};
-use tabane_core::{PathId, PathPolicy};
+use tabane_core::{ControllerKind, PathId, PathPolicy};
 use tabane_netem::{LinkConfig, LinkSpec, RateModel};
 use tabane_sim::{JobId, LinkId, Pace, Setup, Side, Transfer, World};
 
@@ -160,4 +160,48 @@ const fn other(side: Side) -> Side {
         Side::Client => Side::Server,
         Side::Server => Side::Client,
     }
+}
+
+/// R-M/TCP takes the mean way back over all paths for this path's own. What that grows by when
+/// answers have to return by a slower path is no queue on the way there.
+#[test]
+fn a_longer_way_back_is_no_queue() {
+    let mut far = link("phone");
+    (far.up.delay, far.down.delay) = (Duration::from_millis(80), Duration::from_millis(80));
+    (far.up.queue, far.down.queue) = (Bytes::kilo(400), Bytes::kilo(400));
+    let mut setup = Setup::new(Seed(1), vec![far, link("wifi")]);
+    for config in [&mut setup.client, &mut setup.server] {
+        config.controller = ControllerKind::RmTcp;
+    }
+    let mut world = World::new(setup);
+    world.connect();
+    world.run_until(Instant::from_millis(1_000));
+    // All goes by the phone, and answers return by the wifi, which is nearer.
+    let (now, wifi) = (world.now(), world.paths(Side::Client)[1].path.id);
+    world.with_session(Side::Client, |session| {
+        let policy = PathPolicy {
+            backup: true,
+            ..PathPolicy::default()
+        };
+        session
+            .set_path_policy(now, wifi, policy)
+            .expect("a valid policy");
+    });
+    world.add(Transfer {
+        starts_at: Instant::from_millis(1_001),
+        ..Transfer::upload()
+    });
+    let rate_in = |world: &mut World, seconds| {
+        let sent = |world: &World| world.paths(Side::Client)[0].path.sent;
+        let (before, span) = (sent(world), Duration::from_secs(seconds));
+        world.run_until(world.now() + span);
+        Rate::of(sent(world) - before, span)
+    };
+    rate_in(&mut world, 30);
+    let by_wifi = rate_in(&mut world, 5);
+    assert!(by_wifi > Rate::from_mbps(10), "{by_wifi} of 20 Mbit/s");
+    world.lose_interface(LinkId(1));
+    rate_in(&mut world, 30);
+    let by_phone = rate_in(&mut world, 10);
+    assert!(by_phone > Rate::from_mbps(17), "{by_phone} of 20 Mbit/s");
 }

@@ -25,7 +25,7 @@ pub use mistake::Mistake;
 pub use networks::{NETWORKS_FILE, Network, NetworkMemory};
 pub use policy_files::{
     POLICY_FILE, POLICY_FILE_NAME, USAGE_FILE, USAGE_FILE_NAME, parse_policy, read_policy,
-    read_usage,
+    read_usage, write_policy,
 };
 pub use pool_range::PoolRange;
 pub use prefix::{DirectPrefix, PRIVATE, RouteDomain, RoutePrefix, is_private};

@@ -40,6 +40,23 @@ pub fn read_policy(directory: &Path) -> Result<Policy> {
     policy.with_context(|| path.display().to_string())
 }
 
+/// Writes the policy to `path`. A file that is there keeps its mode; one with a proxy's password in
+/// it is for nobody but its owner.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_policy(path: &Path, text: &str) -> Result<()> {
+    let had = path.metadata().map(|meta| meta.mode() & 0o777);
+    let mode = had.unwrap_or(atomic_file::PUBLIC);
+    let has_password = Policy::parse(text).is_ok_and(|policy| policy.has_password());
+    let most = if has_password {
+        atomic_file::SECRET
+    } else {
+        0o777
+    };
+    atomic_file::replace(path, text.as_bytes(), mode & most)
+}
+
 /// Reads this text as the policy of `directory`, with the lists that it names from there.
 ///
 /// # Errors
@@ -124,6 +141,23 @@ mod tests {
     use crate::scratch::Scratch;
 
     use super::*;
+
+    #[test]
+    fn a_proxy_s_password_is_for_nobody_but_the_owner() {
+        let scratch = Scratch::make();
+        let file = scratch.path().join(POLICY_FILE);
+        let mode = || file.metadata().unwrap().mode() & 0o777;
+        let plain = "[[link]]\nproxy = \"http://proxy.example\"\n";
+        write_policy(&file, plain).unwrap();
+        assert_eq!(mode(), atomic_file::PUBLIC);
+        let login = plain.replace("http://", "http://ann:secret@");
+        write_policy(&file, &login).unwrap();
+        assert_eq!(mode(), atomic_file::SECRET);
+        // Whoever has shut it has shut it.
+        std::fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        write_policy(&file, plain).unwrap();
+        assert_eq!(mode(), 0o640);
+    }
 
     #[test]
     fn root_runs_no_command_of_a_file_that_others_write() {

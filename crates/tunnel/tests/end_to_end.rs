@@ -15,6 +15,7 @@ mod end_to_end {
     mod packets;
     mod relays;
     mod session;
+    mod sites;
     mod tcp;
     mod udp;
     mod workers;

@@ -7,7 +7,7 @@ use tabane_control::{LinkEntry, LinkEntryChange, PolicyFile, PolicyRefusal};
 use tabane_policy::Policy;
 
 use crate::policy_edit::{self, Whose};
-use tabane_store::{POLICY_FILE, Store, atomic_file};
+use tabane_store::{POLICY_FILE, Store, write_policy};
 
 /// The policy file beside the other settings.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ impl PolicyFile for PolicyTextFile {
 
     fn replace(&self, text: &str) -> Result<(), PolicyRefusal> {
         check(text)?;
-        atomic_file::replace(&self.path, text.as_bytes(), atomic_file::PUBLIC)
+        write_policy(&self.path, text)
             .map_err(|error| PolicyRefusal::NotWritten(format!("{error:#}")))
     }
 

@@ -10,7 +10,10 @@
 //! burst_interval[id] = RTT[id] / burst_limit[id]              (7), burst = 2 packets
 //! ```
 //!
-//! (1) comes with the acknowledgement ([`AckEvent::trip`]): it takes all paths of the session.
+//! (1) comes with the acknowledgement ([`AckEvent::trip`]): it takes all paths of the session. So
+//! does RTT_min: the mean way back is the one of now in both, or a way back that has become longer
+//! (answers return by another path) would be a queue for good, and (4) keep the window at some
+//! packets.
 //! (6) and (7) are the pacing rate cwnd / RTT; that packets leave in pairs is the pacer's.
 //!
 //! What the paper does not say, and what is done here:
@@ -39,7 +42,7 @@ pub(super) struct RmTcp {
     ssthresh: Bytes,
     /// `RTT[id]`, eq. 1, of the latest acknowledgement.
     trip: Duration,
-    /// `RTT_min[id]`: the shortest since the path was opened.
+    /// `RTT_min[id]`: by the shortest way there since the path was opened.
     trip_min: Option<Duration>,
     /// `bw[id]`, eq. 2.
     bandwidth: Rate,
@@ -118,8 +121,8 @@ impl Algorithm for RmTcp {
     fn on_ack(&mut self, event: &AckEvent<'_>) {
         self.acked += event.sample.newly_acked;
         if let Some(trip) = event.trip {
-            self.trip = trip;
-            self.trip_min = Some(self.trip_min.map_or(trip, |least| least.min(trip)));
+            self.trip = trip.latest;
+            self.trip_min = Some(trip.least);
         }
         let in_flight = event.in_flight_after + event.sample.newly_acked + event.sample.newly_lost;
         // A window the application leaves unused is no reason for a larger one.
@@ -190,11 +193,13 @@ impl Algorithm for RmTcp {
 mod tests {
     use super::*;
     use crate::delivery::RateSample;
+    use crate::forward_delay::Trip;
     use crate::rtt::RttEstimator;
 
     const PACKET: Bytes = Bytes::new(1_000);
 
-    /// Acknowledges a packet every millisecond until `until`, with `RTT[id]` of `trip_ms`.
+    /// Acknowledges a packet every millisecond until `until`, with `RTT[id]` of `trip_ms`, which
+    /// is 100 without a queue.
     fn acknowledge(path: &mut RmTcp, from_ms: u64, until_ms: u64, trip_ms: u64) {
         for millis in from_ms..until_ms {
             let now = Instant::from_millis(millis);
@@ -206,7 +211,10 @@ mod tests {
                 now,
                 sample: &sample,
                 rtt: &RttEstimator::default(),
-                trip: Some(Duration::from_millis(trip_ms)),
+                trip: Some(Trip {
+                    latest: Duration::from_millis(trip_ms),
+                    least: Duration::from_millis(100),
+                }),
                 way_back: None,
                 in_flight_after: Bytes::ZERO,
                 largest_acked_sent_at: now,

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use super::EtcdError;
 
+/// The most bytes of all that is kept in etcd: a hundred thousand values are less.
+pub(crate) const MAX_KEPT: usize = 64 << 20;
+
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -19,6 +22,13 @@ pub(crate) struct Entry {
     pub(crate) changed_at: i64,
     /// 0: none.
     pub(crate) lease: i64,
+}
+
+impl Entry {
+    /// Bytes of memory.
+    pub(crate) fn size(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.value.len()
+    }
 }
 
 /// One of several changes that are made at once.
@@ -134,6 +144,33 @@ pub(super) struct Range {
     pub(super) more: bool,
 }
 
+impl Range {
+    /// Adds what the page has that was asked for from a key on; the key from which on the rest is
+    /// to be asked for, where there is any.
+    ///
+    /// # Errors
+    /// It is not what etcd says; or pages lead on and on, which would fill any memory.
+    pub(super) fn read(
+        self,
+        from: &[u8],
+        entries: &mut Vec<Entry>,
+    ) -> Result<Option<Vec<u8>>, EtcdError> {
+        let last = self.kvs.last().filter(|_| self.more);
+        let next = last.map(|last| decode(&last.key)).transpose()?;
+        for kv in self.kvs {
+            entries.extend(kv.read()?);
+        }
+        let Some(mut next) = next else {
+            return Ok(None);
+        };
+        next.push(0);
+        if next.as_slice() <= from || entries.iter().map(Entry::size).sum::<usize>() > MAX_KEPT {
+            return Err(EtcdError::Answer("pages without an end".to_owned()));
+        }
+        Ok(Some(next))
+    }
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct Settled {
     pub(super) header: Header,
@@ -200,5 +237,36 @@ impl Fault {
         match self {
             Self::OfStream { error } | Self::Plain(error) => error,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(keys: &[&str], value_len: usize) -> Range {
+        let value = encode(&vec![0; value_len]);
+        let entry = |key: &&str| json!({ "key": encode(key.as_bytes()), "value": value });
+        let kvs: Vec<Value> = keys.iter().map(entry).collect();
+        serde_json::from_value(json!({ "header": {}, "kvs": kvs, "more": true })).unwrap()
+    }
+
+    #[test]
+    fn pages_that_lead_back_or_never_end_are_not_followed() {
+        let mut entries = Vec::new();
+        let next = page(&["a", "b"], 10).read(b"a", &mut entries).unwrap();
+        assert_eq!(next.as_deref(), Some(&b"b\0"[..]));
+        let again = page(&["a", "b"], 10).read(b"b\0", &mut entries);
+        assert!(matches!(again, Err(EtcdError::Answer(_))), "{again:?}");
+        let (mut pages, mut from) = (0, Vec::new());
+        let ended = loop {
+            pages += 1;
+            match page(&[&format!("{pages:04}")], 1 << 23).read(&from, &mut entries) {
+                Ok(next) => from = next.unwrap(),
+                Err(error) => break error,
+            }
+            assert!(pages < 100, "as much as anybody likes");
+        };
+        assert!(ended.to_string().contains("without an end"), "{ended}");
     }
 }

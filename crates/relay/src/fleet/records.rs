@@ -1,7 +1,8 @@
 //! What a fleet keeps in etcd, by key, and the access list that it comes to.
 //!
 //! Owns the keys' names, how a change of the list becomes changes of keys, and that a value nobody
-//! understands (half written, or a newer relay's) takes away nothing: the last good one counts.
+//! understands (half written, or a newer relay's) takes away nothing: the last good one counts. And
+//! that whoever may write there fills no relay's memory.
 //! Every key is one user, token or client, so that changes of one hold up nobody else's.
 
 use std::cell::RefCell;
@@ -15,7 +16,7 @@ use tabane_core::PublicKey;
 use tabane_fleet::{Account, Allotment, RelayList};
 
 use crate::access::{AccessList, ClientEntry, TokenEntry, UserEntry, UserName};
-use crate::etcd::{Change, Entry};
+use crate::etcd::{Change, Entry, MAX_KEPT};
 
 /// What the fleet is: `fleet`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +71,8 @@ const HELD: &str = "held/";
 pub(super) struct Records {
     /// Without the fleet's prefix.
     entries: BTreeMap<String, Entry>,
+    /// Their bytes.
+    size: usize,
     /// The last value of each key that was understood, and what it means.
     good: BTreeMap<String, (Entry, Meaning)>,
     /// What the good ones come to, until one of them changes.
@@ -134,7 +137,7 @@ impl Records {
             Some(entry) => self.put(prefix, entry),
             None => {
                 if let Some(key) = key.strip_prefix(prefix) {
-                    self.entries.remove(key);
+                    self.size -= self.entries.remove(key).map_or(0, |entry| entry.size());
                     self.odd.remove(key);
                     let gone = self.good.remove(key);
                     if gone.is_some_and(|(_, it)| !matches!(it, Meaning::Other)) {
@@ -153,6 +156,16 @@ impl Records {
         if known.is_some_and(|known| known.changed_at > entry.changed_at) {
             return;
         }
+        let size = self.size - known.map_or(0, Entry::size) + entry.size();
+        if size > MAX_KEPT {
+            let most = MAX_KEPT >> 20;
+            tracing::error!(
+                key,
+                "there is more than {most} MB in etcd: this is not followed"
+            );
+            return;
+        }
+        self.size = size;
         match understand(&key, &entry.value) {
             Ok(meaning) => {
                 if !matches!(meaning, Meaning::Other) {
@@ -392,4 +405,32 @@ fn understand(key: &str, value: &[u8]) -> Result<Meaning> {
     };
     anyhow::ensure!(is_named, "it is another one's");
     Ok(meaning)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_may_write_to_etcd_fills_no_memory() {
+        let entry = |n: usize| Entry {
+            key: format!("x/asks/{n}"),
+            value: vec![b'x'; 1 << 20],
+            created_at: 1,
+            changed_at: 1,
+            lease: 0,
+        };
+        let mut records = Records::default();
+        (0..100).for_each(|n| records.apply("x/", &format!("x/asks/{n}"), Some(entry(n))));
+        let most = MAX_KEPT >> 20;
+        assert_eq!(records.entries.len(), most - 1, "with their names");
+        // One goes, and one more has its place.
+        records.apply("x/", "x/asks/0", None);
+        records.apply("x/", "x/asks/1", Some(entry(1)));
+        records.apply("x/", "x/asks/99", Some(entry(99)));
+        assert_eq!(records.entries.len(), most - 1);
+        let left = (0..100).map(|n| format!("x/asks/{n}"));
+        left.for_each(|key| records.apply("x/", &key, None));
+        assert_eq!((records.entries.len(), records.size), (0, 0));
+    }
 }

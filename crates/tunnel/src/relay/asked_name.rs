@@ -26,7 +26,7 @@ const MAX_RECORD: usize = 1 << 14;
 /// What the front of a connection says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// Not all of it is there yet; no name is in fewer bytes than this.
+    /// Not all of it is there yet: so many bytes more are wanted, at the least.
     More(usize),
     /// This host.
     For(HostName),
@@ -44,32 +44,69 @@ pub(crate) fn asked_name(front: &[u8]) -> Asked {
     };
     match asked {
         Asked::More(_) if front.len() >= MAX_FRONT => Asked::Nobody,
-        Asked::More(wanted) => Asked::More(wanted.clamp(front.len() + 1, MAX_FRONT)),
         asked => asked,
     }
 }
 
-/// Whether a front that has grown from `before` bytes is worth reading again. The head of a long
-/// request is read once it has ended: reading it with every piece would take the square of its
-/// length, and whoever comes may cut it as small as it likes.
-pub(crate) fn may_be_whole(front: &[u8], before: usize) -> bool {
+/// The front of a connection as it comes. Reading all of it with every piece would take the square
+/// of its length, and whoever comes may cut it as small as it likes: a ClientHello is read again
+/// once as much is there as was missing, the head of a long request once it has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Front {
+    bytes: Vec<u8>,
+    /// Fewer are not worth reading.
+    wanted: usize,
+    /// Bytes that were looked at.
+    #[cfg(test)]
+    looked_at: usize,
+}
+
+impl Front {
+    /// How many more there may be.
+    pub(crate) fn room(&self) -> usize {
+        MAX_FRONT.saturating_sub(self.bytes.len())
+    }
+
+    /// Takes what came next, no more than there is room for.
+    pub(crate) fn take(&mut self, piece: &[u8]) -> Asked {
+        let before = self.bytes.len();
+        self.bytes.extend_from_slice(piece);
+        let is_full = self.room() == 0;
+        if !is_full && (self.bytes.len() < self.wanted || !may_be_whole(&self.bytes, before)) {
+            return Asked::More(1);
+        }
+        #[cfg(test)]
+        {
+            self.looked_at += self.bytes.len();
+        }
+        let asked = asked_name(&self.bytes);
+        if let Asked::More(missing) = asked {
+            self.wanted = self.bytes.len() + missing;
+        }
+        asked
+    }
+
+    /// All that came.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+fn may_be_whole(front: &[u8], before: usize) -> bool {
     let new = &front[before.saturating_sub(3)..];
     let has_ended = || {
         let ends = |at: usize| new[at..].starts_with(b"\n") || new[at..].starts_with(b"\r\n");
         let lines = new.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
         lines.map(|(at, _)| at + 1).any(ends)
     };
-    front.len() <= SHORT_FRONT
-        || front.len() >= MAX_FRONT
-        || front.first() == Some(&HANDSHAKE_RECORD)
-        || has_ended()
+    front.len() <= SHORT_FRONT || front.first() == Some(&HANDSHAKE_RECORD) || has_ended()
 }
 
 fn in_http(front: &[u8]) -> Asked {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(front) {
-        Ok(httparse::Status::Partial) => return Asked::More(0),
+        Ok(httparse::Status::Partial) => return Asked::More(1),
         Ok(httparse::Status::Complete(_)) => {}
         Err(_) => return Asked::Nobody,
     }
@@ -107,16 +144,14 @@ fn in_client_hello(front: &[u8]) -> Asked {
     let mut rest = front;
     // One message may come in several records.
     loop {
-        let missing = match hello_in(&message) {
-            Asked::More(missing) => missing,
+        match hello_in(&message) {
+            Asked::More(_) => {}
             asked => return asked,
-        };
-        // Each of its bytes is one of the front's at least.
-        let more = Asked::More(front.len() + missing);
+        }
         let Some((&[kind, major, _, high, low], after)) = rest.split_first_chunk::<5>() else {
             return match rest.first() {
                 Some(kind) if *kind != HANDSHAKE_RECORD => Asked::Nobody,
-                _ => more,
+                _ => hello_in(&message),
             };
         };
         let len = usize::from(u16::from_be_bytes([high, low]));
@@ -127,15 +162,12 @@ fn in_client_hello(front: &[u8]) -> Asked {
         message.extend_from_slice(there);
         rest = &after[there.len()..];
         if there.len() < len {
-            return match hello_in(&message) {
-                Asked::More(missing) => Asked::More(front.len() + missing),
-                asked => asked,
-            };
+            return hello_in(&message);
         }
     }
 }
 
-/// Reads a handshake message that may not be all there: how many bytes more it has at least then.
+/// Reads a handshake message that may not be all there.
 fn hello_in(message: &[u8]) -> Asked {
     let Some((&[kind, high, middle, low], body)) = message.split_first_chunk::<4>() else {
         return match message.first() {
@@ -201,10 +233,12 @@ pub fn fuzz_asked_name(front: &[u8]) {
     let step = front.len() / 64 + 1;
     for cut in (0..front.len()).step_by(step) {
         match asked_name(&front[..cut]) {
-            Asked::More(wanted) => assert!(
-                wanted > cut && (front.len() >= wanted || !matches!(whole, Asked::For(_))),
-                "{wanted} at {cut}"
-            ),
+            Asked::More(missing) => {
+                // What is no hello after all may show it sooner.
+                let is_named = matches!(whole, Asked::For(_));
+                let is_due = !is_named || cut + missing <= front.len();
+                assert!(missing > 0 && is_due, "{missing} at {cut}");
+            }
             early => assert_eq!(early, whole, "at {cut}"),
         }
     }
@@ -290,7 +324,45 @@ mod tests {
         // One that is cut into records of a byte each comes to more than is looked at.
         let crumbs = cut_up(&padded(&whole, 30_000), 1);
         assert_eq!(asked_name(&crumbs[..MAX_FRONT]), Asked::Nobody);
-        assert_eq!(asked_name(&crumbs[..MAX_FRONT - 1]), Asked::More(MAX_FRONT));
+        let before = asked_name(&crumbs[..MAX_FRONT - 1]);
+        assert!(matches!(before, Asked::More(_)));
+    }
+
+    /// However small somebody cuts what it says, it costs no square of it.
+    #[test]
+    fn crumbs_are_not_read_again_and_again() {
+        let whole = hello("a.example");
+        let request = format!(
+            "GET / HTTP/1.1\r\nX: {}\r\nHost: a.example\r\n\r\n",
+            "x".repeat(60_000)
+        );
+        let mut endless = [22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff].to_vec();
+        endless.resize(MAX_FRONT, 0);
+        for (front, expected) in [
+            (padded(&whole, 60_000), for_name("a.example")),
+            (cut_up(&padded(&whole, 9_000), 1), for_name("a.example")),
+            (cut_up(&padded(&whole, 30_000), 1), Asked::Nobody),
+            (request.into_bytes(), for_name("a.example")),
+            (endless, Asked::Nobody),
+        ] {
+            for size in [1, 7, 1_000] {
+                let mut reader = Front::default();
+                let mut asked = Asked::More(1);
+                for piece in front[..front.len().min(MAX_FRONT)].chunks(size) {
+                    asked = reader.take(piece);
+                    if !matches!(asked, Asked::More(_)) {
+                        break;
+                    }
+                }
+                assert_eq!(asked, expected, "in pieces of {size}");
+                let most = SHORT_FRONT * SHORT_FRONT / 2 + 20 * MAX_FRONT;
+                assert!(
+                    reader.looked_at < most,
+                    "{} bytes are looked at",
+                    reader.looked_at
+                );
+            }
+        }
     }
 
     #[test]
@@ -345,30 +417,5 @@ mod tests {
             }
             fuzz_asked_name(&front);
         }
-    }
-
-    /// How often a front is read that comes byte by byte.
-    fn looks(front: &[u8]) -> usize {
-        let (mut looks, mut wanted) = (0, 1);
-        for end in 1..=front.len() {
-            if end >= wanted && may_be_whole(&front[..end], end - 1) {
-                looks += 1;
-                match asked_name(&front[..end]) {
-                    Asked::More(more) => wanted = more,
-                    _ => return looks,
-                }
-            }
-        }
-        panic!("it says nothing");
-    }
-
-    #[test]
-    fn a_hello_in_tiny_records_is_not_read_with_every_byte() {
-        let name = "a.example";
-        let whole = cut_up(&padded(&hello(name), 8_000), 1);
-        assert!(whole.len() > 48_000);
-        assert_eq!(asked_name(&whole), for_name(name));
-        let looks = looks(&whole);
-        assert!(looks < 200, "{looks}");
     }
 }

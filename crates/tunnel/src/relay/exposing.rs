@@ -12,6 +12,7 @@ use tabane_base::Duration;
 
 use super::attending::{Presence, Visits};
 use super::destination::notice_vanished;
+use super::exposures::Claimant;
 use super::front_doors::Arrival;
 use super::host::{Host, Permit, Seat, refuse};
 use super::udp;
@@ -37,10 +38,11 @@ pub(super) async fn serve(
     claim: PortClaim,
     name: Option<&HostName>,
 ) -> Result<(), StreamEnd> {
-    let is_granted = || {
-        let of = |user: &User| user.is_granted(claim, name);
-        host.shared.access != Access::Own && host.user.as_ref().is_some_and(of)
+    let user = host.user.as_ref();
+    let Some(user) = user.filter(|_| host.shared.access != Access::Own) else {
+        return refuse(stream, Status::Denied).await;
     };
+    let is_granted = || user.is_granted(claim, name);
     if !is_granted() {
         return refuse(stream, Status::Denied).await;
     }
@@ -49,15 +51,16 @@ pub(super) async fn serve(
         return refuse(stream, Status::TimedOut).await;
     }
     let doors = &host.shared.front_doors;
-    let mut held = match doors.lease(claim, name, host.key).await {
+    let (key, user) = (host.key, user.name());
+    let claimant = Claimant { key, user };
+    let mut held = match doors.lease(claim, name, claimant).await {
         Ok(held) => held,
         Err(status) => return refuse(stream, status).await,
     };
     stream.write_all(&[Status::Open.emit()]).await?;
     let name = name.map(HostName::as_str);
-    let user = host.user.as_ref().map(User::name);
     let PortClaim { protocol, ports } = claim;
-    tracing::info!(client = %host.key, user, %protocol, %ports, name, "leads to the client");
+    tracing::info!(client = %key, user, %protocol, %ports, name, "leads to the client");
     let lead = |stream: &Stream, arrival, visits: &Arc<Visits>| match arrival {
         Arrival::Visitor(visitor) => let_in(stream, visitor, visits, host),
         Arrival::Datagrams(visitor) => let_in_datagrams(stream, visitor, visits, host),
@@ -84,7 +87,7 @@ fn let_in(asked: &Stream, visitor: Visitor, visits: &Arc<Visits>, host: &Host) {
     let (ended, meter) = (host.stream_ended.clone(), host.meter());
     tokio::task::spawn_local(async move {
         notice_vanished(&visitor.tcp);
-        let front = [preface.emit(), visitor.front].concat();
+        let front = [preface.emit(), visitor.front.into_bytes()].concat();
         let carrying = async {
             stream.write_all(&front).await.ok()?;
             let connection = Connection::new(stream, visitor.tcp.into());

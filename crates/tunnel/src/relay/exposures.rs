@@ -16,8 +16,9 @@ use super::turnstile::Turnstile;
 use crate::request::PortClaim;
 use crate::target::HostName;
 
-/// Ports that lead to clients, of all of them; each costs a descriptor.
-const MAX_PORTS: usize = 4_096;
+/// Ports that lead to clients, and names at them, of all of them; each port costs a descriptor. No
+/// user has more than are left to everybody else.
+const MAX_PLACES: usize = 4_096;
 
 /// A port of the relay's host.
 pub(super) type Place = (Protocol, u16);
@@ -29,12 +30,20 @@ pub(super) struct Exposures<T> {
     next: u64,
 }
 
+/// Who claims something: a client, and the user whose it is.
+#[derive(Clone, Copy)]
+pub(super) struct Claimant<'a> {
+    pub(super) key: PublicKey,
+    pub(super) user: &'a str,
+}
+
 /// One claim that was granted.
 pub(super) struct Exposed<T> {
     pub(super) claim: PortClaim,
     /// In small letters; `None`: whatever name is asked for.
     pub(super) name: Option<HostName>,
     pub(super) key: PublicKey,
+    user: String,
     pub(super) holder: T,
     turnstile: Turnstile,
 }
@@ -76,7 +85,7 @@ impl<T: Clone> Exposures<T> {
     pub(super) fn insert(
         &mut self,
         (claim, name): (PortClaim, Option<&HostName>),
-        key: PublicKey,
+        Claimant { key, user }: Claimant<'_>,
         holder: T,
         now: Instant,
     ) -> Result<u64, Conflict> {
@@ -85,7 +94,10 @@ impl<T: Clone> Exposures<T> {
         if !others.is_empty() {
             return Err(Conflict::With(others.into_iter().collect()));
         }
-        if self.places.len() + claim.ports.count() > MAX_PORTS {
+        let wanted = claim.ports.count();
+        let all = self.count(|_| true) + wanted;
+        let own = self.count(|it| it.user == user) + wanted;
+        if all > MAX_PLACES || own > MAX_PLACES - all {
             return Err(Conflict::Full);
         }
         let number = self.next;
@@ -108,11 +120,17 @@ impl<T: Clone> Exposures<T> {
             claim,
             name,
             key,
+            user: user.to_owned(),
             holder,
             turnstile: Turnstile::new(now),
         };
         self.exposed.insert(number, exposed);
         Ok(number)
+    }
+
+    fn count(&self, is_meant: impl Fn(&Exposed<T>) -> bool) -> usize {
+        let meant = self.exposed.values().filter(|it| is_meant(it));
+        meant.map(|it| it.claim.ports.count()).sum()
     }
 
     fn in_the_way(&self, claim: PortClaim, name: Option<&HostName>) -> BTreeSet<u64> {
@@ -210,8 +228,13 @@ mod tests {
     use super::*;
     use tabane_base::PortRange;
 
-    const ANN: PublicKey = PublicKey([1; 32]);
-    const BOB: PublicKey = PublicKey([2; 32]);
+    const ANN: Claimant<'_> = claimant(1, "ann");
+    const BOB: Claimant<'_> = claimant(2, "bob");
+
+    const fn claimant(key: u8, user: &str) -> Claimant<'_> {
+        let key = PublicKey([key; 32]);
+        Claimant { key, user }
+    }
 
     fn tcp(ports: &str) -> PortClaim {
         PortClaim {
@@ -284,15 +307,36 @@ mod tests {
         );
     }
 
+    /// Whatever keys a user has, and whether it claims ports or names at them.
+    #[test]
+    fn one_user_leaves_as_many_to_all_others_as_it_has() {
+        let now = Instant::now();
+        let mut exposures = Exposures::default();
+        let ports: u16 = 100;
+        let mut taken = 0;
+        loop {
+            let name = name(&format!("n{taken}.example"));
+            let claim = tcp(&format!("1-{ports}"));
+            let ann = claimant((taken % 200) as u8, "ann");
+            match exposures.insert((claim, Some(&name)), ann, 'a', now) {
+                Ok(_) => taken += usize::from(ports),
+                Err(conflict) => break assert_eq!(conflict, Conflict::Full),
+            }
+            assert!(taken <= MAX_PLACES / 2, "{taken}");
+        }
+        assert!(taken + usize::from(ports) > MAX_PLACES / 2, "{taken}");
+        let last = u16::try_from(5_000 + MAX_PLACES / 4).unwrap();
+        let claim = tcp(&format!("5001-{last}"));
+        assert!(exposures.insert((claim, None), BOB, 'b', now).is_ok());
+    }
+
     #[test]
     fn ports_and_visitors_are_so_many() {
         let now = Instant::now();
         let mut exposures = Exposures::default();
-        let most = u16::try_from(MAX_PORTS).unwrap();
-        let all = tcp(&format!("1-{most}"));
-        exposures.insert((all, None), ANN, 'a', now).unwrap();
-        let more = exposures.insert((tcp("5000"), None), BOB, 'b', now);
-        assert_eq!(more, Err(Conflict::Full));
+        let most = u16::try_from(MAX_PLACES / 2).unwrap();
+        let half = tcp(&format!("1-{most}"));
+        exposures.insert((half, None), ANN, 'a', now).unwrap();
         let mut calls = 0;
         // By whichever port of the exposure they come.
         let at = loop {

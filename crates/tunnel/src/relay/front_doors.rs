@@ -24,9 +24,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::attending::{self, Held, lock};
-use super::exposures::{Called, Exposures, Place, places};
+use super::exposures::{Called, Claimant, Exposures, Place, places};
 use super::open_ports::OpenPorts;
-use super::udp_door::{self, UdpVisitor};
+use super::udp_door::{self, UdpVisitor, Waiting};
 use super::visitor::Visitor;
 use crate::request::{PortClaim, Status};
 use crate::target::HostName;
@@ -56,6 +56,8 @@ pub(super) struct FrontDoors {
     local: IpAddr,
     /// Where the relay takes in TLS itself: names may be had there, and no whole port.
     own_ports: Vec<u16>,
+    /// Datagrams of visitors that wait for tasks, at all ports.
+    waiting: Waiting,
     /// Visitors who were sent away without being asked about.
     turned_away: AtomicU64,
 }
@@ -88,6 +90,7 @@ impl FrontDoors {
             ports: OpenPorts::default(),
             local,
             own_ports,
+            waiting: Waiting::default(),
             turned_away: AtomicU64::new(0),
         })
     }
@@ -104,16 +107,16 @@ impl FrontDoors {
         self: &Arc<Self>,
         claim: PortClaim,
         name: Option<&HostName>,
-        key: PublicKey,
+        claimant: Claimant<'_>,
     ) -> Result<Held<Lease, Arrival>, Status> {
         let insert = |exposures: &mut Exposures<Bell>, bell| {
-            let number = exposures.insert((claim, name), key, bell, Instant::now())?;
+            let number = exposures.insert((claim, name), claimant, bell, Instant::now())?;
             let doors = self.clone();
             Ok(Lease { doors, number })
         };
         let holder = |exposures: &Exposures<Bell>, number| {
             let exposed = exposures.get(number)?;
-            Some((exposed.holder.clone(), exposed.key == key))
+            Some((exposed.holder.clone(), exposed.key == claimant.key))
         };
         let held = attending::lease(&self.exposures, insert, holder).await?;
         let is_wanted = |place: &Place| name.is_none() || !self.own_ports.contains(&place.1);
@@ -134,10 +137,10 @@ impl FrontDoors {
             }
             Protocol::Udp => {
                 let socket = AnsweringSocket::open(local)?;
-                let told = doors.clone();
+                let (told, waiting) = (doors.clone(), self.waiting.clone());
                 let call = move || told.call_for_datagrams(place);
                 let turn_away = move || doors.turn_away();
-                tokio::task::spawn_local(udp_door::attend(socket, call, turn_away))
+                tokio::task::spawn_local(udp_door::attend(socket, waiting, call, turn_away))
             }
         })
     }
@@ -250,7 +253,7 @@ impl FrontDoors {
         let visitor = Visitor::new((tcp, from)).ok()?;
         let Visitor { tcp, front, .. } = self.lead_by_name(place, visitor).await?;
         SockRef::from(&tcp).set_linger(None).ok()?;
-        Some((front, tcp))
+        Some((front.into_bytes(), tcp))
     }
 
     fn ring(&self, bell: &Bell, arrival: Arrival) {

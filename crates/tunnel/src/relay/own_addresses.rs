@@ -65,10 +65,12 @@ impl OwnAddresses {
         own.any(|ip| range.contains(ip.to_canonical()))
     }
 
-    /// Whether this host, or one of a network that it is in, has this address.
+    /// Whether this host, or one of a network that it is in, has this address, or what goes there
+    /// comes to this host.
     pub(super) fn is_near(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
-        self.contains(ip) || self.seen().near.iter().any(|range| range.contains(ip))
+        let is_of_network = || self.seen().near.iter().any(|range| range.contains(ip));
+        self.contains(ip) || is_of_network() || self.is_local(ip)
     }
 
     /// Whether what goes to this address comes to this host.
@@ -156,6 +158,21 @@ impl OwnAddresses {
         match interfaces::local().await {
             Ok(local) => self.note(|seen| seen.local = local),
             Err(error) => tracing::warn!(%error, "cannot list what is led to this host"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a range is for exit addresses: whoever connects to any of it is connected to this host.
+    #[test]
+    fn what_is_routed_to_this_host_itself_is_near() {
+        let own = OwnAddresses::new(Vec::new());
+        own.note(|seen| seen.local = vec![Prefix::parse("2001:db8:5::/64").unwrap()]);
+        for (address, is_near) in [("2001:db8:5::7", true), ("2001:db8:6::7", false)] {
+            assert_eq!(own.is_near(address.parse().unwrap()), is_near, "{address}");
         }
     }
 }

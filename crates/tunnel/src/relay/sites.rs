@@ -18,7 +18,7 @@ use tabane_base::{Duration, Protocol};
 use tabane_core::PublicKey;
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::attending::{self, Held, Visits, lock};
 use super::grants::Group;
@@ -47,6 +47,9 @@ const WORD_WAIT: Duration = Duration::from_secs(30);
 const SILENCE_WAIT: Duration = Duration::from_secs(3);
 /// Groups are the owner's to change, who tells nobody.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// What changes oftener is told once: whoever offers and takes back without end costs everybody
+/// else no more than this.
+const TELL_INTERVAL: Duration = Duration::from_millis(100);
 /// A flow that is silent for so long both ways is over: later than where it began.
 const IDLE_THERE: Duration = Duration::from_secs(65);
 
@@ -323,6 +326,7 @@ pub(super) async fn tell(
     stream.write_all(&[Status::Open.emit()]).await?;
     let mut told = None;
     loop {
+        let looked_at = Instant::now();
         revision.mark_unchanged();
         let list = sites.routes().told(&user.group(), host.key);
         if told.as_ref() != Some(&list) {
@@ -334,6 +338,7 @@ pub(super) async fn tell(
             () = sleep(LOOK_AGAIN) => {}
             _ = poll_fn(|cx| stream.poll_end(cx)) => return Ok(()),
         }
+        sleep_until(looked_at + TELL_INTERVAL).await;
     }
 }
 

@@ -1,13 +1,13 @@
 //! A UDP port that leads to a client: a flow for each address that datagrams come from.
 //!
-//! Owns which flows there are. Each lasts as long as its task, and no longer than the port; who was
-//! never answered is forgotten sooner, and gives its place to who comes next where there is no
-//! other, so that made-up addresses keep nobody out.
+//! Owns which flows there are, and how much of what comes waits for their tasks. Each lasts as long
+//! as its task, and no longer than the port; who was never answered is forgotten sooner, and gives
+//! its place to who comes next where there is no other, so that made-up addresses keep nobody out.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
@@ -22,6 +22,9 @@ use crate::flow::Flow;
 const MAX_FLOWS: usize = 1_024;
 /// Datagrams of one that wait for its task.
 const MAX_WAITING: usize = 128;
+/// Bytes of them that wait, of all flows at all ports of a relay: no flow has more than are left to
+/// all others.
+const MAX_WAITING_BYTES: usize = 64 << 20;
 /// How long a flow may be silent that the client has not answered yet.
 const IDLE_UNANSWERED: Duration = Duration::from_secs(10);
 /// The longest datagram.
@@ -33,7 +36,7 @@ pub(super) struct UdpVisitor {
     pub(super) at: SocketAddr,
     tuple: UdpTuple,
     /// Ends with the place at the port.
-    datagrams: RefCell<mpsc::Receiver<Vec<u8>>>,
+    datagrams: RefCell<mpsc::Receiver<Datagram>>,
     /// Ends with the port.
     socket: Weak<AnsweringSocket>,
     is_answered: Arc<AtomicBool>,
@@ -47,15 +50,28 @@ struct Places {
 }
 
 struct Place {
-    datagrams: mpsc::Sender<Vec<u8>>,
+    datagrams: mpsc::Sender<Datagram>,
+    /// What waits of them.
+    waiting: Waiting,
     is_answered: Arc<AtomicBool>,
     number: u64,
+}
+
+/// How many bytes wait.
+#[derive(Clone, Default)]
+pub(super) struct Waiting(Arc<AtomicUsize>);
+
+/// What waits for a task, counted until it is dropped.
+struct Datagram {
+    payload: Vec<u8>,
+    counted: [Waiting; 2],
 }
 
 /// Takes in what comes, for ever. `call` says who is told of somebody who is new, if anybody may be
 /// now; `turn_away` is told of those for whom there is nobody, or no room.
 pub(super) async fn attend<T: FnOnce(UdpVisitor)>(
     socket: AnsweringSocket,
+    waiting: Waiting,
     call: impl Fn() -> Option<T>,
     turn_away: impl Fn(),
 ) {
@@ -71,23 +87,63 @@ pub(super) async fn attend<T: FnOnce(UdpVisitor)>(
                 continue;
             }
         };
-        let datagram = buffer[..len].to_vec();
+        let datagram = &buffer[..len];
         if let Some(place) = places.flows.get(&tuple)
             && !place.datagrams.is_closed()
         {
             // Beyond what waits it is lost, as in a full queue.
-            let _ = place.datagrams.try_send(datagram);
+            place.keep(datagram, &waiting);
             continue;
         }
         // Whose turn it is first: looking for room takes longer.
         let told = (tuple.remote.port() != 0).then(&call).flatten();
         let visitor = told.and_then(|tell| Some((tell, places.admit(tuple, &socket)?)));
-        let Some((tell, (visitor, place))) = visitor else {
+        let Some((tell, visitor)) = visitor else {
             turn_away();
             continue;
         };
-        let _ = place.try_send(datagram);
+        if let Some(place) = places.flows.get(&tuple) {
+            place.keep(datagram, &waiting);
+        }
         tell(visitor);
+    }
+}
+
+impl Place {
+    /// Has its task find a datagram. Beyond what may wait it is lost, as in a full queue.
+    fn keep(&self, payload: &[u8], all: &Waiting) {
+        let Ok(turn) = self.datagrams.try_reserve() else {
+            return;
+        };
+        let left = MAX_WAITING_BYTES.saturating_sub(all.bytes() + payload.len());
+        if self.waiting.bytes() + payload.len() <= left {
+            turn.send(Datagram::counted(payload, [&self.waiting, all]));
+        }
+    }
+}
+
+impl Waiting {
+    fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Datagram {
+    fn counted(payload: &[u8], counted: [&Waiting; 2]) -> Self {
+        let counted = counted.map(|waiting| {
+            waiting.0.fetch_add(payload.len(), Ordering::Relaxed);
+            waiting.clone()
+        });
+        let payload = payload.to_vec();
+        Self { payload, counted }
+    }
+}
+
+impl Drop for Datagram {
+    fn drop(&mut self) {
+        for Waiting(waiting) in &self.counted {
+            waiting.fetch_sub(self.payload.len(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -101,11 +157,7 @@ impl Places {
     }
 
     /// One more, if there is room; of those who were never answered the first makes some.
-    fn admit(
-        &mut self,
-        tuple: UdpTuple,
-        socket: &Arc<AnsweringSocket>,
-    ) -> Option<(UdpVisitor, mpsc::Sender<Vec<u8>>)> {
+    fn admit(&mut self, tuple: UdpTuple, socket: &Arc<AnsweringSocket>) -> Option<UdpVisitor> {
         self.flows.retain(|_, place| !place.datagrams.is_closed());
         if self.flows.len() >= self.most {
             let places = self.flows.iter();
@@ -117,7 +169,8 @@ impl Places {
         let (sender, datagrams) = mpsc::channel(MAX_WAITING);
         let is_answered = Arc::new(AtomicBool::new(false));
         let place = Place {
-            datagrams: sender.clone(),
+            datagrams: sender,
+            waiting: Waiting::default(),
             is_answered: is_answered.clone(),
             number: self.next,
         };
@@ -125,15 +178,14 @@ impl Places {
         self.flows.insert(tuple, place);
         let own = socket.local_addr().unwrap_or(tuple.remote);
         let at = tuple.local_ip.unwrap_or_else(|| own.ip().to_canonical());
-        let visitor = UdpVisitor {
+        Some(UdpVisitor {
             from: tuple.remote,
             at: SocketAddr::new(at, own.port()),
             tuple,
             datagrams: RefCell::new(datagrams),
             socket: Arc::downgrade(socket),
             is_answered,
-        };
-        Some((visitor, sender))
+        })
     }
 }
 
@@ -165,8 +217,8 @@ impl Outside for UdpVisitor {
                 return Some(0);
             }
             let sent = flow.send_with(|buffer| {
-                let len = datagram.len().min(buffer.len());
-                buffer[..len].copy_from_slice(&datagram[..len]);
+                let len = datagram.payload.len().min(buffer.len());
+                buffer[..len].copy_from_slice(&datagram.payload[..len]);
                 Ok(len)
             });
             Some(sent.ok().and_then(Result::ok).unwrap_or(0))
@@ -184,6 +236,34 @@ impl Outside for UdpVisitor {
 mod tests {
     use super::*;
 
+    /// The client takes none of it, and whoever is outside sends on and on.
+    #[test]
+    fn what_waits_for_tasks_is_bounded_and_leaves_room_for_others() {
+        crate::block_on(async {
+            let socket = AnsweringSocket::open("127.0.0.1:0".parse().unwrap());
+            let socket = Arc::new(socket.unwrap());
+            let (mut places, all) = (Places::new(MAX_FLOWS), Waiting::default());
+            let mut visitors = Vec::new();
+            for port in 1..=32 {
+                let tuple = UdpTuple {
+                    remote: SocketAddr::from(([192, 0, 2, 1], port)),
+                    local_ip: None,
+                };
+                visitors.extend(places.admit(tuple, &socket));
+                let place = &places.flows[&tuple];
+                place.keep(&[0; 100], &all);
+                assert_eq!(place.waiting.bytes(), 100, "each has room for something");
+                (0..MAX_WAITING).for_each(|_| place.keep(&[0; 65_507], &all));
+            }
+            let waiting = all.bytes();
+            assert!(waiting > MAX_WAITING_BYTES / 2, "{waiting}");
+            assert!(waiting <= MAX_WAITING_BYTES, "{waiting}");
+            drop((visitors, places));
+            assert_eq!(all.bytes(), 0);
+        })
+        .unwrap();
+    }
+
     #[test]
     fn who_was_never_answered_makes_room() {
         crate::block_on(async {
@@ -195,7 +275,7 @@ mod tests {
                     remote: SocketAddr::from(([192, 0, 2, 1], port)),
                     local_ip: None,
                 };
-                places.admit(tuple, &socket).map(|(visitor, _)| visitor)
+                places.admit(tuple, &socket)
             };
             let is_here = |visitor: &UdpVisitor| !visitor.datagrams.borrow().is_closed();
             let (first, second) = (admit(1).unwrap(), admit(2).unwrap());

@@ -10,11 +10,13 @@ use tabane_base::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::asked_name::{Asked, MAX_FRONT, asked_name, may_be_whole};
+use super::asked_name::{Asked, Front};
 use crate::target::HostName;
 
 /// How long a visitor may take to say which name it wants.
 const NAME_WAIT: Duration = Duration::from_secs(5);
+/// Bytes that are read of it at a time.
+const MAX_PIECE: usize = 4 * 1024;
 
 /// Somebody at a port.
 pub(super) struct Visitor {
@@ -23,7 +25,7 @@ pub(super) struct Visitor {
     pub(super) from: SocketAddr,
     pub(super) at: SocketAddr,
     /// Read from it already.
-    pub(super) front: Vec<u8>,
+    pub(super) front: Front,
 }
 
 impl Visitor {
@@ -34,7 +36,7 @@ impl Visitor {
         Ok(Self {
             from: canonical(from),
             at: canonical(tcp.local_addr()?),
-            front: Vec::new(),
+            front: Front::default(),
             tcp,
         })
     }
@@ -54,22 +56,19 @@ impl Visitor {
     }
 
     async fn read_front(&mut self) -> Option<HostName> {
-        let mut wanted = 1;
         loop {
-            let before = self.front.len();
             self.tcp.readable().await.ok()?;
-            let mut piece = vec![0; (MAX_FRONT - before).min(MAX_FRONT / 4)];
-            match self.tcp.try_read(&mut piece) {
+            // Who waits keeps no memory for it.
+            let mut piece = [0; MAX_PIECE];
+            let room = self.front.room().min(MAX_PIECE);
+            let len = match self.tcp.try_read(&mut piece[..room]) {
                 Ok(0) => return None,
-                Ok(len) => self.front.extend_from_slice(&piece[..len]),
+                Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(_) => return None,
-            }
-            if self.front.len() < wanted || !may_be_whole(&self.front, before) {
-                continue;
-            }
-            match asked_name(&self.front) {
-                Asked::More(more) => wanted = more,
+            };
+            match self.front.take(&piece[..len]) {
+                Asked::More(_) => {}
                 Asked::For(name) => return Some(name),
                 Asked::Nobody => return None,
             }

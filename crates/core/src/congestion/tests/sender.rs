@@ -10,6 +10,7 @@ use super::bbr1::Bbr1;
 use super::link::{ACK_DELAY, PACKET};
 use crate::congestion::{AckEvent, Algorithm, Controller, ControllerSnapshot, Kind, LossEvent};
 use crate::delivery::{DeliveryEstimator, SentState};
+use crate::forward_delay::Trip;
 use crate::pacer::Pacer;
 use crate::rtt::RttEstimator;
 
@@ -85,6 +86,8 @@ pub(super) struct Sender {
     controller: Driver,
     pacer: Pacer,
     rtt: RttEstimator,
+    /// Of all round trips.
+    shortest: Option<Duration>,
     delivery: DeliveryEstimator,
     sent: BTreeMap<u64, Sent>,
     next_number: u64,
@@ -104,6 +107,7 @@ impl Sender {
                 .in_pairs(controller.get().is_sent_in_pairs()),
             controller,
             rtt: RttEstimator::default(),
+            shortest: None,
             delivery: DeliveryEstimator::new(now),
             sent: BTreeMap::new(),
             next_number: 0,
@@ -179,6 +183,8 @@ impl Sender {
             return;
         };
         let round_trip = now.since(largest_acked_sent_at);
+        let shortest = self.shortest.map_or(round_trip, |it| it.min(round_trip));
+        self.shortest = Some(shortest);
         self.rtt.update(now, round_trip, Duration::ZERO);
         self.detect_losses(now, largest);
         let sample = self.delivery.finish_ack(now, self.rtt.min());
@@ -186,7 +192,10 @@ impl Sender {
             now,
             sample: &sample,
             rtt: &self.rtt,
-            trip: Some(round_trip),
+            trip: Some(Trip {
+                latest: round_trip,
+                least: shortest,
+            }),
             way_back: None,
             in_flight_after: self.in_flight,
             largest_acked_sent_at,

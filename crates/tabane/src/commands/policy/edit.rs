@@ -9,7 +9,7 @@ use toml_edit::Value;
 
 use crate::failure::Failure;
 use crate::output;
-use tabane_store::atomic_file;
+use tabane_store::{atomic_file, write_policy};
 use tabane_uplinks::policy_edit::{self, Values, Whose};
 
 /// Set how a link may be used; what is not named stays as it was
@@ -110,7 +110,7 @@ fn read(path: &Path) -> Result<String> {
 fn write(path: &Path, edited: Result<String>) -> Result<()> {
     let unchanged = |error| Failure::usage(format!("nothing was changed: {error:#}"));
     let text = edited.map_err(unchanged)?;
-    atomic_file::replace(path, text.as_bytes(), atomic_file::PUBLIC)?;
+    write_policy(path, &text)?;
     output::line(&format!("{} changed", path.display()))
 }
 

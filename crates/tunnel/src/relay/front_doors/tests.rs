@@ -6,8 +6,14 @@ use std::net::Ipv4Addr;
 use tabane_base::PortRange;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const ANN: PublicKey = PublicKey([1; 32]);
-const BOB: PublicKey = PublicKey([2; 32]);
+const ANN: Claimant<'_> = Claimant {
+    key: PublicKey([1; 32]),
+    user: "ann",
+};
+const BOB: Claimant<'_> = Claimant {
+    key: PublicKey([2; 32]),
+    user: "bob",
+};
 
 fn doors() -> Arc<FrontDoors> {
     FrontDoors::new(Ipv4Addr::LOCALHOST.into(), Vec::new())
@@ -106,7 +112,7 @@ fn visitors_of_a_shared_port_go_by_the_name_they_ask_for() {
             let Some(Knock::Errand(Arrival::Visitor(seen))) = at.knock().await else {
                 panic!("nobody knocks at {name}");
             };
-            assert_eq!(seen.front, asked.as_bytes());
+            assert_eq!(seen.front.into_bytes(), asked.as_bytes());
         }
         let (mut visitor, _) = ask("c.example").await;
         let ended = visitor.read(&mut [0; 1]).await.unwrap_err();
@@ -272,7 +278,7 @@ fn a_name_is_read_whatever_pieces_it_comes_in() {
         let Some(Knock::Errand(Arrival::Visitor(seen))) = held.knock().await else {
             panic!("nobody came");
         };
-        assert_eq!(seen.front, request.as_bytes());
+        assert_eq!(seen.front.into_bytes(), request.as_bytes());
     })
     .unwrap();
 }
@@ -293,7 +299,7 @@ fn what_is_left_of_before_the_end_takes_nothing_of_what_came_since() {
         let _since = doors.lease(claim, Some(&name), BOB).await.unwrap();
         drop(held);
         let left = doors.snapshot();
-        assert!(left.len() == 1 && left[0].client == BOB && left[0].visitors == 0);
+        assert!(left.len() == 1 && left[0].client == BOB.key && left[0].visitors == 0);
     })
     .unwrap();
 }

@@ -4,7 +4,8 @@
 //! Owns the caller's half.
 
 use std::future::poll_fn;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
 
 use tabane_base::Protocol;
 use tabane_linux::buffers;
@@ -99,7 +100,7 @@ pub(in crate::relay) async fn pass_flow(
     host: &Host,
     way: Way,
 ) -> Result<(), StreamEnd> {
-    let Ok((near, far)) = udp_pair().await else {
+    let Ok((near, far)) = udp_pair() else {
         return refuse(flow.into_stream(), Status::Limit).await;
     };
     let (half, gone) = oneshot::channel();
@@ -124,18 +125,51 @@ pub(in crate::relay) async fn pass_flow(
 }
 
 /// Two UDP sockets that speak with one another alone.
-pub(super) async fn udp_pair() -> std::io::Result<(UdpSocket, UdpSocket)> {
-    let local = (Ipv4Addr::LOCALHOST, 0);
-    let (near, far) = (UdpSocket::bind(local).await?, UdpSocket::bind(local).await?);
-    near.connect(far.local_addr()?).await?;
-    far.connect(near.local_addr()?).await?;
-    for socket in [&near, &far] {
-        buffers::grow_receive(socket, RECEIVE_BUFFER)?;
-    }
-    Ok((near, far))
+pub(super) fn udp_pair() -> io::Result<(UdpSocket, UdpSocket)> {
+    let [near, far] = [open()?, open()?];
+    let (at_near, at_far) = (near.local_addr()?, far.local_addr()?);
+    Ok((joined(near, at_far)?, joined(far, at_near)?))
+}
+
+fn open() -> io::Result<StdUdpSocket> {
+    let socket = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Hears the other alone from now on. What came from whoever has found the port before is dropped.
+fn joined(socket: StdUdpSocket, other: SocketAddr) -> io::Result<UdpSocket> {
+    socket.connect(other)?;
+    buffers::grow_receive(&socket, RECEIVE_BUFFER)?;
+    while socket.recv(&mut [0]).is_ok() {}
+    UdpSocket::from_std(socket)
 }
 
 /// The same socket, watched by this thread's loop.
-pub(super) fn udp_at_home(socket: UdpSocket) -> std::io::Result<UdpSocket> {
+pub(super) fn udp_at_home(socket: UdpSocket) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into_std()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_the_port_of_a_flow_s_half_is_not_heard() {
+        crate::block_on(async {
+            let [near, far] = [open().unwrap(), open().unwrap()];
+            let (at_near, at_far) = (near.local_addr().unwrap(), far.local_addr().unwrap());
+            let stranger = open().unwrap();
+            for _ in 0..3 {
+                stranger.send_to(b"strange", at_far).unwrap();
+            }
+            let (near, far) = (joined(near, at_far).unwrap(), joined(far, at_near).unwrap());
+            stranger.send_to(b"strange", at_far).unwrap();
+            near.send(b"ours").await.unwrap();
+            let mut heard = [0; 10];
+            let len = far.recv(&mut heard).await.unwrap();
+            assert_eq!(&heard[..len], b"ours");
+        })
+        .unwrap();
+    }
 }

@@ -68,7 +68,7 @@ impl SiteEchoes {
         let (sender, requests) = mpsc::channel(MAX_WAITING);
         let (host, replies) = (self.host.clone(), self.replies.clone());
         let task = tokio::task::spawn_local(async move {
-            let Ok((near, far)) = udp_pair().await else {
+            let Ok((near, far)) = udp_pair() else {
                 return;
             };
             let (half, gone) = oneshot::channel();
