@@ -60,7 +60,7 @@ pub use link::{LinkError, LinkWish};
 pub use link_bind::LinkBind;
 pub use mapping::{UdpArrival, UdpMapping};
 pub use opened::{TcpFlow, UdpFlow};
-pub use packets::{PacketFlow, PacketsCarried};
+pub use packets::{PacketFlow, PacketsCarried, SitePacket, SitePackets};
 pub use roster::{RelayMerit, in_order_of_merit};
 pub use snapshot::{ClientSnapshot, ClientState, LinkSnapshot};
 

@@ -19,6 +19,7 @@ mod domain;
 mod echo;
 mod engine;
 mod flow;
+mod icmp_error;
 mod inbox;
 mod ip_packet;
 mod journal;
@@ -49,8 +50,8 @@ pub use client::{
     CallProtocol, Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client,
     ClientConfig, ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind,
     LinkError, LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates,
-    RelayMerit, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS, UdpArrival,
-    UdpFlow, UdpMapping, Visitor, in_order_of_merit,
+    RelayMerit, RelayPeer, SessionNumbers, Silence, SitePacket, SitePackets, TcpFlow, TlsPeer,
+    UDP_PORTS, UdpArrival, UdpFlow, UdpMapping, Visitor, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};
 pub use domain::Domain;

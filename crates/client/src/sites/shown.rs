@@ -110,13 +110,7 @@ impl Offer {
             state,
             problem: refusal
                 .or_else(|| self.is_also_wanted.get().then(also))
-                .or_else(|| {
-                    self.site
-                        .as_ref()?
-                        .0
-                        .sources
-                        .problem(|ip| range.contains(ip))
-                }),
+                .or_else(|| self.sites.0.sources.problem(|ip| range.contains(ip))),
             now: self.present.get() as u64,
             so_far: self.so_far.get(),
             in_vain: self.in_vain.get(),

@@ -33,6 +33,7 @@ mod relays;
 mod rules;
 mod screens;
 mod site_names;
+mod site_packets;
 mod sites;
 mod speed;
 mod strange;

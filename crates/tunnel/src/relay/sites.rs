@@ -7,7 +7,7 @@
 //! either half ends as with any other destination.
 
 mod call;
-mod echoes;
+mod packets;
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -39,7 +39,7 @@ use crate::visitor::Preface;
 
 use call::{Bell, Call, Errand, FarHalf, udp_at_home};
 pub(super) use call::{Way, connect, pass_flow};
-pub(super) use echoes::SiteEchoes;
+pub(super) use packets::SitePackets;
 
 /// Calls that wait for the holder's task; one more is refused.
 const MAX_WAITING: usize = 1_024;
