@@ -4,6 +4,7 @@
 //! the relay tells, but for what this machine has near itself, which is nobody else's.
 
 mod domain_offer;
+mod lookup;
 mod names;
 mod offers;
 mod shown;
@@ -18,6 +19,7 @@ use tabane_linux::tun::Tun;
 use tabane_tunnel::{Client, Domain, SiteDomain, SiteList, SiteRoute, Target};
 use tokio::sync::Notify;
 
+pub(crate) use lookup::lookup;
 pub(crate) use names::{SiteQuestion, failure};
 pub use offers::{check_domains, check_routes};
 pub(crate) use shown::tell_of_other_relays;
