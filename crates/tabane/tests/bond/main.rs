@@ -23,6 +23,7 @@ mod mptcp;
 mod nat64;
 mod near;
 mod packets;
+mod payloads;
 mod peers;
 mod policy;
 mod portal;
