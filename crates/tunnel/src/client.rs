@@ -302,6 +302,13 @@ impl Client {
         self.shared.addrs.borrow().clone()
     }
 
+    /// What each relay is called, by its place in the list.
+    #[must_use]
+    pub fn relay_names(&self) -> Vec<String> {
+        let relays = self.shared.relays.borrow();
+        relays.iter().map(|it| it.name.clone()).collect()
+    }
+
     /// The same client; what is opened through this copy bears `label`.
     #[must_use]
     pub fn labelled(&self, label: Option<Label>) -> Self {
