@@ -172,7 +172,7 @@ impl Machine {
             self.tasks.push(tokio::task::spawn_local(udp));
         }
         if let (Some(packets), Some(relay)) = (self.packets.take(), far_ends.relay()) {
-            let packets = packets.serve(relay.clone());
+            let packets = packets.serve(relay.clone(), far_ends.sites().clone());
             self.tasks.push(tokio::task::spawn_local(packets));
         }
         self.carrier = Some(carrier);
@@ -224,10 +224,14 @@ impl Machine {
             }
             self.hooks.exclude(&left, &resolvers, &captured)?;
         }
-        let sites = far_ends.map(|it| it.sites().captured());
+        let (sites, offered) = match far_ends.map(FarEnds::sites) {
+            Some(sites) => (sites.captured(), sites.offered().await),
+            None => Default::default(),
+        };
         let sites = Sites {
-            carried: self.direct.not_given(sites.unwrap_or_default()),
+            carried: self.direct.not_given(sites),
             spared,
+            offered,
         };
         self.filter.borrow_mut().set_left_alone(prefixes, sites)?;
         if let Some(carrier) = &self.carrier {

@@ -1,7 +1,8 @@
 //! Programs that know a proxy: their requests, carried through the session.
 //!
 //! Owns the listening socket and the limit on connections; the dialects are `tabane-proxy`'s, the
-//! carrying is the tunnel's. Names are looked up here only for what the session cannot serve.
+//! carrying is the tunnel's. Names are looked up here only for what the session cannot serve, and
+//! at another site where they are its own.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,13 +19,16 @@ use tokio::sync::Semaphore;
 use crate::associations::{Answer, Associations, Beginning};
 use crate::carriage::Carriage;
 use crate::far_ends::FarEnds;
-use crate::opening::{open, refusal_of};
+use crate::opening::{Opened, open, refusal_of};
 use crate::plain::{self, Far};
 use crate::route::Route;
 use crate::rule_book::RuleBook;
+use crate::sites::lookup;
 
 /// Connections at once; as many as the session has streams, less some for UDP.
 const MAX_CONNECTIONS: usize = 3_072;
+/// Addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 4;
 /// Pause after `accept` failed for want of descriptors: some close meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -88,22 +92,81 @@ async fn serve_one(program: TcpStream, from: SocketAddr, far_ends: &FarEnds, rul
 
 async fn serve_tcp(request: TcpRequest, far_ends: &FarEnds, rules: &RuleBook) {
     let destination = request.destination();
-    let Some(target) = target_of(destination) else {
-        return request.refuse(Refusal::Unsupported).await;
-    };
-    let route = route(destination, target, Protocol::Tcp, rules);
-    let plain = connect_plainly(destination, far_ends, route.label.as_ref());
-    let far = match open(far_ends, &route, plain).await {
-        Ok(far) => far,
+    let (far, target) = match reach(destination, far_ends, rules).await {
+        Ok(reached) => reached,
         Err(refusal) => {
-            tracing::info!(target = %route.target, ?refusal, "not reached");
+            tracing::info!(?destination, ?refusal, "not reached");
             return request.refuse(refusal).await;
         }
     };
     match request.accept().await {
-        Ok(Accepted { client, early }) => far.carry(client.into(), early, &route.target).await,
-        Err(error) => tracing::debug!(target = %route.target, %error, "the program is gone"),
+        Ok(Accepted { client, early }) => far.carry(client.into(), early, &target).await,
+        Err(error) => tracing::debug!(%target, %error, "the program is gone"),
     }
+}
+
+/// Connects to a destination, or, where its name is another site's, to the first of the addresses
+/// it has there that answers.
+async fn reach(
+    destination: &Destination,
+    far_ends: &FarEnds,
+    rules: &RuleBook,
+) -> Result<(Opened, Target), Refusal> {
+    let facts = || describe(destination, Protocol::Tcp);
+    let Some(found) = at_site(destination, far_ends, rules).await else {
+        return reach_at(destination, facts(), far_ends, rules).await;
+    };
+    let mut refusal = Refusal::NameNotFound;
+    for ip in found?.into_iter().take(MAX_ADDRESSES) {
+        let at = Destination {
+            host: Host::Ip(ip),
+            port: destination.port,
+        };
+        let facts = FlowFacts {
+            address: Some(ip),
+            ..facts()
+        };
+        match reach_at(&at, facts, far_ends, rules).await {
+            Ok(reached) => return Ok(reached),
+            Err(said) => refusal = said,
+        }
+    }
+    Err(refusal)
+}
+
+/// The addresses of a name that another site's resolver is asked for; `None` for every other
+/// destination, and where a rule keeps it here.
+async fn at_site(
+    destination: &Destination,
+    far_ends: &FarEnds,
+    rules: &RuleBook,
+) -> Option<Result<Vec<IpAddr>, Refusal>> {
+    let Host::Name(name) = &destination.host else {
+        return None;
+    };
+    let resolver = far_ends.sites().resolver_of(name)?;
+    let target = target_of(destination)?;
+    let facts = describe(destination, Protocol::Tcp);
+    if route(destination, target, facts, rules).stays_here {
+        return None;
+    }
+    let found = lookup(far_ends.relay()?, resolver, name).await;
+    // Who can reach the proxy is not thereby somebody at the relay.
+    let others = |found: Vec<IpAddr>| found.into_iter().filter(|ip| !is_own(*ip)).collect();
+    Some(found.map(others))
+}
+
+async fn reach_at(
+    destination: &Destination,
+    facts: FlowFacts,
+    far_ends: &FarEnds,
+    rules: &RuleBook,
+) -> Result<(Opened, Target), Refusal> {
+    let target = target_of(destination).ok_or(Refusal::Unsupported)?;
+    let route = route(destination, target, facts, rules);
+    let plain = connect_plainly(destination, far_ends, route.label.as_ref());
+    let far = open(far_ends, &route, plain).await?;
+    Ok((far, route.target))
 }
 
 /// The first address of `destination` that answers.
@@ -160,8 +223,9 @@ fn describe(destination: &Destination, protocol: Protocol) -> FlowFacts {
 
 /// The way to `destination`. A name has no plain address: it is looked up when it is needed, and
 /// datagrams to it have no way but the session.
-fn route(destination: &Destination, target: Target, protocol: Protocol, rules: &RuleBook) -> Route {
-    let way = rules.admit(describe(destination, protocol));
+fn route(destination: &Destination, target: Target, facts: FlowFacts, rules: &RuleBook) -> Route {
+    let protocol = facts.protocol;
+    let way = rules.admit(facts);
     let plain = match &destination.host {
         Host::Ip(ip) if !is_own(*ip) => Some(SocketAddr::new(*ip, destination.port)),
         Host::Ip(_) | Host::Name(_) => None,
@@ -200,12 +264,13 @@ async fn serve_udp(request: UdpRequest, far_ends: &FarEnds, rules: &RuleBook) {
         };
         let sender = association.sender();
         flows.send(&destination.clone(), &incoming.payload, || {
+            let facts = describe(&destination, Protocol::Udp);
             let others = sender.clone();
             let stranger = move |from: SocketAddr, payload: &[u8]| {
                 others.send(&from.into(), payload);
             };
             Beginning {
-                route: route(&destination, target, Protocol::Udp, rules),
+                route: route(&destination, target, facts, rules),
                 // SOCKS5 has no word for a refused datagram.
                 deliver: Box::new(move |answer| {
                     if let Answer::Datagram(payload) = answer {

@@ -4,6 +4,7 @@
 //! the relay tells, but for what this machine has near itself, which is nobody else's.
 
 mod domain_offer;
+mod lookup;
 mod names;
 mod offers;
 mod shown;
@@ -14,9 +15,11 @@ use std::rc::Rc;
 
 use tabane_base::Prefix;
 use tabane_linux::interfaces::{self, Watch};
+use tabane_linux::tun::Tun;
 use tabane_tunnel::{Client, Domain, SiteDomain, SiteList, SiteRoute, Target};
 use tokio::sync::Notify;
 
+pub(crate) use lookup::lookup;
 pub(crate) use names::{SiteQuestion, failure};
 pub use offers::{check_domains, check_routes};
 pub(crate) use shown::tell_of_other_relays;
@@ -49,6 +52,21 @@ struct Inner {
     offers: Offers,
     /// In whose name others are led to hosts here.
     sources: Sources,
+    /// The interfaces with hosts that see whom others' packets are from.
+    shown: RefCell<Vec<String>>,
+    /// By which others' packets come to hosts here, while there is one that takes them.
+    device: RefCell<Option<Rc<Tun>>>,
+}
+
+/// Networks that this machine offers to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offered {
+    /// Which they are.
+    pub(crate) ranges: Vec<Prefix>,
+    /// This machine's own addresses in them.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The interfaces with hosts that see whom packets are from.
+    pub(crate) shown: Vec<String>,
 }
 
 /// What leads to other sites, and what does not.
@@ -129,6 +147,41 @@ impl Sites {
         self.0.routes.borrow().spared()
     }
 
+    /// What this machine offers.
+    pub(crate) async fn offered(&self) -> Offered {
+        let ranges = self.0.offers.ranges();
+        let shown = self.0.shown.borrow().clone();
+        // Not cut off in the middle of the kernel's answer. What is not known now is known after
+        // the next change.
+        let listed = match ranges.is_empty() {
+            true => None,
+            false => tokio::task::spawn_local(interfaces::list()).await.ok(),
+        };
+        let interfaces = listed.and_then(Result::ok).unwrap_or_default();
+        let own = interfaces.iter().flat_map(|it| &it.addresses);
+        let own = own.map(|own| own.address);
+        let addresses = own.filter(|ip| ranges.iter().any(|range| range.contains(*ip)));
+        Offered {
+            addresses: addresses.collect(),
+            ranges,
+            shown,
+        }
+    }
+
+    /// Others' packets come to hosts here by this device from now on; by none, they are refused.
+    pub(crate) fn set_device(&self, device: Option<Rc<Tun>>) {
+        self.0.device.replace(device);
+    }
+
+    fn device(&self) -> Option<Rc<Tun>> {
+        self.0.device.borrow().clone()
+    }
+
+    /// Whether a host is another site's.
+    fn is_others(&self, ip: IpAddr) -> bool {
+        self.0.routes.borrow().whose(ip) == Whose::Site
+    }
+
     /// Offers nothing any more.
     pub(crate) fn stop(&self) {
         self.0.offers.stop();
@@ -139,8 +192,12 @@ impl Sites {
         let ranges = &behind.routes;
         self.0.routes.borrow_mut().near.extend(ranges);
         self.0.sources.set_lan(&behind.lan);
+        let shows = !behind.snat;
+        if shows {
+            self.0.shown.borrow_mut().clone_from(&behind.lan);
+        }
         for prefix in ranges {
-            let site = (!behind.snat).then(|| self.clone());
+            let site = (self.clone(), shows);
             self.0.offers.begin(relay, rules, *prefix, site);
         }
         for (domain, resolver) in &behind.domains {
@@ -161,8 +218,7 @@ impl Sites {
     /// Whom a connection is for that came by the relay, if that is a host of another site.
     fn source(&self, from: SocketAddr) -> Option<SocketAddr> {
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        let whose = self.0.routes.borrow().whose(from.ip());
-        (whose == Whose::Site).then_some(from)
+        self.is_others(from.ip()).then_some(from)
     }
 
     /// Follows what the relay tells and what is near, for ever; `moved` is told of changes.

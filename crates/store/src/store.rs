@@ -139,8 +139,15 @@ impl Store {
         // Keeps the order by name where nothing else is known.
         relays.sort_by_key(|(name, _)| place(name));
         if let Some(first) = self.settings()?.relay {
-            find_relay(&relays, &first).context("`relay` in config.toml")?;
-            relays.sort_by_key(|(name, _)| name.as_str() != first);
+            let found = find_relay(&relays, &first).or_else(|unknown| {
+                // One of a fleet's, which need not be in the list that is known yet.
+                let of_fleet = |(name, relay): &&(RelayName, RelayEntry)| {
+                    relay.fleet.is_some() && name.has_member(&first)
+                };
+                relays.iter().find(of_fleet).ok_or(unknown)
+            });
+            let first = found.context("`relay` in config.toml")?.0.clone();
+            relays.sort_by_key(|(name, _)| *name != first);
         }
         Ok(relays)
     }

@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::echo::{Echo, Kind};
+use crate::icmp_error;
 use crate::ip_packet::{IpPacket, protocol};
 
 /// Bytes on the wire behind the length byte.
@@ -47,7 +48,7 @@ impl Assignment {
     }
 
     /// Whether a packet from the relay may be one that was asked for: of a family with an address
-    /// what is for that and neither TCP nor UDP, of another the answer to a ping. A relay in other
+    /// what is for that and neither TCP nor UDP, of another what answers a ping. A relay in other
     /// hands could reach what listens on this machine, or behind it, by any other.
     #[must_use]
     pub fn expects(&self, packet: &[u8]) -> bool {
@@ -60,7 +61,10 @@ impl Assignment {
                 header.destination == own
                     && !matches!(header.protocol, protocol::TCP | protocol::UDP)
             }
-            None => Echo::parse(packet).is_some_and(|echo| echo.kind == Kind::Reply),
+            None => {
+                let is_reply = Echo::parse(packet).is_some_and(|echo| echo.kind == Kind::Reply);
+                is_reply || icmp_error::asked(packet).is_some()
+            }
         }
     }
 
@@ -141,6 +145,7 @@ mod tests {
                 destination: destination.parse().unwrap(),
                 identifier: 7,
                 sequence: 1,
+                hop_limit: 64,
                 data: b"data",
             };
             echo.emit().unwrap()

@@ -60,7 +60,7 @@ pub use link::{LinkError, LinkWish};
 pub use link_bind::LinkBind;
 pub use mapping::{UdpArrival, UdpMapping};
 pub use opened::{TcpFlow, UdpFlow};
-pub use packets::{PacketFlow, PacketsCarried};
+pub use packets::{PacketFlow, PacketsCarried, SitePacket, SitePackets};
 pub use roster::{RelayLoad, RelayMerit, in_order_of_merit};
 pub use snapshot::{ClientSnapshot, ClientState, LinkSnapshot};
 
@@ -300,6 +300,13 @@ impl Client {
     #[must_use]
     pub fn relay_addrs(&self) -> Vec<Vec<SocketAddr>> {
         self.shared.addrs.borrow().clone()
+    }
+
+    /// What each relay is called, by its place in the list.
+    #[must_use]
+    pub fn relay_names(&self) -> Vec<String> {
+        let relays = self.shared.relays.borrow();
+        relays.iter().map(|it| it.name.clone()).collect()
     }
 
     /// The same client; what is opened through this copy bears `label`.

@@ -1,18 +1,18 @@
 //! Echo requests and replies ("ping") as IP packets, of both families.
 //!
-//! Pure: parsing is total, and what is emitted is a whole packet with its checksums. Knows no
-//! other IP packet yet; RFC 791, RFC 792, RFC 8200 §3, RFC 4443 §4.
+//! Pure: parsing is total, and what is emitted is a whole packet with its checksums. RFC 791,
+//! RFC 792, RFC 8200 §3, RFC 4443 §4.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const V4_HEADER: usize = 20;
-const V6_HEADER: usize = 40;
+pub(crate) const V4_HEADER: usize = 20;
+pub(crate) const V6_HEADER: usize = 40;
 /// Type, code, checksum, identifier, sequence number.
 pub(crate) const ECHO_HEADER: usize = 8;
-const PROTOCOL_ICMP: u8 = 1;
-const PROTOCOL_ICMPV6: u8 = 58;
+pub(crate) const PROTOCOL_ICMP: u8 = 1;
+pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 /// What hosts usually begin with; the way back has been counted by others.
-const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,43 +29,22 @@ pub(crate) struct Echo<'a> {
     pub(crate) destination: IpAddr,
     pub(crate) identifier: u16,
     pub(crate) sequence: u16,
+    /// How many routers it may still pass.
+    pub(crate) hop_limit: u8,
     pub(crate) data: &'a [u8],
 }
 
 impl<'a> Echo<'a> {
     /// Reads an IP packet; `None` for any other than a whole echo message.
     pub(crate) fn parse(packet: &'a [u8]) -> Option<Self> {
-        match packet.first()? >> 4 {
-            4 => Self::parse_v4(packet),
-            6 => Self::parse_v6(packet),
-            _ => None,
-        }
+        let around = Around::parse(packet)?;
+        around.echo(packet.get(around.header_len..around.end)?)
     }
 
-    fn parse_v4(packet: &'a [u8]) -> Option<Self> {
-        let header: &[u8; V4_HEADER] = packet.first_chunk()?;
-        let header_len = usize::from(header[0] & 0x0f) * 4;
-        let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        // More fragments, or an offset.
-        let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
-        if is_fragment || header[9] != PROTOCOL_ICMP || header_len < V4_HEADER {
-            return None;
-        }
-        let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
-        let (source, destination) = (address(12)?.into(), address(16)?.into());
-        Self::parse_message(packet.get(header_len..total)?, source, destination)
-    }
-
-    fn parse_v6(packet: &'a [u8]) -> Option<Self> {
-        let header: &[u8; V6_HEADER] = packet.first_chunk()?;
-        let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
-        if header[6] != PROTOCOL_ICMPV6 {
-            return None;
-        }
-        let address = |at: usize| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?));
-        let (source, destination) = (address(8)?.into(), address(24)?.into());
-        let message = packet.get(V6_HEADER..V6_HEADER + length)?;
-        Self::parse_message(message, source, destination)
+    /// The same of a packet whose end may be missing, as errors quote it.
+    pub(crate) fn parse_quoted(packet: &'a [u8]) -> Option<Self> {
+        let around = Around::parse(packet)?;
+        around.echo(packet.get(around.header_len..)?)
     }
 
     /// Reads the message alone, as sockets give it.
@@ -87,6 +66,7 @@ impl<'a> Echo<'a> {
             destination,
             identifier: u16::from_be_bytes([id_high, id_low]),
             sequence: u16::from_be_bytes([seq_high, seq_low]),
+            hop_limit: HOP_LIMIT,
             data,
         })
     }
@@ -105,52 +85,128 @@ impl<'a> Echo<'a> {
         message.extend(self.identifier.to_be_bytes());
         message.extend(self.sequence.to_be_bytes());
         message.extend(self.data);
-        let mut sum = Checksum::default();
-        if let (IpAddr::V6(source), IpAddr::V6(destination)) = (self.source, self.destination) {
-            // The pseudo-header, RFC 8200 §8.1.
-            sum.add(&source.octets());
-            sum.add(&destination.octets());
-            sum.add(&(message.len() as u32).to_be_bytes());
-            sum.add(&[0, 0, 0, PROTOCOL_ICMPV6]);
-        }
-        sum.add(&message);
-        message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+        seal(&mut message, self.source, self.destination);
         message
     }
 
     /// The whole packet; `None` where the addresses are of different families, or it is too long.
     pub(crate) fn emit(&self) -> Option<Vec<u8>> {
         let message = self.emit_message();
-        let mut packet = match (self.source, self.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let total = u16::try_from(V4_HEADER + message.len()).ok()?;
-                let mut header = [0; V4_HEADER];
-                header[0] = 0x45;
-                header[2..4].copy_from_slice(&total.to_be_bytes());
-                header[8] = HOP_LIMIT;
-                header[9] = PROTOCOL_ICMP;
-                header[12..16].copy_from_slice(&source.octets());
-                header[16..20].copy_from_slice(&destination.octets());
-                let mut sum = Checksum::default();
-                sum.add(&header);
-                header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
-                header.to_vec()
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let length = u16::try_from(message.len()).ok()?;
-                let mut header = [0; V6_HEADER];
-                header[0] = 0x60;
-                header[4..6].copy_from_slice(&length.to_be_bytes());
-                header[6] = PROTOCOL_ICMPV6;
-                header[7] = HOP_LIMIT;
-                header[8..24].copy_from_slice(&source.octets());
-                header[24..40].copy_from_slice(&destination.octets());
-                header.to_vec()
-            }
-            _ => return None,
-        };
+        let mut packet = ip_header(self.source, self.destination, self.hop_limit, message.len())?;
         packet.extend(message);
         Some(packet)
+    }
+}
+
+/// What stands before a message of ICMP.
+struct Around {
+    source: IpAddr,
+    destination: IpAddr,
+    hop_limit: u8,
+    header_len: usize,
+    /// Of the packet, as its header says.
+    end: usize,
+}
+
+impl Around {
+    fn parse(packet: &[u8]) -> Option<Self> {
+        match packet.first()? >> 4 {
+            4 => Self::parse_v4(packet),
+            6 => Self::parse_v6(packet),
+            _ => None,
+        }
+    }
+
+    fn parse_v4(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; V4_HEADER] = packet.first_chunk()?;
+        let header_len = usize::from(header[0] & 0x0f) * 4;
+        // More fragments, or an offset.
+        let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
+        if is_fragment || header[9] != PROTOCOL_ICMP || header_len < V4_HEADER {
+            return None;
+        }
+        let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
+        Some(Self {
+            source: address(12)?.into(),
+            destination: address(16)?.into(),
+            hop_limit: header[8],
+            header_len,
+            end: usize::from(u16::from_be_bytes([header[2], header[3]])),
+        })
+    }
+
+    fn parse_v6(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; V6_HEADER] = packet.first_chunk()?;
+        if header[6] != PROTOCOL_ICMPV6 {
+            return None;
+        }
+        let address = |at: usize| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?));
+        Some(Self {
+            source: address(8)?.into(),
+            destination: address(24)?.into(),
+            hop_limit: header[7],
+            header_len: V6_HEADER,
+            end: V6_HEADER + usize::from(u16::from_be_bytes([header[4], header[5]])),
+        })
+    }
+
+    fn echo<'a>(&self, message: &'a [u8]) -> Option<Echo<'a>> {
+        let echo = Echo::parse_message(message, self.source, self.destination)?;
+        let hop_limit = self.hop_limit;
+        Some(Echo { hop_limit, ..echo })
+    }
+}
+
+/// Puts the checksum into a message of ICMP.
+pub(crate) fn seal(message: &mut [u8], source: IpAddr, destination: IpAddr) {
+    message[2..4].fill(0);
+    let mut sum = Checksum::default();
+    if let (IpAddr::V6(source), IpAddr::V6(destination)) = (source, destination) {
+        // The pseudo-header, RFC 8200 §8.1.
+        sum.add(&source.octets());
+        sum.add(&destination.octets());
+        sum.add(&(message.len() as u32).to_be_bytes());
+        sum.add(&[0, 0, 0, PROTOCOL_ICMPV6]);
+    }
+    sum.add(message);
+    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// The header of a packet with a message of ICMP of this length; `None` where the addresses are of
+/// different families, or it is too long.
+pub(crate) fn ip_header(
+    source: IpAddr,
+    destination: IpAddr,
+    hop_limit: u8,
+    message_len: usize,
+) -> Option<Vec<u8>> {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let total = u16::try_from(V4_HEADER + message_len).ok()?;
+            let mut header = [0; V4_HEADER];
+            header[0] = 0x45;
+            header[2..4].copy_from_slice(&total.to_be_bytes());
+            header[8] = hop_limit;
+            header[9] = PROTOCOL_ICMP;
+            header[12..16].copy_from_slice(&source.octets());
+            header[16..20].copy_from_slice(&destination.octets());
+            let mut sum = Checksum::default();
+            sum.add(&header);
+            header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+            Some(header.to_vec())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let length = u16::try_from(message_len).ok()?;
+            let mut header = [0; V6_HEADER];
+            header[0] = 0x60;
+            header[4..6].copy_from_slice(&length.to_be_bytes());
+            header[6] = PROTOCOL_ICMPV6;
+            header[7] = hop_limit;
+            header[8..24].copy_from_slice(&source.octets());
+            header[24..40].copy_from_slice(&destination.octets());
+            Some(header.to_vec())
+        }
+        _ => None,
     }
 }
 
@@ -184,6 +240,7 @@ mod tests {
             destination: destination.parse().unwrap(),
             identifier: 0x1234,
             sequence: 7,
+            hop_limit: 9,
             data: b"odd",
         };
         [

@@ -20,6 +20,7 @@ mod echo;
 mod engine;
 mod fleet_loads;
 mod flow;
+mod icmp_error;
 mod inbox;
 mod ip_packet;
 mod journal;
@@ -50,8 +51,8 @@ pub use client::{
     CallProtocol, Carrier, CarrierKind, CarrierMemory, CarrierMemoryError, CarrierWish, Client,
     ClientConfig, ClientSnapshot, ClientState, ConnectError, Exposure, ExposureEvent, LinkBind,
     LinkError, LinkSnapshot, LinkWish, OpenError, PacketFlow, PacketsCarried, PolicedRates,
-    RelayLoad, RelayMerit, RelayPeer, SessionNumbers, Silence, TcpFlow, TlsPeer, UDP_PORTS,
-    UdpArrival, UdpFlow, UdpMapping, Visitor, in_order_of_merit,
+    RelayLoad, RelayMerit, RelayPeer, SessionNumbers, Silence, SitePacket, SitePackets, TcpFlow,
+    TlsPeer, UDP_PORTS, UdpArrival, UdpFlow, UdpMapping, Visitor, in_order_of_merit,
 };
 pub use connection::{Carried, Ending};
 pub use domain::Domain;

@@ -1,8 +1,9 @@
 //! Echo requests of others ("pings"), by sockets of this end's own.
 //!
-//! Owns the sockets that put them to their destinations and the way back of the replies. Where the
-//! system lets us (`net.ipv4.ping_group_range`) the kernel keeps apart whose reply is whose; else
-//! raw sockets do, which need `CAP_NET_RAW`.
+//! Owns the sockets that put them to their destinations and the way back of the replies, and of
+//! what routers and hosts say in their place. To who asks, this end is a router of its own. Where
+//! the system lets us (`net.ipv4.ping_group_range`) the kernel keeps apart whose reply is whose;
+//! else raw sockets do, which need `CAP_NET_RAW`.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,12 +13,14 @@ use std::rc::Rc;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tabane_base::Duration;
+use tabane_linux::undelivered::{self, IcmpError};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::echo::{Echo, Kind};
+use crate::icmp_error::Complaint;
 
 /// Echoing programs of one client at once, each with one destination: a network monitor's worth.
 const MAX_PINGERS: usize = 64;
@@ -77,20 +80,23 @@ impl Pingers {
                 }
             }
         }
-        if let Some(pinger) = self.table.get(&key) {
-            let echo = Echo {
-                identifier: pinger.identifier,
-                ..echo.clone()
-            };
-            let mut message = echo.emit_message();
-            if echo.destination.is_ipv6() {
-                // The kernel sums up, over its own source address, and this field too.
-                message[2..4].fill(0);
+        let Some(pinger) = self.table.get(&key) else {
+            return;
+        };
+        if echo.hop_limit <= 1 {
+            let complaint = Complaint::time_exceeded(echo.destination.is_ipv4());
+            let own = pinger.socket.local_addr().map(|own| own.ip());
+            let quoted = echo.emit();
+            if let Some(packet) = own
+                .ok()
+                .zip(quoted)
+                .and_then(|(own, quoted)| complaint.emit(own, echo.source, &quoted))
+            {
+                let _ = self.replies.try_send(packet);
             }
-            // Past the reactor, which does not know yet that a new socket is writable. ICMP errors
-            // of earlier ones surface here; both are lost.
-            let _ = SockRef::from(&*pinger.socket).send(&message);
+            return;
         }
+        pinger.send(echo);
     }
 }
 
@@ -101,6 +107,28 @@ impl Drop for Pinger {
 }
 
 impl Pinger {
+    fn send(&self, echo: &Echo<'_>) {
+        let echo = Echo {
+            identifier: self.identifier,
+            ..echo.clone()
+        };
+        let mut message = echo.emit_message();
+        let socket = SockRef::from(&*self.socket);
+        // This end is one of the routers that it passes.
+        let hop_limit = u32::from(echo.hop_limit - 1);
+        let _ = match echo.destination {
+            IpAddr::V4(_) => socket.set_ttl_v4(hop_limit),
+            IpAddr::V6(_) => {
+                // The kernel sums up, over its own source address, and this field too.
+                message[2..4].fill(0);
+                socket.set_unicast_hops_v6(hop_limit)
+            }
+        };
+        // Past the reactor, which does not know yet that a new socket is writable. ICMP errors of
+        // earlier ones surface here, and are taken up by the task.
+        let _ = socket.send(&message);
+    }
+
     fn start(
         echo: &Echo<'_>,
         prepare: impl FnOnce(&Socket) -> io::Result<()>,
@@ -109,40 +137,91 @@ impl Pinger {
         let (socket, is_raw) = open(echo.destination)?;
         socket.set_nonblocking(true)?;
         prepare(&socket)?;
-        socket.connect(&SocketAddr::new(echo.destination, 0).into())?;
+        let destination = SocketAddr::new(echo.destination, 0);
+        undelivered::ask(&socket, destination)?;
+        socket.connect(&destination.into())?;
         let socket = Rc::new(UdpSocket::from_std(socket.into())?);
         let identifier = next_identifier();
-        let awaited = is_raw.then_some(identifier);
-        let (source, destination) = (echo.source, echo.destination);
-        let (own, asked) = (socket.clone(), echo.identifier);
-        let task = tokio::task::spawn_local(async move {
-            let mut buffer = vec![0; MAX_PACKET];
-            while let Ok(received) = timeout(IDLE, own.recv(&mut buffer)).await {
-                // Unreachable, say: the next one may be answered.
-                let Ok(length) = received else { continue };
-                let message = strip(&buffer[..length], destination, is_raw);
-                let reply = Echo::parse_message(message, destination, source);
-                let Some(reply) = reply.filter(|reply| reply.kind == Kind::Reply) else {
-                    continue;
-                };
-                if awaited.is_some_and(|awaited| awaited != reply.identifier) {
-                    continue;
-                }
-                let reply = Echo {
-                    identifier: asked,
-                    ..reply
-                };
-                if let Some(packet) = reply.emit() {
-                    // Lost where nobody takes it off.
-                    let _ = replies.try_send(packet);
-                }
-            }
-        });
+        let asker = Asker {
+            source: echo.source,
+            destination: echo.destination,
+            asked: echo.identifier,
+            identifier,
+            is_raw,
+        };
+        let task = tokio::task::spawn_local(asker.listen(socket.clone(), replies));
         Ok(Self {
             socket,
             identifier,
             task: task.abort_handle(),
         })
+    }
+}
+
+/// Who is told what comes back.
+struct Asker {
+    source: IpAddr,
+    destination: IpAddr,
+    /// The number that it asks by.
+    asked: u16,
+    /// Ours in its place.
+    identifier: u16,
+    is_raw: bool,
+}
+
+impl Asker {
+    /// Hands out what comes, until nothing has come for long; lost where nobody takes it off.
+    async fn listen(self, socket: Rc<UdpSocket>, replies: mpsc::Sender<Vec<u8>>) {
+        let mut buffer = vec![0; MAX_PACKET];
+        let come = async |buffer: &mut Vec<u8>| {
+            tokio::select! {
+                received = socket.recv(buffer) => received.ok(),
+                () = undelivered::until_said(&socket) => None,
+            }
+        };
+        while let Ok(received) = timeout(IDLE, come(&mut buffer)).await {
+            if let Some(length) = received {
+                if let Some(packet) = self.reply(&buffer[..length]) {
+                    let _ = replies.try_send(packet);
+                }
+                continue;
+            }
+            while let Some(said) = undelivered::take_said(&*socket, &mut buffer) {
+                if let Some(packet) = self.error(said, &buffer[..said.quoted]) {
+                    let _ = replies.try_send(packet);
+                }
+            }
+        }
+    }
+
+    fn reply(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let message = strip(bytes, self.destination, self.is_raw);
+        let reply = Echo::parse_message(message, self.destination, self.source)?;
+        let is_ours = !self.is_raw || reply.identifier == self.identifier;
+        let reply = Echo {
+            identifier: self.asked,
+            ..reply
+        };
+        (is_ours && reply.kind == Kind::Reply).then(|| reply.emit())?
+    }
+
+    /// What was said, about the request as it was before it came here. Of raw sockets each hears
+    /// what is said to all that ask this host.
+    fn error(&self, said: IcmpError, message: &[u8]) -> Option<Vec<u8>> {
+        let request = Echo::parse_message(message, self.source, self.destination)?;
+        let is_ours = !self.is_raw || request.identifier == self.identifier;
+        let request = Echo {
+            identifier: self.asked,
+            hop_limit: 1,
+            ..request
+        };
+        let complaint = Complaint {
+            kind: said.kind,
+            code: said.code,
+            mtu: said.mtu.try_into().unwrap_or(0),
+        };
+        let quoted = request.emit().filter(|_| is_ours)?;
+        complaint.emit(said.by, self.source, &quoted)
     }
 }
 

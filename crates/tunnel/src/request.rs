@@ -395,6 +395,8 @@ pub(crate) fn protocol_byte(protocol: Protocol) -> u8 {
 /// The byte that stands for echo requests and replies, as whole packets, where calls of a site are
 /// told apart.
 pub(crate) const ECHO_BYTE: u8 = 2;
+/// The same for packets that are neither those, TCP nor UDP.
+pub(crate) const PACKET_BYTE: u8 = 3;
 
 /// What such a byte says.
 pub(crate) fn protocol_of(byte: u8) -> Option<Protocol> {

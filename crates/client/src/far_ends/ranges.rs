@@ -51,9 +51,8 @@ impl FarEnds {
     /// The routes of this machine and of others.
     pub(crate) fn routes_shown(&self) -> Vec<SiteRoute> {
         let mut routes = self.0.sites.shown();
-        let surroundings = self.0.surroundings.as_ref();
-        let relays = surroundings.map_or(0, |it| it.plan.relays().len());
-        tell_of_other_relays(&mut routes, relays);
+        let relays = self.relay().map(Client::relay_names);
+        tell_of_other_relays(&mut routes, &relays.unwrap_or_default());
         routes
     }
 

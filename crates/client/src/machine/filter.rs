@@ -4,6 +4,8 @@
 //! packets find an empty routing table and go on by the machine's own, and a TPROXY rule without a
 //! listener passes packets on unmarked. So nothing here can cut anybody off.
 
+mod site_packets;
+
 use std::fmt::Write;
 use std::net::IpAddr;
 
@@ -15,7 +17,9 @@ use tabane_linux::{
 };
 use tabane_uplinks::clear_gateways;
 
+use crate::sites::Offered;
 use crate::sources::ANSWERS;
+use site_packets::{Family, V4, V6};
 
 const TABLE: &str = "tabane";
 /// Pings, every other protocol that the relay serves, and what comes back for them: by the TUN
@@ -45,11 +49,7 @@ const LEFT_ALONE: &str = "ip daddr @direct4 return\nip6 daddr @direct6 return\n"
 /// The same where there are sites.
 const LEFT_ALONE_BUT_SITES: &str = "ip daddr @spared4 return\nip6 daddr @spared6 return\n\
      ip daddr != @site4 ip daddr @direct4 return\n\
-     ip6 daddr != @site6 ip6 daddr @direct6 return\n\
-     meta l4proto != { tcp, udp, icmp } ip daddr @site4 return\n\
-     meta l4proto != { tcp, udp, icmpv6 } ip6 daddr @site6 return\n\
-     ip daddr @site4 icmp type != echo-request return\n\
-     ip6 daddr @site6 icmpv6 type != echo-request return\n";
+     ip6 daddr != @site6 ip6 daddr @direct6 return\n";
 
 /// What the kernel remembers of flows that go by the TUN device under its address.
 const LODGED: u32 = 0x1066;
@@ -84,6 +84,8 @@ pub(super) struct Sites {
     pub(super) carried: Vec<Prefix>,
     /// But for these.
     pub(super) spared: Vec<Prefix>,
+    /// What others have here.
+    pub(super) offered: Offered,
 }
 
 /// The families of which every protocol goes by the TUN device; of the others, only pings.
@@ -91,6 +93,12 @@ pub(super) struct Sites {
 pub(super) struct Lodged {
     pub(super) v4: bool,
     pub(super) v6: bool,
+}
+
+impl Lodged {
+    fn has(self, family: &Family) -> bool {
+        if family.is_v4 { self.v4 } else { self.v6 }
+    }
 }
 
 impl Filter {
@@ -132,11 +140,16 @@ impl Filter {
     }
 
     fn rules(&self) -> String {
-        let Sites { carried, spared } = &self.sites;
+        let Sites {
+            carried,
+            spared,
+            offered,
+        } = &self.sites;
         let mut rules = set_pair("direct", [NEVER_V4, NEVER_V6], &self.direct);
         if !carried.is_empty() {
             rules += &set_pair("site", ["", ""], carried);
             rules += &set_pair("spared", [NEVER_V4, NEVER_V6], spared);
+            rules += &set_pair("own", ["", ""], &offered.ranges);
         }
         if let Some(tun) = &self.tun {
             let left_alone = self.left_alone();
@@ -152,11 +165,23 @@ impl Filter {
         rules
     }
 
-    fn left_alone(&self) -> &'static str {
-        match self.sites.carried.is_empty() {
-            true => LEFT_ALONE,
-            false => LEFT_ALONE_BUT_SITES,
+    fn left_alone(&self) -> String {
+        if self.sites.carried.is_empty() {
+            return LEFT_ALONE.to_owned();
         }
+        let mut rules = LEFT_ALONE_BUT_SITES.to_owned();
+        for family in [V4, V6].iter().filter(|it| !self.joins(it)) {
+            rules += &family.leave_alone();
+        }
+        rules
+    }
+
+    /// Whether packets of a family go between sites that are neither TCP, UDP nor pings.
+    fn joins(&self, family: &Family) -> bool {
+        let Sites {
+            carried, offered, ..
+        } = &self.sites;
+        self.lodged.has(family) && !carried.is_empty() && family.is_offered(offered)
     }
 
     fn lan_rules(&self, lan: &LanFilter) -> String {
@@ -193,23 +218,28 @@ impl Filter {
     /// What goes by the device, and what comes in by it.
     fn device_rules(&self, tun: &str) -> String {
         let echo = ECHO.mark;
-        let families = [
-            ("ipv4", "icmp", self.lodged.v4),
-            ("ipv6", "icmpv6", self.lodged.v6),
-        ];
         let mut beside = "chain beside {\nmeta l4proto { tcp, udp } return\n".to_owned();
         let mut names = String::new();
         // What nobody asked for, whatever the relay lets through: a stranger there would be within
         // this machine's firewall.
         let mut asked = "chain asked {\ntype filter hook prerouting priority mangle\n".to_owned();
         let from = format!("iifname \"{tun}\"");
-        for (version, icmp, lodged) in families {
-            if !lodged {
+        let (mut said, offered) = (String::new(), &self.sites.offered);
+        for family in [V4, V6] {
+            let (version, icmp, errors) = (family.version, family.icmp, family.errors);
+            if !self.lodged.has(&family) {
                 beside += &format!("{icmp} type echo-request meta mark set {echo}\n");
                 asked += &format!(
-                    "{from} {icmp} type echo-reply accept\n{from} meta nfproto {version} drop\n"
+                    "{from} {icmp} type echo-reply accept\n{from} {icmp} type {errors} accept\n\
+                     {from} meta nfproto {version} drop\n"
                 );
                 continue;
+            }
+            if self.joins(&family) {
+                beside += &family.take_up();
+                asked += &family.let_in(tun);
+                names += &family.name(tun, offered);
+                said += &family.name_errors(tun, offered);
             }
             // Flows that began before, or the other way, go on as they are: addresses are chosen
             // with a flow's first packet. Of ICMP only questions begin one, and errors follow what
@@ -237,6 +267,10 @@ impl Filter {
             beside += &format!(
                 "chain names {{\ntype nat hook postrouting priority srcnat - 1\n{names}}}\n"
             );
+        }
+        if !said.is_empty() {
+            beside +=
+                &format!("chain said {{\ntype filter hook postrouting priority mangle\n{said}}}\n");
         }
         // Marked before firewalls ask whether this is the interface that the sender is reached by;
         // for hosts behind, routed without.

@@ -3,7 +3,8 @@
 //!
 //! Owns the TUN device that such packets are routed to, its addresses, and the route, which is
 //! there only while the relay serves them: without it they go as they would without us. Which
-//! packets come here, and that they bear the device's address, is the filter's affair.
+//! packets come here, and that they bear the device's address, is the filter's affair. Others'
+//! packets for hosts of this site come in by the same device, while it has addresses.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -19,6 +20,7 @@ use tabane_tunnel::{Assignment, Client, Lodging, OpenError, PacketFlow};
 use tokio::time::{interval, sleep};
 
 use super::filter::{ECHO, Filter, Lodged};
+use crate::sites::Sites;
 
 const NAME: &str = "tabane%d";
 /// Larger than any packet that programs send, so that none comes in fragments; smaller than what
@@ -40,7 +42,7 @@ const MTU_INTERVAL: Duration = Duration::from_secs(5);
 /// A TUN device that is up.
 #[derive(Debug)]
 pub(super) struct Packets {
-    tun: Tun,
+    tun: Rc<Tun>,
     index: u32,
     routing: Rc<Routing>,
     filter: Rc<RefCell<Filter>>,
@@ -60,7 +62,7 @@ impl Packets {
         filter: Rc<RefCell<Filter>>,
         is_strict: bool,
     ) -> Result<Self> {
-        let tun = Tun::open(NAME)?;
+        let tun = Rc::new(Tun::open(NAME)?);
         // Answers come in here from anywhere. Their mark, which the filter puts on them, tells the
         // kernel's check of the way back that this is where such senders are reached. Those for
         // hosts behind lose the mark before they are routed, so the check is the loose one.
@@ -91,10 +93,12 @@ impl Packets {
     }
 
     /// Carries packets for ever, whenever the relay can be reached.
-    pub(super) async fn serve(self, client: Client) {
+    pub(super) async fn serve(self, client: Client, sites: Sites) {
         loop {
             client.until_reachable(true).await;
-            let pause = match self.carry(&client).await {
+            let carried = self.carry(&client, &sites).await;
+            sites.set_device(None);
+            let pause = match carried {
                 Err(error) => {
                     tracing::warn!("pings and other protocols are not carried: {error:#}");
                     LONG_PAUSE
@@ -105,7 +109,7 @@ impl Packets {
         }
     }
 
-    async fn carry(&self, client: &Client) -> Result<()> {
+    async fn carry(&self, client: &Client, sites: &Sites) -> Result<()> {
         let mut flow = match client.open_packets(!self.only_pings.get()).await {
             Ok(flow) => flow,
             Err(error @ OpenError::Refused(_)) => {
@@ -122,6 +126,8 @@ impl Packets {
             return self.move_out().await;
         }
         self.routing.add_default(ECHO.table, self.index).await?;
+        let is_lodged = assignment.lodging == Lodging::Given;
+        sites.set_device(is_lodged.then(|| self.tun.clone()));
         let result = loop {
             tokio::select! {
                 result = self.pump(&flow) => if result.is_err() {

@@ -53,7 +53,7 @@ impl Routes {
     }
 
     /// Whose resolver knows this name, written in small letters and without the last dot.
-    fn resolver_of(&self, name: &str) -> Option<SocketAddr> {
+    pub(super) fn resolver_of(&self, name: &str) -> Option<SocketAddr> {
         let named = self.asked().filter(|it| it.domain.covers(name));
         if let Some(best) = named.max_by_key(|it| it.domain.as_str().len()) {
             return Some(best.resolver);

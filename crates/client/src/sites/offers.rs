@@ -39,8 +39,10 @@ pub(super) struct Offers {
 /// One network, as its task and those who look at it see it.
 pub(super) struct Offer {
     pub(super) prefix: Prefix,
-    /// Where hosts see whom connections are for.
-    pub(super) site: Option<Sites>,
+    /// What is known of the others.
+    pub(super) sites: Sites,
+    /// Hosts see whom connections are for.
+    shows: bool,
     pub(super) state: watch::Sender<ExposureState>,
     /// Why it is not even asked for.
     fault: RefCell<Option<String>>,
@@ -55,15 +57,15 @@ pub(super) struct Offer {
 struct Presence(Rc<Offer>);
 
 impl Offers {
-    /// Asks for it from now on. Hosts see whom connections are for where there is a `site`.
+    /// Asks for it from now on. Where it `shows`, hosts see whom connections are for.
     pub(super) fn begin(
         &self,
         relay: &Client,
         rules: &RuleBook,
         prefix: Prefix,
-        site: Option<Sites>,
+        (sites, shows): (Sites, bool),
     ) {
-        let offer = Rc::new(Offer::new(prefix, site));
+        let offer = Rc::new(Offer::new(prefix, sites, shows));
         let following = offer.clone().follow(relay.clone(), rules.clone());
         let task = tokio::task::spawn_local(following).abort_handle();
         self.networks.borrow_mut().push((offer, task));
@@ -149,10 +151,11 @@ fn fault_of(range: &Prefix, relay: &[IpAddr], interfaces: &[Interface]) -> Optio
 }
 
 impl Offer {
-    fn new(prefix: Prefix, site: Option<Sites>) -> Self {
+    fn new(prefix: Prefix, sites: Sites, shows: bool) -> Self {
         Self {
             prefix,
-            site,
+            sites,
+            shows,
             state: watch::Sender::new(ExposureState::Asked),
             fault: RefCell::default(),
             present: Cell::new(0),
@@ -245,7 +248,7 @@ impl Offer {
         };
         let protocol = match spoken {
             CallProtocol::Carried(protocol) => protocol,
-            CallProtocol::Echoes => Protocol::Udp,
+            CallProtocol::Echoes | CallProtocol::Packets => Protocol::Udp,
         };
         let visitor = visitor.labelled(label(&rules, self.facts(Some((at, protocol)))));
         let presence = Presence::new(&self);
@@ -263,6 +266,7 @@ impl Offer {
                     visitor.answer_echoes(mark, may_ask).await;
                     Ok(())
                 }
+                CallProtocol::Packets => self.lead_packets(visitor).await,
             },
         };
         drop(presence);
@@ -299,17 +303,15 @@ impl Drop for Presence {
 
 impl Offer {
     async fn connect(&self, at: SocketAddr, from: SocketAddr) -> io::Result<TcpStream> {
-        let site = self.site.as_ref();
-        match site.and_then(|site| Some((site.source(from)?, site))) {
-            Some((from, site)) => site.0.sources.connect_for_site(at, from).await,
+        match self.sites.source(from).filter(|_| self.shows) {
+            Some(from) => self.sites.0.sources.connect_for_site(at, from).await,
             None => plain::connect_tcp(at, &PlainWay::Routed).await,
         }
     }
 
     async fn bind(&self, at: SocketAddr, from: SocketAddr) -> io::Result<UdpSocket> {
-        let site = self.site.as_ref();
-        match site.and_then(|site| Some((site.source(from)?, site))) {
-            Some((from, site)) => site.0.sources.bind_for_site(at, from).await,
+        match self.sites.source(from).filter(|_| self.shows) {
+            Some(from) => self.sites.0.sources.bind_for_site(at, from).await,
             None => plain::connect_udp(at, &PlainWay::Routed).await,
         }
     }
@@ -335,6 +337,23 @@ impl Offer {
                 Err(status)
             }
         }
+    }
+
+    /// Puts packets of others' hosts to those here, until no more come; where there is no device
+    /// for them they are sent back.
+    async fn lead_packets(&self, visitor: Visitor) -> Result<(), Status> {
+        let Some(device) = self.sites.device() else {
+            return Err(Status::Unreachable);
+        };
+        let packets = visitor.packets();
+        while let Some(packet) = packets.recv().await {
+            let is_ours = self.prefix.contains(packet.destination);
+            if is_ours && self.sites.is_others(packet.source) {
+                // Lost like any packet where the kernel has no room.
+                let _ = device.try_send(&packet.bytes);
+            }
+        }
+        Ok(())
     }
 
     /// Until either end has enough; a target that takes nothing ends it, which the other site is
@@ -451,7 +470,7 @@ mod tests {
 
     #[test]
     fn nobody_is_led_beyond_what_was_offered_and_every_refusal_says_what_to_do() {
-        let offer = Offer::new(prefix("192.168.20.0/24"), None);
+        let offer = Offer::new(prefix("192.168.20.0/24"), Sites::default(), true);
         for (at, led) in [
             ("192.168.20.5:80", Ok(())),
             ("192.168.21.5:80", Err(Status::Denied)),

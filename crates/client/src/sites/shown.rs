@@ -110,13 +110,7 @@ impl Offer {
             state,
             problem: refusal
                 .or_else(|| self.is_also_wanted.get().then(also))
-                .or_else(|| {
-                    self.site
-                        .as_ref()?
-                        .0
-                        .sources
-                        .problem(|ip| range.contains(ip))
-                }),
+                .or_else(|| self.sites.0.sources.problem(|ip| range.contains(ip))),
             now: self.present.get() as u64,
             so_far: self.so_far.get(),
             in_vain: self.in_vain.get(),
@@ -124,19 +118,21 @@ impl Offer {
     }
 }
 
-/// Says what may be missing where this machine knows `relays` of them, and nobody else's networks
+/// Says what may be missing where this machine knows several `relays`, and nobody else's networks
 /// are known at the one that it is at: relays do not tell one another.
-pub(crate) fn tell_of_other_relays(routes: &mut [SiteRoute], relays: usize) {
-    if relays < 2 || routes.iter().any(|route| !route.is_own) {
+pub(crate) fn tell_of_other_relays(routes: &mut [SiteRoute], relays: &[String]) {
+    if relays.len() < 2 || routes.iter().any(|route| !route.is_own) {
         return;
     }
     let mut open = routes.iter_mut();
     let open = open.find(|it| it.state == ExposureState::Open && it.problem.is_none());
-    if let Some(route) = open {
+    // The same at every machine that knows the same.
+    if let Some((route, first)) = open.zip(relays.iter().min()) {
+        let many = relays.len();
         route.problem = Some(format!(
             "{}: this relay knows no other site; it would not hear of one at another relay, and \
-             this machine knows {relays} relays: clients of one group have to use the same \
-             (`relay` in config.toml)",
+             this machine knows {many} relays: clients of one group have to use the same (`relay = \
+             \"{first}\"` in config.toml of each)",
             route.prefix
         ));
     }
@@ -162,14 +158,17 @@ mod tests {
 
     #[test]
     fn who_is_alone_at_one_of_several_relays_is_told_why() {
-        let told = |mut routes: Vec<SiteRoute>, relays| {
-            tell_of_other_relays(&mut routes, relays);
+        let told = |mut routes: Vec<SiteRoute>, relays: usize| {
+            let names = ["home.rome", "home.oslo"].map(str::to_owned);
+            tell_of_other_relays(&mut routes, &names[..relays]);
             routes.into_iter().find_map(|it| it.problem)
         };
         let own = route(true, ExposureState::Open);
         let said = told(vec![own.clone()], 2).unwrap();
         assert!(
-            said.contains("knows 2 relays") && !said.contains('\n'),
+            said.contains("knows 2 relays")
+                && said.contains("\"home.oslo\"")
+                && !said.contains('\n'),
             "{said}"
         );
         assert_eq!(told(vec![own.clone()], 1), None);

@@ -18,7 +18,8 @@ pub struct FleetMember {
     pub name: RelayName,
     /// How it is reached, and whose it is.
     pub entry: RelayEntry,
-    /// Its place in the user's order; relays of one fleet have one.
+    /// Its place in the user's order; relays of one fleet have one, but for the one that `relay`
+    /// in the settings names, which is before the others.
     pub preference: usize,
     /// Its fleet wants nobody new there.
     pub is_draining: bool,
@@ -30,10 +31,18 @@ impl Store {
     /// Each of `joined` with its place; for a fleet whose list is known, all its relays.
     #[must_use]
     pub fn members_of(&self, joined: &[(RelayName, RelayEntry)]) -> Vec<FleetMember> {
+        // Settings that cannot be read were complained of before.
+        let first = self.settings().ok().and_then(|settings| settings.relay);
         let joined = joined.iter().enumerate();
-        joined
-            .flat_map(|(place, (name, entry))| self.members(place, name, entry))
-            .collect()
+        let mut members: Vec<_> = joined
+            .flat_map(|(place, (name, entry))| self.members(2 * place + 1, name, entry))
+            .collect();
+        for member in &mut members {
+            if first.as_deref() == Some(member.name.as_str()) {
+                member.preference -= 1;
+            }
+        }
+        members
     }
 
     fn members(&self, preference: usize, name: &RelayName, entry: &RelayEntry) -> Vec<FleetMember> {
@@ -199,6 +208,15 @@ mod tests {
         );
         let members = store.members_of(&joined);
         assert!(members[1].is_draining && members[1].entry.key == PublicKey([b'r'; 32]));
+        // One of them is named, and has a place of its own before the others.
+        let config = scratch.path().join("config/config.toml");
+        fs::write(&config, "relay = \"home.rome\"\n").unwrap();
+        assert_eq!(store.relays_in_order().unwrap(), joined);
+        let members = store.members_of(&joined);
+        assert!(members[1].preference < members[0].preference);
+        fs::write(&config, "relay = \"elsewhere.rome\"\n").unwrap();
+        assert!(store.relays_in_order().is_err());
+        fs::remove_file(&config).unwrap();
         assert!(put(&list(&fleet, 6, &["lima"])).unwrap());
         assert_eq!(names(), ["home.lima"]);
         store.remove_relay(&name).unwrap();

@@ -99,6 +99,12 @@ impl RelayName {
         Self(format!("{}.{relay}", self.0))
     }
 
+    /// Whether that is what one of its relays is called, if this is a fleet's name.
+    pub(super) fn has_member(&self, name: &str) -> bool {
+        let behind = name.strip_prefix(self.as_str());
+        behind.is_some_and(|behind| behind.len() > 1 && behind.starts_with('.'))
+    }
+
     /// A name made of the relay's first address.
     pub fn from_host(host: &Host) -> Self {
         let text: String = host

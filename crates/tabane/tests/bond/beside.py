@@ -3,6 +3,9 @@
 serve                          answers what comes by the protocols below with the sender's address
 ask PROTOCOL SIZE ADDRESS...   asks, and prints whom the server saw, or - where nobody answered
 hop LIMIT ADDRESS              pings with this time to live, and prints what router says that it is up
+said PROTOCOL LIMIT SIZE ADDRESS
+                               sends by this protocol (1 and 58 are pings) with this time to live and
+                               prints who complains of it, by which type and code; larger is whole
 pings IDENT COUNT ADDRESS      pings with this identifier and a secret of its own; prints how many
                                answers came with the secret, and how many with another's
 listen ADDRESS                 listens for what nobody asked for, until somebody has said on its input
@@ -68,6 +71,37 @@ def hop(limit, address):
                 return peer
     return "-"
 
+def said(protocol, limit, size, address):
+    v6 = ":" in address
+    s = raw(address, protocol)
+    errors = raw(address, 58 if v6 else 1)
+    ident = os.getpid() & 0xffff
+    secret = struct.pack("!H", ident)
+    if v6:
+        s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, limit)
+    else:
+        s.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, limit)
+        # IP_MTU_DISCOVER to IP_PMTUDISC_PROBE: never in pieces, whatever was learnt before.
+        s.setsockopt(socket.IPPROTO_IP, 10, 3)
+    for number in range(20):
+        if protocol == 1:
+            message = echo(ident, number, bytes(size))
+        elif protocol == 58:
+            message = struct.pack("!BBHHH", 128, 0, 0, ident, number) + bytes(size)
+        else:
+            # A GRE header, whose protocol is ours.
+            message = b"\0\0\x88\xb5" + secret + bytes(2 + size)
+        s.sendto(message, (address, 0))
+        ends = time.monotonic() + 4
+        while (left := ends - time.monotonic()) > 0 and select.select([errors], [], [], left)[0]:
+            data, peer = receive(errors)
+            kind, code = data[0], data[1]
+            quoted = data[8:]
+            inner = quoted[40:] if v6 else quoted[(quoted[0] & 15) * 4:] if quoted else b""
+            if kind in ((1, 2, 3, 4) if v6 else (3, 11, 12)) and inner[4:6] == secret:
+                return f"{peer} {kind} {code}"
+    return "-"
+
 def pings(ident, count, address):
     s = raw(address, socket.IPPROTO_ICMP)
     secret, own, foreign = os.urandom(16), 0, 0
@@ -113,6 +147,8 @@ elif what == "listen":
     listen(rest[0])
 elif what == "inject":
     inject(rest[0])
+elif what == "said":
+    print(said(*map(int, rest[:3]), rest[3]))
 elif what == "hop":
     print(hop(int(rest[0]), rest[1]))
 else:

@@ -1,13 +1,16 @@
 //! A fleet as `make fleet-demo` shows it: three members of etcd, three relays, a client that joined
 //! once; a relay is killed under load, then a member of etcd, then the majority.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::relays::{Kept, fetch, until};
+use crate::sites::Site;
 use crate::world::{TABANE, World, first_line};
 use crate::{status, text};
 
@@ -259,4 +262,61 @@ fn used_by(world: &World, proxy: &Kept) -> String {
         .unwrap();
     let state: Value = serde_json::from_slice(&status.stdout).unwrap();
     state["instance"]["relay"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn sites_meet_at_the_relay_of_their_fleet_that_their_settings_name() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.stop_relay();
+    let Some(mut fleet) = Fleet::start(&world) else {
+        return;
+    };
+    let (mut a, mut b) = (Site::first(&world), Site::second(&world));
+    for (site, user, range, relay) in [
+        (&mut a, "ann", "192.168.10.0/24", "oslo"),
+        (&mut b, "bob", "192.168.20.0/24", "rome"),
+    ] {
+        let add = format!("relay user add {user} --routes {range} --group offices");
+        insist("a user is added", || manage(&world, relay, &add));
+        let new = format!("relay token new --user {user}");
+        let line = insist("a token is made", || manage(&world, relay, &new));
+        site.join_by(line.trim());
+        site.begin(&["--route", range]);
+    }
+    // Each is at the relay by whose line it came, as none is nearer; both are told what to do.
+    let tells = |it: &Value| {
+        let problem = it["problem"].as_str().unwrap_or_default();
+        problem.contains("3 relays") && problem.contains("`relay = \"home.lima\"`")
+    };
+    a.until("192.168.10.0/24", tells);
+    b.until("192.168.20.0/24", tells);
+    for site in [&mut a, &mut b] {
+        let settings = site.directory().join("config/config.toml");
+        fs::write(settings, "relay = \"home.lima\"\n").unwrap();
+        site.end(Signal::SIGTERM);
+    }
+    a.begin(&["--route", "192.168.10.0/24"]);
+    b.begin(&["--route", "192.168.20.0/24"]);
+    let _server = b.server("serve 8080");
+    let meet = || {
+        a.until_route("192.168.20.0/24", "open");
+        b.until_route("192.168.10.0/24", "open");
+        a.visit("end 192.168.20.2 8080")
+    };
+    assert!(meet().starts_with("from 192.168.10.2"));
+    // It is gone for a while: they go on elsewhere, and come back to it.
+    fleet.relays[2].kill();
+    for (site, own) in [(&a, "192.168.10.0/24"), (&b, "192.168.20.0/24")] {
+        site.until_relay(|name| name != "home.lima");
+        site.until_route(own, "open");
+    }
+    let mut again = fleet.relay(&world, "lima");
+    first_line(&mut again.0);
+    fleet.relays.push(again);
+    for site in [&a, &b] {
+        site.until_relay(|name| name == "home.lima");
+    }
+    assert!(meet().starts_with("from 192.168.10.2"));
 }

@@ -125,3 +125,76 @@ fn names_of_a_site_are_asked_for_there_and_nowhere_else() {
     assert!(ordinary[0].was_asked("www.example.org"));
     assert!(found("www.example.org").starts_with("198.51.100.7 "));
 }
+
+/// What the other site's server says to curl, by a proxy that is given the server's name.
+fn by_proxy(site: &Site<'_>, proxy: &str, host: &str) -> (Option<i32>, String) {
+    let mut curl = site.at_client("curl");
+    let url = format!("http://{host}:8000/");
+    let output = curl.args(["-sS", "--max-time", "30", "--proxy", proxy, &url]);
+    let output = output.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), crate::text(&said))
+}
+
+#[test]
+fn a_name_that_a_program_gives_to_a_proxy_is_asked_for_at_its_site() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    set_resolver(world.relay_ns(), "10.73.1.2");
+    world.stop_relay();
+    world.start_relay(&[]);
+    let (a, mut b) = offices(&world);
+    world.manage("user set bob --domains lan-b.example");
+    let names = ["nas.lan-b.example=198.51.100.66"];
+    let at_relay = Resolver::start(&world, world.in_relay("python3"), "10.73.1.2", &names);
+    let names = ["nas.lan-b.example=192.168.20.2"];
+    let own = Resolver::start(&world, b.at_host("python3"), "192.168.20.2", &names);
+    let page = world.path("page");
+    fs::create_dir(&page).unwrap();
+    fs::write(page.join("index.html"), "the page of lan b").unwrap();
+    let mut server = b.at_host("python3");
+    server.args([
+        "-m",
+        "http.server",
+        "--bind",
+        "192.168.20.2",
+        "8000",
+        "--directory",
+    ]);
+    let server = server
+        .arg(&page)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let _server = Running(server.spawn().unwrap());
+    b.begin(&[
+        "--route=192.168.20.0/24",
+        "--route-domain=lan-b.example=192.168.20.2",
+    ]);
+    b.until_route("lan-b.example", "open");
+    let address = "127.0.0.1:1080";
+    let mut proxy = a.tabane(&["proxy", "--listen", address]);
+    let mut proxy = Running(proxy.stdout(Stdio::piped()).spawn().unwrap());
+    first_line(&mut proxy.0);
+    let (socks, http) = (format!("socks5h://{address}"), format!("http://{address}"));
+    let deadline = Instant::now() + PATIENCE;
+    // The proxy hears of the domain a moment after its session is there.
+    while by_proxy(&a, &socks, "nas.lan-b.example").1 != "the page of lan b" {
+        assert!(
+            Instant::now() < deadline,
+            "{:?}",
+            by_proxy(&a, &socks, "nas.lan-b.example")
+        );
+    }
+    let heard = fs::read_to_string(&at_relay.log).unwrap().len();
+    let (_, said) = by_proxy(&a, &http, "NAS.lan-b.example");
+    assert_eq!(said, "the page of lan b");
+    // There is no such name; and there is nobody to ask.
+    let (code, said) = by_proxy(&a, &socks, "none.lan-b.example");
+    assert_eq!(code, Some(97), "{said}");
+    assert!(own.was_asked("none.lan-b.example"));
+    b.end(Signal::SIGTERM);
+    let (code, said) = by_proxy(&a, &socks, "nas.lan-b.example");
+    assert_eq!(code, Some(97), "{said}");
+    assert_eq!(fs::read_to_string(&at_relay.log).unwrap().len(), heard);
+}

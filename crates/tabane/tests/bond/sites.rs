@@ -22,7 +22,7 @@ use crate::text;
 use crate::up::LOST;
 use crate::world::{TABANE, World, first_line, ip, pid, wait_for};
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/expose.py");
+pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/expose.py");
 
 /// A client with its LAN.
 pub(crate) struct Site<'a> {
@@ -30,18 +30,18 @@ pub(crate) struct Site<'a> {
     /// The third part of its LAN's addresses.
     number: u8,
     links: [&'static str; 2],
-    ns: String,
-    lan: String,
+    pub(crate) ns: String,
+    pub(crate) lan: String,
     pub(crate) up: Option<(Child, Notices)>,
 }
 
 impl<'a> Site<'a> {
     /// The world's own client.
-    fn first(world: &'a World) -> Self {
+    pub(crate) fn first(world: &'a World) -> Self {
         Self::with_lan(world, 10, ["c1", "c2"], world.client_ns().to_owned())
     }
 
-    fn second(world: &'a World) -> Self {
+    pub(crate) fn second(world: &'a World) -> Self {
         let ns = format!("{}b", world.client_ns());
         let r = world.relay_ns();
         ip(&format!("netns add {ns}"));
@@ -93,7 +93,7 @@ impl<'a> Site<'a> {
         site
     }
 
-    fn directory(&self) -> PathBuf {
+    pub(crate) fn directory(&self) -> PathBuf {
         self.world.path(&format!("site{}", self.number))
     }
 
@@ -105,7 +105,7 @@ impl<'a> Site<'a> {
         command
     }
 
-    fn tabane(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn tabane(&self, arguments: &[&str]) -> Command {
         let mut command = self.at_client(TABANE);
         command.arg("--config").arg(self.directory().join("config"));
         command.args(arguments);
@@ -113,9 +113,13 @@ impl<'a> Site<'a> {
     }
 
     /// Joins as a device of this user.
-    fn join(&self, user: &str) {
-        let join = self.world.manage(&format!("token new --user {user}"));
-        let output = self.tabane(&["join", &join]).output().unwrap();
+    pub(crate) fn join(&self, user: &str) {
+        self.join_by(&self.world.manage(&format!("token new --user {user}")));
+    }
+
+    pub(crate) fn join_by(&self, line: &str) {
+        let join = self.tabane(&["join", "--name", "home", line]).output();
+        let output = join.unwrap();
         assert!(output.status.success(), "{output:?}");
     }
 
@@ -130,7 +134,7 @@ impl<'a> Site<'a> {
         assert!(is_up, "{}", self.log());
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.directory().join("up.log")).unwrap()
     }
 
@@ -140,11 +144,28 @@ impl<'a> Site<'a> {
         wait_for(&mut child, PATIENCE);
     }
 
-    fn routes(&self) -> Vec<Value> {
+    fn state(&self) -> Value {
         let output = self.tabane(&["status", "--json"]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        let state: Value = serde_json::from_slice(&output.stdout).unwrap();
-        state["routes"].as_array().unwrap().clone()
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    pub(crate) fn routes(&self) -> Vec<Value> {
+        self.state()["routes"].as_array().unwrap().clone()
+    }
+
+    /// Waits until the session is with such a relay.
+    pub(crate) fn until_relay(&self, is_meant: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let state = self.state();
+            let name = state["instance"]["relay"].as_str().unwrap_or_default();
+            if !name.is_empty() && is_meant(name) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{name}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Waits until a route stands so.
@@ -152,7 +173,7 @@ impl<'a> Site<'a> {
         self.until(prefix, |it| it["state"] == state)
     }
 
-    fn until(&self, prefix: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn until(&self, prefix: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let routes = self.routes();
@@ -172,7 +193,7 @@ impl<'a> Site<'a> {
     }
 
     /// A server at the LAN's host.
-    fn server(&self, arguments: &str) -> Running {
+    pub(crate) fn server(&self, arguments: &str) -> Running {
         let mut command = self.at_host("python3");
         command.arg(SCRIPT).args(arguments.split(' '));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -181,13 +202,13 @@ impl<'a> Site<'a> {
     }
 
     /// What the LAN's host says that goes to another.
-    fn visit(&self, arguments: &str) -> String {
+    pub(crate) fn visit(&self, arguments: &str) -> String {
         let mut command = self.at_host("python3");
         run(command.arg(SCRIPT).args(arguments.split(' ')))
     }
 
     /// What comes back by UDP from this place.
-    fn ask_by_udp(&self, address: &str) -> String {
+    pub(crate) fn ask_by_udp(&self, address: &str) -> String {
         let script = format!(
             "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
              s.settimeout(20); s.connect(('{address}', 9001)); s.send(b'hello')\n\
@@ -197,7 +218,7 @@ impl<'a> Site<'a> {
         run(self.at_host("python3").args(["-c", &script]))
     }
 
-    fn limit_rates(&self, rate: u64) {
+    pub(crate) fn limit_rates(&self, rate: u64) {
         let [one, two] = self.links;
         let far = |link: &str| link.replace('b', "q").replace('c', "r");
         let r = self.world.relay_ns();
@@ -213,7 +234,7 @@ impl<'a> Site<'a> {
     }
 
     /// Bytes that each link has sent and received.
-    fn passed(&self) -> [u64; 2] {
+    pub(crate) fn passed(&self) -> [u64; 2] {
         let mut cat = self.at_client("cat");
         for link in self.links {
             for what in ["rx", "tx"] {
@@ -265,7 +286,7 @@ pub(crate) fn offices(world: &World) -> (Site<'_>, Site<'_>) {
     (a, b)
 }
 
-fn joined(a: &mut Site<'_>, b: &mut Site<'_>) {
+pub(crate) fn joined(a: &mut Site<'_>, b: &mut Site<'_>) {
     a.begin(&["--route", "192.168.10.0/24", "--route", "fd00:10::/64"]);
     b.begin(&["--route", "192.168.20.0/24", "--route", "fd00:20::/64"]);
     for prefix in ["192.168.10.0/24", "fd00:10::/64"] {

@@ -1,5 +1,6 @@
 //! A relay that is upgraded while it runs: another process goes on at its addresses.
 
+use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use crate::fleet::insist;
 use crate::packets::{Answering, CARRIED, POOL, packets, seen_from_client, soon};
 use crate::process::{Notices, PATIENCE, pid, wait_for};
 use crate::relays::Kept;
+use crate::sites::{SCRIPT, joined, offices};
 use crate::text;
 use crate::up::{UP, Up};
 use crate::world::{TABANE, World, first_line};
@@ -27,7 +29,7 @@ struct Upgraded {
     first: Child,
     errors: PathBuf,
     /// The processes that took over.
-    others: Vec<Pid>,
+    others: RefCell<Vec<Pid>>,
 }
 
 impl Upgraded {
@@ -58,17 +60,17 @@ impl Upgraded {
             notices,
             first,
             errors,
-            others: Vec::new(),
+            others: RefCell::default(),
         }
     }
 
     /// Has this process succeeded by another, and gives that one.
-    fn upgrade(&mut self, process: Pid) -> Pid {
+    fn upgrade(&self, process: Pid) -> Pid {
         kill(process, Signal::SIGHUP).unwrap();
         let number = |line: &str| line.strip_prefix("MAINPID=")?.parse().ok();
         let told = self.notices.find(|text| text.lines().find_map(number));
         let next = Pid::from_raw(told.expect("another process"));
-        self.others.push(next);
+        self.others.borrow_mut().push(next);
         next
     }
 
@@ -112,7 +114,7 @@ impl Upgraded {
 
 impl Drop for Upgraded {
     fn drop(&mut self) {
-        for process in self.others.drain(..) {
+        for process in self.others.take() {
             let _ = kill(process, Signal::SIGKILL);
         }
         let _ = self.first.kill();
@@ -216,8 +218,9 @@ fn what_a_user_has_used_is_one_sum_over_an_upgrade() {
         "{}",
         relay.said()
     );
-    kill(relay.others[0], Signal::SIGTERM).unwrap();
-    gone(relay.others[0]);
+    let second = relay.others.borrow()[0];
+    kill(second, Signal::SIGTERM).unwrap();
+    gone(second);
     let shown = relay.world.manage("user show ann --json");
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     let used = shown["volume_used_bytes"].as_u64().unwrap();
@@ -225,6 +228,59 @@ fn what_a_user_has_used_is_one_sum_over_an_upgrade() {
         (bytes..bytes + bytes / 20).contains(&used),
         "{used} of {bytes}"
     );
+}
+
+#[test]
+fn connections_between_sites_outlive_an_upgrade_and_new_ones_find_their_way() {
+    let Some(relay) = Upgraded::start(&["--workers", "2"]) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&relay.world);
+    a.limit_rates(16);
+    b.limit_rates(16);
+    joined(&mut a, &mut b);
+    let _servers = [a.server("serve 8080"), b.server("serve 8080")];
+    let _udp = b.server("udp 9001");
+    let mut fetch = a.at_host("python3");
+    let fetch = fetch.args([SCRIPT, "fetch", "192.168.20.2", "8080", "80000000"]);
+    let mut fetching = fetch.stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(first_line(&mut fetching), "from 192.168.10.2");
+    let [_, passed] = a.passed();
+    let deadline = Instant::now() + PATIENCE;
+    while a.passed()[1] < passed + 1_000_000 {
+        assert!(Instant::now() < deadline, "it does not begin");
+    }
+    relay.upgrade(pid(&relay.first));
+    relay.await_said("this one finishes its sessions");
+    // Both ways, while it does.
+    for (here, there, own) in [
+        (&a, "192.168.20.2", "from 192.168.10.2"),
+        (&b, "192.168.10.2", "from 192.168.20.2"),
+    ] {
+        let said = insist("the other site is reached", || {
+            let mut visit = here.at_host("python3");
+            visit.args([SCRIPT, "end", there, "8080"]);
+            visit
+        });
+        assert!(said.starts_with(own), "{said}");
+    }
+    let over = fetching.try_wait().unwrap();
+    assert!(over.is_none(), "over too soon: {over:?}");
+    let output = fetching.wait_with_output().unwrap();
+    let told = text(&output.stdout);
+    let (bytes, silence) = told.trim().split_once(' ').unwrap();
+    assert_eq!(bytes, "80000000");
+    println!("silence of {silence} s over the upgrade");
+    assert!(silence.parse::<f64>().unwrap() < 3.0, "{silence}");
+    // And by the new one, where both are as soon as they carry nothing more.
+    relay.await_said("the process before this one has ended");
+    let said = insist("the other site is reached again", || {
+        let mut visit = a.at_host("python3");
+        visit.args([SCRIPT, "end", "192.168.20.2", "8080"]);
+        visit
+    });
+    assert!(said.starts_with("from 192.168.10.2"), "{said}");
+    assert_eq!(a.ask_by_udp("192.168.20.2"), "9001 hello");
 }
 
 #[test]
@@ -254,7 +310,7 @@ fn a_pools_addresses_go_on_over_an_upgrade_under_load() {
     let number = |line: &str| line.strip_prefix("MAINPID=")?.parse().ok();
     let told = relay.notices.find(|text| text.lines().find_map(number));
     let second = Pid::from_raw(told.expect("another process"));
-    relay.others.push(second);
+    relay.others.borrow_mut().push(second);
     running.assert_under_way();
     // Nothing goes plainly while the old session ends and the next one begins.
     let first = &mut relay.first;

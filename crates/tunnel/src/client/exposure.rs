@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::arrivals::Arrival;
+use super::packets::SitePackets;
 use super::standing::Shared;
 use super::{Client, OpenError, TcpFlow, UdpFlow};
 use crate::domain::Domain;
@@ -21,7 +22,7 @@ use crate::engine::SessionId;
 use crate::flow::{Flow, order_for};
 use crate::label::Label;
 use crate::pingers::Pingers;
-use crate::request::{ECHO_BYTE, PortClaim, Status, Transport, protocol_of};
+use crate::request::{ECHO_BYTE, PACKET_BYTE, PortClaim, Status, Transport, protocol_of};
 use crate::stream::{Stream, StreamEnd};
 use crate::target::{HostName, Target};
 use crate::visitor::{MAX_PREFACE, Preface};
@@ -57,6 +58,8 @@ pub enum CallProtocol {
     Carried(Protocol),
     /// Echo requests, as whole packets, to any host of the route.
     Echoes,
+    /// Whole packets of other protocols than those, TCP and UDP, to any host of the route.
+    Packets,
 }
 
 /// What there is to know of an exposure.
@@ -222,6 +225,7 @@ impl Visitor {
         let byte = poll_fn(|cx| self.stream.poll_byte(cx));
         match timeout(PREFACE_WAIT, byte).await.ok()?.ok()? {
             ECHO_BYTE => Some(CallProtocol::Echoes),
+            PACKET_BYTE => Some(CallProtocol::Packets),
             byte => protocol_of(byte).map(CallProtocol::Carried),
         }
     }
@@ -253,6 +257,12 @@ impl Visitor {
                 },
             }
         }
+    }
+
+    /// What one sends who speaks in packets.
+    #[must_use]
+    pub fn packets(self) -> SitePackets {
+        SitePackets::new(UdpFlow::new(self.client, Flow::new(self.stream, None)))
     }
 
     /// Waits until it has gone.

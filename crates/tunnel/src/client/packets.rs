@@ -1,4 +1,5 @@
-//! The flow of all IP packets that are neither TCP nor UDP [P-T.4, P-T.5].
+//! The flow of all IP packets that are neither TCP nor UDP [P-T.4, P-T.5], and those of another
+//! site for hosts of this one [P-T.11].
 //!
 //! Owns asking the relay for addresses, and what older relays are asked instead. Which packets come
 //! here is decided by whoever has the TUN device.
@@ -14,6 +15,7 @@ use tabane_core::{DatagramOrder, PathStatus};
 use super::{Client, OpenError, UdpFlow};
 use crate::assignment::{Assignment, MIN_MTU};
 use crate::flow::{Flow, FlowError};
+use crate::ip_packet::{IpPacket, protocol};
 use crate::request::{Status, Transport};
 use crate::stream::{Stream, StreamEnd};
 use crate::target::Target;
@@ -38,6 +40,43 @@ pub struct PacketFlow {
     assignment: Assignment,
     carried: Rc<RefCell<PacketsCarried>>,
     client: Client,
+}
+
+/// Packets of another site, by a route; who sends them has no answer by the same flow.
+pub struct SitePackets(UdpFlow);
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct SitePacket {
+    /// Who has sent it.
+    pub source: IpAddr,
+    /// For whom it is.
+    pub destination: IpAddr,
+    /// All of it.
+    pub bytes: Bytes,
+}
+
+impl SitePackets {
+    pub(super) fn new(flow: UdpFlow) -> Self {
+        Self(flow)
+    }
+
+    /// Waits for the next one that is neither TCP nor UDP; the relay's word is not taken for it.
+    /// `None` at the end.
+    pub async fn recv(&self) -> Option<SitePacket> {
+        loop {
+            let bytes = self.0.recv().await.ok()?;
+            let header = IpPacket::parse(&bytes).ok();
+            let is_other = |it: &IpPacket| !matches!(it.protocol, protocol::TCP | protocol::UDP);
+            if let Some(header) = header.filter(is_other) {
+                return Some(SitePacket {
+                    source: header.source,
+                    destination: header.destination,
+                    bytes,
+                });
+            }
+        }
+    }
 }
 
 impl Client {

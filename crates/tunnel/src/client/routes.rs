@@ -60,6 +60,7 @@ impl Client {
         if status != Status::Open {
             return Err(OpenError::Refused(status));
         }
+        self.shared.told_on.set(Some(stream.session()));
         let parse = match kind {
             Transport::NamedRoutes => {
                 self.shared.takes_sources.set(Some(stream.session()));
@@ -73,13 +74,15 @@ impl Client {
                 }))
             },
         };
-        loop {
+        let ended = loop {
             match stream.read_preface(MAX_NAMED_LIST, parse).await {
                 Ok(Ok(list)) => tell(list),
-                Ok(Err(_)) => return Err(OpenError::Refused(Status::Malformed)),
+                Ok(Err(_)) => break OpenError::Refused(Status::Malformed),
                 // By a relay that goes down, too.
-                Err(_) => return Err(OpenError::SessionLost),
+                Err(_) => break OpenError::SessionLost,
             }
-        }
+        };
+        self.shared.told_on.set(None);
+        Err(ended)
     }
 }

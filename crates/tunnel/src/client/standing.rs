@@ -73,6 +73,8 @@ pub(super) struct Shared {
     pub(super) relay: Cell<Option<usize>>,
     /// Where the flow of packets was begun last: it is no sign of anything under way.
     pub(super) packets_on: Cell<Option<SessionId>>,
+    /// The session whose relay tells of others' routes, for which it has one stream.
+    pub(super) told_on: Cell<Option<SessionId>>,
     /// What the flow of packets has carried, where there is one.
     pub(super) packets: RefCell<Weak<RefCell<PacketsCarried>>>,
     /// The session whose relay takes what says whom it is from.
@@ -119,6 +121,7 @@ impl Shared {
             number: Cell::new(0),
             relay: Cell::new(None),
             packets_on: Cell::new(None),
+            told_on: Cell::new(None),
             packets: RefCell::default(),
             takes_sources: Cell::new(None),
             wishes: RefCell::default(),

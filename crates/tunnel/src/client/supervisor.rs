@@ -274,6 +274,7 @@ impl Supervisor {
     fn is_idle(&self, session: SessionId) -> bool {
         let snapshot = self.shared.engine.snapshot(session);
         let waiting = usize::from(self.shared.packets_on.get() == Some(session))
+            + usize::from(self.shared.told_on.get() == Some(session))
             + self.shared.arrivals.borrow().count(session);
         snapshot.is_none_or(|session| session.streams <= waiting)
     }

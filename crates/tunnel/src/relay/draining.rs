@@ -22,7 +22,10 @@ impl Relay {
         self.shared.is_draining.store(true, Ordering::Relaxed);
         // Their clients have them led to them by the relay that comes next.
         self.shared.front_doors.close();
-        self.shared.sites.close();
+        // Of those whose sessions go on here, new connections go on as well.
+        if !self.shared.crew.is_succeeded() {
+            self.shared.sites.close();
+        }
         let deadline = Instant::now() + grace;
         tokio::pin!(hurry);
         let stream_ended = self.stream_ended.clone();

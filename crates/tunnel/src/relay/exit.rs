@@ -96,6 +96,8 @@ pub(super) enum Refusal {
     Denied,
     /// Only pings are served for this family.
     NotServed,
+    /// It is for a site whose client is away.
+    Away,
     /// Beyond the user's rate.
     Rate,
     /// The kernel does not take it.
@@ -110,6 +112,7 @@ impl Refusal {
             Self::Stream => "tcp_or_udp",
             Self::Denied => "denied",
             Self::NotServed => "not_served",
+            Self::Away => "site_away",
             Self::Rate => "rate",
             Self::Full => "full",
         }

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Shared;
 use super::destination::{bind_unconnected, status};
 use super::gate::{Fate, Gate};
-use super::udp::{BURST, failed};
+use super::udp::BURST;
 use super::user::{Asker, Direction, Meter, User};
 use crate::flow::Flow;
 use crate::mapping::{MAX_HEADER, Notice, emit_remote, split};
@@ -275,7 +275,7 @@ impl<'a> Mapping<'a> {
 
 async fn failed_if_there(socket: Option<Rc<UdpSocket>>) {
     match socket {
-        Some(socket) => failed(&socket).await,
+        Some(socket) => undelivered::until_said(&socket).await,
         None => std::future::pending().await,
     }
 }

@@ -4,7 +4,7 @@
 //! from that one and no other; its packets go out by the [`Exit`](super::exit), pings too, for
 //! there their time to live and the errors of routers survive. Where there is no address of a
 //! family, echo requests go by sockets of the relay's own, and every other packet is dropped:
-//! nothing was promised.
+//! nothing was promised. What goes to other sites is handed to [`sites`](super::sites).
 
 use std::future::poll_fn;
 use std::io;
@@ -18,7 +18,7 @@ use super::Shared;
 use super::exit::{Lodger, Refusal};
 use super::gate::{Fate, Gate};
 use super::host::Host;
-use super::sites::SiteEchoes;
+use super::sites::SitePackets;
 use super::user::{Asker, Direction, Meter};
 use crate::echo::{Echo, Kind};
 use crate::flow::Flow;
@@ -37,7 +37,7 @@ pub(super) struct Packets<'a> {
     flow: Flow,
     gate: Gate,
     pingers: Pingers,
-    sites: SiteEchoes,
+    sites: SitePackets,
     replies: mpsc::Receiver<Vec<u8>>,
     /// Its addresses, where it has any.
     lodger: Option<Lodger>,
@@ -51,7 +51,7 @@ impl<'a> Packets<'a> {
             asker: host.asker(),
             flow,
             gate: Gate::new(meter),
-            sites: SiteEchoes::new(host, sender.clone()),
+            sites: SitePackets::new(host, sender.clone()),
             pingers: Pingers::new(sender),
             replies,
             lodger,
@@ -115,14 +115,16 @@ impl<'a> Packets<'a> {
     fn send_on(&mut self, packet: &[u8]) -> Result<(), Refusal> {
         let header = IpPacket::parse(packet).map_err(|_| Refusal::Malformed)?;
         let destination = SocketAddr::new(header.destination, header.port);
-        if self.sites.take(header.destination, packet) {
-            return Ok(());
+        let is_v4 = header.destination.is_ipv4();
+        let lodges = self.lodger.as_ref().is_some_and(|it| it.has(is_v4));
+        if let Some(taken) = self.sites.take(&header, packet, lodges) {
+            return taken;
         }
         if !self.shared.allows(self.asker.user, destination) {
             return Err(Refusal::Denied);
         }
         match &self.lodger {
-            Some(lodger) if lodger.has(header.destination.is_ipv4()) => {
+            Some(lodger) if lodger.has(is_v4) => {
                 if !lodger.is_at(header.source) {
                     return Err(Refusal::Spoofed);
                 }

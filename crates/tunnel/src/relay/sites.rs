@@ -7,7 +7,7 @@
 //! either half ends as with any other destination.
 
 mod call;
-mod echoes;
+mod packets;
 
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -38,7 +38,7 @@ use crate::visitor::Preface;
 
 use call::{Bell, Call, FarHalf, udp_at_home};
 pub(super) use call::{Way, connect, pass_flow};
-pub(super) use echoes::SiteEchoes;
+pub(super) use packets::SitePackets;
 
 /// How long a client may take to say whether its target is there: what it gives the target, and
 /// slow links.

@@ -6,7 +6,7 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use tabane_base::Duration;
-use tokio::io::Interest;
+use tabane_linux::undelivered;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep_until};
 
@@ -205,7 +205,7 @@ impl Outside for Destination {
     }
 
     async fn failed(&self) {
-        failed(&self.socket).await;
+        undelivered::until_said(&self.socket).await;
     }
 
     fn tell_failure(&self, flow: &Flow) {
@@ -213,15 +213,6 @@ impl Outside for Destination {
             tell(flow, &error);
         }
     }
-}
-
-/// Waits until something was said of what `socket` has sent: nobody who waits for datagrams is
-/// woken by that.
-pub(super) async fn failed(socket: &UdpSocket) {
-    // Fails where the runtime is shutting down.
-    let _ = socket.ready(Interest::ERROR).await;
-    let seen = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-    let _ = socket.try_io(Interest::ERROR, seen);
 }
 
 /// Tells the client that what it sent reached nobody. While the stream is full, that is lost as
