@@ -111,8 +111,8 @@ pub(crate) fn build(root: &Path, target: &str) -> Result<PathBuf> {
     Ok(directory.join(target).join("router/tabane"))
 }
 
-/// What the compiler is told: all is in the one file. Addresses to be mended at the start take a bit
-/// each instead of 24 bytes, by linkers that know how; zig does not.
+/// What the compiler is told: all is in the one file. Addresses to be mended at the start take a
+/// bit each instead of 24 bytes, by linkers that know how; zig does not.
 fn flags(by_zig: bool) -> String {
     let packed = match by_zig {
         true => "",

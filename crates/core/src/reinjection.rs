@@ -7,7 +7,7 @@
 use tabane_base::{Bytes, Duration, Instant};
 
 use crate::class::ClassId;
-use crate::path::Paths;
+use crate::path::{Path, Paths};
 use crate::recovery::SentFrame;
 use crate::scheduler::PathView;
 use crate::stream::Streams;
@@ -21,8 +21,8 @@ const MARGIN: Duration = Duration::from_millis(2);
 /// In place of something else only what a path has that was new so recently: nobody knew how slow
 /// it is, and start-up lets out too much. Later it is rarely worth the bytes …
 const YOUNG_FOR: Duration = Duration::from_secs(2);
-/// … but where so many times more is held for them: a link that is this much slower than others, and
-/// slower than it was.
+/// … but where so many times more is held for them: a link that is this much slower than others,
+/// and slower than it was.
 const WORTH: u64 = 8;
 const WORTH_LEAST: Bytes = Bytes::kilo(256);
 /// What is repeated in place of something else is to save its reader more.
@@ -62,11 +62,11 @@ pub(crate) fn reinject(
     let earliest = now + fast.delay + wanted.margin();
     for view in views.iter().filter(|view| view.index != fast.index) {
         let path = &mut paths[view.index];
-        if wanted == Wanted::Awaited && path.carries_for(now) > YOUNG_FOR {
-            let much = Bytes::new(path.recovery().in_flight().get() * WORTH);
-            if !streams.is_held_up(class, much.max(WORTH_LEAST)) {
-                continue;
-            }
+        if wanted == Wanted::Awaited
+            && path.carries_for(now) > YOUNG_FOR
+            && !streams.is_held_up(class, worth(path))
+        {
+            continue;
         }
         let overdue = path.rtt().smoothed() + 4 * path.rtt().variation() + MARGIN;
         // A link that has become slow brings the last of what it was given much later.
@@ -118,4 +118,10 @@ pub(crate) fn reinject(
         }
     }
     any
+}
+
+/// So much held up is worth what the path has in flight.
+fn worth(path: &Path) -> Bytes {
+    let in_flight = path.recovery().in_flight().get();
+    Bytes::new(in_flight * WORTH).max(WORTH_LEAST)
 }
