@@ -62,10 +62,8 @@ pub(crate) fn reinject(
     let earliest = now + fast.delay + wanted.margin();
     for view in views.iter().filter(|view| view.index != fast.index) {
         let path = &mut paths[view.index];
-        if wanted == Wanted::Awaited
-            && path.carries_for(now) > YOUNG_FOR
-            && !streams.is_held_up(class, worth(path))
-        {
+        let is_old = path.carries_for(now) > YOUNG_FOR;
+        if wanted == Wanted::Awaited && is_old && !streams.is_held_up(class, worth(path)) {
             continue;
         }
         let overdue = path.rtt().smoothed() + 4 * path.rtt().variation() + MARGIN;
