@@ -130,7 +130,8 @@ impl Received {
         self.asked_at
     }
 
-    /// When the latest acknowledgement was sent.
+    /// When the latest acknowledgement was sent, if nothing of what was shed stood before it: what
+    /// repeats it and comes first would tell that as lost.
     pub(crate) fn emitted_at(&self) -> Option<Instant> {
         self.emitted_at
     }
@@ -138,7 +139,7 @@ impl Received {
     /// Appends the acknowledgement and considers it sent.
     pub(crate) fn emit(&mut self, now: Instant, path: PathId, out: &mut Vec<u8>) {
         self.due_at = None;
-        self.emitted_at = Some(now);
+        self.emitted_at = self.shed_at.is_none().then_some(now);
         if let Some(at) = self.shed_at.take() {
             // Before the acknowledgement, whose gaps would count as losses.
             let (ranges, count) = newest(&self.shed);
