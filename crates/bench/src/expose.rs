@@ -1,10 +1,11 @@
 //! `cargo xtask bench expose`: a server behind a client, visited by way of the relay.
 //!
 //! Owns the network and the figures (issue 22). Beside it: plain TCP to the server over each link
-//! by itself, which is what a port forward over one link comes to at the best, and to a server on
-//! the relay's own host. Visitors come from there, so that only the links are between them and the
+//! by itself, which is what a port forward over one link comes to at the best, `rathole` where it is
+//! installed, and a server on the relay's own host. Visitors come from there, so that only the links are between them and the
 //! server.
 
+mod rathole;
 mod visitors;
 
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ use super::process::Running;
 use super::sheet::{Bound, Row};
 use super::stage::Stage;
 use super::summary::Spread;
+use rathole::Rathole;
 use visitors::Course;
 
 const NETWORK: &str = "name = \"expose\"\nwhy = \"a server behind 20 + 10 Mbit/s up\"\n\
@@ -53,8 +55,6 @@ const AFTER_CUT: Duration = Duration::from_secs(3);
 /// Links are full by then.
 const BEFORE_CUT: Duration = Duration::from_secs(3);
 const START_WITHIN: Duration = Duration::from_secs(10);
-/// Other forwards of ports, by the names of their programs.
-const PEERS: [&str; 2] = ["rathole", "frps"];
 
 /// The lab, with everybody in place.
 struct Place {
@@ -74,22 +74,11 @@ pub(super) fn measure(scenario: &Scenario, binary: &Path, options: &Options) -> 
     descriptors::raise_limit().context("too few descriptors for a crowd")?;
     let place = Place::set_up(scenario, binary, options)?;
     let mut row = Row::new(&scenario.name);
-    for peer in PEERS {
-        if !is_there(peer) {
-            eprintln!("bench: {peer} is not there: not measured");
-        }
-    }
     place.downloads(&mut row, options)?;
     place.setups(&mut row)?;
     place.crowds(&mut row, options)?;
     place.cuts(&mut row, options)?;
     Ok(row)
-}
-
-/// Whether it could be measured beside: that it is left out is better said than not.
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 impl Place {
@@ -148,6 +137,13 @@ impl Place {
         let part = ours.map(|ours| ours / sum);
         let bound = Some(Bound::AtLeast(LEAST_OF_SUM));
         row.find(OURS, "of the links' sum", (part, ""), bound);
+        if let Some(_peer) = Rathole::start(&self.stage)? {
+            let door = (self.stage.service(), rathole::DOOR).into();
+            let theirs = rate(door)?;
+            row.find(rathole::NAME, "download", (theirs, "Mbit/s"), None);
+            let part = theirs.map(|theirs| theirs / sum);
+            row.find(rathole::NAME, "of the links' sum", (part, ""), None);
+        }
         Ok(())
     }
 
