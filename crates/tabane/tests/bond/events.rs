@@ -142,6 +142,8 @@ fn links_and_relays_that_go_and_return_are_told_to_a_command() {
 fn a_budget_is_told_to_a_web_hook_and_a_faulty_entry_says_its_line() {
     let Some(world) = World::new(&[]) else { return };
     world.join();
+    // Less than the program reads: c2 is needed.
+    world.limit_rates([40, 40]);
     let mut python = world.in_client("python3");
     let mut server = python
         .args(["-c", HOOK])

@@ -50,6 +50,11 @@ fn same_modems(world: &World) -> Option<Namespaces> {
             ip(&format!("-n {ns} addr add {address} dev {end}"));
             ip(&format!("-n {ns} link set {end} up"));
         }
+        // Less than the program reads: both are needed.
+        let mut tc = world.in_relay("tc");
+        tc.args(["qdisc", "add", "dev", &format!("q{i}"), "root", "tbf"]);
+        tc.args(["rate", "100mbit", "burst", "20000", "latency", "60ms"]);
+        assert!(tc.status().unwrap().success());
         ip(&format!("-n {m} route add default via 10.72.{i}.2"));
         ip(&format!(
             "-n {c} route add default via 192.168.8.1 dev d{i} metric {i}"
