@@ -1,9 +1,9 @@
 //! `cargo xtask bench expose`: a server behind a client, visited by way of the relay.
 //!
 //! Owns the network and the figures (issue 22). Beside it: plain TCP to the server over each link
-//! by itself, which is what a port forward over one link comes to at the best, `rathole` where it is
-//! installed, and a server on the relay's own host. Visitors come from there, so that only the links are between them and the
-//! server.
+//! by itself, which is what a port forward over one link comes to at the best, `rathole` where it
+//! is installed, and a server on the relay's own host. Visitors come from there, so that only the
+//! links are between them and the server.
 
 mod rathole;
 mod visitors;

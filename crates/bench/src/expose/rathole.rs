@@ -29,8 +29,8 @@ impl Rathole {
     pub(super) fn start(stage: &Stage) -> Result<Option<Self>> {
         if !is_there() {
             eprintln!(
-                "bench: {NAME} is not there: not measured (cargo install {NAME} --no-default-features \
-                 --features server,client)"
+                "bench: {NAME} is not there: not measured (cargo install {NAME} \
+                 --no-default-features --features server,client)"
             );
             return Ok(None);
         }
