@@ -20,8 +20,8 @@ const ASKED_FOR: Duration = Duration::from_millis(100);
 /// timeout (200 ms with Linux); what is given up meanwhile arrives all the same, and is sent twice.
 const STREAM_PATIENCE: Duration = Duration::from_millis(250);
 
-/// An answer may wait behind what the peer sends by the same path; as long as that comes, it is
-/// waited for so much longer.
+/// An answer may wait behind what the peer sends by the same path. As long as that comes, the path
+/// is not taken for silent for so much longer; what is in flight is repeated as ever.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(250);
 
 /// After so many probes in vain, a minute at least, what is in flight on the only path is lost: a
@@ -82,13 +82,6 @@ impl Path {
             true => at.max(self.last_eliciting_at + self.rtt.smoothed() + STREAM_PATIENCE),
             false => at,
         };
-        let at = match self.received.asked_at() {
-            Some(asked_at) if self.is_active() => {
-                let latest = self.last_eliciting_at + self.rtt.smoothed() + QUEUE_PATIENCE;
-                at.max(latest.min(asked_at + self.rtt.pto_base()))
-            }
-            _ => at,
-        };
         let at = at + excused;
         // Back-off must not make a path that has come back wait long to be noticed.
         let latest = self.last_eliciting_at
@@ -114,11 +107,24 @@ impl Path {
         if others || is_hopeless {
             self.give_up_in_flight(now, news);
         }
-        let patient = !others && self.recovery.pto_count() < 3;
+        let patient = match others {
+            true => self.may_wait_behind_data(now),
+            false => self.recovery.pto_count() < 3,
+        };
         if self.is_active() && !patient {
             self.state = State::Silent { since: now };
             news.down = Some(PathDownReason::NoAnswer);
         }
+    }
+
+    /// Whether the peer sends by the path all the while, and it is not silent for longer than its
+    /// answers may wait behind that.
+    fn may_wait_behind_data(&self, now: Instant) -> bool {
+        let pto = self.rtt.pto_base();
+        let is_sending = |asked_at: Instant| asked_at + pto >= now;
+        let waited = pto * ((1 << self.recovery.pto_count().min(8)) - 1);
+        self.received.asked_at().is_some_and(is_sending)
+            && waited <= self.rtt.smoothed() + QUEUE_PATIENCE
     }
 
     /// Hands everything in flight over to other paths, in the order it was sent (SBAM figure 3).
