@@ -130,8 +130,8 @@ impl Received {
         self.asked_at
     }
 
-    /// When the latest acknowledgement was sent, if nothing of what was shed stood before it: what
-    /// repeats it and comes first would tell that as lost.
+    /// When the latest acknowledgement was sent, if nothing was ever shed here: what repeats it may
+    /// come before the report, and would tell as lost what was shed.
     pub(crate) fn emitted_at(&self) -> Option<Instant> {
         self.emitted_at
     }
@@ -139,7 +139,7 @@ impl Received {
     /// Appends the acknowledgement and considers it sent.
     pub(crate) fn emit(&mut self, now: Instant, path: PathId, out: &mut Vec<u8>) {
         self.due_at = None;
-        self.emitted_at = self.shed_at.is_none().then_some(now);
+        self.emitted_at = self.shed.is_empty().then_some(now);
         if let Some(at) = self.shed_at.take() {
             // Before the acknowledgement, whose gaps would count as losses.
             let (ranges, count) = newest(&self.shed);
