@@ -315,15 +315,14 @@ fn serve(session: &mut Session, now: Instant) {
     }
 }
 
-/// Bytes of memory that the process has.
+/// Bytes of memory that the process has, without the pages of its file, which come as it runs.
 #[expect(clippy::disallowed_methods, reason = "the kernel's word")]
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages = pages
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse::<u64>().ok());
-    pages.expect("the second number") * 4_096
+    let mut numbers = pages.split(' ').skip(1).map(|pages| pages.parse::<u64>());
+    let mut next = || numbers.next().and_then(Result::ok).expect("a number");
+    let (all, of_files) = (next(), next());
+    (all - of_files) * 4_096
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long it runs")]
