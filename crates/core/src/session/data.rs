@@ -260,7 +260,7 @@ impl Session {
         let other = others.min_by_key(|(_, path)| path.rtt().smoothed());
         let place = other.map(|(index, path)| ((index, path.tuple()), (path.packet_size(), false)));
         let Some((place, size)) = place.filter(|_| !batch.is_full()) else {
-            return self.streams.fill_renewed(&mut Vec::new(), 0);
+            return self.streams.forget_renewed();
         };
         self.send_packet(now, place, size, batch, |session, out, space, _| {
             session.streams.fill_renewed(out, space);

@@ -179,6 +179,11 @@ impl Streams {
         !self.renewed.is_empty()
     }
 
+    /// There is no other path for it.
+    pub(crate) fn forget_renewed(&mut self) {
+        self.renewed.clear();
+    }
+
     /// Appends that credit once more while `space` lasts.
     pub(crate) fn fill_renewed(&mut self, out: &mut Vec<u8>, space: usize) {
         let end = out.len() + space;
