@@ -29,6 +29,13 @@ impl Prefix {
         Some(Self { address, bits })
     }
 
+    /// One address alone.
+    #[must_use]
+    pub const fn host(address: IpAddr) -> Self {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        Self { address, bits }
+    }
+
     /// Whether `address` lies in the range. An IPv4 address within IPv6 is none of IPv4: who takes
     /// it for one gives its canonical form.
     #[must_use]

@@ -70,6 +70,12 @@ pub(crate) async fn open(
         };
         match client.open_tcp(target.clone(), silence).await {
             Ok(flow) => return Ok(Opened::Session(flow)),
+            // Nobody else leads there, and a relay that knows of no such site just now says so of a
+            // private address.
+            Err(error) if route.is_to_site(far_ends) => {
+                tracing::debug!(%target, %error, "another site is not reached");
+                said = Some(word_of(&error).unwrap_or(Refusal::HostUnreachable));
+            }
             Err(error) => {
                 far_ends.bypass().report(target, &error);
                 match word_of(&error) {

@@ -4,6 +4,7 @@
 //! the relay tells, but for what this machine has near itself, which is nobody else's.
 
 mod domain_offer;
+mod heard;
 mod lookup;
 mod names;
 mod offers;
@@ -13,11 +14,12 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use tabane_base::Prefix;
+use tabane_base::{Duration, Prefix};
 use tabane_linux::interfaces::{self, Watch};
 use tabane_linux::tun::Tun;
 use tabane_tunnel::{Client, Domain, SiteDomain, SiteList, SiteRoute, Target};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
 
 pub(crate) use lookup::lookup;
 pub(crate) use names::{SiteQuestion, failure};
@@ -26,7 +28,12 @@ pub(crate) use shown::tell_of_other_relays;
 
 use crate::rule_book::RuleBook;
 use crate::sources::{NEVER, Sources};
+use heard::Heard;
 use offers::Offers;
+
+/// How much later than a connection from there the word of a site may come, which takes another
+/// stream of the relay's.
+const WORD_WAIT: Duration = Duration::from_secs(1);
 
 /// What is behind this machine.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +55,7 @@ pub(crate) struct Sites(Rc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    routes: RefCell<Routes>,
+    routes: watch::Sender<Routes>,
     offers: Offers,
     /// In whose name others are led to hosts here.
     sources: Sources,
@@ -190,7 +197,9 @@ impl Sites {
     /// Offers these networks behind this machine from now on. Must be called within a `LocalSet`.
     pub(crate) fn offer(&self, relay: &Client, rules: &RuleBook, behind: &Behind) {
         let ranges = &behind.routes;
-        self.0.routes.borrow_mut().near.extend(ranges);
+        self.0
+            .routes
+            .send_modify(|routes| routes.near.extend(ranges));
         self.0.sources.set_lan(&behind.lan);
         let shows = !behind.snat;
         if shows {
@@ -216,31 +225,45 @@ impl Sites {
     }
 
     /// Whom a connection is for that came by the relay, if that is a host of another site.
-    fn source(&self, from: SocketAddr) -> Option<SocketAddr> {
+    async fn source(&self, from: SocketAddr) -> Option<SocketAddr> {
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        self.is_others(from.ip()).then_some(from)
+        // Nobody's name was told.
+        if from.ip().is_unspecified() {
+            return None;
+        }
+        let mut routes = self.0.routes.subscribe();
+        let told = routes.wait_for(|routes| routes.whose(from.ip()) != Whose::Nobody);
+        let whose = timeout(WORD_WAIT, told).await.ok()?.ok()?.whose(from.ip());
+        (whose == Whose::Site).then_some(from)
     }
 
     /// Follows what the relay tells and what is near, for ever; `moved` is told of changes.
     pub(crate) async fn follow(&self, relay: &Client, moved: impl Fn()) {
-        let heard = RefCell::new(SiteList::default());
+        let heard = RefCell::new(Heard::default());
         let news = Notify::new();
-        let told = relay.follow_routes(|mut told| {
-            told.routes.retain(|it| is_route(&it.prefix));
-            heard.replace(told);
+        let told = relay.follow_routes(|list, is_first| {
+            heard.borrow_mut().hear(list, is_first, Instant::now());
             news.notify_one();
         });
+        let outlived = async || {
+            let until = heard.borrow().kept_until();
+            match until {
+                Some(until) => sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
         let heeded = async {
             // What is near matters to nobody who has no routes.
             let mut watch: Option<Watch> = None;
             loop {
                 tokio::select! {
                     () = news.notified() => {}
+                    () = outlived() => heard.borrow_mut().forget(),
                     changed = changed(&mut watch) => if changed.is_none() {
                         watch = None;
                     },
                 }
-                let others = heard.borrow().clone();
+                let others = heard.borrow().known();
                 if !others.routes.is_empty() && watch.is_none() {
                     watch = Watch::start().ok();
                 }
@@ -267,15 +290,16 @@ impl Sites {
             },
         };
         near.extend(self.0.offers.ranges());
-        let mut routes = self.0.routes.borrow_mut();
         let new = Routes {
             others: told.routes,
             domains: told.domains,
             near,
         };
-        let is_new = *routes != new;
-        *routes = new;
-        is_new
+        self.0.routes.send_if_modified(|routes| {
+            let is_new = *routes != new;
+            *routes = new;
+            is_new
+        })
     }
 }
 
@@ -344,10 +368,11 @@ mod tests {
         assert_eq!(routes.spared(), spared);
     }
 
-    #[test]
-    fn a_source_is_shown_where_it_is_of_another_site() {
+    #[tokio::test(start_paused = true)]
+    async fn a_source_is_shown_where_it_is_of_another_site() {
         let sites = Sites::default();
-        *sites.0.routes.borrow_mut() = routes(&["10.0.0.0/8"], &["10.71.1.0/24"]);
+        let told = routes(&["10.0.0.0/8"], &["10.71.1.0/24"]);
+        sites.0.routes.send_replace(told);
         for (from, is_shown) in [
             ("10.9.9.9:5", true),
             ("[::ffff:10.9.9.9]:5", true),
@@ -356,7 +381,7 @@ mod tests {
             ("127.0.0.1:5", false),
             ("0.0.0.0:5", false),
         ] {
-            let source = sites.source(from.parse().unwrap());
+            let source = sites.source(from.parse().unwrap()).await;
             assert_eq!(source.is_some(), is_shown, "{from}");
         }
     }

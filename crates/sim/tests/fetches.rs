@@ -36,11 +36,12 @@ fn fetches(world: &mut World, bytes: u64, times: u32, rest: Duration) -> Vec<Dur
 }
 
 /// The first credit ends before a far link has delivered anything: it is used all the same, for
-/// what comes last of that credit. Without that these take 361 ms at the mean.
+/// what comes last of that credit. Without that these take 359 ms at the mean, with it 343. One
+/// fetch takes 280 to 460, by chance: a few of them say nothing.
 #[test]
 fn a_far_link_takes_part_before_anybody_is_known_to_read() {
     let mut all = Vec::new();
-    for seed in 1..=12 {
+    for seed in 1..=120 {
         let links = vec![link("near", 10, 150), link("far", 100, 400)];
         let mut world = World::new(Setup::new(Seed(seed), links));
         world.connect();
@@ -51,5 +52,5 @@ fn a_far_link_takes_part_before_anybody_is_known_to_read() {
         all.extend(fetches(&mut world, 1_000_000, 5, rest));
     }
     let mean = all.iter().sum::<Duration>() / all.len() as u32;
-    assert!(mean < Duration::from_millis(354), "{mean:?}");
+    assert!(mean < Duration::from_millis(350), "{mean:?}");
 }

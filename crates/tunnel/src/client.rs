@@ -76,6 +76,9 @@ const GOODBYE_WAIT: Duration = Duration::from_millis(200);
 /// first SYN that is lost costs a plain machine as much.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 
+/// What a new session's relay takes is known about as soon as a connection can be opened by it.
+const SOURCES_WAIT: Duration = Duration::from_secs(1);
+
 /// What becomes of a connection that nothing was heard of yet while no link leads to the relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Silence {
@@ -334,7 +337,10 @@ impl Client {
             return Ok(None);
         };
         let session = self.shared.wait_for_session().await?;
-        let takes = self.shared.takes_sources.get() == Some(session);
+        let mut told = self.shared.takes_sources.subscribe();
+        let told = told.wait_for(|told| told.is_some_and(|(of, _)| of == session));
+        let told = timeout(SOURCES_WAIT, told).await;
+        let takes = told.is_ok_and(|told| told.is_ok_and(|told| *told == Some((session, true))));
         Ok(takes.then_some(source))
     }
 

@@ -226,6 +226,13 @@ impl Engine {
         ids
     }
 
+    /// Whether the session has not ended: whoever looks after it may not have heard of that yet.
+    pub(crate) fn is_live(&self, id: SessionId) -> bool {
+        let state = self.0.borrow();
+        let hosted = state.sessions.get(&id.handle);
+        hosted.is_some_and(|hosted| hosted.serial == id.serial && !hosted.is_closed)
+    }
+
     /// Whether core still keeps the session, be it to repeat its good-bye.
     pub(crate) fn is_kept(&self, id: SessionId) -> bool {
         let state = self.0.borrow();

@@ -1,7 +1,6 @@
 //! Which destinations are captured, although they may be of ranges that are left alone: peers, and
 //! networks behind other clients of the group.
 
-use std::net::IpAddr;
 use std::rc::Rc;
 
 use tabane_base::Prefix;
@@ -22,13 +21,9 @@ impl FarEnds {
     /// Whatever leads to peers and to sites; where there is too much, what others tell is left out
     /// before what the user has.
     pub(crate) fn captured(&self) -> Vec<Prefix> {
-        let single = |address: IpAddr| Prefix {
-            address,
-            bits: if address.is_ipv4() { 32 } else { 128 },
-        };
         let of = |peer: &Rc<Peer>| {
             let addrs = peer.addrs().into_iter();
-            let addrs = addrs.map(|addr| single(addr.ip().to_canonical()));
+            let addrs = addrs.map(|addr| Prefix::host(addr.ip().to_canonical()));
             let also = peer.entry().also.clone();
             addrs.chain(also).collect::<Vec<_>>()
         };

@@ -214,7 +214,7 @@ impl Packets {
     async fn live_at(&self, addresses: impl Iterator<Item = IpAddr>) -> Result<()> {
         self.routing.remove_addresses(self.index).await?;
         for address in addresses {
-            let bits = if address.is_ipv4() { 32 } else { 128 };
+            let bits = Prefix::host(address).bits;
             self.routing.add_address(self.index, address, bits).await?;
         }
         Ok(())

@@ -302,15 +302,23 @@ impl Drop for Presence {
 }
 
 impl Offer {
+    /// In whose name its hosts are spoken to, if not in this machine's.
+    async fn source(&self, from: SocketAddr) -> Option<SocketAddr> {
+        match self.shows {
+            true => self.sites.source(from).await,
+            false => None,
+        }
+    }
+
     async fn connect(&self, at: SocketAddr, from: SocketAddr) -> io::Result<TcpStream> {
-        match self.sites.source(from).filter(|_| self.shows) {
+        match self.source(from).await {
             Some(from) => self.sites.0.sources.connect_for_site(at, from).await,
             None => plain::connect_tcp(at, &PlainWay::Routed).await,
         }
     }
 
     async fn bind(&self, at: SocketAddr, from: SocketAddr) -> io::Result<UdpSocket> {
-        match self.sites.source(from).filter(|_| self.shows) {
+        match self.source(from).await {
             Some(from) => self.sites.0.sources.bind_for_site(at, from).await,
             None => plain::connect_udp(at, &PlainWay::Routed).await,
         }

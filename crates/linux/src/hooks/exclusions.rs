@@ -75,9 +75,8 @@ fn wanted(
         wanted.insert(range, LEAVE_ALL);
     }
     for &address in resolvers {
-        let bits = if address.is_ipv4() { 32 } else { 128 };
         let excluded = prefixes.iter().any(|prefix| prefix.contains(address));
-        if excluded && let Some(range) = range(Prefix { address, bits }) {
+        if excluded && let Some(range) = range(Prefix::host(address)) {
             wanted.insert(range, LEAVE_ALL_BUT_DNS);
         }
     }

@@ -10,6 +10,7 @@
     patient HOST PORT N N connections: how many are there within 10 s, and how many of them are
                         spoken to within 25 s
     end HOST PORT       how a connection ends: "refused", "reset", "eof" or what came
+    often HOST PORT     how connections end, one after another, until its input does: each way once
     dribble HOST PORT   a ClientHello for the name in argv[4], a byte at a time
 """
 
@@ -144,17 +145,31 @@ def patient(host, port, count):
     print(served, flush=True)
 
 
-def end(host, port):
-    begin = time.monotonic()
+def ending(host, port):
     try:
         connection, stream = connect(host, port)
-        line = stream.readline()
-        word = line.decode().strip() or "eof"
+        with connection:
+            return stream.readline().decode().strip() or "eof"
     except ConnectionRefusedError:
-        word = "refused"
+        return "refused"
     except ConnectionResetError:
-        word = "reset"
-    print(word, f"{time.monotonic() - begin:.1f}", flush=True)
+        return "reset"
+
+
+def end(host, port):
+    begin = time.monotonic()
+    print(ending(host, port), f"{time.monotonic() - begin:.1f}", flush=True)
+
+
+def often(host, port):
+    print("ready", flush=True)
+    words = set()
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        try:
+            words.add(ending(host, port))
+        except OSError as error:
+            words.add(str(error))
+    print(", ".join(sorted(words)), flush=True)
 
 
 def dribble(host, port, name):
@@ -192,5 +207,7 @@ elif what == "patient":
     patient(arguments[0], int(arguments[1]), int(arguments[2]))
 elif what == "end":
     end(arguments[0], int(arguments[1]))
+elif what == "often":
+    often(arguments[0], int(arguments[1]))
 elif what == "dribble":
     dribble(arguments[0], int(arguments[1]), arguments[2])

@@ -283,6 +283,45 @@ fn connections_between_sites_outlive_an_upgrade_and_new_ones_find_their_way() {
     assert_eq!(a.ask_by_udp("192.168.20.2"), "9001 hello");
 }
 
+/// Whoever asks while both clients go over is led there, and is shown as who it is.
+#[test]
+fn hosts_of_other_sites_are_who_they_are_while_clients_go_over_to_the_new_process() {
+    let Some(relay) = Upgraded::start(&["--workers", "2"]) else {
+        return;
+    };
+    let (mut a, mut b) = offices(&relay.world);
+    joined(&mut a, &mut b);
+    let _servers = [a.server("serve 8080"), b.server("serve 8080")];
+    let asking = [(&a, "192.168.20.2"), (&b, "192.168.10.2")].map(|(here, there)| {
+        let mut often = here.at_host("python3");
+        often.args([SCRIPT, "often", there, "8080"]);
+        let mut often = often
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(first_line(&mut often), "ready");
+        often
+    });
+    let mut process = pid(&relay.first);
+    for _ in 0..3 {
+        let next = relay.upgrade(process);
+        if process == pid(&relay.first) {
+            relay.await_said("the process before this one has ended");
+        } else {
+            gone(process);
+        }
+        process = next;
+    }
+    for (often, own) in asking.into_iter().zip(["192.168.10.2", "192.168.20.2"]) {
+        let seen = text(&often.wait_with_output().unwrap().stdout);
+        let mut seen: Vec<_> = seen.trim().split(", ").collect();
+        // While one of them has gone over and the other has not.
+        seen.retain(|it| !it.ends_with("No route to host"));
+        assert_eq!(seen, [format!("from {own}")]);
+    }
+}
+
 #[test]
 fn a_pools_addresses_go_on_over_an_upgrade_under_load() {
     let Some(mut relay) = Upgraded::start(&["--pool", POOL[1], "--pool", POOL[3]]) else {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 pub(crate) use crate::process::{first_line, ip, pid, wait_for};
+use crate::text;
 
 /// What the relay reaches by the servers' host.
 const INTERNET: [(&str, &str); 2] = [
@@ -268,8 +269,30 @@ impl World {
     }
 }
 
+/// Prints the last lines of what processes have written below this directory.
+fn show_logs(directory: &Path) {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        let name = path.file_name().unwrap_or_default();
+        if path.is_dir() {
+            show_logs(&path);
+        } else if name == "errors" || path.extension().is_some_and(|it| it == "log") {
+            let log = fs::read(&path).unwrap_or_default();
+            let log = text(&log);
+            let skipped = log.lines().count().saturating_sub(300);
+            println!("--- {}", path.display());
+            log.lines()
+                .skip(skipped)
+                .for_each(|line| println!("{line}"));
+        }
+    }
+}
+
 impl Drop for World {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            show_logs(&self.directory);
+        }
         for child in self.relay.iter_mut().chain(&mut self.servers) {
             let _ = child.kill();
             let _ = child.wait();

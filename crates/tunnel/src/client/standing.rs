@@ -77,8 +77,8 @@ pub(super) struct Shared {
     pub(super) told_on: Cell<Option<SessionId>>,
     /// What the flow of packets has carried, where there is one.
     pub(super) packets: RefCell<Weak<RefCell<PacketsCarried>>>,
-    /// The session whose relay takes what says whom it is from.
-    pub(super) takes_sources: Cell<Option<SessionId>>,
+    /// The session whose relay has said whether it takes what says whom it is from.
+    pub(super) takes_sources: watch::Sender<Option<(SessionId, bool)>>,
     pub(super) wishes: RefCell<Wishes>,
     pub(super) journal: Journal,
     /// By class, from 1 on.
@@ -123,7 +123,7 @@ impl Shared {
             packets_on: Cell::new(None),
             told_on: Cell::new(None),
             packets: RefCell::default(),
-            takes_sources: Cell::new(None),
+            takes_sources: watch::Sender::new(None),
             wishes: RefCell::default(),
             journal: Journal::default(),
             classes: RefCell::default(),
@@ -171,13 +171,15 @@ impl Shared {
             let mut reach = self.reach.subscribe();
             let _ = timeout_at(deadline, reach.wait_for(|reachable| *reachable)).await;
         }
-        if let Some(session) = self.session() {
-            return Ok(session);
-        }
+        // One that has ended is replaced as soon as the supervisor hears of it.
+        let is_settled = |standing: &Standing| match standing {
+            Standing::Connected(session) => self.engine.is_live(*session),
+            Standing::Connecting(_) => false,
+            Standing::Closed(_) => true,
+        };
         let mut standing = self.standing.subscribe();
-        let settled = standing.wait_for(|it| !matches!(it, Standing::Connecting(_)));
         // Whatever came of waiting, the standing says it.
-        let _ = timeout_at(deadline, settled).await;
+        let _ = timeout_at(deadline, standing.wait_for(is_settled)).await;
         match &*self.standing.borrow() {
             Standing::Connected(session) => Ok(*session),
             Standing::Connecting(reason) | Standing::Closed(reason) => {

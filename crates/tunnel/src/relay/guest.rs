@@ -112,6 +112,7 @@ impl Guest {
             user: self.membership.user().cloned(),
             rates: self.membership.rates().cloned(),
             session: self.session.serial(),
+            since: self.since,
             key: self.key,
         };
         tokio::task::spawn_local(async move {
@@ -233,7 +234,7 @@ async fn serve_tcp(
     request: &Request,
     from: Option<SocketAddr>,
 ) -> Result<(), StreamEnd> {
-    if let Some(way) = sites::way(host, &request.target, from) {
+    if let Some(way) = sites::settled_way(host, &request.target, from).await {
         return sites::connect(stream, host, way).await;
     }
     // A client that gives up meanwhile takes the attempts with it.
@@ -260,7 +261,7 @@ async fn serve_udp(
 ) -> Result<(), StreamEnd> {
     // Before anything else: datagrams are on their way already.
     let flow = Flow::new(stream, None);
-    if let Some(way) = sites::way(host, &request.target, from) {
+    if let Some(way) = sites::settled_way(host, &request.target, from).await {
         return sites::pass_flow(flow, host, way).await;
     }
     match destination::bind_udp(&host.shared, host.asker(), &request.target).await {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tabane_core::PublicKey;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Shared;
 use super::user::{Counted, Meter, Rates, User, What};
@@ -53,6 +54,8 @@ pub(super) struct Host {
     pub(super) user: Option<User>,
     pub(super) rates: Option<Rc<Rates>>,
     pub(super) session: u64,
+    /// When it began.
+    pub(super) since: Instant,
     pub(super) key: PublicKey,
 }
 

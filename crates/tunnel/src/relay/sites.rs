@@ -14,11 +14,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tabane_base::{Duration, Protocol};
+use tabane_base::{Duration, Prefix, Protocol};
 use tabane_core::PublicKey;
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::attending::{self, Held, Visits, lock};
 use super::grants::Group;
@@ -47,6 +47,9 @@ const WORD_WAIT: Duration = Duration::from_secs(30);
 const SILENCE_WAIT: Duration = Duration::from_secs(3);
 /// Groups are the owner's to change, who tells nobody.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How long after a session's beginning others of the group may begin theirs, who were with the same
+/// relay before, and have their networks led to them.
+const SETTLING: Duration = Duration::from_secs(2);
 /// What changes oftener is told once: whoever offers and takes back without end costs everybody
 /// else no more than this.
 const TELL_INTERVAL: Duration = Duration::from_millis(100);
@@ -345,6 +348,34 @@ pub(super) async fn tell(
 /// What of it ends understand that know no names.
 pub(super) fn emit_routes(list: &SiteList) -> Vec<u8> {
     emit_list(&list.routes)
+}
+
+/// The same, once it is known. Who says on whose behalf it asks knows from an earlier session that
+/// a site is there: in a new one both offer their networks in a moment.
+pub(super) async fn settled_way(
+    host: &Host,
+    target: &Target,
+    from: Option<SocketAddr>,
+) -> Option<Way> {
+    let mut revision = host.shared.sites.revision.subscribe();
+    while from.is_some_and(|from| !is_settled(host, target, from)) {
+        let change = timeout_at(host.since + SETTLING, revision.changed());
+        if !change.await.is_ok_and(|changed| changed.is_ok()) {
+            break;
+        }
+    }
+    way(host, target, from)
+}
+
+/// Whether the destination leads somewhere, and the asker has what it may show.
+fn is_settled(host: &Host, target: &Target, from: SocketAddr) -> bool {
+    let Some(((user, group), Target::Address(at))) = member(host).zip(Some(target)) else {
+        return true;
+    };
+    let from = from.ip().to_canonical();
+    let routes = host.shared.sites.routes();
+    let leads = !matches!(routes.find(&group, host.key, at.ip()), Found::Nowhere);
+    leads && (!user.is_route_granted(Prefix::host(from)) || routes.is_of(&group, host.key, from))
 }
 
 /// Where a destination leads, if that is to a site. Who it is from is told there only where that is
