@@ -1,8 +1,8 @@
 //! What others have, as the relay has told it.
 //!
 //! Owns what becomes of it over sessions. A relay that was started again, or another one, hears of
-//! each site only when that site's client is there again; what it tells until then is not the whole,
-//! and nothing goes by the bare internet for that.
+//! each site only when that site's client is there again; what it tells until then is not the
+//! whole, and nothing goes by the bare internet for that.
 
 use tabane_base::Duration;
 use tabane_tunnel::SiteList;

@@ -47,8 +47,8 @@ const WORD_WAIT: Duration = Duration::from_secs(30);
 const SILENCE_WAIT: Duration = Duration::from_secs(3);
 /// Groups are the owner's to change, who tells nobody.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// How long after a session's beginning others of the group may begin theirs, who were with the same
-/// relay before, and have their networks led to them.
+/// How long after a session's beginning others of the group may begin theirs, who were with the
+/// same relay before, and have their networks led to them.
 const SETTLING: Duration = Duration::from_secs(2);
 /// What changes oftener is told once: whoever offers and takes back without end costs everybody
 /// else no more than this.
