@@ -43,29 +43,28 @@ impl Bond {
     ) -> Result<Self> {
         let scratch = Scratch::new()?;
         let (relay, mut join_string) = start_relay(stage, binary, congestion, scratch.path())?;
-        if !grants.is_empty() {
-            let manage = |arguments: &[&str]| {
-                let mut command = stage.at_server(&binary.to_string_lossy());
-                private(&mut command, scratch.path());
-                command.arg("relay").args(arguments).arg("--state");
-                command.arg(scratch.path().join("relay"));
-                let done = Running::start("tabane relay user", &mut command)?.finish(START_WITHIN);
-                Ok::<_, anyhow::Error>(done?.succeeded()?.stdout)
-            };
-            manage(&[&["user", "add", "bench"], grants].concat())?;
-            join_string = manage(&["token", "new", "--user", "bench"])?;
-        }
-        let mut join = stage.at_client(&binary.to_string_lossy());
-        private(&mut join, scratch.path());
-        join.args(["join", join_string.trim()]);
-        let joined = Running::start("tabane join", &mut join)?.finish(START_WITHIN)?;
-        joined.succeeded().context("tabane join")?;
-        Ok(Self {
+        let bond = Self {
             binary: binary.to_path_buf(),
             congestion: congestion.map(str::to_owned),
             relay,
             scratch,
-        })
+        };
+        if !grants.is_empty() {
+            bond.manage(stage, &[&["user", "add", "bench"], grants].concat())?;
+            join_string = bond.manage(stage, &["token", "new", "--user", "bench"])?;
+        }
+        join(&mut bond.command(stage), &join_string)?;
+        Ok(bond)
+    }
+
+    /// What `tabane relay` says to these arguments, where the relay is.
+    pub(super) fn manage(&self, stage: &Stage, arguments: &[&str]) -> Result<String> {
+        let mut command = stage.at_server(&self.binary.to_string_lossy());
+        private(&mut command, self.scratch.path());
+        command.arg("relay").args(arguments).arg("--state");
+        command.arg(self.scratch.path().join("relay"));
+        let done = Running::start("tabane relay", &mut command)?.finish(START_WITHIN)?;
+        Ok(done.succeeded()?.stdout)
     }
 
     /// Where the relay listens.
@@ -144,6 +143,14 @@ impl Bond {
     }
 }
 
+/// Joins the relay by this line; `command` is a client's, its arguments are to follow.
+pub(super) fn join(command: &mut Command, line: &str) -> Result<()> {
+    command.args(["join", line.trim()]);
+    let joined = Running::start("tabane join", command)?.finish(START_WITHIN)?;
+    joined.succeeded().context("tabane join")?;
+    Ok(())
+}
+
 /// A relay at the server, and the line that joins it.
 fn start_relay(
     stage: &Stage,
@@ -165,7 +172,7 @@ fn start_relay(
 }
 
 /// Keeps the user's own relays and settings out of it.
-fn private(command: &mut Command, home: &Path) {
+pub(super) fn private(command: &mut Command, home: &Path) {
     command.env("HOME", home).current_dir(home);
     command.env("TABANE_RUNTIME", home.join("runtime"));
     for variable in [

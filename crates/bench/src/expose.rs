@@ -6,14 +6,13 @@
 //! links are between them and the server.
 
 mod rathole;
-mod visitors;
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tabane_linux::descriptors;
 use tabane_netem::Scenario;
 
@@ -23,8 +22,8 @@ use super::process::Running;
 use super::sheet::{Bound, Row};
 use super::stage::Stage;
 use super::summary::Spread;
+use super::visitors::{self, joined, rate_mbps, silence_ms};
 use rathole::Rathole;
-use visitors::Course;
 
 const NETWORK: &str = "name = \"expose\"\nwhy = \"a server behind 20 + 10 Mbit/s up\"\n\
     duration = \"600s\"\n\
@@ -242,50 +241,9 @@ impl Place {
     }
 }
 
-fn joined(download: std::thread::JoinHandle<std::io::Result<Course>>) -> Result<Course> {
-    match download.join() {
-        Ok(course) => course.context("the download broke"),
-        Err(_) => bail!("the download's thread has panicked"),
-    }
-}
-
-fn rate_mbps(course: &Course) -> f64 {
-    let bytes: usize = course.iter().map(|(_, len)| len).sum();
-    let span = course.first().zip(course.last());
-    let seconds = span.map_or(0.0, |(first, last)| (last.0 - first.0).as_secs_f64());
-    bytes as f64 * 8.0 / seconds.max(1e-3) / 1e6
-}
-
-fn silence_ms(course: &Course, cut_at: Instant) -> f64 {
-    let later = course.windows(2).filter(|two| two[1].0 > cut_at);
-    let silences = later.map(|two| (two[1].0 - two[0].0).as_secs_f64() * 1e3);
-    // None came at all.
-    silences.fold(0.0, f64::max).max(match course.last() {
-        Some((last, _)) if *last > cut_at => 0.0,
-        _ => f64::INFINITY,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_rate_is_what_came_and_a_silence_the_longest_after_the_cut() {
-        let begin = Instant::now();
-        let at = |ms| begin + Duration::from_millis(ms);
-        let course = vec![
-            (at(0), 0),
-            (at(500), 500_000),
-            (at(600), 100_000),
-            (at(900), 100_000),
-            (at(1_000), 50_000),
-        ];
-        assert!((rate_mbps(&course) - 6.0).abs() < 1e-9);
-        assert!((silence_ms(&course, at(590)) - 300.0).abs() < 1e-9);
-        assert!((silence_ms(&course, at(950)) - 100.0).abs() < 1e-9);
-        assert!(silence_ms(&course, at(1_000)).is_infinite());
-    }
 
     #[test]
     fn the_network_is_one() {

@@ -38,6 +38,7 @@ mod scratch;
 mod selftest;
 mod share;
 mod sheet;
+mod sites;
 mod soak;
 mod sockets;
 mod stage;
@@ -46,6 +47,7 @@ pub(crate) mod stream;
 mod summary;
 mod table;
 mod udp;
+mod visitors;
 mod web;
 mod workers;
 
@@ -145,7 +147,8 @@ fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         | Kind::Cost
         | Kind::Startup
         | Kind::Carriers
-        | Kind::Expose => {
+        | Kind::Expose
+        | Kind::Sites => {
             let sheet = sheet(root, &binary, &options, |sheet| keep(&options, sheet))?;
             if let (Kind::Startup, Some(path)) = (options.kind, &options.svg) {
                 startup::draw(&sheet, path)?;
@@ -221,6 +224,7 @@ fn scenarios(root: &Path, options: &Options) -> Result<Vec<Scenario>> {
         Kind::Sockets => sockets::scenarios(),
         Kind::Carriers => carriers::scenarios(&options.names),
         Kind::Expose => expose::scenarios(),
+        Kind::Sites => sites::scenarios(),
         _ => options.scenarios(root),
     }
 }
@@ -264,6 +268,7 @@ fn row(scenario: &Scenario, direction: Direction, binary: &Path, options: &Optio
         Kind::Startup => startup::measure(scenario, binary, options),
         Kind::Carriers => carriers::measure(scenario, binary, options),
         Kind::Expose => expose::measure(scenario, binary, options),
+        Kind::Sites => sites::measure(scenario, binary, options),
         Kind::Goodput | Kind::Share | Kind::Lan | Kind::Figures => {
             unreachable!("they have no sheet")
         }

@@ -28,6 +28,7 @@ Our figures and our peers', in the same run, on emulated links. Needs root, iper
                    sockets
     expose         a server behind a client, visited by way of the relay: downloads, setup, crowds
                    (for three times --seconds), cuts
+    sites          from a host behind one client to one behind another, each with two links
     lan            50 hosts with 20 connections each behind one `tabane up --lan`
     arms           table 1 of the ARMS paper with `tabane sctp`; see `bench arms --help`
     web            files from nginx by curl, aria2, `tabane get` and `tabane web`; see
@@ -70,6 +71,7 @@ pub(super) enum Kind {
     Startup,
     Carriers,
     Expose,
+    Sites,
     Figures,
 }
 
@@ -88,6 +90,7 @@ impl Kind {
             Self::Startup,
             Self::Carriers,
             Self::Expose,
+            Self::Sites,
             Self::Figures,
         ];
         all.into_iter().find(|kind| kind.name() == word)
@@ -107,6 +110,7 @@ impl Kind {
             Self::Startup => "startup",
             Self::Carriers => "carriers",
             Self::Expose => "expose",
+            Self::Sites => "sites",
             Self::Figures => "figures",
         }
     }
@@ -127,7 +131,8 @@ impl Kind {
             | Self::Share
             | Self::Lan
             | Self::Carriers
-            | Self::Expose => &[],
+            | Self::Expose
+            | Self::Sites => &[],
         }
     }
 
@@ -145,6 +150,7 @@ impl Kind {
             | Self::Startup
             | Self::Carriers
             | Self::Expose
+            | Self::Sites
             | Self::Figures => 3,
         }
     }
@@ -161,6 +167,7 @@ impl Kind {
             | Self::Lan
             | Self::Carriers
             | Self::Expose
+            | Self::Sites
             | Self::Cost => true,
             Self::Latency | Self::Fetch => !is_wire && !measures_stream(&scenario.name),
             Self::Udp => !is_wire && scenario.links.iter().all(is_steady),

@@ -86,7 +86,8 @@ impl Stage {
         ))
     }
 
-    /// Moves the near end of a link to another host, as its only way to the server.
+    /// Moves the near end of a link to another host, as a way of its to the server; the first that
+    /// is moved there comes first.
     pub(super) fn move_link(&mut self, index: usize, to: &Netns) -> Result<()> {
         let (client, there) = (self.lab.client().name(), to.name());
         let LabLink {
@@ -98,7 +99,10 @@ impl Stage {
         ip(&format!("-n {client} link set {interface} netns {there}"))?;
         ip(&format!("-n {there} addr add {own}/24 dev {interface}"))?;
         ip(&format!("-n {there} link set {interface} up"))?;
-        ip(&format!("-n {there} route add default via {server}"))?;
+        ip(&format!(
+            "-n {there} route add default via {server} metric {}",
+            index + 1
+        ))?;
         self.moved.push((index, to.clone()));
         Ok(())
     }

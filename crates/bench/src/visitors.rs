@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tabane_linux::netns::Netns;
 
 /// Longer than a connection that is there takes on these links, beside a thousand others.
@@ -107,6 +107,33 @@ pub(super) fn download(
     }))
 }
 
+/// The course of a download that is over.
+pub(super) fn joined(download: thread::JoinHandle<io::Result<Course>>) -> Result<Course> {
+    match download.join() {
+        Ok(course) => course.context("the download broke"),
+        Err(_) => bail!("the download's thread has panicked"),
+    }
+}
+
+/// What came in its time, in Mbit/s.
+pub(super) fn rate_mbps(course: &Course) -> f64 {
+    let bytes: usize = course.iter().map(|(_, len)| len).sum();
+    let span = course.first().zip(course.last());
+    let seconds = span.map_or(0.0, |(first, last)| (last.0 - first.0).as_secs_f64());
+    bytes as f64 * 8.0 / seconds.max(1e-3) / 1e6
+}
+
+/// The longest silence after a cut; infinite where nothing came any more.
+pub(super) fn silence_ms(course: &Course, cut_at: Instant) -> f64 {
+    let later = course.windows(2).filter(|two| two[1].0 > cut_at);
+    let silences = later.map(|two| (two[1].0 - two[0].0).as_secs_f64() * 1e3);
+    // None came at all.
+    silences.fold(0.0, f64::max).max(match course.last() {
+        Some((last, _)) if *last > cut_at => 0.0,
+        _ => f64::INFINITY,
+    })
+}
+
 /// A crowd of visitors, and what became of it.
 #[derive(Default)]
 pub(super) struct Crowd {
@@ -198,6 +225,23 @@ fn ask(mut connection: TcpStream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rate_is_what_came_and_a_silence_the_longest_after_the_cut() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let course = vec![
+            (at(0), 0),
+            (at(500), 500_000),
+            (at(600), 100_000),
+            (at(900), 100_000),
+            (at(1_000), 50_000),
+        ];
+        assert!((rate_mbps(&course) - 6.0).abs() < 1e-9);
+        assert!((silence_ms(&course, at(590)) - 300.0).abs() < 1e-9);
+        assert!((silence_ms(&course, at(950)) - 100.0).abs() < 1e-9);
+        assert!(silence_ms(&course, at(1_000)).is_infinite());
+    }
 
     #[test]
     fn a_server_of_this_kind_loses_none_of_a_crowd() {
