@@ -379,6 +379,13 @@ impl Recovery {
         Some(self.last_eliciting_at + base * (1 << doubled.min(MAX_BACKOFF_SHIFT)))
     }
 
+    /// When the oldest of what the peer should answer left.
+    pub(crate) fn unanswered_since(&self) -> Option<Instant> {
+        let mut sent = self.sent.iter().filter_map(|(_, slot)| slot.as_ref());
+        let oldest = sent.find(|packet| packet.in_flight && packet.ack_eliciting);
+        oldest.map(|packet| packet.sent_at)
+    }
+
     pub(crate) fn on_pto(&mut self) {
         self.pto_count += 1;
     }

@@ -24,6 +24,10 @@ const STREAM_PATIENCE: Duration = Duration::from_millis(250);
 /// is not taken for silent for so much longer; what is in flight is repeated as ever.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(250);
 
+/// The only path has three probes, but no longer than this: one that was measured while the peer
+/// stood still would have them for half a minute.
+const LAST_PATIENCE: Duration = Duration::from_secs(3);
+
 /// After so many probes in vain, a minute at least, what is in flight on the only path is lost: a
 /// peer that never acknowledges must not make us keep it for ever.
 const HOPELESS: u32 = 64;
@@ -109,12 +113,19 @@ impl Path {
         }
         let patient = match others {
             true => self.may_wait_behind_data(now),
-            false => self.recovery.pto_count() < 3,
+            false => self.recovery.pto_count() < 3 && !self.is_long_unanswered(now),
         };
         if self.is_active() && !patient {
             self.state = State::Silent { since: now };
             news.down = Some(PathDownReason::NoAnswer);
         }
+    }
+
+    /// Whether what is in flight has been without an answer for so long that nobody is to wait for
+    /// the path any more.
+    fn is_long_unanswered(&self, now: Instant) -> bool {
+        let since = self.recovery.unanswered_since();
+        since.is_some_and(|since| since.max(self.excuse.until) + LAST_PATIENCE <= now)
     }
 
     /// Whether the peer sends by the path all the while, and it is not silent for longer than its

@@ -361,6 +361,38 @@ fn how_long_a_peer_stood_still_does_not_delay_that_a_new_path_s_end_is_noticed()
     }
 }
 
+/// As after a peer has stood still: three probes of a path that was measured so would take 16 s.
+#[test]
+fn the_only_path_is_not_waited_for_any_longer_where_its_first_answer_took_a_second() {
+    const STEP: Duration = Duration::from_millis(50);
+    let mut pair = Pair::new(None, None);
+    pair.delays = [Duration::from_millis(535); 9];
+    let paths = |pair: &mut Pair| {
+        let now = pair.now;
+        pair.session().snapshot(now).paths
+    };
+    let id = loop {
+        pair.run(STEP);
+        let now = pair.now;
+        if let Ok(id) = pair.session().open_stream(now) {
+            break id;
+        }
+    };
+    let path = &paths(&mut pair)[0];
+    let pto = path.rtt_smoothed + 4 * path.rtt_variation;
+    assert!(pto > Duration::from_secs(3), "{path:?}");
+    pair.delays = [Duration::from_secs(3_600); 9];
+    pair.wire.clear();
+    let gone_at = pair.now;
+    let written = pair.session().write(gone_at, id, &[7; 1_000]);
+    assert_eq!(written.expect("open"), 1_000);
+    while paths(&mut pair)[0].status == PathStatus::Active {
+        pair.run(STEP);
+        let took = pair.now.since(gone_at);
+        assert!(took < Duration::from_secs(5), "unnoticed for {took:?}");
+    }
+}
+
 /// As a link that comes and goes while nothing leaves: news of closed paths that fill packets.
 #[test]
 fn however_many_paths_are_given_up_at_once_the_other_end_hears_of_each() {

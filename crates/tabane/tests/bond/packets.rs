@@ -282,6 +282,8 @@ fn two_that_ping_the_same_host_by_the_same_number_have_their_own_answers() {
     soon(&world, CARRIED);
     let second = Up::start_by(&world, other.tabane(), &[]);
     second.wait_until(UP);
+    // What begins before that goes plainly, and goes on so.
+    packets(|| other.tabane(), "up", |_| true);
     let carried = |seen: &str| seen.starts_with("203.0.113.1 ");
     let deadline = Instant::now() + PATIENCE;
     while !carried(&seen(other.command("python3"), 50, 0)) {
