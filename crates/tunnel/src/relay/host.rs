@@ -1,21 +1,26 @@
 //! What the tasks of one session at the relay have in common: whose it is, and how much of what
 //! there is of it at once.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use tabane_core::PublicKey;
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 
 use super::Shared;
 use super::user::{Counted, Meter, Rates, User, What};
 use crate::request::{Status, Transport};
 use crate::stream::{Stream, StreamEnd};
 
+/// Where a worker's sessions are told of, each time that one has given up a seat; nobody is told
+/// before somebody waits for that.
+pub(super) type Leavings = Rc<OnceCell<mpsc::UnboundedSender<u64>>>;
+
 /// What a session has at present.
-#[derive(Default)]
 pub(super) struct Occupancy {
+    session: u64,
+    leavings: Leavings,
     taken: [Cell<usize>; Seat::KINDS],
 }
 
@@ -47,8 +52,6 @@ pub(super) struct Permit {
 #[derive(Clone)]
 pub(super) struct Host {
     pub(super) shared: Arc<Shared>,
-    /// Rung when a stream has ended.
-    pub(super) stream_ended: Rc<Notify>,
     pub(super) usage: Rc<Occupancy>,
     pub(super) user: Option<User>,
     pub(super) rates: Option<Rc<Rates>>,
@@ -63,6 +66,14 @@ impl Host {
 }
 
 impl Occupancy {
+    pub(super) fn new(session: u64, leavings: Leavings) -> Self {
+        Self {
+            session,
+            leavings,
+            taken: Default::default(),
+        }
+    }
+
     /// Whether there are connections, which the session's end would break.
     pub(super) fn is_busy(&self) -> bool {
         self.of(Seat::Connection) + self.of(Seat::Visitor) > 0
@@ -129,6 +140,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let taken = &self.usage.taken[self.seat as usize];
         taken.set(taken.get() - 1);
+        if let Some(tell) = self.usage.leavings.get() {
+            // Nobody waits any more where it fails.
+            let _ = tell.send(self.usage.session);
+        }
     }
 }
 

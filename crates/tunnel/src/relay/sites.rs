@@ -235,14 +235,13 @@ fn pass_on(asked: &Stream, Call { at, from, end }: Call, visits: &Arc<Visits>, h
         from,
         at,
     };
-    let (ended, meter) = (host.stream_ended.clone(), host.meter());
+    let meter = host.meter();
     tokio::task::spawn_local(async move {
         tokio::select! {
             () = carry(stream, preface.emit(), end, meter) => {}
             () = presence.forsaken() => {}
         }
         drop((permit, presence));
-        ended.notify_one();
     });
 }
 
