@@ -117,8 +117,9 @@ impl SessionOrder {
     }
 }
 
-/// Everything that is known before the network is touched.
-#[derive(Debug, Clone)]
+/// Everything that is known before the network is touched; by default there is nobody to have a
+/// session with.
+#[derive(Debug, Clone, Default)]
 pub struct SessionPlan {
     /// The preferred first; none only where there are peers. Of a fleet, all its relays.
     relays: Vec<(RelayName, RelayEntry)>,
@@ -195,16 +196,11 @@ impl SessionPlan {
             lenders,
             insisted: order.neighbours,
             session,
-            monitor: HostMonitor::default(),
-            rules: RuleBook::default(),
-            roll: LinkRoll::default(),
-            uplinks: Rc::default(),
-            numbers: SessionNumbers::default(),
             udp_order: order.udp_order.unwrap_or_default(),
             portal_probe: Probe::wished(settings.portal_probe.as_deref())?,
-            resolvers: Vec::new(),
             discovers: discovers.then_some(true),
             plain_by_several: true,
+            ..Self::default()
         })
     }
 
@@ -212,25 +208,9 @@ impl SessionPlan {
     /// resolvers; none: of this host's.
     pub fn over_link(link: &str, resolvers: Vec<SocketAddr>) -> Self {
         Self {
-            relays: Vec::new(),
-            members: Vec::new(),
-            joined: Vec::new(),
-            peers: Vec::new(),
-            direct: Vec::new(),
             links: vec![link.to_owned()],
-            lenders: Vec::new(),
-            insisted: Vec::new(),
-            session: SessionConfig::default(),
-            monitor: HostMonitor::default(),
-            rules: RuleBook::default(),
-            roll: LinkRoll::default(),
-            uplinks: Rc::default(),
-            numbers: SessionNumbers::default(),
-            udp_order: UdpOrder::default(),
-            portal_probe: None,
             resolvers,
-            discovers: None,
-            plain_by_several: false,
+            ..Self::default()
         }
     }
 

@@ -163,29 +163,23 @@ impl Exposures {
         exposed.iter().map(|it| it.wish.report()).collect()
     }
 
+    /// How each stands, now and later.
+    fn states(&self) -> Vec<watch::Receiver<ExposureState>> {
+        let exposed = self.0.borrow();
+        exposed.iter().map(|it| it.wish.state.subscribe()).collect()
+    }
+
     /// Waits until none of them waits for the relay's first word.
     pub async fn answered(&self) {
-        let states: Vec<_> = self
-            .0
-            .borrow()
-            .iter()
-            .map(|it| it.wish.state.subscribe())
-            .collect();
-        for mut state in states {
+        for mut state in self.states() {
             let _ = state.wait_for(|it| *it != ExposureState::Asked).await;
         }
     }
 
     /// Waits until the relay has refused one of them, and says why; for ever where it has not.
     pub async fn refused(&self) -> String {
-        let states: Vec<_> = self
-            .0
-            .borrow()
-            .iter()
-            .map(|it| it.wish.state.subscribe())
-            .collect();
         let mut waiting = tokio::task::JoinSet::new();
-        for mut state in states {
+        for mut state in self.states() {
             waiting.spawn_local(async move {
                 let refused = |it: &ExposureState| matches!(it, ExposureState::Refused(_));
                 let found = state.wait_for(refused).await.ok().map(|it| it.clone());

@@ -164,6 +164,10 @@ impl Upgrade {
             .await;
         if started.is_err() {
             self.gatekeeper.take_up();
+            // It may have led packets to itself before it ended.
+            if let Err(error) = self.monitor.take_all() {
+                tracing::error!(%error, "what is new may go astray");
+            }
         }
         started
     }

@@ -7,6 +7,7 @@ mod cli;
 mod commands;
 #[cfg(feature = "demo")]
 mod demo;
+mod event_loop;
 mod failure;
 mod gateway;
 mod instance;

@@ -53,6 +53,17 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
+/// A heading, and what stands below it in the row of an item.
+pub(crate) type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
+/// A table with a row for each item.
+pub(crate) fn items<T>(items: &[T], columns: &[Column<'_, T>]) -> String {
+    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+    let row = |item| columns.iter().map(|(_, cell)| cell(item)).collect();
+    let rows: Vec<Vec<String>> = items.iter().map(row).collect();
+    table(&headings, &rows)
+}
+
 /// `1.2 MB`
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {

@@ -57,6 +57,12 @@ impl SessionId {
     pub(crate) const fn serial(self) -> u64 {
         self.serial
     }
+
+    /// Another one, which there is not.
+    #[cfg(test)]
+    pub(crate) const fn renumbered(self, serial: u64) -> Self {
+        Self { serial, ..self }
+    }
 }
 
 /// The engine, shared by the tasks of one thread.

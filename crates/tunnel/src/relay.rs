@@ -54,14 +54,13 @@ mod web_door;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tabane_base::Duration;
 use tabane_core::{CloseReason, ConfigError, Event};
 use tabane_linux::UdpError;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -76,6 +75,7 @@ use exit::Exit;
 use front_doors::FrontDoors;
 use guest::Guest;
 use headcount::Headcount;
+use host::Leavings;
 use listening::Group;
 use measuring::Measuring;
 use members::Members;
@@ -138,7 +138,7 @@ pub struct Relay {
     ),
     guests: BTreeMap<u64, Guest>,
     rates: RatesHere,
-    stream_ended: Rc<Notify>,
+    leavings: Leavings,
     /// What other workers want done here.
     jobs: mpsc::UnboundedReceiver<Job>,
     doors: Vec<WebDoor>,
@@ -283,7 +283,7 @@ impl Relay {
             answers: mpsc::unbounded_channel(),
             guests: BTreeMap::new(),
             rates: RatesHere::default(),
-            stream_ended: Rc::default(),
+            leavings: Leavings::default(),
             jobs: seat.jobs,
             doors: Vec::new(),
             inherited: Vec::new(),

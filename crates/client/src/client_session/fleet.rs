@@ -4,7 +4,7 @@
 //! Owns when they are asked for and measured. The list is believed by the store alone, what follows
 //! from distances is the roster's to say (`tunnel/client/roster.rs`).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use tabane_linux::Egress;
 use tabane_store::{FleetMember, RelayEntry, RelayName, Store, secret};
 use tabane_tunnel::{Client, LinkBind, RelayLoad, RelayMerit, in_order_of_merit};
 use tokio::net::UdpSocket;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Notify;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
@@ -64,8 +64,8 @@ impl SessionPlan {
             client: client.clone(),
             store: store.clone(),
             is_new: Notify::new(),
-            epoch: Cell::new(0),
-            members: Mutex::new(self.members.clone()),
+            epochs: RefCell::default(),
+            members: RefCell::new(self.members.clone()),
             loads: RefCell::default(),
         });
         tokio::task::spawn_local(follower.clone().ask());
@@ -78,10 +78,10 @@ struct Follower {
     client: Client,
     store: Store,
     is_new: Notify,
-    /// Of the list that is known.
-    epoch: Cell<u64>,
+    /// Of the lists that are known, by the keys of their fleets.
+    epochs: RefCell<BTreeMap<PublicKey, u64>>,
     /// By place; those that are gone stay.
-    members: Mutex<Vec<FleetMember>>,
+    members: RefCell<Vec<FleetMember>>,
     /// What each has to do, of those of which that is told.
     loads: RefCell<BTreeMap<PublicKey, RelayLoad>>,
 }
@@ -89,13 +89,27 @@ struct Follower {
 impl Follower {
     /// Asks for newer lists for ever.
     async fn ask(self: Rc<Self>) {
+        let known = || {
+            let fleet = self.fleet()?;
+            self.epochs.borrow().get(&fleet).copied()
+        };
         let tell = |bytes: Vec<u8>| {
-            let follower = self.clone();
-            tokio::task::spawn_local(async move { follower.keep(bytes).await });
+            if let Some(fleet) = self.fleet() {
+                let follower = self.clone();
+                tokio::task::spawn_local(async move { follower.keep(fleet, bytes).await });
+            }
         };
         self.client
-            .follow_fleet_list(|| self.epoch.get(), tell, |loads| self.note(&loads))
+            .follow_fleet_list(|| known().unwrap_or(0), tell, |loads| self.note(&loads))
             .await;
+    }
+
+    /// The fleet of the relay that is in use.
+    fn fleet(&self) -> Option<PublicKey> {
+        let (_, key) = self.client.snapshot().relay_named?;
+        let members = self.members.borrow();
+        let relay = members.iter().find(|member| member.entry.key == key)?;
+        relay.entry.fleet
     }
 
     /// Has relays be liked by what they have to do; one of which nothing is told is idle.
@@ -113,11 +127,12 @@ impl Follower {
         }
     }
 
-    /// Keeps a list where it is one of a fleet that was joined, and newer.
-    async fn keep(&self, bytes: Vec<u8>) {
+    /// Keeps a list where it is one of this fleet, and newer.
+    async fn keep(&self, fleet: PublicKey, bytes: Vec<u8>) {
         let (store, joined) = (self.store.clone(), self.plan.joined.clone());
         let kept = spawn_blocking(move || {
-            let fleets = joined.iter().filter(|(_, relay)| relay.fleet.is_some());
+            let fleets = joined.iter();
+            let fleets = fleets.filter(|(_, relay)| relay.fleet == Some(fleet));
             let puts = fleets.map(|(name, relay)| {
                 let is_new = store.put_fleet_list(name, relay, &bytes)?;
                 let list = store.fleet_list(name, relay)?;
@@ -128,7 +143,7 @@ impl Follower {
         for put in kept.await.unwrap_or_default() {
             match put {
                 Ok((is_new, epoch)) => {
-                    self.epoch.set(epoch);
+                    self.epochs.borrow_mut().insert(fleet, epoch);
                     if is_new {
                         self.is_new.notify_one();
                     }
@@ -152,8 +167,8 @@ impl Follower {
         let Ok(now) = spawn_blocking(move || store.members_of(&joined)).await else {
             return;
         };
-        let mut members = self.members.lock().await;
-        let is_gone = take_over(&mut members, now);
+        let is_gone = take_over(&mut self.members.borrow_mut(), now);
+        let members = self.members.borrow().clone();
         let Ok(uplinks) = self.plan.uplinks(&self.store).await else {
             return;
         };
@@ -319,7 +334,19 @@ async fn round_trip(
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU8;
+    use std::sync::Arc;
+
+    use tabane_core::{Identity, ServerConfig, SessionConfig};
+    use tabane_fleet::{Certificate, ListEntry, RelayList};
+    use tabane_store::Scratch;
+    use tabane_tunnel::{
+        Access, Admission, ClientConfig, HostMonitor, Relay, RelayConfig, RelayLimits, block_on,
+    };
+    use tokio::sync::{oneshot, watch};
+
     use super::*;
+    use crate::client_session::SessionOrder;
 
     fn member(name: &str, key: u8) -> FleetMember {
         FleetMember {
@@ -377,5 +404,90 @@ mod tests {
         assert_eq!(tabane_tunnel::in_order_of_merit(&merits), [1, 0]);
         let alone = merits_of(&members[1..], &[], wait).await;
         assert_eq!(alone[0].distance, None, "nobody to choose from");
+    }
+    /// The one relay of the fleet with this seed, whose list is of `epoch`, joined as `name`; until
+    /// it is told to go down.
+    fn joined(store: &Store, name: &str, fleet: u8, epoch: u64) -> oneshot::Sender<()> {
+        let (identity, fleet) = (
+            Identity::from_seed([!fleet; 32]),
+            Identity::from_seed([fleet; 32]),
+        );
+        let (list, told) = watch::channel((0, Arc::default()));
+        let relay = Relay::bind(RelayConfig {
+            identity: identity.clone(),
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            access: Access::Private,
+            own_addresses: Vec::new(),
+            limits: RelayLimits::default(),
+            server: ServerConfig::default(),
+            session: SessionConfig::default(),
+            authorise: Box::new(|applicant| applicant.answer(Admission::Admit(None))),
+            resolvers: Vec::new(),
+            monitor: HostMonitor::default(),
+            seed: [2; 32],
+            mark: None,
+            exit: None,
+            workers: NonZeroU8::MIN,
+            inheritance: None,
+            fleet_list: Some(told),
+            fleet_loads: None,
+            web_doors: Vec::new(),
+        });
+        let relay = relay.unwrap();
+        let addresses = vec![relay.local_addrs()[0].into()];
+        let entry = ListEntry {
+            certificate: Certificate::sign(&fleet, "only", identity.public_key(), 0).unwrap(),
+            addresses: addresses.clone(),
+            region: String::new(),
+            capacity: 0,
+            draining: false,
+        };
+        let signed = RelayList::sign(&fleet, epoch, vec![entry]).unwrap();
+        list.send_replace((epoch, signed.emit().into()));
+        let entry = RelayEntry {
+            addresses,
+            key: identity.public_key(),
+            fleet: Some(fleet.public_key()),
+            token: "A".repeat(22).parse().unwrap(),
+        };
+        store
+            .put_relay(&name.parse().unwrap(), &entry, false)
+            .unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        tokio::task::spawn_local(relay.run(stopped));
+        stop
+    }
+
+    #[test]
+    fn each_fleet_counts_its_lists_by_itself() {
+        let scratch = Scratch::make();
+        let store = Store::locate(Some(scratch.path().join("config"))).unwrap();
+        block_on(async {
+            let first = joined(&store, "first", 1, 9);
+            let _second = joined(&store, "second", 2, 3);
+            let plan = SessionPlan::new(SessionOrder::default(), &store).unwrap();
+            let (relays, _) = plan.resolve().await;
+            let client = Client::connect(ClientConfig {
+                links: vec![LinkBind::unbound()],
+                ..plan.config(&store, relays, &BTreeMap::new()).unwrap()
+            });
+            let client = client.await.unwrap();
+            plan.follow_fleets(&client, &store);
+            let known = async |place: usize, epoch| {
+                let (name, relay) = &plan.joined[place];
+                let list = || store.fleet_list(name, relay).unwrap();
+                while list().is_none_or(|list| list.epoch() != epoch) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let wait = Duration::from_secs(10);
+            timeout(wait, known(0, 9)).await.expect("the first fleet's");
+            first.send(()).unwrap();
+            timeout(wait, known(1, 3)).await.expect("the second's");
+        })
+        .unwrap();
     }
 }

@@ -3,8 +3,8 @@
 //! Files are read and written by threads of their own, for the relay's thread carries everybody's
 //! packets.
 
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
@@ -26,12 +26,23 @@ pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct FileKeeper {
     state: RelayState,
     file: AccessFile,
-    usage: RefCell<UsageCounters>,
-    /// The counters are not on disk as they are.
-    is_unsaved: Cell<bool>,
+    counted: Arc<Counted>,
+}
+
+/// What users have used, and the file with that.
+struct Counted {
+    usage: Mutex<UsageCounters>,
+    /// Whoever writes has it for so long: the relay's thread does so only at the end.
+    file: Mutex<Written>,
     /// Another process writes them.
-    is_put_down: Cell<bool>,
-    usage_file: UsageFile,
+    is_put_down: AtomicBool,
+}
+
+/// `usage.toml`.
+struct Written {
+    file: UsageFile,
+    /// What is in it; `None` where that is not known.
+    usage: Option<UsageCounters>,
 }
 
 /// What other processes change in the directory.
@@ -41,14 +52,20 @@ pub(crate) struct Changes {
 
 impl FileKeeper {
     pub(crate) fn new(state: &RelayState) -> Result<Self> {
-        let usage_file = state.usage_file();
+        let file = state.usage_file();
+        let usage = file.read()?;
+        let written = Written {
+            file,
+            usage: Some(usage.clone()),
+        };
         Ok(Self {
             state: state.clone(),
             file: state.access_file(),
-            usage: RefCell::new(usage_file.read()?),
-            is_unsaved: Cell::new(false),
-            is_put_down: Cell::new(false),
-            usage_file,
+            counted: Arc::new(Counted {
+                usage: Mutex::new(usage),
+                file: Mutex::new(written),
+                is_put_down: AtomicBool::new(false),
+            }),
         })
     }
 
@@ -95,14 +112,13 @@ impl FileKeeper {
     }
 
     pub(super) fn used(&self, entry: &UserEntry) -> Bytes {
-        self.usage.borrow().of(entry, unix_seconds())
+        lock(&self.counted.usage).of(entry, unix_seconds())
     }
 
     /// Brings the counters up to date, and begins anew with those whose day or month is over.
     pub(super) fn count(&self, list: &AccessList, of: impl Fn(&UserName) -> Option<User>) {
         let now = unix_seconds();
-        let mut usage = self.usage.borrow_mut();
-        let before = usage.clone();
+        let mut usage = lock(&self.counted.usage);
         usage.retain(|name| list.users().iter().any(|user| user.name.as_str() == name));
         for entry in list.users() {
             if let Some(user) = of(&entry.name) {
@@ -112,41 +128,57 @@ impl FileKeeper {
                 usage.set(entry, user.usage().volume, now);
             }
         }
-        if *usage != before {
-            self.is_unsaved.set(true);
-        }
     }
 
     pub(super) async fn save(&self) {
-        if self.is_unsaved.get() && !self.is_put_down.get() {
-            let (file, usage) = (self.usage_file.clone(), self.usage.borrow().clone());
-            let written = spawn_blocking(move || file.write(&usage)).await;
-            self.note_written(written.context("the thread for files broke").flatten());
-        }
+        self.with_file(Counted::save).await;
     }
 
     pub(super) fn save_now(&self) {
-        if self.is_unsaved.get() && !self.is_put_down.get() {
-            self.note_written(self.usage_file.write(&self.usage.borrow()));
-        }
+        self.counted.save(&mut lock(&self.counted.file));
     }
 
     pub(super) async fn put_down(&self) {
-        self.save().await;
-        self.is_put_down.set(true);
+        let put_down = |counted: &Counted, written: &mut Written| {
+            counted.save(written);
+            // From here on it has what the other process says.
+            written.usage = None;
+            counted.is_put_down.store(true, Ordering::Relaxed);
+        };
+        self.with_file(put_down).await;
     }
 
     pub(super) fn take_up(&self) {
-        self.is_put_down.set(false);
+        self.counted.is_put_down.store(false, Ordering::Relaxed);
     }
 
-    fn note_written(&self, written: Result<()>) {
-        match written {
-            Ok(()) => self.is_unsaved.set(false),
+    /// Has a thread for files do this, once those before it have done theirs.
+    async fn with_file(&self, f: impl FnOnce(&Counted, &mut Written) + Send + 'static) {
+        let counted = self.counted.clone();
+        let done = spawn_blocking(move || f(&counted, &mut lock(&counted.file))).await;
+        if let Err(error) = done {
+            tracing::error!(%error, "the thread for files broke");
+        }
+    }
+}
+
+impl Counted {
+    /// Writes what is counted by now, if that is not in the file.
+    fn save(&self, written: &mut Written) {
+        let now = lock(&self.usage).clone();
+        if self.is_put_down.load(Ordering::Relaxed) || written.usage.as_ref() == Some(&now) {
+            return;
+        }
+        match written.file.write(&now) {
+            Ok(()) => written.usage = Some(now),
             // Counting goes on; the next time tries again.
             Err(error) => tracing::error!("what users have used is not on disk: {error:#}"),
         }
     }
+}
+
+fn lock<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
+    it.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Changes {
@@ -159,5 +191,112 @@ impl Changes {
             tracing::error!(%error, "changes take effect at a restart only");
             self.watch = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Waker};
+
+    use tabane_store::Scratch;
+    use tabane_tunnel::block_on;
+
+    use super::*;
+
+    /// A keeper, and the list of its one user, ann.
+    struct Kept {
+        state: RelayState,
+        keeper: FileKeeper,
+        list: AccessList,
+        ann: User,
+    }
+
+    impl Kept {
+        fn start(scratch: &Scratch) -> Self {
+            let state = RelayState::locate(Some(scratch.path().to_owned())).unwrap();
+            let entry = UserEntry {
+                volume: Some("1GB/month".parse().unwrap()),
+                ..UserEntry::new("ann".parse().unwrap(), 0)
+            };
+            let ann = User::new("ann", entry.limits(), Bytes::ZERO);
+            let mut list = AccessList::default();
+            list.add_user(entry).unwrap();
+            Self {
+                keeper: FileKeeper::new(&state).unwrap(),
+                state,
+                list,
+                ann,
+            }
+        }
+
+        fn count(&self, bytes: u64) {
+            self.ann.set_volume_used(Bytes::new(bytes));
+            self.keeper.count(&self.list, |_| Some(self.ann.clone()));
+        }
+
+        /// What the next process would begin with.
+        fn on_disk(&self) -> u64 {
+            let usage = self.state.usage_file().read().unwrap();
+            usage.of(&self.list.users()[0], unix_seconds()).get()
+        }
+    }
+
+    /// Begins it, and says whether it is still under way.
+    fn is_begun(it: Pin<&mut impl Future>) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        it.poll(&mut cx).is_pending()
+    }
+
+    #[test]
+    fn what_is_counted_while_counters_are_written_is_written_next() {
+        let scratch = Scratch::make();
+        let kept = Kept::start(&scratch);
+        block_on(async {
+            kept.count(1);
+            let mut saving = pin!(kept.keeper.save());
+            let is_under_way = is_begun(saving.as_mut());
+            kept.count(2);
+            if is_under_way {
+                saving.await;
+            }
+            kept.keeper.save().await;
+            assert_eq!(kept.on_disk(), 2);
+        })
+        .unwrap();
+    }
+    #[test]
+    fn what_was_put_down_is_left_to_the_other_process_until_that_is_gone() {
+        let scratch = Scratch::make();
+        let kept = Kept::start(&scratch);
+        block_on(async {
+            kept.count(1);
+            let (mut saving, mut putting_down) =
+                (pin!(kept.keeper.save()), pin!(kept.keeper.put_down()));
+            {
+                // Both wait for the file, and find what was counted meanwhile.
+                let _writing = lock(&kept.keeper.counted.file);
+                assert!(is_begun(saving.as_mut()));
+                assert!(is_begun(putting_down.as_mut()));
+                kept.count(2);
+            }
+            tokio::join!(saving, putting_down);
+            assert_eq!(kept.on_disk(), 2);
+            let others = lock(&kept.keeper.counted.usage).clone();
+            kept.count(3);
+            kept.keeper.save().await;
+            kept.keeper.save_now();
+            assert_eq!(kept.on_disk(), 2, "the other process's");
+            kept.count(2);
+            kept.state
+                .usage_file()
+                .write(&UsageCounters::default())
+                .unwrap();
+            kept.keeper.take_up();
+            kept.keeper.save_now();
+            assert_eq!(kept.on_disk(), 2, "whatever the other has left there");
+            assert_eq!(kept.state.usage_file().read().unwrap(), others);
+        })
+        .unwrap();
     }
 }

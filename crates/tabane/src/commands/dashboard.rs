@@ -5,12 +5,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use tabane_control::Bridge;
 use tokio::task::LocalSet;
 
 use super::status::InstanceArgs;
+use crate::event_loop;
 use crate::output;
 use tabane_store::secret;
 
@@ -42,11 +43,7 @@ pub(crate) fn run(args: &DashboardArgs) -> Result<ExitCode> {
     if args.open {
         open(&url);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot set up the event loop")?;
-    runtime.block_on(LocalSet::new().run_until(bridge.serve()))?;
+    event_loop::ask(LocalSet::new().run_until(bridge.serve()))??;
     Ok(ExitCode::SUCCESS)
 }
 

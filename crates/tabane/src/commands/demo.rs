@@ -9,6 +9,7 @@ use clap::Args;
 use nix::unistd::{AccessFlags, access};
 
 use crate::demo::{self, Plan, Style, World};
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;
 use crate::program;
@@ -55,7 +56,7 @@ pub(crate) fn run(args: DemoArgs) -> Result<ExitCode> {
         scenario,
         svg: args.svg.clone(),
     };
-    tabane_tunnel::block_on(show(&args, &plan)).context("cannot set up the event loop")?
+    event_loop::carry(show(&args, &plan))
 }
 
 async fn show(args: &DemoArgs, plan: &Plan) -> Result<ExitCode> {

@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 
 use crate::commands::up::END_PATIENCE;
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;
 use tabane_client::machine::{Running, clear_leftovers};
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<ExitCode> {
         running.end(END_PATIENCE)?;
     }
     // What one that was killed has left does nothing; it goes all the same.
-    tabane_tunnel::block_on(clear_leftovers()).context("cannot set up the event loop")??;
+    event_loop::carry(clear_leftovers())?;
     if args.json {
         output::line(&serde_json::to_string(&report)?)?;
     } else if let Some(pid) = report.pid {

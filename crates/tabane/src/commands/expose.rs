@@ -13,9 +13,9 @@ use tabane_control::{Exposure, Kind};
 use tabane_linux::descriptors;
 use tabane_store::{ExposureEntry, Store};
 use tabane_uplinks::PolicyTextFile;
-use tokio::runtime;
 
 use crate::commands::status::running_clients;
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
@@ -62,16 +62,13 @@ pub(crate) struct ExposeArgs {
 
 #[derive(Debug, Subcommand)]
 enum ExposeCommand {
-    List(ListArgs),
+    /// List what is exposed, kept or by commands that run, and who is connected
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     Remove(RemoveArgs),
-}
-
-/// List what is exposed, kept or by commands that run, and who is connected
-#[derive(Debug, Args)]
-struct ListArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// Keep ports exposed no longer; a `tabane up` that runs gives them up at once
@@ -98,7 +95,7 @@ struct Row {
 
 pub(crate) fn run(args: ExposeArgs, store: &Store) -> Result<ExitCode> {
     match args.command {
-        Some(ExposeCommand::List(list)) => return self::list(&list, store),
+        Some(ExposeCommand::List { json }) => return list(json, store),
         Some(ExposeCommand::Remove(remove)) => return self::remove(remove, store),
         None => {}
     }
@@ -120,7 +117,7 @@ pub(crate) fn run(args: ExposeArgs, store: &Store) -> Result<ExitCode> {
         bail!("no relay is known; `tabane join STRING` makes one known");
     }
     let serving = serve(&entries, &args.control, &plan, store);
-    tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
+    event_loop::carry(serving)
 }
 
 fn keep(entries: Vec<ExposureEntry>, store: &Store) -> Result<ExitCode> {
@@ -181,10 +178,8 @@ async fn serve(
     stopped
 }
 
-fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let running = runtime.context("cannot set up the event loop")?;
-    let states = running.block_on(running_clients());
+fn list(json: bool, store: &Store) -> Result<ExitCode> {
+    let states = event_loop::ask(running_clients())?;
     let kept = store.exposures()?;
     let is_kept = |exposure: &Exposure| {
         let is =
@@ -213,7 +208,7 @@ fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
             });
         }
     }
-    if args.json {
+    if json {
         output::json(&rows)?;
     } else if rows.is_empty() {
         output::line("nothing is exposed; `tabane expose 8080` leads the relay's port here")?;
@@ -238,27 +233,27 @@ fn waiting(entry: &ExposureEntry) -> Exposure {
 }
 
 fn table(rows: &[Row]) -> String {
-    let headings = [
-        "port", "host", "target", "by", "state", "now", "so far", "in vain",
-    ];
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let it = &row.exposure;
-            let by = row.instance.as_deref().unwrap_or("nobody: `tabane up`");
-            vec![
-                it.place.clone(),
-                it.host.clone().unwrap_or_default(),
-                it.target.clone().unwrap_or_default(),
-                by.to_owned(),
-                it.state.name().to_owned(),
-                it.visitors_now.to_string(),
-                it.visitors_so_far.to_string(),
-                it.in_vain.to_string(),
-            ]
-        })
-        .collect();
-    let mut lines = vec![output::table(&headings, &cells)];
+    let by = |it: &Row| {
+        it.instance
+            .clone()
+            .unwrap_or_else(|| "nobody: `tabane up`".to_owned())
+    };
+    let table = output::items(
+        rows,
+        &[
+            ("port", &|it| it.exposure.place.clone()),
+            ("host", &|it| it.exposure.host.clone().unwrap_or_default()),
+            ("target", &|it| {
+                it.exposure.target.clone().unwrap_or_default()
+            }),
+            ("by", &|it| by(it)),
+            ("state", &|it| it.exposure.state.name().to_owned()),
+            ("now", &|it| it.exposure.visitors_now.to_string()),
+            ("so far", &|it| it.exposure.visitors_so_far.to_string()),
+            ("in vain", &|it| it.exposure.in_vain.to_string()),
+        ],
+    );
+    let mut lines = vec![table];
     for row in rows {
         lines.extend(row.exposure.problem.clone());
         let visitors = row.exposure.visitors.iter();

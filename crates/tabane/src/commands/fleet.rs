@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use tabane_control::{Fleet, render_fleet};
+use tabane_control::{Fleet, FleetRelay, render_fleet};
 use tabane_core::PublicKey;
 use tabane_relay::{FleetAddress, FleetOwner, RelayState};
 
@@ -184,39 +184,27 @@ fn show(report: &Fleet, json: bool) -> Result<()> {
     if report.relays.is_empty() {
         return output::line("no relay yet; start one with `tabane relay --fleet`, then `add` it");
     }
-    let cells: Vec<Vec<String>> = report
-        .relays
-        .iter()
-        .map(|relay| {
-            let sessions = match relay.capacity {
-                0 => relay.sessions.to_string(),
-                capacity => format!("{}/{capacity}", relay.sessions),
-            };
-            let clock = match relay.clock_behind_s {
-                0 => String::new(),
-                behind => format!("{behind} s behind"),
-            };
-            vec![
-                relay.name.clone(),
-                relay.state.name().to_owned(),
-                relay.region.clone(),
-                sessions,
-                user::amount(relay.carried_bytes),
-                relay.up_s.map(output::age).unwrap_or_default(),
-                clock,
-                relay.addresses.join(" "),
-            ]
-        })
-        .collect();
-    let headings = [
-        "relay",
-        "",
-        "region",
-        "sessions",
-        "carried",
-        "started",
-        "clock",
-        "addresses",
-    ];
-    output::line(&output::table(&headings, &cells))
+    let sessions = |it: &FleetRelay| match it.capacity {
+        0 => it.sessions.to_string(),
+        capacity => format!("{}/{capacity}", it.sessions),
+    };
+    let clock = |it: &FleetRelay| match it.clock_behind_s {
+        0 => String::new(),
+        behind => format!("{behind} s behind"),
+    };
+    output::line(&output::items(
+        &report.relays,
+        &[
+            ("relay", &|it| it.name.clone()),
+            ("", &|it| it.state.name().to_owned()),
+            ("region", &|it| it.region.clone()),
+            ("sessions", &sessions),
+            ("carried", &|it| user::amount(it.carried_bytes)),
+            ("started", &|it| {
+                it.up_s.map(output::age).unwrap_or_default()
+            }),
+            ("clock", &clock),
+            ("addresses", &|it| it.addresses.join(" ")),
+        ],
+    ))
 }

@@ -1,6 +1,5 @@
 //! `tabane gateway`: better TCP for hosts behind a link that delays.
 
-use std::future::Future;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::thread;
@@ -10,9 +9,10 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use tabane_base::{Bytes, Prefix};
-use tabane_control::{Client, ClientError, Gateway, Kind};
+use tabane_control::{Client, Gateway, Kind};
 use tabane_gateway::{Config, Mode, UNTOUCHED_PORTS};
 
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::gateway;
 use crate::instance::{Asked, ControlArgs, Description};
@@ -173,8 +173,7 @@ fn serve(args: &GatewayArgs) -> Result<ExitCode> {
         announce(args);
         forwarder.run(&signals, args.drain.0).await
     };
-    let ended = tabane_tunnel::block_on(ending).context("cannot set up the event loop")?;
-    ended.map(|()| ExitCode::SUCCESS)
+    event_loop::carry(ending).map(|()| ExitCode::SUCCESS)
 }
 
 /// Packets wait for this thread, and ordinary programs would let them wait for milliseconds. Where
@@ -209,7 +208,7 @@ fn description(args: &GatewayArgs, radio: &str) -> Description {
 fn show_once(args: &StatusArgs) -> Result<ExitCode> {
     let client = gateway::find(args.radio.as_deref())?;
     if args.metrics {
-        let metrics = wait(client.metrics())?;
+        let metrics = event_loop::ask(client.metrics())??;
         output::line(metrics.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -240,17 +239,9 @@ fn watch(args: &TopArgs) -> Result<ExitCode> {
 }
 
 fn look(client: &Client) -> Result<Gateway> {
-    let state = wait(client.state())?;
+    let state = event_loop::ask(client.state())??;
     let name = state.instance.name;
     state
         .gateway
         .with_context(|| format!("{name} is no gateway"))
-}
-
-fn wait<T>(answer: impl Future<Output = Result<T, ClientError>>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot set up the event loop")?;
-    Ok(runtime.block_on(answer)?)
 }

@@ -22,6 +22,7 @@ use tabane_fetch::{
 use tabane_ranges::{Order, Rule};
 use tokio::time::sleep;
 
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::instance::{Description, Instance};
 use crate::output;
@@ -135,8 +136,7 @@ pub(crate) fn run(args: GetArgs, store: &Store) -> Result<ExitCode> {
         ..Patience::default()
     };
     let client = Client::new(proxies, patience);
-    tabane_tunnel::block_on(get(&args, job, &client, store))
-        .context("cannot set up the event loop")?
+    event_loop::carry(get(&args, job, &client, store))
 }
 
 async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Result<ExitCode> {

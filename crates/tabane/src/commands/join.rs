@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;
 use tabane_client::{SessionOrder, SessionPlan, reach::look};
@@ -52,8 +53,7 @@ pub(crate) fn run(args: JoinArgs, store: &Store) -> Result<ExitCode> {
     ))?;
     if args.check {
         let plan = SessionPlan::new(SessionOrder::to_relay(&name), store)?;
-        tabane_tunnel::block_on(check(&plan, store))
-            .context("cannot set up the event loop")?
+        event_loop::carry(check(&plan, store))
             .with_context(|| format!("relay {name} is remembered, but cannot be used yet"))?;
     }
     Ok(ExitCode::SUCCESS)

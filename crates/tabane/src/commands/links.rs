@@ -12,7 +12,8 @@ use tabane_core::Identity;
 use tabane_linux::interfaces::{Interface, Scope};
 use tabane_tunnel::LinkSnapshot;
 
-use crate::commands::status::running_clients;
+use crate::commands::status::{self, millis, none, running_clients};
+use crate::event_loop;
 use crate::output;
 use crate::session_args::SessionArgs;
 use tabane_client::{SessionOrder, SessionPlan, last_run, reach::measure};
@@ -115,8 +116,7 @@ pub(crate) fn run(args: LinksArgs, store: &Store) -> Result<ExitCode> {
         true => Some(SessionPlan::new(order.clone(), store)?),
         false => None,
     };
-    let mut rows = tabane_tunnel::block_on(look(plan, &order, store))
-        .context("cannot set up the event loop")??;
+    let mut rows = event_loop::carry(look(plan, &order, store))?;
     let note = last_run::recall();
     for link in note.iter().flat_map(|note| &note.report.links) {
         if let Some(row) = rows.iter_mut().find(|row| row.interface == link.link) {
@@ -315,39 +315,23 @@ fn table(rows: &[Row], measured: bool) -> String {
 
 /// In 80 columns: without the addresses, which `links` alone shows, and words of any length last.
 fn measurements(rows: &[Row]) -> String {
-    let headings = [
-        "interface",
-        "RTT ms",
-        "jitter ms",
-        "pair in",
-        "pair out",
-        "loss",
-        "link",
-    ];
-    let millis = |ms: Option<f64>| ms.map_or_else(none, |ms| format!("{ms:.1}"));
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
-    let cells = |row: &Row| {
-        vec![
-            row.interface.clone(),
-            millis(row.rtt_ms),
-            millis(row.jitter_ms),
-            megabits(row.pair_in_bps),
-            megabits(row.pair_out_bps),
-            row.loss.map_or_else(none, percent),
-            row.verdict(),
-        ]
-    };
-    output::table(&headings, &rows.iter().map(cells).collect::<Vec<_>>())
-}
-
-fn none() -> String {
-    "-".to_owned()
+    output::items(
+        rows,
+        &[
+            ("interface", &|it| it.interface.clone()),
+            ("RTT ms", &|it| millis(it.rtt_ms)),
+            ("jitter ms", &|it| millis(it.jitter_ms)),
+            ("pair in", &|it| megabits(it.pair_in_bps)),
+            ("pair out", &|it| megabits(it.pair_out_bps)),
+            ("loss", &|it| it.loss.map_or_else(none, percent)),
+            ("link", &Row::verdict),
+        ],
+    )
 }
 
 fn megabits(bps: Option<u64>) -> String {
-    bps.map_or_else(none, |bps| {
-        format!("{:.1}", Rate::from_bps(bps).as_mbps_f64())
-    })
+    bps.map_or_else(none, status::megabits)
 }
 
 #[cfg(test)]

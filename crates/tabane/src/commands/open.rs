@@ -11,6 +11,7 @@ use clap::Args;
 use tabane_linux::{child::Account, interfaces::Interface};
 
 use crate::commands::run::{RunArgs, run_program};
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::program::Program;
 use tabane_client::SessionPlan;
@@ -46,12 +47,11 @@ pub(crate) fn run(args: OpenArgs, store: &Store) -> Result<ExitCode> {
     let account = account.map_err(|error| Failure::usage(error.to_string()))?;
     let link = args.link;
     let run = RunArgs::plainly(args.command);
-    tabane_tunnel::block_on(async move {
+    event_loop::carry(async move {
         let resolvers = resolvers_of(&find(&link, store).await?).await;
         let plan = SessionPlan::over_link(&link, resolvers);
         run_program(run, &plan, store, &program, account).await
     })
-    .context("cannot set up the event loop")?
 }
 
 /// The link, if it can be used at all.

@@ -8,9 +8,9 @@ use serde::Serialize;
 use tabane_base::Prefix;
 use tabane_control::State;
 use tabane_policy::UnixDay;
-use tokio::runtime;
 
-use super::relays::running;
+use super::status::running;
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;
 use tabane_store::{JoinString, Joined, PeerEntry, RelayName, Store};
@@ -30,8 +30,18 @@ pub(crate) struct PeerArgs {
 #[derive(Debug, Subcommand)]
 enum PeerCommand {
     Add(AddArgs),
-    List(ListArgs),
-    Remove(RemoveArgs),
+    /// List the peers, why their keys are trusted, and who reaches them straight now
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget a peer, and the key that was pinned for it
+    Remove {
+        /// The peer's name; `tabane peer list` lists them
+        #[arg(value_name = "NAME")]
+        name: RelayName,
+    },
 }
 
 /// Remember a peer, by the line that `tabane relay --peer` printed there
@@ -50,22 +60,6 @@ struct AddArgs {
     also: Vec<Prefix>,
 }
 
-/// List the peers, why their keys are trusted, and who reaches them straight now
-#[derive(Debug, Args)]
-struct ListArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Forget a peer, and the key that was pinned for it
-#[derive(Debug, Args)]
-struct RemoveArgs {
-    /// The peer's name; `tabane peer list` lists them
-    #[arg(value_name = "NAME")]
-    name: RelayName,
-}
-
 #[derive(Serialize)]
 struct Row {
     name: String,
@@ -82,8 +76,8 @@ struct Row {
 pub(crate) fn run(args: PeerArgs, store: &Store) -> Result<ExitCode> {
     match args.command {
         PeerCommand::Add(args) => add(args, store),
-        PeerCommand::List(args) => list(&args, store),
-        PeerCommand::Remove(args) => remove(&args.name, store),
+        PeerCommand::List { json } => list(json, store),
+        PeerCommand::Remove { name } => remove(&name, store),
     }
 }
 
@@ -115,11 +109,8 @@ fn add(args: AddArgs, store: &Store) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
-    let running = runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(running());
+fn list(json: bool, store: &Store) -> Result<ExitCode> {
+    let running = event_loop::ask(running())?;
     let peers = store.peers()?;
     let rows: Vec<Row> = peers
         .into_iter()
@@ -132,35 +123,30 @@ fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
             used_by: users(&running, &peer.key.to_string()),
         })
         .collect();
-    if args.json {
+    if json {
         output::json(&rows)?;
     } else if rows.is_empty() {
         output::line(
             "no peer yet; run `tabane peer add STRING` with the line `tabane relay --peer` prints",
         )?;
     } else {
-        let cells = rows.into_iter().map(|row| {
-            let addresses = row.addresses.into_iter().chain(row.also);
-            let addresses: Vec<String> = addresses.collect();
-            let trust = match row.first_use {
-                None => "added".to_owned(),
-                Some(met_at) => {
-                    let day = UnixDay::at(i64::try_from(met_at).unwrap_or(i64::MAX));
-                    format!("first use {day}")
-                }
-            };
-            vec![
-                row.name,
-                row.used_by.join(" "),
-                addresses.join(" "),
-                trust,
-                row.key,
-            ]
-        });
-        let cells: Vec<_> = cells.collect();
-        output::line(&output::table(
-            &["name", "used by", "addresses", "trust", "key"],
-            &cells,
+        let addresses = |it: &Row| [&it.addresses[..], &it.also].concat().join(" ");
+        let trust = |it: &Row| match it.first_use {
+            None => "added".to_owned(),
+            Some(met_at) => {
+                let day = UnixDay::at(i64::try_from(met_at).unwrap_or(i64::MAX));
+                format!("first use {day}")
+            }
+        };
+        output::line(&output::items(
+            &rows,
+            &[
+                ("name", &|it| it.name.clone()),
+                ("used by", &|it| it.used_by.join(" ")),
+                ("addresses", &addresses),
+                ("trust", &trust),
+                ("key", &|it| it.key.clone()),
+            ],
         ))?;
     }
     Ok(ExitCode::SUCCESS)

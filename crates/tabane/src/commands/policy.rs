@@ -12,6 +12,7 @@ use serde::Serialize;
 use tabane_linux::interfaces::Interface;
 use tabane_policy::{LinkFacts, LinkUse};
 
+use crate::event_loop;
 use crate::output;
 use edit::SetArgs;
 use explain::ExplainArgs;
@@ -122,13 +123,7 @@ fn check(path: &Path) -> Result<ExitCode> {
 }
 
 fn show(json: bool, store: &Store) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")?;
-    let policy = runtime.block_on(LinkPolicy::load_here(store))?;
-    let interfaces = runtime.block_on(gateways::list(policy.policy()));
-    let interfaces = interfaces.context("cannot list the interfaces")?;
+    let (policy, interfaces) = look(store)?;
     let own = |it: &Interface| row(&policy, &policy.facts(it), it.usable().is_ok());
     let mut rows: Vec<Row> = interfaces.iter().map(own).collect();
     let lenders = lent_links::find(&[], store)?;
@@ -154,6 +149,15 @@ fn show(json: bool, store: &Store) -> Result<ExitCode> {
         output::line(&output::table(&["link", "kind", "policy", "by"], &cells))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The policy as it is here and now, and the interfaces that it is for.
+fn look(store: &Store) -> Result<(LinkPolicy, Vec<Interface>)> {
+    event_loop::ask(async {
+        let policy = LinkPolicy::load_here(store).await?;
+        let interfaces = gateways::list(policy.policy()).await;
+        Ok((policy, interfaces.context("cannot list the interfaces")?))
+    })?
 }
 
 fn row(policy: &LinkPolicy, link: &LinkFacts<'_>, usable: bool) -> Row {

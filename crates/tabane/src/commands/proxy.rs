@@ -8,6 +8,7 @@ use clap::Args;
 use tabane_control::Kind;
 use tabane_linux::descriptors;
 
+use crate::event_loop;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
 use crate::program;
@@ -34,8 +35,7 @@ pub(crate) struct ProxyArgs {
 
 pub(crate) fn run(args: ProxyArgs, store: &Store) -> Result<ExitCode> {
     let plan = SessionPlan::new(args.session.clone().into(), store)?;
-    tabane_tunnel::block_on(serve(args.listen, &args.control, &plan, store))
-        .context("cannot set up the event loop")?
+    event_loop::carry(serve(args.listen, &args.control, &plan, store))
 }
 
 async fn serve(

@@ -30,7 +30,7 @@ use tabane_tunnel::{Access, Parting, RelayMonitor};
 
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::session_args::SendingArgs;
-use crate::{output, signals};
+use crate::{event_loop, output, signals};
 use tabane_client::Sending;
 
 /// How long connections may take at the end.
@@ -196,7 +196,7 @@ pub(crate) fn run(mut args: RelayArgs, store: impl Fn() -> Result<Store>) -> Res
                 args.pool = settings.unwrap_or_default().relay_pool;
             }
             let serving = serve(args, state);
-            tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
+            event_loop::carry(serving)
         }
     }
 }

@@ -2,14 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tabane_base::Duration;
-use tabane_control::{Client, Directory, State};
-use tokio::time::timeout;
+use tabane_control::State;
 
-use crate::output;
+use super::status::running;
+use crate::{event_loop, output};
 use tabane_client::{SessionOrder, SessionPlan};
 use tabane_store::{FleetMember, RelayName, Store};
 use tabane_tunnel::RelayMerit;
@@ -31,15 +30,12 @@ pub(crate) struct RelaysArgs {
 
 #[derive(Debug, Subcommand)]
 enum RelaysCommand {
-    Prefer(PreferArgs),
-}
-
-/// Put a relay before all others, for clients that start from now on
-#[derive(Debug, Args)]
-struct PreferArgs {
-    /// The relay's name
-    #[arg(value_name = "NAME")]
-    name: RelayName,
+    /// Put a relay before all others, for clients that start from now on
+    Prefer {
+        /// The relay's name
+        #[arg(value_name = "NAME")]
+        name: RelayName,
+    },
 }
 
 #[derive(Serialize)]
@@ -58,13 +54,10 @@ struct Row {
     why: &'static str,
 }
 
-/// Who does not say by then what it does is left out.
-const PATIENCE: Duration = Duration::from_millis(500);
-
 pub(crate) fn run(args: &RelaysArgs, store: &Store) -> Result<ExitCode> {
     match &args.command {
         None => list(args.json, store),
-        Some(RelaysCommand::Prefer(args)) => prefer(&args.name, store),
+        Some(RelaysCommand::Prefer { name }) => prefer(name, store),
     }
 }
 
@@ -88,8 +81,7 @@ fn list(json: bool, store: &Store) -> Result<ExitCode> {
         let plan = SessionPlan::new(SessionOrder::default(), store)?;
         Ok::<_, anyhow::Error>((running, plan.weigh(store).await?))
     };
-    let weighed = tabane_tunnel::block_on(weighing).context("cannot set up the event loop")?;
-    let (running, relays) = weighed?;
+    let (running, relays) = event_loop::carry(weighing)?;
     let rows: Vec<Row> = relays
         .iter()
         .enumerate()
@@ -156,18 +148,6 @@ fn print(rows: Vec<Row>) -> Result<()> {
     let headings = ["name", "", "used by"].iter().chain(weighed);
     let headings: Vec<&str> = headings.chain(&["addresses", "key"]).copied().collect();
     output::line(&output::table(&headings, &cells))
-}
-
-/// What this user's instances say of themselves.
-pub(super) async fn running() -> Vec<State> {
-    let mut states = Vec::new();
-    for instance in Directory::of_user().running() {
-        let client = Client::new(&instance.socket);
-        if let Ok(Ok(state)) = timeout(PATIENCE, client.state()).await {
-            states.push(state);
-        }
-    }
-    states
 }
 
 /// The names of the clients among them that have a session with the relay of this key.

@@ -18,6 +18,8 @@ use tabane_linux::{
 };
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::commands::status::{megabits, millis, none};
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
@@ -91,8 +93,7 @@ pub(crate) fn run(args: RunArgs, store: &Store) -> Result<ExitCode> {
     let account = args.user.as_deref().map(Account::find).transpose();
     let account = account.map_err(|error| Failure::usage(error.to_string()))?;
     let plan = SessionPlan::new(args.session.clone().into(), store)?;
-    tabane_tunnel::block_on(run_program(args, &plan, store, &program, account))
-        .context("cannot set up the event loop")?
+    event_loop::carry(run_program(args, &plan, store, &program, account))
 }
 
 /// Statistics with the clock and the sessions they are about.
@@ -239,50 +240,29 @@ async fn supervise(
 /// A run, for people.
 fn table(report: &RunReport) -> String {
     let megabytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1e6);
-    let megabits = |bps: u64| format!("{:.1}", bps as f64 / 1e6);
-    let none = || "-".to_owned();
-    let millis = |ms: Option<f64>| ms.map_or_else(none, |ms| format!("{ms:.1}"));
-    let rows: Vec<Vec<String>> = report
-        .links
-        .iter()
-        .map(|link| {
-            vec![
-                link.link.clone(),
-                megabytes(link.received_bytes),
-                megabytes(link.sent_bytes),
-                format!("{:.1} %", link.share * 100.0),
-                megabits(link.received_rate_bps),
-                megabits(link.sent_rate_bps),
-                millis(link.rtt_ms),
-                millis(link.jitter_ms),
-                link.pair_in_bps.map_or_else(none, megabits),
-                link.pair_out_bps.map_or_else(none, megabits),
-                format!("{:.2} %", link.loss * 100.0),
-            ]
-        })
-        .collect();
-    let headings = [
-        "link",
-        "MB in",
-        "MB out",
-        "share",
-        "Mbit/s in",
-        "Mbit/s out",
-        "RTT ms",
-        "jitter ms",
-        "pair in",
-        "pair out",
-        "loss out",
-    ];
+    let table = output::items(
+        &report.links,
+        &[
+            ("link", &|it| it.link.clone()),
+            ("MB in", &|it| megabytes(it.received_bytes)),
+            ("MB out", &|it| megabytes(it.sent_bytes)),
+            ("share", &|it| format!("{:.1} %", it.share * 100.0)),
+            ("Mbit/s in", &|it| megabits(it.received_rate_bps)),
+            ("Mbit/s out", &|it| megabits(it.sent_rate_bps)),
+            ("RTT ms", &|it| millis(it.rtt_ms)),
+            ("jitter ms", &|it| millis(it.jitter_ms)),
+            ("pair in", &|it| it.pair_in_bps.map_or_else(none, megabits)),
+            ("pair out", &|it| {
+                it.pair_out_bps.map_or_else(none, megabits)
+            }),
+            ("loss out", &|it| format!("{:.2} %", it.loss * 100.0)),
+        ],
+    );
     let sessions = match report.sessions {
         0 | 1 => String::new(),
         n => format!(", {n} sessions"),
     };
-    format!(
-        "{}\n{:.1} s{sessions}",
-        output::table(&headings, &rows),
-        report.seconds
-    )
+    format!("{table}\n{:.1} s{sessions}", report.seconds)
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use tabane_base::{Bytes, Duration};
 
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;
 use tabane_sctp::shell::{
@@ -224,7 +225,6 @@ fn server(text: &str) -> Result<String, String> {
 }
 
 pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
-    let looped = "cannot set up the event loop";
     match args.command {
         SctpCommand::Send(args) => {
             let order = sender::Order {
@@ -236,7 +236,7 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
                 timeout: Duration::from_secs(args.peer.timeout),
                 patience: args.patience.0,
             };
-            let report = tabane_tunnel::block_on(sender::send(order, store)).context(looped)??;
+            let report = event_loop::carry(sender::send(order, store))?;
             tell(&report, args.json, "sent")?;
         }
         SctpCommand::Recv(args) => {
@@ -254,7 +254,7 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
                 ));
             };
             let receive = receiver::receive(&order, ready);
-            let report = tabane_tunnel::block_on(receive).context(looped)??;
+            let report = event_loop::carry(receive)?;
             // Standard output is the file's.
             match (args.json, order.file.as_os_str() == "-") {
                 (json, false) => tell(&report, json, "received")?,
@@ -266,7 +266,7 @@ pub(crate) fn run(args: SctpArgs, store: &Store) -> Result<ExitCode> {
             let ready = |place: &str| output::note(format_args!("tabane: taking {place}"));
             let tell = |carried: &Carried| tell_carried(carried, json);
             let forward = forward::forward(forward_order(args)?, store, ready, tell);
-            tabane_tunnel::block_on(forward).context(looped)??;
+            event_loop::carry(forward)?;
         }
     }
     Ok(ExitCode::SUCCESS)

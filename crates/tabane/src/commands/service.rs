@@ -39,7 +39,11 @@ enum ServiceCommand {
     /// Stop the service, and take its unit away; keys and settings stay
     Uninstall(UnitArgs),
     /// Tell which services are installed and running
-    Status(StatusArgs),
+    Status {
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -60,13 +64,6 @@ struct InstallArgs {
     /// Flags for the service, behind --, e.g. -- --lan eth1
     #[arg(last = true, value_name = "FLAG")]
     flags: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-struct StatusArgs {
-    /// Print it as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// What can run as a service.
@@ -92,7 +89,7 @@ pub(crate) fn run(args: &ServiceArgs) -> Result<ExitCode> {
     match &args.command {
         ServiceCommand::Install(args) => install(args),
         ServiceCommand::Uninstall(args) => uninstall(args.service),
-        ServiceCommand::Status(args) => status(args.json),
+        ServiceCommand::Status { json } => status(*json),
     }
 }
 
@@ -143,20 +140,16 @@ fn status(json: bool) -> Result<ExitCode> {
     if json {
         output::line(&serde_json::to_string_pretty(&reports)?)?;
     } else {
-        let rows: Vec<Vec<String>> = reports
-            .into_iter()
-            .map(|report| {
-                let installed = if report.installed { "yes" } else { "no" };
-                vec![
-                    report.service.to_owned(),
-                    report.unit,
-                    installed.to_owned(),
-                    report.state,
-                ]
-            })
-            .collect();
-        let headings = ["service", "unit", "installed", "state"];
-        output::line(&output::table(&headings, &rows))?;
+        let installed = |it: &Report| if it.installed { "yes" } else { "no" };
+        output::line(&output::items(
+            &reports,
+            &[
+                ("service", &|it| it.service.to_owned()),
+                ("unit", &|it| it.unit.clone()),
+                ("installed", &|it| installed(it).to_owned()),
+                ("state", &|it| it.state.clone()),
+            ],
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

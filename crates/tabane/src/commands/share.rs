@@ -6,14 +6,14 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use tabane_base::Bytes;
 use tabane_policy::{Budget, Hours};
 use tabane_uplinks::{Lending, LendingOrder, counted_by};
 
-use crate::{output, program, signals};
+use crate::{event_loop, output, program, signals};
 use tabane_store::{RelayName, Store, quantity::RateText, wall_clock::today};
 
 mod invitation;
@@ -58,58 +58,46 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Subcommand)]
 enum ShareCommand {
     Pair(pairing::PairArgs),
-    Status(StatusArgs),
-    Revoke(RevokeArgs),
-    List(ListArgs),
-    Forget(ForgetArgs),
-}
-
-/// Show the friends who may borrow this machine's link, and what they have used
-#[derive(Debug, Args)]
-struct StatusArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Lend to a friend no longer; what it has open ends within a second
-#[derive(Debug, Args)]
-struct RevokeArgs {
-    /// The friend's name; `tabane share status` lists them
-    #[arg(value_name = "NAME")]
-    name: RelayName,
-}
-
-/// List the neighbours whose links this machine may borrow
-#[derive(Debug, Args)]
-struct ListArgs {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Borrow a neighbour's link no longer
-#[derive(Debug, Args)]
-struct ForgetArgs {
-    /// The neighbour's name; `tabane share list` lists them
-    #[arg(value_name = "NAME")]
-    name: RelayName,
+    /// Show the friends who may borrow this machine's link, and what they have used
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lend to a friend no longer; what it has open ends within a second
+    Revoke {
+        /// The friend's name; `tabane share status` lists them
+        #[arg(value_name = "NAME")]
+        name: RelayName,
+    },
+    /// List the neighbours whose links this machine may borrow
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Borrow a neighbour's link no longer
+    Forget {
+        /// The neighbour's name; `tabane share list` lists them
+        #[arg(value_name = "NAME")]
+        name: RelayName,
+    },
 }
 
 pub(crate) fn run(args: ShareArgs, store: &Store) -> Result<ExitCode> {
     match args.command {
         None => serve(&args.serve, store),
         Some(ShareCommand::Pair(args)) => pairing::run(&args, store),
-        Some(ShareCommand::Status(args)) => status(&args, store),
-        Some(ShareCommand::List(args)) => list(&args, store),
-        Some(ShareCommand::Revoke(RevokeArgs { name })) => {
+        Some(ShareCommand::Status { json }) => status(json, store),
+        Some(ShareCommand::List { json }) => list(json, store),
+        Some(ShareCommand::Revoke { name }) => {
             if !store.remove_friend(&name)? {
                 bail!("no friend is called '{name}'; `tabane share status` lists them");
             }
             output::line(&format!("{name} may borrow no longer"))?;
             Ok(ExitCode::SUCCESS)
         }
-        Some(ShareCommand::Forget(ForgetArgs { name })) => {
+        Some(ShareCommand::Forget { name }) => {
             if !store.remove_neighbour(&name)? {
                 bail!("no neighbour is called '{name}'; `tabane share list` lists them");
             }
@@ -119,7 +107,7 @@ pub(crate) fn run(args: ShareArgs, store: &Store) -> Result<ExitCode> {
     }
 }
 
-fn status(args: &StatusArgs, store: &Store) -> Result<ExitCode> {
+fn status(json: bool, store: &Store) -> Result<ExitCode> {
     let lent = store.lent()?;
     let friends = store.friends()?.into_iter().map(|(name, friend)| {
         let budget = counted_by(&friend.terms);
@@ -127,7 +115,7 @@ fn status(args: &StatusArgs, store: &Store) -> Result<ExitCode> {
         (name, friend, used)
     });
     let friends: Vec<_> = friends.collect();
-    if args.json {
+    if json {
         let rows = friends.iter().map(|(name, friend, used)| {
             json!({
                 "name": name.as_str(),
@@ -142,28 +130,24 @@ fn status(args: &StatusArgs, store: &Store) -> Result<ExitCode> {
     } else if friends.is_empty() {
         output::line("no friend yet; `tabane share pair` shows a code for one")?;
     } else {
-        let rows = friends.into_iter().map(|(name, friend, used)| {
-            let or_all = |text: Option<String>| text.unwrap_or_else(|| "any".to_owned());
-            vec![
-                name.to_string(),
-                rounded(used),
-                or_all(friend.terms.budget),
-                or_all(friend.terms.rate),
-                or_all(friend.terms.hours),
-            ]
-        });
-        let rows: Vec<_> = rows.collect();
-        output::line(&output::table(
-            &["friend", "used", "budget", "rate", "hours"],
-            &rows,
+        let or_all = |text: &Option<String>| text.clone().unwrap_or_else(|| "any".to_owned());
+        output::line(&output::items(
+            &friends,
+            &[
+                ("friend", &|(name, ..)| name.to_string()),
+                ("used", &|(_, _, used)| rounded(*used)),
+                ("budget", &|(_, friend, _)| or_all(&friend.terms.budget)),
+                ("rate", &|(_, friend, _)| or_all(&friend.terms.rate)),
+                ("hours", &|(_, friend, _)| or_all(&friend.terms.hours)),
+            ],
         ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(args: &ListArgs, store: &Store) -> Result<ExitCode> {
+fn list(json: bool, store: &Store) -> Result<ExitCode> {
     let neighbours = store.neighbours()?;
-    if args.json {
+    if json {
         let rows = neighbours
             .iter()
             .map(|(name, it)| json!({"name": name.as_str(), "address": it.address, "key": it.key}));
@@ -209,7 +193,7 @@ fn serve(args: &ServeArgs, store: &Store) -> Result<ExitCode> {
             None => Ok(ExitCode::SUCCESS),
         }
     };
-    tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
+    event_loop::carry(serving)
 }
 
 /// `3.9 MB`

@@ -5,7 +5,7 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde::Serialize;
 use tabane_base::{Duration, Rate};
@@ -14,6 +14,7 @@ use tabane_client::{SessionOrder, SessionPlan, reach};
 use tabane_store::Store;
 use tabane_tunnel::{OpenError, Status};
 
+use crate::event_loop;
 use crate::output;
 use crate::session_args::SessionArgs;
 
@@ -83,8 +84,7 @@ impl Row {
 
 pub(crate) fn run(args: SpeedArgs, store: &Store) -> Result<ExitCode> {
     let order = SessionOrder::from(args.session);
-    let report = tabane_tunnel::block_on(report(&order, store));
-    let report = report.context("cannot set up the event loop")??;
+    let report = event_loop::carry(report(&order, store))?;
     match args.json {
         true => output::json(&report)?,
         false => output::line(&table(&report))?,
@@ -271,22 +271,14 @@ fn table(report: &Report) -> String {
     let rows: Vec<&Row> = report.links.iter().chain(&report.together).collect();
     let most = rows.iter().filter_map(|row| row.down_bps.max(row.up_bps));
     let full = Rate::from_bps(most.max().unwrap_or(0));
-    let cells = rows.iter().filter(|row| row.problem.is_none());
-    let cells: Vec<Vec<String>> = cells.map(|row| cells_of(row, full)).collect();
+    let measured: Vec<&Row> = rows
+        .iter()
+        .copied()
+        .filter(|row| row.problem.is_none())
+        .collect();
     let mut lines = Vec::new();
-    if !cells.is_empty() {
-        let headings = [
-            "link",
-            "down",
-            "",
-            "up",
-            "",
-            "idle",
-            "down full",
-            "up full",
-            "by",
-        ];
-        lines.push(output::table(&headings, &cells));
+    if !measured.is_empty() {
+        lines.push(measurements(&measured, full));
         lines.push("Mbit/s; milliseconds there and back: idle, and while the link is full".into());
     }
     let problems = rows.iter().filter_map(|row| {
@@ -297,24 +289,27 @@ fn table(report: &Report) -> String {
     lines.join("\n")
 }
 
-fn cells_of(row: &Row, full: Rate) -> Vec<String> {
+fn measurements(rows: &[&Row], full: Rate) -> String {
     let rate = |bps: Option<u64>| bps.map_or_else(String::new, |it| output::short(it as f64 / 1e6));
     let bar = |bps: Option<u64>| {
         let rate = Rate::from_bps(bps.unwrap_or(0));
         output::bar(rate, full, BAR_CELLS)
     };
     let millis = |it: Option<f64>| it.map_or_else(|| "–".to_owned(), output::short);
-    vec![
-        row.link.clone(),
-        rate(row.down_bps),
-        bar(row.down_bps),
-        rate(row.up_bps),
-        bar(row.up_bps),
-        millis(row.idle_ms),
-        millis(row.down_loaded_ms),
-        millis(row.up_loaded_ms),
-        row.carrier.clone().unwrap_or_default(),
-    ]
+    output::items(
+        rows,
+        &[
+            ("link", &|it| it.link.clone()),
+            ("down", &|it| rate(it.down_bps)),
+            ("", &|it| bar(it.down_bps)),
+            ("up", &|it| rate(it.up_bps)),
+            ("", &|it| bar(it.up_bps)),
+            ("idle", &|it| millis(it.idle_ms)),
+            ("down full", &|it| millis(it.down_loaded_ms)),
+            ("up full", &|it| millis(it.up_loaded_ms)),
+            ("by", &|it| it.carrier.clone().unwrap_or_default()),
+        ],
+    )
 }
 
 #[cfg(test)]

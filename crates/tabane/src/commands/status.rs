@@ -14,17 +14,21 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use tabane_base::Rate;
+use tabane_base::{Duration, Rate};
 use tabane_control::{
     Client, Condition, Directory, Kind, Link, LinkState, Path, RuleUse, Running, Session, State,
     Traffic,
 };
+use tokio::time::timeout;
 
-use crate::{gateway, output};
+use crate::output::Column;
+use crate::{event_loop, gateway, output};
 use tabane_store::wall_clock::unix_millis;
 
+/// Who does not say by then what it does is left out.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Sessions of a relay in the table; `--json` has more.
 const MAX_ROWS: usize = 20;
 /// Events in the table.
@@ -70,31 +74,35 @@ impl InstanceArgs {
     }
 }
 
-/// What all running clients of this user's do, but for those that fetch. One that ends just now, or
-/// is of another version, is left out.
-pub(crate) async fn running_clients() -> Vec<State> {
-    let mut clients = Vec::new();
-    for running in Directory::of_user().running() {
-        if let Ok(state) = Client::new(&running.socket).state().await
-            && !matches!(state.instance.kind, Kind::Relay | Kind::Gateway)
-            && !state.instance.kind.is_web()
-        {
-            clients.push(state);
+/// What this user's instances say of themselves. One that ends just now, or is of another version,
+/// is left out.
+pub(crate) async fn running() -> Vec<State> {
+    let mut states = Vec::new();
+    for instance in Directory::of_user().running() {
+        let client = Client::new(&instance.socket);
+        if let Ok(Ok(state)) = timeout(PATIENCE, client.state()).await {
+            states.push(state);
         }
     }
-    clients
+    states
+}
+
+/// The same of clients, but for those that fetch.
+pub(crate) async fn running_clients() -> Vec<State> {
+    let mut running = running().await;
+    running.retain(|state| {
+        let kind = state.instance.kind;
+        !matches!(kind, Kind::Relay | Kind::Gateway) && !kind.is_web()
+    });
+    running
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot set up the event loop")?;
     if args.list {
         return list(args.json);
     }
     let client = Client::new(&args.instance.find()?.socket);
-    runtime.block_on(async {
+    event_loop::ask(async {
         if args.watch {
             return watch(&client, args.json).await;
         }
@@ -104,7 +112,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
             false => output::line(&text(&state))?,
         }
         Ok(ExitCode::SUCCESS)
-    })
+    })?
 }
 
 fn list(json: bool) -> Result<ExitCode> {
@@ -193,39 +201,24 @@ fn heading(state: &State) -> String {
 }
 
 fn links(links: &[Link]) -> String {
-    let headings = [
-        "link",
-        "state",
-        "by",
-        "Mbit/s in",
-        "out",
-        "ms RTT",
-        "queue",
-        "loss",
-        "now",
-        "share",
-        "weight",
-    ];
-    let rows: Vec<Vec<String>> = links
-        .iter()
-        .map(|link| {
-            let path = link.path.as_ref();
-            vec![
-                link.name.clone(),
-                link.state.name().to_owned(),
-                link.carrier.clone().unwrap_or_else(none),
-                megabits(link.traffic.received_bps),
-                megabits(link.traffic.sent_bps),
-                millis(path.and_then(|path| path.rtt_ms)),
-                millis(path.and_then(|path| path.queue_ms)),
-                link.traffic.loss.map_or_else(none, |loss| percent(loss, 1)),
-                link.share_now.map_or_else(none, |share| percent(share, 0)),
-                percent(link.share, 0),
-                link.weight.to_string(),
-            ]
-        })
-        .collect();
-    output::table(&headings, &rows)
+    let path =
+        |it: &Link, value: fn(&Path) -> Option<f64>| millis(it.path.as_ref().and_then(value));
+    output::items(
+        links,
+        &[
+            ("link", &|it| it.name.clone()),
+            ("state", &|it| it.state.name().to_owned()),
+            ("by", &|it| it.carrier.clone().unwrap_or_else(none)),
+            ("Mbit/s in", &|it| megabits(it.traffic.received_bps)),
+            ("out", &|it| megabits(it.traffic.sent_bps)),
+            ("ms RTT", &|it| path(it, |path| path.rtt_ms)),
+            ("queue", &|it| path(it, |path| path.queue_ms)),
+            ("loss", &|it| percent_if_any(it.traffic.loss, 1)),
+            ("now", &|it| percent_if_any(it.share_now, 0)),
+            ("share", &|it| percent(it.share, 0)),
+            ("weight", &|it| it.weight.to_string()),
+        ],
+    )
 }
 
 /// Why links are not used, or are carried as they are, and what budgets have left.
@@ -252,93 +245,67 @@ fn unused(links: &[Link]) -> Option<String> {
 
 /// Links that fetch: there is no path that could be measured, but connections fail one by one.
 fn web_links(links: &[Link]) -> String {
-    let headings = [
-        "link",
-        "kind",
-        "Mbit/s in",
-        "out",
-        "MB in",
-        "MB out",
-        "now",
-        "share",
-        "failed",
-    ];
-    let rows = links.iter().map(|link| {
-        let kind = if link.is_lent { "neighbour" } else { "own" };
-        vec![
-            link.name.clone(),
-            kind.to_owned(),
-            megabits(link.traffic.received_bps),
-            megabits(link.traffic.sent_bps),
-            megabytes(link.traffic.received_bytes),
-            megabytes(link.traffic.sent_bytes),
-            link.share_now.map_or_else(none, |share| percent(share, 0)),
-            percent(link.share, 0),
-            link.failures.to_string(),
-        ]
-    });
-    output::table(&headings, &rows.collect::<Vec<_>>())
+    let kind = |it: &Link| if it.is_lent { "neighbour" } else { "own" };
+    output::items(
+        links,
+        &[
+            ("link", &|it| it.name.clone()),
+            ("kind", &|it| kind(it).to_owned()),
+            ("Mbit/s in", &|it| megabits(it.traffic.received_bps)),
+            ("out", &|it| megabits(it.traffic.sent_bps)),
+            ("MB in", &|it| megabytes(it.traffic.received_bytes)),
+            ("MB out", &|it| megabytes(it.traffic.sent_bytes)),
+            ("now", &|it| percent_if_any(it.share_now, 0)),
+            ("share", &|it| percent(it.share, 0)),
+            ("failed", &|it| it.failures.to_string()),
+        ],
+    )
 }
 
 /// What the policy's rules are used for.
 fn rules(rules: &[RuleUse]) -> Option<String> {
-    let headings = ["rule", "now", "so far", "MB in", "MB out", "what"];
-    let rows = rules.iter().map(|rule| {
-        vec![
-            rule.rule.clone().unwrap_or_else(none),
-            rule.connections.to_string(),
-            rule.connections_so_far.to_string(),
-            megabytes(rule.received_bytes),
-            megabytes(rule.sent_bytes),
-            rule.text.clone(),
-        ]
-    });
-    let rows: Vec<_> = rows.collect();
-    (!rows.is_empty()).then(|| output::table(&headings, &rows))
+    let columns: [Column<'_, RuleUse>; 6] = [
+        ("rule", &|it| it.rule.clone().unwrap_or_else(none)),
+        ("now", &|it| it.connections.to_string()),
+        ("so far", &|it| it.connections_so_far.to_string()),
+        ("MB in", &|it| megabytes(it.received_bytes)),
+        ("MB out", &|it| megabytes(it.sent_bytes)),
+        ("what", &|it| it.text.clone()),
+    ];
+    (!rules.is_empty()).then(|| output::items(rules, &columns))
 }
 
 fn sessions(state: &State) -> Option<String> {
-    let headings = [
-        "session",
-        "client",
-        "age",
-        "paths",
-        "Mbit/s in",
-        "out",
-        "RTT ms",
-        "streams",
-        "MB in",
-        "MB out",
-    ];
-    let mut busiest: Vec<&Session> = state.sessions.iter().collect();
-    busiest.sort_by_key(|session| std::cmp::Reverse(rate(&session.traffic)));
-    let rows: Vec<Vec<String>> = busiest
-        .iter()
-        .take(MAX_ROWS)
-        .map(|session| {
-            let rtts = session.paths.iter().filter_map(|path: &Path| path.rtt_ms);
-            vec![
-                session.number.to_string(),
-                match &session.straight_to {
-                    Some(peer) => peer.clone(),
-                    None => session.peer.as_deref().map_or_else(none, output::key_label),
-                },
-                session.age_s.map_or_else(none, duration),
-                session.paths.len().to_string(),
-                megabits(session.traffic.received_bps),
-                megabits(session.traffic.sent_bps),
-                millis(rtts.min_by(f64::total_cmp)),
-                session.streams.to_string(),
-                megabytes(session.traffic.received_bytes),
-                megabytes(session.traffic.sent_bytes),
-            ]
-        })
-        .collect();
-    if rows.is_empty() {
+    if state.sessions.is_empty() {
         return None;
     }
-    let mut table = output::table(&headings, &rows);
-    let omitted = state.totals.sessions.saturating_sub(rows.len() as u64);
+    let mut busiest: Vec<&Session> = state.sessions.iter().collect();
+    busiest.sort_by_key(|session| std::cmp::Reverse(rate(&session.traffic)));
+    busiest.truncate(MAX_ROWS);
+    let whose = |it: &Session| match &it.straight_to {
+        Some(peer) => peer.clone(),
+        None => it.peer.as_deref().map_or_else(none, output::key_label),
+    };
+    let rtt = |it: &Session| {
+        let rtts = it.paths.iter().filter_map(|path| path.rtt_ms);
+        millis(rtts.min_by(f64::total_cmp))
+    };
+    let mut table = output::items(
+        &busiest,
+        &[
+            ("session", &|it| it.number.to_string()),
+            ("client", &|it| whose(it)),
+            ("age", &|it| it.age_s.map_or_else(none, duration)),
+            ("paths", &|it| it.paths.len().to_string()),
+            ("Mbit/s in", &|it| megabits(it.traffic.received_bps)),
+            ("out", &|it| megabits(it.traffic.sent_bps)),
+            ("RTT ms", &|it| rtt(it)),
+            ("streams", &|it| it.streams.to_string()),
+            ("MB in", &|it| megabytes(it.traffic.received_bytes)),
+            ("MB out", &|it| megabytes(it.traffic.sent_bytes)),
+        ],
+    );
+    let omitted = state.totals.sessions.saturating_sub(busiest.len() as u64);
     if omitted > 0 {
         table.push_str(&format!("\nand {omitted} more"));
     }
@@ -439,7 +406,7 @@ fn rate(traffic: &Traffic) -> u64 {
     traffic.sent_bps.saturating_add(traffic.received_bps)
 }
 
-fn none() -> String {
+pub(crate) fn none() -> String {
     "-".to_owned()
 }
 
@@ -453,6 +420,10 @@ fn megabytes(bytes: u64) -> String {
 
 pub(crate) fn millis(millis: Option<f64>) -> String {
     millis.map_or_else(none, |millis| format!("{millis:.1}"))
+}
+
+fn percent_if_any(part: Option<f64>, digits: usize) -> String {
+    part.map_or_else(none, |part| percent(part, digits))
 }
 
 pub(crate) fn percent(part: f64, digits: usize) -> String {

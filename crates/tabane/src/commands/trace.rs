@@ -13,6 +13,7 @@ use tabane_control::{Client, Qlog, TraceUpdates};
 use tokio::time::{Instant, timeout_at};
 
 use super::status::InstanceArgs;
+use crate::event_loop;
 use crate::output;
 use crate::signals;
 use tabane_store::{Span, atomic_file};
@@ -42,12 +43,8 @@ pub(crate) struct TraceArgs {
 
 pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
     has_room(&args.output)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot set up the event loop")?;
     let client = Client::new(&args.instance.find()?.socket);
-    let qlog = runtime.block_on(record(&client, args))?;
+    let qlog = event_loop::ask(record(&client, args))??;
     let (events, missed) = (qlog.events(), qlog.missed());
     let text = qlog.into_text();
     if args.output == Path::new("-") {

@@ -21,6 +21,7 @@ use tabane_linux::{
     signals::Signals,
 };
 
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
 use crate::output;
@@ -157,7 +158,7 @@ pub(crate) fn run(args: UpArgs, store: &Store) -> Result<ExitCode> {
         return Err(Failure::usage("--route needs a relay, which leads others here").into());
     }
     let serving = serve(direct, extent, &behind, &args.control, &plan, store);
-    tabane_tunnel::block_on(serving).context("cannot set up the event loop")?
+    event_loop::carry(serving)
 }
 
 fn given_or<T>(given: Vec<T>, kept: Vec<T>) -> Vec<T> {

@@ -22,6 +22,7 @@ use tabane_linux::{child, signals::Signals};
 use tabane_web::{Carried, Hosts, Journal, Map, Record, Web, WebCa};
 use tokio::net::TcpListener;
 
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::instance::{Description, Instance};
 use crate::output;
@@ -130,8 +131,7 @@ pub(crate) fn run(args: WebArgs, store: &Store) -> Result<ExitCode> {
         true => None,
         false => Some(Program::find(&args.command)?),
     };
-    tabane_tunnel::block_on(serve(&args, maps, program.as_ref(), store))
-        .context("cannot set up the event loop")?
+    event_loop::carry(serve(&args, maps, program.as_ref(), store))
 }
 
 async fn serve(

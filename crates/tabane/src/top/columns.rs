@@ -1,7 +1,7 @@
 //! The columns of the table, and which of them a narrow screen leaves out.
 
 use super::app::{History, Row};
-use crate::commands::status::{megabits, millis, percent};
+use crate::commands::status::{megabits, millis, none, percent};
 
 /// Heights of a column of a sparkline.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -130,10 +130,6 @@ fn sparkline(samples: impl DoubleEndedIterator<Item = u64>, width: usize) -> Str
 
 fn portion(part: Option<f64>) -> String {
     part.map_or_else(none, |part| percent(part, 0).replace(' ', ""))
-}
-
-fn none() -> String {
-    "-".to_owned()
 }
 
 #[cfg(test)]

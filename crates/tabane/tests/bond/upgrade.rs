@@ -192,6 +192,30 @@ fn a_new_program_that_does_not_start_leaves_the_old_one_serving() {
 }
 
 #[test]
+fn a_process_that_ends_once_it_has_taken_over_leaves_newcomers_to_the_old_one() {
+    let Some(relay) = Upgraded::start(&[]) else {
+        return;
+    };
+    // The old process does not hear that it is ready; it is killed then.
+    let script = format!(
+        "#!/usr/bin/env python3\n\
+         import os, re, socket, subprocess, sys\n\
+         ours, theirs = socket.socketpair()\n\
+         link = re.search(r'link = (\\d+)', os.environ['TABANE_RELAY_INHERITANCE'])\n\
+         os.dup2(theirs.fileno(), int(link[1]))\n\
+         new = subprocess.Popen(['{TABANE}', *sys.argv[1:]], close_fds=False)\n\
+         said = ours.makefile().readline()\n\
+         new.kill()\n\
+         new.wait()\n\
+         sys.exit(said != 'ready\\n')\n"
+    );
+    relay.replace(&script);
+    kill(pid(&relay.first), Signal::SIGHUP).unwrap();
+    relay.await_said("the new process ended at once (exit status: 0)");
+    relay.serves_newcomers();
+}
+
+#[test]
 fn what_a_user_has_used_is_one_sum_over_an_upgrade() {
     let Some(mut relay) = Upgraded::start(&["--workers", "2"]) else {
         return;

@@ -53,8 +53,8 @@ impl Relay {
                     let (engine, shared) = (self.engine.clone(), self.shared.clone());
                     let snapshot = visit.session.snapshot(visit.now);
                     let from = snapshot.paths.first().map(|path| path.tuple.remote);
-                    let ended = self.stream_ended.clone();
-                    let guest = Guest::new(engine, (shared, ended), session, key, from, membership);
+                    let shared = (shared, self.leavings.clone());
+                    let guest = Guest::new(engine, shared, session, key, from, membership);
                     self.guests.insert(session.serial(), guest);
                     self.shared.journal.record(Happening::SessionUp {
                         session: session.serial(),

@@ -74,8 +74,9 @@ pub struct RelayLimits {
     pub connections: usize,
     /// UDP flows of one session; each costs a file descriptor.
     pub flows: usize,
-    /// Those at once who come to ports that lead to one session's client: so many by TCP, and so
-    /// many by UDP.
+    /// Those at once who come to ports and networks that lead to one session's client: so many by
+    /// TCP, so many by UDP to ports, so many flows of UDP to networks, and so many ways of packets
+    /// there.
     pub visitors: usize,
 }
 

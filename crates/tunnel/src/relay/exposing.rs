@@ -84,7 +84,7 @@ fn let_in(asked: &Stream, visitor: Visitor, visits: &Arc<Visits>, host: &Host) {
             return host.shared.front_doors.turn_away();
         }
     };
-    let (ended, meter) = (host.stream_ended.clone(), host.meter());
+    let meter = host.meter();
     tokio::task::spawn_local(async move {
         notice_vanished(&visitor.tcp);
         let front = [preface.emit(), visitor.front.into_bytes()].concat();
@@ -101,7 +101,6 @@ fn let_in(asked: &Stream, visitor: Visitor, visits: &Arc<Visits>, host: &Host) {
         };
         tracing::debug!(from = %preface.from, at = %preface.at, ?carried, "visitor gone");
         drop((permit, presence));
-        ended.notify_one();
     });
 }
 

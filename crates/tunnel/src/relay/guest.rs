@@ -8,10 +8,9 @@ use std::sync::Arc;
 use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey, StreamId};
 use tabane_linux::abortive::AbortiveStream;
-use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::host::{Host, Occupancy, Permit, Seat, refuse};
+use super::host::{Host, Leavings, Occupancy, Permit, Seat, refuse};
 use super::mapping::Mapping;
 use super::members::Member;
 use super::packets::Packets;
@@ -36,7 +35,6 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 pub(super) struct Guest {
     engine: Engine,
     shared: Arc<Shared>,
-    stream_ended: Rc<Notify>,
     session: SessionId,
     key: PublicKey,
     /// Where it was heard from when it was let in.
@@ -78,7 +76,7 @@ impl Membership {
 impl Guest {
     pub(super) fn new(
         engine: Engine,
-        (shared, stream_ended): (Arc<Shared>, Rc<Notify>),
+        (shared, leavings): (Arc<Shared>, Leavings),
         session: SessionId,
         key: PublicKey,
         from: Option<SocketAddr>,
@@ -94,33 +92,35 @@ impl Guest {
             from,
             engine,
             shared,
-            stream_ended,
             session,
             key,
             since: Instant::now(),
-            usage: Rc::default(),
+            usage: Rc::new(Occupancy::new(session.serial(), leavings)),
         }
     }
 
     /// Serves a stream that the client opened, in a task of its own.
     pub(super) fn serve(&self, id: StreamId) {
         let stream = Stream::new(self.engine.clone(), self.session, id);
-        let host = Host {
+        let host = self.host();
+        tokio::task::spawn_local(async move {
+            if let Err(end) = serve(stream, &host).await {
+                tracing::debug!(?end, "a stream ended before it was served");
+            }
+        });
+    }
+
+    /// What a stream's task has of it.
+    pub(super) fn host(&self) -> Host {
+        Host {
             shared: self.shared.clone(),
-            stream_ended: self.stream_ended.clone(),
             usage: self.usage.clone(),
             user: self.membership.user().cloned(),
             rates: self.membership.rates().cloned(),
             session: self.session.serial(),
             since: self.since,
             key: self.key,
-        };
-        tokio::task::spawn_local(async move {
-            if let Err(end) = serve(stream, &host).await {
-                tracing::debug!(?end, "a stream ended before it was served");
-            }
-            host.stream_ended.notify_one();
-        });
+        }
     }
 
     pub(super) const fn session(&self) -> SessionId {

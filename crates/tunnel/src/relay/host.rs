@@ -1,12 +1,12 @@
 //! What the tasks of one session at the relay have in common: whose it is, and how much of what
 //! there is of it at once.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use tabane_core::PublicKey;
-use tokio::sync::Notify;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Shared;
@@ -14,14 +14,15 @@ use super::user::{Counted, Meter, Rates, User, What};
 use crate::request::{Status, Transport};
 use crate::stream::{Stream, StreamEnd};
 
+/// Where a worker's sessions are told of, each time that one has given up a seat; nobody is told
+/// before somebody waits for that.
+pub(super) type Leavings = Rc<OnceCell<mpsc::UnboundedSender<u64>>>;
+
 /// What a session has at present.
-#[derive(Default)]
 pub(super) struct Occupancy {
-    connections: Cell<usize>,
-    flows: Cell<usize>,
-    udp: Cell<usize>,
-    visitors: Cell<usize>,
-    udp_visitors: Cell<usize>,
+    session: u64,
+    leavings: Leavings,
+    taken: [Cell<usize>; Seat::KINDS],
 }
 
 /// What is counted by itself, since each has its limit.
@@ -31,10 +32,14 @@ pub(super) enum Seat {
     Flow,
     /// A flow of a program's UDP.
     Udp,
-    /// Somebody who has come to a port that leads to the client.
+    /// Somebody who has come by TCP to a port or a network that leads to the client.
     Visitor,
-    /// The same by UDP, where addresses may be made up: they keep no others out.
+    /// The same by UDP to a port, where addresses may be made up: they keep no others out.
     UdpVisitor,
+    /// A flow of UDP of another client's program with the client's network.
+    SiteUdp,
+    /// Pings and other packets from another client to the client's network.
+    SitePackets,
 }
 
 /// One connection or flow, counted while it lives.
@@ -48,8 +53,6 @@ pub(super) struct Permit {
 #[derive(Clone)]
 pub(super) struct Host {
     pub(super) shared: Arc<Shared>,
-    /// Rung when a stream has ended.
-    pub(super) stream_ended: Rc<Notify>,
     pub(super) usage: Rc<Occupancy>,
     pub(super) user: Option<User>,
     pub(super) rates: Option<Rc<Rates>>,
@@ -66,28 +69,32 @@ impl Host {
 }
 
 impl Occupancy {
+    pub(super) fn new(session: u64, leavings: Leavings) -> Self {
+        Self {
+            session,
+            leavings,
+            taken: Default::default(),
+        }
+    }
+
     /// Whether there are connections, which the session's end would break.
     pub(super) fn is_busy(&self) -> bool {
-        self.connections.get() + self.visitors.get() > 0
+        self.of(Seat::Connection) + self.of(Seat::Visitor) > 0
     }
 
     /// Whether there are UDP flows of programs, which have no other way of going on.
     pub(super) fn has_flows(&self) -> bool {
-        self.udp.get() > 0
+        self.of(Seat::Udp) + self.of(Seat::SiteUdp) > 0
     }
 
-    fn of(&self, seat: Seat) -> &Cell<usize> {
-        match seat {
-            Seat::Connection => &self.connections,
-            Seat::Flow => &self.flows,
-            Seat::Udp => &self.udp,
-            Seat::Visitor => &self.visitors,
-            Seat::UdpVisitor => &self.udp_visitors,
-        }
+    fn of(&self, seat: Seat) -> usize {
+        self.taken[seat as usize].get()
     }
 }
 
 impl Seat {
+    const KINDS: usize = Self::SitePackets as usize + 1;
+
     pub(super) const fn of(transport: Transport) -> Self {
         match transport {
             Transport::Tcp | Transport::TcpFrom(_) | Transport::Measure(_) => Self::Connection,
@@ -111,11 +118,11 @@ impl Permit {
         let (usage, limits) = (host.usage.clone(), &host.shared.limits);
         let limit = match seat {
             Seat::Connection => limits.connections,
-            Seat::Flow => limits.flows.saturating_sub(usage.udp.get()),
-            Seat::Udp => limits.flows.saturating_sub(usage.flows.get()),
-            Seat::Visitor | Seat::UdpVisitor => limits.visitors,
+            Seat::Flow => limits.flows.saturating_sub(usage.of(Seat::Udp)),
+            Seat::Udp => limits.flows.saturating_sub(usage.of(Seat::Flow)),
+            Seat::Visitor | Seat::UdpVisitor | Seat::SiteUdp | Seat::SitePackets => limits.visitors,
         };
-        let taken = usage.of(seat).get();
+        let taken = usage.of(seat);
         if taken >= limit {
             return None;
         }
@@ -123,7 +130,7 @@ impl Permit {
             Some(user) => Some(user.count(What::Stream)?),
             None => None,
         };
-        usage.of(seat).set(taken + 1);
+        usage.taken[seat as usize].set(taken + 1);
         Some(Self {
             usage,
             seat,
@@ -134,8 +141,12 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let taken = self.usage.of(self.seat);
+        let taken = &self.usage.taken[self.seat as usize];
         taken.set(taken.get() - 1);
+        if let Some(tell) = self.usage.leavings.get() {
+            // Nobody waits any more where it fails.
+            let _ = tell.send(self.usage.session);
+        }
     }
 }
 

@@ -195,14 +195,16 @@ impl Shared {
     /// Leads packets anew at every address.
     ///
     /// # Errors
-    /// The kernel takes no such program any more; packets go on as before.
+    /// The kernel takes no such program any more at an address, where packets go on as before. It
+    /// is the first of those; the others are steered all the same.
     pub(super) fn steer(&self, neighbours: Neighbours) -> io::Result<()> {
         let is_shared = neighbours != Neighbours::Nobody;
         self.has_neighbour.store(is_shared, Ordering::Relaxed);
         let groups = self.groups();
-        groups
+        let steered = groups
             .iter()
-            .try_for_each(|group| group.steer(self.is_odd, neighbours))
+            .map(|group| group.steer(self.is_odd, neighbours));
+        steered.fold(Ok(()), Result::and)
     }
 
     /// What another process needs to go on here.
@@ -218,5 +220,62 @@ impl Shared {
                 .map(Group::bequeath)
                 .collect::<io::Result<_>>()?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::super::tests::shared;
+    use super::*;
+    use crate::access::Access;
+
+    /// A group of the second process, which was given its sockets.
+    fn given() -> Group {
+        let before = Group::bind("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+        Group::inherit(before.bequeath().unwrap(), 1).unwrap()
+    }
+
+    /// Which half of a group gets what the session of an odd id is sent.
+    fn half_of_a_session(group: &Group) -> usize {
+        let mut packet = [0x40; 30];
+        packet[1] = 0xc0;
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.send_to(&packet, group.local_addr()).unwrap();
+        let got = |socket: &BoundUdp| {
+            let socket = UdpSocket::from(socket.as_fd().try_clone_to_owned().unwrap());
+            socket.set_nonblocking(true).unwrap();
+            // Loopback delivers before `send` returns.
+            socket.recv(&mut packet).is_ok()
+        };
+        group
+            .sockets
+            .iter()
+            .position(got)
+            .expect("it was delivered")
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_steered_leaves_no_other_with_a_process_that_has_gone() {
+        let shared = shared(Access::Private);
+        let local = "127.0.0.1:0".parse().unwrap();
+        let interface = None;
+        let alone = BoundUdp::bind(UdpBind { interface, local }).unwrap();
+        let unsteerable = Group {
+            asked: local,
+            sockets: vec![alone],
+            is_second: true,
+            is_inherited: true,
+        };
+        shared.groups().extend([given(), unsteerable, given()]);
+        let halves = || -> Vec<_> {
+            let groups = shared.groups();
+            [&groups[0], &groups[2]].map(half_of_a_session).into()
+        };
+        assert!(shared.steer(Neighbours::Predecessor).is_err());
+        assert_eq!(halves(), [0, 0], "sessions of the process before this one");
+        assert!(shared.steer(Neighbours::Nobody).is_err());
+        assert_eq!(halves(), [1, 1]);
     }
 }

@@ -113,7 +113,8 @@ impl RelayMonitor {
     /// Takes what is new from here on, in the place of the process that has left its sockets.
     ///
     /// # Errors
-    /// The kernel refuses; all is as it was.
+    /// The kernel refuses at one address at least: that process takes all back once this one has
+    /// ended.
     pub fn take_over(&self) -> io::Result<()> {
         self.shared.steer(Neighbours::Predecessor)
     }
@@ -122,7 +123,7 @@ impl RelayMonitor {
     /// one.
     ///
     /// # Errors
-    /// The kernel refuses; all is as it was.
+    /// The kernel refuses at one address at least, where all is as it was.
     pub fn take_all(&self) -> io::Result<()> {
         self.shared.steer(Neighbours::Nobody)
     }

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::attending::{self, Held, Visits, lock};
 use super::grants::Group;
-use super::host::{Host, Permit, Seat, refuse};
+use super::host::{Host, Permit, refuse};
 pub(super) use super::site_routes::Offered;
 use super::site_routes::{Found, Holder, Routed, SiteRoutes};
 use super::udp::{self, Destination};
@@ -226,7 +226,7 @@ pub(super) async fn serve(
 /// nobody hears the call.
 fn pass_on(asked: &Stream, Call { at, from, end }: Call, visits: &Arc<Visits>, host: &Host) {
     let is_used_up = host.user.as_ref().is_some_and(User::is_used_up);
-    let permit = Permit::take(host, Seat::Visitor).filter(|_| !is_used_up);
+    let permit = Permit::take(host, end.seat()).filter(|_| !is_used_up);
     let Some((permit, stream)) = permit.zip(asked.open_beside()) else {
         return;
     };
@@ -238,14 +238,13 @@ fn pass_on(asked: &Stream, Call { at, from, end }: Call, visits: &Arc<Visits>, h
         from,
         at,
     };
-    let (ended, meter) = (host.stream_ended.clone(), host.meter());
+    let meter = host.meter();
     tokio::task::spawn_local(async move {
         tokio::select! {
             () = carry(stream, preface.emit(), end, meter) => {}
             () = presence.forsaken() => {}
         }
         drop((permit, presence));
-        ended.notify_one();
     });
 }
 

@@ -141,7 +141,7 @@ fn packet(source: [u8; 4], destination: [u8; 4], protocol: u8, payload: &[u8]) -
     packet
 }
 
-fn ping(source: [u8; 4], destination: [u8; 4], number: u8) -> Vec<u8> {
+pub(crate) fn ping(source: [u8; 4], destination: [u8; 4], number: u8) -> Vec<u8> {
     let mut message = vec![8, 0, 0, 0, 0, 7, 0, number];
     let checksum = sum(&message);
     message[2..4].copy_from_slice(&checksum);

@@ -1,25 +1,33 @@
 //! Networks behind clients, as others of their group are told of them.
 
 use std::cell::Cell;
+use std::net::SocketAddrV4;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tabane_base::{Bytes, Prefix};
+use tabane_base::{Bytes, Prefix, Protocol};
 use tabane_core::Identity;
 use tabane_tunnel::{
-    CallProtocol, Client, ExposureEvent, Grants, Silence, Status, User, UserLimits, Visitor,
+    CallProtocol, Client, Exposure, ExposureEvent, Grants, RelayLimits, Silence, Status, Target,
+    User, UserLimits,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
+use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use super::world::{RelayOptions, RunningRelay, client_config, run};
+use super::packets::ping;
+use super::world::{RelayOptions, RunningRelay, carry, client_config, pair, run};
 
 const ROUTE: &str = "10.250.7.0/24";
+const OTHER_ROUTE: &str = "10.250.8.0/24";
+const HOST: &str = "10.250.7.1:9";
 
-/// Its clients' user may have these routes.
-fn relay_for(routes: &[&str]) -> RunningRelay {
+/// Clients of a relay as `options` says, all of one user who may offer these routes: they are of
+/// one group.
+fn relay(options: RelayOptions) -> RunningRelay {
     let grants = Grants {
-        routes: routes.iter().map(|it| it.parse().unwrap()).collect(),
+        routes: [ROUTE, OTHER_ROUTE].map(|it| it.parse().unwrap()).into(),
         ..Grants::default()
     };
     let limits = UserLimits {
@@ -28,23 +36,51 @@ fn relay_for(routes: &[&str]) -> RunningRelay {
     };
     RunningRelay::start(RelayOptions {
         user: Some(User::new("ann", limits, Bytes::ZERO)),
-        ..RelayOptions::default()
+        ..options
     })
 }
 
-async fn second_client(relay: &RunningRelay) -> Client {
+async fn client(relay: &RunningRelay, seed: u8) -> Client {
     let mut config = client_config(relay);
-    config.identity = Identity::from_seed([5; 32]);
+    config.identity = Identity::from_seed([seed; 32]);
     Client::connect(config).await.unwrap()
+}
+
+/// Every host of the route: gives back what comes.
+async fn echo(mut route: Exposure, pinged: Rc<Notify>) {
+    while let ExposureEvent::Visitor(mut visitor) = route.next().await {
+        let pinged = pinged.clone();
+        spawn_local(async move {
+            match visitor.call_protocol().await {
+                Some(CallProtocol::Carried(Protocol::Tcp)) => {
+                    let (far, carried) = pair().await;
+                    let flow = visitor.connected().await.unwrap();
+                    spawn_local(flow.carry(carried));
+                    let (mut read, mut write) = split(far);
+                    let _ = copy(&mut read, &mut write).await;
+                }
+                Some(CallProtocol::Carried(Protocol::Udp)) => {
+                    let flow = visitor.datagrams();
+                    while let Ok(datagram) = flow.recv().await {
+                        flow.send(&datagram).unwrap();
+                    }
+                }
+                Some(CallProtocol::Echoes) => {
+                    pinged.notify_one();
+                    visitor.gone().await;
+                }
+                other => panic!("{other:?}"),
+            }
+        });
+    }
 }
 
 /// A hundred sessions that are told of each of a thousand changes a second leave nobody else much.
 #[test]
 fn who_offers_and_takes_back_without_end_is_not_told_of_each_time() {
     run(async {
-        let relay = relay_for(&[ROUTE]);
-        let restless = Client::connect(client_config(&relay)).await.unwrap();
-        let other = second_client(&relay).await;
+        let relay = relay(RelayOptions::default());
+        let (restless, other) = (client(&relay, 3).await, client(&relay, 5).await);
         let (lists, is_here) = (Rc::new(Cell::new(0_u128)), Rc::new(Cell::new(false)));
         let told = (lists.clone(), is_here.clone());
         spawn_local(async move {
@@ -75,10 +111,9 @@ fn who_offers_and_takes_back_without_end_is_not_told_of_each_time() {
 #[test]
 fn who_asks_a_site_in_a_new_session_waits_for_both_networks_and_is_shown() {
     run(async {
-        let relay = relay_for(&[ROUTE, "10.250.8.0/24"]);
-        let [ours, theirs] = [ROUTE, "10.250.8.0/24"].map(|it| Prefix::parse(it).unwrap());
-        let caller = Client::connect(client_config(&relay)).await.unwrap();
-        let site = second_client(&relay).await;
+        let relay = relay(RelayOptions::default());
+        let [ours, theirs] = [ROUTE, OTHER_ROUTE].map(|it| Prefix::parse(it).unwrap());
+        let (caller, site) = (client(&relay, 3).await, client(&relay, 5).await);
         let following = caller.clone();
         spawn_local(async move { following.follow_routes(|_, _| ()).await });
         let from = "10.250.7.9:4000".parse().unwrap();
@@ -100,7 +135,7 @@ fn who_asks_a_site_in_a_new_session_waits_for_both_networks_and_is_shown() {
                 "{spoken:?}"
             );
             let (seen, at) = (visitor.from, visitor.at);
-            Visitor::refuse(visitor, Status::Refused).await;
+            visitor.refuse(Status::Refused).await;
             drop(ours);
             (seen, at)
         };
@@ -108,5 +143,49 @@ fn who_asks_a_site_in_a_new_session_waits_for_both_networks_and_is_shown() {
         assert_eq!(seen, (from, target));
         let refused = asked.err().map(|error| error.to_string());
         assert!(refused.is_some(), "it was opened");
+    });
+}
+
+#[test]
+fn flows_and_pings_to_a_site_keep_no_connection_out_and_hold_no_relay_up() {
+    run(async {
+        let limits = RelayLimits {
+            visitors: 1,
+            ..RelayLimits::default()
+        };
+        let grace = Duration::from_secs(30);
+        let relay = relay(RelayOptions {
+            limits,
+            grace,
+            ..RelayOptions::default()
+        });
+        let (site, caller) = (client(&relay, 3).await, client(&relay, 5).await);
+        let (route, pinged) = (Prefix::parse(ROUTE).unwrap(), Rc::<Notify>::default());
+        let route = site.offer_route(route).await.unwrap();
+        spawn_local(echo(route, pinged.clone()));
+        let host: SocketAddrV4 = HOST.parse().unwrap();
+        let target = Target::Address(host.into());
+        let flow = caller.open_udp(target.clone()).await.unwrap();
+        flow.send(b"a").unwrap();
+        assert_eq!(&flow.recv().await.unwrap()[..], b"a");
+        let second = caller.open_udp(target.clone()).await.unwrap();
+        assert!(second.recv().await.is_err(), "there may be one");
+        let packets = caller.open_packets(false).await.unwrap();
+        packets
+            .send(&ping([10, 0, 0, 1], host.ip().octets(), 1))
+            .unwrap();
+        pinged.notified().await;
+        let (mut program, carried) = pair().await;
+        spawn_local(carry(&caller, carried, target));
+        program.write_all(b"c").await.unwrap();
+        let mut byte = [0];
+        program.read_exact(&mut byte).await.unwrap();
+        assert_eq!(&byte, b"c");
+        program.shutdown().await.unwrap();
+        assert_eq!(program.read(&mut byte).await.unwrap(), 0);
+        let began = Instant::now();
+        relay.stop();
+        let took = began.elapsed();
+        assert!(took < grace / 3, "{took:?}");
     });
 }

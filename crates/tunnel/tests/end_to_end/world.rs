@@ -5,6 +5,7 @@
 //!  program ── tcp ── client ══ udp, one or two paths ══ relay ── tcp, udp ── server
 //! ```
 
+use std::future::pending;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket as StdUdpSocket};
 use std::num::NonZeroU8;
@@ -17,8 +18,8 @@ use tabane_core::{
 };
 use tabane_linux::UdpError;
 use tabane_tunnel::{
-    Access, Admission, Carried, Client, ClientConfig, HostMonitor, LinkBind, OpenError, Relay,
-    RelayConfig, RelayError, RelayLimits, RelayPeer, RelaySnapshot, SessionNumbers, Silence,
+    Access, Admission, Carried, Client, ClientConfig, HostMonitor, LinkBind, OpenError, Parting,
+    Relay, RelayConfig, RelayError, RelayLimits, RelayPeer, RelaySnapshot, SessionNumbers, Silence,
     Target, User, WebDoor,
     carrier::{Acceptor, Certificate},
 };
@@ -57,6 +58,8 @@ pub(crate) struct RelayOptions {
     pub(crate) workers: NonZeroU8,
     /// Whose clients are.
     pub(crate) user: Option<User>,
+    /// How long sessions with connections have when it is stopped.
+    pub(crate) grace: Duration,
 }
 
 impl Default for RelayOptions {
@@ -72,6 +75,7 @@ impl Default for RelayOptions {
             also: None,
             workers: usual_workers(),
             user: None,
+            grace: Duration::ZERO,
         }
     }
 }
@@ -134,9 +138,11 @@ impl RunningRelay {
                         }
                     }
                 });
-                let running = relay.run(async {
+                let stopped = async {
                     let _ = stopped.await;
-                });
+                    Parting::Down
+                };
+                let running = relay.run_and_drain(stopped, |_| options.grace, pending());
                 tokio::select! {
                     () = running => {}
                     Ok(()) = vanished => {}

@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use nix::sys::signal::Signal;
 use tabane_lab::{Lab, LabOptions, SERVICE, SERVICE6};
 use tabane_linux::child;
 
 use super::ScenarioArgs;
+use crate::event_loop;
 use crate::program::Program;
 use crate::signals;
 
@@ -37,7 +38,7 @@ pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
         let command = command(&lab, &program, &args.command);
         program.run_to_its_end(command, &signals).await
     };
-    tabane_tunnel::block_on(playing).context("cannot set up the event loop")?
+    event_loop::carry(playing)
 }
 
 fn command(lab: &Lab, program: &Program, words: &[OsString]) -> std::process::Command {

@@ -8,17 +8,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use tabane_control::{Client, Directory, Kind, RuleAnswer, RuleQuestion, State};
 use tabane_policy::{FlowFacts, HardwareAddress, Protocol, Sender};
 use tabane_store::{POLICY_FILE, Store};
 use tabane_uplinks::{
-    Explanation, LinkPolicy, gateways,
+    Explanation,
     lent_links::{self, Lender},
 };
 
+use super::look;
 use crate::commands::status::{InstanceArgs, running_clients};
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;
 
@@ -69,18 +71,12 @@ impl FromStr for Source {
 
 pub(super) fn run(args: &ExplainArgs, store: &Store) -> Result<ExitCode> {
     let flow = flow(args)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")?;
-    let policy = runtime.block_on(LinkPolicy::load_here(store))?;
-    let interfaces = runtime.block_on(gateways::list(policy.policy()));
-    let interfaces = interfaces.context("cannot list the interfaces")?;
-    let state = runtime.block_on(state(&args.instance))?;
+    let (policy, interfaces) = look(store)?;
+    let state = event_loop::ask(state(&args.instance))??;
     let mut flow = flow;
     let mut asked = None;
     if let Some(state) = &state {
-        let answer = runtime.block_on(ask(args, &flow, state));
+        let answer = event_loop::ask(ask(args, &flow, state))?;
         // One of an older version cannot say.
         if let Ok(answer) = answer {
             flow.domains = answer.names;

@@ -84,21 +84,15 @@ fn list(state: &RelayState, json: bool) -> Result<()> {
     if rows.is_empty() {
         return output::line("no client has been admitted yet");
     }
-    let cells: Vec<Vec<String>> = rows
-        .into_iter()
-        .map(|row| {
-            let state = if row.revoked { "revoked" } else { "" };
-            vec![
-                row.key,
-                row.user.unwrap_or_default(),
-                row.token + "…",
-                output::age(row.enrolled_s_ago),
-                state.to_owned(),
-            ]
-        })
-        .collect();
-    output::line(&output::table(
-        &["key", "user", "token", "admitted", ""],
-        &cells,
+    let state = |it: &Row| if it.revoked { "revoked" } else { "" };
+    output::line(&output::items(
+        &rows,
+        &[
+            ("key", &|it| it.key.clone()),
+            ("user", &|it| it.user.clone().unwrap_or_default()),
+            ("token", &|it| format!("{}…", it.token)),
+            ("admitted", &|it| output::age(it.enrolled_s_ago)),
+            ("", &|it| state(it).to_owned()),
+        ],
     ))
 }

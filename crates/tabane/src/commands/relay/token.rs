@@ -90,23 +90,17 @@ fn list(state: &RelayState, json: bool) -> Result<()> {
     if rows.is_empty() {
         return output::line("no token; `tabane relay token new` makes one");
     }
-    let cells: Vec<Vec<String>> = rows
-        .into_iter()
-        .map(|row| {
-            let expires = row
-                .expires_in_s
-                .map_or_else(|| "never".to_owned(), output::ahead);
-            vec![
-                row.token + "…",
-                row.user.unwrap_or_default(),
-                row.uses,
-                output::age(row.age_s),
-                expires,
-            ]
-        })
-        .collect();
-    output::line(&output::table(
-        &["token", "user", "admits", "made", "expires"],
-        &cells,
+    let never = || "never".to_owned();
+    output::line(&output::items(
+        &rows,
+        &[
+            ("token", &|it| format!("{}…", it.token)),
+            ("user", &|it| it.user.clone().unwrap_or_default()),
+            ("admits", &|it| it.uses.clone()),
+            ("made", &|it| output::age(it.age_s)),
+            ("expires", &|it| {
+                it.expires_in_s.map_or_else(never, output::ahead)
+            }),
+        ],
     ))
 }

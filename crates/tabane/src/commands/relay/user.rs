@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tabane_base::Prefix;
@@ -11,6 +11,7 @@ use tabane_tunnel::{
     DestinationRule, DomainGrant, ExitAddress, GroupName, HostGrant, PortGrant, RouteGrant,
 };
 
+use crate::event_loop;
 use crate::output;
 use tabane_relay::{AccessList, RelayState, UsageCounters, UserEntry, UserName};
 use tabane_store::{
@@ -172,12 +173,7 @@ impl LimitArgs {
         if exits.is_empty() || state.is_of_fleet() {
             return Ok(());
         }
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot set up the event loop")?;
-        let local = runtime.block_on(interfaces::local())?;
-        check_exits(&exits, &local)
+        check_exits(&exits, &event_loop::ask(interfaces::local())??)
     }
 
     fn apply(&self, user: &mut UserEntry) {
@@ -364,22 +360,17 @@ pub(in crate::commands) fn list(state: &RelayState, json: bool) -> Result<()> {
     if rows.is_empty() {
         return output::line("no user; `tabane relay user add NAME` makes one");
     }
-    let cells: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let text = |limit: &Option<String>| limit.clone().unwrap_or_default();
-            vec![
-                row.name.clone(),
-                row.devices.len().to_string(),
-                text(&row.rate_down),
-                text(&row.rate_up),
-                text(&row.volume),
-                used_text(row),
-            ]
-        })
-        .collect();
-    let headings = ["name", "devices", "down", "up", "volume", "used"];
-    output::line(&output::table(&headings, &cells))
+    output::line(&output::items(
+        &rows,
+        &[
+            ("name", &|it| it.name.clone()),
+            ("devices", &|it| it.devices.len().to_string()),
+            ("down", &|it| it.rate_down.clone().unwrap_or_default()),
+            ("up", &|it| it.rate_up.clone().unwrap_or_default()),
+            ("volume", &|it| it.volume.clone().unwrap_or_default()),
+            ("used", &used_text),
+        ],
+    ))
 }
 
 fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {

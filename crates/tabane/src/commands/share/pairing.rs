@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::invitation::Invitation;
 use super::{budget, hours, own_name, rate};
+use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;
 use crate::program;
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &PairArgs, store: &Store) -> Result<ExitCode> {
             (None, _) => offer(args, store).await,
         }
     };
-    tabane_tunnel::block_on(done).context("cannot set up the event loop")?
+    event_loop::carry(done)
 }
 
 async fn join(

@@ -7,23 +7,23 @@ use crate::output;
 
 /// What each of them has had carried, the busiest first.
 pub(super) fn table(hosts: &[LanHost]) -> Option<String> {
-    let headings = ["host", "card", "now", "so far", "MB in", "MB out"];
-    let row = |it: &LanHost| {
-        let address = it.address.map(|address| address.to_string());
-        vec![
-            address.unwrap_or_else(|| "others".to_owned()),
-            it.hardware.clone().unwrap_or_default(),
-            it.connections.to_string(),
-            it.connections_so_far.to_string(),
-            megabytes(it.received_bytes),
-            megabytes(it.sent_bytes),
-        ]
-    };
-    let rows: Vec<_> = hosts.iter().take(MAX_ROWS).map(row).collect();
-    if rows.is_empty() {
+    if hosts.is_empty() {
         return None;
     }
-    let mut table = output::table(&headings, &rows);
+    let address = |it: &LanHost| it.address.map(|address| address.to_string());
+    let mut table = output::items(
+        &hosts[..hosts.len().min(MAX_ROWS)],
+        &[
+            ("host", &|it| {
+                address(it).unwrap_or_else(|| "others".to_owned())
+            }),
+            ("card", &|it| it.hardware.clone().unwrap_or_default()),
+            ("now", &|it| it.connections.to_string()),
+            ("so far", &|it| it.connections_so_far.to_string()),
+            ("MB in", &|it| megabytes(it.received_bytes)),
+            ("MB out", &|it| megabytes(it.sent_bytes)),
+        ],
+    );
     if hosts.len() > MAX_ROWS {
         table.push_str(&format!("\nand {} more", hosts.len() - MAX_ROWS));
     }

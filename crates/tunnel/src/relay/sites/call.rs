@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::oneshot;
 
 use super::super::attending;
-use super::super::host::{Host, refuse};
+use super::super::host::{Host, Seat, refuse};
 use super::super::udp::{self, Destination};
 use crate::connection::Connection;
 use crate::flow::Flow;
@@ -41,6 +41,17 @@ pub(super) enum FarHalf {
     Tcp(TcpStream, oneshot::Sender<Status>),
     /// Dropped with the half of the client's; and what is spoken, as the client is told.
     Datagrams(UdpSocket, oneshot::Sender<()>, u8),
+}
+
+impl FarHalf {
+    /// What it takes at the client's session.
+    pub(super) fn seat(&self) -> Seat {
+        match self {
+            Self::Tcp(..) => Seat::Visitor,
+            Self::Datagrams(.., spoken) if *spoken == protocol_byte(Protocol::Udp) => Seat::SiteUdp,
+            Self::Datagrams(..) => Seat::SitePackets,
+        }
+    }
 }
 
 /// Where a destination of a client's leads.
