@@ -88,6 +88,11 @@ fn etcd_members(world: &World) -> Vec<Kept> {
 
 impl Fleet {
     pub(crate) fn start(world: &World) -> Option<Self> {
+        Self::of(world, &NAMES)
+    }
+
+    /// With these of the relays.
+    pub(crate) fn of(world: &World, names: &[&str]) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             println!("skipped: no etcd (apt-get install etcd-server)");
             return None;
@@ -106,7 +111,7 @@ impl Fleet {
             relays: Vec::new(),
             join: String::new(),
         };
-        for name in NAMES {
+        for name in names {
             let mut relay = fleet.relay(world, name);
             insist("it is let in", || {
                 manage(world, "owner", &format!("fleet add {name}"))
