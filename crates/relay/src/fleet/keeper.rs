@@ -219,10 +219,9 @@ impl FleetKeeper {
     pub(crate) async fn tell_load(&self, monitor: &RelayMonitor) {
         if self.load_at.get() <= Instant::now() {
             self.load_at.set(Instant::now() + LOAD_INTERVAL);
-            let seen = monitor.count().await;
-            let carried = seen.volume;
+            let carried = monitor.volume().await;
             let order = Order::Load {
-                sessions: seen.guests.len() as u64,
+                sessions: monitor.sessions() as u64,
                 carried_bytes: (carried.sent + carried.received).get(),
             };
             drop(self.orders.send(order));

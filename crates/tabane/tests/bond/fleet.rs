@@ -129,14 +129,21 @@ impl Fleet {
     }
 
     fn relay(&self, world: &World, name: &str) -> Kept {
+        let mut relay = self.command(world, name, "warn");
+        Kept(relay.spawn().unwrap())
+    }
+
+    /// What starts the relay of this name, with what it logs.
+    pub(crate) fn command(&self, world: &World, name: &str, log: &str) -> Command {
         let place = NAMES.iter().position(|other| *other == name).unwrap();
         let words = format!(
-            "relay --log warn --public 203.0.113.1 --listen 0.0.0.0:460{place} --listen-only \
+            "relay --log {log} --public 203.0.113.1 --listen 0.0.0.0:460{place} --listen-only \
              --tls-listen no --fleet {} --name {name} --region test",
             self.at
         );
         let mut relay = manage(world, name, &words);
-        Kept(relay.stdout(Stdio::piped()).spawn().unwrap())
+        relay.stdout(Stdio::piped());
+        relay
     }
 }
 

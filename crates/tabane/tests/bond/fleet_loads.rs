@@ -9,8 +9,9 @@ use nix::sys::signal::{Signal, kill};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, insist, manage};
-use crate::relays::{Kept, until};
-use crate::world::{World, first_line, pid};
+use crate::relays::{Kept, fetch, until};
+use crate::text;
+use crate::world::{TABANE, World, first_line, pid};
 
 /// Clients are told of loads once a minute.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -123,4 +124,59 @@ fn new_clients_go_where_there_is_room_and_nobody_swings() {
     next.until_at(&world, "oslo");
     assert_eq!((new.sessions(), next.sessions()), (2, 2));
     new.until_at(&world, "rome");
+}
+
+/// By its own trace: a look at a session is a line there.
+#[test]
+fn a_relay_that_nobody_watches_looks_at_no_session_and_knows_what_it_lost() {
+    /// Longer than anything that a relay does by itself.
+    const UNWATCHED: Duration = Duration::from_secs(11);
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    // With queues that a download fills.
+    world.limit_rates([8; 2]);
+    world.stop_relay();
+    let Some(fleet) = Fleet::of(&world, &["oslo"]) else {
+        return;
+    };
+    let log = world.path("rome.log");
+    let mut rome = fleet.command(&world, "rome", "warn,tabane_tunnel::engine=trace");
+    rome.args(["--http", "127.0.0.1:0"]);
+    rome.stderr(fs::File::create(&log).unwrap());
+    let mut rome = Kept(rome.spawn().unwrap());
+    insist("it is let in", || manage(&world, "owner", "fleet add rome"));
+    first_line(&mut rome.0);
+    let looks = || {
+        let log = fs::read_to_string(&log).unwrap();
+        log.matches("looked at").count()
+    };
+
+    // One comes and goes, and loses packets meanwhile.
+    let bound = "relay = \"home.rome\"\n";
+    let first = Device::join(&world, "first", "rome", 1080, bound);
+    first.until_at(&world, "rome");
+    let whole = fetch(&world, "8000000").output().unwrap();
+    assert!(whole.status.success(), "{}", text(&whole.stderr));
+    first.end();
+    // Another one stays. How many there are is known all the same.
+    let second = Device::join(&world, "second", "rome", 1080, bound);
+    let begin = Instant::now();
+    second.until_at(&world, "rome");
+    until_counted(&world, [0, 1]);
+    std::thread::sleep(UNWATCHED.saturating_sub(begin.elapsed()));
+    assert_eq!(looks(), 0);
+
+    let seen = insist("somebody looks", || {
+        let mut status = world.in_relay(TABANE);
+        status.args(["status", "--json", "--instance", "relay-4601"]);
+        status
+    });
+    assert!(looks() > 0);
+    let seen: Value = serde_json::from_str(&seen).unwrap();
+    assert_eq!(seen["sessions"].as_array().unwrap().len(), 1, "{seen}");
+    let lost = |of: &Value| of["traffic"]["lost_packets"].as_u64().unwrap();
+    let (all, present) = (lost(&seen["totals"]), lost(&seen["sessions"][0]));
+    println!("{all} packets lost, {present} of them by the session there is");
+    assert!(all > present, "{seen}");
 }
