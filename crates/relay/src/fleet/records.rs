@@ -358,6 +358,10 @@ pub(super) fn client_key(key: PublicKey) -> String {
     format!("{CLIENT}{key}")
 }
 
+pub(super) fn user_key(user: &UserName) -> String {
+    format!("{USER}{user}")
+}
+
 pub(super) fn account_key(user: &UserName) -> String {
     format!("{VOLUME}{user}")
 }

@@ -5,6 +5,7 @@
 //! asks for more is told so. Of two processes in an upgrade one has the relay's place ([`Post`]);
 //! both follow, and go by what the fleet lends to the relay.
 
+mod admitting;
 mod changing;
 mod membership;
 mod telling;
