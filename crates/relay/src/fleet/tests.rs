@@ -4,6 +4,7 @@
 
 mod away;
 mod etcd_in_trouble;
+mod lists;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until};
 use super::copy::CopyFile;
 use super::exchange::{FleetOrder, News, Order, Stage, Wish};
 use super::file::FleetFile;
-use super::records::{self, FORM, FOUNDING, Founding, Records};
+use super::records::{self, FORM, FOUNDING, Founding, LIST, Records};
 use crate::access::UserName;
 use crate::etcd::{Changed, Etcd, EtcdError, FleetAddress};
 
@@ -171,6 +171,7 @@ impl Worker {
 
     /// Follows etcd until the relay closes.
     pub(super) async fn run(mut self) {
+        self.recall_list();
         let mut pause = FIRST_PAUSE;
         // The members have been gone through once more since they were there.
         let mut is_again = false;
@@ -197,6 +198,20 @@ impl Worker {
                 return;
             }
             pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// Begins with the list of relays that was known last: etcd may have an older one by now.
+    fn recall_list(&mut self) {
+        let prefix = self.etcd.prefix().to_owned();
+        // A copy that cannot be read is complained of where it is needed.
+        let kept = self.copy.read(&prefix).ok().flatten();
+        if let (Some(fleet), Some((entries, _))) = (self.fleet, kept) {
+            self.records.believe(&prefix, fleet);
+            let list = format!("{prefix}{LIST}");
+            for entry in entries.into_iter().filter(|it| it.key == list) {
+                self.records.apply(&prefix, &list, Some(entry));
+            }
         }
     }
 
@@ -291,7 +306,8 @@ impl Worker {
         }
         let mut entries = Records::default();
         entries.replace(&prefix, snapshot.entries, snapshot.revision);
-        self.check_founding(&entries)?;
+        let fleet = self.check_founding(&entries)?;
+        entries.believe(&prefix, fleet);
         self.adopt(entries);
         let mut watch = self.etcd.watch(&prefix, self.records.revision + 1).await?;
         let mut generation = self.etcd.generation();
@@ -338,7 +354,7 @@ impl Worker {
     }
 
     /// Whether what stands there is this relay's fleet; the first time, it becomes that.
-    fn check_founding(&mut self, records: &Records) -> Result<(), Trouble> {
+    fn check_founding(&mut self, records: &Records) -> Result<PublicKey, Trouble> {
         let at = &self.order.etcd;
         let Some(founding) = records.value::<Founding>(FOUNDING) else {
             return Err(Trouble::Fleet(match records.odd.get(FOUNDING) {
@@ -370,7 +386,8 @@ impl Worker {
             key,
         };
         file.write(&self.directory)
-            .map_err(|error| Trouble::Fleet(format!("{error:#}")))
+            .map_err(|error| Trouble::Fleet(format!("{error:#}")))?;
+        Ok(key)
     }
 
     /// Goes by `records` from here on; values that were good and are odd now stay as they were.
