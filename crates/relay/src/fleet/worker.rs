@@ -247,12 +247,12 @@ impl Worker {
     /// Etcd is away: what is known stays in force, from the last copy if nothing was heard yet.
     fn say_away(&mut self, trouble: &Trouble) {
         let why = trouble.to_string();
-        if self.news.borrow().away.as_ref() != Some(&why) {
-            tracing::error!("known clients are served, new ones wait: {why}");
-        }
-        if !self.has_served
-            && let Err(failed) = self.serve_from_copy(trouble)
-        {
+        let is_new = self.news.borrow().away.as_ref() != Some(&why);
+        let failed = match self.has_served {
+            true => None,
+            false => self.serve_from_copy(trouble).err(),
+        };
+        if let Some(failed) = failed {
             let waits_for_etcd = matches!(trouble, Trouble::Etcd(EtcdError::Away(_)));
             self.news.send_modify(|news| {
                 news.stage = match waits_for_etcd {
@@ -260,6 +260,8 @@ impl Worker {
                     false => Stage::Failed(failed),
                 };
             });
+        } else if is_new {
+            tracing::error!("known clients are served, new ones wait: {why}");
         }
         self.news.send_modify(|news| news.away = Some(why));
     }
