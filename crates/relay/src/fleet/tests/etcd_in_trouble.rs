@@ -263,6 +263,67 @@ fn many_strangers_are_looked_up_together_and_volumes_are_lent_meanwhile() {
     });
 }
 
+/// Answers every question with `answer`.
+fn pretend(answer: String) -> FleetAddress {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut question = [0; 4_096];
+            let _ = stream.read(&mut question);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    format!("etcd://127.0.0.1:{port}/fleet").parse().unwrap()
+}
+
+/// Where it makes no sense to wait for better answers, the relay says why and does not start; who
+/// is known to a running one is served on.
+#[test]
+fn an_etcd_of_another_version_is_named_and_not_waited_for() {
+    block_on(async {
+        let Some(world) = World::make(1).await else {
+            return;
+        };
+        let body = "{\"etcdserver\":\"3.3.27\"}";
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        let old = pretend(head + body);
+        let mut oslo = world.relay("oslo").await;
+        let admits = token(TokenUses::Many, None);
+        world.add_tokens(std::slice::from_ref(&admits));
+        let client = key();
+        oslo.enrol(client, &admits.token).await.unwrap();
+        let copy = oslo.state.join("fleet.copy");
+        let text = client.to_string();
+        let has_client = || std::fs::read_to_string(&copy).is_ok_and(|it| it.contains(&text));
+        until("the copy", has_client).await;
+        oslo.kill();
+        // It has its copy, and is known there.
+        oslo.start(&old).await.unwrap();
+        let verdict = oslo.keeper().list().recognise(client, None, 0);
+        assert_eq!(verdict, Some(AccessAnswer::Known(None)));
+        let away = || oslo.keeper().news().borrow().away.clone();
+        until("it says why", || away().is_some()).await;
+        let why = away().unwrap();
+        assert!(
+            why.contains("3.3.27") && why.contains("3.4 or newer"),
+            "{why}"
+        );
+        // One that never was of the fleet has nothing to go by.
+        let mut rome = Member {
+            state: world.scratch.path().join("rome"),
+            name: "rome".to_owned(),
+            keeper: None,
+        };
+        let error = format!("{:#}", rome.start(&old).await.unwrap_err());
+        assert!(
+            error.contains("3.4 or newer") && !error.contains('\n'),
+            "{error}"
+        );
+    });
+}
+
 /// An etcd that takes 2 MB.
 fn small() -> Option<Server> {
     Server::start_with(1, "http", &["--quota-backend-bytes=2000000".to_owned()])
