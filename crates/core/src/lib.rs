@@ -80,7 +80,9 @@ pub use policy::{MAX_PRIORITY, PathPolicy};
 pub use reading::Reading;
 pub use scheduler::SchedulerKind;
 pub use session::{PathError, Session};
-pub use snapshot::{PathSnapshot, PathStatus, SessionSnapshot, SessionStatus, TraceMetrics};
+pub use snapshot::{
+    ClosedPaths, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus, TraceMetrics,
+};
 pub use steering::{Addressee, MAX_WORKERS, Steering};
 pub use stream::{ReadState, StreamError};
 pub use tls::{tls_client_config, tls_server_config};

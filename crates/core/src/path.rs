@@ -320,6 +320,16 @@ impl Path {
         }
     }
 
+    /// Packets that were lost, but for those that arrived after all.
+    pub(crate) const fn lost_for_good(&self) -> u64 {
+        let Totals {
+            lost_packets,
+            spurious_losses,
+            ..
+        } = self.totals;
+        lost_packets.saturating_sub(spurious_losses)
+    }
+
     pub(crate) fn snapshot(&self) -> PathSnapshot {
         let controller = self.controller.snapshot();
         PathSnapshot {

@@ -39,7 +39,7 @@ use crate::reading::Reading;
 use crate::rest::Shedding;
 use crate::scheduler::PathView;
 use crate::secret_rng::SecretRng;
-use crate::snapshot::{SessionSnapshot, SessionStatus};
+use crate::snapshot::{ClosedPaths, SessionSnapshot, SessionStatus};
 use crate::stream::Streams;
 use crate::trace::{Trace, TraceLog};
 use crate::transmit::TransmitBatch;
@@ -86,6 +86,7 @@ pub struct Session {
     paths: Paths,
     next_path: u32,
     retired: Retired,
+    closed_paths: ClosedPaths,
     streams: Streams,
     datagrams: Datagrams,
     lanes: Lanes,
@@ -144,6 +145,7 @@ impl Session {
             paths: Paths::default(),
             next_path: 0,
             retired: Retired::default(),
+            closed_paths: ClosedPaths::default(),
             due: Due::default(),
             events: VecDeque::new(),
             started_at: now,
@@ -287,6 +289,13 @@ impl Session {
         due.fold(false, |any, is_due| any | is_due)
     }
 
+    /// Packets that were lost, but for those that arrived after all, over all paths it has had.
+    #[must_use]
+    pub fn lost_packets(&self) -> u64 {
+        let open: u64 = self.paths.iter().map(Path::lost_for_good).sum();
+        open + self.closed_paths.lost_packets
+    }
+
     /// What it is doing.
     #[must_use]
     pub fn snapshot(&self, now: Instant) -> SessionSnapshot {
@@ -299,6 +308,7 @@ impl Session {
                 Some(_) => SessionStatus::Closed,
             },
             paths: self.paths.iter().map(Path::snapshot).collect(),
+            closed_paths: self.closed_paths,
             streams: self.streams.len(),
             streams_acked: self.streams.acked(),
             receive_memory: Bytes::from(self.streams.memory()),

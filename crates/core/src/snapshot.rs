@@ -81,6 +81,12 @@ pub struct PathSnapshot {
 }
 
 impl PathSnapshot {
+    /// Packets that were lost, but for those that arrived after all.
+    #[must_use]
+    pub const fn lost_for_good(&self) -> u64 {
+        self.lost_packets.saturating_sub(self.spurious_losses)
+    }
+
     /// What people call the link's round trip: the latest, and the least of late. By
     /// acknowledgements where the link itself has not been measured.
     #[must_use]
@@ -88,6 +94,26 @@ impl PathSnapshot {
         let by_any = (self.rtt_smoothed, self.rtt_min);
         self.round_trip
             .or_else(|| self.rtt_measured.then_some(by_any))
+    }
+}
+
+/// What the paths of a session that are closed have carried, all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct ClosedPaths {
+    pub sent: Bytes,
+    pub received: Bytes,
+    pub sent_packets: u64,
+    /// Without those that arrived after all.
+    pub lost_packets: u64,
+}
+
+impl ClosedPaths {
+    pub(crate) fn add(&mut self, path: &PathSnapshot) {
+        self.sent += path.sent;
+        self.received += path.received;
+        self.sent_packets += path.sent_packets;
+        self.lost_packets += path.lost_for_good();
     }
 }
 
@@ -112,6 +138,7 @@ pub struct SessionSnapshot {
     pub silent_for: Duration,
     pub status: SessionStatus,
     pub paths: Vec<PathSnapshot>,
+    pub closed_paths: ClosedPaths,
     pub streams: usize,
     /// Bytes of streams that were acknowledged: what of the application is known to have arrived.
     pub streams_acked: Bytes,

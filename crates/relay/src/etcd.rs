@@ -27,7 +27,10 @@ pub(crate) use messages::{Change, Entry, MAX_KEPT};
 pub(crate) use watch::{Changed, Watch};
 
 use connection::Connection;
-use messages::{Authenticated, Fault, Leased, Range, Results, Settled, Told, encode, range_end};
+use messages::{
+    Authenticated, Fault, Leased, Looked, LookedAt, Range, Results, Settled, Told, encode,
+    range_end,
+};
 
 /// Entries asked for at a time: with values of a few hundred bytes, some 100 kB.
 const PAGE: usize = 500;
@@ -147,10 +150,21 @@ impl Etcd {
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Entry>, EtcdError> {
         let question = json!({ "key": encode(key.as_bytes()) });
         let range: Range = self.ask("/v3/kv/range", Some(question)).await?;
-        match range.kvs.into_iter().next() {
-            Some(kv) => kv.read(),
-            None => Ok(None),
+        range.first()
+    }
+
+    /// What stands under each of these keys, all at one moment; at most [`MAX_OPERATIONS`].
+    pub(crate) async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Entry>>, EtcdError> {
+        let looks = keys
+            .iter()
+            .map(|key| json!({ "request_range": { "key": encode(key.as_bytes()) } }));
+        let question = json!({ "success": looks.collect::<Vec<_>>() });
+        let looked: Looked = self.ask("/v3/kv/txn", Some(question)).await?;
+        if looked.responses.len() != keys.len() {
+            let why = format!("{} of {} keys", looked.responses.len(), keys.len());
+            return Err(EtcdError::Answer(why));
         }
+        looked.responses.into_iter().map(LookedAt::read).collect()
     }
 
     /// Makes all of these changes if every key of `unchanged` was last changed at the revision that
@@ -172,7 +186,7 @@ impl Etcd {
             "compare": compare.collect::<Vec<_>>(),
             "success": changes.iter().map(Change::to_json).collect::<Vec<_>>(),
         });
-        let settled: Settled = self.ask("/v3/kv/txn", Some(question)).await?;
+        let settled: Settled = self.ask_once("/v3/kv/txn", question).await?;
         Ok(settled.succeeded.then_some(settled.header.revision.0))
     }
 
@@ -229,10 +243,26 @@ impl Etcd {
         path: &str,
         question: Option<Value>,
     ) -> Result<T, EtcdError> {
+        self.ask_members(path, question, true).await
+    }
+
+    /// The same; a change that was sent and not answered is not sent to another.
+    async fn ask_once<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        question: Value,
+    ) -> Result<T, EtcdError> {
+        self.ask_members(path, Some(question), false).await
+    }
+
+    async fn ask_members<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        question: Option<Value>,
+        may_repeat: bool,
+    ) -> Result<T, EtcdError> {
         let mut connection = self.connection.lock().await;
         let mut faults = Vec::new();
-        // A change that was sent and not answered is not sent to another.
-        let may_repeat = path != "/v3/kv/txn";
         let members = self.address.members.len();
         let mut turn = 0;
         while turn <= members {

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::access::{AccessAnswer, AccessList, Leaving, UserName};
 use crate::keeper::Keeper;
+use crate::waiting_room::WaitingRoom;
 use tabane_store::Mistake;
 
 /// Decides who is let in.
@@ -31,7 +32,7 @@ pub(crate) struct Gatekeeper {
     /// Whether whoever comes is let in.
     door: Door,
     /// Those about whom the keeper has to be asked; core bounds how many there are.
-    newcomers: mpsc::UnboundedSender<Applicant>,
+    newcomers: mpsc::UnboundedSender<Newcomer>,
 }
 
 /// Who is let in without being known or having a token.
@@ -43,8 +44,11 @@ pub enum Door {
     Open(Option<UserName>),
 }
 
+/// Somebody about whom the keeper has to be asked, and whether it is known.
+pub(crate) type Newcomer = (Applicant, bool);
+
 /// What waits for [`Gatekeeper::work`].
-pub(crate) type Newcomers = mpsc::UnboundedReceiver<Applicant>;
+pub(crate) type Newcomers = mpsc::UnboundedReceiver<Newcomer>;
 
 impl Gatekeeper {
     /// Goes by what `keeper` keeps.
@@ -79,11 +83,11 @@ impl Gatekeeper {
         let verdict = self.list.borrow().recognise(key, token, self.keeper.now());
         match verdict {
             Some(AccessAnswer::Known(Some(user))) if self.must_ask_for(&user) => {
-                drop(self.newcomers.send(applicant));
+                drop(self.newcomers.send((applicant, true)));
             }
             Some(verdict) => self.answer(applicant, verdict),
             // Fails only at the end of the relay, which ends the client's attempt as well.
-            None => drop(self.newcomers.send(applicant)),
+            None => drop(self.newcomers.send((applicant, false))),
         }
     }
 
@@ -134,8 +138,11 @@ impl Gatekeeper {
         let mut save_at = Instant::now() + self.keeper.interval();
         // Whoever is asked about newcomers may take long: a change does not wait for that.
         let mut enrolling: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
+        let mut waiting = WaitingRoom::default();
         loop {
-            let is_free = enrolling.is_none();
+            if enrolling.is_none() && !waiting.is_empty() {
+                enrolling = self.enrol_next(&mut waiting, &monitor);
+            }
             let enrolled = async {
                 match &mut enrolling {
                     Some(enrolling) => enrolling.await,
@@ -144,10 +151,11 @@ impl Gatekeeper {
             };
             tokio::select! {
                 () = enrolled => enrolling = None,
-                Some(first) = newcomers.recv(), if is_free => {
-                    let mut all = vec![first];
-                    all.extend(std::iter::from_fn(|| newcomers.try_recv().ok()));
-                    enrolling = Some(Box::pin(self.enrol(all, &monitor)));
+                Some(first) = newcomers.recv() => {
+                    let more = std::iter::from_fn(|| newcomers.try_recv().ok());
+                    for (applicant, is_known) in std::iter::once(first).chain(more) {
+                        waiting.enter(Instant::now(), applicant, is_known);
+                    }
                 }
                 () = changes.changed() => self.reload(&monitor).await,
                 () = self.asks.notified() => self.count(),
@@ -160,7 +168,20 @@ impl Gatekeeper {
         }
     }
 
-    /// Has all who wait decided about, and their tokens burnt before anybody is let in.
+    /// Has those decided about whose turn it is; who has waited too long is told so.
+    fn enrol_next<'a>(
+        &'a self,
+        waiting: &mut WaitingRoom<Applicant>,
+        monitor: &'a RelayMonitor,
+    ) -> Option<Pin<Box<dyn Future<Output = ()> + 'a>>> {
+        for applicant in waiting.overdue(Instant::now()) {
+            self.answer_unasked(applicant, &CloseReason::Unavailable);
+        }
+        let next = waiting.next();
+        (!next.is_empty()).then(|| Box::pin(self.enrol(next, monitor)) as _)
+    }
+
+    /// Has all of them decided about, and their tokens burnt before anybody is let in.
     async fn enrol(&self, applicants: Vec<Applicant>, monitor: &RelayMonitor) {
         let shown = applicants.iter();
         let shown = shown.map(|applicant| (applicant.key, applicant.token.clone()));

@@ -26,6 +26,7 @@ mod state;
 mod succession;
 mod usage;
 mod view;
+mod waiting_room;
 
 pub use access::{AccessFile, AccessList, ClientEntry, TokenEntry, TokenUses, UserEntry, UserName};
 pub use doors::{Doors, TlsListen};

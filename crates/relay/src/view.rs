@@ -1,13 +1,10 @@
 //! A relay as its control socket shows it.
 
-use std::collections::BTreeMap;
-
 use tabane_control::{Exposure, ExposureState, Packets, SessionExit, SiteRoute, State, TraceBatch};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{
-    ExitSnapshot, ExposureSnapshot, GuestSnapshot, Journal, PacketsSnapshot, RelayMonitor,
-    RouteSnapshot,
-    shown::{Ledger, NO_TRACE, Source, drops, of_path, of_volume, session},
+    ExitSnapshot, ExposureSnapshot, Journal, PacketsSnapshot, RelayMonitor, RouteSnapshot,
+    shown::{NO_TRACE, drops, of_session, of_volume, session},
 };
 use tokio::sync::mpsc;
 
@@ -15,12 +12,9 @@ use tokio::sync::mpsc;
 use crate::fleet::FleetView;
 use crate::gatekeeper::Gatekeeper;
 
-/// A relay with what its sessions carried.
+/// What can be seen of a relay.
 pub struct RelayView {
     monitor: RelayMonitor,
-    ledgers: BTreeMap<u64, Ledger>,
-    /// Of sessions that are gone, packets.
-    lost: u64,
     #[cfg(feature = "fleet")]
     fleet: Option<FleetView>,
 }
@@ -34,8 +28,6 @@ impl RelayView {
             #[cfg(feature = "fleet")]
             fleet: gatekeeper.fleet_view(),
             monitor,
-            ledgers: BTreeMap::new(),
-            lost: 0,
         }
     }
 
@@ -59,38 +51,13 @@ impl RelayView {
         record.ok_or_else(|| NO_TRACE.to_owned())
     }
 
-    /// Adds up what sessions have lost that may be gone when somebody looks, and has nothing
-    /// measured.
-    pub async fn count(&mut self) {
-        let seen = self.monitor.count().await;
-        let mut before = std::mem::take(&mut self.ledgers);
-        for guest in &seen.guests {
-            self.keep(guest, &mut before);
-        }
-        self.note_gone(&before);
-    }
-
-    /// Brings the ledger of a session up to date.
-    fn keep(&mut self, guest: &GuestSnapshot, before: &mut BTreeMap<u64, Ledger>) -> &Ledger {
-        let number = guest.number;
-        let mut ledger = before.remove(&number).unwrap_or_default();
-        let paths = guest.session.paths.iter();
-        ledger.count(paths.map(|path| (Source::Path(number, path.id.get()), of_path(path))));
-        self.ledgers.entry(number).or_insert(ledger)
-    }
-
-    fn note_gone(&mut self, gone: &BTreeMap<u64, Ledger>) {
-        let lost = gone.values().map(|gone| gone.traffic().lost_packets);
-        self.lost += lost.sum::<u64>();
-    }
-
     /// Fills in what is known of it.
     pub async fn look(&mut self, state: &mut State) {
         let seen = self.monitor.look().await;
-        let mut before = std::mem::take(&mut self.ledgers);
         let totals = &mut state.totals;
         totals.drops = drops(&seen.counters.drops);
         totals.traffic = of_volume(&seen.volume);
+        totals.traffic.lost_packets = seen.lost_packets;
         totals.sessions_so_far = self.monitor.served();
         totals.visitors_turned_away = self.monitor.turned_away();
         state.exposures = self.monitor.exposures().iter().map(exposure).collect();
@@ -100,12 +67,11 @@ impl RelayView {
         }
         for guest in seen.guests {
             let number = guest.number;
-            let traffic = self.keep(&guest, &mut before).traffic();
             let mut seen = session(number, &guest.session);
             seen.worker = Some(guest.worker);
             seen.peer = guest.client.map(|client| client.to_string());
             seen.age_s = Some(guest.age.as_secs());
-            seen.traffic = traffic;
+            seen.traffic = of_session(&guest.session);
             seen.packets = guest.packets.map(packets);
             seen.exit = guest.exit.map(exit);
             // Strangers in mid-handshake are no sessions yet.
@@ -119,8 +85,6 @@ impl RelayView {
             totals.traffic.lost_packets += seen.traffic.lost_packets;
             state.sessions.push(seen);
         }
-        self.note_gone(&before);
-        totals.traffic.lost_packets += self.lost;
         #[cfg(feature = "fleet")]
         if let Some(fleet) = &mut self.fleet {
             state.fleet = fleet.look().await;

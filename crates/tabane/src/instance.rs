@@ -40,8 +40,6 @@ use tabane_uplinks::{PolicyTextFile, WebView};
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// A relay that was asked goes on by itself for so long: whoever asks, asks again.
 const WATCHED: Duration = Duration::from_secs(3);
-/// How often a relay that nobody looks at adds up what its sessions have lost.
-const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 /// Things that happen together are told together.
 const NEWS_PAUSE: Duration = Duration::from_millis(20);
 
@@ -228,20 +226,13 @@ struct Reporter {
 
 impl Reporter {
     async fn run(mut self, mut commands: Option<mpsc::Receiver<Command>>) {
-        let [mut samples, mut counts] = [SAMPLE_INTERVAL, COUNT_INTERVAL].map(|span| {
-            let mut ticks = interval(span);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            ticks
-        });
+        let mut samples = interval(SAMPLE_INTERVAL);
+        samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let is_watched = self.is_watched();
             tokio::select! {
                 _ = samples.tick(), if is_watched => {}
                 () = self.journal.changed(), if is_watched => sleep(NEWS_PAUSE).await,
-                _ = counts.tick(), if !is_watched => {
-                    self.view.count().await;
-                    continue;
-                }
                 command = next(&mut commands) => {
                     match command {
                         Some(command) => self.carry_out(command).await,
@@ -322,14 +313,6 @@ impl View {
             Self::Client(view) => Some(view.reactions()),
             Self::Relay(_) => None,
             Self::Web(view) => Some(view.reactions()),
-        }
-    }
-
-    /// Adds up what would be forgotten until somebody looks.
-    async fn count(&mut self) {
-        match self {
-            Self::Relay(view) => view.count().await,
-            Self::Client(_) | Self::Web(_) => {}
         }
     }
 

@@ -263,6 +263,7 @@ impl Engine {
         if hosted.serial != id.serial {
             return None;
         }
+        tracing::trace!(session = id.serial, "looked at");
         Some(state.endpoint.session(id.handle)?.snapshot(now))
     }
 
@@ -276,6 +277,11 @@ impl Engine {
         }
         let key = state.endpoint.session(id.handle)?.peer_key();
         Some((key, now.since(hosted.begun_at)))
+    }
+
+    /// Packets that sessions lost which have ended.
+    pub(crate) fn lost_packets(&self) -> u64 {
+        self.0.borrow().lost_packets
     }
 
     pub(crate) fn counters(&self) -> EndpointCounters {

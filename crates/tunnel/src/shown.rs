@@ -12,7 +12,7 @@ use tabane_base::{Duration, Instant};
 use tabane_control::{LinkState, Path, Session, SessionState, Traffic};
 use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
 
-pub use ledger::{Ledger, Source, add, of_path, of_volume};
+pub use ledger::{Ledger, Source, add, of_path, of_session, of_volume};
 pub use record::follow_record;
 
 /// Why a session is not recorded.

@@ -82,8 +82,8 @@ struct Follower {
     epochs: RefCell<BTreeMap<PublicKey, u64>>,
     /// By place; those that are gone stay.
     members: RefCell<Vec<FleetMember>>,
-    /// What each has to do, of those of which that is told.
-    loads: RefCell<BTreeMap<PublicKey, RelayLoad>>,
+    /// What each has to do, of those of which that is told; `None` before the first word.
+    loads: RefCell<Option<BTreeMap<PublicKey, RelayLoad>>>,
 }
 
 impl Follower {
@@ -117,12 +117,19 @@ impl Follower {
         let before = self.loads.borrow().clone();
         let next = |(key, thousandths): &(PublicKey, u16)| {
             let lot = u16::from_be_bytes(secret::random()) % 1_000;
-            let known = before.get(key).copied().unwrap_or_default();
-            (*key, known.next(*thousandths, lot))
+            let load = before.as_ref().map_or_else(
+                || RelayLoad::at_first(*thousandths, lot),
+                |known| {
+                    let known = known.get(key).copied().unwrap_or_default();
+                    known.next(*thousandths, lot)
+                },
+            );
+            (*key, load)
         };
         let now: BTreeMap<_, _> = told.iter().map(next).collect();
-        if now != before {
-            self.loads.replace(now);
+        if before.as_ref() != Some(&now) {
+            tracing::debug!(loads = ?now.values(), "what the fleet's relays have to do is another");
+            self.loads.replace(Some(now));
             self.is_new.notify_one();
         }
     }
@@ -178,7 +185,8 @@ impl Follower {
         let places = merits.iter_mut().zip(members.iter()).zip(is_gone);
         for ((merit, member), is_gone) in places {
             merit.is_gone = is_gone;
-            merit.load = loads.get(&member.entry.key).copied().unwrap_or_default();
+            let load = loads.as_ref().and_then(|it| it.get(&member.entry.key));
+            merit.load = load.copied().unwrap_or_default();
         }
         let mut peers = Vec::new();
         for member in members.iter() {

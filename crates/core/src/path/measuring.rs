@@ -62,10 +62,7 @@ impl Path {
         let counts = Counts {
             delivered: self.totals.acked,
             sent: self.totals.sent_packets,
-            lost: self
-                .totals
-                .lost_packets
-                .saturating_sub(self.totals.spurious_losses),
+            lost: self.lost_for_good(),
         };
         self.readings.take(now, (self.id, self.tuple), counts)
     }

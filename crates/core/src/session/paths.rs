@@ -157,6 +157,7 @@ impl Session {
         let mut news = std::mem::take(&mut self.news);
         self.paths[index].give_up_in_flight(now, &mut news);
         let path = self.paths.remove(index);
+        self.closed_paths.add(&path.snapshot());
         self.windows_moved = true;
         let retired = self.retired.insert(path.id());
         self.settle(&mut news);

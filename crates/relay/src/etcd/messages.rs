@@ -145,6 +145,14 @@ pub(super) struct Range {
 }
 
 impl Range {
+    /// The only entry there is, where one key was asked for.
+    pub(super) fn first(self) -> Result<Option<Entry>, EtcdError> {
+        match self.kvs.into_iter().next() {
+            Some(kv) => kv.read(),
+            None => Ok(None),
+        }
+    }
+
     /// Adds what the page has that was asked for from a key on; the key from which on the rest is
     /// to be asked for, where there is any.
     ///
@@ -176,6 +184,24 @@ pub(super) struct Settled {
     pub(super) header: Header,
     #[serde(default)]
     pub(super) succeeded: bool,
+}
+
+/// What stands under several keys.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Looked {
+    pub(super) responses: Vec<LookedAt>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct LookedAt {
+    response_range: Range,
+}
+
+impl LookedAt {
+    pub(super) fn read(self) -> Result<Option<Entry>, EtcdError> {
+        self.response_range.first()
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -65,6 +65,11 @@ fn keys_are_written_once_read_in_their_order_and_watched() {
             (entry.value.as_slice(), entry.changed_at),
             (&b"1"[..], made)
         );
+        let keys = ["test/0003", "test/none", "test/new"].map(str::to_owned);
+        let seen = etcd.get_all(&keys).await.unwrap();
+        let values = seen.iter().map(|it| it.as_ref().map(|it| &it.value[..]));
+        let values: Vec<_> = values.collect();
+        assert_eq!(values, [Some(&[0xff, 3][..]), None, Some(b"1")]);
         let key = "test/new".to_owned();
         let gone = etcd
             .change(&[(key.clone(), made)], &[Change::Delete { key }])

@@ -16,6 +16,7 @@ use tabane_core::{CloseReason, PublicKey};
 use tabane_fleet::Allotment;
 use tabane_store::wall_clock::unix_seconds;
 use tabane_tunnel::{FleetList, FleetLoads, RelayMonitor, User, UserLimits};
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
@@ -51,7 +52,12 @@ pub(crate) struct FleetKeeper {
     /// What was used of each volume when it was last told, and in which day or month.
     counted: RefCell<BTreeMap<UserName, (String, Bytes, usize)>>,
     load_at: Cell<Instant>,
+    /// The answer that was not waited for any longer: until it comes, others need not wait either.
+    late: RefCell<Option<oneshot::Receiver<Enrolled>>>,
 }
+
+/// What is decided about newcomers, or why nothing is.
+type Enrolled = Result<Vec<AccessAnswer>, String>;
 
 impl FleetKeeper {
     /// Starts the thread, and waits until the relay with this key is of the fleet: until etcd says
@@ -101,6 +107,7 @@ impl FleetKeeper {
             thread: Cell::new(Some(thread)),
             counted: RefCell::default(),
             load_at: Cell::new(Instant::now()),
+            late: RefCell::default(),
         })
     }
 
@@ -156,15 +163,33 @@ impl FleetKeeper {
         if let Some(why) = &self.news.borrow().away {
             return Err(unanswered(why));
         }
-        let (answer, answered) = oneshot::channel();
+        if self.is_late() {
+            return Err(unanswered("etcd is slow"));
+        }
+        let (answer, mut answered) = oneshot::channel();
         // Fails where the thread is gone, and so does waiting for its answer.
         drop(self.orders.send(Order::Enrol { shown, answer }));
-        match timeout(ENROL_WAIT, answered).await {
+        match timeout(ENROL_WAIT, &mut answered).await {
             Ok(Ok(Ok(answers))) => Ok((answers, self.list())),
             Ok(Ok(Err(why))) => Err(unanswered(&why)),
             Ok(Err(_)) => Err(unanswered("the fleet's thread has ended")),
-            Err(_) => Err(unanswered("etcd is slow")),
+            Err(_) => {
+                self.late.replace(Some(answered));
+                Err(unanswered("etcd is slow"))
+            }
         }
+    }
+
+    /// Whether the fleet's thread still waits for etcd, on behalf of somebody who does not.
+    fn is_late(&self) -> bool {
+        let mut late = self.late.borrow_mut();
+        let is_late = late
+            .as_mut()
+            .is_some_and(|late| matches!(late.try_recv(), Err(TryRecvError::Empty)));
+        if !is_late {
+            late.take();
+        }
+        is_late
     }
 
     pub(crate) fn terms(&self, entry: &UserEntry) -> (UserLimits, Bytes) {
@@ -219,10 +244,9 @@ impl FleetKeeper {
     pub(crate) async fn tell_load(&self, monitor: &RelayMonitor) {
         if self.load_at.get() <= Instant::now() {
             self.load_at.set(Instant::now() + LOAD_INTERVAL);
-            let seen = monitor.count().await;
-            let carried = seen.volume;
+            let carried = monitor.volume().await;
             let order = Order::Load {
-                sessions: seen.guests.len() as u64,
+                sessions: monitor.sessions() as u64,
                 carried_bytes: (carried.sent + carried.received).get(),
             };
             drop(self.orders.send(order));

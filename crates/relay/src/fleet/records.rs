@@ -60,6 +60,9 @@ pub(super) const FOUNDING: &str = "fleet";
 pub(super) const LIST: &str = "list";
 pub(super) const ALIVE: &str = "alive/";
 pub(super) const ASKS: &str = "asks/";
+/// What may be wrong with the list of relays, beside what its signature shows.
+const GONE: &str = "it is gone";
+const OLD: &str = "it is older than the list that is known";
 const USER: &str = "user/";
 const TOKEN: &str = "token/";
 const CLIENT: &str = "client/";
@@ -69,6 +72,8 @@ const HELD: &str = "held/";
 /// Every key with its value, and what the values mean.
 #[derive(Debug, Default)]
 pub(super) struct Records {
+    /// Who signs the list of relays, once that is known.
+    fleet: Option<PublicKey>,
     /// Without the fleet's prefix.
     entries: BTreeMap<String, Entry>,
     /// Their bytes.
@@ -77,8 +82,8 @@ pub(super) struct Records {
     good: BTreeMap<String, (Entry, Meaning)>,
     /// What the good ones come to, until one of them changes.
     access: RefCell<Option<Arc<AccessList>>>,
-    /// The list of relays as it was signed, if it was, with when it came.
-    relays: RefCell<Option<(i64, Option<Arc<RelayList>>)>>,
+    /// The list of relays as it was signed, if it was, until another comes.
+    relays: RefCell<Option<Option<Arc<RelayList>>>>,
     /// Keys whose present value is not.
     pub(super) odd: BTreeMap<String, String>,
     pub(super) revision: i64,
@@ -98,6 +103,7 @@ impl Records {
     pub(super) fn replace(&mut self, prefix: &str, entries: Vec<Entry>, revision: i64) {
         *self = Self {
             revision,
+            fleet: self.fleet,
             ..Self::default()
         };
         for entry in entries {
@@ -105,8 +111,29 @@ impl Records {
         }
     }
 
+    /// Believes no list of relays from here on that this key has not signed.
+    pub(super) fn believe(&mut self, prefix: &str, fleet: PublicKey) {
+        self.fleet = Some(fleet);
+        if let Some(list) = self.entries.get(LIST).cloned() {
+            self.good.remove(LIST);
+            self.put(prefix, list);
+        }
+    }
+
     /// What was good in `before`, and is not understood now, stays as it was.
     pub(super) fn keep_good_of(&mut self, mut before: Self) {
+        if before.epoch() > self.epoch()
+            && let Some(list) = before.good.remove(LIST)
+        {
+            let why = match self.entries.contains_key(LIST) {
+                true => OLD,
+                false => GONE,
+            };
+            let odd = self.odd.entry(LIST.to_owned());
+            odd.or_insert_with(|| why.to_owned());
+            self.good.insert(LIST.to_owned(), list);
+            self.relays.take();
+        }
         for key in self.odd.keys() {
             if let Some(good) = before.good.remove(key) {
                 self.good.insert(key.clone(), good);
@@ -138,6 +165,11 @@ impl Records {
             None => {
                 if let Some(key) = key.strip_prefix(prefix) {
                     self.size -= self.entries.remove(key).map_or(0, |entry| entry.size());
+                    // Nobody who may change it takes it away.
+                    if key == LIST && self.good.contains_key(LIST) {
+                        self.odd.insert(LIST.to_owned(), GONE.to_owned());
+                        return;
+                    }
                     self.odd.remove(key);
                     let gone = self.good.remove(key);
                     if gone.is_some_and(|(_, it)| !matches!(it, Meaning::Other)) {
@@ -166,8 +198,12 @@ impl Records {
             return;
         }
         self.size = size;
-        match understand(&key, &entry.value) {
+        let meaning = understand(&key, &entry.value);
+        match meaning.and_then(|meaning| self.check_list(&key, &entry.value).map(|()| meaning)) {
             Ok(meaning) => {
+                if key == LIST {
+                    self.relays.take();
+                }
                 if !matches!(meaning, Meaning::Other) {
                     self.access.take();
                 }
@@ -181,6 +217,21 @@ impl Records {
             }
         }
         self.entries.insert(key, entry);
+    }
+
+    /// A list of relays is one that the fleet has signed, and none that was replaced by another.
+    fn check_list(&self, key: &str, value: &[u8]) -> Result<()> {
+        if let (LIST, Some(fleet)) = (key, self.fleet) {
+            let list = RelayList::parse(value, fleet)?;
+            anyhow::ensure!(list.epoch() >= self.epoch(), OLD);
+        }
+        Ok(())
+    }
+
+    /// Of the list of relays that is believed; 0: there is none.
+    fn epoch(&self) -> u64 {
+        let list = self.fleet.and_then(|fleet| self.relays(fleet));
+        list.map_or(0, |list| list.epoch())
     }
 
     /// When `key` was changed last; 0: it is not there.
@@ -253,15 +304,14 @@ impl Records {
     /// The list of relays, where there is one that the fleet signed.
     pub(super) fn relays(&self, fleet: PublicKey) -> Option<Arc<RelayList>> {
         let bytes = self.bytes(LIST)?;
-        let changed_at = self.changed_at(LIST);
         let mut known = self.relays.borrow_mut();
-        if known.as_ref().is_none_or(|(at, _)| *at != changed_at) {
+        let parse = || {
             let parsed = RelayList::parse(bytes, fleet);
             let parsed = parsed
                 .inspect_err(|error| tracing::error!("the list in etcd is not believed: {error}"));
-            *known = Some((changed_at, parsed.ok().map(Arc::new)));
-        }
-        known.as_ref()?.1.clone()
+            parsed.ok().map(Arc::new)
+        };
+        known.get_or_insert_with(parse).clone()
     }
 
     /// The keys to change, with the revisions at which all that this goes by was changed last.
@@ -356,6 +406,10 @@ pub(super) fn token_end(key: &str, value: &[u8]) -> Option<u64> {
 
 pub(super) fn client_key(key: PublicKey) -> String {
     format!("{CLIENT}{key}")
+}
+
+pub(super) fn user_key(user: &UserName) -> String {
+    format!("{USER}{user}")
 }
 
 pub(super) fn account_key(user: &UserName) -> String {

@@ -4,6 +4,7 @@
 
 mod away;
 mod etcd_in_trouble;
+mod lists;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -456,6 +457,65 @@ fn two_fleets_in_one_etcd_know_nothing_of_each_other() {
     });
 }
 
+/// Of every kind there is: each value as it stands, cut in half.
+#[test]
+fn whatever_is_half_written_all_goes_on_by_what_was_there_before() {
+    block_on(async {
+        let Some(world) = World::make(1).await else {
+            return;
+        };
+        let user = ann(Some("1GB/month"));
+        world.add_user(&user);
+        let admits = token(TokenUses::Many, Some(user.name.clone()));
+        world.add_tokens(std::slice::from_ref(&admits));
+        let oslo = world.relay("oslo").await;
+        let client = key();
+        oslo.enrol(client, &admits.token).await.unwrap();
+        let etcd = Etcd::new(world.at.clone());
+        let snapshot = etcd.list("fleet/").await.unwrap();
+        let kinds = [
+            "fleet", "list", "user/", "token/", "client/", "volume/", "held/", "alive/",
+        ];
+        let mut damaged = Vec::new();
+        for kind in kinds {
+            let place = format!("fleet/{kind}");
+            let of_kind = snapshot
+                .entries
+                .iter()
+                .filter(|it| it.key.starts_with(&place));
+            let before = damaged.len();
+            damaged.extend(of_kind.map(|it| Change::Put {
+                key: it.key.clone(),
+                value: it.value[..it.value.len() / 2].to_vec(),
+                lease: it.lease,
+            }));
+            assert!(damaged.len() > before, "there is no {kind}");
+        }
+        etcd.change(&[], &damaged).await.unwrap();
+        let last = UserEntry::new("bob".parse().unwrap(), 0);
+        let value = serde_json::to_vec(&last).unwrap();
+        let marker = Change::put("fleet/user/bob".to_owned(), value);
+        etcd.change(&[], &[marker]).await.unwrap();
+        until("bob", || oslo.keeper().list().users().len() == 2).await;
+
+        let verdict = oslo.keeper().list().recognise(client, None, 0);
+        assert_eq!(verdict, Some(AccessAnswer::Known(Some(user.name.clone()))));
+        let answer = oslo.enrol(key(), &admits.token).await;
+        assert_eq!(answer, Ok(AccessAnswer::Enrolled(Some(user.name.clone()))));
+        let holding = || oslo.keeper().news().borrow().holdings[&user.name].clone();
+        let lent = holding().lent;
+        oslo.keeper().order(Order::Used(vec![Wish {
+            user: user.name.clone(),
+            period: holding().period,
+            used: Bytes::new(lent),
+            sessions: 1,
+        }]));
+        until("more is lent", || holding().lent > lent).await;
+        let news = oslo.keeper().news().borrow().clone();
+        assert_eq!((news.away, news.sent_away), (None, None));
+    });
+}
+
 #[test]
 fn a_value_that_is_half_written_takes_nobodys_place() {
     block_on(async {
@@ -670,7 +730,8 @@ fn an_older_snapshot_gives_back_no_volume() {
         loop {
             let entry = etcd.get("fleet/volume/ann").await.unwrap().unwrap();
             let account: tabane_fleet::Account = serde_json::from_slice(&entry.value).unwrap();
-            if account.lent == before {
+            // More may be lent by then: what was used last came close to the end of a large part.
+            if account.lent >= before {
                 break;
             }
             assert!(
@@ -679,7 +740,7 @@ fn an_older_snapshot_gives_back_no_volume() {
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(lent(), before);
+        assert!(lent() >= before);
         assert_eq!(oslo.keeper().news().borrow().stage, Stage::Serving);
     });
 }

@@ -5,6 +5,7 @@
 //! asks for more is told so. Of two processes in an upgrade one has the relay's place ([`Post`]);
 //! both follow, and go by what the fleet lends to the relay.
 
+mod admitting;
 mod changing;
 mod membership;
 mod telling;
@@ -25,7 +26,7 @@ use tokio::time::{Instant, sleep_until};
 use super::copy::CopyFile;
 use super::exchange::{FleetOrder, News, Order, Stage, Wish};
 use super::file::FleetFile;
-use super::records::{self, FORM, FOUNDING, Founding, Records};
+use super::records::{self, FORM, FOUNDING, Founding, LIST, Records};
 use crate::access::UserName;
 use crate::etcd::{Changed, Etcd, EtcdError, FleetAddress};
 
@@ -170,6 +171,7 @@ impl Worker {
 
     /// Follows etcd until the relay closes.
     pub(super) async fn run(mut self) {
+        self.recall_list();
         let mut pause = FIRST_PAUSE;
         // The members have been gone through once more since they were there.
         let mut is_again = false;
@@ -196,6 +198,20 @@ impl Worker {
                 return;
             }
             pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// Begins with the list of relays that was known last: etcd may have an older one by now.
+    fn recall_list(&mut self) {
+        let prefix = self.etcd.prefix().to_owned();
+        // A copy that cannot be read is complained of where it is needed.
+        let kept = self.copy.read(&prefix).ok().flatten();
+        if let (Some(fleet), Some((entries, _))) = (self.fleet, kept) {
+            self.records.believe(&prefix, fleet);
+            let list = format!("{prefix}{LIST}");
+            for entry in entries.into_iter().filter(|it| it.key == list) {
+                self.records.apply(&prefix, &list, Some(entry));
+            }
         }
     }
 
@@ -231,12 +247,12 @@ impl Worker {
     /// Etcd is away: what is known stays in force, from the last copy if nothing was heard yet.
     fn say_away(&mut self, trouble: &Trouble) {
         let why = trouble.to_string();
-        if self.news.borrow().away.as_ref() != Some(&why) {
-            tracing::error!("known clients are served, new ones wait: {why}");
-        }
-        if !self.has_served
-            && let Err(failed) = self.serve_from_copy(trouble)
-        {
+        let is_new = self.news.borrow().away.as_ref() != Some(&why);
+        let failed = match self.has_served {
+            true => None,
+            false => self.serve_from_copy(trouble).err(),
+        };
+        if let Some(failed) = failed {
             let waits_for_etcd = matches!(trouble, Trouble::Etcd(EtcdError::Away(_)));
             self.news.send_modify(|news| {
                 news.stage = match waits_for_etcd {
@@ -244,6 +260,8 @@ impl Worker {
                     false => Stage::Failed(failed),
                 };
             });
+        } else if is_new {
+            tracing::error!("known clients are served, new ones wait: {why}");
         }
         self.news.send_modify(|news| news.away = Some(why));
     }
@@ -290,7 +308,8 @@ impl Worker {
         }
         let mut entries = Records::default();
         entries.replace(&prefix, snapshot.entries, snapshot.revision);
-        self.check_founding(&entries)?;
+        let fleet = self.check_founding(&entries)?;
+        entries.believe(&prefix, fleet);
         self.adopt(entries);
         let mut watch = self.etcd.watch(&prefix, self.records.revision + 1).await?;
         let mut generation = self.etcd.generation();
@@ -337,7 +356,7 @@ impl Worker {
     }
 
     /// Whether what stands there is this relay's fleet; the first time, it becomes that.
-    fn check_founding(&mut self, records: &Records) -> Result<(), Trouble> {
+    fn check_founding(&mut self, records: &Records) -> Result<PublicKey, Trouble> {
         let at = &self.order.etcd;
         let Some(founding) = records.value::<Founding>(FOUNDING) else {
             return Err(Trouble::Fleet(match records.odd.get(FOUNDING) {
@@ -369,7 +388,8 @@ impl Worker {
             key,
         };
         file.write(&self.directory)
-            .map_err(|error| Trouble::Fleet(format!("{error:#}")))
+            .map_err(|error| Trouble::Fleet(format!("{error:#}")))?;
+        Ok(key)
     }
 
     /// Goes by `records` from here on; values that were good and are odd now stay as they were.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::relays::{Kept, fetch, until};
 use crate::sites::Site;
 use crate::world::{TABANE, World, first_line};
-use crate::{status, text};
+use crate::{complaint, status, text};
 
 /// More than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -88,6 +88,11 @@ fn etcd_members(world: &World) -> Vec<Kept> {
 
 impl Fleet {
     pub(crate) fn start(world: &World) -> Option<Self> {
+        Self::of(world, &NAMES)
+    }
+
+    /// With these of the relays.
+    pub(crate) fn of(world: &World, names: &[&str]) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             println!("skipped: no etcd (apt-get install etcd-server)");
             return None;
@@ -106,7 +111,7 @@ impl Fleet {
             relays: Vec::new(),
             join: String::new(),
         };
-        for name in NAMES {
+        for name in names {
             let mut relay = fleet.relay(world, name);
             insist("it is let in", || {
                 manage(world, "owner", &format!("fleet add {name}"))
@@ -124,14 +129,21 @@ impl Fleet {
     }
 
     fn relay(&self, world: &World, name: &str) -> Kept {
+        let mut relay = self.command(world, name, "warn");
+        Kept(relay.spawn().unwrap())
+    }
+
+    /// What starts the relay of this name, with what it logs.
+    pub(crate) fn command(&self, world: &World, name: &str, log: &str) -> Command {
         let place = NAMES.iter().position(|other| *other == name).unwrap();
         let words = format!(
-            "relay --log warn --public 203.0.113.1 --listen 0.0.0.0:460{place} --listen-only \
+            "relay --log {log} --public 203.0.113.1 --listen 0.0.0.0:460{place} --listen-only \
              --tls-listen no --fleet {} --name {name} --region test",
             self.at
         );
         let mut relay = manage(world, name, &words);
-        Kept(relay.stdout(Stdio::piped()).spawn().unwrap())
+        relay.stdout(Stdio::piped());
+        relay
     }
 }
 
@@ -319,4 +331,122 @@ fn sites_meet_at_the_relay_of_their_fleet_that_their_settings_name() {
         site.until_relay(|name| name == "home.lima");
     }
     assert!(meet().starts_with("from 192.168.10.2"));
+}
+
+#[test]
+fn an_owners_mistakes_are_answered_in_a_line_and_change_nothing() {
+    let Some(mut world) = World::new(&[]) else {
+        return;
+    };
+    world.stop_relay();
+    let Some(fleet) = Fleet::of(&world, &["oslo"]) else {
+        return;
+    };
+    let at = fleet.at.as_str();
+    let list = || {
+        let shown = insist("it is shown", || {
+            manage(&world, "owner", "fleet status --json")
+        });
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let names = |it: &Value| {
+            (
+                it["name"].clone(),
+                it["state"].clone(),
+                it["region"].clone(),
+            )
+        };
+        let relays = shown["relays"].as_array().unwrap();
+        (
+            shown["epoch"].clone(),
+            relays.iter().map(names).collect::<Vec<_>>(),
+        )
+    };
+    let before = list();
+    let anothers = at.replace("/demo", "/other");
+    insist("another fleet", || {
+        manage(&world, "stranger", &format!("fleet init {anothers}"))
+    });
+    let long = format!("fleet add oslo --region {}", "x".repeat(33));
+    // Those that would not fail would take nobody's port.
+    let relay = "relay --log warn --public 203.0.113.1 --listen 0.0.0.0:4609 --listen-only";
+    for (state, words, says) in [
+        (
+            "owner",
+            "fleet drain osl",
+            "no relay of the fleet is called osl; `tabane fleet status`",
+        ),
+        (
+            "owner",
+            "fleet remove OSLO",
+            "no relay of the fleet is called OSLO",
+        ),
+        (
+            "owner",
+            "fleet add rome",
+            "no relay asks to be let in as rome: start `tabane relay",
+        ),
+        (
+            "owner",
+            "fleet add oslo --key x",
+            "a key has 43 characters, this has 1",
+        ),
+        ("owner", "fleet add oslo --capacity -1", "'-1'"),
+        (
+            "owner",
+            "fleet add oslo --capacity 5000000000",
+            "5000000000 is not in 0..=4294967295",
+        ),
+        ("owner", "fleet add ../oslo", "no name for a relay"),
+        ("owner", &long, "no region: a word of at most 32 letters"),
+        // A relay's machine, and one of no fleet.
+        (
+            "oslo",
+            "fleet drain oslo",
+            "run this where `tabane fleet init` was run",
+        ),
+        (
+            "nobody",
+            "fleet status",
+            "belongs to no fleet: run `tabane fleet init ETCD`",
+        ),
+        // The wrong fleet, and none.
+        ("new", &format!("fleet init {at}"), "already, of key"),
+        (
+            "stranger",
+            "fleet drain oslo",
+            "no relay of the fleet is called oslo",
+        ),
+        (
+            "new",
+            "fleet init etcd://127.0.0.1:1/x",
+            "etcd cannot be reached",
+        ),
+        (
+            "new",
+            "fleet init 127.0.0.1:2379",
+            "is written etcd://HOST:2379",
+        ),
+        (
+            "new",
+            &format!("{relay} --fleet {at}x --name a"),
+            "there is no fleet yet in",
+        ),
+        (
+            "new",
+            &format!("{relay} --fleet {at} --name a/b"),
+            "no name for a relay",
+        ),
+        ("oslo", relay, "belongs to the fleet in"),
+        (
+            "oslo",
+            &format!("{relay} --fleet {anothers} --name oslo"),
+            "is of the fleet",
+        ),
+    ] {
+        let output = manage(&world, state, words).output().unwrap();
+        let told = complaint(&output);
+        assert!(told.contains(says), "{words}: {told}");
+        assert!(!output.status.success(), "{words}");
+    }
+    assert_eq!(list(), before);
 }

@@ -16,6 +16,7 @@ mod events;
 mod exits;
 mod expose;
 mod fleet;
+mod fleet_loads;
 mod fleet_volumes;
 mod gateways;
 mod lan;

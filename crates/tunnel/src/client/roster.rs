@@ -37,11 +37,23 @@ pub enum RelayLoad {
     Light,
     /// Whoever begins a session had better do so elsewhere; whoever has one stays.
     Heavy,
+    /// It was heavy when this client first heard of loads, too late for its choice: while nothing
+    /// is under way it goes where it would have begun.
+    HeavyAtFirst,
     /// It is too much, and this client is one of those that make room.
     Full,
 }
 
 impl RelayLoad {
+    /// What it is by the first word on loads that a client hears, `lot` as in [`next`](Self::next).
+    #[must_use]
+    pub fn at_first(thousandths: u16, lot: u16) -> Self {
+        match Self::default().next(thousandths, lot) {
+            Self::Heavy => Self::HeavyAtFirst,
+            other => other,
+        }
+    }
+
     /// What it is now that the relay has `thousandths` of what it is meant for. Of its clients as
     /// many go as are too many, not all: `lot`, from 0 to 999 and drawn anew each time, says
     /// whether this one is among them.
@@ -89,12 +101,14 @@ impl RelayMerit {
     }
 
     /// The better is less. For whoever begins a session, one that has much to do is twice as far,
-    /// and one that has too much comes after all others.
+    /// or as much farther as counts at all, and one that has too much comes after all others.
     fn rank(&self) -> (bool, usize, bool, Duration) {
         let distance = self.distance.unwrap_or(Duration::MAX);
         let distance = match self.load {
             RelayLoad::Light => distance,
-            RelayLoad::Heavy | RelayLoad::Full => distance.saturating_mul(2),
+            RelayLoad::Heavy | RelayLoad::HeavyAtFirst | RelayLoad::Full => {
+                distance.saturating_add(distance.max(AHEAD))
+            }
         };
         let is_full = self.load == RelayLoad::Full;
         (self.is_draining, self.preference, is_full, distance)
@@ -109,6 +123,7 @@ impl RelayMerit {
             std::cmp::Ordering::Equal if self.load != RelayLoad::Light => false,
             std::cmp::Ordering::Equal => match (self.distance, other.distance) {
                 (Some(_), _) if other.load == RelayLoad::Full => true,
+                (Some(_), Some(_)) if other.load == RelayLoad::HeavyAtFirst => own < theirs,
                 (Some(own), Some(theirs)) => own + (own / 3).max(AHEAD) <= theirs,
                 _ => false,
             },
@@ -390,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_load_is_gone_by_with_hysteresis_and_as_many_leave_as_are_too_many() {
-        use RelayLoad::{Full, Heavy, Light};
+        use RelayLoad::{Full, Heavy, HeavyAtFirst, Light};
         for (before, thousandths, lot, after) in [
             (Light, 899, 0, Light),
             (Light, 900, 0, Heavy),
@@ -406,6 +421,8 @@ mod tests {
             (Light, 0, 0, Light),
             (Light, u16::MAX, 985, Full),
             (Light, u16::MAX, 987, Heavy),
+            (HeavyAtFirst, 700, 0, Heavy),
+            (HeavyAtFirst, 699, 0, Light),
         ] {
             let next = before.next(thousandths, lot);
             assert_eq!(next, after, "{before:?} at {thousandths}, {lot}");
@@ -430,6 +447,37 @@ mod tests {
         merits[0].is_draining = true;
         roster.weigh(now, &merits);
         assert_eq!(roster.better(), [1, 2, 3], "better than none");
+    }
+
+    #[test]
+    fn who_began_before_it_heard_of_loads_goes_where_it_would_have_begun_and_stays() {
+        use RelayLoad::{Full, Heavy, HeavyAtFirst, Light};
+        for (thousandths, lot, load) in [
+            (899, 0, Light),
+            (900, 0, HeavyAtFirst),
+            (1_200, 249, Full),
+            (1_200, 250, HeavyAtFirst),
+        ] {
+            assert_eq!(RelayLoad::at_first(thousandths, lot), load, "{thousandths}");
+        }
+        let now = Instant::now();
+        // As near as each other, but for what measuring does; and one that is too far.
+        let mut merits = fleet(&[Some(1), Some(2), Some(10)]);
+        let mut roster = Roster::new(merits.clone());
+        roster.on_session(now, 0);
+        merits[0].load = HeavyAtFirst;
+        roster.weigh(now, &merits);
+        assert_eq!((roster.better(), roster.knock_at()), (vec![1], Some(now)));
+        assert_eq!(roster.order(), [1, 0, 2]);
+        roster.on_session(now, 1);
+        // What it left has room now, and where it is there is much to do.
+        (merits[0].load, merits[1].load) = (Light, Heavy);
+        roster.weigh(now, &merits);
+        assert_eq!((roster.better(), roster.knock_at()), (vec![], None));
+        merits[0].load = HeavyAtFirst;
+        merits[1].load = HeavyAtFirst;
+        roster.weigh(now, &merits);
+        assert!(roster.better().is_empty(), "neither is for the other's");
     }
 
     /// All clients are nearest to one relay, which is meant for a third of them; all hear of loads

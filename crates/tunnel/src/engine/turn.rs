@@ -54,6 +54,8 @@ pub(super) struct State {
     /// Sessions with something to send or tell, each once.
     pub(super) touched: Vec<SessionHandle>,
     pub(super) deadlines: BTreeSet<(Instant, SessionHandle)>,
+    /// Packets that sessions lost which have ended.
+    pub(super) lost_packets: u64,
     pub(super) notices: Notices,
     pub(super) clock: HostClock,
     /// The latest time that the endpoint was told.
@@ -93,6 +95,7 @@ impl State {
             sieve: Sieve::default(),
             touched: Vec::new(),
             deadlines: BTreeSet::new(),
+            lost_packets: 0,
             notices: Notices::default(),
             clock: HostClock::new(),
             last: Instant::EPOCH,
@@ -360,8 +363,12 @@ impl State {
             }
             hosted.deadline = deadline;
         }
-        if session.is_closed() && self.endpoint.reap(now, handle) {
-            self.forget(handle);
+        if session.is_closed() {
+            let lost_packets = session.lost_packets();
+            if self.endpoint.reap(now, handle) {
+                self.lost_packets += lost_packets;
+                self.forget(handle);
+            }
         }
         more
     }

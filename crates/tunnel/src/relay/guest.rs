@@ -42,7 +42,7 @@ pub(super) struct Guest {
     since: Instant,
     usage: Rc<Occupancy>,
     membership: Membership,
-    _member: Option<Member>,
+    _member: Member,
 }
 
 /// Whose limits a session has. Counts it as long as it is there.
@@ -84,8 +84,7 @@ impl Guest {
     ) -> Self {
         let name = membership.user().map(User::name);
         tracing::info!(client = %key, user = name, ?from, session = session.serial(), "session up");
-        let member = membership.user();
-        let member = member.map(|user| shared.members.add(session.serial(), user));
+        let member = shared.members.add(session.serial(), membership.user());
         Self {
             membership,
             _member: member,

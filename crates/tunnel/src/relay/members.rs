@@ -1,4 +1,4 @@
-//! Whose user's each session is, for those who look at the relay.
+//! The sessions that were let in, and whose user's each is, for those who look at the relay.
 //!
 //! As many entries as there are sessions; the lock is held for a look.
 
@@ -9,7 +9,7 @@ use super::user::User;
 
 /// By session. Clones are the same.
 #[derive(Clone, Default)]
-pub(super) struct Members(Arc<Mutex<BTreeMap<u64, User>>>);
+pub(super) struct Members(Arc<Mutex<BTreeMap<u64, Option<User>>>>);
 
 /// One of them, until this is dropped.
 pub(super) struct Member {
@@ -18,13 +18,13 @@ pub(super) struct Member {
 }
 
 impl Members {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, User>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Option<User>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This session is of that user.
-    pub(super) fn add(&self, session: u64, user: &User) -> Member {
-        self.lock().insert(session, user.clone());
+    /// This session is of that user, or of nobody's.
+    pub(super) fn add(&self, session: u64, user: Option<&User>) -> Member {
+        self.lock().insert(session, user.cloned());
         Member {
             members: self.clone(),
             session,
@@ -33,7 +33,12 @@ impl Members {
 
     /// Whose a session is, if it is a user's.
     pub(super) fn user_of(&self, session: u64) -> Option<User> {
-        self.lock().get(&session).cloned()
+        self.lock().get(&session).cloned().flatten()
+    }
+
+    /// How many sessions there are.
+    pub(super) fn len(&self) -> usize {
+        self.lock().len()
     }
 }
 

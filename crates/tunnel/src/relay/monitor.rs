@@ -51,6 +51,8 @@ pub struct RelaySnapshot {
     pub guests: Vec<GuestSnapshot>,
     /// What has been carried, sessions that have ended included.
     pub volume: Volume,
+    /// Packets that sessions lost which have ended.
+    pub lost_packets: u64,
     /// Counters over all sessions, drops by reason among them.
     pub counters: EndpointCounters,
     /// Workers that there are.
@@ -72,7 +74,7 @@ impl RelayMonitor {
         self.gather(true).await
     }
 
-    /// The same without a packet: what is there to be counted.
+    /// The same without a packet.
     pub async fn count(&self) -> RelaySnapshot {
         self.gather(false).await
     }
@@ -84,10 +86,27 @@ impl RelayMonitor {
             if let Some(seen) = self.shared.crew.ask(worker, look).await {
                 all.guests.extend(seen.guests);
                 all.volume += seen.volume;
+                all.lost_packets += seen.lost_packets;
                 all.counters += &seen.counters;
             }
         }
         all.guests.sort_by_key(|guest| guest.number);
+        all
+    }
+
+    /// Sessions that were let in and have not ended. Looks at none of them.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.shared.members.len()
+    }
+
+    /// What has been carried, sessions that have ended included. Looks at none of them.
+    pub async fn volume(&self) -> Volume {
+        let mut all = self.engine.whole_volume();
+        for worker in self.others() {
+            let look = |relay: &mut Relay| relay.monitor().engine.whole_volume();
+            all += self.shared.crew.ask(worker, look).await.unwrap_or_default();
+        }
         all
     }
 
@@ -192,6 +211,7 @@ impl RelayMonitor {
         RelaySnapshot {
             guests: sessions.into_iter().filter_map(guest).collect(),
             volume: self.engine.whole_volume(),
+            lost_packets: self.engine.lost_packets(),
             counters: self.engine.counters(),
             workers: self.shared.crew.len(),
         }

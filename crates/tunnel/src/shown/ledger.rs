@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tabane_control::Traffic;
-use tabane_core::PathSnapshot;
+use tabane_core::{PathSnapshot, SessionSnapshot};
 
 use crate::engine::Volume;
 
@@ -72,9 +72,24 @@ pub fn of_path(path: &PathSnapshot) -> Traffic {
         sent_bytes: path.sent.get(),
         received_bytes: path.received.get(),
         sent_packets: path.sent_packets,
-        lost_packets: path.lost_packets.saturating_sub(path.spurious_losses),
+        lost_packets: path.lost_for_good(),
         ..Traffic::default()
     }
+}
+
+/// What a session has carried, over all paths that it has had.
+pub fn of_session(session: &SessionSnapshot) -> Traffic {
+    let closed = session.closed_paths;
+    let mut all = Traffic {
+        sent_bytes: closed.sent.get(),
+        received_bytes: closed.received.get(),
+        sent_packets: closed.sent_packets,
+        lost_packets: closed.lost_packets,
+        ..Traffic::default()
+    };
+    let paths = session.paths.iter().map(of_path);
+    paths.for_each(|path| add(&mut all, &path));
+    all
 }
 
 fn is_less(one: &Traffic, other: &Traffic) -> bool {

@@ -21,6 +21,8 @@ struct Way {
     behind_s: Arc<AtomicI64>,
     /// How long each part of an answer is held up.
     late_ms: Arc<AtomicU64>,
+    /// Parts of answers so far.
+    parts: Arc<AtomicU64>,
 }
 
 impl Way {
@@ -30,8 +32,10 @@ impl Way {
             port: listener.local_addr().unwrap().port(),
             behind_s: Arc::new(behind_s.into()),
             late_ms: Arc::default(),
+            parts: Arc::default(),
         };
         let (behind_s, late_ms) = (way.behind_s.clone(), way.late_ms.clone());
+        let parts = way.parts.clone();
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else {
@@ -39,9 +43,11 @@ impl Way {
                 };
                 let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
                 let (behind_s, late_ms) = (behind_s.clone(), late_ms.clone());
+                let parts = parts.clone();
                 std::thread::spawn(move || copy(near, far, |_| {}));
                 std::thread::spawn(move || {
                     copy(far_too, near_too, |answer| {
+                        parts.fetch_add(1, Ordering::Relaxed);
                         let late_ms = late_ms.load(Ordering::Relaxed);
                         std::thread::sleep(Duration::from_millis(late_ms));
                         shift(answer, behind_s.load(Ordering::Relaxed));
@@ -180,6 +186,13 @@ fn a_slow_etcd_makes_newcomers_wait_and_nobody_else() {
             begin.elapsed() < Duration::from_secs(5),
             "in a handshake's time"
         );
+        // One may wait in vain for whether another member answers; whoever comes after it need not.
+        let refused = oslo.enrol(key(), &admits.token).await;
+        assert_eq!(refused, Err(CloseReason::Unavailable));
+        let begin = Instant::now();
+        let refused = oslo.enrol(key(), &admits.token).await;
+        assert_eq!(refused, Err(CloseReason::Unavailable));
+        assert!(begin.elapsed() < Duration::from_millis(500), "at once");
         way.late_ms.store(0, Ordering::Relaxed);
         let news = oslo.keeper().news();
         let newcomer = key();
@@ -189,6 +202,125 @@ fn a_slow_etcd_makes_newcomers_wait_and_nobody_else() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(news.borrow().away, None);
+    });
+}
+
+/// As the gatekeeper asks about them, with an etcd that takes its time for each answer.
+#[test]
+fn many_strangers_are_looked_up_together_and_volumes_are_lent_meanwhile() {
+    const STRANGERS: usize = 200;
+    block_on(async {
+        let Some(mut world) = World::make(1).await else {
+            return;
+        };
+        let way = Way::to(world.server.port(), 0);
+        world.at = way.address();
+        let oslo = world.relay("oslo").await;
+        let user = ann(Some("1GB/month"));
+        world.add_user(&user);
+        let admits = token(TokenUses::Many, Some(user.name.clone()));
+        world.add_tokens(std::slice::from_ref(&admits));
+        oslo.enrol(key(), &admits.token).await.unwrap();
+        let holding = || oslo.keeper().news().borrow().holdings[&user.name].clone();
+        let lent = holding().lent;
+
+        way.late_ms.store(10, Ordering::Relaxed);
+        let stranger = |_| {
+            let shown = Token::from_random(secret::random());
+            (key(), Some(shown.as_str().as_bytes().to_vec()))
+        };
+        let mut shown: Vec<_> = (0..STRANGERS).map(stranger).collect();
+        shown.push((key(), Some(admits.token.as_str().as_bytes().to_vec())));
+        let before = way.parts.load(Ordering::Relaxed);
+        let enrolling = async {
+            let mut answers = Vec::new();
+            for next in shown.chunks(40) {
+                let decided = oslo.keeper().enrol(next.to_vec()).await;
+                answers.extend(decided.map_err(|it| it.0).unwrap().0);
+            }
+            answers
+        };
+        // Its turn comes after the first of them.
+        let lending = async {
+            oslo.keeper().order(Order::Used(vec![Wish {
+                user: user.name.clone(),
+                period: holding().period,
+                used: Bytes::new(lent),
+                sessions: 1,
+            }]));
+            until("more is lent", || holding().lent > lent).await;
+            way.parts.load(Ordering::Relaxed) - before
+        };
+        let (answers, lent_after) = tokio::join!(enrolling, lending);
+        let all = way.parts.load(Ordering::Relaxed) - before;
+        eprintln!("{STRANGERS} strangers by {all} parts of answers, lent after {lent_after}");
+        let (last, strangers) = answers.split_last().unwrap();
+        assert_eq!(last, &AccessAnswer::Enrolled(Some(user.name.clone())));
+        let is_refused = |it: &AccessAnswer| *it == AccessAnswer::RefusedUnknown;
+        assert!(strangers.len() == STRANGERS && strangers.iter().all(is_refused));
+        // Two answers about each, one after the other, would be 400.
+        assert!(all < 60 && lent_after < 30, "{all}, {lent_after}");
+    });
+}
+
+/// Answers every question with `answer`.
+fn pretend(answer: String) -> FleetAddress {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // Ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut question = [0; 4_096];
+            let _ = stream.read(&mut question);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    format!("etcd://127.0.0.1:{port}/fleet").parse().unwrap()
+}
+
+/// Where it makes no sense to wait for better answers, the relay says why and does not start; who
+/// is known to a running one is served on.
+#[test]
+fn an_etcd_of_another_version_is_named_and_not_waited_for() {
+    block_on(async {
+        let Some(world) = World::make(1).await else {
+            return;
+        };
+        let body = "{\"etcdserver\":\"3.3.27\"}";
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+        let old = pretend(head + body);
+        let mut oslo = world.relay("oslo").await;
+        let admits = token(TokenUses::Many, None);
+        world.add_tokens(std::slice::from_ref(&admits));
+        let client = key();
+        oslo.enrol(client, &admits.token).await.unwrap();
+        let copy = oslo.state.join("fleet.copy");
+        let text = client.to_string();
+        let has_client = || std::fs::read_to_string(&copy).is_ok_and(|it| it.contains(&text));
+        until("the copy", has_client).await;
+        oslo.kill();
+        // It has its copy, and is known there.
+        oslo.start(&old).await.unwrap();
+        let verdict = oslo.keeper().list().recognise(client, None, 0);
+        assert_eq!(verdict, Some(AccessAnswer::Known(None)));
+        let away = || oslo.keeper().news().borrow().away.clone();
+        until("it says why", || away().is_some()).await;
+        let why = away().unwrap();
+        assert!(
+            why.contains("3.3.27") && why.contains("3.4 or newer"),
+            "{why}"
+        );
+        // One that never was of the fleet has nothing to go by.
+        let mut rome = Member {
+            state: world.scratch.path().join("rome"),
+            name: "rome".to_owned(),
+            keeper: None,
+        };
+        let error = format!("{:#}", rome.start(&old).await.unwrap_err());
+        assert!(
+            error.contains("3.4 or newer") && !error.contains('\n'),
+            "{error}"
+        );
     });
 }
 

@@ -1,4 +1,5 @@
-//! What a relay changes in its fleet: tokens are burnt, volumes lent and given back.
+//! What a relay changes in its fleet: how anything is written there; and volumes, which are lent
+//! and given back.
 //!
 //! Every change is one transaction that fails where anything it goes by has changed meanwhile; then
 //! it is looked at again. A change whose answer was lost is looked up, never sent twice.
@@ -10,89 +11,40 @@ use tabane_fleet::{Account, Allotment, allotment_at, allotment_of};
 use tokio::time::Instant;
 
 use super::super::exchange::Wish;
-use super::super::records::{account_key, client_key, holding_key};
+use super::super::records::{account_key, holding_key, user_key};
 use super::membership::odd;
 use super::{Lent, Post, Trouble, Used, Worker};
-use crate::access::{AccessAnswer, UserEntry, UserName};
-use crate::etcd::{Change, Entry, EtcdError};
-use crate::keeper::Shown;
+use crate::access::{UserEntry, UserName};
+use crate::etcd::{Change, Entry, EtcdError, MAX_OPERATIONS};
 
 /// Others win at most so often in a row: each time somebody got on.
-const ATTEMPTS: usize = 64;
+pub(super) const ATTEMPTS: usize = 64;
 /// What nobody uses here is given back after this, for other relays to lend.
 const IDLE: Duration = Duration::from_secs(30);
 /// The others are told what was used when it is so much more than they know.
 const TELL_LEAST: Bytes = Bytes::mega(1);
 
+/// Users to whom something is lent at a time: for each two keys are written, and a third looked at.
+const MOST_LENT: usize = MAX_OPERATIONS / 3;
 /// Users about whom etcd is told at a time: newcomers wait for no more.
 const MOST_TOLD: usize = 64;
+
+/// One more allotment for a user.
+struct Loan {
+    user: UserName,
+    writings: [Writing; 2],
+    lent: Lent,
+}
+
+/// Whom etcd is told about, what was used, and whether the rest is given back.
+type Telling = (UserName, Wish, bool);
 
 /// A key without the fleet's prefix, and its new value with a lease; without, it goes.
 pub(super) type Writing = (String, Option<(Vec<u8>, i64)>);
 
 impl Worker {
-    /// Decides about all of `shown`, and burns their tokens.
-    pub(super) async fn enrol(&mut self, shown: &Shown) -> Result<Vec<AccessAnswer>, Trouble> {
-        let mut answers = Vec::new();
-        for (key, token) in shown {
-            let answer = self.authorise(*key, token.as_deref()).await?;
-            if let AccessAnswer::Known(Some(user)) | AccessAnswer::Enrolled(Some(user)) = &answer {
-                self.lend(&user.clone()).await?;
-            }
-            answers.push(answer);
-        }
-        Ok(answers)
-    }
-
-    async fn authorise(
-        &mut self,
-        key: tabane_core::PublicKey,
-        token: Option<&[u8]>,
-    ) -> Result<AccessAnswer, Trouble> {
-        let prefix = self.etcd.prefix().to_owned();
-        let token_key = token.map(|token| format!("token/{}", String::from_utf8_lossy(token)));
-        let mut has_looked = false;
-        for _ in 0..ATTEMPTS {
-            let before = self.records.access();
-            let mut after = (*before).clone();
-            let answer = after.authorise(key, token, self.now());
-            // What another relay made or changed a moment ago may not have come here yet.
-            if matches!(
-                answer,
-                AccessAnswer::RefusedUnknown | AccessAnswer::RefusedRevoked
-            ) && !has_looked
-            {
-                has_looked = true;
-                self.refresh(&client_key(key)).await?;
-                if let Some(token_key) = token_key.as_ref().filter(|key| key.len() < 64) {
-                    self.refresh(token_key).await?;
-                }
-                continue;
-            }
-            if after == *before {
-                return Ok(answer);
-            }
-            let difference = self.records.difference(&prefix, &before, &after);
-            let (unchanged, changes) =
-                difference.map_err(|error| EtcdError::Answer(format!("{error:#}")))?;
-            match self.etcd.change(&unchanged, &changes).await {
-                Ok(Some(revision)) => {
-                    self.note_changes(changes, revision);
-                    return Ok(answer);
-                }
-                Ok(None) => {
-                    for (key, _) in &unchanged {
-                        self.refresh(&key[prefix.len()..]).await?;
-                    }
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Err(EtcdError::Away("others change the same token all the time".to_owned()).into())
-    }
-
     /// Takes over what was changed just now: a second look must see it.
-    fn note_changes(&mut self, changes: Vec<Change>, revision: i64) {
+    pub(super) fn note_changes(&mut self, changes: Vec<Change>, revision: i64) {
         let prefix = self.etcd.prefix().to_owned();
         self.is_copied = false;
         for change in changes {
@@ -115,10 +67,19 @@ impl Worker {
 
     /// Looks at one key as it is now.
     pub(super) async fn refresh(&mut self, key: &str) -> Result<(), Trouble> {
+        self.refresh_all(&[key.to_owned()]).await
+    }
+
+    /// Looks at keys as they are now, as many at a time as etcd tells at once.
+    pub(super) async fn refresh_all(&mut self, keys: &[String]) -> Result<(), Trouble> {
         let prefix = self.etcd.prefix().to_owned();
-        let full = format!("{prefix}{key}");
-        let entry = self.etcd.get(&full).await?;
-        self.records.apply(&prefix, &full, entry);
+        for keys in keys.chunks(MAX_OPERATIONS) {
+            let full: Vec<String> = keys.iter().map(|key| format!("{prefix}{key}")).collect();
+            let entries = self.etcd.get_all(&full).await?;
+            for (key, entry) in full.iter().zip(entries) {
+                self.records.apply(&prefix, key, entry);
+            }
+        }
         Ok(())
     }
 
@@ -152,9 +113,7 @@ impl Worker {
                 Ok(true)
             }
             None => {
-                for key in keys {
-                    self.refresh(&key).await?;
-                }
+                self.refresh_all(&keys).await?;
                 Ok(false)
             }
         }
@@ -188,11 +147,13 @@ impl Worker {
 
     /// Tells all that was used.
     pub(super) async fn tell_all(&mut self) -> Result<(), Trouble> {
-        let wishes: Vec<Wish> = self.used.values().map(|it| it.wish.clone()).collect();
-        for wish in wishes {
-            self.tell(&wish.user.clone(), &wish, false).await?;
-        }
-        Ok(())
+        self.tell_of_all(false).await
+    }
+
+    async fn tell_of_all(&mut self, settles: bool) -> Result<(), Trouble> {
+        let wishes = self.used.values().map(|it| it.wish.clone());
+        let all: Vec<Telling> = wishes.map(|it| (it.user.clone(), it, settles)).collect();
+        self.tell(&all).await
     }
 
     /// Has more lent to whoever needs it, where this process borrows: the one after it hears of
@@ -204,61 +165,80 @@ impl Worker {
         }
         let busy = self.used.values().filter(|it| it.idle_since.is_none());
         let busy: Vec<UserName> = busy.map(|it| it.wish.user.clone()).collect();
-        for user in busy {
-            self.lend(&user).await?;
-        }
+        self.lend(&busy).await?;
         self.publish(false);
         Ok(())
     }
 
-    /// Has one more allotment lent to this relay, where `user` needs one.
-    async fn lend(&mut self, user: &UserName) -> Result<(), Trouble> {
-        let (account_key, holding_key) = self.keys(user);
-        let user_key = format!("user/{user}");
+    /// Has one more allotment lent to this relay for each of `users` that needs one.
+    pub(super) async fn lend(&mut self, users: &[UserName]) -> Result<(), Trouble> {
+        for users in users.chunks(MOST_LENT) {
+            self.lend_at_once(users).await?;
+        }
+        Ok(())
+    }
+
+    async fn lend_at_once(&mut self, users: &[UserName]) -> Result<(), Trouble> {
         for _ in 0..ATTEMPTS {
-            let Some(entry) = self.records.value::<UserEntry>(&user_key) else {
-                return Ok(());
-            };
-            let Some(volume) = entry.volume else {
-                return Ok(());
-            };
-            let period = volume.per.name_at(self.now());
-            let mut account: Account = self.records.value(&account_key).unwrap_or_default();
-            let mut holding: Allotment = self.records.value(&holding_key).unwrap_or_default();
-            let used = match self.used.get(user) {
-                Some(known) if known.wish.period == holding.period => known.wish.used,
-                Some(_) | None => Bytes::new(holding.used),
-            };
-            let is_over = account.is_over(&period) || holding.period != account.period;
-            if !is_over && !holding.wants_more(used, self.last_part(user, volume.bytes)) {
+            let mut loans = Vec::new();
+            for user in users {
+                loans.extend(self.loan(user)?);
+            }
+            if loans.is_empty() {
                 return Ok(());
             }
-            let part = self.next_part(user, volume.bytes, used);
-            if !is_over {
-                holding.used = used.get().min(holding.lent);
-            }
-            let before = (account.clone(), holding.clone());
-            let lent = account.lend(&mut holding, &period, (volume.bytes, part));
-            if lent == Bytes::ZERO && before == (account.clone(), holding.clone()) {
-                return Ok(());
-            }
-            let writings = vec![
-                (account_key.clone(), Some((json(&account)?, 0))),
-                (holding_key.clone(), Some((json(&holding)?, 0))),
-            ];
-            if self
-                .write(std::slice::from_ref(&user_key), writings)
-                .await?
-            {
+            let user_keys: Vec<String> = loans.iter().map(|it| user_key(&it.user)).collect();
+            let writings = loans.iter().flat_map(|it| it.writings.clone()).collect();
+            if self.write(&user_keys, writings).await? {
                 // Before any of it is used: a later life counts it as used though etcd be away.
                 self.write_copy();
-                let at = Instant::now();
-                let used = if is_over { Bytes::ZERO } else { used };
-                self.lent.insert(user.clone(), Lent { at, part, used });
+                let lent = loans.into_iter().map(|it| (it.user, it.lent));
+                self.lent.extend(lent);
                 return Ok(());
             }
         }
         Err(EtcdError::Away("others change the same volume all the time".to_owned()).into())
+    }
+
+    /// What is to be written so that `user` has one more allotment here, where it needs one.
+    fn loan(&self, user: &UserName) -> Result<Option<Loan>, Trouble> {
+        let (account_key, holding_key) = self.keys(user);
+        let entry = self.records.value::<UserEntry>(&user_key(user));
+        let Some(volume) = entry.and_then(|entry| entry.volume) else {
+            return Ok(None);
+        };
+        let period = volume.per.name_at(self.now());
+        let mut account: Account = self.records.value(&account_key).unwrap_or_default();
+        let mut holding: Allotment = self.records.value(&holding_key).unwrap_or_default();
+        let used = match self.used.get(user) {
+            Some(known) if known.wish.period == holding.period => known.wish.used,
+            Some(_) | None => Bytes::new(holding.used),
+        };
+        let is_over = account.is_over(&period) || holding.period != account.period;
+        if !is_over && !holding.wants_more(used, self.last_part(user, volume.bytes)) {
+            return Ok(None);
+        }
+        let part = self.next_part(user, volume.bytes, used);
+        if !is_over {
+            holding.used = used.get().min(holding.lent);
+        }
+        let before = (account.clone(), holding.clone());
+        let lent = account.lend(&mut holding, &period, (volume.bytes, part));
+        if lent == Bytes::ZERO && before == (account.clone(), holding.clone()) {
+            return Ok(None);
+        }
+        Ok(Some(Loan {
+            user: user.clone(),
+            writings: [
+                (account_key, Some((json(&account)?, 0))),
+                (holding_key, Some((json(&holding)?, 0))),
+            ],
+            lent: Lent {
+                at: Instant::now(),
+                part,
+                used: if is_over { Bytes::ZERO } else { used },
+            },
+        }))
     }
 
     /// How much was lent last.
@@ -314,8 +294,8 @@ impl Worker {
         // The others' turn comes with the next pulse.
         let due = in_turn(due, self.told_last.as_ref());
         self.told_last = due.last().map(|(user, ..)| user.clone());
+        self.tell(&due).await?;
         for (user, wish, is_idle) in due {
-            self.tell(&user, &wish, is_idle).await?;
             match is_idle {
                 true => {
                     self.used.remove(&user);
@@ -331,42 +311,54 @@ impl Worker {
         Ok(())
     }
 
-    async fn tell(&mut self, user: &UserName, wish: &Wish, settles: bool) -> Result<(), Trouble> {
-        let (account_key, holding_key) = self.keys(user);
-        for _ in 0..ATTEMPTS {
-            let Some(mut holding) = self.records.value::<Allotment>(&holding_key) else {
-                return Ok(());
-            };
-            let mut account: Account = self.records.value(&account_key).unwrap_or_default();
-            if holding.period != wish.period {
-                return Ok(());
-            }
-            let before = (account.clone(), holding.clone());
-            match settles {
-                true => account.settle(&mut holding, wish.used),
-                false => holding.used = wish.used.get().min(holding.lent),
-            }
-            if before == (account.clone(), holding.clone()) {
-                return Ok(());
-            }
-            let writings = vec![
-                (account_key.clone(), Some((json(&account)?, 0))),
-                (holding_key.clone(), Some((json(&holding)?, 0))),
-            ];
-            if self.write(&[], writings).await? {
-                return Ok(());
+    /// Has etcd know what users have used, and gives the rest back where that is settled.
+    async fn tell(&mut self, of: &[Telling]) -> Result<(), Trouble> {
+        for of in of.chunks(MAX_OPERATIONS / 2) {
+            for _ in 0..ATTEMPTS {
+                let mut writings = Vec::new();
+                for (user, wish, settles) in of {
+                    writings.extend(self.telling(user, wish, *settles)?.into_iter().flatten());
+                }
+                if writings.is_empty() || self.write(&[], writings).await? {
+                    break;
+                }
             }
         }
         Ok(())
     }
 
+    /// What is to be written for that, if anything is.
+    fn telling(
+        &self,
+        user: &UserName,
+        wish: &Wish,
+        settles: bool,
+    ) -> Result<Option<[Writing; 2]>, Trouble> {
+        let (account_key, holding_key) = self.keys(user);
+        let Some(mut holding) = self.records.value::<Allotment>(&holding_key) else {
+            return Ok(None);
+        };
+        let mut account: Account = self.records.value(&account_key).unwrap_or_default();
+        if holding.period != wish.period {
+            return Ok(None);
+        }
+        let before = (account.clone(), holding.clone());
+        match settles {
+            true => account.settle(&mut holding, wish.used),
+            false => holding.used = wish.used.get().min(holding.lent),
+        }
+        if before == (account.clone(), holding.clone()) {
+            return Ok(None);
+        }
+        Ok(Some([
+            (account_key, Some((json(&account)?, 0))),
+            (holding_key, Some((json(&holding)?, 0))),
+        ]))
+    }
+
     /// Gives back everything that was not used.
     pub(super) async fn settle_all(&mut self) -> Result<(), Trouble> {
-        let wishes: Vec<Wish> = self.used.values().map(|it| it.wish.clone()).collect();
-        for wish in wishes {
-            self.tell(&wish.user.clone(), &wish, true).await?;
-        }
-        Ok(())
+        self.tell_of_all(true).await
     }
 
     /// Has etcd know what this relay was lent, though it be of an older day; in a new life all of

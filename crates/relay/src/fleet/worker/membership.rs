@@ -6,7 +6,7 @@ use tabane_fleet::ListEntry;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::exchange::{Order, Stage};
-use super::super::records::{ALIVE, ASKS, Alive, Asking};
+use super::super::records::{ALIVE, ASKS, Alive, Asking, LIST};
 use super::{Post, Trouble, Worker};
 use crate::etcd::{Change, EtcdError, Watch};
 
@@ -163,7 +163,21 @@ impl Worker {
             }
         }
         self.tell_used().await?;
+        self.mend_list().await?;
         self.publish(false);
+        Ok(())
+    }
+
+    /// Puts the list back that the fleet signed last, where etcd has an older one or none: it was
+    /// restored from a snapshot, or somebody has written there who cannot sign.
+    async fn mend_list(&mut self) -> Result<(), Trouble> {
+        let why = self.records.odd.get(LIST).cloned();
+        let list = self.records.bytes(LIST).map(<[u8]>::to_vec);
+        if let (Some(why), Some(list)) = (why, list) {
+            tracing::warn!("the list of relays in etcd is replaced by the one before it: {why}");
+            self.write(&[], vec![(LIST.to_owned(), Some((list, 0)))])
+                .await?;
+        }
         Ok(())
     }
 
