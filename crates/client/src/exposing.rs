@@ -98,8 +98,8 @@ pub struct ExposureReport {
     pub in_vain: u64,
     /// Another client of the relay has asked for the same, in vain.
     pub is_also_wanted: bool,
-    /// Why the target does not see visitors' addresses, though it is to.
-    pub unshown: Option<String>,
+    /// Why visitors are not led to the target in their names, and what to do.
+    pub problem: Option<String>,
 }
 
 /// Counts a visitor while it is here.
@@ -341,7 +341,10 @@ impl Wish {
             so_far: visitors.so_far,
             in_vain: visitors.in_vain,
             is_also_wanted: visitors.is_also_wanted,
-            unshown: self.sources.problem(|_| self.entry.transparent),
+            problem: self
+                .sources
+                .visitors_problem()
+                .filter(|_| self.entry.transparent),
         }
     }
 
@@ -362,6 +365,17 @@ impl Wish {
         }
     }
 
+    /// Those of the target's addresses that a visitor may be led to: in its own name, those of its
+    /// family, where there are some.
+    fn fitting(&self, mut addresses: Vec<SocketAddr>, from: SocketAddr) -> Vec<SocketAddr> {
+        let family = |it: &SocketAddr| it.ip().to_canonical().is_ipv4();
+        let fits = |it: &SocketAddr| family(it) == family(&from);
+        if self.entry.transparent && addresses.iter().any(fits) {
+            addresses.retain(fits);
+        }
+        addresses
+    }
+
     async fn connect(
         &self,
         from: SocketAddr,
@@ -369,7 +383,7 @@ impl Wish {
         relay: &Client,
     ) -> Result<TcpStream, Status> {
         let mut failure = Status::Unreachable;
-        for address in self.addresses(port, relay).await? {
+        for address in self.fitting(self.addresses(port, relay).await?, from) {
             let connected = match self.entry.transparent {
                 true => self.sources.connect_for_visitor(address, from).await,
                 false => plain::connect_tcp(address, &PlainWay::Routed).await,
@@ -383,7 +397,7 @@ impl Wish {
     }
 
     async fn bind(&self, from: SocketAddr, port: u16, relay: &Client) -> Result<UdpSocket, Status> {
-        let addresses = self.addresses(port, relay).await?;
+        let addresses = self.fitting(self.addresses(port, relay).await?, from);
         let first = addresses.first().ok_or(Status::Unreachable)?;
         let bound = match self.entry.transparent {
             true => self.sources.bind_for_visitor(*first, from).await,
@@ -480,6 +494,23 @@ pub(crate) fn status_of(error: &io::Error) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_visitor_is_led_in_its_name_to_an_address_of_its_family() {
+        let both: Vec<SocketAddr> = ["[2001:db8::5]:80", "192.0.2.5:80"]
+            .map(|it| it.parse().unwrap())
+            .into();
+        let mut wish = wish("tcp:80=server.example", None);
+        let fitting = |wish: &Wish, from: &str| wish.fitting(both.clone(), from.parse().unwrap());
+        assert_eq!(fitting(&wish, "203.0.113.9:1"), both);
+        wish.entry = wish.entry.made_transparent(true).unwrap();
+        assert_eq!(fitting(&wish, "203.0.113.9:1"), both[1..]);
+        assert_eq!(fitting(&wish, "[::ffff:203.0.113.9]:1"), both[1..]);
+        assert_eq!(fitting(&wish, "[2001:db8::9]:1"), both[..1]);
+        // It is told what there is to do.
+        let from = "[2001:db8::9]:1".parse().unwrap();
+        assert_eq!(wish.fitting(both[1..].to_vec(), from), both[1..]);
+    }
 
     fn wish(text: &str, host: Option<&str>) -> Wish {
         let entry: ExposureEntry = text.parse().unwrap();

@@ -63,7 +63,7 @@ pub use events::{Events, Occurrence};
 pub use exposing::{ExposureReport, ExposureState, Exposures, VisitorReport};
 pub use far_ends::{FarEnds, Seen};
 pub use plain_way::PlainBond;
-pub use portals::Probe;
+pub use portals::{Probe, fuzz_portals};
 pub use proxying::ProxyListener;
 pub use rule_book::{RuleBook, RuleUse};
 pub use sites::{Behind, check_domains, check_routes};

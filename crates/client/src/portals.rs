@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tabane_control::{Link, LinkState};
 use tabane_linux::{Egress, advertised::solicit};
 
-pub use probe::Probe;
+pub use probe::{Probe, fuzz_portals};
 
 use probe::Finding;
 

@@ -4,7 +4,10 @@
 //! Owns whether that can be. Answers go to the caller's address, so they come here only from hosts
 //! whose router this machine is; of any other the connection is opened from this machine's address
 //! instead, and remembered to be so. The packet filter rule and the routing that bring answers to
-//! the sockets do nothing without these: they may outlive the process.
+//! the sockets do nothing without these: they may outlive the process. Visitors from the internet
+//! are led in their own name or not at all.
+
+mod visitors;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,6 +29,7 @@ use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::{Instant, timeout};
 
 use crate::plain::{self, PlainWay};
+use visitors::Visitors;
 
 /// Where no other site or visitor is, whatever is told: this host, the wire, groups.
 pub(crate) const NEVER: [&str; 5] = [
@@ -70,6 +74,7 @@ pub(crate) struct Sources {
     elsewhere: RefCell<BTreeMap<IpAddr, Instant>>,
     /// The last host that was not shown its caller, and why.
     unshown: RefCell<Option<(IpAddr, String)>>,
+    visitors: RefCell<Visitors>,
 }
 
 #[derive(Default)]
@@ -110,16 +115,27 @@ impl Sources {
         }
     }
 
-    /// Connects on behalf of a visitor from the internet.
+    /// Connects on behalf of a visitor from the internet, in its name or not at all: whom a target
+    /// keeps out by its address must not come in by this machine's. That a host does not answer
+    /// is never taken for another router's doing, since whoever is kept out could bring it about.
     pub(crate) async fn connect_for_visitor(
         &self,
         at: SocketAddr,
         from: SocketAddr,
     ) -> io::Result<TcpStream> {
-        match self.may_show_visitor(at, from).await {
-            true => self.connect_tcp(at, from).await,
-            false => own_tcp(at).await,
+        self.check_visitor(at, from).await?;
+        let mut shown = pin!(foreign::connect_tcp(from, at, OWN_MARK));
+        let connected = match timeout(ROUTER_WAIT, &mut shown).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                self.visitors.borrow_mut().note_silent(at.ip());
+                shown.await
+            }
+        };
+        if connected.as_ref().err().is_none_or(has_answered) {
+            self.visitors.borrow_mut().note_answer(at.ip());
         }
+        connected
     }
 
     /// The same for datagrams.
@@ -128,10 +144,13 @@ impl Sources {
         at: SocketAddr,
         from: SocketAddr,
     ) -> io::Result<UdpSocket> {
-        match self.may_show_visitor(at, from).await {
-            true => self.connect_udp(at, from).await,
-            false => own_udp(at).await,
-        }
+        self.check_visitor(at, from).await?;
+        foreign::connect_udp(from, at, OWN_MARK, SOCKET_MARK)
+    }
+
+    /// Why visitors are not led to a host, and what to do, where that shows of late.
+    pub(crate) fn visitors_problem(&self) -> Option<String> {
+        self.visitors.borrow().problem()
     }
 
     /// Why a host of those that `is_meant` does not see its callers' addresses.
@@ -153,16 +172,42 @@ impl Sources {
         is_routed && self.near.borrow().is_foreign(from.ip()) && self.can_show(at, from).await
     }
 
+    /// That a host can be shown this visitor.
+    async fn check_visitor(&self, at: SocketAddr, from: SocketAddr) -> io::Result<()> {
+        self.look().await;
+        let checked = match self.check_name(at, from) {
+            Ok(()) => is_set_up().await,
+            wrong => wrong,
+        };
+        checked.map_err(|why| {
+            self.visitors.borrow_mut().note_fault(at.ip(), &why);
+            io::Error::new(io::ErrorKind::PermissionDenied, why)
+        })
+    }
+
     /// The relay says where visitors are from; datagrams may be from anywhere. None may be taken
     /// for a host of private networks, which are trusted further.
-    async fn may_show_visitor(&self, at: SocketAddr, from: SocketAddr) -> bool {
-        self.look().await;
+    fn check_name(&self, at: SocketAddr, from: SocketAddr) -> Result<(), String> {
         let (host, ip) = (at.ip().to_canonical(), from.ip().to_canonical());
-        let is_shown = !host.is_loopback()
-            && is_elsewhere(ip)
-            && !is_private(ip)
-            && self.near.borrow().is_foreign(ip);
-        is_shown && self.can_show(at, from).await
+        let is_public = is_elsewhere(ip) && !is_private(ip) && self.near.borrow().is_foreign(ip);
+        if host.is_ipv4() != ip.is_ipv4() {
+            let (theirs, ours) = match ip.is_ipv4() {
+                true => ("IPv4", "IPv6"),
+                false => ("IPv6", "IPv4"),
+            };
+            return Err(format!(
+                "{theirs} cannot be shown by {ours}: give the target an address of {theirs} and \
+                 expose it by its name"
+            ));
+        }
+        match is_public && !host.is_loopback() {
+            true => Ok(()),
+            false => Err(
+                "only addresses of the internet are shown, and not to this machine \
+                          itself: leave out --transparent for others"
+                    .to_owned(),
+            ),
+        }
     }
 
     async fn can_show(&self, at: SocketAddr, from: SocketAddr) -> bool {
@@ -173,16 +218,10 @@ impl Sources {
         if since.is_some_and(|since| since.elapsed() < REMEMBERED) {
             return false;
         }
-        // Not cut off with the caller, between rule and route.
-        let set_up = || async {
-            let setting_up = spawn_local(async { set_up().await });
-            let done = setting_up.await.context("it was given up").flatten();
-            done.map_err(|error| format!("{error:#}"))
-        };
-        match SET_UP.get_or_init(set_up).await {
+        match is_set_up().await {
             Ok(()) => true,
             Err(why) => {
-                self.note_unshown(at.ip(), why.clone());
+                self.note_unshown(at.ip(), why);
                 false
             }
         }
@@ -312,6 +351,17 @@ fn rules() -> String {
     )
 }
 
+/// Sets it up, unless that was done; why it cannot be.
+async fn is_set_up() -> Result<(), String> {
+    // Not cut off with the caller, between rule and route.
+    let set_up = || async {
+        let setting_up = spawn_local(async { set_up().await });
+        let done = setting_up.await.context("it was given up").flatten();
+        done.map_err(|error| format!("{error:#}"))
+    };
+    SET_UP.get_or_init(set_up).await.clone()
+}
+
 async fn set_up() -> Result<()> {
     let routing = Routing::open()?;
     routing.add_local(ANSWERS.table).await?;
@@ -361,11 +411,9 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn visitors_are_shown_as_no_private_host_and_never_as_this_one() {
+    #[test]
+    fn visitors_are_shown_as_no_private_host_and_never_as_this_one() {
         let sources = Sources::default();
-        // What is near is not looked at again.
-        sources.looked_at.set(Some(Instant::now()));
         sources.near.borrow_mut().all = prefixes(&["198.51.100.0/24"]);
         let at: SocketAddr = "192.168.20.5:80".parse().unwrap();
         for from in [
@@ -382,9 +430,13 @@ mod tests {
             // Of another family than the host.
             "[2001:db8::1]:1",
         ] {
-            let shown = sources.may_show_visitor(at, from.parse().unwrap());
-            assert!(!shown.await, "{from}");
+            let wrong = sources.check_name(at, from.parse().unwrap());
+            assert!(wrong.is_err(), "{from}");
         }
+        let from = "203.0.113.9:1".parse().unwrap();
+        assert_eq!(sources.check_name(at, from), Ok(()));
+        let here = "127.0.0.1:80".parse().unwrap();
+        assert!(sources.check_name(here, from).is_err());
     }
 
     #[tokio::test]

@@ -60,6 +60,8 @@ pub enum ConnectError {
 pub struct EndpointCounters {
     /// Datagrams that belonged to no session, or to none any more.
     pub drops: Drops,
+    /// Those of them that were for no session that there is, or none that could begin.
+    pub strangers: u64,
     /// Sessions begun by others.
     pub accepted: u64,
     /// Retry packets sent.
@@ -71,6 +73,7 @@ pub struct EndpointCounters {
 impl AddAssign<&Self> for EndpointCounters {
     fn add_assign(&mut self, other: &Self) {
         self.drops.add(&other.drops);
+        self.strangers += other.strangers;
         self.accepted += other.accepted;
         self.retries += other.retries;
         self.resets += other.resets;
@@ -246,6 +249,7 @@ impl Endpoint {
                 return Ok(handle);
             }
         }
+        self.counters.strangers += 1;
         if let Some(server) = &self.server
             && data.len() > RESET_PREFIX + RESET_TOKEN_LEN
             && self.answers.may_reset(now)
@@ -285,7 +289,10 @@ impl Endpoint {
             }
             let handle = match known {
                 Some(handle) => handle,
-                None => self.accept(now, tuple, &header, size)?,
+                None => {
+                    let accepted = self.accept(now, tuple, &header, size);
+                    accepted.inspect_err(|_| self.counters.strangers += 1)?
+                }
             };
             let session = self.session_mut(handle).ok_or(DropReason::UnknownSession)?;
             match &header.kind {
@@ -298,6 +305,7 @@ impl Endpoint {
                 // Shaped like a beginning, and none.
                 self.forget(handle);
                 self.forged.add(now);
+                self.counters.strangers += 1;
                 return Err(DropReason::NotAuthentic);
             }
             if known.is_none() {

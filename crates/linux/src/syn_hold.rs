@@ -223,6 +223,36 @@ fn parse(raw: &[u8]) -> Option<Syn> {
     Syn::parse(ip, raw[48..].get(..tcp)?)
 }
 
+/// Reads what the filter has written of a stranger's request, for fuzzing.
+///
+/// # Panics
+/// When an answer to it is no packet to who has sent it.
+pub fn fuzz_syns(raw: &[u8]) {
+    let Some(syn) = parse(raw) else {
+        return;
+    };
+    let [own, own6] = [
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        "2001:db8::1".parse().expect("an address"),
+    ];
+    let own = if syn.from.is_ipv4() { own } else { own6 };
+    let answers = [
+        (syn.again(), syn.to.ip()),
+        (syn.reset(), syn.from.ip()),
+        (syn.unreachable(own, true), syn.from.ip()),
+        (syn.unreachable(own, false), syn.from.ip()),
+    ];
+    for (packet, to) in answers {
+        let octets = match to {
+            IpAddr::V4(to) => to.octets().to_vec(),
+            IpAddr::V6(to) => to.octets().to_vec(),
+        };
+        let (header, end) = if to.is_ipv4() { (0x45, 20) } else { (0x60, 40) };
+        assert_eq!(packet[0], header);
+        assert!(packet[..end].ends_with(&octets), "to somebody else");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@ mod connection;
 mod messages;
 #[cfg(test)]
 pub(crate) mod server;
+pub(crate) mod strangers;
 #[cfg(test)]
 mod tests;
 mod watch;

@@ -23,3 +23,4 @@ pub use exchange::{FleetOrder, check_fleet_words};
 pub use file::FleetFile;
 pub(crate) use keeper::{COUNT_INTERVAL, FleetKeeper, FleetView};
 pub use owner::FleetOwner;
+pub use records::fuzz_etcd;

@@ -33,7 +33,7 @@ pub use doors::{Doors, TlsListen};
 #[cfg(feature = "fleet")]
 pub use etcd::FleetAddress;
 #[cfg(feature = "fleet")]
-pub use fleet::{FleetBook, FleetFile, FleetOrder, FleetOwner, check_fleet_words};
+pub use fleet::{FleetBook, FleetFile, FleetOrder, FleetOwner, check_fleet_words, fuzz_etcd};
 pub use gatekeeper::Door;
 pub use service::{RelayOrder, RelayService};
 pub use state::RelayState;

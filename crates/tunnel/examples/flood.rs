@@ -36,11 +36,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let beginnings = beginnings(relay, key.parse().map_err(|_| "KEY")?)?;
     let [initials, strays] = [initials.parse::<u64>()?, strays.parse::<u64>()?];
     let lasting = Duration::from_secs(seconds.parse()?);
-    let sockets: Result<Vec<_>, _> = (0..ADDRESSES)
-        .map(|n| UdpSocket::bind((Ipv4Addr::from(0x7f02_0000 + n * 7), 0)))
-        .collect();
+    // Connected, so that the kernel looks for no way with each: there is more of the machine left.
+    let connected = |n| {
+        let socket = UdpSocket::bind((Ipv4Addr::from(0x7f02_0000 + n * 7), 0))?;
+        socket.connect(relay)?;
+        Ok(socket)
+    };
+    let sockets: std::io::Result<Vec<_>> = (0..ADDRESSES).map(connected).collect();
     let mut flood = Flood {
-        relay,
         sockets: sockets?,
         turn: 0,
         stray: [SHORT_HEADER; STRAY],
@@ -66,7 +69,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 struct Flood {
-    relay: SocketAddr,
     sockets: Vec<UdpSocket>,
     turn: usize,
     stray: [u8; STRAY],
@@ -76,7 +78,7 @@ impl Flood {
     fn send(&mut self, packet: &[u8]) {
         self.turn = (self.turn + 1) % self.sockets.len();
         // What a full queue refuses is lost as on any network.
-        let _ = self.sockets[self.turn].send_to(packet, self.relay);
+        let _ = self.sockets[self.turn].send(packet);
     }
 
     /// Of a session that there is not, whose id is nobody else's.

@@ -21,7 +21,7 @@ mod socket;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-pub use accept::{Acceptor, Visit, VisitError};
+pub use accept::{Acceptor, Visit, VisitError, fuzz_visit};
 pub use capsule::{encapsulate, fuzz_capsules};
 pub use certificate::{Certificate, CertificateError};
 pub use dial::{Dial, DialError};

@@ -10,6 +10,7 @@
 
 mod attendance;
 mod hosted;
+mod moderation;
 mod notice;
 mod sieve;
 mod sockets;

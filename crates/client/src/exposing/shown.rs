@@ -33,7 +33,7 @@ impl ExposureReport {
             state,
             problem: refusal
                 .or_else(|| self.is_also_wanted.then(|| also.to_owned()))
-                .or_else(|| self.unshown.clone()),
+                .or_else(|| self.problem.clone()),
             visitors: self.visitors.iter().take(MAX_TOLD).map(visitor).collect(),
             visitors_now: self.visitors.len() as u64,
             visitors_so_far: self.so_far,

@@ -208,6 +208,18 @@ impl Probe {
     }
 }
 
+/// Judges the head of an answer, for fuzzing.
+///
+/// # Panics
+/// What would be shown as a page's address is none, or more than that.
+pub fn fuzz_portals(head: &[u8]) {
+    if let Finding::Portal { page } = Probe::default().judge(head) {
+        assert!(page.starts_with("http://") || page.starts_with("https://"));
+        assert!(page.bytes().all(|byte| byte.is_ascii_graphic()), "{page:?}");
+        assert!(page.len() <= MAX_PAGE_BYTES);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

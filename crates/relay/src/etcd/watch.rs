@@ -56,7 +56,7 @@ impl Watch {
     }
 }
 
-fn read(line: &[u8]) -> Result<Changed, EtcdError> {
+pub(super) fn read(line: &[u8]) -> Result<Changed, EtcdError> {
     let odd = |error: serde_json::Error| EtcdError::Answer(error.to_string());
     let results: Results<Watched> = serde_json::from_slice(line).map_err(odd)?;
     if let Some(error) = results.error {

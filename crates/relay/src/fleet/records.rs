@@ -5,6 +5,8 @@
 //! that whoever may write there fills no relay's memory.
 //! Every key is one user, token or client, so that changes of one hold up nobody else's.
 
+mod strangers;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use tabane_fleet::{Account, Allotment, RelayList};
 
 use crate::access::{AccessList, ClientEntry, TokenEntry, UserEntry, UserName};
 use crate::etcd::{Change, Entry, MAX_KEPT};
+pub use strangers::fuzz_etcd;
 
 /// What the fleet is: `fleet`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -46,8 +46,8 @@ pub(crate) struct ExposeArgs {
     /// must expect that
     #[arg(long)]
     proxy_protocol: bool,
-    /// Open connections from the visitors' own addresses: for targets whose router this machine is
-    /// (needs root and nft; others see this machine's address, as without it)
+    /// Open connections from the visitors' own addresses, or not at all: for targets whose router
+    /// this machine is (needs root and nft)
     #[arg(long)]
     transparent: bool,
     /// Write it down, for `tabane up`; one that runs takes it up at once
@@ -227,7 +227,7 @@ fn waiting(entry: &ExposureEntry) -> Exposure {
         so_far: 0,
         in_vain: 0,
         is_also_wanted: false,
-        unshown: None,
+        problem: None,
     };
     report.shown(None)
 }

@@ -569,6 +569,16 @@ const ASK_WHO: &str = "import socket, sys\n\
         if kind == socket.SOCK_DGRAM: s.send(b'who')\n    \
         print(eval(s.recv(99).decode()))";
 
+/// By which address a visitor of the relay's port is seen there.
+const VISIT: &str = "import socket\n\
+    s = socket.create_connection(('203.0.113.1', 7000), 20)\n\
+    s.settimeout(20)\n\
+    try:\n    \
+        said = s.recv(99).decode()\n\
+    except ConnectionResetError:\n    \
+        said = ''\n\
+    print('from ' + eval(said)[0] if said else 'turned away')";
+
 impl Site<'_> {
     fn tell_who(&self, family: &str) -> Running {
         let mut command = self.at_host("python3");
@@ -726,6 +736,59 @@ fn servers_behind_a_router_see_where_visitors_come_from() {
     }
     let said = ask();
     assert!(shown(said.clone()), "{said}\n{}", b.log());
+}
+
+#[test]
+fn a_visitor_whom_the_target_keeps_out_does_not_come_in_by_another_address() {
+    let Some(world) = World::new(&[]) else {
+        return;
+    };
+    world.manage("user add bob --port 7000");
+    let mut b = Site::second(&world);
+    b.join("bob");
+    let _who = b.tell_who("4");
+    let kept = ["expose", "tcp:7000=192.168.20.2", "--transparent", "--keep"];
+    assert!(b.tabane(&kept).status().unwrap().success());
+    b.begin(&[]);
+    // What it says is as old as a second.
+    let told = |so_far: u64| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let output = b.tabane(&["expose", "list", "--json"]).output().unwrap();
+            let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let it = &list[0];
+            let is_meant = it["visitors_so_far"] == so_far && it["visitors_now"] == 0;
+            if is_meant && it["state"] == "open" {
+                return it["problem"].as_str().unwrap_or_default().to_owned();
+            }
+            assert!(Instant::now() < deadline, "{list}\n{}", b.log());
+        }
+    };
+    told(0);
+    // As a target that drops what comes from there, and answers everybody else.
+    let ban = |change: &str| {
+        ip(&format!(
+            "-n {} route {change} blackhole 203.0.113.2",
+            b.lan
+        ));
+    };
+    let visit = || {
+        let mut visitor = world.in_servers("python3");
+        let output = visitor.args(["-c", VISIT]).output().unwrap();
+        text(&output.stdout)
+    };
+    ban("add");
+    assert_eq!(visit(), "turned away\n", "{}", b.log());
+    let problem = told(1);
+    let silent = "192.168.20.2 has answered no visitor yet";
+    assert!(problem.starts_with(silent), "{problem}");
+    ban("del");
+    assert_eq!(visit(), "from 203.0.113.2\n", "{}", b.log());
+    assert_eq!(told(2), "");
+    // It has answered others: it means it.
+    ban("add");
+    assert_eq!(visit(), "turned away\n", "{}", b.log());
+    assert_eq!(told(3), "");
 }
 
 /// Which of these hosts answer pings.

@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 use super::SessionId;
 use super::attendance::Attendance;
 use super::hosted::HostedSession;
+use super::moderation::{Heard, Moderation};
 use super::notice::{Notice, Notices};
 use super::sieve::Sieve;
 use super::sockets::Sockets;
@@ -62,6 +63,8 @@ pub(super) struct State {
     pub(super) last: Instant,
     pub(super) timer: Timer,
     attendance: Attendance,
+    moderation: Moderation,
+    heard: Heard,
     preemption: Preemption,
     pub(super) received: RecvBatch,
     pub(super) transmits: TransmitBatch,
@@ -101,6 +104,8 @@ impl State {
             last: Instant::EPOCH,
             timer: Timer::new()?,
             attendance: Attendance::default(),
+            moderation: Moderation::default(),
+            heard: Heard::default(),
             preemption: Preemption::of_this_thread(),
             received: RecvBatch::new(),
             transmits: TransmitBatch::new(TRANSMIT_BYTES),
@@ -141,8 +146,13 @@ impl State {
             self.excuse();
         }
         again |= self.arm(cx);
+        let heard = std::mem::take(&mut self.heard);
+        let rest = self.moderation.after(now, heard, due);
         if again {
             cx.waker().wake_by_ref();
+        } else if let Some(rest) = rest {
+            // Not by a timer: what comes meanwhile would wake the thread.
+            std::thread::sleep(rest);
         }
     }
 
@@ -161,6 +171,7 @@ impl State {
     fn receive(&mut self, cx: &mut Context<'_>, is_late: bool) -> bool {
         let mut again = false;
         let mut latest = None;
+        let strangers = self.endpoint.counters().strangers;
         for i in 0..self.sockets.len() {
             let mut receives = 0;
             let mut unasked = is_late;
@@ -183,6 +194,7 @@ impl State {
                     let handle = self
                         .endpoint
                         .handle_datagram(self.last, tuple, datagram.payload);
+                    self.heard.all += 1;
                     if handle.is_some() && handle != latest {
                         latest = handle;
                         // Not `touch`: the batch is borrowed. A new session is not hosted yet; it
@@ -197,6 +209,7 @@ impl State {
                 }
             }
         }
+        self.heard.strangers = self.endpoint.counters().strangers - strangers;
         again
     }
 
