@@ -25,7 +25,8 @@ pub(super) struct Heard {
 impl Heard {
     /// Takes the relay's word, which may be its first one in a session.
     pub(super) fn hear(&mut self, mut told: SiteList, is_first: bool, now: Instant) {
-        if is_first {
+        // A relay that refuses again and again, or knows of nobody, keeps nothing for longer.
+        if is_first && self.list != SiteList::default() {
             self.before = self.known();
             self.kept_until = Some(now + KEPT);
         }
@@ -105,6 +106,9 @@ mod tests {
         let half = "192.168.20.128/25";
         assert_eq!(heard.known(), list(&[(half, true), (b, false)]));
         heard.hear(SiteList::default(), false, now);
+        assert_eq!(heard.known(), list(&[(b, false)]));
+        // Nothing new was told: not for longer either.
+        heard.hear(SiteList::default(), true, now + KEPT / 2);
         assert_eq!(heard.known(), list(&[(b, false)]));
         assert_eq!(heard.kept_until(), Some(now + KEPT));
         heard.forget();
