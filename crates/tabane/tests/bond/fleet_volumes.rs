@@ -102,8 +102,8 @@ fn a_small_volume_that_is_used_fast_is_not_cut_before_its_end() {
     let Some(mut world) = World::new(&[]) else {
         return;
     };
-    // More is what a quiet machine carries, a gigabyte in two seconds; no processor is left then for
-    // relays to be heard.
+    // More is what a quiet machine carries, a gigabyte in two seconds; no processor is left then
+    // for relays to be heard.
     world.limit_rates([200; 2]);
     world.stop_relay();
     let Some(_fleet) = Fleet::start(&world) else {
