@@ -1,7 +1,8 @@
 //! The host's links and the paths over them, by name.
 //!
 //! Owns which of them are known, and for how long. Every call is cheap and total: unknown names
-//! make entries, and when there are too many, the one that was longest without news goes.
+//! make entries. When there are too many, the link that was longest without news goes; paths stay
+//! while they have news, and then nothing is learnt of others.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,6 +19,10 @@ pub const MAX_LINKS: usize = 64;
 /// Paths remembered per link. A relay's one link has a path per client's link; each takes some
 /// 2 kB.
 pub const MAX_PATHS: usize = 1_024;
+/// A path without news for so long makes room for another where there is none.
+const SILENT: Duration = Duration::from_secs(20);
+/// How often such ones are looked for: that goes through all of a link's paths.
+const LOOK: Duration = Duration::from_secs(1);
 /// A link that comes back sooner than this still leads where it did; later, what was known of it
 /// is forgotten: the same interface may have joined another network.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
@@ -40,7 +45,34 @@ struct Link {
     /// When its interface vanished; `None` while it is there.
     gone_at: Option<Instant>,
     paths: BTreeMap<SocketAddr, Estimates>,
+    /// Until then there is no room for another path.
+    full_until: Option<Instant>,
     touched_at: Instant,
+}
+
+impl Link {
+    /// What is known of the path to `remote`; `None` where there is no room for it.
+    fn path_mut(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        settings: &MonitorSettings,
+    ) -> Option<&mut Estimates> {
+        if self.paths.len() >= MAX_PATHS && !self.paths.contains_key(&remote) {
+            if self.full_until.is_some_and(|until| now < until) {
+                return None;
+            }
+            self.paths.retain(|_, path| now.since(path.measured_at) < SILENT);
+            if self.paths.len() >= MAX_PATHS {
+                self.full_until = Some(now + LOOK);
+                return None;
+            }
+        }
+        let path = self.paths.entry(remote);
+        let path = path.or_insert_with(|| Estimates::new(now, settings));
+        path.measured_at = now;
+        Some(path)
+    }
 }
 
 /// What is known of this host's links. See the crate's documentation.
@@ -80,8 +112,9 @@ impl LinkTable {
 
     /// A round trip took `latest`, and the least since the news before was `least`.
     pub fn on_rtt(&mut self, now: Instant, path: PathKey<'_>, latest: Duration, least: Duration) {
-        let path = self.path_mut(now, path);
-        path.round_trip.on_sample(now, latest, least);
+        if let Some(path) = self.path_mut(now, path) {
+            path.round_trip.on_sample(now, latest, least);
+        }
     }
 
     /// A packet left at `sent_at` by our clock and arrived at `arrived_at` by the far end's, which
@@ -93,8 +126,9 @@ impl LinkTable {
         clock: ClockId,
         (sent_at, arrived_at): (Instant, Instant),
     ) {
-        let path = self.path_mut(now, path);
-        path.on_one_way(clock, sent_at, arrived_at);
+        if let Some(path) = self.path_mut(now, path) {
+            path.on_one_way(clock, sent_at, arrived_at);
+        }
     }
 
     /// Packets sent back to back arrived.
@@ -105,17 +139,23 @@ impl LinkTable {
         direction: Direction,
         train: Train,
     ) {
-        self.path_mut(now, path).on_train(now, direction, train);
+        if let Some(path) = self.path_mut(now, path) {
+            path.on_train(now, direction, train);
+        }
     }
 
     /// So much more was acknowledged.
     pub fn on_delivered(&mut self, now: Instant, path: PathKey<'_>, amount: Bytes) {
-        self.path_mut(now, path).traffic.on_delivered(now, amount);
+        if let Some(path) = self.path_mut(now, path) {
+            path.traffic.on_delivered(now, amount);
+        }
     }
 
     /// So many more packets were sent and lost.
     pub fn on_packets(&mut self, now: Instant, path: PathKey<'_>, sent: u64, lost: u64) {
-        self.path_mut(now, path).traffic.on_packets(now, sent, lost);
+        if let Some(path) = self.path_mut(now, path) {
+            path.traffic.on_packets(now, sent, lost);
+        }
     }
 
     /// What is believed of the link called `name`.
@@ -148,6 +188,7 @@ impl LinkTable {
                 metered: false,
                 gone_at: None,
                 paths: BTreeMap::new(),
+                full_until: None,
                 touched_at: now,
             };
             self.links.insert(name.to_owned(), link);
@@ -157,19 +198,10 @@ impl LinkTable {
         link
     }
 
-    fn path_mut(&mut self, now: Instant, key: PathKey<'_>) -> &mut Estimates {
+    fn path_mut(&mut self, now: Instant, key: PathKey<'_>) -> Option<&mut Estimates> {
         let settings = self.settings;
-        let paths = &mut self.link_mut(now, key.link).paths;
-        if paths.len() >= MAX_PATHS && !paths.contains_key(&key.remote) {
-            let oldest = paths.iter().min_by_key(|(_, path)| path.measured_at);
-            if let Some(oldest) = oldest.map(|(remote, _)| *remote) {
-                paths.remove(&oldest);
-            }
-        }
-        let path = paths.entry(key.remote);
-        let path = path.or_insert_with(|| Estimates::new(now, &settings));
-        path.measured_at = now;
-        path
+        let link = self.link_mut(now, key.link);
+        link.path_mut(now, key.remote, &settings)
     }
 
     fn estimate(&self, now: Instant, name: &str, link: &Link) -> LinkEstimate {

@@ -109,16 +109,26 @@ fn memory_is_bounded_and_what_is_gone_goes_first() {
     assert_eq!(table.links.len(), MAX_LINKS);
     assert!(table.link(at(200), "link 199").is_some());
     assert!(table.link(at(200), "link 179").is_none());
-    for n in 0..3_000 {
+    let mut hear = |n, ms| {
         let key = PathKey {
             link: "link 199",
             remote: remote(n),
         };
-        table.on_packets(at(n.into()), key, 1, 0);
-    }
-    let paths = table.link(at(3_000), "link 199").unwrap().paths;
-    assert_eq!(paths.len(), MAX_PATHS);
-    assert!(paths.iter().any(|path| path.remote == remote(2_999)));
+        table.on_packets(at(ms), key, 1, 0);
+        let paths = table.link(at(ms), "link 199").unwrap().paths;
+        assert!(paths.len() <= MAX_PATHS);
+        paths.iter().any(|path| path.remote == remote(n))
+    };
+    // A relay with more clients than that: those that are known are not put out in turn, which
+    // would have all of them looked through for every packet.
+    let most = u16::try_from(MAX_PATHS).unwrap();
+    assert!((0..most).all(|n| hear(n, 1_000)));
+    assert!((most..3_000).all(|n| !hear(n, 15_000)));
+    assert!((0..most / 2).all(|n| hear(n, 15_000)));
+    // The others have gone by then.
+    assert!((3_000..3_000 + most / 2).all(|n| hear(n, 21_001)));
+    assert!(!hear(3_000 + most / 2, 21_001));
+    assert!((0..most / 2).all(|n| hear(n, 21_001)));
 }
 
 /// Nothing, what is usual, what is absurd.
