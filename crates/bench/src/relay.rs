@@ -308,11 +308,20 @@ impl Relay {
         cpu_s(&format!("/proc/{}/stat", self.child.id()))
     }
 
-    /// Of each of its threads.
-    pub(super) fn cpu_s_by_thread(&self) -> Result<Vec<f64>> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()))?;
-        let tasks = tasks.map(|task| cpu_s(&task?.path().join("stat").display().to_string()));
-        tasks.collect()
+    /// Of each of its workers, to the nanosecond: the first one is the process's first thread.
+    pub(super) fn cpu_s_by_worker(&self) -> Result<Vec<f64>> {
+        let mut workers = Vec::new();
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let task = task?;
+            let is_first = task.file_name().to_string_lossy() == self.child.id().to_string();
+            let name = std::fs::read_to_string(task.path().join("comm"));
+            if is_first || name.is_ok_and(|name| name.starts_with("worker ")) {
+                let times = std::fs::read_to_string(task.path().join("schedstat"))?;
+                let ran = times.split_whitespace().next().context("no times")?;
+                workers.push(ran.parse::<f64>()? / 1e9);
+            }
+        }
+        Ok(workers)
     }
 }
 

@@ -1,10 +1,11 @@
 //! `cargo xtask bench workers`: what a relay's worker does with its processor time, alone and
 //! beside another one.
 //!
-//! Owns what is asked: goodput for a second of the relay's processor time with one worker and with
+//! Owns what is asked: goodput for a second of a worker's processor time with one worker and with
 //! two, where more than a twentieth less with two would mean that they stand in each other's way;
 //! handshakes for the same, of a first crowd and of one that comes when that is there already; what
-//! an idle session costs in memory. Clients share the machine, but their time is not counted: so
+//! an idle session costs in memory. Beside the workers, one thread writes the list of clients: of
+//! a crowd every eighth session is that of a new one, which takes a tenth of their time. Clients share the machine, but their time is not counted: so
 //! two processors are enough to ask, and what more workers come to is arithmetic.
 //!
 //! A second worker takes processors and caches from the clients, who then send and answer in other
@@ -45,9 +46,9 @@ const MOST_KB: f64 = 32.0;
 
 /// What one run has shown.
 struct Figures {
-    /// Goodput, in Mbit, for a second of the relay's processor time.
+    /// Goodput, in Mbit, for a second of its workers' processor time.
     mbit_per_cpu_s: f64,
-    /// Of all the relay's time, the share of the thread that had most.
+    /// Of all workers' time, the share of the one that had most.
     largest_share: f64,
     mbps: f64,
     /// Sessions set up for a second of it, of each crowd.
@@ -80,19 +81,22 @@ pub(super) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         both.push(two_processors());
     }
     println!("load after          {}", load()?);
+    // Of the same round, as what the machine gives differs by a fifth from minute to minute.
+    let ratio = |of: usize, to: usize| {
+        let pairs = runs[of].iter().zip(&runs[to]);
+        middle(pairs.map(|(of, to)| of.mbit_per_cpu_s / to.mbit_per_cpu_s))
+    };
+    let (for_one, machine, efficiency) = (ratio(1, 0), ratio(2, 0), ratio(1, 2));
     let [one, two, apart] = runs.map(median);
-    both.sort_by(f64::total_cmp);
     print(&[&one, &two, &apart]);
-    let machine = apart.mbit_per_cpu_s / one.mbit_per_cpu_s;
-    let efficiency = two.mbit_per_cpu_s / apart.mbit_per_cpu_s;
     println!(
         "two for one           {:.2} times one's goodput, of two processors; two relays: {:.2}",
-        2.0 * efficiency * machine,
+        2.0 * for_one,
         2.0 * machine
     );
     println!(
         "two processors        {:.2} times what one does alone, of a loop without memory",
-        both[both.len() / 2]
+        middle(both.into_iter())
     );
     println!(
         "a worker beside one   {:.1} % of what it does where nothing is shared",
@@ -146,7 +150,7 @@ fn print(settings: &[&Figures]) {
     row("for processor time", "Mbit/s of a processor", &|it| {
         it.mbit_per_cpu_s
     });
-    row("busiest thread", "% of the relay's time", &|it| {
+    row("busiest worker", "% of the workers' time", &|it| {
         it.largest_share * 100.0
     });
     row("sessions set up", "for a second of it", &|it| {
@@ -180,10 +184,21 @@ fn two_processors() -> f64 {
     together / alone
 }
 
-/// The run whose efficiency is in the middle.
+fn middle(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The run whose efficiency is in the middle, with handshakes that are.
 fn median(mut runs: Vec<Figures>) -> Figures {
+    let handshakes = [0, 1].map(|crowd| middle(runs.iter().map(|run| run.handshakes[crowd])));
     runs.sort_by(|a, b| a.mbit_per_cpu_s.total_cmp(&b.mbit_per_cpu_s));
-    runs.swap_remove(runs.len() / 2)
+    let median = runs.swap_remove(runs.len() / 2);
+    Figures {
+        handshakes,
+        ..median
+    }
 }
 
 /// `sessions` clients twice, half of them at each of two relays.
@@ -195,6 +210,11 @@ fn measure(programs: &Programs, sessions: u32, relays: u32, workers: &str) -> Re
     let relays: Vec<Relay> = states.iter().map(start).collect::<Result<_>>()?;
     let each = sessions / u32::try_from(relays.len())?;
     let sum = |of: fn(&Relay) -> Result<f64>| relays.iter().map(of).sum::<Result<f64>>();
+    let by_worker = || {
+        let of_each = relays.iter().map(Relay::cpu_s_by_worker);
+        of_each.collect::<Result<Vec<_>>>().map(|all| all.concat())
+    };
+    let busy_s = || by_worker().map(|workers| workers.iter().sum::<f64>());
     let source = source()?;
     let empty = sum(Relay::memory_kb)?;
     // The first crowd stays, and is idle while the second is busy.
@@ -207,22 +227,19 @@ fn measure(programs: &Programs, sessions: u32, relays: u32, workers: &str) -> Re
             busy_s: BUSY_S,
             first: u8::try_from(index as u32 * keys).context("at most 1,016 sessions")?,
         };
-        let before = sum(Relay::cpu_s)?;
+        let before = busy_s()?;
         let start = |relay| crowd.start(programs, relay, source);
         idle.append(&mut busy);
         busy = relays.iter().map(start).collect::<Result<Vec<_>>>()?;
         for crowd in &mut busy {
             crowd.number("connected_s")?;
         }
-        *of_a_second = f64::from(sessions) / (sum(Relay::cpu_s)? - before).max(0.01);
+        *of_a_second = f64::from(sessions) / (busy_s()? - before).max(0.001);
+        // What it measures of its paths afterwards is not of the next crowd's handshakes.
+        std::thread::sleep(SETTLE);
     }
-    std::thread::sleep(SETTLE);
     let idle_kb = (sum(Relay::memory_kb)? - empty) / f64::from(2 * sessions);
-    let by_thread = || {
-        let of_each = relays.iter().map(Relay::cpu_s_by_thread);
-        of_each.collect::<Result<Vec<_>>>().map(|all| all.concat())
-    };
-    let before = by_thread()?;
+    let before = by_worker()?;
     for crowd in &mut busy {
         crowd.go()?;
     }
@@ -231,20 +248,19 @@ fn measure(programs: &Programs, sessions: u32, relays: u32, workers: &str) -> Re
         bytes += crowd.number("bytes")?;
         seconds = seconds.max(crowd.number("seconds")?);
     }
-    let after = by_thread()?;
-    // Threads for files and names come and go, and cost nothing here.
-    let by_thread: Vec<f64> = after
+    let after = by_worker()?;
+    let by_worker: Vec<f64> = after
         .iter()
         .zip(&before)
         .map(|(after, before)| after - before)
         .collect();
-    let cpu_s: f64 = by_thread.iter().sum();
+    let cpu_s: f64 = by_worker.iter().sum();
     let mbps = bytes * 8.0 / seconds / 1e6;
     // The crowd's first second is not in its figures, but in the relay's time.
     let load = cpu_s / (seconds + 1.0);
     Ok(Figures {
         mbit_per_cpu_s: mbps / load.max(0.01),
-        largest_share: by_thread.iter().copied().fold(0.0, f64::max) / cpu_s.max(0.01),
+        largest_share: by_worker.iter().copied().fold(0.0, f64::max) / cpu_s.max(0.01),
         mbps,
         handshakes,
         idle_kb,

@@ -62,7 +62,8 @@ impl Link {
             if self.full_until.is_some_and(|until| now < until) {
                 return None;
             }
-            self.paths.retain(|_, path| now.since(path.measured_at) < SILENT);
+            self.paths
+                .retain(|_, path| now.since(path.measured_at) < SILENT);
             if self.paths.len() >= MAX_PATHS {
                 self.full_until = Some(now + LOOK);
                 return None;
