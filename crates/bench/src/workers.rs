@@ -4,9 +4,10 @@
 //! Owns what is asked: goodput for a second of a worker's processor time with one worker and with
 //! two, where more than a twentieth less with two would mean that they stand in each other's way;
 //! handshakes for the same, of a first crowd and of one that comes when that is there already; what
-//! an idle session costs in memory. Beside the workers, one thread writes the list of clients: of
-//! a crowd every eighth session is that of a new one, which takes a tenth of their time. Clients share the machine, but their time is not counted: so
-//! two processors are enough to ask, and what more workers come to is arithmetic.
+//! an idle session costs in memory. Beside the workers, one thread writes the list of clients: of a
+//! crowd every eighth session is that of a new one, which takes a tenth of their time. Clients
+//! share the machine, but their time is not counted: so two processors are enough to ask, and what
+//! more workers come to is arithmetic.
 //!
 //! A second worker takes processors and caches from the clients, who then send and answer in other
 //! batches, and both together meet what the machine gives to two at once. That is nobody's fault,

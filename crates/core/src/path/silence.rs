@@ -156,9 +156,9 @@ impl Path {
         }
     }
 
-    /// Something came by the path. If it is out of use, whether it carries ours as well is asked at
-    /// once and not at the next probe's time.
-    pub(super) fn on_sign_of_life(&mut self, now: Instant) {
+    /// Something came by the path, or others say that the network carries again. If it is out of
+    /// use, whether it carries ours as well is asked at once and not at the next probe's time.
+    pub(crate) fn on_sign_of_life(&mut self, now: Instant) {
         let is_asked = now.since(self.last_eliciting_at) < ASKED_FOR.max(self.rtt.smoothed());
         if matches!(self.state, State::Silent { .. }) && !is_asked {
             self.keep_alive_due = true;

@@ -92,6 +92,14 @@ impl Session {
         Ok(())
     }
 
+    /// The network carries something again: whether silent paths do is asked at once, and not at
+    /// their next probe's time.
+    pub fn rouse(&mut self, now: Instant) {
+        self.paths
+            .iter_mut()
+            .for_each(|path| path.on_sign_of_life(now));
+    }
+
     /// Measures a path, both ways, by `trains` trains of packets, whatever the budget for probes
     /// [P-10.5]. Nothing comes of it where the path is metered or the other end takes no probes.
     ///

@@ -1,10 +1,19 @@
 //! The search for another relay while the present one is silent or goes down.
 //!
-//! Owns when the others are tried again. Pure: asked with the time, it sends nothing.
+//! Owns when the others are tried again, and how long the one that answers waits for the present
+//! one: after an outage of the links both may answer, and a change would cut what is open. Pure:
+//! asked with the time, it sends nothing.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::backoff::{Backoff, LONGEST};
+use super::handshakes::Won;
+
+/// How long one that answers waits: two round trips of a far link, and of the 2 s in which what is
+/// new must have a way the smaller part.
+const GRACE: Duration = Duration::from_millis(600);
 
 /// Whether another relay is looked for, and when next.
 #[derive(Debug, Default)]
@@ -12,6 +21,8 @@ pub(super) struct Search {
     /// `None` while there is no need.
     next_at: Option<Instant>,
     backoff: Backoff,
+    /// One that has answered, and until when it waits.
+    spare: Option<(Instant, Won)>,
 }
 
 impl Search {
@@ -30,9 +41,27 @@ impl Search {
         self.next_at = Some(now + self.backoff.next(LONGEST));
     }
 
+    /// Another relay has answered: the present one has a last chance to.
+    pub(super) fn hold(&mut self, now: Instant, spare: Won) {
+        let until = now + GRACE;
+        self.spare = Some((until, spare));
+        self.next_at = Some(until);
+    }
+
+    /// The one that has answered, if the present one has had its chance.
+    pub(super) fn overdue(&mut self, now: Instant) -> Option<Won> {
+        let (_, spare) = self.spare.take_if(|(until, _)| *until <= now)?;
+        Some(spare)
+    }
+
+    /// The one that has answered, and is not needed.
+    pub(super) fn take_spare(&mut self) -> Option<Won> {
+        Some(self.spare.take()?.1)
+    }
+
     /// There are other links: what failed may work now.
     pub(super) fn renew(&mut self, now: Instant) {
-        if self.is_on() {
+        if self.is_on() && self.spare.is_none() {
             self.next_at = Some(now);
             self.backoff = Backoff::default();
         }
@@ -51,7 +80,6 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_search_is_at_once_then_ever_rarer_and_at_once_again_with_other_links() {

@@ -192,6 +192,12 @@ impl Supervisor {
             if search.turn(now, elsewhere) {
                 // What was begun for one purpose does not serve the other.
                 handshakes = None;
+                let spare = search.take_spare();
+                spare.inspect(|spare| shared.say_goodbye(spare.session));
+            }
+            let spare = search.overdue(now);
+            if let Some(spare) = spare.filter(|spare| shared.engine.is_live(spare.session)) {
+                return self.replaced(spare);
             }
             if handshakes.is_none() {
                 handshakes = self.look_elsewhere(session, &search);
@@ -220,19 +226,10 @@ impl Supervisor {
             tokio::select! {
                 notice = shared.engine.notice() => {
                     if let Some(won) = handshakes.as_mut().and_then(|it| it.handle(&notice)) {
-                        if search.is_on() {
-                            let reason = match self.is_sent_away {
-                                true => CloseReason::ShuttingDown,
-                                false => CloseReason::IdleTimeout,
-                            };
-                            return End::Replaced(reason, won);
-                        }
-                        if self.is_idle(session) {
-                            return End::Replaced(CloseReason::Finished, won);
-                        }
-                        shared.say_goodbye(won.session);
                         handshakes = None;
-                        self.roster.on_busy(Instant::now());
+                        if let Some(end) = self.on_won(session, &mut search, won) {
+                            return end;
+                        }
                     }
                     if let Some(reason) = self.handle(session, notice) {
                         return End::Closed(reason);
@@ -250,6 +247,37 @@ impl Supervisor {
                 () = until(begin_at) => {}
             }
         }
+    }
+
+    /// Another relay has answered.
+    fn on_won(&mut self, session: SessionId, search: &mut Search, won: Won) -> Option<End> {
+        let is_idle = self.is_idle(session);
+        if search.is_on() && (self.is_sent_away || is_idle) {
+            return Some(self.replaced(won));
+        }
+        if search.is_on() {
+            // What answers may be the network that is back, and this relay with it.
+            search.hold(Instant::now(), won);
+            self.shared.engine.visit(session, |visit| {
+                visit.session.rouse(visit.now);
+                visit.touch();
+            });
+            return None;
+        }
+        if is_idle {
+            return Some(End::Replaced(CloseReason::Finished, won));
+        }
+        self.shared.say_goodbye(won.session);
+        self.roster.on_busy(Instant::now());
+        None
+    }
+
+    fn replaced(&self, by: Won) -> End {
+        let reason = match self.is_sent_away {
+            true => CloseReason::ShuttingDown,
+            false => CloseReason::IdleTimeout,
+        };
+        End::Replaced(reason, by)
     }
 
     /// Begins handshakes with other relays where it is time to.

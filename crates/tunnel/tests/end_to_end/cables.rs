@@ -23,7 +23,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::spawn_local;
 
-use super::world::{RelayOptions, RunningRelay, carry, client_config, eventually, pair, run};
+use super::world::{
+    RelayOptions, RunningRelay, carry, client_config, eventually, pair, relay_peer, run,
+};
 
 /// How long a link is gone in these tests: long enough for it to be given up and tried in vain.
 const OUTAGE: Duration = Duration::from_millis(1_500);
@@ -41,6 +43,25 @@ fn a_link_that_goes_down_and_up_again_is_missed_by_nobody_and_used_again() {
         eventually("the link carries data again", || is_active(&client, "left")).await;
         stream.grows("over both again").await;
         assert_eq!(client.snapshot().sessions, 1);
+    });
+}
+
+#[test]
+fn an_outage_of_all_links_ends_nothing_though_another_relay_answers_first() {
+    with_relays("spare", 2, |cables, client| async move {
+        let stream = Stream::start(&client, cables.server()).await;
+        stream.grows("over both links").await;
+        for outage in [700, 1_500, 2_300, 3_100] {
+            for link in ["left", "right"] {
+                cables.client(&format!("link set {link} down"));
+            }
+            tokio::time::sleep(Duration::from_millis(outage)).await;
+            for link in ["right", "left"] {
+                cables.client(&format!("link set {link} up"));
+            }
+            stream.grows("over the links that came back").await;
+            assert_eq!(client.snapshot().relay, Some(0));
+        }
     });
 }
 
@@ -203,27 +224,40 @@ fn with_cables<F>(name: &str, body: impl FnOnce(Rc<Cables>, Client) -> F + Send)
 where
     F: Future<Output = ()> + 'static,
 {
+    with_relays(name, 1, body);
+}
+
+/// The same with so many relays there, the first one preferred.
+fn with_relays<F>(name: &str, relays: u8, body: impl FnOnce(Rc<Cables>, Client) -> F + Send)
+where
+    F: Future<Output = ()> + 'static,
+{
     let Some(cables) = Cables::new(name) else {
         println!("skipped: making network namespaces needs root");
         return;
     };
-    let relay = cables
-        .relay
-        .run(|| {
+    let start = |number| {
+        let relay = cables.relay.run(|| {
             RunningRelay::start(RelayOptions {
                 listen: "0.0.0.0:0".parse().unwrap(),
                 server: true,
+                identity: [100 + number; 32],
                 ..RelayOptions::default()
             })
-        })
-        .unwrap();
-    let port = relay.address.port();
-    cables.server.set(relay.server);
+        });
+        relay.unwrap()
+    };
+    let relays: Vec<_> = (0..relays).map(start).collect();
+    cables.server.set(relays[0].server);
     let netns = cables.client.clone();
-    let mut config = client_config(&relay);
+    let mut config = client_config(&relays[0]);
+    config.relays = relays.iter().map(relay_peer).collect();
+    let at = |net, relay: &RunningRelay| {
+        vec![SocketAddr::from(([10, 79, net, 2], relay.address.port()))]
+    };
     config.links = [("left", 1), ("right", 2)]
         .map(|(name, net)| LinkBind {
-            relay_addrs: Some(vec![vec![SocketAddr::from(([10, 79, net, 2], port))]]),
+            relay_addrs: Some(relays.iter().map(|relay| at(net, relay)).collect()),
             ..LinkBind::interface(name, Some(Ipv4Addr::new(10, 79, net, 1)), None)
         })
         .into();
@@ -240,7 +274,9 @@ where
             });
         })
         .unwrap();
-    relay.stop();
+    for relay in relays {
+        relay.stop();
+    }
 }
 
 /// Serves bytes that count through 0..251, as many as anybody reads.
