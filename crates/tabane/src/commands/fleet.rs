@@ -53,7 +53,7 @@ enum FleetCommand {
         #[arg(long, value_name = "REGION")]
         region: Option<String>,
         /// How many sessions it is meant for, for clients that choose
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
         capacity: Option<u32>,
     },
     /// Take a relay off the list: it ends, and clients forget it
