@@ -10,7 +10,7 @@
 //! the time in which more is sent than passes. Delay in rounds in which the rate still grew is
 //! taken to be the path's from then on.
 
-use tabane_base::{Bytes, Duration, Instant, Rate};
+use tabane_base::{Bytes, Duration, Instant, Rate, scale};
 
 use super::{Phase, Tabane};
 use crate::congestion::{AckEvent, initial_window};
@@ -50,9 +50,12 @@ const LONE_PACKETS: u64 = 3;
 const TRAIN_PACKETS: u64 = 16;
 /// … and so few say little of a path that has just shown them to come this many times as fast, by
 /// so many of the latest acknowledgements: what waits for jitter comes together, what waits for the
-/// link one after the other.
+/// link one after the other. Where others' packets go between ours, they come together as well, but
+/// their queue grows in more steps than so many: four that join each other shared as 0.1 to 0.7
+/// without that, or with 64 packets.
 const FEW_PACKETS: u64 = 40;
-const FASTER: f64 = 2.5;
+const FASTER: f64 = 1.7;
+const STEPS: f64 = 3.5;
 const LATEST: usize = 4;
 const LATEST_PACKETS: u64 = 5;
 /// … but a queue as long as the path, and longer than this, is not waited for: a slow link takes a
@@ -136,7 +139,7 @@ impl Startup {
     fn is_disproved(&self, rate: Rate, min_rtt: Duration, mtu: Bytes) -> bool {
         rate.amount_in(min_rtt) <= Bytes::new(mtu.get() * FEW_PACKETS)
             && self.fastest > rate.scaled(FASTER)
-            && (self.falls > 0 || self.jump * JUMP >= self.turn.saturating_sub(self.rise))
+            && (self.falls > 0 || scale(self.jump, STEPS) >= self.turn.saturating_sub(self.rise))
     }
 
     /// Counts falls: what jitter adds comes at once and goes again with the next packets; a queue

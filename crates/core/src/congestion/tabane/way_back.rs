@@ -45,7 +45,8 @@ impl Tabane {
             return;
         }
         self.way_back = Some(found);
-        self.take_length(now, shifted(self.min_rtt(), shift));
+        let length = self.model.min_rtt().unwrap_or_default();
+        self.take_length(now, shifted(length, shift));
         self.sense.shift(shift);
         match &mut self.phase {
             Phase::Dip(dip) => dip.shift(shift),
@@ -68,6 +69,45 @@ pub(super) fn shifted(span: Duration, nanos: i64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::congestion::Algorithm as _;
+    use crate::delivery::RateSample;
+    use crate::rtt::RttEstimator;
+    use tabane_base::{Bytes, Instant, Rate, Seed};
+
+    /// Acknowledgements that all come late for a while, and then early again: what delay comes with
+    /// sending was added to the shortest round trip at each turn, and queued.
+    #[test]
+    fn ways_back_that_come_and_go_leave_the_path_as_long_as_it_was() {
+        let mtu = Bytes::new(1_500);
+        let mut path = Tabane::new(mtu, Instant::EPOCH, Seed(1).rng("path"));
+        for number in 1..4_000_u64 {
+            // Then delay that comes with sending, and a queue.
+            let there = Duration::from_millis(if number < 10 { 20 } else { 60 });
+            let back = Duration::from_millis(if number / 200 % 2 == 0 { 10 } else { 20 });
+            let now = Instant::from_millis(100 + number);
+            let sample = RateSample {
+                newly_acked: mtu,
+                total_delivered: Bytes::new(mtu.get() * number),
+                prior_delivered: Bytes::new(mtu.get() * number.saturating_sub(30)),
+                rtt: Some(there + back),
+                rate: Some(Rate::from_mbps(12)),
+                tx_in_flight: Bytes::new(mtu.get() * 30),
+                ..RateSample::default()
+            };
+            path.on_ack(&AckEvent {
+                now,
+                sample: &sample,
+                trip: None,
+                way_back: i64::try_from(back.as_nanos()).ok(),
+                rtt: &RttEstimator::default(),
+                in_flight_after: Bytes::new(mtu.get() * 30),
+                largest_acked_sent_at: now - there - back,
+            });
+            path.load = Duration::from_millis(7);
+        }
+        let length = path.model.min_rtt().expect("measured");
+        assert!(length <= Duration::from_millis(20 + 20), "{length:?}");
+    }
 
     #[test]
     fn spans_are_shifted_both_ways_and_end_at_nothing() {

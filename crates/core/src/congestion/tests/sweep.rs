@@ -247,10 +247,10 @@ const STARTS: u64 = 20;
 /// From the first packet on.
 const START_SPAN: Duration = Duration::from_secs(2);
 /// The worst tenth of the default's runs, of BBR's median on the same link.
-const OF_BBR: f64 = 0.85;
+const OF_BBR: f64 = 0.9;
 /// Less of it than this is a start that stands still; so many are left of all.
 const STANDING: f64 = 0.3;
-const STANDING_MAX: usize = 7;
+const STANDING_MAX: usize = 4;
 
 /// What the first two seconds of a jittery link carry, of what BBR carries then: round trips that
 /// wait for jitter must not end start-up, and where they did, it goes on soon.
