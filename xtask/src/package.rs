@@ -26,10 +26,13 @@ this commit, for all machines that the tools here can build for, and says what i
   --out DIR        where to [target/packages]
   --check          makes this machine's twice and compares; has lintian and apparmor_parser look at
                    them, where they are; installs, runs and purges the package in a directory of its
-                   own
+                   own; its program, built here, is no larger than promised
   --chroot SUITE   (root, needs the network) installs it on Debian bookworm, trixie, …, made by
                    debootstrap in target/chroot from the mirror that this machine's apt uses: times
                    apt to the first line of `tabane demo`, upgrades it while a relay runs, purges";
+
+/// Bytes of the program in this machine's package.
+const SIZE_MAX: f64 = 20e6;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -111,8 +114,17 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
         }
         fs::remove_dir_all(options.out.join("again"))?;
         deb::inspect(&made[1], root)?;
-        deb::install_and_purge(&made[1], &options.out.join("root"))?;
-        println!("made twice the same; installs, runs, purges");
+        let bytes = deb::install_and_purge(&made[1], &options.out.join("root"))?;
+        println!(
+            "made twice the same; installs, runs, purges; the program has {:.1} MB",
+            bytes / 1e6
+        );
+        // One that was built elsewhere may be for debugging.
+        let is_light = bytes <= SIZE_MAX || options.binary.is_some();
+        ensure!(
+            is_light,
+            "the program has {bytes} bytes; promised are {SIZE_MAX}"
+        );
     }
     if let Some(suite) = &options.chroot {
         let out = options.out.join("newer");

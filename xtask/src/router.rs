@@ -13,9 +13,20 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::package::is_root;
 use street::Street;
 
-/// What the compiler is told where names are stripped anyway: tables for unwinding would take 2 MB
-/// to tell, in a backtrace, addresses alone. Libraries bring theirs, which the unwinder needs.
-pub(crate) const NO_UNWINDING: &str = "-C force-unwind-tables=no";
+/// What compiler and linker are told where names are stripped anyway: no tables for unwinding of
+/// what is Rust, which would take 1.5 to 2 MB to tell, in a backtrace, addresses alone. Those of C
+/// libraries stay, which gcc's unwinder needs (`packaging/without-unwinding.ld`). zig's linker
+/// cannot tell them apart, nor does it pack addresses to be mended at the start into a bit each.
+pub(crate) fn flags(by_zig: bool) -> String {
+    let linker = match by_zig {
+        true => "",
+        false => {
+            " -C link-arg=-fuse-ld=bfd -C link-arg=-Wl,-T,packaging/without-unwinding.ld \
+             -C link-arg=-Wl,-z,pack-relative-relocs"
+        }
+    };
+    format!("-C force-unwind-tables=no{linker}")
+}
 
 const USAGE: &str = "\
 usage: cargo xtask router [OPTION...]
@@ -26,7 +37,7 @@ Builds a static tabane with client, relay, gateway and web, and nothing else.
                    client with 64 MB of memory";
 
 /// Bytes on the disk: what it comes to, and room for a few commands more. Wanted are 8 MB.
-const SIZE_MAX: u64 = 14_000_000;
+const SIZE_MAX: u64 = 12_900_000;
 /// Of the client, resident at most, with [`street::CONNECTIONS`] over two links.
 const RESIDENT_MAX_MB: f64 = 40.0;
 
@@ -101,7 +112,11 @@ pub(crate) fn build(root: &Path, target: &str) -> Result<PathBuf> {
     build.arg(if by_zig { "zigbuild" } else { "build" });
     build.args(words.split(' ')).arg(target).current_dir(root);
     // A router has another C library, or none. What it has not either is AVX-512.
-    build.env("RUSTFLAGS", flags(by_zig));
+    let flags = flags(by_zig);
+    build.env(
+        "RUSTFLAGS",
+        format!("-C target-feature=+crt-static {flags}"),
+    );
     build.env("CFLAGS", "-fno-asynchronous-unwind-tables");
     build.env("AWS_LC_SYS_SMALL", "1");
     let built = build.status().context("cannot start cargo")?;
@@ -109,16 +124,6 @@ pub(crate) fn build(root: &Path, target: &str) -> Result<PathBuf> {
     let directory = std::env::var_os("CARGO_TARGET_DIR");
     let directory = directory.map_or_else(|| root.join("target"), PathBuf::from);
     Ok(directory.join(target).join("router/tabane"))
-}
-
-/// What the compiler is told: all is in the one file. Addresses to be mended at the start take a
-/// bit each instead of 24 bytes, by linkers that know how; zig does not.
-fn flags(by_zig: bool) -> String {
-    let packed = match by_zig {
-        true => "",
-        false => " -C link-arg=-Wl,-z,pack-relative-relocs",
-    };
-    format!("-C target-feature=+crt-static {NO_UNWINDING}{packed}")
 }
 
 /// The triple of this machine.

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -55,12 +54,13 @@ pub enum Command {
 }
 
 /// What to change about a link. What is left out stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
     /// What share of it may be used, 0 to 1; at 0 it carries data only while no other link works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.0, max = 1.0))]
+    #[cfg_attr(test, schemars(range(min = 0.0, max = 1.0)))]
     pub weight: Option<f64>,
     /// Whether it is left alone altogether.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,8 @@ impl LinkChange {
 }
 
 /// A connection that might be: which rule would it fall under?
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RuleQuestion {
     /// The name that is asked for.
@@ -116,7 +117,8 @@ pub struct RuleQuestion {
 }
 
 /// Which rule a connection would fall under.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RuleAnswer {
     /// Its name; none fits.
     pub rule: Option<String>,

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A `tabane gateway` at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gateway {
     /// The interface with mobile hosts behind it.
     pub radio: String,
@@ -31,7 +31,8 @@ pub struct Gateway {
 }
 
 /// What a gateway does with connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GatewayMode {
     /// It measures and changes nothing.
@@ -43,7 +44,8 @@ pub enum GatewayMode {
 }
 
 /// Sums since the start, flows that have ended with them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GatewayTotals {
     /// Packets seen.
     pub packets: u64,
@@ -86,7 +88,8 @@ pub struct GatewayTotals {
 }
 
 /// One connection through a gateway. Of split ones only ends and bytes are known.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Flow {
     /// The end behind the radio link.
     pub mobile: SocketAddr,
@@ -124,7 +127,8 @@ pub struct Flow {
 }
 
 /// What a gateway does with a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stance {
     /// Everything passes as it is.

@@ -30,6 +30,7 @@ mod problems;
 mod process;
 mod qlog;
 mod routes;
+mod schema;
 mod server;
 mod state;
 mod trace;
@@ -53,19 +54,3 @@ pub use state::{
     State, Totals, Traffic, Visitor,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};
-
-/// The JSON schema of the API: what `GET /v1/state` answers, and what the other requests take and
-/// answer.
-#[must_use]
-pub fn schema() -> serde_json::Value {
-    serde_json::json!({
-        "state": schemars::schema_for!(State),
-        "link_change": schemars::schema_for!(LinkChange),
-        "rule_question": schemars::schema_for!(RuleQuestion),
-        "rule_answer": schemars::schema_for!(RuleAnswer),
-        "trace_batch": schemars::schema_for!(TraceBatch),
-        "policy_text": schemars::schema_for!(PolicyText),
-        "policy_change": schemars::schema_for!(PolicyChange),
-        "link_entry_change": schemars::schema_for!(LinkEntryChange),
-    })
-}

@@ -5,7 +5,6 @@
 use std::io;
 use std::path::Path;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The file that rules an instance's links. Called on the control thread, so it may block.
@@ -64,7 +63,8 @@ pub enum PolicyRefusal {
 }
 
 /// What `GET /v1/policy` answers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PolicyText {
     /// Where the file is.
     pub path: String,
@@ -76,7 +76,8 @@ pub struct PolicyText {
 }
 
 /// A `[[link]]` of the policy file, with the file's own keys. What is absent it does not say.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct LinkEntry {
     /// The interface or neighbour, or a pattern.
@@ -115,7 +116,8 @@ pub struct LinkEntry {
 }
 
 /// What `PUT /v1/policy/link` takes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LinkEntryChange {
     /// The entry as it is to be; `name` and `kind` say which one.
@@ -129,7 +131,8 @@ pub struct LinkEntryChange {
 }
 
 /// What `PUT /v1/policy` takes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PolicyChange {
     /// The new text.

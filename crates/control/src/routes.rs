@@ -222,7 +222,7 @@ impl Routes {
                 Ok(self.stream())
             }
             ("/v1/trace", true) => self.trace(request.uri().query()).await,
-            ("/v1/schema", true) => Ok(json(&crate::schema())),
+            ("/v1/schema", true) => Ok(text("application/json", crate::schema::TEXT.to_owned())),
             ("/metrics", true) => Ok(text(
                 metrics::CONTENT_TYPE,
                 metrics::render(&*self.state().await?),

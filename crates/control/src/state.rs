@@ -17,7 +17,6 @@ mod site_route;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::gateway::Gateway;
@@ -32,12 +31,12 @@ pub use rule_use::RuleUse;
 pub use session_exit::SessionExit;
 pub use site_route::SiteRoute;
 
-/// Changes when a client of the older version would misunderstand something. Fields may be added
-/// without a change.
+/// Changes when a client of the older version would misunderstand something, not for a new field.
 pub const API_VERSION: u32 = 1;
 
 /// An instance at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct State {
     /// The version of this format.
     pub api: u32,
@@ -97,7 +96,8 @@ pub struct State {
 }
 
 /// A process that carries something.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Instance {
     /// Its name for `--instance`.
     pub name: String,
@@ -118,7 +118,8 @@ pub struct Instance {
 }
 
 /// Which command an instance is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// `tabane run`.
@@ -140,7 +141,8 @@ pub enum Kind {
 }
 
 /// How an instance is, in one word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
     /// All is well.
@@ -152,7 +154,8 @@ pub enum Condition {
 }
 
 /// Something wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Problem {
     /// The link that it is about.
     pub link: Option<String>,
@@ -163,7 +166,8 @@ pub struct Problem {
 }
 
 /// What was carried, and how fast at present.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Traffic {
     /// Sent so far.
     pub sent_bytes: u64,
@@ -182,7 +186,8 @@ pub struct Traffic {
 }
 
 /// An instance as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Totals {
     /// Over all links and sessions, ended ones included.
     pub traffic: Traffic,
@@ -210,7 +215,8 @@ pub struct Totals {
 }
 
 /// One link of a client.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Link {
     /// Its interface, as a rule.
     pub name: String,
@@ -257,7 +263,8 @@ pub struct Link {
 }
 
 /// What the policy comes to for a link.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PolicyInForce {
     /// In a few words.
     pub text: String,
@@ -266,7 +273,8 @@ pub struct PolicyInForce {
 }
 
 /// Where a link or a path stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LinkState {
     /// It carries data.
@@ -284,7 +292,8 @@ pub enum LinkState {
 }
 
 /// One path of a session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Path {
     /// Its number within the session.
     pub id: u32,
@@ -320,7 +329,8 @@ pub struct Path {
 }
 
 /// One session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Session {
     /// Counts the instance's sessions.
     pub number: u64,
@@ -356,7 +366,8 @@ pub struct Session {
 }
 
 /// Where a session stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
     /// Keys are being agreed on, or we are not admitted yet.
@@ -368,7 +379,8 @@ pub enum SessionState {
 }
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Event {
     /// Counts the instance's events, from 1.
     pub number: u64,
@@ -385,7 +397,8 @@ pub struct Event {
 }
 
 /// What kind of thing happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum EventKind {
@@ -400,7 +413,8 @@ pub enum EventKind {
 }
 
 /// What the process uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Process {
     /// Resident memory.
     pub memory_bytes: u64,

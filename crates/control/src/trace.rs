@@ -2,11 +2,11 @@
 //!
 //! Sizes are bytes of UDP payload, packet numbers are those of the path's own space.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A line of `GET /v1/trace`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TraceBatch {
     /// Events that were forgotten before these, for want of room.
     pub missed: u64,
@@ -15,7 +15,8 @@ pub struct TraceBatch {
 }
 
 /// One thing that happened on one path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TraceEntry {
     /// When: microseconds after the record began.
     pub at_us: u64,
@@ -26,7 +27,8 @@ pub struct TraceEntry {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TraceWhat {
     /// A packet left.
@@ -89,7 +91,8 @@ pub enum TraceWhat {
 }
 
 /// A frame of a packet: its type and its place, no content.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct TraceFrame {
     /// Its type's name, in the words of qlog where qlog has one.

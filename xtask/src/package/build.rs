@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::said;
-use crate::router::{NO_UNWINDING, host};
+use crate::router::{flags, host};
 
 /// What a build for another C library or machine has: usrsctp is of the distribution, and there is
 /// none for them here.
@@ -138,7 +138,7 @@ impl Build {
         command.args([verb, "--locked", "--release", "--package", "tabane"]);
         // With a target named, the flags are for it alone, not for what cargo runs meanwhile.
         command.args(["--target", &triple]);
-        command.env("RUSTFLAGS", NO_UNWINDING);
+        command.env("RUSTFLAGS", flags(self.library == Library::Musl));
         if !self.is_native {
             command.args(["--no-default-features", "--features", FEATURES]);
             // No program of this machine's can do it later.

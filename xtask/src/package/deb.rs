@@ -124,7 +124,9 @@ fn dependencies(needs: &str, symbols: &str) -> Result<String> {
         let minor = minor.split('.').next()?;
         Some((number(major)?, number(minor)?))
     });
-    let newest = versions.max();
+    // What mends packed addresses has no symbol of its own, and is of 2.36.
+    let packed = needs.contains("GLIBC_ABI_DT_RELR").then_some((2, 36));
+    let newest = versions.chain(packed).max();
     let named = packages.into_iter().map(|package| match newest {
         Some((major, minor)) if package == "libc6" => format!("libc6 (>= {major}.{minor})"),
         _ => package.to_owned(),
@@ -163,8 +165,8 @@ pub(super) fn inspect(package: &Path, root: &Path) -> Result<()> {
 }
 
 /// Installs the package below `target`, runs what it brought, and purges it: only directories may
-/// be left.
-pub(super) fn install_and_purge(package: &Path, target: &Path) -> Result<()> {
+/// be left. Bytes of the program.
+pub(super) fn install_and_purge(package: &Path, target: &Path) -> Result<f64> {
     clear(target)?;
     let target = fs::canonicalize(target)?;
     let database = target.join("var/lib/dpkg");
@@ -183,7 +185,9 @@ pub(super) fn install_and_purge(package: &Path, target: &Path) -> Result<()> {
         said(command.args(arguments).arg(last))
     };
     dpkg(&["--install"], package)?;
-    let version = said(Command::new(target.join("usr/bin/tabane")).arg("--version"))?;
+    let program = target.join("usr/bin/tabane");
+    let version = said(Command::new(&program).arg("--version"))?;
+    let bytes = size(&program)?;
     ensure!(version.starts_with("tabane "), "it says: {version}");
     for path in ["usr/share/man/man1/tabane-run.1.gz", COMPLETIONS[0].1] {
         ensure!(size(&target.join(path))? > 500.0, "{path} is too short");
@@ -203,7 +207,7 @@ pub(super) fn install_and_purge(package: &Path, target: &Path) -> Result<()> {
         .collect();
     ensure!(left.is_empty(), "purging left {left:?}");
     fs::remove_dir_all(target)?;
-    Ok(())
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -218,6 +222,9 @@ mod tests {
                        0 DF *UND* 0 (GLIBC_2.2.5) write\n0 DF *UND* 0 (GCC_3.0) unwind\n";
         let found = dependencies(needs, symbols).expect("all are known");
         assert_eq!(found, "libc6 (>= 2.34), libgcc-s1");
+        let needs = format!("{needs}    0x0fd0e42 0x00 29 GLIBC_ABI_DT_RELR\n");
+        let found = dependencies(&needs, symbols).expect("all are known");
+        assert_eq!(found, "libc6 (>= 2.36), libgcc-s1");
         assert!(dependencies("  NEEDED    libstrange.so.1", "").is_err());
     }
 }

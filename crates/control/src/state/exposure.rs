@@ -1,10 +1,10 @@
 //! Ports of a relay that lead to a client.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Ports of a relay that lead to a client, as the one or the other sees them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Exposure {
     /// Protocol and ports: tcp:443, udp:27015-27020.
     pub place: String,
@@ -31,7 +31,8 @@ pub struct Exposure {
 }
 
 /// Somebody who came to an exposed port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Visitor {
     /// Address and port.
     pub from: String,
@@ -42,7 +43,8 @@ pub struct Visitor {
 }
 
 /// Where an exposure stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExposureState {
     /// The relay has not answered yet, or there is none.

@@ -1,10 +1,10 @@
 //! A fleet of relays, as one of them or their owner sees it.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A fleet at one moment, by what its etcd said last.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Fleet {
     /// Its key.
     pub key: String,
@@ -31,7 +31,8 @@ pub struct Fleet {
 }
 
 /// One relay of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FleetRelay {
     /// What it is called.
     pub name: String,
@@ -58,7 +59,8 @@ pub struct FleetRelay {
 }
 
 /// How a relay stands in its fleet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FleetRelayState {
     /// It serves.

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A host behind a client that is its router, and what it has had carried.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LanHost {
     /// Its address. None: hosts of which there were too many, together.
     pub address: Option<IpAddr>,

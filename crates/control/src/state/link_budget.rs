@@ -1,10 +1,10 @@
 //! What a link may carry until its period ends.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A link's data budget.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LinkBudget {
     /// What it may carry in a period, both ways.
     pub amount_bytes: u64,

@@ -1,11 +1,11 @@
 //! What goes by several links without a relay, as it is told.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Connections that go without a relay, and by several links all the same: their servers speak
 /// multipath TCP (RFC 8684).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Multipath {
     /// The links that such a connection may have, where no rule says otherwise; none where they are
     /// fewer than two.

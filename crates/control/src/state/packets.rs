@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// IP packets that are neither TCP nor UDP, counted since the client has had its addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Packets {
     /// The client's addresses in the relay's pool; with none, pings alone are carried.
     pub addresses: Vec<IpAddr>,

@@ -1,10 +1,10 @@
 //! What rules have been good for.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a rule of the policy is used for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RuleUse {
     /// Its name; none: what no rule fits.
     pub rule: Option<String>,

@@ -1,12 +1,12 @@
 //! Routes to networks behind clients of a relay.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ExposureState;
 
 /// A network behind a client, as that client, another of its group or the relay sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteRoute {
     /// The addresses that lead there: 192.168.20.0/24.
     pub prefix: String,
