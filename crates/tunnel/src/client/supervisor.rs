@@ -232,7 +232,7 @@ impl Supervisor {
                         }
                     }
                     if let Some(reason) = self.handle(session, notice) {
-                        return End::Closed(reason);
+                        return self.closed(reason, search.take_spare());
                     }
                 }
                 () = shared.links_changed.notified() => {
@@ -270,6 +270,20 @@ impl Supervisor {
         self.shared.say_goodbye(won.session);
         self.roster.on_busy(Instant::now());
         None
+    }
+
+    /// The session has ended: another relay that waited for it waits no more.
+    fn closed(&self, reason: CloseReason, spare: Option<Won>) -> End {
+        let may_follow = !is_final(&reason) && !self.is_sent_away;
+        match spare {
+            Some(spare) if may_follow && self.shared.engine.is_live(spare.session) => {
+                End::Replaced(reason, spare)
+            }
+            spare => {
+                spare.inspect(|spare| self.shared.say_goodbye(spare.session));
+                End::Closed(reason)
+            }
+        }
     }
 
     fn replaced(&self, by: Won) -> End {
