@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::backoff::{Backoff, LONGEST};
 use super::handshakes::Won;
 
-/// How long one that answers waits: two round trips of a far link, and of the 2 s in which what is
-/// new must have a way the smaller part.
+/// How long one that answers waits: two round trips of a far link. What is new waits meanwhile, and
+/// must be carried 2 s after a relay's end, most of which is needed to find out that it is silent.
 const GRACE: Duration = Duration::from_millis(600);
 
 /// Whether another relay is looked for, and when next.
