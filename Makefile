@@ -71,7 +71,7 @@ check: deps
 
 # Both, as the server does through .ci/run.
 ci: deps
-	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS) $(REPOSITORY_DEPS)
+	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS) $(REPOSITORY_DEPS) valgrind=valgrind
 	$(CARGO) --locked xtask ci
 
 bench: build

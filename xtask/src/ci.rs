@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::package::is_root;
-use crate::{package, repository, tidy};
+use crate::{instructions, package, repository, tidy};
 
 const FORMAT: &[&str] = &["fmt", "--all", "--check"];
 const CLIPPY: &[&str] = &[
@@ -67,9 +67,13 @@ fn supply(root: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// [`check`] and [`test`].
+/// [`check`] and [`test`], and what packets take in core.
 pub(crate) fn check_and_test(root: &Path) -> Result<bool> {
-    let results = [check(root)?, test(root)?];
+    let counts = instructions::run(root, &[]).unwrap_or_else(|error| {
+        eprintln!("xtask: failed: instructions: {error:#}");
+        false
+    });
+    let results = [check(root)?, counts, test(root)?];
     Ok(results.into_iter().all(|passed| passed))
 }
 

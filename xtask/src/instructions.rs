@@ -22,7 +22,7 @@ const COUNTED: [(&str, &str, Per); 7] = [
     ("send", "counted_send", Per::Data),
     ("receive", "counted_receive", Per::Data),
     ("read", "counted_read", Per::Data),
-    ("answer", "counted_answer", Per::Data),
+    ("answer", "counted_answer", Per::Answers),
     ("acknowledge", "counted_acknowledge", Per::Data),
     ("decide", "counted_decide", Per::Decisions),
 ];
@@ -34,6 +34,8 @@ const TOLERANCE: f64 = 0.04;
 #[derive(Clone, Copy)]
 enum Per {
     Data,
+    /// Packets that acknowledge. How many there are for the same data follows from the windows.
+    Answers,
     Decisions,
 }
 
@@ -100,12 +102,14 @@ fn count(bench: &Path) -> Result<BTreeMap<&'static str, f64>> {
         let number = found.and_then(|(_, value)| value.parse::<f64>().ok());
         number.with_context(|| format!("the bench does not say how many {name} there were"))
     };
-    let (data, decisions) = (number("data")?, number("decisions")?);
+    let (data, answers) = (number("data")?, number("answers")?);
+    let decisions = number("decisions")?;
     let counts = COUNTED.iter().map(|(name, function, per)| {
         let instructions = inclusive(&calls, function);
         ensure!(instructions > 0, "callgrind has not seen {function}");
         let packets = match per {
             Per::Data => data,
+            Per::Answers => answers,
             Per::Decisions => decisions,
         };
         Ok((*name, instructions as f64 / packets))

@@ -22,7 +22,7 @@ usage: cargo xtask COMMAND
   tidy    what the compiler and clippy cannot check: layers, circles, sizes, nouns, dead files
   check   fmt, clippy and tidy
   test    every test, the packages, and 3 minutes of the soak
-  ci      check and test: what the server runs
+  ci      check, instructions and test: what the server runs
   bench   tabane against plain TCP and kernel MPTCP on emulated links; see bench --help
   instructions  what packets take in core, counted by valgrind; see crates/core/benches
   fuzz    one target under libFuzzer, or all; needs nightly and cargo-fuzz
