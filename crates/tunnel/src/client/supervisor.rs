@@ -184,7 +184,7 @@ impl Supervisor {
     async fn attend(&mut self, session: SessionId) -> End {
         let shared = self.shared.clone();
         let mut handshakes: Option<Handshakes> = None;
-        let mut search = Search::default();
+        let mut search: Search<Won> = Search::default();
         loop {
             let now = Instant::now();
             self.roster.weigh(now, &shared.merits.borrow());
@@ -250,7 +250,7 @@ impl Supervisor {
     }
 
     /// Another relay has answered.
-    fn on_won(&mut self, session: SessionId, search: &mut Search, won: Won) -> Option<End> {
+    fn on_won(&mut self, session: SessionId, search: &mut Search<Won>, won: Won) -> Option<End> {
         let is_idle = self.is_idle(session);
         if search.is_on() && (self.is_sent_away || is_idle) {
             return Some(self.replaced(won));
@@ -295,7 +295,7 @@ impl Supervisor {
     }
 
     /// Begins handshakes with other relays where it is time to.
-    fn look_elsewhere(&mut self, session: SessionId, search: &Search) -> Option<Handshakes> {
+    fn look_elsewhere(&mut self, session: SessionId, search: &Search<Won>) -> Option<Handshakes> {
         let now = Instant::now();
         let order = match search.is_on() {
             true if search.next_at().is_some_and(|at| at <= now) => self.roster.others(),
