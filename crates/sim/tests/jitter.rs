@@ -17,7 +17,8 @@ const SEEDS: Range<u64> = 2000..2024;
 /// Of the better of `cubic` and `bbr`: the median and the worst tenth of the links. Of those that
 /// wander, two carry 0.6 and 0.85 (seeds 2015 and 2011): the tenth is to be 0.90.
 const MEDIAN_LEAST: f64 = 0.97;
-const TENTH_LEAST: f64 = 0.83;
+const TENTH_LEAST: f64 = 0.85;
+const WORST_LEAST: f64 = 0.8;
 
 /// Which ways packets are late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +143,7 @@ fn the_default_carries_what_tcp_carries_however_late_packets_are() {
         -wait, -wait_tenth
     );
     assert!(
-        median >= MEDIAN_LEAST && tenth >= TENTH_LEAST,
-        "{median} {tenth}"
+        median >= MEDIAN_LEAST && tenth >= TENTH_LEAST && least >= WORST_LEAST,
+        "{median} {tenth} {least}"
     );
 }

@@ -30,6 +30,9 @@ const NEAR_PART: u32 = 32;
 const FAR: Duration = Duration::from_millis(4);
 const FAR_PART: u32 = 8;
 const FAR_SAMPLES: u32 = 4;
+/// In so many once round trips have fallen as only jitter's do: a wave of it that holds up four
+/// acknowledgements was taken for a queue at a seventh of the rate. A queue of ours stays.
+const FAR_SAMPLES_IN_JITTER: u32 = 16;
 /// So many falls by as much mean jitter.
 const FALLS: u32 = 2;
 /// Acknowledgements of a full pipe are at most so many times further apart than usual, or by this
@@ -202,7 +205,11 @@ impl Startup {
         let is_enough = self.acked >= Bytes::new(mtu.get() * TRAIN_PACKETS) || is_long;
         let span = event.now.since(self.queued_from);
         let is_ours = queue >= span / OURS_PART || !self.is_jump();
-        (self.far >= FAR_SAMPLES && is_enough && is_ours && !span.is_zero())
+        let far_samples = match self.falls {
+            0 => FAR_SAMPLES,
+            _ => FAR_SAMPLES_IN_JITTER,
+        };
+        (self.far >= far_samples && is_enough && is_ours && !span.is_zero())
             .then(|| Rate::of(self.acked, span))
     }
 }
