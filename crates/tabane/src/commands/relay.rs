@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 use nix::sys::signal::Signal;
 use tabane_base::Duration;
@@ -131,6 +131,8 @@ struct FleetArgs {
 #[cfg(feature = "fleet")]
 impl FleetArgs {
     fn order(self) -> Result<Option<tabane_relay::FleetOrder>> {
+        use anyhow::Context;
+
         let Some(etcd) = self.fleet else {
             return Ok(None);
         };
@@ -253,8 +255,8 @@ fn order(args: RelayArgs) -> Result<RelayOrder> {
 
 async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
     let signals = signals::catch()?;
-    // By its name: an upgrade puts another file there.
-    let program = std::env::current_exe().context("cannot find this program's file")?;
+    // By its name: an upgrade puts another file there. Without /proc it has none, and serves.
+    let program = std::env::current_exe().ok();
     if let Err(error) = descriptors::raise_limit() {
         tracing::warn!(%error, "no more descriptors than usual");
     }
@@ -297,7 +299,7 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
         })
     };
     let told = until_told(&signals, &monitor, async || {
-        succeed(&upgrade, &program, &sight).await
+        succeed(&upgrade, program.as_deref(), &sight).await
     });
     let told_again = async {
         until_told(&signals, &monitor, async || {
@@ -311,7 +313,11 @@ async fn serve(args: RelayArgs, state: RelayState) -> Result<ExitCode> {
 }
 
 /// Has another process go on here; whether it does.
-async fn succeed(upgrade: &Upgrade, program: &Path, sight: &Sight) -> bool {
+async fn succeed(upgrade: &Upgrade, program: Option<&Path>, sight: &Sight) -> bool {
+    let Some(program) = program else {
+        tracing::error!("no upgrade, this process goes on: mount /proc and start the relay again");
+        return false;
+    };
     let mut command = process::Command::new(program);
     command.args(std::env::args_os().skip(1));
     // Its name and its port are the other's.
