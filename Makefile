@@ -69,7 +69,7 @@ test: deps
 check: deps
 	$(CARGO) --locked xtask check
 
-# Both, as the server does through .ci/run.
+# Both, and instructions counted, as the server does through .ci/run.
 ci: deps
 	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS) $(REPOSITORY_DEPS) valgrind=valgrind
 	$(CARGO) --locked xtask ci
