@@ -75,6 +75,8 @@ pub(crate) struct DeliveryEstimator {
 #[derive(Clone, Copy, Debug, Default)]
 struct AckInProgress {
     newly_acked: Bytes,
+    /// The largest packet of these.
+    largest: Bytes,
     newly_lost: Bytes,
     /// Of the newest packet acknowledged: when it was sent, and what it remembers.
     newest: Option<(Instant, SentState)>,
@@ -140,6 +142,7 @@ impl DeliveryEstimator {
     /// An acknowledgement is about to be taken in, packet by packet.
     pub(crate) fn begin_ack(&mut self) {
         self.ack.newly_acked = Bytes::ZERO;
+        self.ack.largest = Bytes::ZERO;
         self.ack.newest = None;
     }
 
@@ -154,6 +157,7 @@ impl DeliveryEstimator {
         self.delivered += bytes;
         self.delivered_at = now;
         self.ack.newly_acked += bytes;
+        self.ack.largest = self.ack.largest.max(bytes);
         let is_newest = self.ack.newest.is_none_or(|(newest_at, newest)| {
             (sent_at, state.delivered) >= (newest_at, newest.delivered)
         });
@@ -197,8 +201,11 @@ impl DeliveryEstimator {
         sample.lost_in_sample = self.lost - state.lost;
         sample.is_app_limited = state.is_app_limited;
         sample.rtt = Some(now.since(sent_at));
+        // A packet that nothing else was under way with shows how long the path is, and not how
+        // fast: a shaper that had time to rest lets it through at once.
+        let is_alone = sample.delivered == sample.tx_in_flight && sample.delivered <= ack.largest;
         // A shorter interval than any round trip is an artefact of misordered acknowledgements.
-        if sample.interval >= min_rtt && sample.interval > Duration::ZERO {
+        if sample.interval >= min_rtt && sample.interval > Duration::ZERO && !is_alone {
             sample.rate = Some(Rate::of(sample.delivered, sample.interval));
         }
         self.rate = (sample.rate.filter(|_| !sample.is_app_limited)).or(self.rate);
@@ -276,6 +283,24 @@ mod tests {
             "{:?}",
             sample.rate
         );
+    }
+
+    /// 36 Mbit/s was believed of a shaper of 1 Mbit/s that had rested, and 120 kB left.
+    #[test]
+    fn a_packet_alone_under_way_shows_no_rate() {
+        let mut estimator = DeliveryEstimator::new(at(0));
+        steady(&mut estimator, 1, 50);
+        for (sent, packets) in [(1_000, 1), (2_000, 2)] {
+            let states: Vec<_> = (0..packets)
+                .map(|i| estimator.on_sent(at(sent), PACKET, Bytes::kilo(i)))
+                .collect();
+            estimator.begin_ack();
+            for state in &states {
+                estimator.on_packet_acked(at(sent + 10), PACKET, at(sent), state);
+            }
+            let rate = estimator.finish_ack(at(sent + 10), RTT).rate;
+            assert_eq!(rate.is_some(), packets > 1, "{packets} packets: {rate:?}");
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ impl Ahead {
     /// The middle one of [`ROUNDS`], each figure by itself.
     fn middle(measure: impl FnMut() -> Self) -> Self {
         let rounds: Vec<Self> = std::iter::repeat_with(measure).take(ROUNDS).collect();
+        eprintln!("{rounds:?}");
         let middle = |of: fn(&Self) -> u64| {
             let mut figures: Vec<u64> = rounds.iter().map(of).collect();
             figures.sort_unstable();
