@@ -149,9 +149,6 @@ impl Server {
         }
         let (publisher, states) = watch::channel(None);
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         let routes = move || Routes::new(states, commands, token, policy, pace);
         let tcp = tcp.map(|(listener, _)| listener);
         let thread = std::thread::Builder::new()
@@ -159,7 +156,12 @@ impl Server {
             .spawn(move || {
                 let local = LocalSet::new();
                 let serving = local.run_until(serve(unix, tcp, routes(), stopped));
-                if let Err(error) = runtime.block_on(serving) {
+                // Not made before: one that is dropped where another runs is a panic, and there
+                // may be no thread to take it.
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build();
+                if let Err(error) = runtime.and_then(|runtime| runtime.block_on(serving)) {
                     tracing::error!(%error, "the control socket is dead");
                 }
             })?;

@@ -151,3 +151,32 @@ fn a_log_that_nobody_reads_any_more_ends_neither_relay_nor_client() {
     relay.kill().unwrap();
     relay.wait().unwrap();
 }
+
+#[test]
+fn where_no_more_threads_may_begin_a_line_says_so() {
+    let Some(world) = World::new(&[]) else { return };
+    // Whoever has no other processes; the limit counts all of a user's.
+    const USER: u32 = 54_321;
+    let home = world.path("limited");
+    fs::create_dir(&home).unwrap();
+    std::os::unix::fs::chown(&home, Some(USER), Some(USER)).unwrap();
+    for most in 1..=3 {
+        let mut command = world.in_client("setpriv");
+        let (user, group) = (format!("--reuid={USER}"), format!("--regid={USER}"));
+        command
+            .args([&user, &group, "--clear-groups", "prlimit"])
+            .args([&format!("--nproc={most}"), TABANE])
+            .args(["get", "http://127.0.0.1:1/x", "-o", "/dev/null"])
+            .env("HOME", &home)
+            .env_remove("TABANE_RUNTIME")
+            .current_dir("/");
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        let told = format!("with {most} processes: {said}");
+        assert_eq!(status(&output), Some(1), "{told}");
+        // What only shows a download to others may be missing; it goes on to whom it asks.
+        let is_shown = !said.contains("will not see this");
+        assert_eq!(said.lines().count(), 2 - usize::from(is_shown), "{told}");
+        assert!(said.contains("os error 11"), "{told}");
+    }
+}
