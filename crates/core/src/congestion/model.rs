@@ -161,9 +161,11 @@ impl Model {
         self.min_rtt_seen_at = now;
     }
 
-    /// Rates from before the last full round are no more believed.
-    pub(super) fn forget_rates(&mut self) {
-        let latest = self.latest_rate();
+    /// Rates from before the last full round are no more believed, nor more than what was in flight
+    /// since brings on a path that is `rtt` long.
+    pub(super) fn forget_rates(&mut self, rtt: Duration) {
+        let window = self.last.window.max(self.current.window);
+        let latest = self.latest_rate().min(Rate::of(window, rtt));
         if latest > Rate::ZERO {
             self.rates = [Rate::ZERO, latest];
         }

@@ -89,7 +89,7 @@ impl Tabane {
         let known = self.model.min_rtt().unwrap_or(rtt);
         self.model.replace_min_rtt(now, rtt);
         if rtt > known * MUCH_LONGER + LENGTH_NOISE {
-            self.model.forget_rates();
+            self.model.forget_rates(rtt);
             let delivered = self.model.bandwidth();
             self.rate = self.rate.min(delivered);
             self.peak = self.peak.min(delivered);
@@ -129,6 +129,8 @@ mod tests {
     use tabane_base::{Bytes, Rate, Seed};
 
     const MTU: Bytes = Bytes::new(1_500);
+    /// More than what the link holds.
+    const IN_FLIGHT: Bytes = Bytes::new(9_000);
     const BURST: Rate = Rate::from_mbps(43);
     const LINK: Rate = Rate::from_mbps(1);
 
@@ -140,6 +142,7 @@ mod tests {
             prior_delivered: Bytes::new(MTU.get() * (number - 1)),
             rtt: Some(rtt),
             rate: Some(rate),
+            tx_in_flight: IN_FLIGHT,
             ..RateSample::default()
         };
         path.on_ack(&AckEvent {
@@ -185,5 +188,20 @@ mod tests {
         // What is found to be shorter again was measured, and counts.
         path.take_length(Instant::from_millis(151), Duration::from_millis(1));
         assert_eq!(path.rate, LINK);
+    }
+
+    /// So it is where the burst was a moment ago: 107 Mbit/s of 1.5 kB within 0.1 ms, and 37 ms the
+    /// next moment, when the way back was another, were half a megabyte.
+    #[test]
+    fn what_a_burst_has_just_delivered_is_not_the_rate_of_a_path_that_became_long_either() {
+        let mut path = Tabane::new(MTU, Instant::EPOCH, Seed(1).rng("path"));
+        let now = Instant::from_millis(1);
+        acknowledge(&mut path, now, 1, Duration::from_micros(70), BURST);
+        path.leave_startup(now, Rate::ZERO);
+        path.enter_steady(now);
+        let length = Duration::from_millis(50);
+        path.take_length(now, length);
+        let in_flight = Rate::of(IN_FLIGHT, length);
+        assert_eq!((path.model.bandwidth(), path.rate), (in_flight, in_flight));
     }
 }
