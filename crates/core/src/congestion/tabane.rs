@@ -79,6 +79,8 @@ const KNOWN_SPAN: Duration = Duration::from_millis(1_500);
 const LOSS_SENT_ON_TOP: f64 = 0.05;
 /// How long nothing more is tried after loss without a queue; up to twice that, by chance.
 const CEILING_HOLD: Duration = Duration::from_millis(1_000);
+/// Rounds in which a larger window shows, by a queue or by loss.
+const GROWTH_SHOWS: u64 = 2;
 /// Pacing right after such loss.
 const GAIN_CEILING: f64 = 0.95;
 
@@ -259,6 +261,11 @@ impl Tabane {
         self.queue().0 > self.target()
     }
 
+    /// Whether a growing window can have lost what is found to be lost now.
+    fn has_grown(&self) -> bool {
+        self.ceiling.is_none() && self.model.rounds <= self.grown_in + GROWTH_SHOWS
+    }
+
     /// Delivered and not yet acknowledged, on top of what the path holds.
     fn held_back(&self) -> Bytes {
         self.model.unqueued() - self.model.bdp()
@@ -385,7 +392,8 @@ impl Algorithm for Tabane {
         }
         if self.model.is_round_start {
             let is_quiet = matches!(self.phase, Phase::Steady) && !self.is_queued();
-            self.chance.on_round(&self.model, is_quiet);
+            self.chance
+                .on_round(&self.model, is_quiet, self.has_grown());
             if event.now.since(self.known_since) > KNOWN_SPAN {
                 self.known_since = event.now;
                 self.model.advance_cycle();
@@ -431,7 +439,8 @@ impl Algorithm for Tabane {
             cubic.on_loss(event);
         }
         let is_ramp = matches!(self.phase, Phase::Ramp(_));
-        let is_pushing = self.velocity > 0 || self.is_queued() || is_ramp;
+        let is_growth = self.has_grown() && self.chance.has_learnt_enough();
+        let is_pushing = self.velocity > 0 || is_growth || self.is_queued() || is_ramp;
         if self.chance.is_congestion(&self.model, self.mtu, is_pushing) {
             self.handle_congestion(event.now);
         }

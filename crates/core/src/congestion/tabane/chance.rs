@@ -13,6 +13,10 @@ const THRESHOLD: f64 = 0.02;
 const DEVIATIONS: f64 = 3.0;
 /// The usual loss is never taken for less than this when its deviation is asked for.
 const USUAL_LEAST: f64 = 0.005;
+/// More than this is learnt only while the window does not grow: ours may be too large.
+const WHILE_GROWING: f64 = 0.05;
+/// From this part of it on, as much as that is taken for learnt.
+const NEARLY: f64 = 0.8;
 /// So much loss is congestion in any case.
 const MASSIVE: f64 = 0.20;
 /// Weight of a new round: an eighth.
@@ -33,14 +37,24 @@ impl Chance {
         self.usual
     }
 
-    /// A round ended; `is_quiet` if nothing but chance can have lost anything in it.
-    pub(super) fn on_round(&mut self, model: &Model, is_quiet: bool) {
+    /// Whether chance takes as much as can be learnt while the window grows.
+    pub(super) fn has_learnt_enough(&self) -> bool {
+        self.usual > WHILE_GROWING * NEARLY
+    }
+
+    /// A round ended; `is_quiet` if no queue that shows can have lost anything in it, and
+    /// `has_grown` if a growing window can have, in a buffer too short to show.
+    pub(super) fn on_round(&mut self, model: &Model, is_quiet: bool, has_grown: bool) {
         if is_quiet
             && self
                 .answered_in
                 .is_none_or(|round| round + 1 < model.rounds)
         {
-            self.usual += (model.last.loss_share() - self.usual) * GAIN;
+            let learnt = self.usual + (model.last.loss_share() - self.usual) * GAIN;
+            self.usual = match has_grown {
+                true => learnt.min(self.usual.max(WHILE_GROWING)),
+                false => learnt,
+            };
         }
     }
 
@@ -112,8 +126,8 @@ mod tests {
         assert!(!chance.is_congestion(&round(27), PACKET, false));
         assert!(chance.is_congestion(&round(201), PACKET, false));
         for _ in 0..50 {
-            chance.on_round(&round(20), true);
-            chance.on_round(&round(300), false);
+            chance.on_round(&round(20), true, false);
+            chance.on_round(&round(300), false, false);
         }
         assert!((chance.usual() - 0.02).abs() < 0.001);
         assert!(!chance.is_congestion(&round(40), PACKET, true));
@@ -121,5 +135,19 @@ mod tests {
         assert!(chance.is_congestion(&round(60), PACKET, true));
         chance.answer(&round(60));
         assert!(!chance.is_congestion(&round(60), PACKET, true));
+    }
+
+    #[test]
+    fn a_growing_window_teaches_little() {
+        let mut chance = Chance::default();
+        for _ in 0..50 {
+            chance.on_round(&round(150), true, true);
+        }
+        assert!((chance.usual() - WHILE_GROWING).abs() < 1e-9);
+        assert!(chance.has_learnt_enough() && chance.is_congestion(&round(150), PACKET, true));
+        for _ in 0..50 {
+            chance.on_round(&round(150), true, false);
+        }
+        assert!(!chance.is_congestion(&round(150), PACKET, true));
     }
 }
