@@ -80,11 +80,6 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{plural}")
 }
 
-/// Enough of a key to tell clients apart.
-pub(crate) fn key_label(key: &str) -> String {
-    key.chars().take(8).collect()
-}
-
 /// Three digits or so.
 pub(crate) fn short(value: f64) -> String {
     match value {

@@ -151,7 +151,7 @@ async fn serve(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(control, description, &far_ends)?;
+    let instance = Instance::of_client(control, &description, &far_ends)?;
     let relay = far_ends.relay().context("no relay is known")?;
     let exposures = far_ends.exposures();
     exposures.set(relay, &plan.rules, entries);

@@ -174,7 +174,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
 async fn seen<T>(about: String, links: &Links, roll: LinkRoll, store: &Store) -> Result<T> {
     sleep(SEEN_AFTER).await;
     let _visible = Instance::of_web(
-        Description {
+        &Description {
             kind: Kind::Get,
             name: format!("get-{}", std::process::id()),
             about,

@@ -19,13 +19,12 @@ use clap::Args;
 use tabane_base::{Duration, Rate};
 use tabane_control::{
     Client, Condition, Directory, Kind, Link, LinkState, Path, RuleUse, Running, Session, State,
-    Traffic,
+    Traffic, key_label, unix_millis,
 };
 use tokio::time::timeout;
 
 use crate::output::Column;
 use crate::{event_loop, gateway, output};
-use tabane_store::wall_clock::unix_millis;
 
 /// Who does not say by then what it does is left out.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -284,7 +283,7 @@ fn sessions(state: &State) -> Option<String> {
     busiest.truncate(MAX_ROWS);
     let whose = |it: &Session| match &it.straight_to {
         Some(peer) => peer.clone(),
-        None => it.peer.as_deref().map_or_else(none, output::key_label),
+        None => it.peer.as_deref().map_or_else(none, key_label),
     };
     let rtt = |it: &Session| {
         let rtts = it.paths.iter().filter_map(|path| path.rtt_ms);

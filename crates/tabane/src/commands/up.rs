@@ -214,7 +214,7 @@ async fn serve(
             relays: plan.relays(),
             policy: Some(PolicyTextFile::of(store)),
         };
-        Instance::of_client(control, description, far_ends)
+        Instance::of_client(control, &description, far_ends)
     });
     let _instance = instance.transpose().unwrap_or_else(|error| {
         // Carrying traffic matters more than being looked at.

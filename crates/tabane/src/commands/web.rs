@@ -180,7 +180,7 @@ async fn serve(
     let interception = intercepted.map(|(interception, _)| interception);
     let web = Web::new(client, links.clone(), maps, interception, journal, address);
     let _visible = Instance::of_web(
-        Description {
+        &Description {
             kind: Kind::Web,
             name: format!("web-{}", std::process::id()),
             about: about(address, &args.intercepted),
