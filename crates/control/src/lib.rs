@@ -31,6 +31,7 @@ mod process;
 mod qlog;
 mod reporting;
 mod routes;
+mod running;
 mod schema;
 mod server;
 mod state;
@@ -48,6 +49,7 @@ pub use policy_file::{
 };
 pub use qlog::Qlog;
 pub use reporting::{InstanceView, report};
+pub use running::{running, running_clients};
 pub use server::{HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
     API_VERSION, Condition, Event, EventKind, Exposure, ExposureState, Fleet, FleetRelay,

@@ -9,12 +9,11 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tabane_client::{FarEnds, SessionPlan};
-use tabane_control::{Exposure, Kind};
+use tabane_control::{Exposure, Kind, running_clients};
 use tabane_linux::descriptors;
 use tabane_store::{ExposureEntry, Store};
 use tabane_uplinks::PolicyTextFile;
 
-use crate::commands::status::running_clients;
 use crate::event_loop;
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
