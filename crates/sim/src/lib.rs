@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod beside;
-mod content;
 mod exchanged;
 mod figure;
 mod flow;
@@ -30,7 +29,6 @@ mod tcp;
 pub mod web;
 mod world;
 
-pub use content::Content;
 pub use exchanged::Exchanged;
 pub use figure::{Curve, Figure, Panel, Style, Table};
 pub use flow::{Flow, FlowOutcome, UdpLoad};

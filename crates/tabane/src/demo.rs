@@ -4,7 +4,6 @@
 //! Owns the order of events and what is said meanwhile. What is set up is `world`'s, what is
 //! measured is `download`'s; nothing of it is left when the value of the world is gone.
 
-mod body;
 mod directory;
 mod download;
 mod plot;
