@@ -296,7 +296,7 @@ fn text(record: &Record) -> String {
         "{status} {} {} {} in {:.1} s",
         record.method,
         record.target,
-        output::size(carried),
+        Bytes::new(carried),
         record.took.as_secs_f64()
     );
     if carried > 0 {
@@ -360,7 +360,7 @@ impl Sums {
             let percent = *amount as f64 * 100.0 / all.max(1) as f64;
             vec![
                 name.clone(),
-                output::size(*amount),
+                Bytes::new(*amount).to_string(),
                 format!("{percent:.0} %"),
             ]
         });
