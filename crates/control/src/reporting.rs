@@ -151,3 +151,89 @@ async fn next(commands: &mut Option<mpsc::Receiver<Command>>) -> Option<Command>
         None => pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::state::Kind;
+
+    /// Has links and sessions to nobody; counts looks.
+    #[derive(Default)]
+    struct Idle {
+        looks: Cell<u32>,
+    }
+
+    impl InstanceView for Idle {
+        const PACE: Pace = Pace::WhenAsked;
+
+        async fn look(&mut self, _: &mut State) {
+            self.looks.set(self.looks.get() + 1);
+        }
+
+        async fn changed(&self) {
+            pending().await
+        }
+
+        fn change_link(&mut self, name: &str, _: LinkChange) -> Result<(), String> {
+            Err(format!("no link {name}"))
+        }
+
+        fn explain(&self, _: RuleQuestion) -> Result<RuleAnswer, String> {
+            Err(self.looks.get().to_string())
+        }
+
+        async fn record(&self, _: Option<u64>) -> Result<mpsc::Receiver<TraceBatch>, String> {
+            Err("nothing to record".to_owned())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_to_be_asked_is_not_looked_at_before() {
+        let (commands, received) = mpsc::channel(1);
+        let told = Cell::new(0);
+        let reporter = Reporter {
+            instance: Instance::new(Kind::Relay, "relay".to_owned(), String::new(), None),
+            view: Idle::default(),
+            publisher: None,
+            told: |view: &Idle, state: &State| {
+                assert_eq!(state.instance.name, "relay");
+                told.set(view.looks.get());
+            },
+            asked_at: None,
+        };
+        let asking = async {
+            for _ in 0..3 {
+                // By itself it would be looked at meanwhile.
+                sleep(SAMPLE_INTERVAL).await;
+                let (reply, answer) = oneshot::channel();
+                let question = RuleQuestion::default();
+                let explain = Command::Explain { question, reply };
+                commands.send(explain).await.unwrap();
+                assert_eq!(answer.await.unwrap().unwrap_err(), "0");
+            }
+            let (reply, answer) = oneshot::channel();
+            commands.send(Command::Look { reply }).await.unwrap();
+            answer.await.unwrap().unwrap();
+            let before = told.get();
+            assert!(before > 0);
+            let (reply, answer) = oneshot::channel();
+            let (name, change) = ("usb0".to_owned(), LinkChange::default());
+            let change = Command::ChangeLink {
+                name,
+                change,
+                reply,
+            };
+            commands.send(change).await.unwrap();
+            assert_eq!(answer.await.unwrap().unwrap_err(), "no link usb0");
+            assert!(told.get() > before, "what came of it is told first");
+        };
+        tokio::select! {
+            () = reporter.run(Some(received)) => {}
+            () = asking => {}
+        }
+    }
+}
