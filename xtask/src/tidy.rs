@@ -63,6 +63,7 @@ fn check(tree: &Tree) -> Findings {
     words::check(&sources, &mut findings);
     size::check(tree, &sources, &mut findings);
     size::check_crates(crates.len(), &mut findings);
+    size::check_command_line(&crates, &sources, &mut findings);
     findings.sort();
     findings
 }

@@ -1,10 +1,12 @@
-//! The words every other crate speaks: time, sizes, rates, addresses, destinations, seeded chance.
+//! The words every other crate speaks: time, sizes, rates, addresses, destinations, seeded chance
+//! and content that follows from it.
 //!
 //! Owns units that carry their dimension in the type, so that arithmetic reads like the formula
 //! and a bare integer never crosses a function border. Knows no protocol of ours, reads no clock.
 
 #![forbid(unsafe_code)]
 
+mod content;
 mod destination;
 mod port;
 mod prefix;
@@ -15,6 +17,7 @@ mod size;
 mod time;
 mod translator;
 
+pub use content::Content;
 pub use destination::{Destination, DestinationError, Host};
 pub use port::{PortRange, Protocol};
 pub use prefix::Prefix;

@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use tabane_base::{Content, Seed};
+
+/// What is sent, here and by the other ends.
+pub(super) const CONTENT: Content = Content::new(Seed(0));
 
 /// In no range that the system gives to others.
 const PORT: u16 = 5202;
@@ -110,7 +114,7 @@ fn send(mut socket: TcpStream, time: Duration) -> Result<Sent> {
     let (mut sent_bytes, mut fault) = (0, None);
     let began_at = Instant::now();
     while began_at.elapsed() < time {
-        fill(&mut chunk, sent_bytes);
+        CONTENT.fill(sent_bytes, &mut chunk);
         match socket.write(&chunk) {
             Ok(written) => sent_bytes += written as u64,
             Err(error) => {
@@ -128,7 +132,7 @@ fn send(mut socket: TcpStream, time: Duration) -> Result<Sent> {
 
 fn receive(mut socket: impl Receive) -> Result<StreamReport> {
     socket.set_patience(PATIENCE)?;
-    let (mut chunk, mut expected) = (vec![0; CHUNK], vec![0; CHUNK]);
+    let mut chunk = vec![0; CHUNK];
     let mut report = StreamReport {
         intact: false,
         sent_bytes: 0,
@@ -155,19 +159,13 @@ fn receive(mut socket: impl Receive) -> Result<StreamReport> {
         match read {
             Ok(0) => break,
             Ok(length) => {
-                let expected = &mut expected[..length];
-                fill(expected, report.verified_bytes);
-                let same = expected
-                    .iter()
-                    .zip(&chunk)
-                    .take_while(|(a, b)| a == b)
-                    .count();
-                report.verified_bytes += same as u64;
-                if same < length {
-                    let at = report.verified_bytes;
+                let came = &chunk[..length];
+                if let Some(at) = CONTENT.first_difference(report.verified_bytes, came) {
+                    report.verified_bytes = at;
                     report.fault = Some(format!("byte {at} is not what was sent"));
                     break;
                 }
+                report.verified_bytes += length as u64;
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => {
@@ -189,30 +187,6 @@ impl Receive for TcpStream {
     fn set_patience(&mut self, patience: Duration) -> std::io::Result<()> {
         self.set_read_timeout(Some(patience))
     }
-}
-
-/// Writes the stream's bytes from `offset` on.
-pub(super) fn fill(buffer: &mut [u8], offset: u64) {
-    let mut at = offset;
-    let mut rest = buffer;
-    while !rest.is_empty() {
-        let word = word(at / 8).to_le_bytes();
-        let from = (at % 8) as usize;
-        let length = rest.len().min(8 - from);
-        let (head, tail) = rest.split_at_mut(length);
-        head.copy_from_slice(&word[from..from + length]);
-        at += length as u64;
-        rest = tail;
-    }
-}
-
-/// Mixes a position so that no shifted or repeated piece looks right: the finaliser of
-/// SplitMix64.
-fn word(index: u64) -> u64 {
-    let mut word = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
 }
 
 #[cfg(test)]
@@ -240,16 +214,8 @@ mod tests {
 
     fn bytes(from: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        fill(&mut bytes, from);
+        CONTENT.fill(from, &mut bytes);
         bytes
-    }
-
-    #[test]
-    fn the_same_position_has_the_same_byte_however_it_is_cut() {
-        let whole = bytes(0, 1000);
-        for (from, length) in [(0, 7), (3, 10), (8, 16), (991, 9)] {
-            assert_eq!(bytes(from as u64, length), whole[from..from + length]);
-        }
     }
 
     #[test]

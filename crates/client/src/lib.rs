@@ -29,6 +29,7 @@ mod lan_hosts;
 pub mod last_run;
 mod lent_paths;
 mod link_follower;
+pub mod link_survey;
 pub mod machine;
 mod multipath;
 mod near_names;

@@ -5,6 +5,7 @@
 //! lives in descriptors of this process, so that its end, by whatever signal, leaves the machine as
 //! it was; the packet filter rules that may outlive it do nothing without it.
 
+mod attending;
 mod direct;
 mod filter;
 mod lan;
@@ -32,6 +33,7 @@ use crate::rule_book::RuleBook;
 use crate::sources;
 use tabane_tunnel::OWN_MARK;
 
+pub use attending::{CARRYING, PEERS_ALONE};
 pub use direct::DirectRanges;
 pub use lock::{Lock, Running};
 
@@ -186,7 +188,7 @@ impl Machine {
     /// Captures what is new, or leaves it alone as if we were not there, but for what goes to
     /// peers, which need no relay, and to sites, which is refused. Where anything must not go
     /// without the relay it is all captured, and what may is led there.
-    pub async fn set_open(&mut self, open: bool) -> Result<()> {
+    pub(crate) async fn set_open(&mut self, open: bool) -> Result<()> {
         let is_closed = self.strict || self.rules.as_ref().is_some_and(RuleBook::is_closed);
         let open = open || is_closed;
         self.only_peers = !open;
@@ -202,7 +204,7 @@ impl Machine {
     }
 
     /// Addresses, routes or resolvers may have changed.
-    pub async fn follow_network(&mut self) -> Result<()> {
+    pub(crate) async fn follow_network(&mut self) -> Result<()> {
         let prefixes = self.direct.prefixes().await?;
         let far_ends = self.far_ends.as_ref();
         let captured = far_ends.map(FarEnds::captured).unwrap_or_default();

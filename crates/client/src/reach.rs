@@ -26,7 +26,7 @@ pub async fn look(client: &Client, awaited: &[String]) -> ClientSnapshot {
 }
 
 /// The same; then measures every link's bandwidth, for at most [`MEASURE_TIME`].
-pub async fn measure(client: &Client, awaited: &[String]) -> ClientSnapshot {
+pub(crate) async fn measure(client: &Client, awaited: &[String]) -> ClientSnapshot {
     look(client, awaited).await;
     client.measure(TRAINS);
     wait(client, MEASURE_TIME, &[], |link| {

@@ -1,8 +1,10 @@
 //! How fast the way to the relay is, by as many bytes as it takes, and how long echoes take beside
 //! them.
 //!
-//! Owns what is sent and what of it counts. Which links a session has is the caller's choice; one
-//! that is measured should carry nothing else.
+//! Owns what is sent and what of it counts. A session that is measured should carry nothing else;
+//! which links are measured is the [`report`]'s.
+
+mod report;
 
 use std::cell::{Cell, RefCell};
 use std::future::pending;
@@ -15,6 +17,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+pub use report::{Report, Row, report};
+
 /// Echoes that are timed while nothing else is sent, and how long they may take in all.
 const IDLE_ECHOES: usize = 5;
 const IDLE_TIME: Duration = Duration::from_secs(2);
@@ -25,27 +29,27 @@ const BLOCK: usize = 256 * 1024;
 
 /// How fast one way to the relay is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Speed {
+struct Speed {
     /// What an echo takes while nothing else is sent; `None` where none came back in time.
-    pub idle: Option<Duration>,
+    idle: Option<Duration>,
     /// From the relay.
-    pub down: LoadSample,
+    down: LoadSample,
     /// To the relay.
-    pub up: LoadSample,
+    up: LoadSample,
 }
 
 /// One direction while it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadSample {
+struct LoadSample {
     /// What arrived in the second half of the time: the first is left to senders to find out.
-    pub rate: Rate,
+    rate: Rate,
     /// What an echo took meanwhile, the median.
-    pub latency: Option<Duration>,
+    latency: Option<Duration>,
 }
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
-pub enum SpeedError {
+enum SpeedError {
     /// The relay does not measure, or no more for now; or the session ended.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -56,10 +60,7 @@ pub enum SpeedError {
 
 /// Measures the session of `client` for `span`, half of it down and half up, and a few echoes
 /// before.
-///
-/// # Errors
-/// See [`SpeedError`].
-pub async fn measure(client: &Client, span: Duration) -> Result<Speed, SpeedError> {
+async fn measure(client: &Client, span: Duration) -> Result<Speed, SpeedError> {
     let mut echo = Echo::open(client).await?;
     let idle = echo.idle().await;
     let down = load(client, &mut echo, Measure::Down, span / 2).await?;

@@ -5,15 +5,19 @@ use std::rc::Rc;
 
 use tabane_base::Instant;
 use tabane_control::{
-    Link, LinkChange, LinkState, Multipath, Packets, RuleAnswer, RuleQuestion, RuleUse, State,
-    Totals, Traffic,
+    InstanceView, Link, LinkChange, LinkState, Multipath, Pace, Packets, RuleAnswer, RuleQuestion,
+    RuleUse, State, Totals, TraceBatch, Traffic,
 };
 use tabane_core::{PathSnapshot, PathStatus};
 use tabane_policy::{FlowFacts, HardwareAddress, Protocol, Reaction, Sender};
 use tabane_tunnel::{
-    ClientSnapshot, LinkSnapshot, LinkWish, PacketsCarried, SessionTrace,
-    shown::{self, Ledger, NO_TRACE, Source, add, drops, of_path, of_volume, whole_millis},
+    ClientSnapshot, LinkSnapshot, LinkWish, PacketsCarried,
+    shown::{
+        self, Ledger, NO_TRACE, Source, add, drops, follow_record, happened, of_path, of_volume,
+        whole_millis,
+    },
 };
+use tokio::sync::mpsc;
 
 use tabane_uplinks::LinkRoll;
 
@@ -25,6 +29,8 @@ use crate::rule_book::{self, RuleBook};
 pub struct ClientView {
     far_ends: FarEnds,
     portals: Portals,
+    /// Those that it may use, by name and key, the preferred first.
+    relays: Vec<(String, String)>,
     /// By name; links that are gone keep theirs.
     ledgers: BTreeMap<String, Ledger>,
     /// When the relay was heard last.
@@ -32,11 +38,12 @@ pub struct ClientView {
 }
 
 impl ClientView {
-    /// Of these far ends.
-    pub fn new(far_ends: FarEnds) -> Self {
+    /// Of these far ends; `relays` may be used, by name and key, the preferred first.
+    pub fn new(far_ends: FarEnds, relays: Vec<(String, String)>) -> Self {
         Self {
             portals: Portals::new(far_ends.portal_probe()),
             far_ends,
+            relays,
             ledgers: BTreeMap::new(),
             heard_at: None,
         }
@@ -46,74 +53,6 @@ impl ClientView {
     pub fn reactions(&self) -> Rc<[Reaction]> {
         let roll = self.far_ends.roll();
         roll.map_or_else(|| [].into(), LinkRoll::reactions)
-    }
-
-    /// Fills in what is known of it.
-    pub fn look(&mut self, state: &mut State, relays: &[(String, String)]) {
-        let sessions = self.far_ends.seen();
-        state.links = self.links(&sessions);
-        state.silent_ms = self.silence(&sessions);
-        if let Some(roll) = self.far_ends.roll() {
-            state.policy_fault = roll.policy_fault();
-            let carried = |name: &str| {
-                let ledger = self.ledgers.get(name);
-                ledger.map(Ledger::traffic).unwrap_or_default()
-            };
-            roll.complete(&mut state.links, carried);
-            let now = std::time::Instant::now();
-            let way_out = |link: &str| roll.way_out(link);
-            self.portals.look(now, &mut state.links, way_out);
-        }
-        let bypass = self.far_ends.bypass();
-        state.limit = bypass.limit();
-        state.totals.bypassing_connections = bypass.connections();
-        state.totals.bypassing_flows = bypass.flows();
-        state.multipath = self.plain_bond();
-        let host = self.far_ends.relay_host();
-        let exposures = self.far_ends.exposures().report().into_iter();
-        state.exposures = exposures.map(|it| it.shown(host.as_ref())).collect();
-        state.routes = self.far_ends.routes_shown();
-        state.lan_hosts = self.far_ends.lan_hosts().shown();
-        let rules = self.far_ends.rules().map(RuleBook::uses);
-        state.rules = rules.into_iter().flatten().map(rule_use).collect();
-        for ledger in self.ledgers.values() {
-            add(&mut state.totals.traffic, &ledger.traffic());
-        }
-        for seen in sessions {
-            let Seen {
-                peer,
-                is_present,
-                snapshot,
-            } = seen;
-            let relay;
-            let far = match &peer {
-                Some(peer) => Some(peer),
-                None => {
-                    relay = relay_of(&snapshot, relays);
-                    if is_present {
-                        state.instance.relay = relay.as_ref().map(|(name, _)| name.clone());
-                    }
-                    relay.as_ref()
-                }
-            };
-            let totals = &mut state.totals;
-            totals.sessions_so_far += snapshot.sessions;
-            count_drops(totals, drops(&snapshot.counters.drops));
-            let Some(session) = &snapshot.session else {
-                continue;
-            };
-            totals.sessions += 1;
-            totals.streams += session.streams as u64;
-            count_drops(totals, drops(&session.drops));
-            let mut seen = shown::session(snapshot.number, session);
-            seen.peer = far.map(|(_, key)| key.clone());
-            seen.packets = snapshot.packets.as_ref().map(packets);
-            seen.straight_to = peer.as_ref().map(|(name, _)| name.clone());
-            seen.paths
-                .iter()
-                .for_each(|path| add(&mut seen.traffic, &path.traffic));
-            state.sessions.push(seen);
-        }
     }
 
     fn plain_bond(&self) -> Multipath {
@@ -204,9 +143,93 @@ impl ClientView {
             path,
         }
     }
+}
 
-    /// Which rule a connection would fall under.
-    pub fn explain(&self, question: RuleQuestion) -> Result<RuleAnswer, String> {
+impl InstanceView for ClientView {
+    const PACE: Pace = Pace::ByItself;
+
+    async fn look(&mut self, state: &mut State) {
+        state.events = happened(&self.far_ends.journal());
+        let sessions = self.far_ends.seen();
+        state.links = self.links(&sessions);
+        state.silent_ms = self.silence(&sessions);
+        if let Some(roll) = self.far_ends.roll() {
+            state.policy_fault = roll.policy_fault();
+            let carried = |name: &str| {
+                let ledger = self.ledgers.get(name);
+                ledger.map(Ledger::traffic).unwrap_or_default()
+            };
+            roll.complete(&mut state.links, carried);
+            let now = std::time::Instant::now();
+            let way_out = |link: &str| roll.way_out(link);
+            self.portals.look(now, &mut state.links, way_out);
+        }
+        let bypass = self.far_ends.bypass();
+        state.limit = bypass.limit();
+        state.totals.bypassing_connections = bypass.connections();
+        state.totals.bypassing_flows = bypass.flows();
+        state.multipath = self.plain_bond();
+        let host = self.far_ends.relay_host();
+        let exposures = self.far_ends.exposures().report().into_iter();
+        state.exposures = exposures.map(|it| it.shown(host.as_ref())).collect();
+        state.routes = self.far_ends.routes_shown();
+        state.lan_hosts = self.far_ends.lan_hosts().shown();
+        let rules = self.far_ends.rules().map(RuleBook::uses);
+        state.rules = rules.into_iter().flatten().map(rule_use).collect();
+        for ledger in self.ledgers.values() {
+            add(&mut state.totals.traffic, &ledger.traffic());
+        }
+        for seen in sessions {
+            let Seen {
+                peer,
+                is_present,
+                snapshot,
+            } = seen;
+            let relay;
+            let far = match &peer {
+                Some(peer) => Some(peer),
+                None => {
+                    relay = relay_of(&snapshot, &self.relays);
+                    if is_present {
+                        state.instance.relay = relay.as_ref().map(|(name, _)| name.clone());
+                    }
+                    relay.as_ref()
+                }
+            };
+            let totals = &mut state.totals;
+            totals.sessions_so_far += snapshot.sessions;
+            count_drops(totals, drops(&snapshot.counters.drops));
+            let Some(session) = &snapshot.session else {
+                continue;
+            };
+            totals.sessions += 1;
+            totals.streams += session.streams as u64;
+            count_drops(totals, drops(&session.drops));
+            let mut seen = shown::session(snapshot.number, session);
+            seen.peer = far.map(|(_, key)| key.clone());
+            seen.packets = snapshot.packets.as_ref().map(packets);
+            seen.straight_to = peer.as_ref().map(|(name, _)| name.clone());
+            seen.paths
+                .iter()
+                .for_each(|path| add(&mut seen.traffic, &path.traffic));
+            state.sessions.push(seen);
+        }
+    }
+
+    async fn changed(&self) {
+        self.far_ends.journal().changed().await;
+    }
+
+    fn change_link(&mut self, name: &str, change: LinkChange) -> Result<(), String> {
+        let wish = LinkWish {
+            weight: change.weight,
+            paused: change.paused,
+        };
+        let changed = self.far_ends.wish_link(name, wish);
+        changed.map_err(|error| error.to_string())
+    }
+
+    fn explain(&self, question: RuleQuestion) -> Result<RuleAnswer, String> {
         let rules = self.far_ends.rules().ok_or("no rules are in force here")?;
         let known = |ip| self.far_ends.lan_hosts().hardware_of(ip);
         let hardware = question.hardware.as_deref();
@@ -235,20 +258,9 @@ impl ClientView {
         })
     }
 
-    /// Has a session recorded: the relay's, where none is named.
-    pub fn trace(&self, session: Option<u64>) -> Result<SessionTrace, String> {
+    async fn record(&self, session: Option<u64>) -> Result<mpsc::Receiver<TraceBatch>, String> {
         let traced = self.far_ends.trace(session);
-        traced.ok_or_else(|| NO_TRACE.to_owned())
-    }
-
-    /// Carries out a change, of which the parts that are left out stay.
-    pub fn change_link(&self, name: &str, change: LinkChange) -> Result<(), String> {
-        let wish = LinkWish {
-            weight: change.weight,
-            paused: change.paused,
-        };
-        let changed = self.far_ends.wish_link(name, wish);
-        changed.map_err(|error| error.to_string())
+        traced.map(follow_record).ok_or_else(|| NO_TRACE.to_owned())
     }
 }
 

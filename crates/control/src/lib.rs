@@ -1,7 +1,7 @@
 //! How a running tabane is seen and steered: JSON over HTTP/1.1 on a Unix socket.
 //!
-//! Owns the types of the API, the thread that serves them, the client, the directory in which
-//! instances are found, the metrics, and
+//! Owns the types of the API, the thread that serves them, how often an instance looks at itself
+//! for it ([`report`]), the client, the directory in which instances are found, the metrics, and
 //! the form of records of sessions (qlog). Knows no session: an instance gives [`State`]s and takes
 //! [`Command`]s through channels, so its data path answers nobody and waits for nobody.
 //!
@@ -29,7 +29,9 @@ mod policy_file;
 mod problems;
 mod process;
 mod qlog;
+mod reporting;
 mod routes;
+mod running;
 mod schema;
 mod server;
 mod state;
@@ -46,11 +48,13 @@ pub use policy_file::{
     LinkEntry, LinkEntryChange, PolicyChange, PolicyFile, PolicyRefusal, PolicyText,
 };
 pub use qlog::Qlog;
+pub use reporting::{InstanceView, report};
+pub use running::{running, running_clients};
 pub use server::{HttpConfig, Publisher, ServeError, Server, ServerConfig};
 pub use state::{
     API_VERSION, Condition, Event, EventKind, Exposure, ExposureState, Fleet, FleetRelay,
     FleetRelayState, Instance, Kind, LanHost, Link, LinkBudget, LinkState, Multipath, Packets,
     Path, PolicyInForce, Problem, Process, RuleUse, Session, SessionExit, SessionState, SiteRoute,
-    State, Totals, Traffic, Visitor,
+    State, Totals, Traffic, Visitor, key_label, unix_millis,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};

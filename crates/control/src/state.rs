@@ -6,6 +6,7 @@
 
 mod exposure;
 mod fleet;
+mod instance;
 mod lan_host;
 mod link_budget;
 mod multipath;
@@ -23,6 +24,7 @@ use crate::gateway::Gateway;
 
 pub use exposure::{Exposure, ExposureState, Visitor};
 pub use fleet::{Fleet, FleetRelay, FleetRelayState};
+pub use instance::{Instance, Kind, unix_millis};
 pub use lan_host::LanHost;
 pub use link_budget::LinkBudget;
 pub use multipath::Multipath;
@@ -93,51 +95,6 @@ pub struct State {
     pub events: Vec<Event>,
     /// What the process uses.
     pub process: Process,
-}
-
-/// A process that carries something.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Instance {
-    /// Its name for `--instance`.
-    pub name: String,
-    /// What kind of command it is.
-    pub kind: Kind,
-    /// Its process.
-    pub pid: u32,
-    /// The program's version.
-    pub version: String,
-    /// Since when it runs: milliseconds since 1970.
-    pub started_at_unix_ms: u64,
-    /// The command it runs, or where it listens.
-    pub about: String,
-    /// The relay it is a client of, by name.
-    pub relay: Option<String>,
-    /// Where it serves this over HTTP as well.
-    pub http: Option<String>,
-}
-
-/// Which command an instance is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// `tabane run`.
-    Run,
-    /// `tabane proxy`.
-    Proxy,
-    /// `tabane up`.
-    Up,
-    /// `tabane relay`.
-    Relay,
-    /// `tabane web`.
-    Web,
-    /// `tabane get`.
-    Get,
-    /// `tabane gateway`.
-    Gateway,
-    /// `tabane expose`.
-    Expose,
 }
 
 /// How an instance is, in one word.
@@ -422,27 +379,10 @@ pub struct Process {
     pub cpu_ms: u64,
 }
 
-impl Kind {
-    /// Whether it fetches from web servers and has no session.
-    #[must_use]
-    pub const fn is_web(self) -> bool {
-        matches!(self, Self::Web | Self::Get)
-    }
-
-    /// As the command is called.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Run => "run",
-            Self::Proxy => "proxy",
-            Self::Up => "up",
-            Self::Relay => "relay",
-            Self::Web => "web",
-            Self::Get => "get",
-            Self::Gateway => "gateway",
-            Self::Expose => "expose",
-        }
-    }
+/// Enough of a key to tell clients apart.
+#[must_use]
+pub fn key_label(key: &str) -> String {
+    key.chars().take(8).collect()
 }
 
 impl LinkState {

@@ -37,7 +37,7 @@ struct Note {
 }
 
 /// Keeps a file's bytes as they come.
-pub struct Partial {
+pub(crate) struct Partial {
     data: Arc<File>,
     part: PathBuf,
     note: PathBuf,
@@ -54,7 +54,7 @@ pub struct Partial {
 impl Partial {
     /// Opens what there is of `path`, and tells it; nothing where another URL, or a note that makes
     /// no sense, says that it is of something else.
-    pub fn open(
+    pub(crate) fn open(
         path: &Path,
         urls: &[Url],
         restart: bool,
@@ -99,7 +99,7 @@ impl Partial {
     }
 
     /// The digest of what is there.
-    pub fn digest(&self) -> Result<Digest> {
+    pub(crate) fn digest(&self) -> Result<Digest> {
         let mut context = digest::Context::new(&SHA256);
         let mut file = self.data.try_clone()?;
         file.rewind()?;
@@ -113,7 +113,7 @@ impl Partial {
     }
 
     /// The file is whole: it gets its name.
-    pub fn publish(mut self, path: &Path) -> Result<()> {
+    pub(crate) fn publish(mut self, path: &Path) -> Result<()> {
         let length = self.version.as_ref().and_then(|version| version.length);
         if let Some(length) = length {
             self.data.set_len(length)?;
@@ -125,7 +125,7 @@ impl Partial {
     }
 
     /// It is of no use.
-    pub fn discard(mut self) {
+    pub(crate) fn discard(mut self) {
         self.is_done = true;
         remove(&self.part);
         remove(&self.note);
@@ -133,7 +133,7 @@ impl Partial {
 
     /// Whatever ended it before it was whole: makes the most of what is there. Tells how much
     /// another try need not fetch.
-    pub fn keep(mut self) -> Option<u64> {
+    pub(crate) fn keep(mut self) -> Option<u64> {
         self.note_all()
     }
 

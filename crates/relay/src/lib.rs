@@ -25,6 +25,7 @@ mod service;
 mod state;
 mod succession;
 mod usage;
+mod user_report;
 mod view;
 mod waiting_room;
 
@@ -39,4 +40,5 @@ pub use service::{RelayOrder, RelayService};
 pub use state::RelayState;
 pub use succession::{Estate, Upgrade};
 pub use usage::{UsageCounters, UsageFile};
+pub use user_report::UserReport;
 pub use view::RelayView;

@@ -15,6 +15,7 @@ use crate::access::{AccessFile, AccessList, TokenEntry, TokenUses, UserName};
 #[cfg(feature = "fleet")]
 use crate::fleet::{FleetBook, FleetFile};
 use crate::usage::{UsageCounters, UsageFile};
+use crate::user_report::UserReport;
 use tabane_store::{
     JoinString, Token, atomic_file, quantity::Lifetime, read_toml, secret,
     wall_clock::unix_seconds, xdg_directory,
@@ -129,6 +130,27 @@ impl RelayState {
             return FleetBook::new(fleet).now();
         }
         Ok(unix_seconds())
+    }
+
+    /// All users, for display.
+    ///
+    /// # Errors
+    /// As [`access`](Self::access).
+    pub fn user_reports(&self) -> Result<Vec<UserReport>> {
+        let (list, usage, now) = (self.access()?, self.usage()?, self.now()?);
+        let users = list.users().iter();
+        Ok(users
+            .map(|user| UserReport::new(&list, &usage, user, now))
+            .collect())
+    }
+
+    /// The user called `name`, for display.
+    ///
+    /// # Errors
+    /// As [`access`](Self::access).
+    pub fn user_report(&self, name: &UserName) -> Result<Option<UserReport>> {
+        let mut all = self.user_reports()?.into_iter();
+        Ok(all.find(|user| user.name == name.as_str()))
     }
 
     /// Remembers under which addresses clients reach the relay.

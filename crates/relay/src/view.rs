@@ -1,10 +1,13 @@
 //! A relay as its control socket shows it.
 
-use tabane_control::{Exposure, ExposureState, Packets, SessionExit, SiteRoute, State, TraceBatch};
+use tabane_control::{
+    Exposure, ExposureState, InstanceView, LinkChange, Pace, Packets, RuleAnswer, RuleQuestion,
+    SessionExit, SiteRoute, State, TraceBatch,
+};
 use tabane_core::SessionStatus;
 use tabane_tunnel::{
-    ExitSnapshot, ExposureSnapshot, Journal, PacketsSnapshot, RelayMonitor, RouteSnapshot,
-    shown::{NO_TRACE, drops, of_session, of_volume, session},
+    ExitSnapshot, ExposureSnapshot, PacketsSnapshot, RelayMonitor, RouteSnapshot,
+    shown::{NO_TRACE, drops, happened, of_session, of_volume, session},
 };
 use tokio::sync::mpsc;
 
@@ -30,9 +33,25 @@ impl RelayView {
             monitor,
         }
     }
+}
 
-    /// Has a session recorded.
-    pub async fn record(&self, session: Option<u64>) -> Result<mpsc::Receiver<TraceBatch>, String> {
+impl InstanceView for RelayView {
+    /// It has too many sessions for looks that nobody wants.
+    const PACE: Pace = Pace::WhenAsked;
+
+    async fn changed(&self) {
+        self.monitor.journal().changed().await;
+    }
+
+    fn change_link(&mut self, _: &str, _: LinkChange) -> Result<(), String> {
+        Err("a relay has no links to change".to_owned())
+    }
+
+    fn explain(&self, _: RuleQuestion) -> Result<RuleAnswer, String> {
+        Err("a relay has no rules".to_owned())
+    }
+
+    async fn record(&self, session: Option<u64>) -> Result<mpsc::Receiver<TraceBatch>, String> {
         let number = match session {
             Some(number) => number,
             None => {
@@ -51,8 +70,8 @@ impl RelayView {
         record.ok_or_else(|| NO_TRACE.to_owned())
     }
 
-    /// Fills in what is known of it.
-    pub async fn look(&mut self, state: &mut State) {
+    async fn look(&mut self, state: &mut State) {
+        state.events = happened(&self.monitor.journal());
         let seen = self.monitor.look().await;
         let totals = &mut state.totals;
         totals.drops = drops(&seen.counters.drops);
@@ -89,11 +108,6 @@ impl RelayView {
         if let Some(fleet) = &mut self.fleet {
             state.fleet = fleet.look().await;
         }
-    }
-
-    /// What happened lately at the relay.
-    pub fn journal(&self) -> Journal {
-        self.monitor.journal()
     }
 }
 

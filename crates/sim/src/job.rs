@@ -4,10 +4,9 @@
 //! what the job says and check what they read, byte by byte. Owns how far each end has come;
 //! sessions are borrowed for each step.
 
-use tabane_base::{Bytes, Instant, Rate, Seed};
+use tabane_base::{Bytes, Content, Instant, Rate, Seed};
 use tabane_core::{ClassId, ReadState, Session, StreamError, StreamId};
 
-use crate::content::Content;
 use crate::side::Side;
 
 /// Bytes handed to a stream at once.

@@ -4,12 +4,13 @@
 //! and an application that moves [`Job`]s of seeded content which the far end checks byte by byte.
 //! It drives the endpoints as the shells do and asserts the driving contract: outputs are drained
 //! after every input, and no timer stays in the past. Nothing here reads a clock or a file; one
-//! seed decides everything, so a failure repeats.
+//! seed decides everything, so a failure repeats. What is drawn, here and by others, is a plain
+//! value first ([`Figure`], [`DownloadFigure`]).
 
 #![forbid(unsafe_code)]
 
 mod beside;
-mod content;
+mod download;
 mod exchanged;
 mod figure;
 mod flow;
@@ -30,7 +31,7 @@ mod tcp;
 pub mod web;
 mod world;
 
-pub use content::Content;
+pub use download::{Download, DownloadSample, LinkTraffic};
 pub use exchanged::Exchanged;
 pub use figure::{Curve, Figure, Panel, Style, Table};
 pub use flow::{Flow, FlowOutcome, UdpLoad};
@@ -39,7 +40,7 @@ pub use job::{Job, JobId, JobState, Pace, Transfer};
 pub use network::{Captured, LinkId, Network, PACKET_OVERHEAD, SERVER};
 pub use outcome::{Outcome, PathOutcome};
 pub use passage::{Mishaps, Passage, PassageLinks, TcpHost};
-pub use picture::{DrawError, svg};
+pub use picture::{DownloadFigure, DrawError, svg};
 pub use radio::{RadioComparison, RadioRun, RadioSurvey, bond_of_best, radio_likeness};
 pub use reno::{RenoReceiver, RenoSender};
 pub use series::{LinkSample, Sample, Series};

@@ -3,6 +3,7 @@
 //! A curve's colour follows from its place in its panel, so that one legend serves all panels.
 //! Curves without a name are not drawn.
 
+mod bands;
 mod bars;
 
 use plotters::coord::types::RangedCoordf64;
@@ -14,6 +15,8 @@ use plotters::prelude::{
 use plotters::style::{TextStyle, WHITE};
 
 use crate::figure::{Curve, Figure, Panel, Style};
+
+pub use bands::DownloadFigure;
 
 const WIDTH: u32 = 1_000;
 /// Height of a panel that has a row to itself, and of one that shares it.

@@ -8,10 +8,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use tabane_base::{Duration, Instant};
+use tabane_base::{Content, Duration, Instant};
 use tabane_gateway::{Blocks, Flags, Manner, Packet, Segment, Seq};
 
-use crate::content::Content;
 use crate::passage::TcpHost;
 use crate::reno::RenoSender;
 

@@ -10,11 +10,6 @@ pub fn unix_seconds() -> u64 {
     since_1970(SystemTime::now()).as_secs()
 }
 
-/// Milliseconds from 1970 (UTC) to `at`; 0 for what was before.
-pub fn unix_millis(at: SystemTime) -> u64 {
-    u64::try_from(since_1970(at).as_millis()).unwrap_or(u64::MAX)
-}
-
 /// The day it is (UTC).
 pub fn today() -> UnixDay {
     day(SystemTime::now())

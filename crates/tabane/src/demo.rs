@@ -4,10 +4,8 @@
 //! Owns the order of events and what is said meanwhile. What is set up is `world`'s, what is
 //! measured is `download`'s; nothing of it is left when the value of the world is gone.
 
-mod body;
 mod directory;
 mod download;
-mod plot;
 mod process;
 mod summary;
 mod view;
@@ -19,9 +17,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Rate};
 use tabane_netem::{LinkSpec, Scenario};
+use tabane_sim::{Download, DownloadFigure};
 
-use download::Download;
-use plot::Plot;
 use summary::EmulatorSummary;
 pub(crate) use summary::Summary;
 use tabane_store::atomic_file;
@@ -146,10 +143,10 @@ fn picture<'a>(
     world: &'a World,
     alone: &[Download],
     together: &'a Download,
-) -> Plot<'a> {
+) -> DownloadFigure<'a> {
     let links = &plan.scenario.links;
     let names = links.iter().map(|link| link.name.as_str());
-    Plot {
+    DownloadFigure {
         title: format!(
             "One download of an unmodified curl over {} links at once",
             links.len()

@@ -64,25 +64,10 @@ pub(crate) fn items<T>(items: &[T], columns: &[Column<'_, T>]) -> String {
     table(&headings, &rows)
 }
 
-/// `1.2 MB`
-pub(crate) fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
-}
-
 /// `1 stream`, `2 streams`: of things whose plural takes an s.
 pub(crate) fn count(number: u64, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
-}
-
-/// Enough of a key to tell clients apart.
-pub(crate) fn key_label(key: &str) -> String {
-    key.chars().take(8).collect()
 }
 
 /// Three digits or so.

@@ -3,6 +3,7 @@
 //! Owns how snapshots, records and what was carried become its plain values; what an instance says
 //! beside that is its own. Pure but for [`follow_record`].
 
+mod happened;
 mod ledger;
 mod record;
 
@@ -12,6 +13,7 @@ use tabane_base::{Duration, Instant};
 use tabane_control::{LinkState, Path, Session, SessionState, Traffic};
 use tabane_core::{Drops, PathSnapshot, PathStatus, SessionSnapshot, SessionStatus};
 
+pub use happened::happened;
 pub use ledger::{Ledger, Source, add, of_path, of_session, of_volume};
 pub use record::follow_record;
 

@@ -4,9 +4,10 @@
 //! policy, budgets or NetworkManager's word, and read by whoever uses links; the roll that says why
 //! a link is not used ([`LinkRoll`]), and which would be for a connection ([`Explanation`]); what
 //! several gateways behind one interface are ([`gateways`]); neighbours whose links may be borrowed
-//! ([`lent_links`], [`near_by`]), and lending this machine's own ([`Lending`]); the policy file as
-//! it is read and edited. Its files are written by a thread of their own. No packet of a session
-//! passes here, and nobody else lists interfaces or reads the policy while packets are carried.
+//! ([`lent_links`]), getting to know them ([`pairing`]), and lending this machine's own
+//! ([`Lending`]); the policy file as it is read and edited. Its files are written by a thread of
+//! their own. No packet of a session passes here, and nobody else lists interfaces or reads the
+//! policy while packets are carried.
 
 #![forbid(unsafe_code)]
 
@@ -18,9 +19,10 @@ pub mod lent_links;
 mod link_policy;
 mod link_roll;
 pub mod links;
-pub mod near_by;
+mod near_by;
 mod network_manager;
 mod networks;
+pub mod pairing;
 pub mod policy_edit;
 mod policy_text;
 mod resolvers;

@@ -26,23 +26,23 @@ const ADDRESSES_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_FOUND: usize = 64;
 
 /// Says on the local networks that this machine lends its link, until it is dropped.
-pub struct Announcement {
+pub(crate) struct Announcement {
     daemon: ServiceDaemon,
     name: String,
 }
 
 /// Somebody who announces itself.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub(crate) struct Found {
     /// The key it says it has; to be proved there.
-    pub key: PublicKey,
+    pub(crate) key: PublicKey,
     /// Where it says it listens, IPv4 first.
-    pub at: Vec<Destination>,
+    pub(crate) at: Vec<Destination>,
 }
 
 impl Announcement {
     /// Begins to announce this machine by `name`, where it listens on `port`.
-    pub fn start(name: &str, port: u16, key: PublicKey) -> Result<Self> {
+    pub(crate) fn start(name: &str, port: u16, key: PublicKey) -> Result<Self> {
         let key = key.to_string();
         let daemon = ServiceDaemon::new().context("multicast DNS")?;
         let interval = u32::try_from(ADDRESSES_INTERVAL.as_secs()).unwrap_or(u32::MAX);
@@ -69,7 +69,7 @@ impl Drop for Announcement {
 }
 
 /// Those who announce themselves, until one is what was looked for or the time is over.
-pub async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> Result<Vec<Found>> {
+pub(crate) async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> Result<Vec<Found>> {
     let deadline = Instant::now() + time;
     let daemon = ServiceDaemon::new().context("multicast DNS")?;
     let events = daemon.browse(SERVICE).context("DNS-SD")?;
@@ -97,7 +97,7 @@ pub async fn find(time: Duration, is_enough: impl Fn(&Found) -> bool) -> Result<
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// How everybody on the local networks is called who listens at this port.
-pub async fn networks(port: u16) -> Vec<CallRoute> {
+pub(crate) async fn networks(port: u16) -> Vec<CallRoute> {
     let interfaces = interfaces::list().await;
     let interfaces =
         interfaces.inspect_err(|error| tracing::debug!(%error, "cannot list the interfaces"));
@@ -141,7 +141,7 @@ fn routes(interface: &Interface, port: u16) -> Vec<CallRoute> {
 
 /// Where somebody is who answers from there: with the interface's name, where the address means
 /// something there alone. It stands where names do, since no other place knows of scopes.
-pub async fn place_of(from: SocketAddr) -> Destination {
+pub(crate) async fn place_of(from: SocketAddr) -> Destination {
     let SocketAddr::V6(v6) = from else {
         return from.into();
     };
@@ -159,7 +159,7 @@ pub async fn place_of(from: SocketAddr) -> Destination {
 }
 
 /// Whether a place means something only while this machine's interfaces are as they are.
-pub fn is_of_link(at: &Destination) -> bool {
+pub(crate) fn is_of_link(at: &Destination) -> bool {
     matches!(&at.host, Host::Name(name) if name.contains('%'))
 }
 

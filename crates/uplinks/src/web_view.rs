@@ -1,14 +1,19 @@
 //! Web mode as its control socket shows it.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::rc::Rc;
 
-use tabane_control::{Link, LinkState, State, Traffic};
+use tabane_control::{
+    InstanceView, Link, LinkChange, LinkState, Pace, RuleAnswer, RuleQuestion, State, TraceBatch,
+    Traffic,
+};
 use tabane_fetch::Links;
 use tabane_policy::Reaction;
 use tabane_ranges::LinkId;
 
 use tabane_tunnel::shown::add;
+use tokio::sync::mpsc;
 
 use crate::link_roll::LinkRoll;
 
@@ -37,9 +42,12 @@ impl WebView {
     pub fn reactions(&self) -> Rc<[Reaction]> {
         self.roll.reactions()
     }
+}
 
-    /// Fills in what is known of it.
-    pub fn look(&mut self, state: &mut State) {
+impl InstanceView for WebView {
+    const PACE: Pace = Pace::ByItself;
+
+    async fn look(&mut self, state: &mut State) {
         for link in self.links.all() {
             let tally = link.tally();
             let traffic = Traffic {
@@ -78,5 +86,21 @@ impl WebView {
         self.carried
             .values()
             .for_each(|carried| add(&mut totals.traffic, carried));
+    }
+
+    async fn changed(&self) {
+        pending().await
+    }
+
+    fn change_link(&mut self, _: &str, _: LinkChange) -> Result<(), String> {
+        Err("web mode's links go by the policy: tabane policy set".to_owned())
+    }
+
+    fn explain(&self, _: RuleQuestion) -> Result<RuleAnswer, String> {
+        Err("web mode knows no rules".to_owned())
+    }
+
+    async fn record(&self, _: Option<u64>) -> Result<mpsc::Receiver<TraceBatch>, String> {
+        Err("web mode has no session to trace".to_owned())
     }
 }

@@ -26,6 +26,7 @@ mod refusal;
 mod server;
 mod split;
 mod target;
+pub mod trust;
 mod tunnel;
 mod web_ca;
 

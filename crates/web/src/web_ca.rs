@@ -60,7 +60,7 @@ impl WebCa {
     }
 
     /// A file called `name` with its certificate and those of `others`.
-    pub fn join(&self, kept: &KeptAuthority, others: &Path, name: &str) -> Result<PathBuf> {
+    pub(crate) fn join(&self, kept: &KeptAuthority, others: &Path, name: &str) -> Result<PathBuf> {
         let others = fs::read_to_string(others)
             .with_context(|| format!("cannot read {}", others.display()))?;
         let path = self.0.join(format!("{name}.pem"));
@@ -71,7 +71,7 @@ impl WebCa {
 
     /// Settings for wget that name a file with its certificate, after those of the user's own file:
     /// wget reads one file instead of another, and of what is said twice the last holds.
-    pub fn join_wgetrc(&self, kept: &KeptAuthority, own: Option<&Path>) -> Result<PathBuf> {
+    pub(crate) fn join_wgetrc(&self, kept: &KeptAuthority, own: Option<&Path>) -> Result<PathBuf> {
         let read =
             |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut settings = own.map(read).transpose()?.unwrap_or_default();

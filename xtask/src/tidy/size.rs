@@ -1,7 +1,8 @@
-//! How large a file, a function, a blob and the workspace may grow.
+//! How large a file, a function, a blob, the command line's crate and the workspace may grow.
 //!
 //! Lines count outside tests, with comments and blank lines: what a reader scrolls through.
 
+use super::crates::Crate;
 use super::finding::Findings;
 use super::source::{Place, Source};
 use super::tree::Tree;
@@ -14,6 +15,10 @@ const FILE_HARD: usize = 500;
 const FUNCTION_HARD: usize = 70;
 /// Each crate is one more thing to know before anything is found.
 const MOST_MANIFESTS: usize = 24;
+/// The crate that parses, calls and prints, which is where things end up that have no place.
+const COMMAND_LINE: &str = "tabane";
+/// Past this, something in it decides, measures or runs a protocol.
+const COMMAND_LINE_HARD: usize = 12_000;
 /// Kilo is 1,000. Large traces and captures belong beside the repository.
 const BLOB_HARD: usize = 200_000;
 /// Written by cargo; nobody chooses its size.
@@ -41,6 +46,21 @@ pub(super) fn check_crates(crates: usize, findings: &mut Findings) {
     if crates > MOST_MANIFESTS {
         let message = format!("{crates} crates, at most {MOST_MANIFESTS}: which two are one?");
         findings.error("Cargo.toml", 1, message);
+    }
+}
+
+/// The command line's crate is not where everything lands.
+pub(super) fn check_command_line(crates: &[Crate], sources: &[Source], findings: &mut Findings) {
+    for member in crates.iter().filter(|member| member.name == COMMAND_LINE) {
+        let own = sources.iter().filter(|source| member.owns(&source.path));
+        let lines: usize = own.map(Source::production_lines).sum();
+        if lines > COMMAND_LINE_HARD {
+            let message = format!(
+                "{lines} lines, at most {COMMAND_LINE_HARD}: it parses, calls and prints; what \
+                 decides, measures or runs a protocol goes to the crate of that noun"
+            );
+            findings.error(&member.manifest(), 1, message);
+        }
     }
 }
 

@@ -466,3 +466,33 @@ fn more_crates_than_one_keeps_in_mind() {
         ["Cargo.toml:1: 25 crates, at most 24: which two are one?"]
     );
 }
+
+#[test]
+fn a_command_line_that_is_more_than_that() {
+    let mut tree = healthy();
+    let manifest = manifest("core", "").replace("tabane-core", "tabane");
+    tree.insert("crates/tabane/Cargo.toml", manifest);
+    for number in 0..30 {
+        let path = format!("crates/tabane/src/command{number}.rs");
+        tree.insert(&path, "//\n".repeat(400));
+    }
+    // Neither tests nor other crates' files count.
+    tree.insert("crates/tabane/tests/cli.rs", "//\n".repeat(400));
+    tree.insert("crates/tabane-like/src/lib.rs", "//\n".repeat(400));
+    let found = |tree: &Tree| {
+        let mut findings = super::finding::Findings::default();
+        let crates = super::crates::read(tree, &mut findings);
+        let sources = super::source::parse_all(tree);
+        super::size::check_command_line(&crates, &sources, &mut findings);
+        let errors = findings.errors().map(ToString::to_string);
+        errors.collect::<Vec<_>>()
+    };
+    assert_eq!(found(&tree), [""; 0]);
+    tree.insert("crates/tabane/src/output.rs", "//\n");
+    let errors = found(&tree);
+    let opening = "crates/tabane/Cargo.toml:1: 12001 lines, at most 12000";
+    assert!(
+        errors.len() == 1 && errors[0].starts_with(opening),
+        "{errors:#?}"
+    );
+}

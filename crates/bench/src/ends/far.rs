@@ -8,7 +8,7 @@ use std::thread;
 use anyhow::{Context, Result};
 
 use super::super::contender::Direction;
-use super::super::stream::fill;
+use super::super::stream::CONTENT;
 use super::flow::{self, Flow, Tally};
 use super::{PORT, probe};
 
@@ -59,7 +59,7 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     if request[0] == b'D' {
         while done < bytes {
             let length = CHUNK.min(usize::try_from(bytes - done).unwrap_or(CHUNK));
-            fill(&mut chunk[..length], done);
+            CONTENT.fill(done, &mut chunk[..length]);
             stream.write_all(&chunk[..length])?;
             done += length as u64;
         }
@@ -74,11 +74,10 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
             stream.write_all(&done.to_be_bytes())?;
         }
     }
-    let mut expected = vec![0; CHUNK];
     while done < bytes {
         let length = stream.read(&mut chunk)?;
-        fill(&mut expected[..length], done);
-        if length == 0 || expected[..length] != chunk[..length] {
+        let came = &chunk[..length];
+        if came.is_empty() || CONTENT.first_difference(done, came).is_some() {
             // Closed without the word that all is here.
             return Ok(());
         }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use super::super::contender::Direction;
-use super::super::stream::fill;
+use super::super::stream::CONTENT;
 use super::far::{CHUNK, TELL, request};
 use super::flow::{self, Flow, Tally};
 use super::{COURSE_STEP, Course, Done, Job, PORT, Task, now_ns, probe, sockets};
@@ -108,13 +108,11 @@ fn fetch(
     let (mut chunk, mut done) = (vec![0; CHUNK], 0);
     match direction {
         Direction::Download => {
-            let mut expected = vec![0; CHUNK];
             while done < bytes {
                 let length = stream.read(&mut chunk).context("a fetch")?;
                 ensure!(length > 0, "a fetch ended after {done} of {bytes} bytes");
-                fill(&mut expected[..length], done);
                 ensure!(
-                    expected[..length] == chunk[..length],
+                    CONTENT.first_difference(done, &chunk[..length]).is_none(),
                     "a fetch's bytes from {done} on are not what was sent"
                 );
                 done += length as u64;
@@ -123,7 +121,7 @@ fn fetch(
         Direction::Upload => {
             while done < bytes {
                 let length = CHUNK.min(usize::try_from(bytes - done).unwrap_or(CHUNK));
-                fill(&mut chunk[..length], done);
+                CONTENT.fill(done, &mut chunk[..length]);
                 stream.write_all(&chunk[..length]).context("an upload")?;
                 done += length as u64;
             }
@@ -224,7 +222,7 @@ impl Bulk {
                 let length = match direction {
                     Direction::Download => moving.read(&mut chunk)?,
                     Direction::Upload => {
-                        fill(&mut chunk, counter.load(Ordering::Relaxed));
+                        CONTENT.fill(counter.load(Ordering::Relaxed), &mut chunk);
                         moving.write(&chunk)?
                     }
                 };

@@ -35,7 +35,7 @@ const SURVEYED: usize = 64;
 
 /// The pure gateway between the packet filter and its queues.
 #[derive(Debug)]
-pub struct Forwarder<A> {
+pub struct Forwarder {
     radio: String,
     mode: GatewayMode,
     gateway: Gateway,
@@ -45,7 +45,7 @@ pub struct Forwarder<A> {
     packet: Vec<u8>,
     raw: RawIp,
     clock: HostClock,
-    visible: A,
+    audience: Audience,
     /// While somebody waits for it.
     survey: Option<Survey>,
     draining: bool,
@@ -69,10 +69,10 @@ impl Queues {
     }
 }
 
-impl<A: Audience> Forwarder<A> {
+impl Forwarder {
     /// Opens the log and the queue `first`, and the queue `first` + 1, and hangs them into the
     /// packet filter.
-    pub fn start(radio: &str, first: u16, config: Config, visible: A) -> Result<Self> {
+    pub fn start(radio: &str, first: u16, config: Config, audience: Audience) -> Result<Self> {
         let failed = |what: &str, number: u16| {
             format!("cannot open {what} {number}; another number with --queue, or is this root?")
         };
@@ -94,7 +94,7 @@ impl<A: Audience> Forwarder<A> {
             packet: Vec::new(),
             raw: RawIp::open(None).context("cannot open a raw socket")?,
             clock: HostClock::new(),
-            visible,
+            audience,
             survey: None,
             draining: false,
             poll: Duration::ZERO,
@@ -159,7 +159,7 @@ impl<A: Audience> Forwarder<A> {
                     arrived?;
                     return Ok(());
                 }
-                () = self.visible.asked(), if self.survey.is_none() => {
+                () = self.audience.asked(), if self.survey.is_none() => {
                     self.survey = Some(Survey::new(FLOWS_LISTED));
                 }
             }
@@ -177,7 +177,7 @@ impl<A: Audience> Forwarder<A> {
         }
         let empty = report::empty(&self.radio, self.mode, self.draining);
         let told = report::fill(empty, &self.gateway.snapshot(), &survey.busiest());
-        self.visible.tell(told);
+        self.audience.tell(told);
     }
 
     /// What waits, both ways in turn, then timers; whether there was any packet.

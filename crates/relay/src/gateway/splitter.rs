@@ -28,15 +28,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Connections that end here and go on as others.
 #[derive(Debug)]
-pub struct Splitter<A> {
+pub struct Splitter {
     radio: String,
     sockets: Transparent,
     routing: tabane_linux::routing::Routing,
-    visible: A,
+    audience: Audience,
     joined: Joined,
 }
 
-impl<A: Audience> Splitter<A> {
+impl Splitter {
     /// Takes connections of `mobiles` to `ports`, or to all but the `untouched`.
     pub async fn start(
         radio: &str,
@@ -44,7 +44,7 @@ impl<A: Audience> Splitter<A> {
         untouched: &[u16],
         mobiles: &[Prefix],
         congestion: &str,
-        visible: A,
+        audience: Audience,
     ) -> Result<Self> {
         let sockets = Transparent::open(OWN_MARK).context("cannot open sockets")?;
         sockets.set_congestion(congestion).with_context(|| {
@@ -58,7 +58,7 @@ impl<A: Audience> Splitter<A> {
             radio: radio.to_owned(),
             sockets,
             routing,
-            visible,
+            audience,
             joined: Joined::default(),
         })
     }
@@ -87,7 +87,7 @@ impl<A: Audience> Splitter<A> {
                     arrived?;
                     break;
                 }
-                () = self.visible.asked() => self.tell(false),
+                () = self.audience.asked() => self.tell(false),
             }
         }
         rules::unsplit()?;
@@ -105,7 +105,7 @@ impl<A: Audience> Splitter<A> {
                     arrived?;
                     break;
                 }
-                () = self.visible.asked() => self.tell(true),
+                () = self.audience.asked() => self.tell(true),
             }
         }
         rules::unroute(&self.routing).await
@@ -114,7 +114,7 @@ impl<A: Audience> Splitter<A> {
     fn tell(&mut self, draining: bool) {
         let mut gateway = report::empty(&self.radio, GatewayMode::Split, draining);
         self.joined.look(&mut gateway);
-        self.visible.tell(gateway);
+        self.audience.tell(gateway);
     }
 }
 

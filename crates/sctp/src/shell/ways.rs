@@ -75,7 +75,7 @@ impl Reach {
 
 /// Whether a peer may be there. Addresses that mean something on one link alone are not: they are
 /// told to peers, to whom they mean something else.
-pub fn is_destination(address: IpAddr) -> bool {
+pub(crate) fn is_destination(address: IpAddr) -> bool {
     let is_local = match address {
         IpAddr::V4(v4) => v4.is_broadcast(),
         IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),

@@ -5,11 +5,10 @@
 //! of that time, and a link fast enough for delay alone to matter: on one of 32 kbit/s a window's
 //! queue is longer than the delays are, and no sender of ours takes them for loss.
 
-use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
+use tabane_base::{Bytes, Content, Duration, Instant, Rate, Rng, Seed};
 use tabane_gateway::{Config, Gateway, Mode, Seq};
 use tabane_netem::{LinkConfig, RateModel};
 
-use crate::content::Content;
 use crate::figure::{Curve, Figure, Panel, Style, Table};
 use crate::papers::report::Report;
 use crate::passage::{Mishaps, Passage, PassageLinks};

@@ -18,12 +18,10 @@ mod words;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smol::{SmolClient, SmolServer};
-use tabane_base::{Bytes, Duration, Instant, Rate, Rng, Seed};
+use tabane_base::{Bytes, Content, Duration, Instant, Rate, Rng, Seed};
 use tabane_gateway::{Config, Figures, Gateway, Mode, Seq, Stance};
 use tabane_netem::{LinkConfig, LossModel, Probability, RateModel};
-use tabane_sim::{
-    Content, Endpoint, Mishaps, Passage, PassageLinks, TcpClient, TcpHost, TcpServer,
-};
+use tabane_sim::{Endpoint, Mishaps, Passage, PassageLinks, TcpClient, TcpHost, TcpServer};
 
 /// Seeds tried on every run, for each pair of hosts.
 const SEEDS: u64 = 400;

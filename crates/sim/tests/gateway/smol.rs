@@ -8,9 +8,9 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tabane_base::{Duration, Instant};
+use tabane_base::{Content, Duration, Instant};
 use tabane_gateway::{Flags, Packet, Seq};
-use tabane_sim::{Content, Endpoint, TcpHost};
+use tabane_sim::{Endpoint, TcpHost};
 
 #[derive(Default)]
 struct Wire {

@@ -9,12 +9,11 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tabane_client::{FarEnds, SessionPlan};
-use tabane_control::{Exposure, Kind};
+use tabane_control::{Exposure, Kind, running_clients};
 use tabane_linux::descriptors;
 use tabane_store::{ExposureEntry, Store};
 use tabane_uplinks::PolicyTextFile;
 
-use crate::commands::status::running_clients;
 use crate::event_loop;
 use crate::failure::Failure;
 use crate::instance::{ControlArgs, Description, Instance};
@@ -151,7 +150,7 @@ async fn serve(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(control, description, &far_ends)?;
+    let instance = Instance::of_client(control, &description, &far_ends)?;
     let relay = far_ends.relay().context("no relay is known")?;
     let exposures = far_ends.exposures();
     exposures.set(relay, &plan.rules, entries);

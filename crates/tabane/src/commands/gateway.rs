@@ -15,7 +15,7 @@ use tabane_gateway::{Config, Mode, UNTOUCHED_PORTS};
 use crate::event_loop;
 use crate::failure::Failure;
 use crate::gateway;
-use crate::instance::{Asked, ControlArgs, Description};
+use crate::instance::{ControlArgs, Description, audience};
 use crate::output;
 use crate::signals;
 use tabane_linux::notify;
@@ -147,14 +147,14 @@ fn serve(args: &GatewayArgs) -> Result<ExitCode> {
     hurry();
     let ending = async {
         let signals = signals::catch()?;
-        let visible = Asked::start(&args.control, &description(args, radio))?;
+        let audience = audience(&args.control, &description(args, radio))?;
         let mode = match args.mode {
             ModeArg::Observe => Mode::Observe,
             ModeArg::Assist => Mode::Assist,
             ModeArg::Split => {
                 let (ports, congestion) = (&args.port[..], &args.congestion[..]);
                 let starting =
-                    Splitter::start(radio, ports, &untouched, &mobiles, congestion, visible);
+                    Splitter::start(radio, ports, &untouched, &mobiles, congestion, audience);
                 let splitter = starting.await?;
                 announce(args);
                 return splitter.run(&signals, args.drain.0).await;
@@ -169,7 +169,7 @@ fn serve(args: &GatewayArgs) -> Result<ExitCode> {
             ..Config::default()
         };
         let poll = tabane_base::Duration::from_micros(args.poll);
-        let forwarder = Forwarder::start(radio, args.queue, config, visible)?.polling(poll);
+        let forwarder = Forwarder::start(radio, args.queue, config, audience)?.polling(poll);
         announce(args);
         forwarder.run(&signals, args.drain.0).await
     };

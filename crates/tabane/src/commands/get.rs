@@ -1,7 +1,7 @@
 //! `tabane get URL…`: a file from any web server, over all links at once.
 //!
-//! Owns the flags, where the file goes, and what is said at the end. What is kept for another try
-//! is `tabane-fetch`'s, what is shown meanwhile `meter`'s.
+//! Owns the flags, where the file goes, and what is said at the end. Fetching it, and what is kept
+//! for another try, is `tabane-fetch`'s, what is shown meanwhile `meter`'s.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -10,14 +10,13 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use aws_lc_rs::digest::{self, Digest, SHA256};
 use clap::Args;
 use serde_json::json;
 use tabane_base::{Bytes, Duration, Rate};
 use tabane_control::Kind;
 use tabane_fetch::{
-    Client, FetchError, HeaderMap, HeaderName, HeaderValue, Job, Links, Outcome, Partial, Patience,
-    Progress, Proxies, Url, fetch, stream,
+    Client, FileDigest, HeaderMap, HeaderName, HeaderValue, Job, Links, Outcome, Patience,
+    Progress, Proxies, Url, fetch_into_file, fetch_into_stream,
 };
 use tabane_ranges::{Order, Rule};
 use tokio::time::sleep;
@@ -35,8 +34,6 @@ mod meter;
 
 use meter::Meter;
 
-/// What of a stream may be in memory.
-const WINDOW: Bytes = Bytes::mega(16);
 /// A file that is here by then was not looked at.
 const SEEN_AFTER: Duration = Duration::from_millis(300);
 
@@ -63,7 +60,7 @@ pub(crate) struct GetArgs {
     remote_name: bool,
     /// What the file's SHA-256 must be
     #[arg(long, value_name = "HEX")]
-    sha256: Option<Sha256>,
+    sha256: Option<FileDigest>,
     /// Send this header, to the URLs' own servers only; repeatable
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
@@ -92,28 +89,6 @@ pub(crate) struct GetArgs {
     /// At the end, print what was fetched and what each link carried, as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A digest as people write it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Sha256([u8; 32]);
-
-impl std::str::FromStr for Sha256 {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let advice = || format!("'{text}' is no SHA-256: 64 hexadecimal digits");
-        let digits: Option<Vec<u8>> = text
-            .chars()
-            .map(|c| c.to_digit(16).map(|digit| digit as u8))
-            .collect();
-        let digits = digits.filter(|d| d.len() == 64).ok_or_else(advice)?;
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-            *byte = pair[0] << 4 | pair[1];
-        }
-        Ok(Self(bytes))
-    }
 }
 
 pub(crate) fn run(args: GetArgs, store: &Store) -> Result<ExitCode> {
@@ -147,14 +122,24 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
     let links = web.links();
     let is_shown = !args.quiet && !args.json && std::io::stderr().is_terminal();
     let began_at = Instant::now();
-    let meter = Meter::new(is_shown);
+    let mut meter = Meter::new(is_shown);
     let about: Vec<_> = job.urls.iter().map(ToString::to_string).collect();
     let about = format!("tabane get {}", about.join(" "));
     let roll = web.roll();
     let fetched = async {
+        let digest = args.sha256.as_ref();
+        let watch = move |progress: &Progress| meter.show(progress);
         match streamed {
-            Some(out) => to_stream(args, job, client, &links, meter, out).await,
-            None => to_file(args, job, client, &links, meter).await,
+            Some(out) => {
+                let fetched = fetch_into_stream(client, &links, job, out, digest, watch);
+                Ok::<_, anyhow::Error>((fetched.await?, None))
+            }
+            None => {
+                let path = place(args, &job.urls)?;
+                let restart = args.restart;
+                let fetched = fetch_into_file(client, &links, job, &path, restart, digest, watch);
+                Ok((fetched.await?, Some(path)))
+            }
         }
     };
     let (outcome, path) = tokio::select! {
@@ -174,7 +159,7 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
 async fn seen<T>(about: String, links: &Links, roll: LinkRoll, store: &Store) -> Result<T> {
     sleep(SEEN_AFTER).await;
     let _visible = Instance::of_web(
-        Description {
+        &Description {
             kind: Kind::Get,
             name: format!("get-{}", std::process::id()),
             about,
@@ -210,40 +195,6 @@ fn headers(args: &GetArgs) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-async fn to_file(
-    args: &GetArgs,
-    mut job: Job,
-    client: &Rc<Client>,
-    links: &Links,
-    mut meter: Meter,
-) -> Result<(Outcome, Option<PathBuf>)> {
-    let path = match &args.output {
-        Some(path) if path.is_dir() => path.join(remote_name(&job.urls[0])?),
-        Some(path) => path.clone(),
-        None => PathBuf::from(remote_name(&job.urls[0])?),
-    };
-    let (mut partial, begun) = Partial::open(&path, &job.urls, args.restart)?;
-    job.begun = begun;
-    let fetched = fetch(client, links, job, &mut partial, |progress| {
-        meter.show(progress);
-    });
-    let fetched = fetched.await;
-    meter.clear();
-    let outcome = match fetched {
-        Ok(outcome) => outcome,
-        Err(error) => return Err(explain(error, partial)),
-    };
-    if let Some(Sha256(expected)) = &args.sha256 {
-        let actual = partial.digest()?;
-        if actual.as_ref() != expected {
-            partial.discard();
-            bail!(wrong_digest(&actual));
-        }
-    }
-    partial.publish(&path)?;
-    Ok((outcome, Some(path)))
-}
-
 /// What the file is written into as it comes: stdout, or what is there and is no file.
 fn streamed(args: &GetArgs) -> Result<Option<Box<dyn Write>>> {
     Ok(match args.output.as_deref() {
@@ -255,45 +206,13 @@ fn streamed(args: &GetArgs) -> Result<Option<Box<dyn Write>>> {
     })
 }
 
-async fn to_stream(
-    args: &GetArgs,
-    mut job: Job,
-    client: &Rc<Client>,
-    links: &Links,
-    mut meter: Meter,
-    mut out: Box<dyn Write>,
-) -> Result<(Outcome, Option<PathBuf>)> {
-    job.order = Order::Stream { window: WINDOW };
-    let (mut sink, mut reader) = stream();
-    let copy = async {
-        let mut context = digest::Context::new(&SHA256);
-        while let Some(bytes) = reader.next().await {
-            context.update(&bytes);
-            // A reader that is slow holds the fetch up, and nothing else is to be done meanwhile.
-            out.write_all(&bytes)?;
-        }
-        out.flush()?;
-        anyhow::Ok(context.finish())
-    };
-    let fetching = async {
-        let fetched = fetch(client, links, job, &mut sink, |progress| {
-            meter.show(progress);
-        });
-        let fetched = fetched.await;
-        drop(sink);
-        meter.clear();
-        fetched
-    };
-    // A reader of ours that goes away ends the fetch by its sink.
-    let (fetched, copied) = tokio::join!(fetching, copy);
-    let actual = copied?;
-    let outcome = fetched?;
-    if let Some(Sha256(expected)) = &args.sha256
-        && actual.as_ref() != expected
-    {
-        bail!(wrong_digest(&actual));
-    }
-    Ok((outcome, None))
+/// Where the file goes.
+fn place(args: &GetArgs, urls: &[Url]) -> Result<PathBuf> {
+    Ok(match &args.output {
+        Some(path) if path.is_dir() => path.join(remote_name(&urls[0])?),
+        Some(path) => path.clone(),
+        None => PathBuf::from(remote_name(&urls[0])?),
+    })
 }
 
 fn remote_name(url: &Url) -> Result<String> {
@@ -303,22 +222,6 @@ fn remote_name(url: &Url) -> Result<String> {
         ))
         .into()
     })
-}
-
-fn wrong_digest(actual: &Digest) -> String {
-    let hex: String = actual.as_ref().iter().map(|b| format!("{b:02x}")).collect();
-    format!("the file's SHA-256 is {hex}, not what --sha256 says; it was not kept")
-}
-
-/// An error with what can be done about it.
-fn explain(error: FetchError, partial: Partial) -> anyhow::Error {
-    match partial.keep() {
-        Some(kept) => anyhow::anyhow!(
-            "{error}; {} of it are kept, the same command goes on from there",
-            output::size(kept)
-        ),
-        None => error.into(),
-    }
 }
 
 fn tell(args: &GetArgs, outcome: &Outcome, path: Option<&Path>, took: Duration) -> Result<()> {
@@ -356,24 +259,8 @@ fn summary(progress: &Progress, path: Option<&Path>, took: Duration) -> String {
     format!(
         "{}{} in {:.1} s, {} Mbit/s: {shares}",
         name.unwrap_or_default(),
-        output::size(progress.received),
+        Bytes::new(progress.received),
         took.as_secs_f64(),
         output::short(rate),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn digests_are_read_or_refused() {
-        let text = "00ff".repeat(16);
-        let Sha256(bytes) = text.parse().unwrap();
-        assert_eq!(bytes[..3], [0, 255, 0]);
-        assert_eq!(text.to_uppercase().parse(), Ok(Sha256(bytes)));
-        for wrong in ["", "00ff", &"0g".repeat(32), &"00".repeat(33)] {
-            assert!(wrong.parse::<Sha256>().is_err(), "{wrong}");
-        }
-    }
 }

@@ -6,10 +6,9 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tabane_base::Prefix;
-use tabane_control::State;
+use tabane_control::{State, running};
 use tabane_policy::UnixDay;
 
-use super::status::running;
 use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;

@@ -60,7 +60,7 @@ async fn serve(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(control, description, &far_ends)?;
+    let instance = Instance::of_client(control, &description, &far_ends)?;
     output::line(&format!("SOCKS5 and HTTP proxy on {}", listener.address()))?;
     let rules = plan.rules.clone();
     let stopped = tokio::select! {

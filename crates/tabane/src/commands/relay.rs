@@ -389,7 +389,7 @@ impl Sight {
     }
 
     fn show_with(&self, control: &ControlArgs) -> Result<()> {
-        let shown = Instance::of_relay(control, self.description.clone(), (self.view)())?;
+        let shown = Instance::of_relay(control, &self.description, (self.view)())?;
         self.instance.replace(Some(shown));
         Ok(())
     }

@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tabane_control::State;
+use tabane_control::{State, running};
 
-use super::status::running;
 use crate::{event_loop, output};
 use tabane_client::{SessionOrder, SessionPlan};
 use tabane_store::{FleetMember, RelayName, Store};

@@ -151,7 +151,7 @@ pub(crate) async fn run_program(
         relays: plan.relays(),
         policy: Some(PolicyTextFile::of(store)),
     };
-    let instance = Instance::of_client(&args.control, description, &far_ends)?;
+    let instance = Instance::of_client(&args.control, &description, &far_ends)?;
     let mut command = program.command();
     entrance.admit(&mut command, &far_ends, &plan.rules)?;
     entrance.ready(&far_ends).await;

@@ -16,7 +16,6 @@ use tabane_uplinks::{Lending, LendingOrder, counted_by};
 use crate::{event_loop, output, program, signals};
 use tabane_store::{RelayName, Store, quantity::RateText, wall_clock::today};
 
-mod invitation;
 mod pairing;
 
 /// Lend this machine's link to friends near by, for the web and for their sessions

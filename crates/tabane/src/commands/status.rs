@@ -16,19 +16,15 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::Args;
-use tabane_base::{Duration, Rate};
+use tabane_base::Rate;
 use tabane_control::{
     Client, Condition, Directory, Kind, Link, LinkState, Path, RuleUse, Running, Session, State,
-    Traffic,
+    Traffic, key_label, unix_millis,
 };
-use tokio::time::timeout;
 
 use crate::output::Column;
 use crate::{event_loop, gateway, output};
-use tabane_store::wall_clock::unix_millis;
 
-/// Who does not say by then what it does is left out.
-const PATIENCE: Duration = Duration::from_millis(500);
 /// Sessions of a relay in the table; `--json` has more.
 const MAX_ROWS: usize = 20;
 /// Events in the table.
@@ -72,29 +68,6 @@ impl InstanceArgs {
     pub(crate) fn find(&self) -> Result<Running> {
         Ok(Directory::of_user().find(self.instance.as_deref())?)
     }
-}
-
-/// What this user's instances say of themselves. One that ends just now, or is of another version,
-/// is left out.
-pub(crate) async fn running() -> Vec<State> {
-    let mut states = Vec::new();
-    for instance in Directory::of_user().running() {
-        let client = Client::new(&instance.socket);
-        if let Ok(Ok(state)) = timeout(PATIENCE, client.state()).await {
-            states.push(state);
-        }
-    }
-    states
-}
-
-/// The same of clients, but for those that fetch.
-pub(crate) async fn running_clients() -> Vec<State> {
-    let mut running = running().await;
-    running.retain(|state| {
-        let kind = state.instance.kind;
-        !matches!(kind, Kind::Relay | Kind::Gateway) && !kind.is_web()
-    });
-    running
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
@@ -284,7 +257,7 @@ fn sessions(state: &State) -> Option<String> {
     busiest.truncate(MAX_ROWS);
     let whose = |it: &Session| match &it.straight_to {
         Some(peer) => peer.clone(),
-        None => it.peer.as_deref().map_or_else(none, output::key_label),
+        None => it.peer.as_deref().map_or_else(none, key_label),
     };
     let rtt = |it: &Session| {
         let rtts = it.paths.iter().filter_map(|path| path.rtt_ms);

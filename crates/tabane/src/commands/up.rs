@@ -29,7 +29,7 @@ use crate::session_args::SessionArgs;
 use crate::signals;
 use tabane_client::{
     Behind, FarEnds, SessionPlan, check_domains, check_routes,
-    machine::{DirectRanges, Extent, Lock, Machine},
+    machine::{CARRYING, DirectRanges, Extent, Lock, Machine, PEERS_ALONE},
 };
 use tabane_store::{DirectPrefix, RouteDomain, RoutePrefix, Span, Store};
 use tabane_tunnel::{Domain, OWN_MARK};
@@ -37,10 +37,6 @@ use tabane_uplinks::PolicyTextFile;
 
 /// Where a daemon in the background writes what it has to say.
 const LOG: &str = "/run/tabane/up.log";
-/// What is told of the way that new connections take: they are carried, or there are peers alone,
-/// whose addresses are.
-const CARRYING: &str = "over all links";
-const PEERS_ALONE: &str = "peers are reached straight; there is no relay for the rest";
 /// How long `--detach` waits for the relay: a handshake over a slow link, and one more over a
 /// neighbour's.
 const DETACH_PATIENCE: Duration = Duration::from_secs(15);
@@ -214,7 +210,7 @@ async fn serve(
             relays: plan.relays(),
             policy: Some(PolicyTextFile::of(store)),
         };
-        Instance::of_client(control, description, far_ends)
+        Instance::of_client(control, &description, far_ends)
     });
     let _instance = instance.transpose().unwrap_or_else(|error| {
         // Carrying traffic matters more than being looked at.
@@ -226,7 +222,7 @@ async fn serve(
             machine.serve(far_ends, &plan.rules);
             far_ends.expose_kept(store);
             far_ends.offer_routes(behind);
-            attend(&mut machine, far_ends, watch, &signals).await
+            machine.attend(far_ends, watch, until_told(&signals)).await
         }
         None => Ok(()),
     };
@@ -239,80 +235,6 @@ async fn serve(
     }
     tracing::info!("down");
     ended.map(|()| ExitCode::SUCCESS)
-}
-
-/// Follows the session and the network until told to end, or until there can be no session.
-async fn attend(
-    machine: &mut Machine,
-    far_ends: &FarEnds,
-    mut watch: Watch,
-    signals: &Signals,
-) -> Result<()> {
-    let closed = far_ends.closed();
-    tokio::pin!(closed);
-    let mut is_open = false;
-    // What goes to peers needs no relay.
-    machine.set_open(is_open).await?;
-    // What must not go without the relay does not from here on.
-    notify::ready();
-    if far_ends.relay().is_none() {
-        notify::status(PEERS_ALONE);
-    }
-    loop {
-        tokio::select! {
-            () = until_told(signals) => return Ok(()),
-            reason = &mut closed => bail!("{reason}"),
-            () = relay_is(far_ends, !is_open) => {
-                is_open = !is_open;
-                machine.set_open(is_open).await?;
-                tell_reach(is_open, machine.is_strict());
-            }
-            () = rules_change(far_ends) => machine.set_open(is_open).await?,
-            () = far_ends.moved() => {
-                if let Err(error) = machine.follow_network().await {
-                    tracing::warn!("{error:#}");
-                }
-            }
-            changed = watch.changed() => {
-                if changed.is_none() {
-                    bail!("the kernel tells no more of the interfaces");
-                }
-                // The hooks stay as they are where this fails; the next change may do better.
-                if let Err(error) = machine.follow_network().await {
-                    tracing::warn!("{error:#}");
-                }
-            }
-        }
-    }
-}
-
-/// Waits until the relay is reachable, or given up; for ever where there is none.
-async fn relay_is(far_ends: &FarEnds, reachable: bool) {
-    match far_ends.relay() {
-        Some(relay) if reachable => relay.until_reachable(true).await,
-        Some(relay) => relay.until_given_up().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn rules_change(far_ends: &FarEnds) {
-    match far_ends.rules() {
-        Some(rules) => rules.renewed().await,
-        None => std::future::pending().await,
-    }
-}
-
-fn tell_reach(reachable: bool, is_strict: bool) {
-    if reachable {
-        tracing::info!("the relay answers: new connections go over all links");
-        notify::status(CARRYING);
-    } else if is_strict {
-        tracing::warn!("the relay does not answer: new connections wait for it (--strict)");
-        notify::status("the relay does not answer");
-    } else {
-        tracing::warn!("the relay does not answer: new connections go as without tabane");
-        notify::status("the relay does not answer");
-    }
 }
 
 /// Returns when the daemon should end.

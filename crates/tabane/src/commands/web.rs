@@ -19,7 +19,7 @@ use tabane_base::{Bytes, Rate};
 use tabane_control::Kind;
 use tabane_fetch::{Client, Patience, Proxies};
 use tabane_linux::{child, signals::Signals};
-use tabane_web::{Carried, Hosts, Journal, Map, Record, Web, WebCa};
+use tabane_web::{Carried, Hosts, Journal, Map, Record, Web, WebCa, trust};
 use tokio::net::TcpListener;
 
 use crate::event_loop;
@@ -33,7 +33,6 @@ use tabane_store::{RelayName, Store};
 use tabane_uplinks::{PolicyTextFile, WebLinks, WebView};
 
 mod ca;
-mod trust;
 
 /// Where programs look for the proxy, unless they run below it.
 const LISTEN: SocketAddr =
@@ -173,14 +172,14 @@ async fn serve(
             ))?;
         }
     }
-    let trust = match (&intercepted, program) {
-        (Some((_, kept)), Some(_)) => ca::variables(kept, &WebCa::of(store)),
+    let trusting = match (&intercepted, program) {
+        (Some((_, kept)), Some(_)) => trust::variables(kept, &WebCa::of(store)),
         _ => Vec::new(),
     };
     let interception = intercepted.map(|(interception, _)| interception);
     let web = Web::new(client, links.clone(), maps, interception, journal, address);
     let _visible = Instance::of_web(
-        Description {
+        &Description {
             kind: Kind::Web,
             name: format!("web-{}", std::process::id()),
             about: about(address, &args.intercepted),
@@ -193,7 +192,7 @@ async fn serve(
         }),
     )?;
     let outcome = tokio::select! {
-        code = supervise(program, address, trust, &signals) => code,
+        code = supervise(program, address, trusting, &signals) => code,
         () = web.serve(listener) => bail!("the proxy has ended"),
         () = found.follow() => bail!("the kernel tells no more of interfaces"),
     };
@@ -246,7 +245,7 @@ fn announce(address: SocketAddr, maps: &[Map], links: &[String]) -> Result<()> {
 async fn supervise(
     program: Option<&Program>,
     address: SocketAddr,
-    trust: Vec<(&'static str, PathBuf)>,
+    trusting: Vec<(&'static str, PathBuf)>,
     signals: &Signals,
 ) -> Result<ExitCode> {
     let Some(program) = program else {
@@ -259,7 +258,7 @@ async fn supervise(
     let excepted = std::env::var("no_proxy").or_else(|_| std::env::var("NO_PROXY"));
     let mut command = program.command();
     command.envs(web_variables(address.port(), excepted.ok().as_deref()));
-    command.envs(trust);
+    command.envs(trusting);
     child::prepare(&mut command, FAREWELL, None);
     program.run_to_its_end(command, signals).await
 }
@@ -297,7 +296,7 @@ fn text(record: &Record) -> String {
         "{status} {} {} {} in {:.1} s",
         record.method,
         record.target,
-        output::size(carried),
+        Bytes::new(carried),
         record.took.as_secs_f64()
     );
     if carried > 0 {
@@ -361,7 +360,7 @@ impl Sums {
             let percent = *amount as f64 * 100.0 / all.max(1) as f64;
             vec![
                 name.clone(),
-                output::size(*amount),
+                Bytes::new(*amount).to_string(),
                 format!("{percent:.0} %"),
             ]
         });

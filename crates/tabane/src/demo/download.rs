@@ -6,12 +6,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use tabane_base::{Bytes, Duration, Rate};
 use tabane_lab::Control;
+use tabane_sim::{Download, DownloadSample, LinkTraffic};
 use tokio::io::AsyncReadExt;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::body::Verifier;
 use super::process::Process;
 use super::view::{Rates, View};
+use super::web_server::BODY;
 use super::world::{Fetch, curl};
 
 /// How often counters are read: fine enough for a picture, too rare to cost anything.
@@ -20,65 +21,6 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 const DISPLAY_SAMPLES: usize = 5;
 /// What is read from curl at once.
 const BLOCK: usize = 64 * 1024;
-
-/// Everything counted at one moment; totals of the download so far.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Sample {
-    /// Since the first sample.
-    pub(crate) at: Duration,
-    /// What curl has handed out.
-    pub(crate) received: Bytes,
-    /// What came out of each link, in whole IP packets, since the lab was built.
-    pub(crate) links: Vec<Traffic>,
-}
-
-/// What came out of a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Traffic {
-    /// Towards the client.
-    pub(crate) down: Bytes,
-    /// From the client.
-    pub(crate) up: Bytes,
-}
-
-/// A download that is over.
-#[derive(Clone, Debug)]
-pub(crate) struct Download {
-    /// Every byte of it checked.
-    pub(crate) received: Bytes,
-    /// By curl's clock, start-up included.
-    pub(crate) lasted: Duration,
-    /// When curl began, on the samples' clock.
-    pub(crate) begun_at: Duration,
-    pub(crate) samples: Vec<Sample>,
-}
-
-impl Download {
-    /// Goodput.
-    pub(crate) fn rate(&self) -> Rate {
-        Rate::of(self.received, self.lasted)
-    }
-
-    /// Each link's part of the goodput, as its part of what all links carried.
-    pub(crate) fn parts(&self) -> Vec<Rate> {
-        let carried = self.carried();
-        let all: Bytes = carried.iter().copied().sum();
-        let part = |bytes: &Bytes| bytes.get() as f64 / all.get().max(1) as f64;
-        carried
-            .iter()
-            .map(|bytes| self.rate().scaled(part(bytes)))
-            .collect()
-    }
-
-    /// What each link carried towards the client.
-    pub(crate) fn carried(&self) -> Vec<Bytes> {
-        let (Some(first), Some(last)) = (self.samples.first(), self.samples.last()) else {
-            return Vec::new();
-        };
-        let pairs = first.links.iter().zip(&last.links);
-        pairs.map(|(first, last)| last.down - first.down).collect()
-    }
-}
 
 /// Runs a download to its end.
 pub(crate) async fn run(fetch: Fetch, control: &Control, view: &mut View) -> Result<Download> {
@@ -92,7 +34,7 @@ pub(crate) async fn run(fetch: Fetch, control: &Control, view: &mut View) -> Res
 
 async fn watch(mut process: Process, control: &Control, view: &mut View) -> Result<Download> {
     let mut output = process.output();
-    let mut verifier = Verifier::default();
+    let mut verified = 0;
     let mut buffer = vec![0; BLOCK];
     let mut samples = Sampler::start(control)?;
     let mut ticks = interval(SAMPLE_INTERVAL);
@@ -101,34 +43,45 @@ async fn watch(mut process: Process, control: &Control, view: &mut View) -> Resu
         tokio::select! {
             read = output.read(&mut buffer) => match read.context("cannot read from curl")? {
                 0 => break,
-                count => verifier.check(&buffer[..count])?,
+                count => {
+                    check(verified, &buffer[..count])?;
+                    verified += count as u64;
+                }
             },
             _ = ticks.tick() => {
-                samples.take(verifier.verified())?;
+                samples.take(verified)?;
                 view.show(&samples.rates())?;
             }
         }
     }
-    samples.take(verifier.verified())?;
+    samples.take(verified)?;
     let ended_at = samples.elapsed();
     let ended = process.end().await?;
     let lasted = curl::time_taken(&ended)?;
-    if verifier.verified() == 0 {
+    if verified == 0 {
         bail!("no data came");
     }
     Ok(Download {
-        received: Bytes::new(verifier.verified()),
+        received: Bytes::new(verified),
         lasted,
         begun_at: ended_at.saturating_sub(lasted),
         samples: samples.taken,
     })
 }
 
+/// Whether these bytes of the body, from `offset` on, are the ones that were sent.
+fn check(offset: u64, bytes: &[u8]) -> Result<()> {
+    if let Some(at) = BODY.first_difference(offset, bytes) {
+        bail!("byte {at} of the download is not the one that was sent");
+    }
+    Ok(())
+}
+
 /// Takes samples.
 struct Sampler<'a> {
     control: &'a Control,
     begun_at: Instant,
-    taken: Vec<Sample>,
+    taken: Vec<DownloadSample>,
 }
 
 impl<'a> Sampler<'a> {
@@ -144,11 +97,11 @@ impl<'a> Sampler<'a> {
 
     fn take(&mut self, received: u64) -> Result<()> {
         let snapshot = self.control.snapshot()?;
-        let links = snapshot.links.iter().map(|link| Traffic {
+        let links = snapshot.links.iter().map(|link| LinkTraffic {
             down: link.down.delivered.bytes,
             up: link.up.delivered.bytes,
         });
-        self.taken.push(Sample {
+        self.taken.push(DownloadSample {
             at: self.begun_at.elapsed(),
             received: Bytes::new(received),
             links: links.collect(),
@@ -166,7 +119,7 @@ impl<'a> Sampler<'a> {
 }
 
 /// Over the last samples.
-fn rates(samples: &[Sample]) -> Rates {
+fn rates(samples: &[DownloadSample]) -> Rates {
     let recent = &samples[samples.len().saturating_sub(DISPLAY_SAMPLES + 1)..];
     let (Some(first), Some(last)) = (recent.first(), recent.last()) else {
         return Rates {
@@ -198,12 +151,12 @@ mod tests {
     use super::*;
 
     /// Per 100 ms: 50 kB received, of 60 kB on two links.
-    fn sample(number: u64) -> Sample {
-        let link = |down: u64| Traffic {
+    fn sample(number: u64) -> DownloadSample {
+        let link = |down: u64| LinkTraffic {
             down: Bytes::new(7 + number * down),
             up: Bytes::new(number * down / 20),
         };
-        Sample {
+        DownloadSample {
             at: SAMPLE_INTERVAL * u32::try_from(number).unwrap(),
             received: Bytes::new(number * 50_000),
             links: vec![link(40_000), link(20_000)],
@@ -211,23 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_to_what_was_received() {
-        let download = Download {
-            received: Bytes::new(500_000),
-            lasted: Duration::from_secs(1),
-            begun_at: Duration::ZERO,
-            samples: (0..=10).map(sample).collect(),
-        };
-        assert_eq!(download.rate(), Rate::from_mbps(4));
-        assert_eq!(download.carried(), [400_000, 200_000].map(Bytes::new));
-        let parts = download.parts();
-        assert_eq!(parts[0].as_bps(), 2_666_666);
-        assert_eq!(parts[1].as_bps(), 1_333_333);
-    }
-
-    #[test]
     fn rates_are_those_of_the_last_half_second() {
-        let mut samples: Vec<Sample> = (0..=4).map(|_| sample(0)).collect();
+        let mut samples: Vec<DownloadSample> = (0..=4).map(|_| sample(0)).collect();
         assert_eq!(rates(&samples[..1]).received, Rate::ZERO);
         assert_eq!(rates(&[]).received, Rate::ZERO);
         samples = (0..=20).map(sample).collect();

@@ -4,8 +4,7 @@ use serde::Serialize;
 use tabane_base::Rate;
 use tabane_lab::Health;
 use tabane_netem::Scenario;
-
-use super::download::Download;
+use tabane_sim::Download;
 
 /// Packets that left the emulator late are told of when they are more than one in so many: below
 /// it, the figures do not move.

@@ -11,8 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use super::body;
+use tabane_base::{Content, Seed};
 
+/// What is served; it has no end, whoever downloads it stops.
+pub(super) const BODY: Content = Content::new(Seed(0));
 /// A request longer than this is none of curl's.
 const MAX_REQUEST: usize = 8 * 1024;
 /// What is written at once.
@@ -84,7 +86,7 @@ async fn answer(mut connection: TcpStream) -> io::Result<()> {
     connection.write_all(HEADER.as_bytes()).await?;
     let mut block = vec![0; BLOCK];
     for offset in (0..).step_by(BLOCK) {
-        body::fill(offset, &mut block);
+        BODY.fill(offset, &mut block);
         connection.write_all(&block).await?;
     }
     Ok(())

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tabane_control::{
     Gateway, Kind, Link, LinkChange, LinkState, Path, Session, SessionState, State, Traffic,
+    key_label,
 };
-
-use crate::output::key_label;
 
 /// Samples kept per row: two minutes, and more than any screen is wide.
 const HISTORY: usize = 240;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tabane_base::{Bytes, Rate};
 use tabane_fetch::Progress;
 
-use crate::output::{short, size};
+use crate::output::short;
 
 /// Cells of the bar, where there is room.
 const BAR: usize = 30;
@@ -96,8 +96,8 @@ fn picture(progress: &Progress, rate: Option<Rate>, columns: usize) -> Vec<Strin
             });
             let text = format!(
                 " {percent:>3} %  {} of {}  {} Mbit/s{}",
-                size(progress.received),
-                size(length),
+                Bytes::new(progress.received),
+                Bytes::new(length),
                 mbps(rate),
                 left.unwrap_or_default()
             );
@@ -105,7 +105,7 @@ fn picture(progress: &Progress, rate: Option<Rate>, columns: usize) -> Vec<Strin
             let filled = (progress.received * cells as u64 / length).min(cells as u64) as usize;
             format!("{}{}{text}", "█".repeat(filled), "░".repeat(cells - filled))
         }
-        _ => format!("{}  {} Mbit/s", size(progress.received), mbps(rate)),
+        _ => format!("{}  {} Mbit/s", Bytes::new(progress.received), mbps(rate)),
     };
     let width = progress.links.iter().map(|link| link.name.chars().count());
     let width = width.max().unwrap_or(0);
@@ -119,7 +119,7 @@ fn picture(progress: &Progress, rate: Option<Rate>, columns: usize) -> Vec<Strin
         lines.push(format!(
             "  {:<width$}  {:>9}  {state}",
             link.name,
-            size(link.carried)
+            Bytes::new(link.carried).to_string()
         ));
     }
     if let Some(trouble) = &progress.trouble {

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::Args;
-use tabane_control::{Client, Directory, Kind, RuleAnswer, RuleQuestion, State};
+use tabane_control::{Client, Directory, Kind, RuleAnswer, RuleQuestion, State, running_clients};
 use tabane_policy::{FlowFacts, HardwareAddress, Protocol, Sender};
 use tabane_store::{POLICY_FILE, Store};
 use tabane_uplinks::{
@@ -19,7 +19,7 @@ use tabane_uplinks::{
 };
 
 use super::look;
-use crate::commands::status::{InstanceArgs, running_clients};
+use crate::commands::status::InstanceArgs;
 use crate::event_loop;
 use crate::failure::Failure;
 use crate::output;

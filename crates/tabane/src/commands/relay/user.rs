@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
 use tabane_base::Prefix;
 use tabane_linux::interfaces;
 use tabane_tunnel::{
@@ -13,7 +12,7 @@ use tabane_tunnel::{
 
 use crate::event_loop;
 use crate::output;
-use tabane_relay::{AccessList, RelayState, UsageCounters, UserEntry, UserName};
+use tabane_relay::{AccessList, RelayState, UserEntry, UserName, UserReport};
 use tabane_store::{
     quantity::{RateText, Setting, Volume, bytes_text},
     wall_clock::unix_seconds,
@@ -233,30 +232,6 @@ fn replace<T: Clone>(values: &mut Vec<T>, given: &[Setting<T>]) {
     }
 }
 
-/// A user for display.
-#[derive(Serialize)]
-struct Row {
-    name: String,
-    rate_down: Option<String>,
-    rate_up: Option<String>,
-    volume: Option<String>,
-    /// In this day or month, as the relay last wrote it.
-    volume_used_bytes: Option<u64>,
-    sessions: Option<u32>,
-    streams: Option<u32>,
-    allow: Vec<String>,
-    deny: Vec<String>,
-    ports: Vec<String>,
-    hosts: Vec<String>,
-    routes: Vec<String>,
-    domains: Vec<String>,
-    group: Option<String>,
-    exit_addresses: Vec<String>,
-    private: bool,
-    devices: Vec<String>,
-    tokens: Vec<String>,
-}
-
 pub(super) fn run(args: UserArgs, state: &RelayState) -> Result<ExitCode> {
     match args.command {
         UserCommand::Add { name, limits } => {
@@ -298,40 +273,8 @@ fn unknown<T>(name: &UserName) -> Result<T> {
     bail!("there is no user '{name}'; `tabane relay user list` lists them")
 }
 
-fn row(list: &AccessList, usage: &UsageCounters, user: &UserEntry, now: u64) -> Row {
-    let is_own = |owner: &Option<UserName>| owner.as_ref() == Some(&user.name);
-    let devices = list.clients().iter();
-    let devices = devices.filter(|client| is_own(&client.user) && !client.revoked);
-    let tokens = list.tokens().iter();
-    let tokens = tokens.filter(|token| is_own(&token.user) && !token.is_expired(now));
-    Row {
-        name: user.name.to_string(),
-        rate_down: user.rate_down.map(|rate| rate.to_string()),
-        rate_up: user.rate_up.map(|rate| rate.to_string()),
-        volume: user.volume.map(|volume| volume.to_string()),
-        volume_used_bytes: user.volume.map(|_| usage.of(user, now).get()),
-        sessions: user.sessions,
-        streams: user.streams,
-        allow: user.allow.iter().map(ToString::to_string).collect(),
-        deny: user.deny.iter().map(ToString::to_string).collect(),
-        ports: user.ports.iter().map(ToString::to_string).collect(),
-        hosts: user.hosts.iter().map(ToString::to_string).collect(),
-        routes: user.routes.iter().map(ToString::to_string).collect(),
-        domains: user.domains.iter().map(ToString::to_string).collect(),
-        group: user.group.as_ref().map(ToString::to_string),
-        exit_addresses: user
-            .exit_addresses
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
-        private: user.private,
-        devices: devices.map(|client| client.key.to_string()).collect(),
-        tokens: tokens.map(|token| token.token.label().to_owned()).collect(),
-    }
-}
-
 /// `12.3 GB`, for reading; `show --json` has the number.
-fn used_text(row: &Row) -> String {
+fn used_text(row: &UserReport) -> String {
     row.volume_used_bytes.map(amount).unwrap_or_default()
 }
 
@@ -348,12 +291,7 @@ pub(in crate::commands) fn amount(used: u64) -> String {
 }
 
 pub(in crate::commands) fn list(state: &RelayState, json: bool) -> Result<()> {
-    let (list, usage, now) = (state.access()?, state.usage()?, state.now()?);
-    let rows: Vec<Row> = list
-        .users()
-        .iter()
-        .map(|user| row(&list, &usage, user, now))
-        .collect();
+    let rows = state.user_reports()?;
     if json {
         return output::json(&rows);
     }
@@ -374,11 +312,9 @@ pub(in crate::commands) fn list(state: &RelayState, json: bool) -> Result<()> {
 }
 
 fn show(state: &RelayState, name: &UserName, json: bool) -> Result<()> {
-    let (list, usage) = (state.access()?, state.usage()?);
-    let Some(user) = list.user(name) else {
+    let Some(row) = state.user_report(name)? else {
         return unknown(name);
     };
-    let row = row(&list, &usage, user, state.now()?);
     if json {
         return output::json(&row);
     }

@@ -1,41 +1,27 @@
 //! `tabane share pair`: shows a code, or uses the one that a neighbour shows.
+//!
+//! Owns the flags and what is shown, the picture for a camera among it. Getting to know each other
+//! is `tabane-uplinks`'.
 
-use std::ffi::CString;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::Args;
+use qrcode::render::unicode::Dense1x2;
+use qrcode::{EcLevel, QrCode};
 use tabane_base::Destination;
-use tabane_core::PublicKey;
-use tabane_fetch::DeviceWay;
-use tabane_linux::{DirectoryWatch, interfaces};
-use tabane_neighbour::{ATTEMPTS, Code, PairError, Paired, pair};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tabane_store::{RelayName, Store, TermsText};
+use tabane_uplinks::{
+    LENDING_PORT,
+    pairing::{self, Invitation, PairingOffer},
+};
 
-use super::invitation::Invitation;
 use super::{budget, hours, own_name, rate};
 use crate::event_loop;
-use crate::failure::Failure;
 use crate::output;
 use crate::program;
 use crate::signals;
-use tabane_store::{
-    NeighbourEntry, OFFER_FILE, OfferEntry, RelayName, Store, TermsText, secret,
-    wall_clock::unix_seconds,
-};
-use tabane_uplinks::{LENDING_PORT, lent_links::place, near_by};
-
-/// How long a code is worth something: a walk to the other machine.
-const OFFER_TIME: u64 = 600;
-/// How long a neighbour on the local network may take to answer.
-const NEAR_TIME: Duration = Duration::from_secs(1);
-/// How long neighbours are looked for.
-const SEARCH_TIME: Duration = Duration::from_secs(3);
-/// What a try may take that has begun.
-const LAST_TRY_TIME: Duration = Duration::from_secs(11);
 
 /// Get to know a friend, once
 ///
@@ -77,55 +63,22 @@ fn destination(text: &str) -> Result<Destination, String> {
 
 pub(crate) fn run(args: &PairArgs, store: &Store) -> Result<ExitCode> {
     let done = async {
-        match (&args.code, &args.host) {
-            (Some(invitation), host) => join(args, invitation, host.as_ref(), store).await,
-            (None, _) => offer(args, store).await,
+        match &args.code {
+            Some(invitation) => join(args, invitation, store).await,
+            None => offer(args, store).await,
         }
     };
     event_loop::carry(done)
 }
 
-async fn join(
-    args: &PairArgs,
-    Invitation { code, places }: &Invitation,
-    host: Option<&Destination>,
-    store: &Store,
-) -> Result<ExitCode> {
-    let identity = store.neighbour_identity()?;
-    let name = own_name(args.name.as_ref());
-    let pair_at = async |at: &Destination| {
-        let (host, port) = place(at);
-        pair(&identity, &name, (&host, port), code, &DeviceWay::unbound()).await
-    };
-    let invited = match (host, &places[..]) {
-        (Some(host), _) => Some(host.clone()),
-        (None, []) => None,
-        (None, places) => {
-            let at = first_that_answers(places).await;
-            Some(at.with_context(|| nobody_at(places))?)
-        }
-    };
-    let (at, paired) = match &invited {
-        Some(at) => (
-            at.clone(),
-            pair_at(at)
-                .await
-                .with_context(|| format!("cannot pair with {at}"))?,
-        ),
-        None => search(identity.public_key(), pair_at).await?,
-    };
-    let entry = NeighbourEntry {
-        address: at.to_string(),
-        key: paired.key.to_string(),
-    };
-    let interfaces = interfaces::list().await;
-    let interfaces = interfaces.context("cannot list the interfaces")?;
-    let taken: Vec<&str> = interfaces.iter().map(|it| it.name.as_str()).collect();
-    let name = store.put_neighbour(&paired.name, &entry, &taken)?;
-    if taken.contains(&paired.name.as_str()) {
+async fn join(args: &PairArgs, invitation: &Invitation, store: &Store) -> Result<ExitCode> {
+    let own_name = own_name(args.name.as_ref());
+    let neighbour = pairing::join(invitation, args.host.as_ref(), &own_name, store).await?;
+    let name = &neighbour.name;
+    if neighbour.is_renamed {
         output::line(&format!(
             "it calls itself {}, as an interface here is called: its link is {name}",
-            paired.name
+            neighbour.own_name
         ))?;
     }
     output::line(&format!(
@@ -135,137 +88,68 @@ async fn join(
     Ok(ExitCode::SUCCESS)
 }
 
-fn nobody_at(places: &[Destination]) -> String {
-    let places: Vec<_> = places.iter().map(ToString::to_string).collect();
-    format!(
-        "nobody answers at {}: does `tabane share` run there, on the same network? Else say where \
-         it is: tabane share pair CODE HOST",
-        places.join(" or ")
-    )
-}
-
-/// The first place where somebody listens.
-async fn first_that_answers(places: &[Destination]) -> Option<Destination> {
-    for at in places {
-        let connected = timeout(NEAR_TIME, TcpStream::connect(place(at))).await;
-        if matches!(connected, Ok(Ok(_))) {
-            return Some(at.clone());
-        }
-    }
-    None
-}
-
-/// Pairs with whoever on the local networks has the code. Somebody who has it not learns nothing
-/// but a guess that was wrong.
-async fn search(
-    own: PublicKey,
-    pair_at: impl AsyncFn(&Destination) -> Result<Paired, PairError>,
-) -> Result<(Destination, Paired)> {
-    let found = near_by::find(SEARCH_TIME, |_| false).await?;
-    let mut failures = Vec::new();
-    for neighbour in found.iter().filter(|found| found.key != own) {
-        let Some(at) = first_that_answers(&neighbour.at).await else {
-            continue;
-        };
-        match pair_at(&at).await {
-            Ok(paired) => return Ok((at, paired)),
-            Err(error) => failures.push(format!("{at}: {error}")),
-        }
-    }
-    if failures.is_empty() {
-        bail!(
-            "found nobody near here who lends a link: does `tabane share` run there, on the same \
-             network? Else say where it is: tabane share pair CODE HOST"
-        );
-    }
-    bail!(
-        "cannot pair with anybody near here ({})",
-        failures.join("; ")
-    )
-}
-
 async fn offer(args: &PairArgs, store: &Store) -> Result<ExitCode> {
     let signals = signals::catch()?;
-    store.neighbour_identity()?;
-    let code = Code::from_random(secret::random());
-    let offer = OfferEntry {
-        code: code.to_string(),
-        ends_at: unix_seconds() + OFFER_TIME,
-        attempts_left: ATTEMPTS,
-        paired: None,
-        terms: TermsText {
-            budget: args.budget.clone(),
-            rate: args.rate.clone(),
-            hours: args.hours.clone(),
-        },
+    let terms = TermsText {
+        budget: args.budget.clone(),
+        rate: args.rate.clone(),
+        hours: args.hours.clone(),
     };
-    let _offered = Offered(store);
-    store.put_offer(&offer)?;
+    let offer = PairingOffer::open(terms, store)?;
+    let code = offer.code();
     output::line(&format!(
         "code: {code}\nwithin ten minutes, at the friend's: tabane share pair {code}\n\
          (in another network: tabane share pair {code} HOST, this machine's name or address)"
     ))?;
     let is_terminal = io::stdout().is_terminal();
     if args.qr || is_terminal {
-        let interfaces = interfaces::list().await;
-        let interfaces = interfaces.context("cannot list the interfaces")?;
-        let port = store.lending_port()?.unwrap_or(LENDING_PORT);
-        let invitation = Invitation::here(code, &interfaces, port);
-        if let Some(picture) = invitation.picture(is_terminal) {
+        let invitation = offer.invitation().await?;
+        if let Some(picture) = picture(&invitation, is_terminal) {
             output::line(&format!(
                 "or by a phone's camera, which shows this as text to copy or send: \
-                 tabane share pair {invitation}\n{picture}"
+                 {}{invitation}\n{picture}",
+                Invitation::COMMAND
             ))?;
         }
     }
     tokio::select! {
-        name = outcome(store, &offer.code) => {
+        name = offer.outcome() => {
             let name = name?;
             output::line(&format!("paired with {name}; it may borrow while `tabane share` runs"))?;
             Ok(ExitCode::SUCCESS)
         }
         arrived = signals.next() => Ok(program::signal_code(arrived?.signal)),
-        () = tokio::time::sleep(Duration::from_secs(OFFER_TIME)) => {
-            bail!("nobody came within ten minutes (does `tabane share` run?)")
-        }
     }
 }
 
-/// Waits until `tabane share` has written down how it went.
-async fn outcome(store: &Store, code: &str) -> Result<String> {
-    let watch = DirectoryWatch::start(store.root()).context("cannot watch the configuration")?;
-    let file = CString::new(OFFER_FILE).context("a constant")?;
-    loop {
-        match store.offer()? {
-            Some(offer) if offer.code != code => bail!("another `tabane share pair` has begun"),
-            Some(OfferEntry {
-                paired: Some(name), ..
-            }) => return Ok(name),
-            // The last try may be under way, and right.
-            Some(offer)
-                if offer.attempts_left == 0
-                    && timeout(LAST_TRY_TIME, watch.changed(&file)).await.is_err() =>
-            {
-                return Err(Failure::with_status(
-                    1,
-                    "the code was mistyped too often; run this again for a new one",
-                )
-                .into());
-            }
-            Some(offer) if offer.attempts_left == 0 => {}
-            Some(_) => watch.changed(&file).await?,
-            None => bail!("the code was withdrawn"),
-        }
+/// The command that uses an invitation, as a picture of two rows of squares in each line; on a
+/// terminal black on white, whatever its colours are.
+fn picture(invitation: &Invitation, is_terminal: bool) -> Option<String> {
+    // A screen has no scratches: the least redundancy makes the squares largest.
+    let text = format!("{}{invitation}", Invitation::COMMAND);
+    let code = QrCode::with_error_correction_level(text, EcLevel::L).ok()?;
+    let picture = code.render::<Dense1x2>().build();
+    if !is_terminal {
+        return Some(picture);
     }
+    let lines = picture.lines();
+    let lines = lines.map(|line| format!("\x1b[38;5;16;48;5;231m{line}\x1b[0m"));
+    Some(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// A code is worth nothing once nobody shows it.
-struct Offered<'a>(&'a Store);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Drop for Offered<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = self.0.remove_offer() {
-            tracing::warn!("the code stays valid: {error:#}");
-        }
+    #[test]
+    fn a_picture_fits_a_terminal() {
+        let text = "123-456@192.168.100.200:4511,192.168.101.201:4511,10.111.112.113:4511";
+        let invitation: Invitation = text.parse().unwrap();
+        let plain = picture(&invitation, false).unwrap();
+        assert!(plain.lines().count() <= 24, "{plain}");
+        assert!(plain.lines().all(|line| line.chars().count() <= 80));
+        // The colours change nothing else.
+        let coloured = picture(&invitation, true).unwrap();
+        assert_eq!(coloured.lines().count(), plain.lines().count());
     }
 }

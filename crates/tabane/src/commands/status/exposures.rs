@@ -1,12 +1,12 @@
 //! Ports of a relay that lead to clients, as a table.
 
-use tabane_control::Exposure;
+use tabane_control::{Exposure, key_label};
 
 use crate::output;
 
 /// What of the relay leads where, at either end.
 pub(super) fn table(exposures: &[Exposure]) -> Option<String> {
-    let client = |it: &Exposure| it.client.as_deref().map(output::key_label);
+    let client = |it: &Exposure| it.client.as_deref().map(key_label);
     let leads_to = |it: &Exposure| it.target.clone().or_else(|| client(it)).unwrap_or_default();
     let table = output::items(
         exposures,

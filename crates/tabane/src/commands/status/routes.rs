@@ -1,6 +1,6 @@
 //! Networks behind clients, as a table.
 
-use tabane_control::SiteRoute;
+use tabane_control::{SiteRoute, key_label};
 
 use crate::output;
 
@@ -8,7 +8,7 @@ use crate::output;
 pub(super) fn table(routes: &[SiteRoute]) -> Option<String> {
     let headings = ["route", "behind", "state", "now", "so far"];
     let row = |it: &SiteRoute| {
-        let client = it.client.as_deref().map(output::key_label);
+        let client = it.client.as_deref().map(key_label);
         let whose = match (&it.user, client) {
             (Some(user), Some(client)) => format!("{user} {client}"),
             (Some(user), None) => user.clone(),

@@ -1,37 +1,21 @@
 //! `tabane web ca`: the certificate authority by which `tabane web --intercept` answers for hosts.
 //!
 //! Owns the flags, the question before one is made, and what is told of the one there is. What it
-//! can do is `tabane-web`'s, where it is kept `web_ca`'s, who is to trust it the user's (`trust`).
+//! can do, where it is kept and how programs are told to trust it is `tabane-web`'s.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tabane_web::{Authority, Hosts, Interception, KeptAuthority, WebCa};
+use tabane_web::{Authority, Hosts, Interception, KeptAuthority, WebCa, trust};
 
-use super::trust;
 use crate::failure::Failure;
 use crate::output;
 use tabane_store::{secret, wall_clock::unix_seconds};
 
-/// The variables by which single programs are told of a file with all authorities.
-const ONE_PROGRAMS: [&str; 7] = [
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "REQUESTS_CA_BUNDLE",
-    "PIP_CERT",
-    "CARGO_HTTP_CAINFO",
-    "AWS_CA_BUNDLE",
-    NODE,
-];
-/// Node's: a file with further authorities.
-const NODE: &str = "NODE_EXTRA_CA_CERTS";
-/// wget's: a file of settings.
-const WGET: &str = "WGETRC";
 const DAY: u64 = 86_400;
 /// A user is told that the authority ends, so many days before.
 const WARNING_DAYS: u64 = 14;
@@ -137,39 +121,6 @@ pub(super) fn open(hosts: Vec<Hosts>, home: &WebCa) -> Result<(Interception, Kep
     })?;
     home.publish(&kept)?;
     Ok((interception, kept))
-}
-
-/// The variables that have a command trust the authority, beside whom it trusts anyway: the
-/// system's, or those in a file that a variable names already.
-pub(super) fn variables(kept: &KeptAuthority, home: &WebCa) -> Vec<(&'static str, PathBuf)> {
-    let (bundle, own) = (home.bundle(), home.certificate());
-    // OpenSSL, Go and rustls read this one; what it names is among the system's.
-    let mut variables = vec![("SSL_CERT_FILE", bundle.clone())];
-    for name in ONE_PROGRAMS {
-        let named = std::env::var_os(name).filter(|path| !path.is_empty());
-        let joined = named.map(|path| home.join(kept, Path::new(&path), name));
-        match joined {
-            Some(Ok(path)) => variables.push((name, path)),
-            Some(Err(error)) => tracing::warn!("{name} stays as it is: {error:#}"),
-            // Node has the system's built in, and adds to them.
-            None if name == NODE => variables.push((name, own.clone())),
-            None => variables.push((name, bundle.clone())),
-        }
-    }
-    match home.join_wgetrc(kept, wgetrc().as_deref()) {
-        Ok(path) => variables.push((WGET, path)),
-        Err(error) => tracing::warn!("{WGET} stays as it is: {error:#}"),
-    }
-    variables
-}
-
-/// The settings that wget reads without us.
-fn wgetrc() -> Option<PathBuf> {
-    let named = std::env::var_os(WGET).filter(|path| !path.is_empty());
-    named.map(PathBuf::from).or_else(|| {
-        let own = std::env::home_dir()?.join(".wgetrc");
-        own.exists().then_some(own)
-    })
 }
 
 fn authority(kept: &KeptAuthority, home: &WebCa) -> Result<Authority> {

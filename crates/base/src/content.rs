@@ -1,9 +1,9 @@
 //! Bytes that verify themselves: what stands at an offset follows from a seed.
 //!
-//! Any span can be made or checked without what comes before it, so neither end of a simulated
-//! transfer keeps a copy.
+//! Any span can be made or checked without what comes before it, so neither end of a transfer keeps
+//! a copy. A byte that is missing, doubled, moved or changed does not go unnoticed.
 
-use tabane_base::Seed;
+use crate::rng::Seed;
 
 const WORD: u64 = 8;
 
@@ -85,5 +85,20 @@ mod tests {
             assert_eq!(content.first_difference(start, &part), Some(start + 57));
         }
         assert!(Content::new(Seed(4)).first_difference(0, &whole).is_some());
+    }
+
+    #[test]
+    fn what_is_missing_doubled_or_moved_is_noticed_where_it_begins() {
+        let content = Content::new(Seed(0));
+        let mut whole = [0; 3_000];
+        content.fill(0, &mut whole);
+        let missing = [&whole[..1_000], &whole[1_001..]].concat();
+        let doubled = [&whole[..1_000], &whole[992..]].concat();
+        let moved = [&whole[..1_000], &whole[2_000..], &whole[1_000..2_000]].concat();
+        for wrong in [missing, doubled, moved] {
+            let at = content.first_difference(500, &wrong[500..]);
+            // By chance, a byte beside a gap may be the one expected.
+            assert!((1_000..1_008).contains(&at.unwrap()), "{at:?}");
+        }
     }
 }

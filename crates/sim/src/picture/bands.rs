@@ -1,17 +1,15 @@
-//! The picture: the rate over all links by time, one band per link, with what each link reaches
-//! alone beside it.
+//! A download over several links: the rate over all of them by time, one band per link, with what
+//! each reaches alone beside it.
 
-use anyhow::{Result, anyhow};
-use plotters::coord::types::RangedCoordf64;
 use plotters::element::{PathElement, Polygon, Rectangle, Text};
 use plotters::prelude::{
-    Cartesian2d, ChartBuilder, ChartContext, Color, DashedLineSeries, DrawingArea, IntoDrawingArea,
-    IntoFont, LineSeries, RGBColor, SVGBackend,
+    ChartBuilder, Color, DashedLineSeries, IntoDrawingArea, LineSeries, RGBColor, SVGBackend,
 };
-use plotters::style::{BLACK, TextStyle, WHITE};
+use plotters::style::{BLACK, WHITE};
 use tabane_base::{Bytes, Duration, Rate};
 
-use super::download::{Download, Sample};
+use super::{Area, Chart, DrawError, Drawn, FAINT, GREY, INK, font};
+use crate::download::{Download, DownloadSample};
 
 const SIZE: (u32, u32) = (1_000, 540);
 /// Height of the title's part, width of the legend's.
@@ -40,20 +38,20 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(240, 228, 66),
     RGBColor(204, 121, 167),
 ];
-const INK: RGBColor = RGBColor(40, 40, 40);
-const FAINT: RGBColor = RGBColor(225, 225, 225);
-const GREY: RGBColor = RGBColor(95, 95, 95);
 
 /// What is to be seen.
 #[derive(Debug)]
-pub(crate) struct Plot<'a> {
-    pub(crate) title: String,
-    pub(crate) subtitle: String,
+pub struct DownloadFigure<'a> {
+    /// Heading.
+    pub title: String,
+    /// Settings in a line.
+    pub subtitle: String,
     /// Per link: its name and what it reaches alone.
-    pub(crate) alone: Vec<(&'a str, Rate)>,
+    pub alone: Vec<(&'a str, Rate)>,
     /// What the links do when alone, in words.
-    pub(crate) alone_by: &'a str,
-    pub(crate) together: &'a Download,
+    pub alone_by: &'a str,
+    /// What they reach together.
+    pub together: &'a Download,
 }
 
 /// Curves over time, in Mbit/s at the middle of each bin.
@@ -65,24 +63,24 @@ struct Curves {
     received: Vec<f64>,
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-
-impl Plot<'_> {
+impl DownloadFigure<'_> {
     /// The picture as an SVG document.
-    pub(crate) fn svg(&self) -> Result<String> {
+    ///
+    /// # Errors
+    /// The drawing does not work out; none is known for which it does not.
+    pub fn svg(&self) -> Result<String, DrawError> {
         let mut text = String::new();
         {
             let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-            self.draw(&root)
-                .map_err(|error| anyhow!("cannot draw: {error}"))?;
+            let drawn = self.draw(&root);
+            drawn.map_err(|error| DrawError(error.to_string()))?;
             root.present()
-                .map_err(|error| anyhow!("cannot draw: {error}"))?;
+                .map_err(|error| DrawError(error.to_string()))?;
         }
         Ok(text)
     }
 
-    fn draw(&self, root: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw(&self, root: &Area<'_>) -> Drawn {
         root.fill(&WHITE)?;
         let (heading, below) = root.split_vertically(TITLE_HEIGHT);
         let (picture, legend) = below.split_horizontally(SIZE.0 - LEGEND_WIDTH);
@@ -93,7 +91,7 @@ impl Plot<'_> {
         Ok(())
     }
 
-    fn draw_chart(&self, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw_chart(&self, area: &Area<'_>) -> Drawn {
         let curves = curves(self.together);
         let end = self.together.lasted.as_secs_f64();
         let peak = curves.received.iter().copied().fold(self.sum(), f64::max);
@@ -127,12 +125,7 @@ impl Plot<'_> {
     }
 
     /// Each upon the one before it.
-    fn draw_bands(
-        &self,
-        chart: &mut Chart<'_, '_>,
-        curves: &Curves,
-        end: f64,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw_bands(&self, chart: &mut Chart<'_, '_>, curves: &Curves, end: f64) -> Drawn {
         for (index, top) in curves.stacked.iter().enumerate() {
             let bottom = match index.checked_sub(1) {
                 Some(below) => curves.stacked[below].clone(),
@@ -146,11 +139,7 @@ impl Plot<'_> {
     }
 
     /// Where each band would end if every link gave what it gives alone.
-    fn draw_levels(
-        &self,
-        chart: &mut Chart<'_, '_>,
-        end: f64,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw_levels(&self, chart: &mut Chart<'_, '_>, end: f64) -> Drawn {
         let mut level = 0.0;
         for (index, (_, rate)) in self.alone.iter().enumerate() {
             level += rate.as_mbps_f64();
@@ -161,7 +150,7 @@ impl Plot<'_> {
         Ok(())
     }
 
-    fn draw_legend(&self, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw_legend(&self, area: &Area<'_>) -> Drawn {
         let bond = self.together.rate().as_mbps_f64();
         let mut y = 14;
         area.draw(&stroke(LEGEND_LEFT, LEGEND_LEFT + SWATCH, y, BLACK))?;
@@ -189,13 +178,7 @@ impl Plot<'_> {
     }
 
     /// One link of the legend: two lines where there is room, else one.
-    fn draw_row(
-        &self,
-        area: &Area<'_>,
-        index: usize,
-        y: i32,
-        pitch: i32,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    fn draw_row(&self, area: &Area<'_>, index: usize, y: i32, pitch: i32) -> Drawn {
         let (name, alone) = self.alone[index];
         let part = self.together.parts().get(index).copied();
         let [part, alone] = [part.unwrap_or_default(), alone].map(Rate::as_mbps_f64);
@@ -239,10 +222,6 @@ fn stroke(left: i32, right: i32, y: i32, colour: RGBColor) -> PathElement<(i32, 
     PathElement::new([(left, y), (right, y)], colour.stroke_width(2))
 }
 
-fn font(size: u32, colour: RGBColor) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&colour)
-}
-
 fn colour(index: usize) -> RGBColor {
     COLOURS[index % COLOURS.len()]
 }
@@ -271,7 +250,7 @@ fn curves(download: &Download) -> Curves {
         .collect();
     let carried: Bytes = download.carried().into_iter().sum();
     let scale = download.received.get() as f64 / carried.get().max(1) as f64;
-    let rates = |count: &dyn Fn(&Sample) -> Bytes, scale: f64| -> Vec<f64> {
+    let rates = |count: &dyn Fn(&DownloadSample) -> Bytes, scale: f64| -> Vec<f64> {
         let at_edges = edges.iter().map(|edge| at(&download.samples, *edge, count));
         let at_edges: Vec<f64> = at_edges.collect();
         let steps = at_edges.windows(2);
@@ -303,9 +282,9 @@ fn curves(download: &Download) -> Curves {
 }
 
 /// A counter at `time`, between the samples before and after it.
-fn at(samples: &[Sample], time: Duration, count: &dyn Fn(&Sample) -> Bytes) -> f64 {
+fn at(samples: &[DownloadSample], time: Duration, count: &dyn Fn(&DownloadSample) -> Bytes) -> f64 {
     let after = samples.partition_point(|sample| sample.at < time);
-    let value = |sample: &Sample| count(sample).get() as f64;
+    let value = |sample: &DownloadSample| count(sample).get() as f64;
     match (
         after.checked_sub(1).and_then(|before| samples.get(before)),
         samples.get(after),
@@ -321,26 +300,26 @@ fn at(samples: &[Sample], time: Duration, count: &dyn Fn(&Sample) -> Bytes) -> f
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::demo::download::Traffic;
+    use crate::download::LinkTraffic;
 
     /// Two links of 20 and 10 Mbit/s for 3 s, of which 28 are payload, after 0.5 s of nothing.
     fn download() -> Download {
         let sample = |number: u32| {
             let at = Duration::from_millis(100) * number;
             let active = u64::from(number.saturating_sub(5));
-            let link = |bytes: u64| Traffic {
+            let link = |bytes: u64| LinkTraffic {
                 down: Bytes::new(99 + active * bytes),
                 up: Bytes::ZERO,
             };
-            Sample {
+            DownloadSample {
                 at,
                 received: Bytes::new(active * 350_000),
                 links: vec![link(250_000), link(125_000)],
             }
         };
-        let samples: Vec<Sample> = (0..=35).map(sample).collect();
+        let samples: Vec<DownloadSample> = (0..=35).map(sample).collect();
         Download {
             received: samples[35].received,
             lasted: Duration::from_secs(3),
@@ -365,7 +344,7 @@ pub(crate) mod tests {
     #[test]
     fn the_picture_is_well_formed_whatever_links_are_called() {
         let download = download();
-        let plot = Plot {
+        let plot = DownloadFigure {
             title: "a < b & \"c\"".to_owned(),
             subtitle: String::new(),
             alone: vec![
@@ -395,7 +374,7 @@ pub(crate) mod tests {
             begun_at: Duration::ZERO,
             samples: Vec::new(),
         };
-        let plot = Plot {
+        let plot = DownloadFigure {
             title: String::new(),
             subtitle: String::new(),
             alone: vec![("a", Rate::from_mbps(1))],

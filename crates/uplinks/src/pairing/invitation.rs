@@ -6,28 +6,26 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use qrcode::render::unicode::Dense1x2;
-use qrcode::{EcLevel, QrCode};
 use tabane_base::{Destination, Host};
 use tabane_linux::interfaces::{Interface, Kind};
 use tabane_neighbour::Code;
 
-use tabane_uplinks::LENDING_PORT;
+use crate::lending::LENDING_PORT;
 
 /// Places in an invitation: more make a picture that is hard to read from a screen.
 const MAX_PLACES: usize = 3;
-/// The command, in whose place an invitation may be pasted with it.
-const COMMAND: &str = "tabane share pair ";
-
 /// `123-456`, or `123-456@192.0.2.7:4511` with the places to try, divided by commas; behind the
 /// command as well.
 #[derive(Clone, Debug)]
-pub(super) struct Invitation {
+pub struct Invitation {
     pub(super) code: Code,
     pub(super) places: Vec<Destination>,
 }
 
 impl Invitation {
+    /// The command, in whose place an invitation may be pasted with it.
+    pub const COMMAND: &str = "tabane share pair ";
+
     /// To this machine, which has `interfaces` and listens on `port`.
     pub(super) fn here(code: Code, interfaces: &[Interface], port: u16) -> Self {
         let near = interfaces
@@ -57,21 +55,6 @@ impl Invitation {
             places: places.collect(),
         }
     }
-
-    /// The command that uses it, as a picture of two rows of squares in each line; on a terminal
-    /// black on white, whatever its colours are.
-    pub(super) fn picture(&self, is_terminal: bool) -> Option<String> {
-        // A screen has no scratches: the least redundancy makes the squares largest.
-        let text = format!("{COMMAND}{self}");
-        let code = QrCode::with_error_correction_level(text, EcLevel::L).ok()?;
-        let picture = code.render::<Dense1x2>().build();
-        if !is_terminal {
-            return Some(picture);
-        }
-        let lines = picture.lines();
-        let lines = lines.map(|line| format!("\x1b[38;5;16;48;5;231m{line}\x1b[0m"));
-        Some(lines.collect::<Vec<_>>().join("\n"))
-    }
 }
 
 impl fmt::Display for Invitation {
@@ -89,7 +72,7 @@ impl FromStr for Invitation {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let text = text.strip_prefix(COMMAND).unwrap_or(text);
+        let text = text.strip_prefix(Self::COMMAND).unwrap_or(text);
         let (code, places) = match text.split_once('@') {
             Some((code, places)) => (code, places.split(',').collect()),
             None => (text, Vec::new()),
@@ -112,7 +95,7 @@ mod tests {
         for text in ["123-456", "123-456@192.0.2.7:4511,[2001:db8::7]:4599"] {
             let invitation: Invitation = text.parse().unwrap();
             assert_eq!(invitation.to_string(), text);
-            let pasted: Invitation = format!(" {COMMAND}{text}\n").parse().unwrap();
+            let pasted: Invitation = format!(" {}{text}\n", Invitation::COMMAND).parse().unwrap();
             assert_eq!(pasted.to_string(), text);
         }
         let short: Invitation = "123456@nas".parse().unwrap();
@@ -120,17 +103,5 @@ mod tests {
         for wrong in ["12345", "123-456@", "123-456@a:b:c", "@192.0.2.7", ""] {
             assert!(wrong.parse::<Invitation>().is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_picture_fits_a_terminal() {
-        let text = "123-456@192.168.100.200:4511,192.168.101.201:4511,10.111.112.113:4511";
-        let invitation: Invitation = text.parse().unwrap();
-        let picture = invitation.picture(false).unwrap();
-        assert!(picture.lines().count() <= 24, "{picture}");
-        assert!(picture.lines().all(|line| line.chars().count() <= 80));
-        // The colours change nothing else.
-        let coloured = invitation.picture(true).unwrap();
-        assert_eq!(coloured.lines().count(), picture.lines().count());
     }
 }

@@ -1,20 +1,69 @@
-//! Words about a local certificate authority: what it risks, and how programs are told to trust it
-//! and to trust it no more.
+//! Who trusts a local certificate authority: a command of ours by its environment, other programs
+//! by what their users are told here, with what it risks, and how they trust it no more.
 //!
-//! None of it is done by us: whom a program trusts is its user's to say.
+//! Owns by which variable, file or setting each program is told. Nothing beyond the command is done
+//! by us: whom a program trusts is its user's to say.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use tabane_web::KeptAuthority;
+use crate::authority::KeptAuthority;
+use crate::web_ca::WebCa;
 
+/// The variables by which single programs are told of a file with all authorities.
+const ONE_PROGRAMS: [&str; 7] = [
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+    NODE,
+];
+/// Node's: a file with further authorities.
+const NODE: &str = "NODE_EXTRA_CA_CERTS";
+/// wget's: a file of settings.
+const WGET: &str = "WGETRC";
 /// Where apt, which reads nothing of a user's, is to find it.
 const APT_CERTIFICATE: &str = "/etc/apt/tabane.pem";
 const APT_SETTINGS: &str = "/etc/apt/apt.conf.d/90tabane";
 const DEBIAN_CERTIFICATE: &str = "/usr/local/share/ca-certificates/tabane.crt";
 const FIREFOX: &str = "Settings, Privacy & Security, View Certificates, Authorities:";
 
+/// The variables that have a command trust the authority, beside whom it trusts anyway: the
+/// system's, or those in a file that a variable names already.
+pub fn variables(kept: &KeptAuthority, home: &WebCa) -> Vec<(&'static str, PathBuf)> {
+    let (bundle, own) = (home.bundle(), home.certificate());
+    // OpenSSL, Go and rustls read this one; what it names is among the system's.
+    let mut variables = vec![("SSL_CERT_FILE", bundle.clone())];
+    for name in ONE_PROGRAMS {
+        let named = std::env::var_os(name).filter(|path| !path.is_empty());
+        let joined = named.map(|path| home.join(kept, Path::new(&path), name));
+        match joined {
+            Some(Ok(path)) => variables.push((name, path)),
+            Some(Err(error)) => tracing::warn!("{name} stays as it is: {error:#}"),
+            // Node has the system's built in, and adds to them.
+            None if name == NODE => variables.push((name, own.clone())),
+            None => variables.push((name, bundle.clone())),
+        }
+    }
+    match home.join_wgetrc(kept, wgetrc().as_deref()) {
+        Ok(path) => variables.push((WGET, path)),
+        Err(error) => tracing::warn!("{WGET} stays as it is: {error:#}"),
+    }
+    variables
+}
+
+/// The settings that wget reads without us.
+fn wgetrc() -> Option<PathBuf> {
+    let named = std::env::var_os(WGET).filter(|path| !path.is_empty());
+    named.map(PathBuf::from).or_else(|| {
+        let own = std::env::home_dir()?.join(".wgetrc");
+        own.exists().then_some(own)
+    })
+}
+
 /// Said before one is made.
-pub(super) fn risks(made: &KeptAuthority, path: &Path) -> String {
+pub fn risks(made: &KeptAuthority, path: &Path) -> String {
     let names = made.domains.join(", ");
     format!(
         "This makes a certificate authority for {names} and all names below. What that means:\n\
@@ -37,7 +86,7 @@ pub(super) fn risks(made: &KeptAuthority, path: &Path) -> String {
 }
 
 /// Said when one was made.
-pub(super) fn made(made: &KeptAuthority, date: &str, hosts: &[String]) -> String {
+pub fn made(made: &KeptAuthority, date: &str, hosts: &[String]) -> String {
     let names = hosts.iter().map(|name| quoted(name)).collect::<Vec<_>>();
     format!(
         "made {}, until {date}; nobody trusts it yet\n\
@@ -49,7 +98,7 @@ pub(super) fn made(made: &KeptAuthority, date: &str, hosts: &[String]) -> String
 }
 
 /// How programs are told to trust it.
-pub(super) fn how(kept: &KeptAuthority, certificate: &str, bundle: &str) -> String {
+pub fn how(kept: &KeptAuthority, certificate: &str, bundle: &str) -> String {
     let title = &kept.title;
     let names = kept.domains.join(",");
     let run = format!("tabane web --intercept {names} -- CMD");
@@ -98,7 +147,7 @@ pub(super) fn how(kept: &KeptAuthority, certificate: &str, bundle: &str) -> Stri
 }
 
 /// How they are told to trust it no more.
-pub(super) fn how_not(kept: &KeptAuthority) -> String {
+pub fn how_not(kept: &KeptAuthority) -> String {
     let title = &kept.title;
     let apt = format!("sudo rm {APT_CERTIFICATE} {APT_SETTINGS}");
     let firefox = format!("Delete '{title}'");

@@ -1,13 +1,17 @@
-//! What happened on the data path, as an event of the API.
+//! What happened on the data path, as events of the API.
 
-use tabane_control::{Event, EventKind};
+use tabane_control::{Event, EventKind, key_label, unix_millis};
 use tabane_core::PublicKey;
-use tabane_store::wall_clock::unix_millis;
-use tabane_tunnel::{Entry, Happening};
 
-use crate::output;
+use crate::journal::{Entry, Happening, Journal};
 
-pub(super) fn event(entry: &Entry) -> Event {
+/// All that is kept, oldest first.
+#[must_use]
+pub fn happened(journal: &Journal) -> Vec<Event> {
+    journal.since(0).iter().map(event).collect()
+}
+
+fn event(entry: &Entry) -> Event {
     let (kind, link, session, text) = match &entry.happening {
         Happening::SessionUp { session, client } => {
             let text = match client {
@@ -83,5 +87,5 @@ fn of_link(
 }
 
 fn short(client: &PublicKey) -> String {
-    output::key_label(&client.to_string())
+    key_label(&client.to_string())
 }

@@ -1,18 +1,14 @@
-//! A gateway as its control socket shows it: it tells when it is asked, because its thread has
-//! packets waiting and thousands of flows to look at.
+//! Those who are told what a gateway does: by its control socket, when they ask and at no other
+//! time, because its thread has packets waiting and thousands of flows to look at.
 
 use std::future::pending;
 
-use anyhow::Result;
-use tabane_control::{Command, Gateway, Instance, Pace, Publisher, Server};
-use tabane_relay::gateway::Audience;
+use tabane_control::{Command, Gateway, Instance, Publisher, Server, State};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{ControlArgs, Description, instance, serve, state};
-
-/// Visible until dropped.
+/// Whoever asks; nobody can any more when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub struct Audience {
     /// None where there is no socket: nobody ever asks.
     open: Option<Open>,
 }
@@ -27,26 +23,25 @@ struct Open {
     _server: Server,
 }
 
-impl Asked {
-    /// Makes a gateway visible.
-    ///
-    /// # Errors
-    /// The interface has one already, or HTTP was asked for and cannot be served.
-    pub(crate) fn start(args: &ControlArgs, description: &Description) -> Result<Self> {
-        let started = serve(args, description, Pace::WhenAsked)?;
-        let open = started.map(|(server, publisher, commands)| Open {
-            instance: instance(description, Some(&server)),
+impl Audience {
+    /// Of the gateway that is this `instance`; nobody where nothing is `served`.
+    pub fn new(
+        instance: Instance,
+        served: Option<(Server, Publisher, mpsc::Receiver<Command>)>,
+    ) -> Self {
+        let open = served.map(|(server, publisher, commands)| Open {
+            instance,
             publisher,
             commands,
             waiting: Vec::new(),
             _server: server,
         });
-        Ok(Self { open })
+        Self { open }
     }
-}
 
-impl Audience for Asked {
-    async fn asked(&mut self) {
+    /// Waits until somebody wants to know how things stand, whom [`tell`](Self::tell) answers.
+    /// Nothing is lost where the wait is given up.
+    pub(super) async fn asked(&mut self) {
         let Some(open) = &mut self.open else {
             return pending().await;
         };
@@ -69,11 +64,12 @@ impl Audience for Asked {
         pending().await
     }
 
-    fn tell(&mut self, gateway: Gateway) {
+    /// Tells those who have asked.
+    pub(super) fn tell(&mut self, gateway: Gateway) {
         let Some(open) = &mut self.open else {
             return;
         };
-        let mut state = state(&open.instance);
+        let mut state = State::of(&open.instance);
         let totals = gateway.totals;
         state.totals.traffic.received_bytes = totals.bytes.saturating_add(totals.carried_bytes);
         state.totals.streams = gateway.flow_count();
