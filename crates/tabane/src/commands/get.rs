@@ -231,7 +231,7 @@ async fn to_file(
     meter.clear();
     let outcome = match fetched {
         Ok(outcome) => outcome,
-        Err(error) => return Err(explain(error, partial)),
+        Err(error) => return Err(explain(error, partial, &path)),
     };
     if let Some(Sha256(expected)) = &args.sha256 {
         let actual = partial.digest()?;
@@ -265,14 +265,18 @@ async fn to_stream(
 ) -> Result<(Outcome, Option<PathBuf>)> {
     job.order = Order::Stream { window: WINDOW };
     let (mut sink, mut reader) = stream();
+    let failed = || match args.output.as_deref() {
+        Some(path) if path != Path::new("-") => format!("cannot write {}", path.display()),
+        _ => "cannot write to standard output".to_owned(),
+    };
     let copy = async {
         let mut context = digest::Context::new(&SHA256);
         while let Some(bytes) = reader.next().await {
             context.update(&bytes);
             // A reader that is slow holds the fetch up, and nothing else is to be done meanwhile.
-            out.write_all(&bytes)?;
+            out.write_all(&bytes).with_context(failed)?;
         }
-        out.flush()?;
+        out.flush().with_context(failed)?;
         anyhow::Ok(context.finish())
     };
     let fetching = async {
@@ -311,13 +315,17 @@ fn wrong_digest(actual: &Digest) -> String {
 }
 
 /// An error with what can be done about it.
-fn explain(error: FetchError, partial: Partial) -> anyhow::Error {
+fn explain(error: FetchError, partial: Partial, path: &Path) -> anyhow::Error {
+    let text = match error {
+        FetchError::Sink(error) => format!("cannot write {}: {error}", path.display()),
+        error @ FetchError::Transfer { .. } => error.to_string(),
+    };
     match partial.keep() {
         Some(kept) => anyhow::anyhow!(
-            "{error}; {} of it are kept, the same command goes on from there",
+            "{text}; {} of it are kept, the same command goes on from there",
             output::size(kept)
         ),
-        None => error.into(),
+        None => anyhow::Error::msg(text),
     }
 }
 
