@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use tabane_base::{Destination, Duration, Host, Protocol};
 use tabane_linux::DirectoryWatch;
+use tabane_linux::threads::{aside, lookup_host};
 use tabane_policy::FlowFacts;
 use tabane_store::{EXPOSURES_FILE_NAME, ExposureEntry, Store, wall_clock::unix_seconds};
 use tabane_tunnel::{
@@ -23,9 +24,9 @@ use tabane_tunnel::{
     proxy_header,
 };
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpStream, UdpSocket, lookup_host};
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::plain::{self, PlainWay};
@@ -142,7 +143,7 @@ impl Exposures {
         let watch = DirectoryWatch::start(store.root());
         loop {
             let reading = store.clone();
-            match spawn_blocking(move || reading.exposures()).await {
+            match aside(move || reading.exposures()).await {
                 Ok(Ok(entries)) => self.set(relay, rules, &entries),
                 // What was wished for before goes on.
                 Ok(Err(error)) => tracing::error!("exposures stay as they were: {error:#}"),
@@ -353,7 +354,7 @@ impl Wish {
         let target = self.entry.target_of(port);
         let found = match target.host {
             Host::Ip(ip) => return Ok(vec![SocketAddr::new(ip, target.port)]),
-            Host::Name(name) => lookup_host((name, target.port)).await,
+            Host::Name(name) => lookup_host((&name, target.port)).await,
         };
         let found = found.map_err(|_| Status::NameNotFound)?.filter(|address| {
             let target = Destination::from(*address);

@@ -16,13 +16,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
+use tabane_linux::threads::aside;
 use tabane_linux::{
     capture::Capture,
     cgroup::Cgroup,
     hooks::{HookConfig, Hooks},
     routing::Routing,
 };
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 
 use crate::carrier::{Carrier, resolver_addresses};
 use crate::dead_families::{EVERYTHING, dead_families};
@@ -209,8 +210,8 @@ impl Machine {
         let far_ends = self.far_ends.as_ref();
         let captured = far_ends.map(FarEnds::captured).unwrap_or_default();
         let spared = far_ends.map(|it| it.sites().spared()).unwrap_or_default();
-        // No packet waits for the disk. Without an answer there are none, as without the file.
-        let resolvers = spawn_blocking(resolver_addresses).await.unwrap_or_default();
+        // No packet waits for the disk.
+        let resolvers = aside(resolver_addresses).await?;
         let captured = self.direct.not_given(captured);
         if self.only_peers && !captured.is_empty() {
             let left = [&EVERYTHING[..], &spared].concat();

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
+use tabane_linux::threads::aside;
 
 use tabane_store::{atomic_file, wall_clock::unix_seconds, xdg_directory};
 
@@ -107,12 +107,12 @@ impl PeerMemory {
             return;
         };
         let notes = self.notes.borrow().clone();
-        spawn_blocking(move || {
+        drop(aside(move || {
             let text = serde_json::to_vec(&notes).unwrap_or_default();
             if let Err(error) = atomic_file::replace(&path, &text, atomic_file::PUBLIC) {
                 tracing::debug!("who did not answer is not remembered: {error:#}");
             }
-        });
+        }));
     }
 }
 

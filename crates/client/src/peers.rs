@@ -12,9 +12,10 @@ use std::rc::Rc;
 
 use tabane_base::Duration;
 use tabane_core::{CloseReason, PublicKey};
+use tabane_linux::threads::aside;
 use tabane_tunnel::{Client, Happening, RelayPeer, Target};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::client_session::resolve;
@@ -261,7 +262,7 @@ impl Peer {
     async fn trust(&self, surroundings: &Surroundings) {
         let (name, entry, key) = (self.name.clone(), self.entry.clone(), self.key());
         let store = surroundings.store.clone();
-        let keeping = spawn_blocking(move || match store.put_peer(&name, &entry) {
+        let keeping = aside(move || match store.put_peer(&name, &entry) {
             Ok(_) => tracing::warn!(
                 "{name} speaks tabane, and is trusted from here on by the key that it showed: \
                  {key} (`tabane peer remove {name}` forgets it)"

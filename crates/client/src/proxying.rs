@@ -11,9 +11,10 @@ use std::sync::Arc;
 use crate::proxy::{Accepted, Refusal, Request, TcpRequest, UdpRequest, negotiate};
 use anyhow::{Context, Result};
 use tabane_base::{Destination, Duration, Host};
+use tabane_linux::threads::lookup_host;
 use tabane_policy::{FlowFacts, Protocol};
 use tabane_tunnel::{Label, Target};
-use tokio::net::{TcpListener, TcpStream, lookup_host};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::associations::{Answer, Associations, Beginning};

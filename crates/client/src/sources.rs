@@ -17,6 +17,7 @@ use std::pin::pin;
 
 use anyhow::{Context, Result};
 use tabane_base::{Duration, Prefix};
+use tabane_linux::threads::aside;
 use tabane_linux::{
     foreign, interfaces, nft,
     routing::{MarkRule, Routing},
@@ -25,7 +26,7 @@ use tabane_store::is_private;
 use tabane_tunnel::OWN_MARK;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::OnceCell;
-use tokio::task::{spawn_blocking, spawn_local};
+use tokio::task::spawn_local;
 use tokio::time::{Instant, timeout};
 
 use crate::plain::{self, PlainWay};
@@ -368,7 +369,7 @@ async fn set_up() -> Result<()> {
     // One that was killed may have left it.
     routing.remove_rule(ANSWERS).await?;
     routing.add_rule(ANSWERS).await?;
-    let added = spawn_blocking(|| nft::replace_table(TABLE, &rules())).await?;
+    let added = aside(|| nft::replace_table(TABLE, &rules())).await?;
     added.context("cannot set up packet filter rules")
 }
 

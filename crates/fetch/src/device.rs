@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use tabane_base::Translator;
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tabane_linux::threads::lookup_host;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::way::{BoxStream, Connecting, Way, WayError};

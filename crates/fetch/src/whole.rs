@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::str::FromStr;
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use aws_lc_rs::digest::{self, Digest, SHA256};
 use tabane_base::Bytes;
 use tabane_ranges::Order;
@@ -70,7 +70,7 @@ pub async fn fetch_into_file(
     job.begun = begun;
     let outcome = match fetch(client, links, job, &mut partial, watch).await {
         Ok(outcome) => outcome,
-        Err(error) => return Err(explain(error, partial)),
+        Err(error) => return Err(explain(error, partial, path)),
     };
     if let Some(digest) = digest
         && let Err(error) = digest.check(&partial.digest()?)
@@ -82,8 +82,8 @@ pub async fn fetch_into_file(
     Ok(outcome)
 }
 
-/// Fetches `job` into `out`, in order; `watch` is shown how far it is. Whether the digest is right
-/// is known when all is written.
+/// Fetches `job` into `out`, in order, which errors call `name`; `watch` is shown how far it is.
+/// Whether the digest is right is known when all is written.
 ///
 /// # Errors
 /// The file cannot be had or written, or its digest is another.
@@ -92,19 +92,21 @@ pub async fn fetch_into_stream(
     links: &Links,
     mut job: Job,
     mut out: impl Write,
+    name: &str,
     digest: Option<&FileDigest>,
     watch: impl FnMut(&Progress),
 ) -> Result<Outcome> {
     job.order = Order::Stream { window: WINDOW };
     let (mut sink, mut reader) = stream();
+    let failed = || format!("cannot write to {name}");
     let copy = async {
         let mut context = digest::Context::new(&SHA256);
         while let Some(bytes) = reader.next().await {
             context.update(&bytes);
             // A reader that is slow holds the fetch up, and nothing else is to be done meanwhile.
-            out.write_all(&bytes)?;
+            out.write_all(&bytes).with_context(failed)?;
         }
-        out.flush()?;
+        out.flush().with_context(failed)?;
         Ok::<_, Error>(context.finish())
     };
     let fetching = async {
@@ -123,13 +125,17 @@ pub async fn fetch_into_stream(
 }
 
 /// An error with what can be done about it.
-fn explain(error: FetchError, partial: Partial) -> Error {
+fn explain(error: FetchError, partial: Partial, path: &Path) -> Error {
+    let text = match error {
+        FetchError::Sink(error) => format!("cannot write {}: {error}", path.display()),
+        error @ FetchError::Transfer { .. } => error.to_string(),
+    };
     match partial.keep() {
         Some(kept) => anyhow::anyhow!(
-            "{error}; {} of it are kept, the same command goes on from there",
+            "{text}; {} of it are kept, the same command goes on from there",
             Bytes::new(kept)
         ),
-        None => error.into(),
+        None => Error::msg(text),
     }
 }
 

@@ -45,6 +45,7 @@ pub mod source_address;
 pub mod syn_hold;
 pub mod tcp_info;
 pub mod terminal;
+pub mod threads;
 pub mod timer;
 mod translators;
 pub mod transparent;

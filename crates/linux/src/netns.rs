@@ -14,6 +14,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
+use crate::threads;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -222,7 +223,7 @@ fn error(operation: &'static str, name: &str, source: io::Error) -> NetnsError {
 }
 
 fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    thread::scope(|scope| match scope.spawn(work).join() {
+    thread::scope(|scope| match threads::begin_within(scope, work)?.join() {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),
     })

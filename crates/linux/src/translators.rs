@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::threads::lookup_host;
 use tabane_base::Translator;
-use tokio::net::lookup_host;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 

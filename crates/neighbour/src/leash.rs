@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tabane_core::{Identity, PublicKey};
+use tabane_linux::threads::lookup_host;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 

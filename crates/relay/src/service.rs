@@ -9,6 +9,7 @@ use std::rc::Rc;
 use anyhow::Result;
 use tabane_base::{Destination, Duration};
 use tabane_core::{ServerConfig, SessionConfig};
+use tabane_linux::threads::aside;
 #[cfg(feature = "fleet")]
 use tabane_store::Mistake;
 use tabane_store::{JoinString, PoolRange, secret};
@@ -134,7 +135,7 @@ impl RelayService {
         }
         let addresses = public_addresses(&order.public, bound).await?;
         state.announce(&addresses)?;
-        let join_string = join_string(state, order.token_uses, addresses, has_fleet)?;
+        let join_string = join_string(state, order.token_uses, addresses, has_fleet).await?;
         let upgrade = Upgrade::new(relay.monitor(), gatekeeper.clone(), listeners);
         Ok(Self {
             upgrade,
@@ -235,18 +236,16 @@ fn listeners(doors: &[WebDoor]) -> std::io::Result<Vec<OwnedFd>> {
 }
 
 /// The line for new clients; `None` where the fleet's etcd cannot be asked for a token.
-fn join_string(
+async fn join_string(
     state: &RelayState,
     uses: TokenUses,
     addresses: Vec<Destination>,
     has_fleet: bool,
 ) -> Result<Option<JoinString>> {
-    // It may be asked, which is not to be waited for on this thread's event loop.
-    let token = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| state.current_token(uses));
-        asking.join().expect("it does not panic")
-    });
-    match (token, has_fleet) {
+    // It may be asked, which is not to be waited for on this thread.
+    let asked = state.clone();
+    let token = aside(move || asked.current_token(uses)).await;
+    match (token.map_err(anyhow::Error::from).flatten(), has_fleet) {
         (Ok(token), _) => state.join_string(addresses, token).map(Some),
         (Err(error), true) => {
             tracing::warn!("there is no line for new clients now: {error:#}");

@@ -16,6 +16,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::pin::pin;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
@@ -25,8 +26,8 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tabane_base::Duration;
 use tabane_linux::descriptors::{heritable, inherited};
+use tabane_linux::threads::aside;
 use tabane_tunnel::{Inheritance, InheritedGroup, InheritedPool, RelayMonitor};
-use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 
 use crate::gatekeeper::Gatekeeper;
@@ -325,7 +326,7 @@ impl Upgrade {
 /// and does not end, is killed.
 async fn why_not(mut child: Child, is_late: bool) -> String {
     let number = child.id();
-    let mut ended = spawn_blocking(move || child.wait());
+    let mut ended = pin!(aside(move || child.wait()));
     let limit = if is_late { Duration::ZERO } else { PATIENCE };
     let status = match timeout(limit, &mut ended).await {
         Ok(ended) => ended,
@@ -335,7 +336,7 @@ async fn why_not(mut child: Child, is_late: bool) -> String {
             ended.await
         }
     };
-    match status.map_err(io::Error::other).flatten() {
+    match status.flatten() {
         Ok(_) if is_late => format!(
             "the new process was not ready within {} s",
             PATIENCE.as_secs()

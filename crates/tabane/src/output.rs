@@ -3,15 +3,15 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 use tabane_base::Rate;
 
 /// Prints `text` and a line end. Fails, without panic, when nobody reads it.
 pub(crate) fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}")?;
-    Ok(out.flush()?)
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    written.context("cannot write to standard output")
 }
 
 /// Prints `text` and a line end to stderr, for who reads there; if nobody does, nothing is missed.

@@ -201,6 +201,9 @@ fn wrong_usage_is_status_2_and_one_line() {
         &["run", "--scheduler", "fastest", "--", "true"],
         &["run", "--bogus", "true"],
         &["leave", "../x"],
+        // A shell's variable that is not set.
+        &["policy", "set", "", "--use", "never"],
+        &["relay", "token", "revoke", ""],
         &["relay", "--listen", "nowhere"],
         &["relay", "token"],
         &["relay", "clients", "revoke", "short"],
@@ -215,6 +218,17 @@ fn wrong_usage_is_status_2_and_one_line() {
         let (status, text) = failure(&output);
         assert_eq!(status, 2, "{arguments:?}: {text}");
     }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_named() {
+    let home = Home::new();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
+    command.args(["relays", "--json"]).env("HOME", &home.0);
+    let (status, text) = failure(&command.stdout(full).output().unwrap());
+    assert_eq!(status, 1);
+    assert!(text.contains("standard output: No space left"), "{text}");
 }
 
 #[test]

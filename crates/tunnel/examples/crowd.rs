@@ -112,7 +112,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         .await?;
     println!("connected_s {}", begin.elapsed().as_secs_f64());
 
-    let told = tokio::task::spawn_blocking(|| std::io::stdin().lock().lines().next());
+    let told = tabane_linux::threads::aside(|| std::io::stdin().lock().lines().next());
     told.await?.ok_or("nobody said to go on")??;
     crowd.fetching.send_replace(true);
     // What TCP and the windows need to grow is not counted.

@@ -13,10 +13,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tabane_core::PublicKey;
+use tabane_linux::threads::aside;
 use tokio::sync::oneshot;
-use tokio::task::spawn_blocking;
 
-/// Lookups under way at once: half of the runtime's threads for what blocks, so that files never
+/// Lookups under way at once: half of the threads for what blocks, so that files never
 /// wait for names. One client alone has half of that.
 const MOST: usize = 256;
 
@@ -88,7 +88,7 @@ impl Lookups {
             drop(place);
             found
         };
-        spawn_blocking(job).await?
+        aside(job).await?
     }
 
     async fn place(&self, asker: Asker) -> io::Result<Place> {
@@ -241,7 +241,7 @@ mod tests {
                 others.push(asked_at.elapsed());
                 // Files are read by the same runtime, the list of clients among them.
                 let asked_at = Instant::now();
-                let file = timeout(patience, spawn_blocking(|| ())).await;
+                let file = timeout(patience, aside(|| ())).await;
                 assert!(file.expect("no thread is left").is_ok());
                 files.push(asked_at.elapsed());
             }

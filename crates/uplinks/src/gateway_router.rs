@@ -13,9 +13,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use std::thread::JoinHandle;
 use tabane_linux::gateways::{GatewayRoute, MARKS};
 use tabane_linux::interfaces::Unusable;
 use tabane_linux::routing::Routing;
+use tabane_linux::threads;
 use tabane_tunnel::may_mark;
 
 use crate::gateways::{Marked, Planned};
@@ -110,7 +112,7 @@ impl Drop for GatewayRouter {
         let Some(held) = self.held.take() else { return };
         let lot = held.lot.clone();
         // The event loop may have ended.
-        let cleared = std::thread::spawn(move || {
+        let cleared = threads::begin("routes", move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_io()
                 .build();
@@ -119,7 +121,8 @@ impl Drop for GatewayRouter {
                 .map_err(anyhow::Error::from)
                 .and_then(|it| it.block_on(clearing))
         });
-        if let Ok(Err(error)) = cleared.join() {
+        let cleared = cleared.map(JoinHandle::join).map_err(anyhow::Error::from);
+        if let Err(error) | Ok(Ok(Err(error))) = cleared {
             tracing::warn!("routes to gateways stay behind until the next start: {error:#}");
         }
     }

@@ -13,10 +13,10 @@ use tabane_base::{Destination, Duration};
 use tabane_core::{Identity, PublicKey};
 use tabane_fetch::{Connecting, DeviceWay, Way};
 use tabane_linux::interfaces::Interface;
+use tabane_linux::threads::aside;
 use tabane_neighbour::{NeighbourWay, is_there};
 use tabane_policy::LinkFacts;
 use tokio::sync::oneshot;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::near_by;
@@ -176,7 +176,7 @@ impl Lender {
         let (store, name) = (self.whereabouts.store.clone(), self.name.clone());
         let key = self.key.to_string();
         // No packet waits for the disk; who looked does, so that it is kept when a command ends.
-        let keeping = spawn_blocking(move || {
+        let keeping = aside(move || {
             if let Err(error) = store.move_neighbour(&name, &key, &at) {
                 tracing::warn!(neighbour = %name, "where it is now is not kept: {error:#}");
             }

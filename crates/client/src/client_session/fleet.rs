@@ -13,11 +13,12 @@ use std::time::Duration;
 use anyhow::Result;
 use tabane_core::{Inquiry, PublicKey};
 use tabane_linux::Egress;
+use tabane_linux::threads::aside;
 use tabane_store::{FleetMember, RelayEntry, RelayName, Store, secret};
 use tabane_tunnel::{Client, LinkBind, RelayLoad, RelayMerit, in_order_of_merit};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::{SessionPlan, peer_of, resolve};
@@ -137,7 +138,7 @@ impl Follower {
     /// Keeps a list where it is one of this fleet, and newer.
     async fn keep(&self, fleet: PublicKey, bytes: Vec<u8>) {
         let (store, joined) = (self.store.clone(), self.plan.joined.clone());
-        let kept = spawn_blocking(move || {
+        let kept = aside(move || {
             let fleets = joined.iter();
             let fleets = fleets.filter(|(_, relay)| relay.fleet == Some(fleet));
             let puts = fleets.map(|(name, relay)| {
@@ -171,7 +172,7 @@ impl Follower {
 
     async fn renew(&self) {
         let (store, joined) = (self.store.clone(), self.plan.joined.clone());
-        let Ok(now) = spawn_blocking(move || store.members_of(&joined)).await else {
+        let Ok(now) = aside(move || store.members_of(&joined)).await else {
             return;
         };
         let is_gone = take_over(&mut self.members.borrow_mut(), now);

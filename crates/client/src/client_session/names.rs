@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, bail};
 use tabane_base::{Destination, Duration, Host};
 use tabane_linux::interfaces::Watch;
+use tabane_linux::threads::lookup_host;
 use tabane_store::{RelayEntry, RelayName};
 use tabane_tunnel::Client;
 use tokio::time::{Instant, sleep_until};
@@ -70,12 +71,10 @@ pub(crate) async fn resolve(destinations: &[Destination]) -> Result<Vec<SocketAd
     for destination in destinations {
         match &destination.host {
             Host::Ip(ip) => addresses.push(SocketAddr::new(*ip, destination.port)),
-            Host::Name(name) => {
-                match tokio::net::lookup_host((name.as_str(), destination.port)).await {
-                    Ok(found) => addresses.extend(found),
-                    Err(error) => fault = Some(format!("{name}: {error}")),
-                }
-            }
+            Host::Name(name) => match lookup_host((name.as_str(), destination.port)).await {
+                Ok(found) => addresses.extend(found),
+                Err(error) => fault = Some(format!("{name}: {error}")),
+            },
         }
     }
     if addresses.is_empty() {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use tabane_linux::threads;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
@@ -53,16 +54,17 @@ impl Messenger {
     fn with(patience: Duration) -> io::Result<Self> {
         let (errands, taken) = mpsc::channel(MAX_ERRANDS);
         let (end, ended) = channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         let work = move || {
-            let local = LocalSet::new();
-            local.block_on(&runtime, work(taken, patience, end));
+            // Not made before: it may be dropped only where no other runs.
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            match runtime {
+                Ok(runtime) => LocalSet::new().block_on(&runtime, work(taken, patience, end)),
+                Err(error) => tracing::error!(%error, "on-event: nothing is told"),
+            }
         };
-        std::thread::Builder::new()
-            .name("tabane-events".to_owned())
-            .spawn(work)?;
+        threads::begin("tabane-events", work)?;
         Ok(Self {
             errands: Some(errands),
             ended,

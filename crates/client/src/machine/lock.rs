@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use anyhow::{Context, Result, bail};
 use tabane_base::Duration;
 use tabane_linux::process::Process;
+use tabane_linux::threads;
 
 const DIRECTORY: &str = "/run/tabane";
 
@@ -103,7 +104,7 @@ impl Running {
         let told = process.terminate();
         told.with_context(|| format!("cannot end process {pid}"))?;
         let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || tell.send(file.lock()));
+        threads::begin("lock", move || tell.send(file.lock()))?;
         match told.recv_timeout(patience) {
             Ok(locked) => locked.context("cannot wait for its end"),
             Err(_) => bail!(

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tabane_linux::Egress;
+use tabane_linux::threads::lookup_host;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use crate::plain::{PlainWay, connect_tcp};

@@ -473,6 +473,10 @@ fn a_bridge_opens_a_socket_to_browsers_that_have_its_token() {
         );
     });
     block_on(tokio::task::LocalSet::new().run_until(async {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "here a panic is a test that fails"
+        )]
         let asked = tokio::task::spawn_blocking(move || client.join());
         tokio::select! {
             served = bridge.serve() => served.unwrap(),

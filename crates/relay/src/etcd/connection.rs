@@ -1,5 +1,6 @@
 //! One HTTP connection to a member of etcd.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,6 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tabane_base::{Destination, Duration};
+use tabane_linux::threads::lookup_host;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -45,7 +47,7 @@ impl Connection {
         let member = &address.members[at];
         let opening = async {
             let host = member.host.to_string();
-            let tcp = TcpStream::connect((host.as_str(), member.port)).await;
+            let tcp = connect(&host, member.port).await;
             let tcp = tcp.map_err(|error| EtcdError::Away(error.to_string()))?;
             let _ = tcp.set_nodelay(true);
             let stream: Box<dyn Bytestream> = match &address.ca {
@@ -101,6 +103,18 @@ impl Connection {
         let sent = timeout(ANSWER_WAIT, sending).await;
         sent.unwrap_or_else(|_| Err(EtcdError::Away("no answer in time".to_owned())))
     }
+}
+
+/// The first of its addresses that answers.
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut failure = io::Error::from(io::ErrorKind::NotFound);
+    for address in lookup_host((host, port)).await? {
+        match TcpStream::connect(address).await {
+            Ok(tcp) => return Ok(tcp),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
 /// The whole body of an answer, and the time of day there, in seconds since 1970.

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use tabane_base::Bytes;
 use tabane_core::PublicKey;
+use tabane_linux::threads;
 use tabane_store::wall_clock::unix_seconds;
 
 use super::file::FleetFile;
@@ -91,13 +92,13 @@ impl FleetBook {
     ) -> Result<T> {
         let address = self.file.etcd.clone().with_password()?;
         std::thread::scope(|scope| {
-            let asking = scope.spawn(|| {
+            let asking = threads::begin_within(scope, || {
                 let runtime = tokio::runtime::Builder::new_current_thread()
                     .enable_all()
                     .build()
                     .context("cannot set up the event loop")?;
                 runtime.block_on(question(Etcd::new(address)))
-            });
+            })?;
             asking.join().expect("it does not panic")
         })
     }

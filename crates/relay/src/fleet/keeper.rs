@@ -14,6 +14,7 @@ use tabane_base::{Bytes, Destination, Duration};
 use tabane_control::Fleet;
 use tabane_core::{CloseReason, PublicKey};
 use tabane_fleet::Allotment;
+use tabane_linux::threads;
 use tabane_store::wall_clock::unix_seconds;
 use tabane_tunnel::{FleetList, FleetLoads, RelayMonitor, User, UserLimits};
 use tokio::sync::oneshot::error::TryRecvError;
@@ -77,18 +78,16 @@ impl FleetKeeper {
         let (loads_sender, fleet_loads) = watch::channel(Arc::from([]));
         let tells = (news_sender, list_sender, loads_sender);
         let worker = Worker::new(order, directory, of, addresses, tells, to_do)?;
-        let thread = std::thread::Builder::new()
-            .name("fleet".to_owned())
-            .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build();
-                match runtime {
-                    Ok(runtime) => runtime.block_on(worker.run()),
-                    Err(error) => tracing::error!(%error, "the fleet's thread cannot begin"),
-                }
-            })
-            .context("cannot start the fleet's thread")?;
+        let thread = threads::begin("fleet", move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(worker.run()),
+                Err(error) => tracing::error!(%error, "the fleet's thread cannot begin"),
+            }
+        });
+        let thread = thread.context("cannot start the fleet's thread")?;
         loop {
             let stage = news.borrow_and_update().stage.clone();
             match stage {

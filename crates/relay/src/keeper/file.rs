@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
 use tabane_core::CloseReason;
 use tabane_linux::DirectoryWatch;
+use tabane_linux::threads::aside;
 use tabane_store::wall_clock::unix_seconds;
 use tabane_tunnel::User;
-use tokio::task::spawn_blocking;
 
 use super::{Shown, Unanswered};
 use crate::access::{AccessAnswer, AccessFile, AccessList, UserEntry, UserName};
@@ -82,8 +82,8 @@ impl FileKeeper {
 
     pub(super) async fn read(&self) -> Result<Option<Arc<AccessList>>> {
         let file = self.file.clone();
-        let read = spawn_blocking(move || file.read_if_any()).await;
-        read.context("the thread for files broke").flatten()
+        let read = aside(move || file.read_if_any()).await;
+        read.context("the list of clients is not read").flatten()
     }
 
     /// One write burns the tokens of all.
@@ -92,7 +92,7 @@ impl FileKeeper {
         shown: Shown,
     ) -> Result<(Vec<AccessAnswer>, Arc<AccessList>), Unanswered> {
         let file = self.file.clone();
-        let decided = spawn_blocking(move || {
+        let decided = aside(move || {
             file.update_and_read(|list| {
                 let now = unix_seconds();
                 let decide = |(key, token): &(_, Option<Vec<u8>>)| {
@@ -101,7 +101,7 @@ impl FileKeeper {
                 shown.iter().map(decide).collect::<Vec<_>>()
             })
         });
-        let decided = decided.await.context("the thread for files broke");
+        let decided = decided.await.map_err(anyhow::Error::from);
         match decided.flatten() {
             Ok(decided) => Ok(decided),
             Err(error) => {
@@ -155,9 +155,9 @@ impl FileKeeper {
     /// Has a thread for files do this, once those before it have done theirs.
     async fn with_file(&self, f: impl FnOnce(&Counted, &mut Written) + Send + 'static) {
         let counted = self.counted.clone();
-        let done = spawn_blocking(move || f(&counted, &mut lock(&counted.file))).await;
+        let done = aside(move || f(&counted, &mut lock(&counted.file))).await;
         if let Err(error) = done {
-            tracing::error!(%error, "the thread for files broke");
+            tracing::error!("what users have used is not on disk: {error}");
         }
     }
 }

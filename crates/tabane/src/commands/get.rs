@@ -130,8 +130,8 @@ async fn get(args: &GetArgs, job: Job, client: &Rc<Client>, store: &Store) -> Re
         let digest = args.sha256.as_ref();
         let watch = move |progress: &Progress| meter.show(progress);
         match streamed {
-            Some(out) => {
-                let fetched = fetch_into_stream(client, &links, job, out, digest, watch);
+            Some((out, name)) => {
+                let fetched = fetch_into_stream(client, &links, job, out, &name, digest, watch);
                 Ok::<_, anyhow::Error>((fetched.await?, None))
             }
             None => {
@@ -195,12 +195,15 @@ fn headers(args: &GetArgs) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// What the file is written into as it comes: stdout, or what is there and is no file.
-fn streamed(args: &GetArgs) -> Result<Option<Box<dyn Write>>> {
+/// What the file is written into as it comes, and its name: stdout, or what is there and no file.
+fn streamed(args: &GetArgs) -> Result<Option<(Box<dyn Write>, String)>> {
     Ok(match args.output.as_deref() {
-        Some(path) if path == Path::new("-") => Some(Box::new(std::io::stdout())),
+        Some(path) if path == Path::new("-") => {
+            Some((Box::new(std::io::stdout()), "standard output".to_owned()))
+        }
         Some(path) if atomic_file::is_special(path) => {
-            Some(Box::new(atomic_file::open_special(path)?))
+            let file = atomic_file::open_special(path)?;
+            Some((Box::new(file), path.display().to_string()))
         }
         _ => None,
     })

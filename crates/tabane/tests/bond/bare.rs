@@ -1,11 +1,16 @@
 //! What a user meets on a machine that lacks something: one line that says what, and what to do.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::process::UP;
-use crate::up::Up;
-use crate::world::{TABANE, World, first_line};
+use nix::sys::signal::{Signal, kill};
+
+use crate::process::{PATIENCE, UP};
+use crate::readme::Hosts;
+use crate::up::{Up, is_plain, peer};
+use crate::world::{TABANE, World, first_line, ip, pid};
 use crate::{complaint, status, text};
 
 /// `tabane` after a shell line that has taken something away, in a mount namespace of its own.
@@ -152,25 +157,97 @@ fn a_log_that_nobody_reads_any_more_ends_neither_relay_nor_client() {
     relay.wait().unwrap();
 }
 
+/// More processes than any of these needs.
+const MANY: u32 = 1_000;
+
+/// Killed at the end, whatever that is.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whoever has no other processes; the limit counts all of a user's. One for each test.
+struct Limited<'a> {
+    world: &'a World,
+    user: u32,
+}
+
+impl<'a> Limited<'a> {
+    fn new(world: &'a World, user: u32) -> Self {
+        let limited = Self { world, user };
+        fs::create_dir(limited.home()).unwrap();
+        std::os::unix::fs::chown(limited.home(), Some(user), Some(user)).unwrap();
+        limited
+    }
+
+    fn home(&self) -> PathBuf {
+        self.world.path("limited")
+    }
+
+    /// A command that this user starts, in a namespace as `enter` says.
+    fn command(&self, mut enter: Command, program: &[&str]) -> Command {
+        let (user, group) = (
+            format!("--reuid={}", self.user),
+            format!("--regid={}", self.user),
+        );
+        enter.args([&user, &group, "--clear-groups"]).args(program);
+        enter.env("HOME", self.home()).current_dir("/");
+        enter.env_remove("TABANE_RUNTIME");
+        enter
+    }
+
+    /// The same for `tabane`, with so many processes of this user's at most.
+    fn tabane(&self, enter: Command, most: u32) -> Command {
+        self.command(enter, &["prlimit", &format!("--nproc={most}"), TABANE])
+    }
+
+    /// `tabane relay …` beside the relay, in its state.
+    fn manage(&self, line: &str) -> String {
+        let mut command = self.tabane(self.world.in_relay("setpriv"), MANY);
+        command.arg("relay").args(line.split_whitespace());
+        command.arg("--state").arg(self.home().join("relay"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        text(&output.stdout).trim().to_owned()
+    }
+
+    /// A relay; what it says is in `relay.log`.
+    fn relay(&self, most: u32) -> Ended {
+        let mut relay = self.tabane(self.world.in_relay("setpriv"), most);
+        relay.args([
+            "relay",
+            "--log",
+            "warn",
+            "--tls-listen",
+            "no",
+            "--workers",
+            "2",
+        ]);
+        relay.args(["--listen", "203.0.113.1:4600", "--public", "203.0.113.1"]);
+        relay.arg("--state").arg(self.home().join("relay"));
+        let log = fs::File::create(self.log()).unwrap();
+        Ended(relay.stdout(Stdio::piped()).stderr(log).spawn().unwrap())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.world.path("limited-relay.log")
+    }
+}
+
 #[test]
 fn where_no_more_threads_may_begin_a_line_says_so() {
     let Some(world) = World::new(&[]) else { return };
-    // Whoever has no other processes; the limit counts all of a user's.
-    const USER: u32 = 54_321;
-    let home = world.path("limited");
-    fs::create_dir(&home).unwrap();
-    std::os::unix::fs::chown(&home, Some(USER), Some(USER)).unwrap();
+    let limited = Limited::new(&world, 54_321);
     for most in 1..=3 {
-        let mut command = world.in_client("setpriv");
-        let (user, group) = (format!("--reuid={USER}"), format!("--regid={USER}"));
-        command
-            .args([&user, &group, "--clear-groups", "prlimit"])
-            .args([&format!("--nproc={most}"), TABANE])
+        let mut command = limited.tabane(world.in_client("setpriv"), most);
+        let output = command
             .args(["get", "http://127.0.0.1:1/x", "-o", "/dev/null"])
-            .env("HOME", &home)
-            .env_remove("TABANE_RUNTIME")
-            .current_dir("/");
-        let output = command.output().unwrap();
+            .output()
+            .unwrap();
         let said = text(&output.stderr);
         let told = format!("with {most} processes: {said}");
         assert_eq!(status(&output), Some(1), "{told}");
@@ -179,4 +256,128 @@ fn where_no_more_threads_may_begin_a_line_says_so() {
         assert_eq!(said.lines().count(), 2 - usize::from(is_shown), "{told}");
         assert!(said.contains("os error 11"), "{told}");
     }
+}
+
+#[test]
+fn a_relay_serves_or_says_that_no_more_threads_may_begin() {
+    let Some(world) = World::new(&[]) else { return };
+    let limited = Limited::new(&world, 54_322);
+    let mut served = 0;
+    for most in 1..=8 {
+        let mut relay = limited.relay(most);
+        if first_line(&mut relay.0).starts_with("tabane://") {
+            served += 1;
+            continue;
+        }
+        let status = relay.0.wait().unwrap();
+        let said = fs::read_to_string(limited.log()).unwrap();
+        assert_eq!(status.code(), Some(1), "with {most}: {said}");
+        assert!(
+            said.contains("os error 11") && said.lines().count() <= 2,
+            "{said}"
+        );
+        assert!(most == 1 || said.contains("ulimit -u"), "{said}");
+        assert_eq!(served, 0, "with fewer it served: {said}");
+    }
+    assert!(served > 0);
+}
+
+#[test]
+fn a_relay_that_may_begin_no_more_threads_goes_on() {
+    let Some(world) = World::new(&[]) else { return };
+    let _hosts = Hosts::new(world.relay_ns());
+    let limited = Limited::new(&world, 54_323);
+    let mut relay = limited.relay(MANY);
+    assert!(first_line(&mut relay.0).starts_with("tabane://"));
+    let own = relay.0.id().to_string();
+    let limit = ["prlimit", "--nproc=1", "--pid", &own];
+    let mut limit = limited.command(world.in_relay("setpriv"), &limit);
+    assert!(limit.status().unwrap().success());
+    std::thread::sleep(IDLE);
+    // The list is read, and written when the token is used.
+    limited.manage("user add ann");
+    world.join_with(&limited.manage("token new --user ann"));
+    // Each session has one of the workers.
+    for _ in 0..4 {
+        let by_name = "curl -sS --fail --max-time 20 http://files.example.net:8000/256 | wc -c";
+        let got = world.run(&["--proxy"], by_name);
+        assert_eq!(text(&got.stdout).trim(), "256", "{got:?}");
+    }
+    assert_eq!(relay.0.try_wait().unwrap(), None);
+    kill(pid(&relay.0), Signal::SIGTERM).unwrap();
+    assert!(relay.0.wait().unwrap().success());
+    let said = fs::read_to_string(limited.log()).unwrap();
+    assert_eq!(said, "");
+}
+
+/// For how long threads wait for more of what blocks: after that as few are left as ever.
+const IDLE: Duration = Duration::from_secs(11);
+
+/// A control group that limits processes, taken away at the end.
+struct Limit(PathBuf);
+
+impl Limit {
+    /// `None`, with a line that says so, where there is no such controller for us.
+    fn new() -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts = mounts
+            .lines()
+            .map(|line| line.split(' ').collect::<Vec<_>>());
+        let groups = mounts.filter(|mount| mount[2].starts_with("cgroup"));
+        let name = format!("tabane-bond-{}", std::process::id());
+        let mut limits = groups.map(|mount| Self(Path::new(mount[1]).join(&name)));
+        let limit = limits.find(|it| fs::create_dir(&it.0).is_ok() && it.file("pids.max").exists());
+        if limit.is_none() {
+            println!("skipped: no control group limits processes here");
+        }
+        limit
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// From here on this process begins no thread.
+    fn take(&self, process: u32) {
+        fs::write(self.file("cgroup.procs"), process.to_string()).unwrap();
+        fs::write(self.file("pids.max"), "1").unwrap();
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn up_that_may_begin_no_more_threads_goes_on() {
+    let Some(world) = World::new(&[]) else { return };
+    let Some(limit) = Limit::new() else { return };
+    world.join();
+    let mut up = Up::start(&world, &[]);
+    up.wait_until(UP);
+    limit.take(up.child.id());
+    std::thread::sleep(IDLE);
+    let policy = world.path(".config/tabane/policy.toml");
+    fs::write(
+        &policy,
+        "[[rule]]\nname = 'near'\nport = 8000\ndirect = true\n",
+    )
+    .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !is_plain(&peer(&world, PEER)) {
+        assert!(Instant::now() < deadline, "the policy is not read");
+    }
+    // Addresses and resolvers are looked at again.
+    ip(&format!("-n {} link set c2 down", world.client_ns()));
+    fs::write(&policy, "").unwrap();
+    while is_plain(&peer(&world, PEER)) {
+        assert!(Instant::now() < deadline, "the policy is not read");
+    }
+    let log = || fs::read_to_string(world.path("up.log")).unwrap();
+    while !log().contains("is down") {
+        assert!(Instant::now() < deadline, "{}", log());
+    }
+    assert_eq!(up.child.try_wait().unwrap(), None);
 }

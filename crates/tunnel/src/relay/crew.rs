@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use aws_lc_rs::digest::{SHA256, digest};
 use tabane_base::Duration;
 use tabane_core::{Endpoint, Identity, ServerConfig, SessionConfig, Steering};
+use tabane_linux::threads::{self, aside};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Relay, RelayError, Shared};
@@ -237,7 +238,6 @@ impl Threads {
             let (stage, working) = (shared.crew.watch(), shared.crew.working.subscribe());
             let name = format!("worker {}", seat.number);
             let (tell, told) = std::sync::mpsc::channel();
-            let thread = std::thread::Builder::new().name(name);
             let body = move || {
                 let refused = tell.clone();
                 if let Err(error) = block_on(work(seat, stage, tell)) {
@@ -247,7 +247,7 @@ impl Threads {
             };
             threads
                 .handles
-                .push(thread.spawn(body).map_err(RelayError::Runtime)?);
+                .push(threads::begin(&name, body).map_err(RelayError::Runtime)?);
             match told.recv() {
                 Ok(begun) => begun?,
                 Err(gone) => return Err(RelayError::Runtime(std::io::Error::other(gone))),
@@ -278,6 +278,10 @@ async fn work(
 ) {
     match Relay::of_seat(seat) {
         Ok(relay) => {
+            // From here on there is a thread for names, whatever the limit says later.
+            if let Err(error) = aside(|| ()).await {
+                return drop(begun.send(Err(RelayError::Runtime(error))));
+            }
             // Whoever waits for it is the relay, which is there.
             let _ = begun.send(Ok(()));
             relay.work(stage).await;

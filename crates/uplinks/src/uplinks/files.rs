@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use tabane_base::{Bytes, Duration};
+use tabane_linux::threads;
 use tabane_policy::{Policy, Usage};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -88,9 +89,7 @@ impl Files {
             saved_at: None,
             _ended: end,
         };
-        std::thread::Builder::new()
-            .name("tabane-files".to_owned())
-            .spawn(move || clerk.work())
+        threads::begin("tabane-files", move || clerk.work())
             .context("cannot start the thread for files")?;
         Ok((Self { board, ended }, heard))
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use tabane_policy::Policy;
 use toml_edit::Value;
@@ -18,7 +19,7 @@ use tabane_uplinks::policy_edit::{self, Values, Whose};
 #[derive(Debug, Args)]
 pub(super) struct SetArgs {
     /// The link's interface, the neighbour who lends it, or a pattern such as 'usb*'
-    #[arg(value_name = "LINK")]
+    #[arg(value_name = "LINK", value_parser = NonEmptyStringValueParser::new())]
     link: String,
     /// Whether it is used: by its priority, only while no other works, or never
     #[arg(long = "use", value_name = "HOW")]

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -41,6 +42,7 @@ enum TokenCommand {
     Revoke {
         /// The token's first letters, as `list` shows them
         #[arg(value_name = "TOKEN", allow_hyphen_values = true)]
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         label: String,
     },
 }
