@@ -6,6 +6,7 @@
 
 mod bbr1;
 mod link;
+mod loss;
 mod sender;
 mod sweep;
 
@@ -180,8 +181,8 @@ fn tabane_keeps_the_queue_short_whatever_the_link_does() {
             (at(50_000, 10, 200).jitter(5), 0.985, 15),
             (at(50_000, 10, 200).policed(), 0.98, 0),
             (at(50_000, 10, 200).loss(0.02), 0.98, 15),
-            (at(50_000, 10, 200).loss(0.05), 0.90, 15),
-            (at(50_000, 10, 200).loss(0.10), 0.85, 15),
+            (at(50_000, 10, 200).loss(0.05), 0.94, 15),
+            (at(50_000, 10, 200).loss(0.10), 0.90, 15),
             (at(10_000, 50, 100).loss(0.02), 0.97, 25),
             (at(20_000, 150, 400), 0.90, 75),
             (at(10_000, 40, 2_000), 0.98, 20),
@@ -194,31 +195,6 @@ fn tabane_keeps_the_queue_short_whatever_the_link_does() {
 
 /// A handover every three seconds: nothing passes for 300 ms, and what was under way waits. The
 /// rate over that time was taken for the link's, and the way back up took a second.
-/// Where a link's whole buffer is shorter than the queue that is aimed at, no queue ever says stop.
-/// The loss of a window that grew a little each round was learnt as chance, round by round, until
-/// half or more of what was sent was lost.
-#[test]
-fn a_buffer_of_a_few_packets_is_not_flooded() {
-    for (mbps, rtt_ms, packets) in [
-        (2, 6, 2),
-        (5, 6, 3),
-        (13, 6, 4),
-        (13, 24, 3),
-        (30, 12, 5),
-        (30, 60, 5),
-        (60, 24, 8),
-        (150, 6, 12),
-    ] {
-        let buffer = Bytes::new(packets * link::PACKET.get());
-        let link = at(mbps * 1_000, rtt_ms / 2, 0).queue(buffer);
-        let span = Duration::from_secs(20);
-        let outcome = run(&link, &[Kind::Tabane.into()], span, SEED);
-        println!("{link}: {}", table_line(&outcome));
-        assert!(outcome.loss < 0.05, "{link}: {:.3} lost", outcome.loss);
-        assert!(outcome.second_half > 0.95, "{link}");
-    }
-}
-
 #[test]
 fn a_silence_is_no_slow_link() {
     let steps = |millis: u128| (millis / link::STEP.as_millis()) as usize;
