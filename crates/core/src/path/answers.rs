@@ -30,6 +30,8 @@ struct Answered {
     in_flight: bool,
     /// Among them were such as had been given up for lost.
     given_up: bool,
+    /// When the largest acknowledged left, if that had been given up and asks for an answer.
+    late: Option<Instant>,
 }
 
 impl Path {
@@ -49,7 +51,15 @@ impl Path {
             behind,
             in_flight: in_flight_acked,
             given_up: given_up_acked,
+            late,
         } = self.on_settled(now, ack, &settled);
+        if let Some(sent_at) = late
+            && ack.delay < ASLEEP
+        {
+            // A path that has become longer would be given up for ever: before any answer of it.
+            let delay = ack.delay.min(self.peer_ack_delay);
+            self.rtt.update_doubtful(now, now.since(sent_at), delay);
+        }
         if let Some((pn, sent_at)) = largest
             && pn == ack.largest()
             && ack.delay < ASLEEP
@@ -114,6 +124,9 @@ impl Path {
         {
             if *was_lost {
                 answered.given_up = true;
+                if *pn == ack.largest() && packet.ack_eliciting {
+                    answered.late = Some(packet.sent_at);
+                }
                 self.totals.spurious_losses += 1;
                 self.mtu.on_packet_acked(packet.size);
                 self.controller.on_spurious_loss(now);
