@@ -134,8 +134,11 @@ fn a_relay_that_nobody_watches_looks_at_no_session_and_knows_what_it_lost() {
     let Some(mut world) = World::new(&[]) else {
         return;
     };
-    // With queues that a download fills.
-    world.limit_rates([8; 2]);
+    // A fiftieth of what comes to clients is lost.
+    const LOSSY: &str = "table ip lossy { chain in { type filter hook input priority 0; \
+                         meta l4proto udp numgen random mod 50 == 0 drop; } }";
+    let made = world.in_client("nft").arg(LOSSY).status();
+    assert!(made.unwrap().success());
     world.stop_relay();
     let Some(fleet) = Fleet::of(&world, &["oslo"]) else {
         return;
