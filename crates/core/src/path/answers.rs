@@ -53,12 +53,8 @@ impl Path {
             given_up: given_up_acked,
             late,
         } = self.on_settled(now, ack, &settled);
-        if let Some(sent_at) = late
-            && ack.delay < ASLEEP
-        {
-            // A path that has become longer would be given up for ever: before any answer of it.
-            let delay = ack.delay.min(self.peer_ack_delay);
-            self.rtt.update_doubtful(now, now.since(sent_at), delay);
+        if let Some(sent_at) = late {
+            self.on_late_answer(now, ack, sent_at);
         }
         if let Some((pn, sent_at)) = largest
             && pn == ack.largest()
@@ -110,6 +106,15 @@ impl Path {
         news.acked.append(&mut settled);
         self.settled = settled;
         Ok(())
+    }
+
+    /// What left at `sent_at` was given up too soon. Without that as a sample, a path that has
+    /// become longer would be given up each time before any answer of it.
+    fn on_late_answer(&mut self, now: Instant, ack: &AckFrame, sent_at: Instant) {
+        if ack.delay < ASLEEP {
+            let delay = ack.delay.min(self.peer_ack_delay);
+            self.rtt.update_doubtful(now, now.since(sent_at), delay);
+        }
     }
 
     /// Counts what an acknowledgement settles.
