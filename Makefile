@@ -76,7 +76,7 @@ check: deps
 # Both, and instructions counted, as the server does through .ci/run.
 ci: deps
 	@.ci/install-missing $(TEST_DEPS) $(PACKAGE_DEPS) $(REPOSITORY_DEPS) valgrind=valgrind
-	$(CARGO) --locked xtask ci
+	CARGO_INCREMENTAL=0 $(CARGO) --locked xtask ci
 
 bench: build
 	@.ci/install-missing $(BENCH_DEPS)
