@@ -16,6 +16,10 @@ use crate::wire::{MAX_ACK_RANGES, MAX_ACK_TIMES, emit_ack, emit_shed};
 /// Gaps remembered for telling replays from late packets. One entry is some 50 bytes; at 1 % loss
 /// the window is 25,000 packets long.
 const MAX_RANGES: usize = 256;
+/// Packets far behind the newest that acknowledgements have besides the newest ranges, each in so
+/// many, lest its number be in none: where packets overtake one another by far.
+const MAX_BEHIND: usize = MAX_ACK_RANGES / 2;
+const BEHIND_TOLD: u8 = 3;
 /// Packets acknowledged together unless the sender asks otherwise (RFC 9000 §13.2.2).
 const DEFAULT_THRESHOLD: u64 = 2;
 /// More would let a sender wait for a whole window.
@@ -28,6 +32,9 @@ pub(crate) struct Received {
     /// Everything below counts as received.
     floor: u64,
     largest: Option<(PacketNumber, Instant)>,
+    /// Came when the newest ranges of an acknowledgement would not have them, with how many had
+    /// them since.
+    behind: VecDeque<(u64, u8)>,
     /// Times of the packets since the last acknowledgement, oldest first.
     times: VecDeque<Instant>,
     /// Ack-eliciting packets not yet acknowledged.
@@ -50,6 +57,7 @@ impl Received {
             ranges: RangeSet::default(),
             floor: 0,
             largest: None,
+            behind: VecDeque::new(),
             times: VecDeque::with_capacity(MAX_ACK_TIMES + 1),
             unacked: 0,
             due_at: None,
@@ -82,6 +90,9 @@ impl Received {
         }
         if pn >= expected {
             self.largest = Some((pn, now));
+        } else if self.is_behind(pn.0) {
+            self.behind.truncate(MAX_BEHIND - 1);
+            self.behind.push_front((pn.0, 0));
         }
         if self.times.len() > MAX_ACK_TIMES {
             self.times.pop_front();
@@ -97,6 +108,12 @@ impl Received {
             };
             self.due_at = Some(self.due_at.map_or(due, |at| at.min(due)));
         }
+    }
+
+    fn is_behind(&self, pn: u64) -> bool {
+        let mut newest = self.ranges.iter().rev();
+        let last = newest.nth(MAX_ACK_RANGES - MAX_BEHIND - 1);
+        last.is_some_and(|range| pn < range.start)
     }
 
     /// A packet was thrown away for want of memory: its sender is told at once [P-6.8].
@@ -142,13 +159,15 @@ impl Received {
         self.emitted_at = self.shed.is_empty().then_some(now);
         if let Some(at) = self.shed_at.take() {
             // Before the acknowledgement, whose gaps would count as losses.
-            let (ranges, count) = newest(&self.shed);
+            let (ranges, count) = newest(&self.shed, &[]);
             emit_shed(path, now.since(at), at, &ranges[..count], out);
         }
         let Some((_, largest_at)) = self.largest else {
             return;
         };
-        let (ranges, count) = newest(&self.ranges);
+        let (ranges, count) = newest(&self.ranges, self.behind.make_contiguous());
+        self.behind.iter_mut().for_each(|(_, told)| *told += 1);
+        self.behind.retain(|(_, told)| *told < BEHIND_TOLD);
         let mut times = [Duration::ZERO; MAX_ACK_TIMES];
         let mut timed = 0;
         for (slot, at) in times.iter_mut().zip(self.times.iter().rev().skip(1)) {
@@ -169,11 +188,16 @@ impl Received {
     }
 }
 
-/// The newest ranges, newest first, as frames have them, and how many these are.
-fn newest(set: &RangeSet) -> ([RangeInclusive<u64>; MAX_ACK_RANGES], usize) {
+/// The newest ranges and those of packets `behind` them, newest first, as frames have them, and how
+/// many these are.
+fn newest(set: &RangeSet, behind: &[(u64, u8)]) -> ([RangeInclusive<u64>; MAX_ACK_RANGES], usize) {
     let mut ranges = [const { 0..=0 }; MAX_ACK_RANGES];
     let mut count = 0;
-    for (slot, range) in ranges.iter_mut().zip(set.iter().rev()) {
+    let always = MAX_ACK_RANGES - behind.len();
+    let far = set.iter().rev().skip(always);
+    let far = far.filter(|range| behind.iter().any(|(pn, _)| range.contains(pn)));
+    let told = set.iter().rev().take(always).chain(far);
+    for (slot, range) in ranges.iter_mut().zip(told) {
         *slot = RangeInclusive::new(range.start, range.end - 1);
         count += 1;
     }
@@ -212,6 +236,27 @@ mod tests {
         received.on_received(at(3), PacketNumber(5), true);
         assert_eq!(received.due_at(), Some(at(3)));
         assert_eq!(ack(&mut received, at(4)).ranges, [5..=5, 0..=1]);
+    }
+
+    #[test]
+    fn every_packet_is_acknowledged_however_far_others_overtook_it() {
+        for seed in 0..20 {
+            let mut rng = Seed(seed).rng("overtaken");
+            let mut order: Vec<u64> = (0..2_000).collect();
+            order.sort_by_cached_key(|pn| pn + rng.below(200));
+            let mut received = Received::new();
+            let mut acked = RangeSet::default();
+            for pn in order {
+                received.on_received(Instant::EPOCH, PacketNumber(pn), true);
+                for range in ack(&mut received, Instant::EPOCH).ranges {
+                    acked.insert(*range.start()..range.end() + 1);
+                }
+                assert!(
+                    acked.contains(pn),
+                    "seed {seed}: {pn} in no acknowledgement"
+                );
+            }
+        }
     }
 
     #[test]

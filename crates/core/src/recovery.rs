@@ -3,10 +3,13 @@
 //! Owns what was sent and not yet settled. Which path a lost frame travels on next is not its
 //! business: lost packets are handed back with their contents.
 
+mod reordering;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use tabane_base::{Bytes, Duration, Instant};
 
+use self::reordering::Reordering;
 use crate::class::ClassId;
 use crate::close::Violation;
 use crate::delivery::SentState;
@@ -17,8 +20,6 @@ use crate::wire::AckFrame;
 
 /// How far behind the newest acknowledged packet one must be to count as lost (RFC 9002 §6.1.1).
 const PACKET_THRESHOLD: u64 = 3;
-/// A path that reorders raises its threshold up to this (RFC 9002 §6.1.1 allows it).
-const MAX_PACKET_THRESHOLD: u64 = 128;
 /// Lost packets remembered in case their acknowledgement comes after all.
 const MAX_REMEMBERED: usize = 4_096;
 /// Packets under way beyond those of the window, after which answers and keep-alives are not
@@ -150,7 +151,7 @@ pub(crate) struct Recovery {
     last_eliciting_at: Instant,
     loss_at: Option<Instant>,
     pto_count: u32,
-    packet_threshold: u64,
+    reordering: Reordering,
 }
 
 impl Recovery {
@@ -166,7 +167,7 @@ impl Recovery {
             last_eliciting_at: Instant::EPOCH,
             loss_at: None,
             pto_count: 0,
-            packet_threshold: PACKET_THRESHOLD,
+            reordering: Reordering::default(),
         }
     }
 
@@ -222,16 +223,18 @@ impl Recovery {
     /// Settles what `ack` acknowledges; each packet is handed to `settle` once.
     pub(crate) fn on_ack(
         &mut self,
+        now: Instant,
         ack: &AckFrame,
         mut settle: impl FnMut(Settled),
     ) -> Result<(), Violation> {
         if ack.largest() >= self.next_pn {
             return Err(Violation::AckedUnsent);
         }
+        self.reordering.on_answer(now, self.largest_acked);
         self.largest_acked = self.largest_acked.max(Some(ack.largest()));
         let mut fresh: Vec<std::ops::Range<u64>> = Vec::new();
         for range in ack.ranges.iter().rev() {
-            self.settle_late(range, &mut settle);
+            self.settle_late(now, range, &mut settle);
             let clipped = (*range.start()).max(self.base().0)..range.end() + 1;
             fresh.extend(self.acked.gaps(clipped));
         }
@@ -244,6 +247,7 @@ impl Recovery {
                 index += 1;
                 if let Some(packet) = slot.take() {
                     self.forget(&packet);
+                    self.reordering.on_settled(now, pn, packet.sent_at);
                     settle(Settled {
                         pn,
                         packet,
@@ -265,6 +269,7 @@ impl Recovery {
 
     fn settle_late(
         &mut self,
+        now: Instant,
         range: &std::ops::RangeInclusive<u64>,
         settle: &mut impl FnMut(Settled),
     ) {
@@ -274,11 +279,7 @@ impl Recovery {
             let Some(packet) = self.lost.remove(&pn) else {
                 return;
             };
-            let distance = self.largest_acked.unwrap_or(pn).0.saturating_sub(pn.0);
-            self.packet_threshold = self
-                .packet_threshold
-                .max(distance + 1)
-                .min(MAX_PACKET_THRESHOLD);
+            self.reordering.on_settled(now, pn, packet.sent_at);
             settle(Settled {
                 pn,
                 packet,
@@ -292,19 +293,24 @@ impl Recovery {
         self.pto_count = 0;
     }
 
-    /// Declares packets lost by number or time (RFC 9002 §6.1) and appends them to `out`.
+    /// Declares packets lost by number or time (RFC 9002 §6.1), where packets overtake one another
+    /// by time alone (RFC 8985 §6.2), and appends them to `out`.
     pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator, out: &mut Vec<Settled>) {
         self.loss_at = None;
         let Some(largest) = self.largest_acked else {
             return;
         };
         let delay = (rtt.smoothed().max(rtt.latest()) * 9 / 8).max(GRANULARITY);
+        let reordering = self.reordering.longest(now);
+        let most = rtt.smoothed() + rtt.pto_base();
+        let delay = delay.max(reordering.map_or(Duration::ZERO, |longest| longest.min(most)));
         let end = self.sent.partition_point(|(pn, _)| *pn <= largest);
         for index in 0..end {
             let (pn, Some(packet)) = &self.sent[index] else {
                 continue;
             };
-            if pn.0 + self.packet_threshold > largest.0 && packet.sent_at + delay > now {
+            let by_number = reordering.is_none() && pn.0 + PACKET_THRESHOLD <= largest.0;
+            if !by_number && packet.sent_at + delay > now {
                 self.loss_at = Some(packet.sent_at + delay);
                 break;
             }
@@ -428,10 +434,13 @@ mod tests {
 
     fn acked(
         recovery: &mut Recovery,
+        at_ms: u64,
         ranges: &[std::ops::RangeInclusive<u64>],
     ) -> Vec<(u64, bool)> {
         let mut settled = Vec::new();
-        let result = recovery.on_ack(&ack(ranges), |s| settled.push((s.pn.0, s.was_lost)));
+        let result = recovery.on_ack(Instant::from_millis(at_ms), &ack(ranges), |s| {
+            settled.push((s.pn.0, s.was_lost));
+        });
         assert_eq!(result, Ok(()));
         settled
     }
@@ -469,7 +478,7 @@ mod tests {
         let mut recovery = Recovery::new();
         (0..6).for_each(|pn| recovery.on_sent(packet(pn)));
         assert_eq!(
-            acked(&mut recovery, &[1..=3]),
+            acked(&mut recovery, 9, &[1..=3]),
             [(1, false), (2, false), (3, false)]
         );
         let mut lost = Vec::new();
@@ -477,18 +486,36 @@ mod tests {
         recovery.detect_lost(Instant::from_millis(10), &rtt, &mut lost);
         assert_eq!(lost.iter().map(|s| s.pn.0).collect::<Vec<_>>(), [0]);
         assert_eq!(recovery.in_flight(), Bytes::new(2_000));
-        assert_eq!(acked(&mut recovery, &[0..=3]), [(0, true)]);
-        assert_eq!(recovery.packet_threshold, 4);
-        assert_eq!(acked(&mut recovery, &[0..=5]), [(4, false), (5, false)]);
+        assert_eq!(acked(&mut recovery, 10, &[0..=3]), [(0, true)]);
+        let late = recovery.reordering.longest(Instant::from_millis(10));
+        assert_eq!(late, Some(Duration::from_millis(10)));
+        assert_eq!(acked(&mut recovery, 10, &[0..=5]), [(4, false), (5, false)]);
         assert_eq!(recovery.in_flight(), Bytes::ZERO);
         assert!(!recovery.has_eliciting_in_flight());
+    }
+
+    #[test]
+    fn where_packets_overtake_one_another_time_alone_makes_them_lost() {
+        let mut recovery = Recovery::new();
+        (0..20).for_each(|pn| recovery.on_sent(packet(pn)));
+        acked(&mut recovery, 9, &[3..=9]);
+        acked(&mut recovery, 10, &[0..=0, 2..=9]);
+        let mut rtt = RttEstimator::new(Duration::from_millis(4));
+        rtt.update(Instant::EPOCH, Duration::from_millis(4), Duration::ZERO);
+        let mut lost = Vec::new();
+        // The first took 10 ms to be answered, and the second left 1 ms later.
+        recovery.detect_lost(Instant::from_millis(10), &rtt, &mut lost);
+        assert!(lost.is_empty());
+        assert_eq!(recovery.loss_at(), Some(Instant::from_millis(11)));
+        recovery.detect_lost(Instant::from_millis(11), &rtt, &mut lost);
+        assert_eq!(lost.iter().map(|s| s.pn.0).collect::<Vec<_>>(), [1]);
     }
 
     #[test]
     fn time_makes_a_packet_lost_without_three_later_ones() {
         let mut recovery = Recovery::new();
         (0..2).for_each(|pn| recovery.on_sent(packet(pn)));
-        acked(&mut recovery, &[1..=1]);
+        acked(&mut recovery, 10, &[1..=1]);
         let mut lost = Vec::new();
         let rtt = RttEstimator::new(Duration::from_millis(80));
         recovery.detect_lost(Instant::from_millis(50), &rtt, &mut lost);
@@ -506,13 +533,13 @@ mod tests {
         (0..100_000).for_each(|_| recovery.on_untracked_sent());
         assert_eq!(recovery.sent.len(), 1);
         for pn in (2..100_000).step_by(2) {
-            acked(&mut recovery, &[pn..=pn]);
+            acked(&mut recovery, 10, &[pn..=pn]);
         }
         assert!(recovery.acked.len() <= MAX_REMEMBERED);
         let last = recovery.next_pn().0;
         recovery.on_sent(packet(1));
-        assert_eq!(acked(&mut recovery, &[last..=last]), [(last, false)]);
-        assert_eq!(acked(&mut recovery, &[0..=0]), [(0, false)]);
+        assert_eq!(acked(&mut recovery, 10, &[last..=last]), [(last, false)]);
+        assert_eq!(acked(&mut recovery, 10, &[0..=0]), [(0, false)]);
         assert!(recovery.sent.is_empty());
     }
 
@@ -521,7 +548,7 @@ mod tests {
         let mut recovery = Recovery::new();
         recovery.on_sent(packet(0));
         assert_eq!(
-            recovery.on_ack(&ack(&[0..=1]), drop),
+            recovery.on_ack(Instant::EPOCH, &ack(&[0..=1]), drop),
             Err(Violation::AckedUnsent)
         );
     }

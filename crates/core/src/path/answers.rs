@@ -35,8 +35,8 @@ struct Answered {
 }
 
 impl Path {
-    /// Takes in an acknowledgement of packets of this path. `reverse_mean` is the mean of
-    /// [`Self::reverse`] over all paths.
+    /// Takes in an acknowledgement of packets of this path, and declares lost what it shows to be.
+    /// `reverse_mean` is the mean of [`Self::reverse`] over all paths.
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
@@ -44,8 +44,32 @@ impl Path {
         reverse_mean: Option<i64>,
         news: &mut News,
     ) -> Result<(), Violation> {
+        self.on_answer(now, ack, reverse_mean, true, news)
+    }
+
+    /// Takes in which packets of this path were shed. What is between them stands in the
+    /// acknowledgement behind it [P-6.8]: nothing is lost before that.
+    pub(crate) fn on_shed_told(
+        &mut self,
+        now: Instant,
+        shed: &AckFrame,
+        reverse_mean: Option<i64>,
+        news: &mut News,
+    ) -> Result<(), Violation> {
+        self.on_answer(now, shed, reverse_mean, false, news)
+    }
+
+    fn on_answer(
+        &mut self,
+        now: Instant,
+        ack: &AckFrame,
+        reverse_mean: Option<i64>,
+        is_whole: bool,
+        news: &mut News,
+    ) -> Result<(), Violation> {
         let mut settled = std::mem::take(&mut self.settled);
-        self.recovery.on_ack(ack, |packet| settled.push(packet))?;
+        self.recovery
+            .on_ack(now, ack, |packet| settled.push(packet))?;
         let Answered {
             largest,
             behind,
@@ -83,9 +107,11 @@ impl Path {
             if self.mtu.on_alive(now) {
                 self.on_packet_size();
             }
-            let lost_before = news.lost.len();
-            self.recovery.detect_lost(now, &self.rtt, &mut news.lost);
-            self.on_lost(now, &news.lost[lost_before..], false);
+            if is_whole {
+                let lost_before = news.lost.len();
+                self.recovery.detect_lost(now, &self.rtt, &mut news.lost);
+                self.on_lost(now, &news.lost[lost_before..], false);
+            }
             if in_flight_acked {
                 let sample = self.delivery.finish_ack(now, self.rtt.min());
                 // The mean is of the clocks as they were.

@@ -13,6 +13,9 @@ const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(1_000);
 /// silences of radio links are short.
 const PROBES_ALIKE: u32 = 4;
 
+/// So many probes in a row, from the second on, have more than one packet: some 3 kB in all.
+const PINGED: u32 = 12;
+
 /// A question on a silent path stands at least for so long, before what comes by it asks again.
 const ASKED_FOR: Duration = Duration::from_millis(100);
 
@@ -92,6 +95,15 @@ impl Path {
             + excused
             + PROBE_INTERVAL_MAX.max(2 * (self.rtt.pto_base() + self.peer_ack_delay));
         Some(at.min(latest))
+    }
+
+    /// How many empty packets a probe has. Where losses come in bursts of so many packets, and not
+    /// of so much time, one at a time would take as many timeouts to get through.
+    pub(crate) fn pings_of_probe(&self) -> u32 {
+        match self.recovery.pto_count() {
+            count @ 2..=PINGED => 1 << (count - 1).min(3),
+            _ => 1,
+        }
     }
 
     /// The loss timer fired. `others`: whether another path can carry what is in flight here.

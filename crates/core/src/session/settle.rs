@@ -35,7 +35,7 @@ impl Session {
         };
         let reverse = self.reverse_mean();
         let mut news = std::mem::take(&mut self.news);
-        let result = self.paths[index].on_ack(now, shed, reverse, &mut news);
+        let result = self.paths[index].on_shed_told(now, shed, reverse, &mut news);
         let shed = news.acked.drain(..).filter(|settled| !settled.was_lost);
         let lost = news.lost.len();
         news.lost.extend(shed);

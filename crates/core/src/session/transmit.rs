@@ -211,7 +211,11 @@ impl Session {
         }
         // One probe is empty: data may be refused for want of memory, and silence about it would
         // look like a dead path and hide what the reader waits for.
-        if probes > sent || ping && sent == 0 {
+        let pings = match probes > sent {
+            true => self.paths[index].pings_of_probe(),
+            false => u32::from(ping && sent == 0),
+        };
+        for _ in 0..pings {
             self.send_packet(now, place, size, batch, |_, out, _, frames| {
                 Frame::Ping.emit(out);
                 frames.push(SentFrame::Ping);
