@@ -224,11 +224,19 @@ fn wrong_usage_is_status_2_and_one_line() {
 fn output_that_cannot_be_written_is_named() {
     let home = Home::new();
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
-    command.args(["relays", "--json"]).env("HOME", &home.0);
-    let (status, text) = failure(&command.stdout(full).output().unwrap());
-    assert_eq!(status, 1);
-    assert!(text.contains("standard output: No space left"), "{text}");
+    for arguments in [
+        &["relays", "--json"][..],
+        &["--help"],
+        &["help", "run"],
+        &["--version"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
+        command.args(arguments).env("HOME", &home.0);
+        let full = full.try_clone().unwrap();
+        let (status, text) = failure(&command.stdout(full).output().unwrap());
+        assert_eq!(status, 1, "{arguments:?}");
+        assert!(text.contains("standard output: No space left"), "{text}");
+    }
 }
 
 #[test]
