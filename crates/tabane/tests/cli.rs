@@ -208,6 +208,9 @@ fn wrong_usage_is_status_2_and_one_line() {
         &["relay", "token"],
         &["relay", "clients", "revoke", "short"],
         &["--log-format", "xml", "relays"],
+        &["--log", "bogus", "relays"],
+        &["--log", "tabane_core=loud", "relays"],
+        &["--log", "", "relays"],
     ] {
         let output = home.tabane(arguments);
         if arguments == ["relay", "token"] {
@@ -218,6 +221,34 @@ fn wrong_usage_is_status_2_and_one_line() {
         let (status, text) = failure(&output);
         assert_eq!(status, 2, "{arguments:?}: {text}");
     }
+}
+
+#[test]
+fn a_log_that_is_set_for_other_programs_stops_nothing() {
+    let home = Home::new();
+    let config = home.0.join(".config/tabane");
+    fs::create_dir_all(&config).unwrap();
+    let asked = |variable: &str, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
+        command.env_clear().env("HOME", &home.0).args(arguments);
+        command.env("RUST_LOG", variable).output().unwrap()
+    };
+    for variable in [
+        "mine",
+        "mine=debug",
+        "[span{x=1}]=trace",
+        "",
+        "info,mine=loud",
+    ] {
+        let output = asked(variable, &["relays"]);
+        assert!(output.status.success(), "{variable}: {output:?}");
+    }
+    let (status, text) = failure(&asked("info", &["--log", "bogus", "relays"]));
+    assert_eq!(status, 2);
+    assert!(
+        text.contains("'bogus'") && text.contains("warn, info, debug"),
+        "{text}"
+    );
 }
 
 #[test]
