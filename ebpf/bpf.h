@@ -93,6 +93,7 @@ static long (*const bpf_setsockopt)(void *ctx, int level, int option, void *valu
 				   int length) = (void *)49;
 static long (*const bpf_getsockopt)(void *ctx, int level, int option, void *value,
 				   int length) = (void *)57;
+static long (*const bpf_probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
 static u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static void *(*const bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;

@@ -17,8 +17,9 @@
 // Left alone: everything while the gate is shut, sockets bound to a device, sockets carrying
 // BYPASS_MARK, other network namespaces, loopback (save port 53, where local resolvers live),
 // link-local, multicast, broadcast, prefixes in `excluded`, UDP to whoever has written to the
-// socket first (a server's answers leave the way the questions came), and connecting sockets that
-// are IPV6_V6ONLY or bound to an IPv6 address, which can reach no v4-mapped address.
+// socket first (a server's answers leave the way the questions came), UDP of sockets whose hop limit
+// is below FEW_HOPS (traceroute: it asks who is on this machine's own way), and connecting sockets
+// that are IPV6_V6ONLY or bound to an IPv6 address, which can reach no v4-mapped address.
 //
 // Needs Linux 5.12 (fetching atomics; getpeername hooks are from 5.8).
 
@@ -47,6 +48,10 @@
 #define FLOW_NET6_0 0x01000000u
 #define FLOW_NET6_2 0x00007462u
 #define V4_MAPPED 0x0000ffffu
+
+// Systems begin with 64 or more, and no destination is this far: who says less has packets end on
+// the way.
+#define FEW_HOPS 32
 
 // How many flows are remembered; beyond that the least recently used are forgotten.
 #define MAX_FLOWS 65536
@@ -104,6 +109,7 @@ const volatile u8 CAPTURE_UDP = 0;
 const volatile u8 IPV6_LISTENER = 0;   // the daemon listens on [::1] as well
 const volatile u8 KERNEL_TYPES = 0;    // the kernel describes its structures (BTF)
 const volatile u8 TELL_ASKER = 0;      // the kernel says who asked, and how it marks packets
+const volatile u8 LEAVE_FEW_HOPS = 0;  // of both families; needs KERNEL_TYPES
 const volatile u32 BYPASS_MARK = 0;    // 0: none
 const volatile u64 NETNS_COOKIE = 0;   // 0: any
 
@@ -227,6 +233,51 @@ INLINE void describe_asker(struct bpf_sock_addr *ctx, struct flow *flow)
 		flow->tos = ((u32)tos & 0xff) + 1;
 }
 
+// What we need of the kernel's own structures.
+#define OF_KERNEL __attribute__((preserve_access_index))
+struct sock_common {
+	unsigned char skc_ipv6only : 1;
+} OF_KERNEL;
+struct inet_sock {
+	short uc_ttl; // -1: the system's
+} OF_KERNEL;
+struct ipv6_pinfo {
+	short hop_limit; // likewise; of 9 bits on older kernels
+} OF_KERNEL;
+struct udp6_sock {
+	struct ipv6_pinfo inet6;
+} OF_KERNEL;
+
+enum { FIELD_BYTE_OFFSET = 0, FIELD_LSHIFT = 4, FIELD_RSHIFT = 5 };
+
+// The hop limit that the program has set for its datagrams; -1 where it has not.
+INLINE int hop_limit(struct bpf_sock_addr *ctx)
+{
+	short hops = -1;
+
+	if (ctx->family == AF_INET6) {
+		struct udp6_sock *sk = bpf_skc_to_udp6_sock(ctx->sk);
+		u64 bits;
+
+		if (!sk)
+			return -1;
+		bits = *(u16 *)((u8 *)sk + __builtin_preserve_field_info(sk->inet6.hop_limit,
+									FIELD_BYTE_OFFSET));
+		bits <<= __builtin_preserve_field_info(sk->inet6.hop_limit, FIELD_LSHIFT);
+		return (long long)bits >> __builtin_preserve_field_info(sk->inet6.hop_limit,
+									FIELD_RSHIFT);
+	}
+	// No helper makes an IPv4 socket of it. Read back from memory, the pointer is a number, which
+	// may be added to.
+	struct bpf_sock *volatile held = ctx->sk;
+	u64 sk = 0;
+	if (!bpf_probe_read_kernel(&sk, sizeof(sk), (const void *)&held))
+		bpf_probe_read_kernel(&hops, sizeof(hops),
+				      (const void *)(sk + __builtin_preserve_field_info(
+						((struct inet_sock *)0)->uc_ttl, FIELD_BYTE_OFFSET)));
+	return hops;
+}
+
 // Decides by socket, and fills in what the socket tells about the flow.
 INLINE int wants_socket(struct bpf_sock_addr *ctx, struct flow *flow)
 {
@@ -250,6 +301,11 @@ INLINE int wants_socket(struct bpf_sock_addr *ctx, struct flow *flow)
 		return 0;
 	if (NETNS_COOKIE && bpf_get_netns_cookie(ctx) != NETNS_COOKIE)
 		return 0;
+	if (LEAVE_FEW_HOPS && flow->protocol == UDP) {
+		int hops = hop_limit(ctx);
+		if (hops >= 0 && hops < FEW_HOPS)
+			return 0;
+	}
 	flow->port = ctx->user_port;
 	// Connecting a UDP socket to port 0 asks the routing table for a source address.
 	if (flow->port == 0)
@@ -257,13 +313,6 @@ INLINE int wants_socket(struct bpf_sock_addr *ctx, struct flow *flow)
 	flow->cookie = bpf_get_socket_cookie(ctx);
 	return 1;
 }
-
-// The one bit we need of the kernel's own structures.
-struct sock_common {
-	unsigned char skc_ipv6only : 1;
-} __attribute__((preserve_access_index));
-
-enum { FIELD_BYTE_OFFSET = 0, FIELD_LSHIFT = 4, FIELD_RSHIFT = 5 };
 
 INLINE int is_ipv6_only(struct bpf_sock_addr *ctx, u8 protocol)
 {

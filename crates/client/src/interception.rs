@@ -56,6 +56,7 @@ impl Interception {
             capture_udp6: capture.udp.has_v6(),
             exclude: direct.to_vec(),
             bypass_mark: None,
+            leave_few_hops: true,
             open: true,
         };
         let mut hooks = Hooks::attach(&cgroup, &config)

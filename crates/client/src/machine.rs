@@ -100,6 +100,8 @@ impl Machine {
             capture_udp6: capture.udp.has_v6(),
             exclude: Vec::new(),
             bypass_mark: Some(OWN_MARK),
+            // Without the relay nothing of theirs goes there.
+            leave_few_hops: !extent.strict,
             open: false,
         };
         let mut machine = Self {

@@ -60,6 +60,11 @@ impl Route {
         }
     }
 
+    /// Whether it is to port 0, for which a relay has no word: the plain way says what comes of it.
+    fn is_to_no_port(&self) -> bool {
+        self.plain.is_some_and(|to| to.port() == 0)
+    }
+
     /// Whether it may go without a session at all.
     pub(crate) fn may_go_plainly(&self) -> bool {
         self.stays_here || !self.fails_closed
@@ -68,7 +73,9 @@ impl Route {
     /// What is known at this moment of who could serve it.
     pub(crate) fn known(&self, far_ends: &FarEnds, has_peer: bool, has_plain: bool) -> Known {
         Known {
-            stays_here: self.stays_here || far_ends.sites().whose(&self.target) == Whose::Near,
+            stays_here: self.stays_here
+                || self.is_to_no_port()
+                || far_ends.sites().whose(&self.target) == Whose::Near,
             has_peer,
             relay: far_ends.relay_state(),
             waits: self.silence == Silence::Waits,
@@ -108,6 +115,23 @@ impl From<Target> for Route {
             fails_closed: false,
             label: None,
             source: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_is_not_asked_for_port_0() {
+        for (to, is_to_none) in [("192.0.2.1:0", true), ("192.0.2.1:1", false)] {
+            let to: SocketAddr = to.parse().unwrap();
+            let route = Route {
+                plain: Some(to),
+                ..Target::from(to).into()
+            };
+            assert_eq!(route.is_to_no_port(), is_to_none, "{to}");
         }
     }
 }

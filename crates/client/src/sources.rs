@@ -380,7 +380,7 @@ pub(crate) async fn clear_leftovers() -> Result<()> {
     routing.remove_local(ANSWERS.table).await?;
     match nft::remove_table(TABLE) {
         // Without the program there are no rules of ours.
-        Ok(()) | Err(nft::NftError::Start(_)) => Ok(()),
+        Ok(()) | Err(nft::NftError::Missing) => Ok(()),
         Err(error) => Err(error).context("cannot remove our packet filter rules"),
     }
 }

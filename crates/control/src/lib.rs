@@ -16,6 +16,7 @@ mod board;
 #[cfg(feature = "dashboard")]
 mod bridge;
 mod client;
+mod clock_instant;
 mod command;
 #[cfg(feature = "dashboard")]
 mod dashboard;
@@ -40,6 +41,7 @@ mod trace;
 #[cfg(feature = "dashboard")]
 pub use bridge::Bridge;
 pub use client::{Client, ClientError, TraceUpdates, Updates};
+pub use clock_instant::ClockInstant;
 pub use command::{Command, LinkChange, Pace, RuleAnswer, RuleQuestion};
 pub use directory::{Directory, DirectoryError, FindError, Naming, RELAY_SERVICE, Running};
 pub use gateway::{Flow, Gateway, GatewayMode, GatewayTotals, Stance};
@@ -55,6 +57,6 @@ pub use state::{
     API_VERSION, Condition, Event, EventKind, Exposure, ExposureState, Fleet, FleetRelay,
     FleetRelayState, Instance, Kind, LanHost, Link, LinkBudget, LinkState, Multipath, Packets,
     Path, PolicyInForce, Problem, Process, RuleUse, Session, SessionExit, SessionState, SiteRoute,
-    State, Totals, Traffic, Visitor, key_label, unix_millis,
+    State, Totals, Traffic, Visitor, key_label,
 };
 pub use trace::{TraceBatch, TraceEntry, TraceFrame, TraceWhat};

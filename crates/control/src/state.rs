@@ -24,7 +24,7 @@ use crate::gateway::Gateway;
 
 pub use exposure::{Exposure, ExposureState, Visitor};
 pub use fleet::{Fleet, FleetRelay, FleetRelayState};
-pub use instance::{Instance, Kind, unix_millis};
+pub use instance::{Instance, Kind};
 pub use lan_host::LanHost;
 pub use link_budget::LinkBudget;
 pub use multipath::Multipath;

@@ -1,7 +1,8 @@
 //! News that a file in a directory has a new version.
 //!
 //! Owns an inotify descriptor. A version counts when it is whole: renamed into place, or closed
-//! after writing. That a file was deleted is no version, and not told.
+//! after writing. That a file was deleted or renamed away is told to who asks for it: many who
+//! write a file take the old one away first.
 
 use std::ffi::CStr;
 use std::io;
@@ -16,6 +17,15 @@ use crate::reactor;
 
 /// Bytes for events of one read; names have at most 255 bytes, and there are other events after.
 const BUFFER_BYTES: usize = 4_096;
+
+/// What is new of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileEvent {
+    /// It has a new version, or may have one because there was too much news to keep.
+    Version,
+    /// It is gone, at least for a moment.
+    Gone,
+}
 
 /// Watches one directory.
 #[derive(Debug)]
@@ -33,8 +43,9 @@ impl DirectoryWatch {
     /// Outside a tokio runtime with its I/O driver enabled.
     pub fn start(directory: &Path) -> io::Result<Self> {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        let flags = WatchFlags::MOVED_TO | WatchFlags::CLOSE_WRITE | WatchFlags::ONLYDIR;
-        inotify::add_watch(&fd, directory, flags)?;
+        let versions = WatchFlags::MOVED_TO | WatchFlags::CLOSE_WRITE;
+        let ends = WatchFlags::MOVED_FROM | WatchFlags::DELETE;
+        inotify::add_watch(&fd, directory, versions | ends | WatchFlags::ONLYDIR)?;
         let watched = reactor::watch(fd)?;
         Ok(Self { watched })
     }
@@ -45,19 +56,20 @@ impl DirectoryWatch {
     /// # Errors
     /// The directory is gone.
     pub async fn changed(&self, name: &CStr) -> io::Result<()> {
-        self.any_changed(|file| file == name).await
+        while self.news(|file| file == name).await? != FileEvent::Version {}
+        Ok(())
     }
 
-    /// The same of any file that is wanted.
+    /// Waits for news of any file that is wanted, and gives the last.
     ///
     /// # Errors
     /// As there.
-    pub async fn any_changed(&self, is_wanted: impl Fn(&CStr) -> bool) -> io::Result<()> {
+    pub async fn news(&self, is_wanted: impl Fn(&CStr) -> bool) -> io::Result<FileEvent> {
         loop {
             let mut ready = self.watched.readable().await?;
             let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
             let mut reader = inotify::Reader::new(self.watched.get_ref(), &mut buffer);
-            let mut is_changed = false;
+            let mut news = None;
             loop {
                 let event = match reader.next() {
                     Ok(event) => event,
@@ -67,12 +79,21 @@ impl DirectoryWatch {
                 if event.events().contains(ReadFlags::IGNORED) {
                     return Err(io::ErrorKind::NotFound.into());
                 }
-                is_changed |= event.file_name().is_some_and(&is_wanted)
-                    || event.events().contains(ReadFlags::QUEUE_OVERFLOW);
+                let events = event.events();
+                if events.contains(ReadFlags::QUEUE_OVERFLOW) {
+                    news = Some(FileEvent::Version);
+                } else if event.file_name().is_some_and(&is_wanted) {
+                    let is_gone = events.intersects(ReadFlags::MOVED_FROM | ReadFlags::DELETE);
+                    news = Some(if is_gone {
+                        FileEvent::Gone
+                    } else {
+                        FileEvent::Version
+                    });
+                }
             }
             ready.clear_ready();
-            if is_changed {
-                return Ok(());
+            if let Some(news) = news {
+                return Ok(news);
             }
         }
     }
@@ -109,6 +130,17 @@ mod tests {
             assert!(is_pending(watch.changed(c"file")));
             fs::rename(directory.join("other"), directory.join("file")).unwrap();
             watch.changed(c"file").await.unwrap();
+            // The last news of a file counts.
+            let of_file = || watch.news(|name| name == c"file");
+            fs::rename(directory.join("file"), directory.join("old")).unwrap();
+            assert_eq!(of_file().await.unwrap(), FileEvent::Gone);
+            fs::write(directory.join("file"), "x").unwrap();
+            fs::remove_file(directory.join("file")).unwrap();
+            assert_eq!(of_file().await.unwrap(), FileEvent::Gone);
+            fs::write(directory.join("file"), "x").unwrap();
+            fs::remove_file(directory.join("file")).unwrap();
+            fs::write(directory.join("file"), "x").unwrap();
+            assert_eq!(of_file().await.unwrap(), FileEvent::Version);
             fs::remove_dir_all(&directory).unwrap();
             let gone = watch.changed(c"file").await.unwrap_err();
             assert_eq!(gone.kind(), io::ErrorKind::NotFound);

@@ -70,6 +70,9 @@ pub struct HookConfig {
     pub exclude: Vec<Prefix>,
     /// Sockets with this `SO_MARK` are left alone: our own, where we live in the same cgroup.
     pub bypass_mark: Option<u32>,
+    /// Leave alone the datagrams of sockets with a hop limit below 32, where the kernel tells it:
+    /// they ask who is on the way (`traceroute`).
+    pub leave_few_hops: bool,
     /// Whether to capture from the beginning; see [`Hooks::set_open`].
     pub open: bool,
 }
@@ -211,6 +214,7 @@ fn load(config: &HookConfig, tells_asker: bool) -> Result<Ebpf, HookError> {
     let ipv6_listener = u8::from(config.capture_udp6);
     let has_types = u8::from(kernel_types.is_some());
     let tell_asker = u8::from(tells_asker);
+    let leave_few_hops = u8::from(config.leave_few_hops && tells_asker && kernel_types.is_some());
     let bypass_mark = config.bypass_mark.unwrap_or(0);
     let netns_cookie = netns_cookie::of_this_thread().unwrap_or(0);
     loader
@@ -221,6 +225,7 @@ fn load(config: &HookConfig, tells_asker: bool) -> Result<Ebpf, HookError> {
         .override_global("IPV6_LISTENER", &ipv6_listener, true)
         .override_global("KERNEL_TYPES", &has_types, true)
         .override_global("TELL_ASKER", &tell_asker, true)
+        .override_global("LEAVE_FEW_HOPS", &leave_few_hops, true)
         .override_global("BYPASS_MARK", &bypass_mark, true)
         .override_global("NETNS_COOKIE", &netns_cookie, true)
         .load(include_bytes_aligned!(concat!(

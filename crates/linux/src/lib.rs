@@ -53,7 +53,7 @@ pub mod tun;
 pub mod udp;
 pub mod undelivered;
 
-pub use directory_watch::DirectoryWatch;
+pub use directory_watch::{DirectoryWatch, FileEvent};
 pub use egress::Egress;
 pub use priority::{Preemption, prefer_this_thread, raise_priority};
 pub use timer::{HostClock, Timer, minimize_timer_slack};

@@ -9,8 +9,11 @@ use std::process::{Command, Stdio};
 /// Why rules could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    /// The program is missing, or could not be started.
-    #[error("cannot run nft: {0} (the package is called nftables)")]
+    /// There is no such program.
+    #[error("there is no nft (the package is called nftables)")]
+    Missing,
+    /// It could not be started: too many processes, no memory.
+    #[error("cannot run nft: {0}")]
     Start(#[source] io::Error),
     /// It refused the script.
     #[error("nft: {complaint}")]
@@ -59,7 +62,7 @@ fn run(script: &str) -> Result<(), NftError> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(NftError::Start)?;
+        .map_err(not_started)?;
     if let Some(mut input) = child.stdin.take() {
         // One that ended early says why below.
         let _ = input.write_all(script.as_bytes());
@@ -72,4 +75,28 @@ fn run(script: &str) -> Result<(), NftError> {
     Err(NftError::Refused {
         complaint: said.lines().next().unwrap_or("failed").to_owned(),
     })
+}
+
+fn not_started(error: io::Error) -> NftError {
+    match error.kind() {
+        io::ErrorKind::NotFound => NftError::Missing,
+        _ => NftError::Start(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_nft_is_told_of_no_package() {
+        for (number, has_it) in [
+            (libc::ENOENT, false),
+            (libc::EAGAIN, true),
+            (libc::EMFILE, true),
+        ] {
+            let said = not_started(io::Error::from_raw_os_error(number)).to_string();
+            assert_eq!(said.contains("nftables"), !has_it, "{said}");
+        }
+    }
 }

@@ -113,7 +113,7 @@ fn clear_leftovers() {
     }
     match nft::remove_table(TABLE) {
         // Without the program there are no rules of ours.
-        Ok(()) | Err(nft::NftError::Start(_)) => {}
+        Ok(()) | Err(nft::NftError::Missing) => {}
         Err(error) => tracing::debug!(%error, "no rules removed"),
     }
 }

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use anyhow::Result;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
 
 #[cfg(feature = "demo")]
 use crate::commands::demo;
@@ -60,13 +61,7 @@ pub(crate) struct GlobalArgs {
     )]
     config: Option<PathBuf>,
     /// What to log to stderr: error, warn, info, debug, trace, or per module as RUST_LOG has it
-    #[arg(
-        long,
-        value_name = "FILTER",
-        env = "RUST_LOG",
-        global = true,
-        hide_env = true
-    )]
+    #[arg(long, value_name = "FILTER", global = true)]
     log: Option<String>,
     /// How log lines look
     #[arg(long, value_name = "FORMAT", default_value = "text", global = true)]
@@ -126,14 +121,12 @@ impl Cli {
             self.command,
             Command::Relay(_) | Command::Up(_) | Command::Gateway(_)
         ) {
-            "info"
+            LevelFilter::INFO
         } else {
-            "warn"
+            LevelFilter::WARN
         };
-        log::start(
-            self.global.log.as_deref().unwrap_or(level),
-            self.global.log_format,
-        )?;
+        let (asked, format) = (self.global.log.as_deref(), self.global.log_format);
+        log::start(asked, level, format)?;
         let store = || Store::locate(self.global.config.clone());
         match self.command {
             Command::Run(args) => run::run(*args, &store()?),

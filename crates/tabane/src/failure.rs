@@ -4,9 +4,10 @@
 //! 127, because `tabane run -- CMD` stands where CMD stood.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tabane_store::Mistake;
 
@@ -76,8 +77,11 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            ExitCode::SUCCESS
+            let printed = error.print().and_then(|()| io::stdout().flush());
+            match printed.context(output::UNWRITTEN) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => report(&error),
+            }
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();

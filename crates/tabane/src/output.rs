@@ -7,11 +7,14 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use tabane_base::Rate;
 
+/// Why a command fails whose output is not kept.
+pub(crate) const UNWRITTEN: &str = "cannot write to standard output";
+
 /// Prints `text` and a line end. Fails, without panic, when nobody reads it.
 pub(crate) fn line(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = writeln!(out, "{text}").and_then(|()| out.flush());
-    written.context("cannot write to standard output")
+    written.context(UNWRITTEN)
 }
 
 /// Prints `text` and a line end to stderr, for who reads there; if nobody does, nothing is missed.

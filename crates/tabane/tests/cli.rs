@@ -208,6 +208,9 @@ fn wrong_usage_is_status_2_and_one_line() {
         &["relay", "token"],
         &["relay", "clients", "revoke", "short"],
         &["--log-format", "xml", "relays"],
+        &["--log", "bogus", "relays"],
+        &["--log", "tabane_core=loud", "relays"],
+        &["--log", "", "relays"],
     ] {
         let output = home.tabane(arguments);
         if arguments == ["relay", "token"] {
@@ -221,14 +224,50 @@ fn wrong_usage_is_status_2_and_one_line() {
 }
 
 #[test]
+fn a_log_that_is_set_for_other_programs_stops_nothing() {
+    let home = Home::new();
+    let config = home.0.join(".config/tabane");
+    fs::create_dir_all(&config).unwrap();
+    let asked = |variable: &str, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
+        command.env_clear().env("HOME", &home.0).args(arguments);
+        command.env("RUST_LOG", variable).output().unwrap()
+    };
+    for variable in [
+        "mine",
+        "mine=debug",
+        "[span{x=1}]=trace",
+        "",
+        "info,mine=loud",
+    ] {
+        let output = asked(variable, &["relays"]);
+        assert!(output.status.success(), "{variable}: {output:?}");
+    }
+    let (status, text) = failure(&asked("info", &["--log", "bogus", "relays"]));
+    assert_eq!(status, 2);
+    assert!(
+        text.contains("'bogus'") && text.contains("warn, info, debug"),
+        "{text}"
+    );
+}
+
+#[test]
 fn output_that_cannot_be_written_is_named() {
     let home = Home::new();
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
-    command.args(["relays", "--json"]).env("HOME", &home.0);
-    let (status, text) = failure(&command.stdout(full).output().unwrap());
-    assert_eq!(status, 1);
-    assert!(text.contains("standard output: No space left"), "{text}");
+    for arguments in [
+        &["relays", "--json"][..],
+        &["--help"],
+        &["help", "run"],
+        &["--version"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tabane"));
+        command.args(arguments).env("HOME", &home.0);
+        let full = full.try_clone().unwrap();
+        let (status, text) = failure(&command.stdout(full).output().unwrap());
+        assert_eq!(status, 1, "{arguments:?}");
+        assert!(text.contains("standard output: No space left"), "{text}");
+    }
 }
 
 #[test]

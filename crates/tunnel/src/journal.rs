@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
+use tabane_control::ClockInstant;
 use tabane_core::{CloseReason, PathDownReason, PublicKey};
 use tokio::sync::Notify;
 
@@ -94,8 +94,8 @@ pub enum Happening {
 pub struct Entry {
     /// Counts from 1, without a gap.
     pub number: u64,
-    /// When, by the wall clock.
-    pub at: SystemTime,
+    /// When.
+    pub at: ClockInstant,
     /// What.
     pub happening: Happening,
 }
@@ -120,7 +120,7 @@ impl Journal {
         }
         entries.push_back(Entry {
             number,
-            at: SystemTime::now(),
+            at: ClockInstant::now(),
             happening,
         });
         drop(entries);

@@ -32,6 +32,7 @@ mod budgets;
 mod files;
 mod follower;
 mod tally;
+mod watched;
 
 use crate::table::Table;
 pub use tally::{COUNT_INTERVAL, Tally};

@@ -137,6 +137,7 @@ fn try_hooks() -> Result<(), String> {
         capture_udp6: true,
         exclude: Vec::new(),
         bypass_mark: None,
+        leave_few_hops: true,
         // Nothing is caught while it is tried.
         open: false,
     };

@@ -199,9 +199,12 @@ impl Filter {
             None => "",
         };
         let left_alone = self.left_alone();
+        // What has few hops left asks who is on the way, which is not by the relay.
+        let few_hops = "meta l4proto udp ip ttl < 32 return\n\
+                        meta l4proto udp ip6 hoplimit < 32 return\n";
         let open = match lan.ends_open {
             true => String::new(),
-            false => nft::leave_open_alone("", &also),
+            false => few_hops.to_owned() + &nft::leave_open_alone("", &also),
         };
         // Their mark brings them here, and past the sockets' hold.
         let released = to_sockets(&released, lan.port, "");
@@ -329,7 +332,7 @@ pub(super) async fn clear_leftovers() -> Result<()> {
     clear_gateways().await?;
     match nft::remove_table(TABLE) {
         // Without the program there are no rules of ours.
-        Ok(()) | Err(nft::NftError::Start(_)) => Ok(()),
+        Ok(()) | Err(nft::NftError::Missing) => Ok(()),
         Err(error) => Err(error).context("cannot remove our packet filter rules"),
     }
 }

@@ -1,10 +1,9 @@
 //! Who an instance is, and a state of it that says nothing else.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde::{Deserialize, Serialize};
 
 use super::{API_VERSION, Condition, Multipath, Process, State, Totals};
+use crate::clock_instant::ClockInstant;
 use crate::directory::Naming;
 
 /// A process that carries something.
@@ -21,6 +20,9 @@ pub struct Instance {
     pub version: String,
     /// Since when it runs: milliseconds since 1970.
     pub started_at_unix_ms: u64,
+    /// The same in the process itself, for when its clock is set.
+    #[serde(skip)]
+    pub(super) started_at: ClockInstant,
     /// The command it runs, or where it listens.
     pub about: String,
     /// The relay it is a client of, by name.
@@ -56,12 +58,14 @@ impl Instance {
     /// This process, as of now, not seen by anybody yet.
     #[must_use]
     pub fn new(kind: Kind, name: String, about: String, relay: Option<String>) -> Self {
+        let started_at = ClockInstant::now();
         Self {
             name,
             kind,
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_at_unix_ms: unix_millis(SystemTime::now()),
+            started_at_unix_ms: started_at.unix_millis(),
+            started_at,
             about,
             relay,
             http: None,
@@ -109,8 +113,11 @@ impl State {
     pub fn of(instance: &Instance) -> Self {
         Self {
             api: API_VERSION,
-            at_unix_ms: unix_millis(SystemTime::now()),
-            instance: instance.clone(),
+            at_unix_ms: ClockInstant::now().unix_millis(),
+            instance: Instance {
+                started_at_unix_ms: instance.started_at.unix_millis(),
+                ..instance.clone()
+            },
             condition: Condition::Up,
             problems: Vec::new(),
             totals: Totals::default(),
@@ -131,11 +138,4 @@ impl State {
             process: Process::default(),
         }
     }
-}
-
-/// Milliseconds from 1970 (UTC) to `at`; 0 for what was before.
-#[must_use]
-pub fn unix_millis(at: SystemTime) -> u64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,7 @@
 //! States as other modules' tests want them.
 
 use super::*;
+use crate::clock_instant::ClockInstant;
 use crate::gateway::{Flow, GatewayMode, GatewayTotals, Stance};
 
 pub(crate) fn session(number: u64) -> Session {
@@ -110,6 +111,7 @@ pub(crate) fn example() -> State {
             pid: 7,
             version: "0.1.0".to_owned(),
             started_at_unix_ms: 1_699_999_990_000,
+            started_at: ClockInstant::default(),
             about: "curl".to_owned(),
             relay: Some("home".to_owned()),
             http: None,

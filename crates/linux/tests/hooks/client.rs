@@ -184,7 +184,10 @@ fn tcp(mut stream: TcpStream, dest: &str) {
 }
 
 fn udp_socket(local: &str) -> UdpSocket {
-    UdpSocket::bind(address(local)).unwrap()
+    let socket = UdpSocket::bind(address(local)).unwrap();
+    // The least that is no question about the way.
+    socket.set_ttl(32).unwrap();
+    socket
 }
 
 fn udp_connected(local: &str, dest: &str) {
@@ -357,6 +360,26 @@ fn left_alone() {
     let v6_bound = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP)).unwrap();
     v6_bound.bind(&address("[::1]:0").into()).unwrap();
     fails(v6_bound, "[2001:db8::1]:80");
+
+    // Few hops: connected or not, of both families.
+    for (domain, dest) in [
+        (Domain::IPV4, "192.0.2.1:80"),
+        (Domain::IPV6, "[2001:db8::1]:80"),
+    ] {
+        for hops in [1, 31] {
+            let probe = || {
+                let probe = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+                match domain {
+                    Domain::IPV4 => probe.set_ttl_v4(hops).unwrap(),
+                    _ => probe.set_unicast_hops_v6(hops).unwrap(),
+                }
+                probe
+            };
+            fails(probe(), dest);
+            let error = probe().send_to(b"x", &address(dest).into()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{dest}");
+        }
+    }
 
     // Bound to a device. Whether the datagram was captured is seen by the test.
     let device = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();

@@ -58,6 +58,7 @@ pub(super) fn config(port: u16) -> HookConfig {
             },
         ],
         bypass_mark: Some(0x7ab),
+        leave_few_hops: true,
         open: true,
     }
 }

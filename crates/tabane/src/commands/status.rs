@@ -12,14 +12,13 @@ mod workers;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::Args;
 use tabane_base::Rate;
 use tabane_control::{
     Client, Condition, Directory, Kind, Link, LinkState, Path, RuleUse, Running, Session, State,
-    Traffic, key_label, unix_millis,
+    Traffic, key_label,
 };
 
 use crate::output::Column;
@@ -353,11 +352,10 @@ fn totals(state: &State) -> String {
 
 fn events(state: &State) -> Option<String> {
     let first = state.events.len().saturating_sub(MAX_EVENTS);
-    let now = unix_millis(SystemTime::now());
     let lines: Vec<String> = state.events[first..]
         .iter()
         .map(|event| {
-            let age = output::age(now.saturating_sub(event.at_unix_ms) / 1_000);
+            let age = output::age(state.at_unix_ms.saturating_sub(event.at_unix_ms) / 1_000);
             match &event.link {
                 Some(link) => format!("{age:>10}  {link}: {}", event.text),
                 None => format!("{age:>10}  {}", event.text),

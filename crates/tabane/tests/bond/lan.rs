@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::text;
-use crate::up::{UP, Up, forbid_plain_pings, is_plain};
+use crate::up::{UP, Up, forbid_plain_pings, hop, is_plain};
 use crate::world::{World, ip};
 
 /// Asks a server twice by one connection who it is, the second time when told to.
@@ -169,6 +169,8 @@ fn hosts_behind_are_carried_and_never_cut_off() {
     let is_far = |peer: &String| !is_from_lan(peer) && !is_plain(peer);
     assert!(carried.iter().all(is_far), "{carried:?}");
     assert!(host.pings());
+    let (_, seen) = host.shell(&hop(2));
+    assert_eq!(seen, "10.71.1.2\n2001:db8:1::2");
     let (fine, size) = host.shell("curl -sS http://203.0.113.2:8000/3000000 | wc -c");
     assert!(fine && size == "3000000", "{size}");
     // The machine itself is a neighbour, not a destination beyond the relay.

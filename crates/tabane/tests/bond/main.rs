@@ -173,6 +173,25 @@ fn the_command_s_end_is_tabane_s_end() {
 }
 
 #[test]
+fn a_command_ignores_the_signals_that_it_would_have_ignored() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    // systemd starts services with the second of these.
+    for ignored in ["HUP INT", "PIPE", "HUP PIPE"] {
+        let seen = ["", &format!("{} run --", world::TABANE)].map(|before| {
+            let grep = "grep SigIgn /proc/self/status";
+            let line = format!("trap '' {ignored}; exec {before} {grep}");
+            let output = world.in_client("sh").args(["-c", &line]).output();
+            let said = text(&output.unwrap().stdout);
+            let (_, mask) = said.trim().split_once('\t').unwrap();
+            // From 32 on they are the C library's.
+            u64::from_str_radix(mask, 16).unwrap() & 0x7fff_ffff
+        });
+        assert_eq!(seen[0], seen[1], "{ignored}");
+    }
+}
+
+#[test]
 fn killed_it_takes_the_command_along_and_leaves_nothing_that_stays() {
     let Some(world) = World::new(&[]) else { return };
     world.join();

@@ -88,6 +88,35 @@ fn a_change_reaches_a_running_transfer_within_100_ms() {
 }
 
 #[test]
+fn a_policy_that_is_deleted_forbids_nothing_any_more() {
+    let Some(world) = World::new(&[]) else { return };
+    world.join();
+    world.limit_rates([40, 40]);
+    assert!(policy(&world, "set c2 --use never").status.success());
+    let file = world.path(".config/tabane/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let url = "http://203.0.113.2:8000/20000000";
+    let line = format!("echo up; curl -sS --limit-rate 4M -o /dev/null {url}");
+    let mut command = world.tabane(&["run", "--", "sh", "-c", &line]);
+    let mut child = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(first_line(&mut child), "up");
+    // As editors write: the old one has gone before the new one is there.
+    std::fs::rename(&file, world.path("backup")).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(received(&world, "c2") < 10_000);
+    std::fs::write(&file, &text).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    while received(&world, "c2") < 100_000 {
+        assert!(child.try_wait().unwrap().is_none(), "c2 carried nothing");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(wait_for(&mut child, Duration::from_secs(20)).success());
+}
+
+#[test]
 fn what_network_manager_calls_metered_waits_until_it_is_needed() {
     let Some(world) = World::new(&[]) else { return };
     world.join();

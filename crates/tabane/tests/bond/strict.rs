@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 
 use super::{status, text};
 use crate::process::UP;
-use crate::up::{LOST, Up, is_plain, peer, ping, shell};
+use crate::up::{LOST, Up, hop, is_plain, peer, ping, shell};
 use crate::world::{World, pid};
 
 const PEER: &str = "http://203.0.113.2:8000/peer";
@@ -63,6 +63,7 @@ fn while_it_is_strict_no_packet_goes_without_the_relay() {
     assert_eq!(fetch(&world, PEER, 2).0, Some(28));
     let udp = "echo | timeout 1 nc -u -w 1 203.0.113.2 7000; timeout 2 ";
     shell(&world, &format!("{udp} {DNS} || true"));
+    shell(&world, &format!("timeout 1 {} || true", hop(31)));
     assert_eq!(ping(&world, 1), "- -");
 
     // What waits is served when the relay comes, and what runs outlives its silence.

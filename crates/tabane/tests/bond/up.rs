@@ -80,6 +80,12 @@ pub(crate) fn peer(world: &World, url: &str) -> String {
     shell(world, &format!("curl -sS --fail --max-time 20 '{url}'"))
 }
 
+/// Who says that so many hops are not enough, on the way to the servers by IPv4 and by IPv6.
+pub(crate) fn hop(hops: u32) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/hop.py");
+    format!("python3 {script} {hops} 203.0.113.2 2001:db8:ffff::2")
+}
+
 fn udp_peer(world: &World) -> String {
     let script = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
                   s.settimeout(10); s.sendto(b'?', ('203.0.113.2', 9001)); \
@@ -122,6 +128,8 @@ fn everything_goes_over_the_bond_until_down() {
     assert!(!is_plain(&udp_peer(&world)));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bond/udp_client.py");
     assert_eq!(shell(&world, &format!("python3 {script}")), "udp ok");
+    // Who asks for the way is told this machine's own.
+    assert_eq!(shell(&world, &hop(1)), "10.71.1.2\n2001:db8:1::2");
     let found = shell(&world, "getent hosts name.example");
     assert!(found.starts_with("192.0.2.99"), "{found}");
     let found = shell(&world, "getent hosts printer.lan");

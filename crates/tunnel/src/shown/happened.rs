@@ -1,6 +1,6 @@
 //! What happened on the data path, as events of the API.
 
-use tabane_control::{Event, EventKind, key_label, unix_millis};
+use tabane_control::{Event, EventKind, key_label};
 use tabane_core::PublicKey;
 
 use crate::journal::{Entry, Happening, Journal};
@@ -69,7 +69,7 @@ fn event(entry: &Entry) -> Event {
     };
     Event {
         number: entry.number,
-        at_unix_ms: unix_millis(entry.at),
+        at_unix_ms: entry.at.unix_millis(),
         kind,
         link: link.cloned(),
         session,

@@ -3,14 +3,10 @@
 //!
 //! One per process. What the news mean is [`Shared`]'s.
 
-use std::collections::BTreeSet;
-use std::ffi::CStr;
-use std::path::PathBuf;
 use std::rc::Weak;
 
 use tabane_base::{Duration, Translator};
 use tabane_linux::{
-    DirectoryWatch,
     advertised::{RouterListener, solicit},
     find_translators,
     interfaces::{self, Interface, InterfaceError, Watch},
@@ -19,10 +15,11 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{Instant, MissedTickBehavior, sleep, sleep_until};
 
 use super::files::News;
+use super::watched::{Renewed, Watched};
 use super::{COUNT_INTERVAL, Shared};
 use crate::gateway_router::GatewayRouter;
 use crate::network_manager::metered_links;
-use tabane_store::{POLICY_FILE_NAME, Store, USAGE_FILE_NAME};
+use tabane_store::Store;
 
 /// How often NetworkManager is asked which links are metered, beside whenever interfaces change.
 const ASK_INTERVAL: Duration = Duration::from_secs(60);
@@ -37,9 +34,7 @@ const LOOKS: u32 = 5;
 
 pub(super) struct Follower {
     kernel: Option<Watch>,
-    directory: PathBuf,
-    policy: Option<DirectoryWatch>,
-    usage: Option<DirectoryWatch>,
+    watched: Watched,
     router: GatewayRouter,
     routers: Option<RouterListener>,
     /// The resolver's word.
@@ -53,19 +48,14 @@ pub(super) struct Follower {
 
 impl Follower {
     pub(super) fn new(kernel: Option<Watch>, store: &Store) -> Self {
-        let directory = store.root().to_owned();
-        let mut follower = Self {
+        Self {
             kernel,
-            directory,
-            policy: None,
-            usage: None,
+            watched: Watched::new(store),
             router: GatewayRouter::default(),
             routers: RouterListener::start().ok(),
             found: mpsc::channel(1),
             asked_for: Vec::new(),
-        };
-        follower.watch_files();
-        follower
+        }
     }
 
     /// Has packets led to gateways as the links are now.
@@ -144,13 +134,12 @@ impl Follower {
                     let Some(links) = links.upgrade() else { return };
                     links.on_metered(answer);
                 }
-                () = renewed(&mut self.policy, |file| is_of_policy(file, &lists)) => {
+                renewed = self.watched.renewed(&lists) => {
                     let Some(links) = links.upgrade() else { return };
-                    links.files.read_policy();
-                }
-                () = renewed(&mut self.usage, |file| file == USAGE_FILE_NAME) => {
-                    let Some(links) = links.upgrade() else { return };
-                    links.files.read_usage();
+                    match renewed {
+                        Renewed::Policy => links.files.read_policy(),
+                        Renewed::Usage => links.files.read_usage(),
+                    }
                 }
                 Some(news) = news.recv() => {
                     let Some(links) = links.upgrade() else { return };
@@ -171,7 +160,7 @@ impl Follower {
         interfaces: Result<Vec<Interface>, InterfaceError>,
     ) {
         // The directory may be there by now.
-        if self.watch_files() {
+        if self.watched.begin() {
             links.files.read_policy();
             links.files.read_usage();
         }
@@ -209,21 +198,6 @@ impl Follower {
             });
         }
     }
-
-    /// Watches the files if they are not watched yet. `true` where that has begun.
-    fn watch_files(&mut self) -> bool {
-        if self.policy.is_some() {
-            return false;
-        }
-        let watch = || {
-            DirectoryWatch::start(&self.directory).inspect_err(|error| {
-                let directory = self.directory.display();
-                tracing::debug!("changes of the policy are not noticed: {directory}: {error}");
-            })
-        };
-        (self.policy, self.usage) = (watch().ok(), watch().ok());
-        self.policy.is_some()
-    }
 }
 
 /// Waits until interfaces may have changed.
@@ -234,23 +208,6 @@ async fn changed(kernel: &mut Option<Watch>) {
     };
     if news.is_none() {
         *kernel = None;
-        std::future::pending().await
-    }
-}
-
-/// Whether what the policy says depends on a file.
-fn is_of_policy(file: &CStr, lists: &BTreeSet<String>) -> bool {
-    file == POLICY_FILE_NAME || file.to_str().is_ok_and(|name| lists.contains(name))
-}
-
-/// Waits for the next version of a file; for ever, where it cannot be watched.
-async fn renewed(watch: &mut Option<DirectoryWatch>, is_wanted: impl Fn(&CStr) -> bool) {
-    let news = match watch {
-        Some(watch) => watch.any_changed(is_wanted).await.is_ok(),
-        None => false,
-    };
-    if !news {
-        *watch = None;
         std::future::pending().await
     }
 }

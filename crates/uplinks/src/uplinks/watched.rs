@@ -1,0 +1,103 @@
+//! The settings' files that make another table, and when one of them is to be read again.
+//!
+//! A policy that is gone counts only after a moment. What is in the files is others' affair.
+
+use std::collections::BTreeSet;
+use std::ffi::CStr;
+use std::path::PathBuf;
+
+use tabane_base::Duration;
+use tabane_linux::{DirectoryWatch, FileEvent};
+use tabane_store::{POLICY_FILE_NAME, Store, USAGE_FILE_NAME};
+use tokio::time::{Instant, sleep_until};
+
+/// How long the policy may be gone before that counts: editors rename the old file away before they
+/// write the new one, and no forbidden link may be used for that moment.
+const GONE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// What is to be read again.
+pub(super) enum Renewed {
+    Policy,
+    Usage,
+}
+
+pub(super) struct Watched {
+    directory: PathBuf,
+    policy: Option<DirectoryWatch>,
+    usage: Option<DirectoryWatch>,
+    /// Since when there is no policy, or a list of it is missing, where that was not told yet.
+    gone_at: Option<Instant>,
+}
+
+impl Watched {
+    pub(super) fn new(store: &Store) -> Self {
+        let mut watched = Self {
+            directory: store.root().to_owned(),
+            policy: None,
+            usage: None,
+            gone_at: None,
+        };
+        watched.begin();
+        watched
+    }
+
+    /// Watches the files if they are not watched yet. `true` where that has begun.
+    pub(super) fn begin(&mut self) -> bool {
+        if self.policy.is_some() {
+            return false;
+        }
+        let watch = || {
+            DirectoryWatch::start(&self.directory).inspect_err(|error| {
+                let directory = self.directory.display();
+                tracing::debug!("changes of the policy are not noticed: {directory}: {error}");
+            })
+        };
+        (self.policy, self.usage) = (watch().ok(), watch().ok());
+        self.policy.is_some()
+    }
+
+    /// Waits until a file is to be read, of the policy or one of its `lists`, or the accounts; for
+    /// ever, where they cannot be watched.
+    pub(super) async fn renewed(&mut self, lists: &BTreeSet<String>) -> Renewed {
+        let is_of_policy = |file: &CStr| {
+            file == POLICY_FILE_NAME || file.to_str().is_ok_and(|name| lists.contains(name))
+        };
+        loop {
+            tokio::select! {
+                news = news(&mut self.policy, is_of_policy) => {
+                    self.gone_at = (news == FileEvent::Gone).then(Instant::now);
+                    if news == FileEvent::Version {
+                        return Renewed::Policy;
+                    }
+                }
+                () = lasts(self.gone_at) => {
+                    self.gone_at = None;
+                    return Renewed::Policy;
+                }
+                news = news(&mut self.usage, |file| file == USAGE_FILE_NAME) => {
+                    if news == FileEvent::Version {
+                        return Renewed::Usage;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn news(watch: &mut Option<DirectoryWatch>, is_wanted: impl Fn(&CStr) -> bool) -> FileEvent {
+    if let Some(watched) = watch
+        && let Ok(news) = watched.news(is_wanted).await
+    {
+        return news;
+    }
+    *watch = None;
+    std::future::pending().await
+}
+
+/// Waits until what is gone has been so for long enough.
+async fn lasts(gone_at: Option<Instant>) {
+    match gone_at {
+        Some(at) => sleep_until(at + GONE_PATIENCE).await,
+        None => std::future::pending().await,
+    }
+}
